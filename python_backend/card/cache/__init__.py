@@ -1,0 +1,45 @@
+"""The candidate cache: a pool of slots in shared memory, and what is asked of a tree.
+
+`layout`  which bytes mean what, and who alone writes them
+`pool`    the shared file: created by `card`, found by the engines, locked, swept
+`slot`    one view per role: `card` opens and closes, the target commits, the draft publishes
+`tree`    validated snapshots of a draft's tree
+`query`   descend along what is committed, then the best chain or subtree
+"""
+
+from card.cache.layout import ENGINES, Decoding, EngineState, Finish, Geometry, SlotState
+from card.cache.pool import Pool, PoolError
+from card.cache.query import NO_CANDIDATES, Candidates, best_chain, best_subtree, descend
+from card.cache.slot import (
+    CardSlot,
+    DraftSlot,
+    PostprocessingSlot,
+    SlotCounters,
+    SlotRequest,
+    TargetSlot,
+)
+from card.cache.tree import ROOT, Tree
+
+__all__ = [
+    "ENGINES",
+    "NO_CANDIDATES",
+    "ROOT",
+    "Candidates",
+    "CardSlot",
+    "Decoding",
+    "DraftSlot",
+    "EngineState",
+    "Finish",
+    "Geometry",
+    "Pool",
+    "PoolError",
+    "PostprocessingSlot",
+    "SlotCounters",
+    "SlotRequest",
+    "SlotState",
+    "TargetSlot",
+    "Tree",
+    "best_chain",
+    "best_subtree",
+    "descend",
+]

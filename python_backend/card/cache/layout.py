@@ -1,0 +1,185 @@
+"""Which bytes of the pool mean what.
+
+Every field is an aligned 8-byte word, so a load or store is never torn. Fields are grouped by
+their one writer and each group starts a new cache line, so no writer slows another down.
+
+The protocol is validate, don't lock: a writer stores the record first and its count (or flag)
+last; a reader loads the count first. That leans on x86-64, whose stores become visible in program
+order; `Pool` refuses to work elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+from enum import IntEnum
+
+import numpy as np
+
+CACHE_LINE = 64
+MAGIC = 0x31_44_52_41_43_00_00_02  # "CARD1" and the layout's version
+ENGINES = ("draft", "target")
+MAX_ROWS = 64
+"""Most rows of one target pass; bounds the tokens-per-step histogram."""
+
+Field = tuple[str, object] | tuple[str, object, tuple[int, ...]]
+
+
+class SlotState(IntEnum):
+    """Written by `card` alone."""
+
+    FREE = 0
+    OPEN = 1
+    CLOSED = 2
+
+
+class Decoding(IntEnum):
+    """Pacing of a session (see `card.pacing`)."""
+
+    AUTOREGRESSIVE = 0
+    DRAFT_THEN_VERIFY = 1
+    CARD = 2
+
+
+class Finish(IntEnum):
+    """Why the target stopped committing to a slot."""
+
+    RUNNING = 0
+    LENGTH = 1
+    END_ID = 2
+    FAILED = 3
+
+
+class EngineState(IntEnum):
+    """Life of an engine process as it reports it."""
+
+    ABSENT = 0
+    LOADED = 1
+    ATTACHED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Sizes that fix the layout; a pool of another geometry is never reopened."""
+
+    slots: int
+    nodes: int
+    prompt: int
+    output: int
+    bad_words: int
+    bad_word_tokens: int
+
+    def words(self) -> tuple[int, ...]:
+        return tuple(astuple(self))
+
+
+def _lines(*groups: list[Field]) -> np.dtype:
+    """A structured dtype whose groups each start on a cache line."""
+    names: list[str] = []
+    formats: list[object] = []
+    offsets: list[int] = []
+    at = 0
+    for group in groups:
+        for field in group:
+            name, kind, *shape = field
+            dtype = np.dtype((kind, shape[0])) if shape else np.dtype(kind)  # type: ignore[call-overload]
+            names.append(name)
+            formats.append(dtype)
+            offsets.append(at)
+            at += dtype.itemsize
+        at = -(-at // CACHE_LINE) * CACHE_LINE
+    return np.dtype(
+        {"names": names, "formats": formats, "offsets": offsets, "itemsize": at}  # type: ignore[arg-type]
+    )
+
+
+def header_dtype() -> np.dtype:
+    """The pool's first bytes: identity and epoch (`card`), then one group per engine."""
+    word = np.int64
+    engines: list[list[Field]] = [
+        [
+            (f"{name}_pid", word),
+            (f"{name}_heartbeat_ns", word),
+            (f"{name}_state", word),
+            (f"{name}_epoch", word),
+            (f"{name}_rows", word),
+            (f"{name}_row_invariant", word),
+            (f"{name}_busy_ns", word),
+            (f"{name}_waiting_ns", word),
+        ]
+        for name in ENGINES
+    ]
+    return _lines(
+        [("magic", word), ("geometry", word, (len(Geometry.__slots__),))],
+        [("epoch", word), ("next_generation", word), ("key_digest", word, (4,))],
+        *engines,
+    )
+
+
+def slot_dtype(geometry: Geometry) -> np.dtype:
+    """One slot: request (`card`), abandonment (`postprocessing`), commits (target), tree (draft)."""
+    word, real = np.int64, np.float64
+    nodes = (2, geometry.nodes)
+    return _lines(
+        # card
+        [("state", word), ("generation", word)],
+        [
+            ("prompt_length", word),
+            ("max_tokens", word),
+            ("decoding", word),
+            ("gamma", word),
+            ("temperature", real),
+            ("top_k", word),
+            ("top_p", real),
+            ("repetition_penalty", real),
+            ("presence_penalty", real),
+            ("frequency_penalty", real),
+            ("min_tokens", word),
+            ("seed", np.uint64),
+            ("end_id", word),
+            ("log_probabilities", word),
+            ("bad_word_count", word),
+            ("prompt", word, (geometry.prompt,)),
+            ("bad_word_lengths", word, (max(1, geometry.bad_words),)),
+            ("bad_word_tokens", word, (max(1, geometry.bad_word_tokens),)),
+        ],
+        # postprocessing
+        [("abandoned", word)],
+        # target
+        [
+            ("released", word),
+            ("commit_generation", word),
+            ("committed", word),
+            ("finish", word),
+        ],
+        [
+            ("steps", word),
+            ("queries", word),
+            ("hits", word),
+            ("misses", word),
+            ("corrections", word),
+            ("drafted", word),
+            ("accepted", word),
+            ("tokens_per_step", word, (MAX_ROWS + 1,)),
+        ],
+        [
+            ("output", word, (geometry.output,)),
+            ("from_cache", word, (geometry.output,)),
+            ("log_probability", real, (geometry.output,)),
+        ],
+        # draft
+        [
+            ("flip", word),
+            ("tree_generation", word, (2,)),
+            ("root_length", word, (2,)),
+            ("node_count", word, (2,)),
+            ("passes", word, (2,)),
+            ("re_roots", word),
+            ("restarts", word),
+            ("draft_passes", word),
+        ],
+        [
+            ("node_token", word, nodes),
+            ("node_parent", word, nodes),
+            ("node_score", real, nodes),
+        ],
+    )

@@ -1,0 +1,289 @@
+"""The cache pool: one file in shared memory, created by `card` and found by the engines.
+
+The file lies in a 0700 directory named after the Triton server's process id, under an unguessable
+name, and `card` holds a lock on it for as long as it lives: what nobody locks is left over from a
+server that died and is swept at the next start. It is opened with plain `open` and `mmap`, because
+Python's own shared memory is unlinked by the first process that exits.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import mmap
+import os
+import platform
+import secrets
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from card.cache.layout import (
+    ENGINES,
+    MAGIC,
+    EngineState,
+    Geometry,
+    SlotState,
+    header_dtype,
+    slot_dtype,
+)
+from card.cache.slot import CardSlot, DraftSlot, PostprocessingSlot, TargetSlot
+
+_PREFIX = "card-"
+_EPOCH_SHIFT = 32
+
+
+class PoolError(RuntimeError):
+    """The pool cannot be created or opened; the message says why and what to do."""
+
+
+class Pool:
+    """The mapped file. `Pool.create` is for `card`; everybody else opens it.
+
+    Attributes:
+        path: the file.
+        geometry: sizes of its slots.
+        header: [1] structured array (see `layout.header_dtype`).
+        slots: [slots] structured array (see `layout.slot_dtype`).
+    """
+
+    def __init__(self, path: Path, descriptor: int, geometry: Geometry) -> None:
+        self.path = path
+        self.geometry = geometry
+        self._descriptor = descriptor
+        self._map = mmap.mmap(descriptor, pool_bytes(geometry))
+        self.header = np.frombuffer(self._map, header_dtype(), count=1)
+        self.slots = np.frombuffer(
+            self._map, slot_dtype(geometry), count=geometry.slots, offset=header_dtype().itemsize
+        )
+
+    # --- life ---------------------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, directory: Path, server_pid: int, geometry: Geometry) -> Pool:
+        """Create the server's pool, or reopen the one that a `card` before us left.
+
+        A reopened pool gets a higher epoch and all its slots are closed. Raises `PoolError` when
+        another `card` holds it, the directory is unusable or too small, or the machine's stores
+        are not ordered.
+        """
+        if platform.machine() != "x86_64":
+            raise PoolError(
+                f"the cache pool relies on x86-64's ordering of stores; this is a "
+                f"{platform.machine()} machine"
+            )
+        home = directory / f"{_PREFIX}{os.getuid()}-{server_pid}"
+        try:
+            home.mkdir(mode=0o700, exist_ok=True)
+            pool = cls._reopen(home, geometry) or cls._create(home, geometry)
+        except OSError as error:
+            raise PoolError(
+                f"cannot create the cache pool under {directory}: {error}; "
+                f"it needs {pool_bytes(geometry)} writable bytes there"
+            ) from error
+        header = pool.header[0]
+        header["epoch"] += 1
+        pool.slots["state"][pool.slots["state"] == SlotState.OPEN] = SlotState.CLOSED
+        header["next_generation"] = (int(header["epoch"]) << _EPOCH_SHIFT) + 1
+        return pool
+
+    @classmethod
+    def _create(cls, home: Path, geometry: Geometry) -> Pool:
+        for stale in home.iterdir():
+            stale.unlink()
+        path = home / f"pool-{secrets.token_hex(16)}"
+        draft = path.with_name(f".{path.name}")
+        descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Reserve the memory now: a full tmpfs must refuse here, not kill a process later.
+        os.posix_fallocate(descriptor, 0, pool_bytes(geometry))
+        pool = cls(path, descriptor, geometry)
+        pool.header["geometry"][0] = geometry.words()
+        pool.header["magic"] = MAGIC
+        draft.rename(path)
+        return pool
+
+    @classmethod
+    def _reopen(cls, home: Path, geometry: Geometry) -> Pool | None:
+        for path in home.glob("pool-*"):
+            descriptor = os.open(path, os.O_RDWR)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                raise PoolError(f"another process owns the cache pool {path}") from None
+            if os.fstat(descriptor).st_size == pool_bytes(geometry):
+                pool = cls(path, descriptor, geometry)
+                if pool._is_ours():
+                    return pool
+                pool.close()
+            else:
+                os.close(descriptor)
+        return None
+
+    @classmethod
+    def open(cls, directory: Path, server_pid: int, geometry: Geometry) -> Pool | None:
+        """Open the pool of the server with `server_pid`; None while there is none."""
+        home = directory / f"{_PREFIX}{os.getuid()}-{server_pid}"
+        for path in home.glob("pool-*"):
+            try:
+                descriptor = os.open(path, os.O_RDWR)
+            except FileNotFoundError:
+                continue
+            if os.fstat(descriptor).st_size != pool_bytes(geometry):
+                os.close(descriptor)
+                raise PoolError(
+                    f"the cache pool {path} was made with other settings "
+                    f"(cache or limits); restart the server so that all models read the same ones"
+                )
+            pool = cls(path, descriptor, geometry)
+            if pool._is_ours():
+                return pool
+            pool.close()
+        return None
+
+    def _is_ours(self) -> bool:
+        return bool(
+            self.header["magic"][0] == MAGIC
+            and tuple(self.header["geometry"][0].tolist()) == self.geometry.words()
+        )
+
+    def close(self) -> None:
+        """Unmap. Views of the pool must not be used afterwards."""
+        del self.header, self.slots
+        try:
+            self._map.close()
+        except BufferError:
+            pass  # a slot's view still refers to the memory; it goes with the process
+        os.close(self._descriptor)
+
+    def unlink(self) -> None:
+        """Remove the file and its directory."""
+        shutil.rmtree(self.path.parent, ignore_errors=True)
+
+    @staticmethod
+    def sweep(directory: Path) -> list[Path]:
+        """Remove pools that nobody locks; returns the directories removed."""
+        removed = []
+        for home in directory.glob(f"{_PREFIX}{os.getuid()}-*"):
+            if not any(_is_locked(path) for path in home.glob("*pool-*")):
+                shutil.rmtree(home, ignore_errors=True)
+                removed.append(home)
+        return removed
+
+    # --- epoch, generations, key --------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """Raised by every `card` that takes the pool over."""
+        return int(self.header["epoch"][0])
+
+    def new_generation(self) -> int:
+        """A session number never used before; higher epochs give higher numbers. `card` only."""
+        header = self.header[0]
+        generation = int(header["next_generation"])
+        header["next_generation"] = generation + 1
+        return generation
+
+    def new_key(self) -> str:
+        """Draw the key that admits engines; only its digest stays in the pool. `card` only."""
+        key = secrets.token_hex(32)
+        self.header["key_digest"][0] = _digest(key)
+        return key
+
+    def admits(self, key: str) -> bool:
+        """Whether `key` is the one that `card` drew."""
+        expected = self.header["key_digest"][0].tobytes()
+        return secrets.compare_digest(_digest(key).tobytes(), expected)
+
+    # --- engines ------------------------------------------------------------------------------
+
+    def beat(self, engine: str, state: EngineState) -> None:
+        """Tell that `engine` (this process) lives; called by its heartbeat thread alone."""
+        _check_engine(engine)
+        header = self.header[0]
+        header[f"{engine}_pid"] = os.getpid()
+        header[f"{engine}_state"] = state
+        header[f"{engine}_epoch"] = self.epoch
+        header[f"{engine}_heartbeat_ns"] = time.monotonic_ns()
+
+    def engine_pid(self, engine: str) -> int:
+        _check_engine(engine)
+        return int(self.header[f"{engine}_pid"][0])
+
+    def engine_state(self, engine: str) -> EngineState:
+        _check_engine(engine)
+        return EngineState(int(self.header[f"{engine}_state"][0]))
+
+    def silence_s(self, engine: str) -> float:
+        """Seconds since the last heartbeat of `engine` (infinite if it never beat)."""
+        _check_engine(engine)
+        last = int(self.header[f"{engine}_heartbeat_ns"][0])
+        return (time.monotonic_ns() - last) / 1e9 if last else float("inf")
+
+    def is_alive(self, engine: str, timeout_s: float) -> bool:
+        """Whether `engine` is attached and was heard within `timeout_s`."""
+        attached = self.engine_state(engine) is EngineState.ATTACHED
+        return attached and self.silence_s(engine) <= timeout_s
+
+    # --- slots --------------------------------------------------------------------------------
+
+    @property
+    def states(self) -> NDArray[np.int64]:
+        """[slots] int64, a live view."""
+        return self.slots["state"]  # type: ignore[no-any-return]
+
+    @property
+    def generations(self) -> NDArray[np.int64]:
+        """[slots] int64, a live view."""
+        return self.slots["generation"]  # type: ignore[no-any-return]
+
+    @property
+    def committed(self) -> NDArray[np.int64]:
+        """[slots] int64, a live view of the commit counters."""
+        return self.slots["committed"]  # type: ignore[no-any-return]
+
+    @property
+    def finishes(self) -> NDArray[np.int64]:
+        """[slots] int64, a live view of `Finish` codes."""
+        return self.slots["finish"]  # type: ignore[no-any-return]
+
+    def card_slot(self, index: int) -> CardSlot:
+        return CardSlot(self.slots[index], index)
+
+    def postprocessing_slot(self, index: int) -> PostprocessingSlot:
+        return PostprocessingSlot(self.slots[index], index)
+
+    def target_slot(self, index: int) -> TargetSlot:
+        return TargetSlot(self.slots[index], index)
+
+    def draft_slot(self, index: int) -> DraftSlot:
+        return DraftSlot(self.slots[index], index)
+
+
+def pool_bytes(geometry: Geometry) -> int:
+    """Size of a pool's file in bytes."""
+    return header_dtype().itemsize + geometry.slots * slot_dtype(geometry).itemsize
+
+
+def _digest(key: str) -> NDArray[np.int64]:
+    return np.frombuffer(hashlib.sha256(key.encode()).digest(), np.int64)
+
+
+def _check_engine(engine: str) -> None:
+    if engine not in ENGINES:
+        raise ValueError(f"engine {engine!r} is unknown; allowed: {', '.join(ENGINES)}")
+
+
+def _is_locked(path: Path) -> bool:
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

@@ -1,0 +1,345 @@
+"""One view of a slot per role. What a role must not write, its view has no method for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from card.cache.layout import Decoding, Finish, SlotState
+from card.cache.tree import Tree
+from card.sampling import SamplingParameters
+
+_NO_END_ID = -1
+_READ_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRequest:
+    """What a session decodes and how.
+
+    prompt      [tokens] int64
+    max_tokens  output limit
+    gamma       draft passes before a verification in draft-then-verify
+    log_probabilities  whether the target is to report them
+    """
+
+    prompt: NDArray[np.int64]
+    max_tokens: int
+    decoding: Decoding
+    parameters: SamplingParameters
+    gamma: int = 8
+    log_probabilities: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SlotCounters:
+    """What happened to one session so far; `tokens_per_step` is a histogram over 0..MAX_ROWS."""
+
+    steps: int
+    queries: int
+    hits: int
+    misses: int
+    corrections: int
+    drafted: int
+    accepted: int
+    re_roots: int
+    restarts: int
+    tokens_per_step: NDArray[np.int64]
+
+
+class _Slot:
+    """What every role may read."""
+
+    def __init__(self, record: np.void, index: int) -> None:
+        self._record = record
+        self.index = index
+
+    @property
+    def state(self) -> SlotState:
+        return SlotState(int(self._record["state"]))
+
+    @property
+    def generation(self) -> int:
+        return int(self._record["generation"])
+
+    def is_open(self, generation: int) -> bool:
+        """Whether the session of `generation` is still wanted."""
+        record = self._record
+        return bool(record["state"] == SlotState.OPEN and record["generation"] == generation)
+
+    def request(self) -> SlotRequest:
+        """The request, valid while the slot is open with the generation read before and after."""
+        record = self._record
+        lengths = record["bad_word_lengths"][: int(record["bad_word_count"])].tolist()
+        tokens = record["bad_word_tokens"].tolist()
+        words, at = [], 0
+        for length in lengths:
+            words.append(tuple(tokens[at : at + length]))
+            at += length
+        end_id = int(record["end_id"])
+        return SlotRequest(
+            prompt=record["prompt"][: int(record["prompt_length"])].copy(),
+            max_tokens=int(record["max_tokens"]),
+            decoding=Decoding(int(record["decoding"])),
+            gamma=int(record["gamma"]),
+            log_probabilities=bool(record["log_probabilities"]),
+            parameters=SamplingParameters(
+                temperature=float(record["temperature"]),
+                top_k=int(record["top_k"]),
+                top_p=float(record["top_p"]),
+                repetition_penalty=float(record["repetition_penalty"]),
+                presence_penalty=float(record["presence_penalty"]),
+                frequency_penalty=float(record["frequency_penalty"]),
+                min_tokens=int(record["min_tokens"]),
+                bad_words=tuple(words),
+                seed=int(record["seed"]),
+                end_id=None if end_id == _NO_END_ID else end_id,
+            ),
+        )
+
+    def committed(self, generation: int) -> int:
+        """Output tokens that the target has committed to the session of `generation`."""
+        record = self._record
+        if record["commit_generation"] != generation:
+            return 0
+        return int(record["committed"])
+
+    def output(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Committed output tokens [stop - start] int64 (a copy)."""
+        tokens: NDArray[np.int64] = self._record["output"][start:stop].copy()
+        return tokens
+
+    def finish(self, generation: int) -> Finish:
+        record = self._record
+        if record["commit_generation"] != generation:
+            return Finish.RUNNING
+        return Finish(int(record["finish"]))
+
+
+class CardSlot(_Slot):
+    """The view of `card`: opens a session, reads its commits, closes it."""
+
+    def open(self, request: SlotRequest, generation: int) -> None:
+        """Publish a session: everything first, the state last. The slot must be free."""
+        record, parameters = self._record, request.parameters
+        if record["state"] != SlotState.FREE:
+            raise RuntimeError(f"slot {self.index} is not free")
+        record["generation"] = generation
+        record["prompt_length"] = len(request.prompt)
+        record["prompt"][: len(request.prompt)] = request.prompt
+        record["max_tokens"] = request.max_tokens
+        record["decoding"] = request.decoding
+        record["gamma"] = request.gamma
+        record["log_probabilities"] = request.log_probabilities
+        record["temperature"] = parameters.temperature
+        record["top_k"] = parameters.top_k
+        record["top_p"] = parameters.top_p
+        record["repetition_penalty"] = parameters.repetition_penalty
+        record["presence_penalty"] = parameters.presence_penalty
+        record["frequency_penalty"] = parameters.frequency_penalty
+        record["min_tokens"] = parameters.min_tokens
+        record["seed"] = np.uint64(parameters.seed)
+        record["end_id"] = _NO_END_ID if parameters.end_id is None else parameters.end_id
+        lengths = [len(word) for word in parameters.bad_words]
+        record["bad_word_count"] = len(lengths)
+        record["bad_word_lengths"][: len(lengths)] = lengths
+        record["bad_word_tokens"][: sum(lengths)] = [t for word in parameters.bad_words for t in word]
+        record["state"] = SlotState.OPEN
+
+    def close(self) -> None:
+        """End the session for everybody; the slot is free again once the target let go of it."""
+        self._record["state"] = SlotState.CLOSED
+
+    def reclaim(self, *, target_is_dead: bool = False) -> bool:
+        """Free a closed slot if the target released it (or can never do so)."""
+        record = self._record
+        if record["state"] != SlotState.CLOSED:
+            return False
+        if not target_is_dead and record["released"] != record["generation"]:
+            return False
+        record["state"] = SlotState.FREE
+        return True
+
+    def abandoned(self, generation: int) -> bool:
+        """Whether `postprocessing` saw the client of this generation leave."""
+        return bool(self._record["abandoned"] == generation)
+
+    def from_cache(self, start: int, stop: int) -> NDArray[np.bool_]:
+        """Which committed output tokens were accepted candidates, [stop - start] bool."""
+        return self._record["from_cache"][start:stop] != 0  # type: ignore[no-any-return]
+
+    def log_probabilities(self, start: int, stop: int) -> NDArray[np.float64]:
+        """Log-probabilities of committed output tokens under the unprocessed logits."""
+        values: NDArray[np.float64] = self._record["log_probability"][start:stop].copy()
+        return values
+
+    def counters(self) -> SlotCounters:
+        record = self._record
+        return SlotCounters(
+            **{
+                name: int(record[name])
+                for name in SlotCounters.__slots__
+                if name != "tokens_per_step"
+            },
+            tokens_per_step=record["tokens_per_step"].copy(),
+        )
+
+
+class PostprocessingSlot(_Slot):
+    """The view of `postprocessing`: says that a client is gone."""
+
+    def abandon(self, generation: int) -> None:
+        self._record["abandoned"] = generation
+
+
+class TargetSlot(_Slot):
+    """The view of the target: queries trees, commits tokens, releases sessions."""
+
+    def adopt(self, generation: int) -> int:
+        """Take the session over and return how many tokens are committed already.
+
+        A fresh session starts at 0; one that a killed target left behind goes on where its
+        commits end, and its counters with it.
+        """
+        record = self._record
+        if record["commit_generation"] != generation:
+            record["committed"] = 0
+            record["finish"] = Finish.RUNNING
+            for name in ("steps", "queries", "hits", "misses", "corrections", "drafted", "accepted"):
+                record[name] = 0
+            record["tokens_per_step"][:] = 0
+            record["commit_generation"] = generation
+        return int(record["committed"])
+
+    def commit(
+        self,
+        tokens: list[int],
+        from_cache: list[bool],
+        log_probabilities: list[float],
+        finish: Finish,
+    ) -> None:
+        """Append tokens to the output: records first, then the finish, the count last."""
+        record = self._record
+        start = int(record["committed"])
+        stop = start + len(tokens)
+        record["output"][start:stop] = tokens
+        record["from_cache"][start:stop] = from_cache
+        record["log_probability"][start:stop] = log_probabilities
+        if finish != Finish.RUNNING:
+            record["finish"] = finish
+        record["committed"] = stop
+
+    def fail(self) -> None:
+        """Give the session up; `card` tells the client."""
+        self._record["finish"] = Finish.FAILED
+
+    def count_step(self, committed: int, accepted: int, drafted: int) -> None:
+        """Account for one pass: tokens committed, candidates accepted, candidates verified."""
+        record = self._record
+        record["steps"] += 1
+        record["accepted"] += accepted
+        record["drafted"] += drafted
+        record["corrections"] += accepted < drafted
+        record["tokens_per_step"][min(committed, len(record["tokens_per_step"]) - 1)] += 1
+
+    def count_query(self, *, hit: bool) -> None:
+        record = self._record
+        record["queries"] += 1
+        record["hits" if hit else "misses"] += 1
+
+    def release(self, generation: int) -> None:
+        """Promise never to touch the slot for this generation again."""
+        self._record["released"] = generation
+
+    def tree(self, generation: int, vocabulary: int) -> Tree | None:
+        """A validated snapshot of the draft's tree for `generation`, or None."""
+        record = self._record
+        for _ in range(_READ_ATTEMPTS):
+            flip = int(record["flip"])
+            half = flip & 1
+            if record["tree_generation"][half] != generation:
+                return None
+            count = int(record["node_count"][half])
+            if not 0 <= count <= record["node_token"].shape[1]:
+                return None
+            tree = Tree(
+                root_length=int(record["root_length"][half]),
+                token=record["node_token"][half, :count].copy(),
+                parent=record["node_parent"][half, :count].copy(),
+                score=record["node_score"][half, :count].copy(),
+            )
+            if int(record["flip"]) == flip:
+                return tree if tree.is_sound(vocabulary) else None
+        return None
+
+    def draft_passes(self, generation: int, root_length: int) -> int:
+        """Passes the draft made since its tree's root is at `root_length` tokens; 0 elsewhere."""
+        record = self._record
+        half = int(record["flip"]) & 1
+        if record["tree_generation"][half] != generation:
+            return 0
+        if record["root_length"][half] != root_length:
+            return 0
+        return int(record["passes"][half])
+
+
+class DraftSlot(_Slot):
+    """The view of the draft: publishes trees."""
+
+    @property
+    def capacity(self) -> int:
+        """Most nodes of one tree."""
+        return int(self._record["node_token"].shape[1])
+
+    def replace(
+        self,
+        generation: int,
+        root_length: int,
+        token: NDArray[np.int64],
+        parent: NDArray[np.int64],
+        score: NDArray[np.float64],
+    ) -> None:
+        """Publish a whole tree in the half that nobody reads, then flip."""
+        record = self._record
+        half = (int(record["flip"]) + 1) & 1
+        count = len(token)
+        record["tree_generation"][half] = generation
+        record["root_length"][half] = root_length
+        record["node_token"][half, :count] = token
+        record["node_parent"][half, :count] = parent
+        record["node_score"][half, :count] = score
+        record["node_count"][half] = count
+        record["passes"][half] = 0
+        record["flip"] += 1
+
+    def append(
+        self,
+        token: NDArray[np.int64],
+        parent: NDArray[np.int64],
+        score: NDArray[np.float64],
+        passes: int,
+    ) -> None:
+        """Add nodes to the published tree: records first, count last.
+
+        `passes` made since this root tell a waiting target (draft-then-verify) when to go.
+        """
+        record = self._record
+        half = int(record["flip"]) & 1
+        start = int(record["node_count"][half])
+        stop = start + len(token)
+        record["node_token"][half, start:stop] = token
+        record["node_parent"][half, start:stop] = parent
+        record["node_score"][half, start:stop] = score
+        record["node_count"][half] = stop
+        record["passes"][half] = passes
+        record["draft_passes"] += 1
+
+    def count_re_root(self, *, restarted: bool) -> None:
+        self._record["re_roots"] += 1
+        self._record["restarts"] += restarted
+
+    def reset_counters(self) -> None:
+        for name in ("re_roots", "restarts", "draft_passes"):
+            self._record[name] = 0

@@ -1,0 +1,141 @@
+"""The target's loop: query, forward, verify, correct, commit."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from card.cache import Finish, Pool, SlotState
+from card.decoding.rows import choose_rows
+from card.decoding.session import TargetSession
+from card.decoding.walk import verify
+from card.engines import Engine, Logits, Rows
+from card.sampling import InvalidLogits
+from card.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class TargetTimes:
+    """Nanoseconds spent since the loop began, by phase; `waiting` with sessions but no work."""
+
+    steps: int = 0
+    query: int = 0
+    forward: int = 0
+    walk: int = 0
+    waiting: int = 0
+
+
+class TargetLoop:
+    """Decodes every open slot of the pool; call `step` again and again from one thread."""
+
+    def __init__(self, engine: Engine, pool: Pool, settings: Settings) -> None:
+        self.times = TargetTimes()
+        self._engine = engine
+        self._pool = pool
+        self._settings = settings
+        self._slots = [pool.target_slot(index) for index in range(pool.geometry.slots)]
+        self._sessions: dict[int, TargetSession] = {}
+        self._idle_since: int | None = None
+
+    def step(self) -> bool:
+        """One pass over all sessions that may run; False if there was nothing to do."""
+        self._release_closed()
+        self._adopt_opened()
+        started = time.perf_counter_ns()
+        batch = self._next_rows()
+        if not batch:
+            if self._sessions and self._idle_since is None:
+                self._idle_since = started
+            return False
+        if self._idle_since is not None:
+            self.times.waiting += started - self._idle_since
+            self._idle_since = None
+        queried = time.perf_counter_ns()
+        logits = self._engine.forward([rows for _, rows in batch])
+        forwarded = time.perf_counter_ns()
+        for (session, rows), found in zip(batch, logits, strict=True):
+            self._verify(session, rows, found)
+        self.times.steps += 1
+        self.times.query += queried - started
+        self.times.forward += forwarded - queried
+        self.times.walk += time.perf_counter_ns() - forwarded
+        return True
+
+    def _adopt_opened(self) -> None:
+        for index in (self._pool.states == SlotState.OPEN).nonzero()[0].tolist():
+            if index in self._sessions:
+                continue
+            slot = self._slots[index]
+            generation = slot.generation
+            if not slot.is_open(generation) or slot.finish(generation) is not Finish.RUNNING:
+                continue
+            request = slot.request()
+            self._sessions[index] = TargetSession.adopt(slot, generation, request, self._engine)
+
+    def _release_closed(self) -> None:
+        for index in (self._pool.states == SlotState.CLOSED).nonzero()[0].tolist():
+            if (session := self._sessions.pop(index, None)) is not None:
+                self._engine.close_session(session.engine_session)
+            slot = self._slots[index]
+            slot.release(slot.generation)
+        stale = [
+            index
+            for index, session in self._sessions.items()
+            if not session.slot.is_open(session.generation)
+        ]
+        for index in stale:
+            self._engine.close_session(self._sessions.pop(index).engine_session)
+
+    def _next_rows(self) -> list[tuple[TargetSession, Rows]]:
+        running = [s for s in self._sessions.values() if not self._finished(s)]
+        if not running:
+            return []
+        draft_lives = self._pool.is_alive("draft", self._settings.serving.engine_timeout_s)
+        ready = [s for s in running if s.may_run(draft_lives=draft_lives)]
+        rows = self._rows_per_session(len(ready))
+        return [(session, self._rows_of(session, rows)) for session in ready]
+
+    def _finished(self, session: TargetSession) -> bool:
+        return session.slot.finish(session.generation) is not Finish.RUNNING
+
+    def _rows_per_session(self, sessions: int) -> int:
+        rows = self._settings.speculation.rows
+        if rows != "auto":
+            return rows
+        return choose_rows(self._engine.row_costs_ms, max(1, sessions))
+
+    def _rows_of(self, session: TargetSession, rows: int) -> Rows:
+        chunk = session.prefill(self._engine, self._settings.serving.prefill_chunk)
+        if chunk is not None:
+            return chunk
+        how = self._settings.speculation
+        return session.rows(session.query(rows, self._engine.vocabulary, how))
+
+    def _verify(self, session: TargetSession, rows: Rows, logits: Logits) -> None:
+        """Walk, keep the KV of the committed path, commit."""
+        if rows.logits is not None:
+            self._keep_prefill(session, rows)
+            if not rows.logits:
+                return
+        try:
+            verdict = verify(
+                logits, 0, session.candidates, session.history, session.request
+            )
+        except InvalidLogits as error:
+            log.error("session of slot %d failed: %s", session.slot.index, error)
+            session.slot.fail()
+            return
+        if rows.logits is None:
+            self._engine.keep(session.engine_session, verdict.rows)
+        session.commit(verdict)
+
+    def _keep_prefill(self, session: TargetSession, rows: Rows) -> None:
+        self._engine.keep(session.engine_session, _all(rows.tokens))
+
+
+def _all(tokens: Sequence[int]) -> range:
+    return range(len(tokens))

@@ -1,0 +1,100 @@
+"""One session as the target sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from card.cache import (
+    NO_CANDIDATES,
+    ROOT,
+    Candidates,
+    SlotRequest,
+    TargetSlot,
+    best_chain,
+    best_subtree,
+    descend,
+)
+from card.decoding.walk import Verdict
+from card.engines import FOLLOWS_PREFIX, Engine, Rows
+from card.pacing import target_may_run, target_queries
+from card.sampling import History
+from card.settings import SpeculationSettings
+
+
+@dataclass(slots=True)
+class TargetSession:
+    """History, KV session and the candidates under verification.
+
+    The KV cache holds the history without its last token: that one is the next pass's first row.
+    """
+
+    slot: TargetSlot
+    generation: int
+    request: SlotRequest
+    history: History
+    engine_session: int
+    candidates: Candidates = NO_CANDIDATES
+
+    @classmethod
+    def adopt(
+        cls, slot: TargetSlot, generation: int, request: SlotRequest, engine: Engine
+    ) -> TargetSession:
+        """Take over a slot, going on behind the tokens that are committed already."""
+        committed = slot.adopt(generation)
+        history = History(request.prompt, len(request.prompt) + request.max_tokens)
+        for token in slot.output(0, committed).tolist():
+            history.append(token)
+        return cls(slot, generation, request, history, engine.open_session())
+
+    def may_run(self, *, draft_lives: bool) -> bool:
+        request = self.request
+        passes = self.slot.draft_passes(self.generation, len(self.history))
+        return target_may_run(request.decoding, request.gamma, passes, draft_lives=draft_lives)
+
+    def prefill(self, engine: Engine, chunk: int) -> Rows | None:
+        """The next chunk of what the KV cache lacks; None once only the last token is missing."""
+        known = engine.length(self.engine_session)
+        missing = len(self.history) - known
+        if missing <= 1:
+            return None
+        tokens = self.history.tokens[known : known + chunk].tolist()
+        self.candidates = NO_CANDIDATES
+        return Rows(self.engine_session, tokens, logits=int(len(tokens) == missing))
+
+    def query(self, rows: int, vocabulary: int, how: SpeculationSettings) -> Candidates:
+        """Ask the cache for the likeliest continuation of what is committed."""
+        request = self.request
+        limit = min(rows, request.max_tokens - self.history.generated) - 1
+        if limit < 1 or not target_queries(request.decoding):
+            return NO_CANDIDATES
+        found = self._look_up(limit, vocabulary, how)
+        self.slot.count_query(hit=len(found) > 0)
+        return found
+
+    def _look_up(self, limit: int, vocabulary: int, how: SpeculationSettings) -> Candidates:
+        tree = self.slot.tree(self.generation, vocabulary)
+        if tree is None or tree.root_length > len(self.history):
+            return NO_CANDIDATES
+        behind_root = self.history.tokens[max(0, tree.root_length) :].tolist()
+        node = descend(tree, ROOT, behind_root)
+        if node is None:
+            return NO_CANDIDATES
+        if how.query == "subtree":
+            return best_subtree(tree, node, limit, how.branches)
+        return best_chain(tree, node, limit)
+
+    def rows(self, candidates: Candidates) -> Rows:
+        """The last committed token and the candidates behind it."""
+        self.candidates = candidates
+        tokens = [int(self.history.tokens[-1]), *candidates.tokens]
+        if candidates.is_chain:
+            return Rows(self.engine_session, tokens)
+        parents = [FOLLOWS_PREFIX, *(parent + 1 for parent in candidates.parents)]
+        return Rows(self.engine_session, tokens, parents)
+
+    def commit(self, verdict: Verdict) -> None:
+        """Publish what was decided; the draft and `card` see it at once."""
+        self.slot.commit(
+            verdict.tokens, verdict.from_cache, verdict.log_probabilities, verdict.finish
+        )
+        self.slot.count_step(len(verdict.tokens), verdict.accepted, len(self.candidates))

@@ -1,0 +1,83 @@
+"""The draft's loop: follow commits, re-root, grow, publish."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from card.cache import Decoding, Pool, SlotState
+from card.drafting.session import DraftSession
+from card.engines import Engine, Rows
+from card.settings import Settings
+
+
+@dataclass(slots=True)
+class DraftTimes:
+    """Nanoseconds spent since the loop began; `idle` with sessions but nothing to grow."""
+
+    passes: int = 0
+    busy: int = 0
+    idle: int = 0
+
+
+class DraftLoop:
+    """Grows a tree for every open slot; call `step` again and again from one thread."""
+
+    def __init__(self, engine: Engine, pool: Pool, settings: Settings) -> None:
+        self.times = DraftTimes()
+        self._engine = engine
+        self._pool = pool
+        self._settings = settings
+        self._slots = [pool.draft_slot(index) for index in range(pool.geometry.slots)]
+        self._sessions: dict[int, DraftSession] = {}
+        self._idle_since: int | None = None
+
+    def step(self) -> bool:
+        """One pass over all sessions that may grow; False if there was nothing to do."""
+        started = time.perf_counter_ns()
+        self._drop_closed()
+        self._follow_opened()
+        for session in self._sessions.values():
+            session.follow_commits(self._engine)
+        batch = [
+            (session, rows)
+            for session in self._sessions.values()
+            if (rows := self._next_rows(session)) is not None
+        ]
+        if not batch:
+            if self._sessions and self._idle_since is None:
+                self._idle_since = started
+            return False
+        if self._idle_since is not None:
+            self.times.idle += started - self._idle_since
+            self._idle_since = None
+        logits = self._engine.forward([rows for _, rows in batch])
+        for (session, rows), found in zip(batch, logits, strict=True):
+            session.grow(rows, found, self._engine)
+        self.times.passes += 1
+        self.times.busy += time.perf_counter_ns() - started
+        return True
+
+    def _next_rows(self, session: DraftSession) -> Rows | None:
+        chunk = self._settings.serving.prefill_chunk
+        return session.next_rows(self._engine, chunk, self._settings.speculation)
+
+    def _drop_closed(self) -> None:
+        gone = [
+            index
+            for index, session in self._sessions.items()
+            if not session.slot.is_open(session.generation)
+        ]
+        for index in gone:
+            self._engine.close_session(self._sessions.pop(index).engine_session)
+
+    def _follow_opened(self) -> None:
+        for index in (self._pool.states == SlotState.OPEN).nonzero()[0].tolist():
+            if index in self._sessions:
+                continue
+            slot = self._slots[index]
+            generation = slot.generation
+            request = slot.request()
+            if request.decoding is Decoding.AUTOREGRESSIVE or not slot.is_open(generation):
+                continue
+            self._sessions[index] = DraftSession.follow(slot, generation, request, self._engine)

@@ -1,0 +1,84 @@
+"""What drafting and decoding need of an engine: forward rows of sessions, keep what was right.
+
+A session's KV cache is a confirmed prefix followed by pending entries, one per row that was
+forwarded since. `forward` appends pending entries; `keep` confirms some, drops the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+FOLLOWS_PREFIX = -1
+"""Parent of a row that directly follows the confirmed prefix."""
+
+
+class EngineError(RuntimeError):
+    """A model cannot be loaded or run; the message says which file, what is wrong, what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of one session in one pass.
+
+    tokens   [rows] token ids
+    parents  [rows] pending entry that each row follows (an earlier pending entry of the session,
+             counting those this pass appends), or `FOLLOWS_PREFIX`; None for a chain that
+             continues the confirmed prefix
+    logits   how many of the last rows need logits (prefill needs one or none)
+    """
+
+    session: int
+    tokens: Sequence[int]
+    parents: Sequence[int] | None = None
+    logits: int | None = None
+
+
+class Logits(Protocol):
+    """Logits of one session's rows in one pass."""
+
+    def row(self, index: int) -> NDArray[np.float32]:
+        """[vocabulary] float32 logits of one row."""
+
+    def best(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The `count` likeliest ids of each row and their log-probabilities, [rows, count]."""
+
+
+class Engine(Protocol):
+    """A loaded model. One thread uses it; sessions are small integers."""
+
+    @property
+    def vocabulary(self) -> int: ...
+
+    @property
+    def context(self) -> int:
+        """Most positions of one session."""
+
+    @property
+    def row_invariant(self) -> bool:
+        """Whether a row's logits depend on its own token path alone, bit for bit."""
+
+    @property
+    def row_costs_ms(self) -> dict[int, float]:
+        """Measured milliseconds of a pass by number of rows; empty if never measured."""
+
+    def open_session(self) -> int:
+        """A fresh session with an empty prefix. Raises `EngineError` when all are taken."""
+
+    def close_session(self, session: int) -> None: ...
+
+    def length(self, session: int) -> int:
+        """Positions of the confirmed prefix."""
+
+    def forward(self, batch: Sequence[Rows]) -> list[Logits]:
+        """One pass over the rows of all sessions in `batch`; at most one `Rows` per session."""
+
+    def keep(
+        self, session: int, confirmed: Sequence[int], surviving: Sequence[int] = ()
+    ) -> None:
+        """Append the pending entries `confirmed` to the prefix, in order, and of the others keep
+        those in `surviving`, renumbered in the given order (parents before children)."""

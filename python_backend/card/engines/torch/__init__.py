@@ -1,0 +1,1 @@
+"""The torch engine: a lean, row-invariant decoder for the Llama family."""

@@ -1,0 +1,126 @@
+"""A model's shape, read from the Hugging Face ``config.json`` of a Llama-family decoder."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from card.engines.interface import EngineError
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+"""``model_type`` values whose decoder this engine knows (SmolLM and TinyLlama are ``llama``)."""
+
+ROPE_TYPES = ("default", "linear", "llama3")
+
+
+@dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """Parameters of the rotary embedding; the last four belong to ``llama3``."""
+
+    kind: str
+    theta: float
+    factor: float = 1.0
+    low_frequency_factor: float = 1.0
+    high_frequency_factor: float = 4.0
+    original_context: int = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """Everything the decoder's code needs to know of a checkpoint."""
+
+    family: str
+    vocabulary: int
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    intermediate: int
+    norm_epsilon: float
+    context: int
+    tied_embeddings: bool
+    query_key_norm: bool
+    rope: RopeScaling
+
+    @property
+    def group(self) -> int:
+        """Query heads per key/value head."""
+        return self.heads // self.kv_heads
+
+
+def read_architecture(directory: Path) -> Architecture:
+    """Read and check ``config.json``. Raises `EngineError` naming what is not supported."""
+    file = directory / "config.json"
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise EngineError(f"{file} does not exist; a model is a Hugging Face directory") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise EngineError(f"{file} cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise EngineError(f"{file} must hold a JSON object")
+    family = config.get("model_type")
+    if family not in FAMILIES:
+        raise EngineError(
+            f"{file}: model family {family!r} is not supported; allowed: {', '.join(FAMILIES)}"
+        )
+    try:
+        return _architecture(family, config)
+    except KeyError as error:
+        raise EngineError(f"{file}: {error.args[0]!r} is missing") from None
+    except (TypeError, ValueError) as error:
+        raise EngineError(f"{file}: {error}") from error
+
+
+def _architecture(family: str, config: dict[str, Any]) -> Architecture:
+    activation = config.get("hidden_act", "silu")
+    if activation not in ("silu", "swish"):
+        raise ValueError(f"hidden_act {activation!r} is not supported; allowed: silu")
+    heads = int(config["num_attention_heads"])
+    kv_heads = int(config.get("num_key_value_heads") or heads)
+    hidden = int(config["hidden_size"])
+    if heads % kv_heads:
+        raise ValueError(
+            f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
+        )
+    context = int(config["max_position_embeddings"])
+    slides = config.get("use_sliding_window", family == "mistral")
+    if slides and (window := config.get("sliding_window")):
+        # Within the window, sliding attention is full attention; beyond it we do not go.
+        context = min(context, int(window))
+    return Architecture(
+        family=family,
+        vocabulary=int(config["vocab_size"]),
+        hidden=hidden,
+        layers=int(config["num_hidden_layers"]),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=int(config.get("head_dim") or hidden // heads),
+        intermediate=int(config["intermediate_size"]),
+        norm_epsilon=float(config["rms_norm_eps"]),
+        context=context,
+        tied_embeddings=bool(config.get("tie_word_embeddings", False)),
+        query_key_norm=family == "qwen3",
+        rope=_rope(config),
+    )
+
+
+def _rope(config: dict[str, Any]) -> RopeScaling:
+    # transformers 5 writes rope_parameters; before, rope_theta stood beside rope_scaling.
+    found = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    kind = found.get("rope_type", found.get("type", "default"))
+    if kind not in ROPE_TYPES:
+        raise ValueError(f"rope_type {kind!r} is not supported; allowed: {', '.join(ROPE_TYPES)}")
+    if float(config.get("partial_rotary_factor") or 1.0) != 1.0:
+        raise ValueError("partial_rotary_factor other than 1 is not supported")
+    return RopeScaling(
+        kind=kind,
+        theta=float(found.get("rope_theta", config.get("rope_theta", 10000.0))),
+        factor=float(found.get("factor", 1.0)),
+        low_frequency_factor=float(found.get("low_freq_factor", 1.0)),
+        high_frequency_factor=float(found.get("high_freq_factor", 4.0)),
+        original_context=int(found.get("original_max_position_embeddings", 8192)),
+    )

@@ -1,0 +1,85 @@
+"""Attention whose result for a row depends on that row's own keys alone, bit for bit.
+
+A stock fused kernel sums in an order that follows the shapes of the pass. Here every sum runs in
+the order of absolute position whatever the number of rows, lanes or masked places behind:
+
+- bfloat16: oneDNN's matrix products accumulate along the summed dimension one after another, so
+  masked places (whose weight is exactly zero) change nothing;
+- float32: the BLAS splits long sums by size, so values are summed in fixed blocks of positions.
+
+`calibration.check_row_invariance` proves it on the machine at hand when an engine is loaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+BLOCK = 64
+"""Positions per partial sum in float32."""
+
+EXTENT_MULTIPLE = 64
+"""Visible places of a pass are rounded up to this, a multiple of `BLOCK`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionGroup:
+    """Lanes of one pass that are attended together.
+
+    lanes      the range of KV lanes
+    rows       rows per lane (padded)
+    extent     places looked at, from 0
+    gather     [lanes * rows] the pass's row at each (lane, row); None: rows in order
+    mask       [lanes, 1, rows, 1, extent - mask_from] 0 or -inf, for places from `mask_from`
+    """
+
+    lanes: range
+    rows: int
+    extent: int
+    gather: Tensor | None
+    mask: Tensor
+    mask_from: int
+
+
+def attend(
+    query: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup, kv_heads: int
+) -> Tensor:
+    """[pass rows, heads, head_size] queries -> [lanes * rows, heads * head_size].
+
+    keys, values: [all lanes * kv_heads, places, head_size].
+    """
+    lanes, rows = len(group.lanes), group.rows
+    heads, size = query.shape[1], query.shape[2]
+    share = heads // kv_heads
+    if group.gather is not None:
+        query = query.index_select(0, group.gather)
+    by_head = query.view(lanes, rows, kv_heads, share, size).transpose(1, 2)
+    scaled = torch.empty(by_head.shape, dtype=query.dtype)
+    torch.mul(by_head, size**-0.5, out=scaled)
+    scaled = scaled.view(lanes * kv_heads, rows * share, size)
+
+    first = group.lanes.start * kv_heads
+    visible = slice(first, first + lanes * kv_heads)
+    key, value = keys[visible, : group.extent], values[visible, : group.extent]
+    scores = torch.bmm(scaled, key.transpose(1, 2))
+    scores.view(lanes, kv_heads, rows, share, group.extent)[..., group.mask_from :].add_(group.mask)
+    weights = torch.softmax(scores, dim=-1)
+    mixed = _mix(weights, value)
+    return mixed.view(lanes, kv_heads, rows, share * size).transpose(1, 2).reshape(
+        lanes * rows, heads * size
+    )
+
+
+def _mix(weights: Tensor, value: Tensor) -> Tensor:
+    """[batch, rows, places] x [batch, places, size] summed in the order of places."""
+    if weights.dtype is not torch.float32:
+        return torch.bmm(weights, value)
+    batch, rows, places = weights.shape
+    blocks = places // BLOCK
+    partial = torch.bmm(
+        weights.view(batch, rows, blocks, BLOCK).transpose(1, 2).reshape(-1, rows, BLOCK),
+        value.reshape(-1, BLOCK, value.shape[-1]),
+    )
+    return partial.view(batch, blocks, rows, -1).sum(1)

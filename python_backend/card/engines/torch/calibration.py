@@ -1,0 +1,123 @@
+"""What an engine finds out about itself at load: row invariance and what a row costs."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from card.engines.interface import FOLLOWS_PREFIX, Rows
+from card.engines.torch.engine import TorchEngine
+
+ROW_MULTIPLES = (1, 2, 4, 8, 16)
+"""Paddings tried, cheapest first, until rows no longer influence each other."""
+
+COSTED_ROWS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32)
+_CHECKED_TOKENS = 90
+_COST_CONTEXT = 256
+_COST_REPEATS = 7
+
+
+def make_row_invariant(engine: TorchEngine) -> TorchEngine:
+    """The engine with the least padding that makes its rows independent, marked accordingly.
+
+    If no padding does, the engine comes back unpadded with `row_invariant` False.
+    """
+    for multiple in ROW_MULTIPLES:
+        options = replace(engine.options, row_multiple=multiple)
+        trial = engine.reconfigured(replace(options, sessions=2, branches=max(2, options.branches)))
+        if check_row_invariance(trial):
+            chosen = engine.reconfigured(options)
+            chosen.row_invariant = True
+            return chosen
+    return engine
+
+
+def check_row_invariance(engine: TorchEngine) -> bool:
+    """Whether one text's logits are the same bits however its rows are put into passes.
+
+    Compares one row at a time with prefill chunks, chains of several lengths, a subtree's side
+    branch, and a pass shared with a second session. The engine must have 2 sessions, 2 branches.
+    """
+    tokens = _tokens(engine, _CHECKED_TOKENS)
+    expected = _read(engine, tokens, [1] * len(tokens))
+    chunkings = ([64, 26], [2, 3, 5, 8, 16, 32, 24], [7] * 12 + [6])
+    if not all(torch.equal(_read(engine, tokens, chunks), expected) for chunks in chunkings):
+        return False
+    return torch.equal(_read_in_branches(engine, tokens, shared=False), expected) and torch.equal(
+        _read_in_branches(engine, tokens, shared=True), expected
+    )
+
+
+def measure_row_costs(engine: TorchEngine) -> dict[int, float]:
+    """Median milliseconds of a one-session pass by rows, at a middling context length."""
+    session = engine.open_session()
+    context = min(_COST_CONTEXT, engine.context - max(COSTED_ROWS) - 1)
+    prompt = _tokens(engine, max(1, context))
+    for start in range(0, len(prompt), 64):
+        chunk = prompt[start : start + 64]
+        engine.forward([Rows(session, chunk, logits=0 if start else 1)])
+        engine.keep(session, range(len(chunk)))
+    costs: dict[int, list[float]] = {rows: [] for rows in COSTED_ROWS}
+    # Round after round over all row counts, so that a disturbance spreads over the whole curve.
+    for _ in range(_COST_REPEATS):
+        for rows, taken in costs.items():
+            started = time.perf_counter()
+            engine.forward([Rows(session, prompt[:1] * rows)])
+            taken.append((time.perf_counter() - started) * 1e3)
+    engine.close_session(session)
+    return {rows: statistics.median(taken) for rows, taken in costs.items()}
+
+
+def _tokens(engine: TorchEngine, count: int) -> list[int]:
+    generator = np.random.default_rng(0)
+    tokens: NDArray[np.int64] = generator.integers(0, engine.vocabulary, count)
+    return tokens.tolist()
+
+
+def _read(engine: TorchEngine, tokens: Sequence[int], chunks: Sequence[int]) -> torch.Tensor:
+    """Logits of every token [tokens, vocabulary], read in chunks of these sizes."""
+    session = engine.open_session()
+    found = []
+    at = 0
+    for count in chunks:
+        found += _rows(engine, [Rows(session, tokens[at : at + count])], count)
+        engine.keep(session, range(count))
+        at += count
+    engine.close_session(session)
+    return torch.stack(found)
+
+
+def _read_in_branches(engine: TorchEngine, tokens: Sequence[int], *, shared: bool) -> torch.Tensor:
+    """The same logits where every pass also holds a wrong branch, and perhaps another session."""
+    other = engine.open_session()
+    session = engine.open_session()
+    found = []
+    at = 0
+    while at < len(tokens):
+        right = tokens[at : at + 6]
+        # A node, then a wrong sibling with a child, and the right path last.
+        wrong = [(right[0] + 1) % engine.vocabulary, right[-1]]
+        rows = [*wrong, *right]
+        parents = [FOLLOWS_PREFIX, 0, FOLLOWS_PREFIX, *range(2, len(rows) - 1)]
+        batch = [Rows(session, rows, parents)]
+        if shared:
+            batch.append(Rows(other, tokens[at : at + 3]))
+        found += _rows(engine, batch, len(rows))[2:]
+        engine.keep(session, range(2, len(rows)))
+        if shared:
+            engine.keep(other, range(len(tokens[at : at + 3])))
+        at += len(right)
+    engine.close_session(session)
+    engine.close_session(other)
+    return torch.stack(found)
+
+
+def _rows(engine: TorchEngine, batch: list[Rows], count: int) -> list[torch.Tensor]:
+    logits = engine.forward(batch)[0]
+    return [torch.from_numpy(logits.row(index)) for index in range(count)]

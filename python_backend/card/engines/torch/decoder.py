@@ -1,0 +1,101 @@
+"""The lean Llama-family decoder: one pass over rows of many sessions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from card.engines.torch.architecture import Architecture
+from card.engines.torch.attention import AttentionGroup, attend
+from card.engines.torch.kv import KeyValueCache
+from card.engines.torch.rotary import rotary_tables, rotate
+from card.engines.torch.weights import LayerWeights, Weights
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What one forward pass computes.
+
+    tokens, positions  [rows] int64; positions are absolute
+    write_source       [writes] the row of each KV write; None: every row once, in order
+    write_index        [writes * 2 * kv_heads] see `KeyValueCache.write_index`
+    groups             lanes attended together
+    scatter            [rows] each row's place in the groups' outputs, one after another; None: same
+    logit_rows         [n] rows whose logits are wanted; None: all
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    write_source: Tensor | None
+    write_index: Tensor
+    groups: list[AttentionGroup]
+    scatter: Tensor | None
+    logit_rows: Tensor | None
+
+
+class Decoder:
+    """Weights and code; the KV cache is handed in."""
+
+    def __init__(
+        self, architecture: Architecture, weights: Weights, dtype: torch.dtype, positions: int
+    ) -> None:
+        self.architecture = architecture
+        self._weights = weights
+        self._rotary = rotary_tables(architecture, positions, dtype)
+
+    def forward(self, this: Pass, kv: KeyValueCache) -> Tensor:
+        """Logits [len(logit_rows), vocabulary] in the engine's dtype; writes keys and values."""
+        a, weights = self.architecture, self._weights
+        hidden = F.embedding(this.tokens, weights.embedding)
+        cosine, sine = self._rotary.index_select(1, this.positions)
+        for index, layer in enumerate(weights.layers):
+            mixed = self._attention(index, layer, hidden, cosine, sine, this, kv)
+            hidden = layer.output.plus(mixed, hidden)
+            normed = F.rms_norm(hidden, (a.hidden,), layer.post_norm, a.norm_epsilon)
+            gate_up = layer.gate_up(normed)
+            gated = F.silu(gate_up[:, : a.intermediate]).mul_(gate_up[:, a.intermediate :])
+            hidden = layer.down.plus(gated, hidden)
+        if this.logit_rows is not None:
+            if not len(this.logit_rows):
+                return hidden.new_empty(0, a.vocabulary)
+            hidden = hidden.index_select(0, this.logit_rows)
+        return weights.head(F.rms_norm(hidden, (a.hidden,), weights.norm, a.norm_epsilon))
+
+    def _attention(
+        self,
+        index: int,
+        layer: LayerWeights,
+        hidden: Tensor,
+        cosine: Tensor,
+        sine: Tensor,
+        this: Pass,
+        kv: KeyValueCache,
+    ) -> Tensor:
+        a = self.architecture
+        normed = F.rms_norm(hidden, (a.hidden,), layer.input_norm, a.norm_epsilon)
+        states = layer.query_key_value(normed).view(-1, a.heads + 2 * a.kv_heads, a.head_size)
+        rotated = states[:, : a.heads + a.kv_heads]
+        if layer.query_norm is not None and layer.key_norm is not None:
+            rotated = torch.cat(
+                [
+                    F.rms_norm(rotated[:, : a.heads], (a.head_size,), layer.query_norm, a.norm_epsilon),
+                    F.rms_norm(rotated[:, a.heads :], (a.head_size,), layer.key_norm, a.norm_epsilon),
+                ],
+                dim=1,
+            )
+        rotated = rotate(rotated, cosine, sine)
+        states[:, a.heads : a.heads + a.kv_heads] = rotated[:, a.heads :]
+        written = states[:, a.heads :]
+        if this.write_source is not None:
+            written = written.index_select(0, this.write_source)
+        kv.flat[index].index_copy_(0, this.write_index, written.reshape(-1, a.head_size))
+        query = rotated[:, : a.heads]
+        outputs = [
+            attend(query, kv.keys[index], kv.values[index], group, a.kv_heads)
+            for group in this.groups
+        ]
+        mixed = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        return mixed if this.scatter is None else mixed.index_select(0, this.scatter)

@@ -1,0 +1,63 @@
+"""Draft and target must mean the same token by the same id."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from card.engines.interface import EngineError
+
+
+def check_shared_vocabulary(draft: Path, target: Path) -> None:
+    """Compare two Hugging Face directories. Raises `EngineError` at the first difference."""
+    draft_size, target_size = _config(draft)["vocab_size"], _config(target)["vocab_size"]
+    if draft_size != target_size:
+        raise EngineError(
+            f"draft and target must share a vocabulary: {draft} has {draft_size} ids, "
+            f"{target} has {target_size}"
+        )
+    draft_ids, target_ids = _vocabulary(draft), _vocabulary(target)
+    for token, identity in target_ids.items():
+        if draft_ids.get(token) != identity:
+            raise EngineError(
+                f"draft and target must share a vocabulary: token {token!r} is id {identity} in "
+                f"{target} and {draft_ids.get(token, 'absent')} in {draft}"
+            )
+    if extra := draft_ids.keys() - target_ids.keys():
+        raise EngineError(
+            f"draft and target must share a vocabulary: {draft} has token {min(extra)!r}, "
+            f"{target} does not"
+        )
+
+
+def _config(directory: Path) -> dict[str, Any]:
+    return _read(directory / "config.json")
+
+
+def _vocabulary(directory: Path) -> dict[str, int]:
+    tokenizer = _read(directory / "tokenizer.json")
+    try:
+        vocabulary = tokenizer["model"]["vocab"]
+        ids = (
+            dict(vocabulary)
+            if isinstance(vocabulary, dict)
+            else {token: index for index, (token, _) in enumerate(vocabulary)}
+        )
+        return ids | {added["content"]: added["id"] for added in tokenizer.get("added_tokens", [])}
+    except (KeyError, TypeError, ValueError) as error:
+        raise EngineError(
+            f"{directory / 'tokenizer.json'} holds no vocabulary: {error!r}"
+        ) from error
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise EngineError(f"{file} does not exist") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise EngineError(f"{file} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise EngineError(f"{file} must hold a JSON object")
+    return content

@@ -1,0 +1,125 @@
+"""The one function that chooses a token."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from card.sampling.filters import top_k_indices, top_p_indices
+from card.sampling.history import History
+from card.sampling.noise import LARGEST_NOISE, least_bits, noise_of, position_key, uniform_bits
+from card.sampling.parameters import SamplingParameters
+from card.sampling.processors import banned_ids, penalised, without
+
+_LOWEST_TEMPERATURE: Final = 1e-20  # below it a difference of logits could overflow
+_NEAR: Final = 5.0  # nats below the best (after temperature) that are perturbed first
+_FEW: Final = 384  # so many ids are perturbed faster than they are told apart
+
+
+class InvalidLogitsError(ValueError):
+    """A row whose largest logit is not a number or not finite: the model's output is broken."""
+
+
+def sample(logits: NDArray[np.float32], history: History, parameters: SamplingParameters) -> int:
+    """The token that follows ``history``.
+
+    Args:
+        logits: [vocab], the row whose next token stands at absolute position ``len(history)``;
+            it is not changed. The choice depends on this row and the other arguments alone.
+        history: prompt and output so far.
+        parameters: how to choose. Penalties come first, then bans, temperature, top-k, top-p.
+            Ties go to the lowest id. If the bans (bad words and an early ``end_id``) would leave
+            no id at all, they are ignored for this token.
+
+    Raises:
+        InvalidLogitsError: the largest logit is NaN or infinite.
+    """
+    row = penalised(logits, history, parameters)
+    banned = banned_ids(history, parameters)
+    if banned:
+        allowed = without(row, banned)
+        if allowed.max() != -np.inf:
+            row = allowed
+    best = int(row.argmax())
+    if not math.isfinite(row.item(best)):
+        raise InvalidLogitsError(
+            f"the largest logit at position {len(history)} is {row.item(best)} (token {best}); "
+            "the model's output is broken: check its weights and dtype"
+        )
+    if parameters.is_greedy:
+        return best
+    temperature = max(parameters.temperature, _LOWEST_TEMPERATURE)
+    key = position_key(parameters.seed, history.length)
+    kept = _kept_ids(row, temperature, parameters)
+    if kept is None:
+        return _perturbed_argmax(row, row.item(best), temperature, key)
+    return _best_of(kept, row, row.item(best), temperature, key)[1]
+
+
+def log_probability(logits: NDArray[np.float32], token: int) -> float:
+    """Log-probability (natural) of ``token`` under softmax of the unprocessed row [vocab], fp32."""
+    shifted = logits - logits.max()
+    chosen = shifted[token]
+    return float(chosen - np.log(np.exp(shifted, out=shifted).sum()))
+
+
+def _kept_ids(
+    row: NDArray[np.float32], temperature: float, parameters: SamplingParameters
+) -> NDArray[np.int64] | None:
+    """The ids, ascending, that top-k and then top-p leave of the row; None if both are off."""
+    kept = None
+    if 0 < parameters.top_k < row.size:
+        kept = top_k_indices(row, parameters.top_k)
+    if 0.0 < parameters.top_p < 1.0:
+        values = row if kept is None else row[kept]
+        nucleus = top_p_indices(values, temperature, parameters.top_p)
+        kept = nucleus if kept is None else kept[nucleus]
+    return kept
+
+
+def _perturbed_argmax(
+    row: NDArray[np.float32], largest: float, temperature: float, key: NDArray[np.uint64]
+) -> int:
+    """The id with the largest perturbed logit, found without perturbing those that cannot win.
+
+    The ids near the top are perturbed first. Any other needs more noise than separates it from
+    the best of these, and the largest possible noise rules most out by their logit alone. For the
+    rest the uniform's bits are drawn, and only the few that are high enough become noise.
+    """
+    if row.size <= _FEW:
+        return _best_of(np.arange(row.size), row, largest, temperature, key)[1]
+    cut = np.float32(largest - _NEAR * temperature)
+    near = (row >= cut).nonzero()[0]
+    score, winner = _best_of(near, row, largest, temperature, key)
+    # Thresholds are taken a little too low rather than too high: that costs a few ids, not truth.
+    reach = (LARGEST_NOISE - score) * temperature
+    floor = np.float32(largest - reach - 1e-6 * (abs(largest) + abs(reach)))
+    rest = (row >= floor).nonzero()[0]
+    if rest.size <= near.size:
+        return winner
+    missing = score - (float(cut) - largest) / temperature
+    rest = rest[uniform_bits(key, rest) >= least_bits(missing)]
+    rest = rest[row[rest] < cut]
+    if rest.size:
+        other_score, other = _best_of(rest, row, largest, temperature, key)
+        if (other_score, -other) > (score, -winner):
+            return other
+    return winner
+
+
+def _best_of(
+    ids: NDArray[np.int64],
+    row: NDArray[np.float32],
+    largest: float,
+    temperature: float,
+    key: NDArray[np.uint64],
+) -> tuple[float, int]:
+    """Largest perturbed logit among ``ids`` [n], ascending, and the lowest id that has it."""
+    scores = np.subtract(row[ids], largest, dtype=np.float64)
+    scores /= temperature
+    scores += noise_of(uniform_bits(key, ids))
+    best = int(scores.argmax())
+    return scores.item(best), ids.item(best)

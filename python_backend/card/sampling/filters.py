@@ -1,0 +1,85 @@
+"""Top-k and top-p: which ids of a row may be chosen at all.
+
+Both look at the row's head alone, the values that lie within some reach of the largest, and widen
+the reach only if the head turns out too small. Whatever the reach, the result equals that of
+sorting the whole row by (value, then lower id).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+_REACHES: Final = (3.0, 9.0, 27.0)
+
+
+def top_k_indices(values: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+    """Ascending indices [min(k, n)] of the k largest of ``values`` [n]; ties to the lowest."""
+    if k >= values.size:
+        return np.arange(values.size)
+    for head in _heads(values, float(values.max()), 1.0):
+        if head.size >= k:
+            break
+    return head[_largest(values[head], k)]
+
+
+def top_p_indices(
+    values: NDArray[np.float32], temperature: float, top_p: float
+) -> NDArray[np.int64]:
+    """Ascending indices of the nucleus of softmax(``values`` [n] / temperature).
+
+    The nucleus is the shortest run of the largest values whose probability reaches ``top_p``;
+    among equal values the lowest index comes first; it is never empty.
+    """
+    if values.size == 1:
+        return np.arange(1)
+    largest = float(values.max())
+    # Weights are whole numbers that add up to less than 2**53, so that every sum of them is exact
+    # and no order of adding can move the cut.
+    unit = 2.0 ** (53 - values.size.bit_length())
+    weights = _weights(values, largest, temperature, unit)
+    goal = top_p * float(weights.sum())
+    for head in _heads(values, largest, temperature):
+        if weights[head].sum() >= goal:
+            break
+    if head.size == 1:
+        return head
+    inside = values[head]
+    descending = np.sort(inside)[::-1]
+    reached = _weights(descending, largest, temperature, unit).cumsum()
+    size = min(int(reached.searchsorted(goal)) + 1, head.size)
+    return head[_largest(inside, size)]
+
+
+def _heads(
+    values: NDArray[np.float32], largest: float, scale: float
+) -> Iterator[NDArray[np.int64]]:
+    """Ascending indices of the values near the largest, from few of them to all."""
+    for reach in _REACHES:
+        yield (values >= np.float32(largest - reach * scale)).nonzero()[0]
+    yield np.arange(values.size)
+
+
+def _largest(values: NDArray[np.float32], count: int) -> NDArray[np.int64]:
+    """Ascending indices [count] of the largest of ``values`` [n]; ties to the lowest index."""
+    cut = np.sort(values)[values.size - count]
+    kept: NDArray[np.int64] = (values >= cut).nonzero()[0]
+    if kept.size > count:
+        tied = (values[kept] == cut).nonzero()[0]
+        kept = np.delete(kept, tied[tied.size - (kept.size - count) :])
+    return kept
+
+
+def _weights(
+    values: NDArray[np.float32], largest: float, temperature: float, unit: float
+) -> NDArray[np.float64]:
+    """``exp((values - largest) / temperature)`` [n] as a whole number of units, at most one."""
+    weights: NDArray[np.float64] = np.subtract(values, largest, dtype=np.float64)
+    weights *= 1.0 / temperature
+    np.exp(weights, out=weights)
+    weights *= unit
+    np.rint(weights, out=weights)
+    return weights

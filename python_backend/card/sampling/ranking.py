@@ -1,0 +1,70 @@
+"""The draft's side: how likely each of a row's best ids is to be the target's choice."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from card.sampling.filters import top_k_indices, top_p_indices
+from card.sampling.noise import gumbel
+from card.sampling.parameters import SamplingParameters
+
+FILTERED: Final = -100.0
+"""Log-probability of a candidate that top-k or top-p removes: as good as impossible, yet finite,
+so that cumulative log-probabilities stay comparable."""
+
+
+def rank_candidates(
+    ids: NDArray[np.int64],
+    logits: NDArray[np.float32],
+    log_normaliser: NDArray[np.float32],
+    positions: NDArray[np.int64],
+    parameters: SamplingParameters,
+) -> NDArray[np.float64]:
+    """Log-probability [rows, k] that the target chooses each candidate, as the draft sees it.
+
+    Greedy: log-softmax of the draft's logits. Sampled: the draft perturbs its logits with the very
+    noise that the target will use (Gumbel coupling), so the two mostly pick the same id, and takes
+    the log-softmax of the k perturbed logits. Top-k and top-p are judged among the k candidates.
+    It ranks candidates only; no token is ever chosen by it.
+
+    Args:
+        ids: [rows, k], the k best ids of each row.
+        logits: [rows, k], the draft's logits of these ids.
+        log_normaliser: [rows], log of the sum of exp over the whole row of logits.
+        positions: [rows], the absolute position at which the candidates of the row stand.
+        parameters: the session's.
+    """
+    if parameters.is_greedy:
+        return np.subtract(logits, log_normaliser[:, None], dtype=np.float64)
+    temperature = max(parameters.temperature, 1e-20)
+    perturbed = np.subtract(logits, logits.max(axis=1, keepdims=True), dtype=np.float64)
+    perturbed /= temperature
+    perturbed += gumbel(parameters.seed, positions[:, None], ids)
+    removed = _removed(logits, temperature, parameters)
+    if removed is not None:
+        perturbed[removed] = -np.inf
+    perturbed -= perturbed.max(axis=1, keepdims=True)
+    perturbed -= np.log(np.exp(perturbed).sum(axis=1, keepdims=True))
+    if removed is not None:
+        perturbed[removed] = FILTERED
+    return perturbed
+
+
+def _removed(
+    logits: NDArray[np.float32], temperature: float, parameters: SamplingParameters
+) -> NDArray[np.bool_] | None:
+    """Which candidates [rows, k] top-k and top-p remove; None if both are off."""
+    by_count = 0 < parameters.top_k < logits.shape[1]
+    by_mass = 0.0 < parameters.top_p < 1.0
+    if not by_count and not by_mass:
+        return None
+    removed = np.ones(logits.shape, np.bool_)
+    for row, flags in zip(logits, removed, strict=True):
+        kept = top_k_indices(row, parameters.top_k) if by_count else np.arange(row.size)
+        if by_mass:
+            kept = kept[top_p_indices(row[kept], temperature, parameters.top_p)]
+        flags[kept] = False
+    return removed

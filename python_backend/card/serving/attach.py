@@ -1,0 +1,108 @@
+"""How `card` brings the engines to its pool: it watches who is there and asks them in.
+
+An engine process shows itself in the pool as loaded. `card` then sends it one short request with
+the pool's key, and hears in the pool, not by the response, that it is attached: a request into a
+process that dies never returns. Hence a thread per request, which nobody waits for.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from card.cache import ENGINES, EngineState, Pool
+
+KEY, DEADLINE, ATTACHED_EPOCH = "key", "deadline_ns", "epoch"
+"""Tensors of the attach request and of its response."""
+
+WATCH_S = 0.1
+_FRESH_S = 0.5
+"""An engine silent for longer is not sent anything: it may be dead or stopped."""
+_PATIENCE_NS = 5_000_000_000
+"""An engine that does not attach in this time is asked again."""
+
+
+class Attacher:
+    """Watches the engines from a thread of its own.
+
+    `ask(engine, key, deadline_ns)` sends the attach request and may block for ever; the deadline
+    is on the monotonic clock. `report(engine, alive)` is called whenever that changes.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        key: str,
+        engine_timeout_s: float,
+        ask: Callable[[str, str, int], None],
+        report: Callable[[str, bool], None],
+    ) -> None:
+        self._pool = pool
+        self._key = key
+        self._engine_timeout_s = engine_timeout_s
+        self._ask = ask
+        self._report = report
+        self._asked: dict[str, tuple[int, int]] = {}  # engine -> (pid, deadline_ns)
+        self._alive: dict[str, bool] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="attacher", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(WATCH_S):
+            self.look()
+
+    def look(self) -> None:
+        """Ask in whoever is loaded; tell who lives."""
+        for engine in ENGINES:
+            if self._should_ask(engine):
+                pid, deadline_ns = self._pool.engine_pid(engine), time.monotonic_ns() + _PATIENCE_NS
+                self._asked[engine] = (pid, deadline_ns)
+                threading.Thread(
+                    target=self._ask_in, args=(engine, pid, deadline_ns), daemon=True
+                ).start()
+            alive = self._pool.is_alive(engine, self._engine_timeout_s)
+            if alive != self._alive.get(engine):
+                self._alive[engine] = alive
+                self._report(engine, alive)
+
+    def _ask_in(self, engine: str, pid: int, deadline_ns: int) -> None:
+        self._ask(engine, self._key, deadline_ns)
+        # It answered: if it is still not attached (Triton may not serve it yet), ask again.
+        if self._asked.get(engine) == (pid, deadline_ns):
+            del self._asked[engine]
+
+    def _should_ask(self, engine: str) -> bool:
+        pool = self._pool
+        loaded = pool.engine_state(engine) is EngineState.LOADED
+        if not loaded or pool.silence_s(engine) > _FRESH_S:
+            return False
+        pid, deadline_ns = self._asked.get(engine, (0, 0))
+        return pid != pool.engine_pid(engine) or time.monotonic_ns() > deadline_ns
+
+
+def is_dead(pool: Pool, engine: str) -> bool:
+    """Whether `engine` can touch no slot any more: it is not attached, or its process has ended.
+
+    A stopped or silent process is not dead: it may go on where it was.
+    """
+    if pool.engine_state(engine) is not EngineState.ATTACHED:
+        return True
+    return not _runs(pool.engine_pid(engine))
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return status.rpartition(")")[2].split()[0] not in ("Z", "X")

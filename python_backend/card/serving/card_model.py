@@ -1,0 +1,166 @@
+"""The `card` model: owns the pool, opens a session for every request, streams what is committed.
+
+It never waits for an engine. `execute` admits a request and returns; one task (`follower`) answers
+all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import time
+import traceback
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from card.cache import Decoding, Pool, SlotRequest
+from card.sampling import SamplingParameters
+from card.serving.attach import DEADLINE, KEY, Attacher, is_dead
+from card.serving.follower import Answer, Follower
+from card.serving.geometry import pool_geometry
+from card.serving.metrics import Metrics
+from card.serving.refusal import Refusal
+from card.serving.sessions import Sessions
+from card.serving.streams import Stream
+from card.serving.triton_request import TritonClient, deadline_ns, input_arrays
+from card.serving.vocabulary import Vocabulary
+from card.serving.wire import Bounds, TokenRequest, output_budget, parse
+from card.settings import Settings, load_settings
+from card.text import Detokenizer
+
+
+class CardModel:
+    """Decoupled; one instance serves all requests at once on one event loop."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        self._settings = settings = load_settings()
+        self._vocabulary = Vocabulary.load(settings.target.path)
+        self._bounds = Bounds(settings.limits, self._vocabulary.size)
+        self._pool = pool = Pool.create(
+            settings.cache.directory, os.getppid(), pool_geometry(settings)
+        )
+        self._metrics = Metrics(pool.geometry.slots)
+        self._sessions = Sessions(
+            pool, settings.limits.queued_requests, settings.limits.queue_timeout_s
+        )
+        self._follower: Follower | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._attacher = Attacher(
+            pool,
+            pool.new_key(),
+            settings.serving.engine_timeout_s,
+            ask=_ask,
+            report=self._metrics.engine_up,
+        )
+        self._attacher.start()
+
+    async def execute(self, requests: list[Any]) -> None:
+        if self._follower is None:
+            self._follower = self._start_follower()
+        follower = self._follower
+        await asyncio.gather(*(self._admit(request, follower) for request in requests))
+
+    def finalize(self) -> None:
+        if self._following is not None:
+            self._following.get_loop().call_soon_threadsafe(self._following.cancel)
+        self._attacher.stop()
+        self._metrics.stop()
+
+    async def _admit(self, request: Any, follower: Follower) -> None:
+        """Check a request, open its session, hand it to the follower; or refuse it."""
+        arrival_ns = time.monotonic_ns()
+        client = TritonClient(request)
+        try:
+            deadline = deadline_ns(request)
+            parsed = parse(
+                TokenRequest, input_arrays(request), self._bounds, required=("input_ids",)
+            )
+            slot_request = self._slot_request(parsed)
+            stream = self._stream(parsed, arrival_ns)
+            session = await self._sessions.admit(slot_request, deadline, client.is_gone)
+        except Refusal as refusal:
+            self._metrics.rejected(refusal.code.lower())
+            client.fail(refusal)
+            return
+        stream.schedule()
+        follower.follow(Answer(client, stream, session, deadline))
+
+    def _slot_request(self, request: TokenRequest) -> SlotRequest:
+        settings = self._settings
+        budget = output_budget(request, len(request.input_ids), settings.limits)
+        decoding = request.decoding or settings.speculation.decoding
+        end_id = self._vocabulary.end_id if request.end_id is None else request.end_id
+        bad_words = self._vocabulary.bad_word_tokens(request.bad_words)
+        most = settings.limits.bad_word_tokens
+        if (length := sum(map(len, bad_words))) > most:
+            raise Refusal(
+                "INVALID_ARGUMENT",
+                f"bad_words are {length} tokens long; they must be at most {most} "
+                "(limits.bad_word_tokens)",
+            )
+        return SlotRequest(
+            prompt=np.array(request.input_ids, np.int64),
+            max_tokens=budget,
+            decoding=Decoding[decoding.upper()],
+            gamma=settings.speculation.gamma,
+            parameters=SamplingParameters(
+                temperature=request.temperature,
+                top_k=request.top_k,
+                top_p=request.top_p,
+                repetition_penalty=request.repetition_penalty,
+                presence_penalty=request.presence_penalty,
+                frequency_penalty=request.frequency_penalty,
+                min_tokens=request.min_tokens,
+                bad_words=bad_words,
+                seed=secrets.randbits(64) if request.seed is None else request.seed,
+                end_id=None if end_id is None or end_id < 0 else end_id,
+            ),
+        )
+
+    def _stream(self, request: TokenRequest, arrival_ns: int) -> Stream:
+        tokenizer = self._vocabulary.tokenizer
+        prompt = request.text_input
+        if prompt is None:
+            prompt = tokenizer.decode(request.input_ids, skip_special_tokens=True)
+        return Stream(
+            request,
+            Detokenizer(tokenizer, request.input_ids, request.stop_words),
+            prompt,
+            flush_ns=int(self._settings.serving.flush_ms * 1e6),
+            arrival_ns=arrival_ns,
+        )
+
+    def _start_follower(self) -> Follower:
+        follower = Follower(
+            self._sessions,
+            self._metrics,
+            lambda: is_dead(self._pool, "target"),
+            self._settings.serving.load_timeout_s,
+        )
+        self._following = asyncio.get_running_loop().create_task(follower.run())
+        self._following.add_done_callback(_die_with)
+        return follower
+
+
+def _ask(engine: str, key: str, deadline: int) -> None:
+    """Send the attach request to an engine, blocking until it answers."""
+    answer = pb_utils.InferenceRequest(
+        model_name=engine,
+        requested_output_names=[],
+        inputs=[
+            pb_utils.Tensor(KEY, np.array([key.encode()], np.object_)),
+            pb_utils.Tensor(DEADLINE, np.array([deadline], np.int64)),
+        ],
+    ).exec()
+    if answer.has_error():  # while Triton does not serve it yet; it is asked again
+        pb_utils.Logger.log_info(f"{engine} did not attach: {answer.error().message()}")
+
+
+def _die_with(task: asyncio.Task[None]) -> None:
+    """Nobody would be answered without the follower; the supervisor starts the server anew."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        traceback.print_exception(error)
+        os._exit(1)

@@ -1,0 +1,172 @@
+"""What a response says: a delta of the text, from `card` through `postprocessing` to the client.
+
+Between the two models a delta travels as three internal tensors, because every tensor of every
+response costs the server time; `OUTPUTS` is the table of what the client gets instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+FINISH_REASONS = ("", "stop", "length")
+"""Empty until the last delta; `stop`: the end id or a stop word; `length`: max_tokens reached."""
+
+TEXT, NUMBERS, LOG_PROBABILITIES = "delta_text", "delta_numbers", "delta_log_probs"
+"""The internal tensors: BYTES [1], INT64 [fields of `Numbers`], FP32 [1 + tokens]."""
+
+
+class Numbers(NamedTuple):
+    """Whole numbers of a delta. Counts are totals so far; 0 where the request did not ask.
+
+    slot, generation  of the session, for `postprocessing` to say that its client left
+    accepted_bytes    leading bytes of the text that came from the candidate cache
+    finish_reason     index into `FINISH_REASONS`
+    *_time_ns         the server's monotonic clock
+    """
+
+    slot: int
+    generation: int
+    accepted_bytes: int = 0
+    finish_reason: int = 0
+    num_input_tokens: int = 0
+    num_output_tokens: int = 0
+    total_accepted_draft_tokens: int = 0
+    total_draft_tokens: int = 0
+    target_steps: int = 0
+    cache_queries: int = 0
+    cache_hits: int = 0
+    arrival_time_ns: int = 0
+    first_scheduled_time_ns: int = 0
+    first_token_time_ns: int = 0
+    last_token_time_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """One response.
+
+    log_probs      of the tokens that arrived since the last delta; empty if not asked for
+    cum_log_probs  of all tokens so far; 0 if not asked for
+    """
+
+    text: str
+    numbers: Numbers
+    log_probs: tuple[float, ...] = ()
+    cum_log_probs: float = 0.0
+
+    def pack(self) -> dict[str, NDArray[Any]]:
+        """The internal tensors, each with the leading batch dimension."""
+        return {
+            TEXT: np.array([[self.text.encode()]], np.object_),
+            NUMBERS: np.array([self.numbers], np.int64),
+            LOG_PROBABILITIES: np.array([[self.cum_log_probs, *self.log_probs]], np.float32),
+        }
+
+    @classmethod
+    def unpack(cls, arrays: Mapping[str, NDArray[Any]]) -> Delta:
+        """Read what `pack` wrote. Raises ValueError if it is something else."""
+        try:
+            (text,) = arrays[TEXT].reshape(-1).tolist()
+            numbers = Numbers(*arrays[NUMBERS].reshape(-1).tolist())
+            cumulative, *log_probs = arrays[LOG_PROBABILITIES].reshape(-1).tolist()
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"not a delta of card: {error}") from error
+        if not 0 <= numbers.finish_reason < len(FINISH_REASONS):
+            raise ValueError(f"not a delta of card: finish_reason {numbers.finish_reason}")
+        return cls(text.decode(), numbers, tuple(log_probs), cumulative)
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted share of the candidates that were verified; 0 if there were none."""
+        drafted = self.numbers.total_draft_tokens
+        return self.numbers.total_accepted_draft_tokens / drafted if drafted else 0.0
+
+
+@dataclass(frozen=True)
+class Output:
+    """One tensor that a client gets; `dims` as in `config.pbtxt`, `array` as on the wire."""
+
+    name: str
+    dtype: str
+    dims: list[int]
+    doc: str
+    array: Callable[[Delta], NDArray[Any]]
+
+
+_NUMPY: dict[str, Any] = {"INT32": np.int32, "INT64": np.int64, "FP32": np.float32}
+
+
+def _number(name: str, dtype: str, doc: str, value: Callable[[Delta], float] | None = None) -> Output:
+    read = value or (lambda delta: getattr(delta.numbers, name))
+    return Output(name, dtype, [1], doc, lambda delta: np.array([[read(delta)]], _NUMPY[dtype]))
+
+
+def _zero(name: str, doc: str) -> Output:
+    nothing = np.zeros((1, 1), np.int32)
+    return Output(name, "INT32", [1], doc, lambda _: nothing)
+
+
+OUTPUTS: tuple[Output, ...] = (
+    Output(
+        "text_output",
+        "BYTES",
+        [-1],
+        "The text, or the next piece of it.",
+        # TensorRT-LLM's postprocessing leaves the batch dimension out, and its clients expect that.
+        lambda delta: np.array([delta.text.encode()], np.object_),
+    ),
+    _number(
+        "accepted_bytes",
+        "INT32",
+        "Leading bytes of the text that came from the candidate cache.",
+    ),
+    Output(
+        "finish_reason",
+        "BYTES",
+        [1],
+        "Empty until the last response, then `stop` or `length`.",
+        lambda delta: np.array(
+            [[FINISH_REASONS[delta.numbers.finish_reason].encode()]], np.object_
+        ),
+    ),
+    _number(
+        "cum_log_probs",
+        "FP32",
+        "Sum of the log-probabilities of all tokens so far.",
+        lambda delta: delta.cum_log_probs,
+    ),
+    Output(
+        "output_log_probs",
+        "FP32",
+        [-1, -1],
+        "Log-probability of each token of this response.",
+        lambda delta: np.array([[delta.log_probs or (0.0,)]], np.float32),
+    ),
+    _number("num_input_tokens", "INT32", "Tokens of the prompt."),
+    _number("num_output_tokens", "INT32", "Tokens of the text so far."),
+    _number(
+        "acceptance_rate",
+        "FP32",
+        "Accepted share of the candidates verified so far.",
+        lambda delta: delta.acceptance_rate,
+    ),
+    _number("total_accepted_draft_tokens", "INT32", "Candidates accepted so far."),
+    _number("total_draft_tokens", "INT32", "Candidates verified so far."),
+    _number("target_steps", "INT32", "Forward passes of the target so far."),
+    _number("cache_queries", "INT32", "Queries of the candidate cache so far."),
+    _number("cache_hits", "INT32", "Queries that gave candidates so far."),
+    _number("arrival_time_ns", "INT64", "When the request arrived."),
+    _number("first_scheduled_time_ns", "INT64", "When it got a slot."),
+    _number("first_token_time_ns", "INT64", "When the first token was committed."),
+    _number("last_token_time_ns", "INT64", "When the latest token was committed."),
+    _zero("batch_index", "Always 0."),
+    _zero("sequence_index", "Always 0."),
+    _zero("kv_cache_alloc_new_blocks", "Always 0: there are no KV blocks."),
+    _zero("kv_cache_reused_blocks", "Always 0."),
+    _zero("kv_cache_alloc_total_blocks", "Always 0."),
+)

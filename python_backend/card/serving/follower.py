@@ -1,0 +1,168 @@
+"""The one task that follows the commits of all sessions and turns them into responses."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from card.cache import Finish, SlotCounters
+from card.serving.delta import Delta
+from card.serving.refusal import Refusal
+from card.serving.sessions import Session, Sessions, deadline_exceeded
+from card.serving.streams import Stream
+
+TICK_S = 0.001
+_PRESENCE_NS = 100_000_000
+"""How often clients are asked whether they are still there."""
+
+
+class Client(Protocol):
+    """Where the responses of one request go."""
+
+    def send(self, delta: Delta, *, last: bool) -> None: ...
+
+    def fail(self, refusal: Refusal) -> None: ...
+
+    def is_gone(self) -> bool: ...
+
+
+class Ledger(Protocol):
+    """Who counts what happened."""
+
+    def answered(self, session: Session, outcome: str) -> None: ...
+
+    def ended(self, session: Session, counters: SlotCounters) -> None: ...
+
+    def occupancy(self, slots: int, queue: int) -> None: ...
+
+
+@dataclass
+class Answer:
+    """One request that is being answered; `deadline_ns` on the monotonic clock, if it has one."""
+
+    client: Client
+    stream: Stream
+    session: Session
+    deadline_ns: int | None
+
+
+class Follower:
+    """Compares the commit counters of all slots once per tick; sleeps while nothing is open.
+
+    While the target is dead the streams wait, because a reloaded target goes on where the commits
+    end; after `patience_s` they get an error.
+    """
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        ledger: Ledger,
+        target_is_dead: Callable[[], bool],
+        patience_s: float,
+    ) -> None:
+        self._sessions = sessions
+        self._ledger = ledger
+        self._target_is_dead = target_is_dead
+        self._patience_ns = int(patience_s * 1e9)
+        self._answers: dict[int, Answer] = {}
+        self._opened = asyncio.Event()
+        self._next_presence_ns = 0
+        self._dead_since_ns: int | None = None
+
+    def follow(self, answer: Answer) -> None:
+        """Answer a request whose session was just opened."""
+        self._answers[answer.session.slot.index] = answer
+        self._opened.set()
+
+    async def run(self) -> None:
+        """Tick for ever."""
+        while True:
+            if not self._answers and not self._sessions.closing:
+                self._opened.clear()
+                await self._opened.wait()
+            self.tick(time.monotonic_ns())
+            await asyncio.sleep(TICK_S)
+
+    def tick(self, now_ns: int) -> None:
+        """One look at everything that is open: commits, deadlines, departures, dead engines."""
+        for session in self._sessions.with_news():
+            self._take_commits(self._answers[session.slot.index], now_ns)
+        for answer in list(self._answers.values()):
+            if answer.stream.is_due(now_ns):
+                self._respond(answer, now_ns)
+            elif answer.deadline_ns is not None and answer.deadline_ns <= now_ns:
+                self._fail(answer, deadline_exceeded("decoding"))
+        for session in self._sessions.abandoned():
+            self._fail(self._answers[session.slot.index], _left())
+        if now_ns >= self._next_presence_ns:
+            self._next_presence_ns = now_ns + _PRESENCE_NS
+            self._look_around(now_ns)
+        if self._sessions.closing:
+            self._reclaim()
+        self._ledger.occupancy(self._sessions.in_use, self._sessions.waiting)
+
+    def fail_all(self, refusal: Refusal) -> None:
+        """End every open stream with an error."""
+        for answer in list(self._answers.values()):
+            self._fail(answer, refusal)
+
+    def _take_commits(self, answer: Answer, now_ns: int) -> None:
+        session, stream = answer.session, answer.stream
+        tokens, from_cache, log_probs = self._sessions.take(session)
+        if tokens and tokens[-1] == session.request.parameters.end_id:
+            tokens, from_cache = tokens[:-1], from_cache[:-1]  # it ends the text, it is no text
+        stream.push(tokens, from_cache, log_probs, now_ns)
+        finish = session.finish()
+        if finish is Finish.FAILED:
+            self._fail(
+                answer,
+                Refusal("INTERNAL", "the target gave this request up; see the server's log"),
+            )
+        elif finish is not Finish.RUNNING:
+            stream.finish("stop" if finish is Finish.END_ID else "length")
+
+    def _respond(self, answer: Answer, now_ns: int) -> None:
+        session, stream = answer.session, answer.stream
+        delta = stream.take(
+            session.slot.index, session.generation, session.slot.counters(), now_ns
+        )
+        if stream.finished:
+            self._close(answer, stream.finish_reason)
+        answer.client.send(delta, last=stream.finished)
+
+    def _fail(self, answer: Answer, refusal: Refusal) -> None:
+        self._close(answer, refusal.code.lower())
+        answer.client.fail(refusal)
+
+    def _close(self, answer: Answer, outcome: str) -> None:
+        del self._answers[answer.session.slot.index]
+        self._sessions.close(answer.session)
+        self._ledger.answered(answer.session, outcome)
+
+    def _look_around(self, now_ns: int) -> None:
+        for answer in list(self._answers.values()):
+            if answer.client.is_gone():
+                self._fail(answer, _left())
+        if not self._target_is_dead():
+            self._dead_since_ns = None
+        elif self._dead_since_ns is None:
+            self._dead_since_ns = now_ns
+        elif now_ns - self._dead_since_ns > self._patience_ns:
+            self.fail_all(
+                Refusal(
+                    "UNAVAILABLE",
+                    f"the target model has been down for {self._patience_ns / 1e9:g} s "
+                    "(serving.load_timeout_s); try again later",
+                )
+            )
+
+    def _reclaim(self) -> None:
+        for session in self._sessions.reclaim(target_is_dead=self._target_is_dead()):
+            self._ledger.ended(session, session.slot.counters())
+
+
+def _left() -> Refusal:
+    return Refusal("CANCELLED", "the client left")

@@ -1,0 +1,22 @@
+"""The pool's sizes, from the settings that every process reads."""
+
+from __future__ import annotations
+
+from card.cache import Geometry
+from card.settings import Settings
+
+SPELLINGS = 2
+"""Token sequences that one bad word may need: at the start of a text and after a space."""
+
+
+def pool_geometry(settings: Settings) -> Geometry:
+    """Room for every request that the limits admit."""
+    limits = settings.limits
+    return Geometry(
+        slots=settings.cache.slots,
+        nodes=settings.cache.nodes,
+        prompt=limits.prompt_tokens,
+        output=limits.max_tokens,
+        bad_words=limits.bad_words * SPELLINGS,
+        bad_word_tokens=limits.bad_word_tokens,
+    )

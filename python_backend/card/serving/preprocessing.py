@@ -1,0 +1,40 @@
+"""The `preprocessing` model: check everything that a request says, and turn its text into ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from card.serving.refusal import Refusal
+from card.serving.triton_request import deadline_ns, input_arrays, refused, response
+from card.serving.vocabulary import Vocabulary
+from card.serving.wire import Bounds, GenerateRequest, output_budget, parse
+from card.settings import load_settings
+
+
+class PreprocessingModel:
+    """One response per request: `input_ids` [1, tokens] int32."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        settings = load_settings()
+        self._vocabulary = Vocabulary.load(settings.target.path)
+        self._bounds = Bounds(settings.limits, self._vocabulary.size)
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        return [self._respond(request) for request in requests]
+
+    def _respond(self, request: Any) -> Any:
+        try:
+            deadline_ns(request)  # a wrong timeout is refused here, before any work
+            return response({"input_ids": self._input_ids(input_arrays(request))})
+        except Refusal as refusal:
+            return refused(refusal)
+
+    def _input_ids(self, arrays: dict[str, NDArray[Any]]) -> NDArray[np.int32]:
+        request = parse(GenerateRequest, arrays, self._bounds, required=("text_input",))
+        assert request.text_input is not None
+        ids = self._vocabulary.tokenizer.encode(request.text_input).ids
+        output_budget(request, len(ids), self._bounds.limits)
+        return np.array([ids], np.int32)

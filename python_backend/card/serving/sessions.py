@@ -1,0 +1,194 @@
+"""Slots and the queue in front of them: who is decoded now, who waits, who is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from card.cache import CardSlot, Finish, Pool, SlotRequest, SlotState
+from card.serving.refusal import Refusal
+
+
+@dataclass
+class Session:
+    """One request in a slot; `read` counts the committed tokens taken over so far."""
+
+    slot: CardSlot
+    generation: int
+    request: SlotRequest
+    read: int = 0
+
+    def finish(self) -> Finish:
+        """Why the target stopped, once the tokens read are all there is.
+
+        The target stores the finish apart from the count, so a finish may be seen before the
+        tokens that caused it.
+        """
+        finish = self.slot.finish(self.generation)
+        if finish is Finish.LENGTH and self.read < self.request.max_tokens:
+            return Finish.RUNNING
+        if finish is Finish.END_ID and not self._ends_with_end_id():
+            return Finish.RUNNING
+        return finish
+
+    def _ends_with_end_id(self) -> bool:
+        if self.read == 0:
+            return False
+        return int(self.slot.output(self.read - 1, self.read)[0]) == self.request.parameters.end_id
+
+
+class Sessions:
+    """All slots of the pool, as `card` hands them out. Used from one event loop alone."""
+
+    def __init__(self, pool: Pool, queue_limit: int, queue_timeout_s: float) -> None:
+        self._pool = pool
+        self._queue_limit = queue_limit
+        self._queue_timeout_s = queue_timeout_s
+        self._slots = [pool.card_slot(index) for index in range(pool.geometry.slots)]
+        self._free = deque(slot for slot in self._slots if slot.state is SlotState.FREE)
+        self._closing: dict[int, Session | None] = {
+            slot.index: None for slot in self._slots if slot.state is not SlotState.FREE
+        }
+        self._waiting: deque[asyncio.Future[CardSlot]] = deque()
+        self._open: dict[int, Session] = {}
+        self._read = np.zeros(pool.geometry.slots, np.int64)
+
+    # --- admission ----------------------------------------------------------------------------
+
+    @property
+    def open(self) -> dict[int, Session]:
+        """The sessions being decoded, by slot."""
+        return self._open
+
+    @property
+    def in_use(self) -> int:
+        """Slots that are not free."""
+        return len(self._open) + len(self._closing)
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the queue."""
+        return len(self._waiting)
+
+    async def admit(
+        self, request: SlotRequest, deadline_ns: int | None, is_gone: Callable[[], bool]
+    ) -> Session:
+        """Open a session, waiting in the queue if need be.
+
+        Raises `Refusal`: `UNAVAILABLE` at once when the queue is full, or when it was waited in
+        for too long; `DEADLINE_EXCEEDED` at the request's own deadline; `CANCELLED` when the
+        client left meanwhile.
+        """
+        if self._free:
+            slot = self._free.popleft()
+        else:
+            slot = await self._wait(deadline_ns)
+            if is_gone():
+                self._hand_on(slot)
+                raise Refusal("CANCELLED", "the client left while its request waited for a slot")
+        session = Session(slot, self._pool.new_generation(), request)
+        slot.open(request, session.generation)
+        self._open[slot.index] = session
+        self._read[slot.index] = 0
+        return session
+
+    async def _wait(self, deadline_ns: int | None) -> CardSlot:
+        if len(self._waiting) >= self._queue_limit:
+            raise Refusal(
+                "UNAVAILABLE",
+                f"all {len(self._slots)} slots are in use and {len(self._waiting)} requests wait "
+                f"(limits.queued_requests is {self._queue_limit}); try again later",
+            )
+        patience_s = self._queue_timeout_s
+        if deadline_ns is not None:
+            patience_s = min(patience_s, (deadline_ns - time.monotonic_ns()) / 1e9)
+        ticket: asyncio.Future[CardSlot] = asyncio.get_running_loop().create_future()
+        self._waiting.append(ticket)
+        try:
+            return await asyncio.wait_for(ticket, patience_s)
+        except asyncio.TimeoutError:
+            if ticket in self._waiting:
+                self._waiting.remove(ticket)
+            elif not ticket.cancelled():
+                self._hand_on(ticket.result())
+            if patience_s < self._queue_timeout_s:
+                raise deadline_exceeded("waiting for a slot") from None
+            raise Refusal(
+                "UNAVAILABLE",
+                f"no slot became free within {self._queue_timeout_s:g} s "
+                "(limits.queue_timeout_s); try again later",
+            ) from None
+
+    def _hand_on(self, slot: CardSlot) -> None:
+        """Give a free slot to the first request that still waits for one."""
+        while self._waiting:
+            ticket = self._waiting.popleft()
+            if not ticket.done():
+                ticket.set_result(slot)
+                return
+        self._free.append(slot)
+
+    # --- following ----------------------------------------------------------------------------
+
+    def with_news(self) -> list[Session]:
+        """The open sessions to which the target committed something, or which it finished."""
+        records = self._pool.slots
+        news = (records["commit_generation"] == records["generation"]) & (
+            (records["committed"] != self._read) | (records["finish"] != Finish.RUNNING)
+        )
+        return [self._open[index] for index in np.flatnonzero(news).tolist() if index in self._open]
+
+    def take(self, session: Session) -> tuple[list[int], list[bool], list[float]]:
+        """Tokens committed since the last call, whether each was a candidate, log-probabilities."""
+        slot, start = session.slot, session.read
+        stop = slot.committed(session.generation)
+        session.read = self._read[slot.index] = stop
+        return (
+            slot.output(start, stop).tolist(),
+            slot.from_cache(start, stop).tolist(),
+            slot.log_probabilities(start, stop).tolist(),
+        )
+
+    def abandoned(self) -> list[Session]:
+        """The open sessions whose client `postprocessing` saw leave."""
+        records = self._pool.slots
+        left: NDArray[np.bool_] = records["abandoned"] == records["generation"]
+        return [self._open[index] for index in np.flatnonzero(left).tolist() if index in self._open]
+
+    def close(self, session: Session) -> None:
+        """End a session for everybody; its slot is free again once the target let go of it."""
+        session.slot.close()
+        self._closing[session.slot.index] = self._open.pop(session.slot.index)
+
+    @property
+    def closing(self) -> bool:
+        """Whether closed slots wait for the target to let go of them."""
+        return bool(self._closing)
+
+    def reclaim(self, *, target_is_dead: bool) -> list[Session]:
+        """Free the closed slots that the target released and serve the queue.
+
+        Returns the sessions that ended here: their counters are final, until the slot is reused.
+        """
+        ended = []
+        for index, session in list(self._closing.items()):
+            slot = self._slots[index]
+            if slot.reclaim(target_is_dead=target_is_dead):
+                del self._closing[index]
+                if session is not None:
+                    ended.append(session)
+                self._hand_on(slot)
+        return ended
+
+
+def deadline_exceeded(doing: str) -> Refusal:
+    """The request's `timeout` is over."""
+    return Refusal(
+        "DEADLINE_EXCEEDED", f"timeout is over while {doing}; send a larger timeout (microseconds)"
+    )

@@ -1,0 +1,128 @@
+"""From committed tokens to responses: one request's text, gathered for at most `flush_ms`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Literal
+
+from card.cache import SlotCounters
+from card.serving.delta import FINISH_REASONS, Delta, Numbers
+from card.serving.wire import TokenRequest
+from card.text import Detokenizer
+
+
+class Stream:
+    """One request's way from tokens to deltas. Pure: it knows neither slots nor Triton.
+
+    The first delta is ready at once, later ones are gathered for `flush_ns`; a request that does
+    not stream gets everything in its last delta.
+    """
+
+    def __init__(
+        self,
+        request: TokenRequest,
+        detokenizer: Detokenizer,
+        prompt_text: str,
+        *,
+        flush_ns: int,
+        arrival_ns: int,
+    ) -> None:
+        self.request = request
+        self._detokenizer = detokenizer
+        self._flush_ns = flush_ns
+        self._arrival_ns = arrival_ns
+        self._scheduled_ns = 0
+        self._first_token_ns = 0
+        self._last_token_ns = 0
+        self._sent_ns: int | None = None
+        self.finish_reason = ""
+        with_prompt = not request.stream and not request.exclude_input_in_output
+        self._text = prompt_text if with_prompt else ""
+        self._text_bytes = len(self._text.encode())
+        self._accepted_bytes = 0
+        self._log_probs: list[float] = []
+        self._cum_log_probs = 0.0
+
+    @property
+    def finished(self) -> bool:
+        """No token can follow: the next delta is the last."""
+        return bool(self.finish_reason)
+
+    def schedule(self) -> None:
+        """The request got a slot."""
+        self._scheduled_ns = time.monotonic_ns()
+
+    def push(
+        self,
+        tokens: Sequence[int],
+        from_cache: Sequence[bool],
+        log_probs: Sequence[float],
+        now_ns: int,
+    ) -> None:
+        """Take in tokens that the target committed; a stop word among them finishes the text."""
+        used_before = self._detokenizer.tokens_used
+        piece = self._detokenizer.push(tokens, from_cache)
+        used = self._detokenizer.tokens_used - used_before
+        self._gather(piece.text, piece.accepted_bytes)
+        if self.request.return_log_probs:
+            self._log_probs += log_probs[:used]
+            self._cum_log_probs += sum(log_probs[:used])
+        if used and not self._first_token_ns:
+            self._first_token_ns = now_ns
+        if used:
+            self._last_token_ns = now_ns
+        if self._detokenizer.stopped:
+            self.finish_reason = "stop"
+
+    def finish(self, reason: Literal["stop", "length"]) -> None:
+        """The target commits nothing more."""
+        if self.finished:
+            return
+        piece = self._detokenizer.finish()
+        self._gather(piece.text, piece.accepted_bytes)
+        self.finish_reason = "stop" if self._detokenizer.stopped else reason
+
+    def is_due(self, now_ns: int) -> bool:
+        """Whether a delta should be sent now."""
+        if self.finished:
+            return True
+        if not self.request.stream or not self._text:
+            return False
+        return self._sent_ns is None or now_ns - self._sent_ns >= self._flush_ns
+
+    def take(self, slot: int, generation: int, counters: SlotCounters, now_ns: int) -> Delta:
+        """The next delta; what it carries is not carried again."""
+        request, asked = self.request, self.request.return_perf_metrics
+        delta = Delta(
+            self._text,
+            Numbers(
+                slot=slot,
+                generation=generation,
+                accepted_bytes=self._accepted_bytes,
+                finish_reason=FINISH_REASONS.index(self.finish_reason),
+                num_input_tokens=len(request.input_ids) * request.return_num_input_tokens,
+                num_output_tokens=self._detokenizer.tokens_used * request.return_num_output_tokens,
+                total_accepted_draft_tokens=counters.accepted * asked,
+                total_draft_tokens=counters.drafted * asked,
+                target_steps=counters.steps * asked,
+                cache_queries=counters.queries * asked,
+                cache_hits=counters.hits * asked,
+                arrival_time_ns=self._arrival_ns * asked,
+                first_scheduled_time_ns=self._scheduled_ns * asked,
+                first_token_time_ns=self._first_token_ns * asked,
+                last_token_time_ns=self._last_token_ns * asked,
+            ),
+            tuple(self._log_probs),
+            self._cum_log_probs,
+        )
+        self._text, self._text_bytes, self._accepted_bytes, self._log_probs = "", 0, 0, []
+        self._sent_ns = now_ns
+        return delta
+
+    def _gather(self, text: str, accepted_bytes: int) -> None:
+        """Append text; what the cache gave counts while everything before it came from there."""
+        if self._accepted_bytes == self._text_bytes:
+            self._accepted_bytes += accepted_bytes
+        self._text += text
+        self._text_bytes += len(text.encode())

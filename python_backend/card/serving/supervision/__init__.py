@@ -1,0 +1,12 @@
+"""What the supervisor is made of, from judgement down to processes.
+
+`policy`      when to recover what: pure, without processes, clocks or I/O
+`recovery`    one model killed, unloaded, loaded and seen well again
+`heartbeats`  the engines' life as the cache pool tells it
+`stubs`       the processes that serve the models, found among the server's children
+`server`      the tritonserver process: started, drained, killed
+`repository`  Triton's model control and readiness over HTTP
+`residue`     what a dead supervisor or stub leaves behind, and its removal
+`health`      liveness and readiness for the outside
+`journal`     one line per event on standard error
+"""

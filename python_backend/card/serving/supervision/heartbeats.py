@@ -1,0 +1,55 @@
+"""The engines' life as the cache pool tells it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from card.cache import EngineState, Geometry, Pool, SlotState
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """What an engine's process last said.
+
+    silence_s   seconds since its last heartbeat
+    attached    whether `card` has let it in
+    """
+
+    silence_s: float
+    attached: bool
+
+
+class Heartbeats:
+    """Reads the pool of one server, as soon as `card` has made it."""
+
+    def __init__(self, directory: Path, server_pid: int, geometry: Geometry) -> None:
+        self._directory = directory
+        self._server_pid = server_pid
+        self._geometry = geometry
+        self._opened: Pool | None = None
+
+    def of(self, engine: str, pid: int) -> Pulse | None:
+        """The pulse of `engine`; None while its process `pid` has not beaten yet."""
+        pool = self._pool()
+        if pool is None or pool.engine_pid(engine) != pid:
+            return None
+        attached = pool.engine_state(engine) is EngineState.ATTACHED
+        return Pulse(pool.silence_s(engine), attached)
+
+    def open_slots(self) -> int:
+        """Sessions that run now."""
+        pool = self._pool()
+        return 0 if pool is None else int(np.count_nonzero(pool.states == SlotState.OPEN))
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    def _pool(self) -> Pool | None:
+        if self._opened is None:
+            self._opened = Pool.open(self._directory, self._server_pid, self._geometry)
+        return self._opened

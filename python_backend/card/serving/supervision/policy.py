@@ -1,0 +1,197 @@
+"""When to recover what: a pure judgement of what was seen, without processes, clocks or I/O.
+
+Losing the draft costs speed and never an answer, so the draft alone is tried again for ever, with
+growing pauses. For every other model a recovery that fails twice means a new server.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+DRAFT = "draft"
+TARGET = "target"
+CARD = "card"
+ENSEMBLE = "ensemble"
+RELOADABLE = ("preprocessing", DRAFT, TARGET, "postprocessing")
+"""Models that recover by being unloaded and loaded."""
+STUBS = (CARD, *RELOADABLE)
+"""Models with a process of their own."""
+MODELS = (*STUBS, ENSEMBLE)
+
+ATTEMPTS = 2
+"""Recoveries of one model that may fail in a row before the server restarts."""
+PROBATION_S = 3.0
+"""A recovered model that fails again sooner was not really recovered."""
+LONGEST_PAUSE_S = 60.0
+SERVER_SILENCE_S = 15.0
+"""A server that answers no health request for longer hangs."""
+
+
+class ProcessState(Enum):
+    """What the kernel says about a process; a zombie is gone."""
+
+    RUNNING = "running"
+    STOPPED = "stopped"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """One look at a model's process.
+
+    silence_s   seconds since its last heartbeat; 0 for a model that has none, or not yet
+    attached    whether it takes part in serving; only engines may not (yet)
+    """
+
+    process: ProcessState
+    silence_s: float = 0.0
+    attached: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """Kill what is left of the model's process, unload and load the model."""
+
+    model: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RestartServer:
+    """Kill everything, sweep, start again."""
+
+    reason: str
+
+
+Action = Reload | RestartServer
+
+
+@dataclass(slots=True)
+class _History:
+    failures: int = 0
+    recovered_s: float = -math.inf
+    not_before_s: float = -math.inf
+    recovering: bool = False
+    since_s: dict[str, float] = field(default_factory=dict)
+    """When each lasting condition (stopped, not attached) was first seen."""
+
+
+class RecoveryPolicy:
+    """Remembers past recoveries of one server run and decides on the next.
+
+    All times are seconds on one monotonic clock that the caller reads.
+    """
+
+    def __init__(self, *, engine_timeout_s: float, load_timeout_s: float) -> None:
+        self._engine_timeout_s = engine_timeout_s
+        self._load_timeout_s = load_timeout_s
+        self._histories = {model: _History() for model in STUBS}
+        self._server = _History()
+
+    def server_started(self) -> None:
+        """A new server runs: nothing that happened to the last one counts."""
+        self._histories = {model: _History() for model in STUBS}
+        self._server = _History()
+
+    def decide(
+        self,
+        now_s: float,
+        server: ProcessState,
+        server_silence_s: float,
+        sights: Mapping[str, Sight],
+    ) -> list[Action]:
+        """What must be done now; a model that is being recovered is left alone."""
+        if reason := self._server_complaint(now_s, server, server_silence_s):
+            return [RestartServer(reason)]
+        actions: list[Action] = []
+        for model, sight in sights.items():
+            history = self._histories[model]
+            if history.recovering:
+                continue
+            reason = self._complaint(now_s, history, sight)
+            if reason is None:
+                if now_s - history.recovered_s > PROBATION_S:
+                    history.failures = 0
+            elif now_s >= history.not_before_s:
+                action = self._respond(now_s, model, reason)
+                if isinstance(action, RestartServer):
+                    return [action]
+                if action is not None:
+                    actions.append(action)
+        return actions
+
+    def is_recovering(self, model: str) -> bool:
+        return self._histories[model].recovering
+
+    def recovered(self, now_s: float, model: str) -> None:
+        """The reload that was decided has brought the model back."""
+        history = self._histories[model]
+        history.recovering = False
+        history.recovered_s = now_s
+        history.since_s.clear()
+
+    def recovery_failed(self, now_s: float, model: str, reason: str) -> Action | None:
+        """The reload that was decided has not worked; what to do instead (None: pause first)."""
+        self._histories[model].recovering = False
+        return self._fail(now_s, model, f"its recovery failed: {reason}")
+
+    def _respond(self, now_s: float, model: str, reason: str) -> Action | None:
+        history = self._histories[model]
+        if model == CARD:
+            return RestartServer(f"{model}: {reason}")
+        if now_s - history.recovered_s <= PROBATION_S:
+            history.recovered_s = -math.inf
+            return self._fail(now_s, model, f"it did not survive its recovery: {reason}")
+        return self._reload(model, reason)
+
+    def _fail(self, now_s: float, model: str, reason: str) -> Action | None:
+        history = self._histories[model]
+        history.failures += 1
+        if history.failures < ATTEMPTS:
+            return self._reload(model, reason)
+        if model != DRAFT:
+            return RestartServer(f"{model}: {reason}")
+        history.not_before_s = now_s + min(LONGEST_PAUSE_S, 2.0 ** (history.failures - ATTEMPTS))
+        return None
+
+    def _reload(self, model: str, reason: str) -> Reload:
+        history = self._histories[model]
+        history.recovering = True
+        history.since_s.clear()
+        return Reload(model, reason)
+
+    def _complaint(self, now_s: float, history: _History, sight: Sight) -> str | None:
+        if sight.process is ProcessState.GONE:
+            return "its process is gone"
+        stopped_s = _lasted_s(history, "stopped", sight.process is ProcessState.STOPPED, now_s)
+        if stopped_s > self._engine_timeout_s:
+            return f"its process has been stopped for {stopped_s:.1f} s"
+        if sight.silence_s > self._engine_timeout_s:
+            return f"no heartbeat for {sight.silence_s:.1f} s"
+        detached_s = _lasted_s(history, "detached", not sight.attached, now_s)
+        if detached_s > self._load_timeout_s:
+            return f"not attached for {detached_s:.0f} s"
+        return None
+
+    def _server_complaint(
+        self, now_s: float, process: ProcessState, silence_s: float
+    ) -> str | None:
+        if process is ProcessState.GONE:
+            return "the server's process is gone"
+        stopped_s = _lasted_s(self._server, "stopped", process is ProcessState.STOPPED, now_s)
+        if stopped_s > self._engine_timeout_s:
+            return f"the server's process has been stopped for {stopped_s:.1f} s"
+        if silence_s > SERVER_SILENCE_S:
+            return f"the server has not answered for {silence_s:.1f} s"
+        return None
+
+
+def _lasted_s(history: _History, condition: str, holds: bool, now_s: float) -> float:
+    """Seconds for which a condition has been seen to hold without a break."""
+    if not holds:
+        history.since_s.pop(condition, None)
+        return 0.0
+    return now_s - history.since_s.setdefault(condition, now_s)

@@ -1,0 +1,65 @@
+"""Triton's model control and readiness, over its HTTP endpoint on this machine."""
+
+from __future__ import annotations
+
+import http.client
+import json
+
+PROBE_TIMEOUT_S = 2.0
+
+_WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+class RepositoryError(RuntimeError):
+    """The server refused or did not answer; the message says to what."""
+
+
+class Repository:
+    """Loads and unloads models of one server; `headers` open the restricted API."""
+
+    def __init__(self, address: str, port: int, headers: dict[str, str]) -> None:
+        """`address` is the one that the server binds; a wildcard is reached by loopback."""
+        self._host = _WILDCARDS.get(address, address)
+        self._port = port
+        self._headers = headers
+
+    def is_ready(self, model: str) -> bool:
+        """Whether the server would take a request to `model` now. Raises if it does not answer."""
+        status, _ = self._call("GET", f"/v2/models/{model}/ready", PROBE_TIMEOUT_S)
+        return status == http.client.OK
+
+    def load(self, model: str, timeout_s: float) -> None:
+        """Load `model` and wait for it."""
+        self._control(model, "load", timeout_s)
+
+    def unload(self, model: str, timeout_s: float) -> None:
+        """Retire the running instance of `model` and those that depend on it.
+
+        The server answers at once. The instance goes when its open requests have ended, which for
+        a dead process may be never; a new one can be loaded meanwhile.
+        """
+        self._control(model, "unload", timeout_s)
+
+    def _control(self, model: str, verb: str, timeout_s: float) -> None:
+        status, body = self._call("POST", f"/v2/repository/models/{model}/{verb}", timeout_s)
+        if status != http.client.OK:
+            raise RepositoryError(f"the server did not {verb} {model}: {_error(body)}")
+
+    def _call(self, method: str, path: str, timeout_s: float) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+        body = "{}" if method == "POST" else None
+        try:
+            connection.request(method, path, body, self._headers)
+            response = connection.getresponse()
+            return response.status, response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise RepositoryError(f"no answer to {method} {path}: {error!r}") from error
+        finally:
+            connection.close()
+
+
+def _error(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["error"])
+    except (ValueError, KeyError, TypeError):
+        return body.decode(errors="replace")

@@ -1,0 +1,106 @@
+"""What a dead supervisor, server or stub leaves behind, and its removal.
+
+A supervisor owns one run directory beside the cache pools and holds a lock on it while it lives.
+The directory's name carries the token with which the Python backend's shared-memory files begin,
+so whoever finds a directory that nobody locks knows which files and processes belong to it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+from card.cache import Pool
+from card.serving.supervision.stubs import find_orphans, kill
+
+REGIONS = Path("/dev/shm")
+"""Where the Python backend puts its shared-memory files, whatever the settings say."""
+
+
+class RunDirectory:
+    """This supervisor's directory: the server's temporary files and staged backend lie in it."""
+
+    def __init__(self, parent: Path) -> None:
+        """Create and lock it under `parent`. Raises `OSError` where that is impossible."""
+        self._parent = parent
+        self._token = secrets.token_hex(8)
+        self.path = parent / f"{_prefix()}{self._token}"
+        unlocked = self.path.with_name(f".{self.path.name}")
+        unlocked.mkdir(mode=0o700)
+        self._descriptor = os.open(unlocked, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        unlocked.rename(self.path)
+
+    @property
+    def region_prefix(self) -> str:
+        """Begins the name of every shared-memory file of this supervisor's stubs."""
+        return _region_prefix(self._token)
+
+    @property
+    def temporary(self) -> Path:
+        """The server's directory for temporary files."""
+        directory = self.path / "tmp"
+        directory.mkdir(exist_ok=True)
+        return directory
+
+    def sweep_regions(self) -> None:
+        """Remove every shared-memory file of this supervisor's stubs; none may be alive."""
+        _remove_regions(self.region_prefix)
+
+    def close(self) -> None:
+        """Remove everything."""
+        self.sweep_regions()
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._descriptor)
+
+
+def remove_region(name: str) -> None:
+    """Remove the shared-memory file of one dead stub."""
+    (REGIONS / name).unlink(missing_ok=True)
+
+
+def sweep(directory: Path) -> list[Path]:
+    """Remove what dead supervisors left: processes, shared-memory files, directories, pools.
+
+    Returns the directories removed.
+    """
+    removed = []
+    for path in directory.glob(f"{_prefix()}*"):
+        if _is_locked(path):
+            continue
+        region_prefix = _region_prefix(path.name.removeprefix(_prefix()))
+        kill(find_orphans(region_prefix))
+        _remove_regions(region_prefix)
+        shutil.rmtree(path, ignore_errors=True)
+        removed.append(path)
+    return [*removed, *Pool.sweep(directory)]
+
+
+def _prefix() -> str:
+    return f"card_run_{os.getuid()}_"
+
+
+def _region_prefix(token: str) -> str:
+    return f"card_stub_{os.getuid()}_{token}_"
+
+
+def _remove_regions(region_prefix: str) -> None:
+    for region in REGIONS.glob(f"{region_prefix}*"):
+        region.unlink(missing_ok=True)
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return True  # its owner is just removing it
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

@@ -1,0 +1,93 @@
+"""The tritonserver process: started, watched, drained, killed with all its stubs."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import psutil
+
+from card.serving.supervision.policy import ProcessState
+from card.serving.supervision.stubs import Stub, find_orphans, find_stubs, kill, process_state
+from card.serving.triton_server import ServerOptions, TritonInstall
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class TritonProcess:
+    """One run of the server.
+
+    It is a session of its own, so that a Ctrl-C at the terminal reaches the supervisor alone, and
+    the kernel kills it when the supervisor dies: nothing lives on unwatched.
+    """
+
+    def __init__(
+        self, install: TritonInstall, options: ServerOptions, variables: dict[str, str]
+    ) -> None:
+        """Start it; `variables` are added to its environment.
+
+        Must be called from the thread that lives longest: the kernel takes the end of the calling
+        thread for the death of the parent.
+        """
+        self._region_prefix = options.region_prefix
+        self._stubs: dict[str, Stub] = {}
+        self._process = subprocess.Popen(
+            install.command(options),
+            env=install.environment() | variables,
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr,
+            start_new_session=True,
+            preexec_fn=_die_with(os.getpid()),
+        )
+        self._observed = psutil.Process(self._process.pid)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def state(self) -> ProcessState:
+        if self._process.poll() is not None:
+            return ProcessState.GONE
+        return process_state(self._observed)
+
+    @property
+    def ending(self) -> str:
+        """How the process ended, in words; only once it has."""
+        code = self._process.poll()
+        if code is None:
+            return "still running"
+        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+    def stub(self, model: str) -> Stub | None:
+        """The newest process of `model`, gone or not; None until the first was seen."""
+        known = self._stubs.get(model)
+        if known is None or known.state is ProcessState.GONE:
+            self._stubs |= find_stubs(self.pid)
+        return self._stubs.get(model)
+
+    def terminate(self) -> None:
+        """Ask the server to finish open requests and exit."""
+        self._process.terminate()
+
+    def kill(self) -> None:
+        """End the server and its stubs, stopped ones too, and wait until all are gone."""
+        self._process.kill()
+        self._process.wait()
+        kill(find_orphans(self._region_prefix))
+
+
+def _die_with(parent: int) -> Callable[[], None]:
+    """What the child runs before it becomes the server."""
+
+    def tie() -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # died between fork and here
+            os._exit(1)
+
+    return tie

@@ -1,0 +1,130 @@
+"""One run of the server and all that it is watched by."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from pathlib import Path
+
+from card.cache import ENGINES
+from card.serving.geometry import pool_geometry
+from card.serving.supervision.heartbeats import Heartbeats
+from card.serving.supervision.policy import MODELS, STUBS, ProcessState, Sight
+from card.serving.supervision.probe import Probe
+from card.serving.supervision.recovery import reload_model
+from card.serving.supervision.repository import Repository, RepositoryError
+from card.serving.supervision.residue import RunDirectory
+from card.serving.supervision.server import TritonProcess
+from card.serving.triton_server import Restriction, ServerOptions, TritonInstall
+from card.settings import SETTINGS_VARIABLE, Settings
+
+HEADER = "card-supervisor"
+
+
+class Service:
+    """A started server; everything about it is asked here."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        settings_file: Path | None,
+        model_repository: Path,
+        install: TritonInstall,
+        run_directory: RunDirectory,
+    ) -> None:
+        """Start the server under a header that nobody else knows; it is not ready yet."""
+        serving = settings.serving
+        restriction = Restriction(HEADER, secrets.token_hex(32))
+        options = ServerOptions(
+            model_repository=model_repository,
+            load_models=MODELS,
+            restriction=restriction,
+            region_prefix=run_directory.region_prefix,
+            http_port=serving.http_port,
+            grpc_port=serving.grpc_port,
+            metrics_port=serving.metrics_port,
+            address=serving.address,
+            exit_timeout_s=max(1, math.ceil(serving.drain_s)),
+            extra_arguments=serving.triton_arguments,
+        )
+        variables = {"TMPDIR": str(run_directory.temporary)}
+        if settings_file is not None:
+            variables[SETTINGS_VARIABLE] = str(settings_file.resolve())
+        self.server = TritonProcess(install, options, variables)
+        self._run_directory = run_directory
+        self._engine_timeout_s = serving.engine_timeout_s
+        self._load_timeout_s = serving.load_timeout_s
+        self._repository = Repository(
+            serving.address, serving.http_port, restriction.http_headers
+        )
+        self._heartbeats = Heartbeats(
+            settings.cache.directory, self.server.pid, pool_geometry(settings)
+        )
+        self._probe = Probe(self._repository)
+
+    def sight(self, model: str) -> Sight:
+        """Look at the process of one of `STUBS` and, if it is an engine, listen to its heart."""
+        stub = self.server.stub(model)
+        if stub is None:
+            return Sight(ProcessState.GONE)
+        state = stub.state
+        if model not in ENGINES or state is ProcessState.GONE:
+            return Sight(state)
+        pulse = self._heartbeats.of(model, stub.process.pid)
+        if pulse is None:
+            return Sight(state, attached=False)
+        return Sight(state, pulse.silence_s, pulse.attached)
+
+    def condition(self, model: str) -> str:
+        """`well`, or in one word what is wrong with one of `STUBS`."""
+        sight = self.sight(model)
+        if sight.process is not ProcessState.RUNNING:
+            return sight.process.value
+        if not sight.attached:
+            return "detached"
+        return "silent" if sight.silence_s > self._engine_timeout_s else "well"
+
+    def is_well(self, model: str) -> bool:
+        return self.condition(model) == "well"
+
+    @property
+    def ensemble_ready(self) -> bool:
+        """What the server last said of the ensemble."""
+        return self._probe.ready
+
+    @property
+    def silence_s(self) -> float:
+        """Seconds since the server last answered."""
+        return self._probe.silence_s
+
+    @property
+    def open_slots(self) -> int:
+        """Sessions that run now."""
+        return self._heartbeats.open_slots()
+
+    def is_complete(self) -> bool:
+        """Whether all six models serve, the draft included."""
+        if not (self.ensemble_ready and all(self.is_well(model) for model in STUBS)):
+            return False
+        try:
+            return all(self._repository.is_ready(model) for model in MODELS)
+        except RepositoryError:
+            return False
+
+    def reload(self, model: str) -> None:
+        """Bring one model back; blocks. Raises `RecoveryError`."""
+        reload_model(
+            model,
+            dead=self.server.stub(model),
+            server=self.server,
+            repository=self._repository,
+            is_well=lambda: self.is_well(model),
+            timeout_s=self._load_timeout_s,
+        )
+
+    def close(self) -> None:
+        """Kill the server and its stubs and remove their shared-memory files."""
+        self.server.kill()
+        self._probe.close()
+        self._heartbeats.close()
+        self._run_directory.sweep_regions()

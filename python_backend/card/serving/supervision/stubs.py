@@ -1,0 +1,96 @@
+"""The processes that serve the models, found among the server's children."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from card.serving.supervision.policy import ProcessState
+
+STUB_PROGRAM = "triton_python_backend_stub"
+_GONE = (psutil.NoSuchProcess, psutil.ZombieProcess, ProcessLookupError)
+
+
+@dataclass(frozen=True, slots=True)
+class Stub:
+    """One model's process.
+
+    region    name of the shared-memory file that it shares with the server
+    """
+
+    model: str
+    process: psutil.Process
+    region: str
+
+    @property
+    def state(self) -> ProcessState:
+        return process_state(self.process)
+
+
+def find_stubs(server_pid: int) -> dict[str, Stub]:
+    """The living stubs of a server, by model."""
+    try:
+        children = psutil.Process(server_pid).children()
+    except _GONE:
+        return {}
+    stubs = (_as_stub(child) for child in children)
+    return {stub.model: stub for stub in stubs if stub is not None}
+
+
+def find_orphans(region_prefix: str) -> list[psutil.Process]:
+    """Living processes, stubs and servers, whose regions begin with `region_prefix`."""
+    orphans = []
+    for process in psutil.process_iter():
+        try:
+            if any(region_prefix in argument for argument in process.cmdline()):
+                orphans.append(process)
+        except (*_GONE, psutil.AccessDenied):
+            continue
+    return [process for process in orphans if process.pid != os.getpid()]
+
+
+def kill(processes: Iterable[psutil.Process], timeout_s: float = 10.0) -> None:
+    """SIGKILL, which ends stopped processes too, and wait until they are gone.
+
+    Raises `TimeoutError` if one survives, as a process stuck in the kernel does.
+    """
+    processes = list(processes)
+    for process in processes:
+        try:
+            process.kill()
+        except _GONE:
+            continue
+    deadline = time.monotonic() + timeout_s
+    # A killed stub stays a zombie until the server reaps it: for us it is gone.
+    while any(process_state(process) is not ProcessState.GONE for process in processes):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"SIGKILL had no effect within {timeout_s:g} s on {processes}")
+        time.sleep(0.005)
+
+
+def process_state(process: psutil.Process) -> ProcessState:
+    try:
+        status = process.status() if process.is_running() else psutil.STATUS_DEAD
+    except _GONE:
+        return ProcessState.GONE
+    if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+        return ProcessState.GONE
+    if status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
+        return ProcessState.STOPPED
+    return ProcessState.RUNNING
+
+
+def _as_stub(process: psutil.Process) -> Stub | None:
+    """Read the command line `stub …/<model>/<version>/model.py <region> …`; None for others."""
+    try:
+        arguments = process.cmdline()
+    except _GONE:
+        return None
+    if len(arguments) < 3 or Path(arguments[0]).name != STUB_PROGRAM:
+        return None
+    return Stub(Path(arguments[1]).parents[1].name, process, arguments[2])

@@ -1,0 +1,301 @@
+"""The entry point everywhere: starts the Triton server, watches it, heals it, stops it cleanly.
+
+    python -m card.serving.supervisor --settings FILE
+
+Exit codes: 0 stopped on SIGTERM or SIGINT; 1 the server does not start; 2 this machine or the
+settings do not allow to start it, said in one line each.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+from card.serving.geometry import pool_geometry
+from card.serving.supervision.health import HealthServer, ModelHealth, ServiceHealth
+from card.serving.supervision.journal import note, open_journal, warn
+from card.serving.supervision.policy import (
+    DRAFT,
+    RELOADABLE,
+    STUBS,
+    Action,
+    ProcessState,
+    RecoveryPolicy,
+    Reload,
+    RestartServer,
+)
+from card.serving.supervision.recovery import RecoveryError
+from card.serving.supervision.residue import RunDirectory, sweep
+from card.serving.supervision.service import Service
+from card.serving.triton_server import (
+    TritonInstall,
+    TritonNotFoundError,
+    find_triton,
+    system_install,
+)
+from card.settings import REPOSITORY_ROOT, Settings, SettingsError, load_settings
+
+LOOK_S = 0.05
+"""Pause between two looks around."""
+START_ATTEMPTS = 3
+"""Starts in a row that may fail before the supervisor gives up and says so by its exit code."""
+UNLOAD_S = 5.0
+"""A server without open sessions may take this long to exit; a model whose process died under a
+request never unloads, and would hold the exit up for the whole drain limit."""
+
+
+class StartError(RuntimeError):
+    """The server does not come up; the message says how far it came."""
+
+
+class Supervisor:
+    """Keeps one service running until it is told to stop."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        settings_file: Path | None = None,
+        model_repository: Path = REPOSITORY_ROOT / "model_repository",
+    ) -> None:
+        """Bind the health port and sweep what others left. Raises `OSError`, `TritonNotFoundError`."""
+        self._settings = settings
+        self._settings_file = settings_file
+        self._model_repository = model_repository
+        serving, directory = settings.serving, settings.cache.directory
+        self._health = HealthServer(serving.address, serving.health_port)
+        for path in sweep(directory):
+            note("swept", path=path)
+        self._run_directory = RunDirectory(directory)
+        self._install = _install(settings, self._run_directory)
+        self._policy = RecoveryPolicy(
+            engine_timeout_s=serving.engine_timeout_s, load_timeout_s=serving.load_timeout_s
+        )
+        self._stopping = threading.Event()
+        self._hurrying = threading.Event()
+        self._workers = ThreadPoolExecutor(len(RELOADABLE), thread_name_prefix="recovery")
+        self._recoveries: dict[str, Future[None]] = {}
+        self._service: Service | None = None
+        self._restarts = 0
+        self._reloads = dict.fromkeys(STUBS, 0)
+
+    def stop(self) -> None:
+        """Drain and end `run`; a second call does not wait for open streams."""
+        if self._stopping.is_set():
+            self._hurrying.set()
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Start, watch, and on `stop` drain. Leaves no process and no file behind.
+
+        Raises `StartError` when the server does not come up, or not any more.
+        """
+        try:
+            service = self._start()
+            while not self._stopping.wait(LOOK_S):
+                service = self._look_around(service)
+            self._drain(service)
+        finally:
+            self._clear()
+            self._health.close()
+            self._workers.shutdown()
+            self._run_directory.close()
+            note("stopped")
+
+    # --- start and stop -----------------------------------------------------------------------
+
+    def _start(self) -> Service:
+        """Start the server and wait until all six models serve, or until `stop`."""
+        began_s = time.monotonic()
+        limit_s = self._settings.serving.load_timeout_s
+        service = self._service = Service(
+            self._settings,
+            self._settings_file,
+            self._model_repository,
+            self._install,
+            self._run_directory,
+        )
+        note("starting", server_pid=service.server.pid)
+        while not service.is_complete():
+            if service.server.state is ProcessState.GONE:
+                raise StartError(
+                    f"tritonserver ended during its start ({service.server.ending}); "
+                    "its own messages stand above"
+                )
+            if time.monotonic() - began_s > limit_s:
+                missing = {m: c for m in STUBS if (c := service.condition(m)) != "well"}
+                raise StartError(
+                    f"the models were not ready within serving.load_timeout_s = {limit_s:g} s: "
+                    f"{missing or 'the ensemble'}"
+                )
+            self._publish(service, "starting")
+            if self._stopping.wait(LOOK_S):
+                return service
+        self._policy.server_started()
+        self._publish(service)
+        note("ready", seconds=round(time.monotonic() - began_s, 1), **self._addresses())
+        return service
+
+    def _restart(self, reason: str) -> Service:
+        warn("restarting_server", reason=reason)
+        self._restarts += 1
+        for attempt in range(1, START_ATTEMPTS + 1):
+            self._clear()
+            try:
+                return self._start()
+            except StartError as error:
+                if attempt == START_ATTEMPTS:
+                    raise
+                warn("start_failed", attempt=attempt, reason=error)
+        raise AssertionError("unreachable")
+
+    def _drain(self, service: Service) -> None:
+        """Let open streams finish within the drain limit, then let the server exit."""
+        drain_s = self._settings.serving.drain_s
+        note("draining", open_sessions=service.open_slots, limit_s=drain_s)
+        service.server.terminate()
+        now_s = busy_s = time.monotonic()
+        limit_s = now_s + drain_s
+        while service.server.state is not ProcessState.GONE and not self._hurrying.wait(LOOK_S):
+            self._publish(service, "draining")
+            now_s = time.monotonic()
+            if service.open_slots and now_s < limit_s:
+                busy_s = now_s
+            if now_s - busy_s > UNLOAD_S:
+                break
+
+    def _clear(self) -> None:
+        """End the server and everything that belongs to it."""
+        if self._service is not None:
+            self._health.publish(ServiceHealth("unready", server_restarts=self._restarts))
+            self._service.close()
+            self._service = None
+        self._recoveries.clear()
+        sweep(self._settings.cache.directory)
+
+    # --- watch --------------------------------------------------------------------------------
+
+    def _look_around(self, service: Service) -> Service:
+        """One look at everything, and what follows from it. Returns the service that runs now."""
+        actions = self._finished_recoveries()
+        actions += self._policy.decide(
+            time.monotonic(),
+            service.server.state,
+            service.silence_s,
+            {model: service.sight(model) for model in STUBS},
+        )
+        for action in actions:
+            if isinstance(action, RestartServer):
+                return self._restart(action.reason)
+            self._begin(service, action)
+        self._publish(service)
+        return service
+
+    def _begin(self, service: Service, action: Reload) -> None:
+        warn("reloading", model=action.model, reason=action.reason)
+        self._reloads[action.model] += 1
+        self._recoveries[action.model] = self._workers.submit(service.reload, action.model)
+
+    def _finished_recoveries(self) -> list[Action]:
+        """Report finished reloads to the policy; returns what it wants instead of failed ones."""
+        actions: list[Action] = []
+        for model in [model for model, recovery in self._recoveries.items() if recovery.done()]:
+            recovery, now_s = self._recoveries.pop(model), time.monotonic()
+            try:
+                recovery.result()
+            except RecoveryError as error:
+                warn("reload_failed", model=model, reason=error)
+                if action := self._policy.recovery_failed(now_s, model, str(error)):
+                    actions.append(action)
+            else:
+                note("recovered", model=model)
+                self._policy.recovered(now_s, model)
+        return actions
+
+    def _publish(self, service: Service, state: str | None = None) -> None:
+        """Tell the health port what is seen; `state` overrides the judgement."""
+        models = {}
+        for model in STUBS:
+            recovering = self._policy.is_recovering(model)
+            stub = service.server.stub(model)
+            models[model] = ModelHealth(
+                "recovering" if recovering else service.condition(model),
+                pid=None if stub is None else stub.process.pid,
+                reloads=self._reloads[model],
+            )
+        lame = [model for model, health in models.items() if health.state != "well"]
+        if not service.ensemble_ready or any(model != DRAFT for model in lame):
+            judged = "unready"
+        else:
+            judged = "degraded" if lame else "ready"
+        self._health.publish(
+            ServiceHealth(state or judged, service.server.pid, self._restarts, models)
+        )
+
+    def _addresses(self) -> dict[str, str]:
+        serving = self._settings.serving
+        ports = {
+            "http": serving.http_port,
+            "grpc": serving.grpc_port,
+            "metrics": serving.metrics_port,
+            "health": serving.health_port,
+        }
+        return {name: f"{serving.address}:{port}" for name, port in ports.items()}
+
+
+def _install(settings: Settings, run_directory: RunDirectory) -> TritonInstall:
+    if settings.serving.tritonserver is not None:
+        return system_install(settings.serving.tritonserver.parent.parent)
+    return find_triton(run_directory.path)
+
+
+def unmet_prerequisites(settings: Settings) -> list[str]:
+    return []
+
+
+def main(
+    settings: Annotated[
+        Path | None, typer.Option(help="Settings file (default: $CARD_SETTINGS, else defaults).")
+    ] = None,
+    model_repository: Annotated[
+        Path, typer.Option(help="Folder of the Triton models.")
+    ] = REPOSITORY_ROOT / "model_repository",
+) -> None:
+    """Serve CARD on Triton until SIGTERM or SIGINT; a second signal cuts open streams off."""
+    open_journal()
+    try:
+        values = load_settings(settings)
+        if unmet := unmet_prerequisites(values):
+            _refuse(unmet)
+        supervisor = Supervisor(values, settings, model_repository)
+    except (SettingsError, TritonNotFoundError, OSError) as error:
+        _refuse([str(error)])
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        supervisor.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, stop)
+    try:
+        supervisor.run()
+    except StartError as error:
+        warn("gave_up", reason=error)
+        raise typer.Exit(1) from error
+
+
+def _refuse(reasons: list[str]) -> NoReturn:
+    """Say in one line each why nothing is started, and end."""
+    for reason in reasons:
+        typer.echo(f"error: {reason}", err=True)
+    raise typer.Exit(2)
+
+
+if __name__ == "__main__":
+    typer.run(main)

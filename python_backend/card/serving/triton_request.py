@@ -1,0 +1,86 @@
+"""Triton's request objects, as little as possible of them: arrays, parameters, time limits, errors."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+from numpy.typing import NDArray
+
+from card.serving.delta import Delta
+from card.serving.refusal import Refusal, invalid
+from card.serving.wire import check_parameters
+
+_TRITON_CODES = {
+    "INVALID_ARGUMENT": "INVALID_ARG",
+    "PERMISSION_DENIED": "UNSUPPORTED",
+    "UNAVAILABLE": "UNAVAILABLE",
+    # Triton has no code for it; UNAVAILABLE gives the nearest HTTP status (503).
+    "DEADLINE_EXCEEDED": "UNAVAILABLE",
+    "CANCELLED": "CANCELLED",
+    "INTERNAL": "INTERNAL",
+}
+"""Attributes of `TritonError`, by name: the stub adds that class after it imported the model."""
+
+
+def input_arrays(request: Any) -> dict[str, NDArray[Any]]:
+    """The request's tensors by name."""
+    return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+
+
+def deadline_ns(request: Any) -> int | None:
+    """When the request wants to be answered, on the monotonic clock; None if it does not say.
+
+    gRPC's `timeout` becomes a property of the request, that of HTTP `generate` stays a parameter;
+    both are microseconds. Raises `Refusal` for a timeout that is none, and for parameters that
+    nobody understands.
+    """
+    parameters: Mapping[str, object] = json.loads(request.parameters() or "{}")
+    check_parameters(parameters)
+    wanted = parameters.get("timeout", 0)
+    if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0:
+        raise invalid("timeout", wanted, "a whole number of microseconds, 1 or more")
+    timeout_us = wanted or request.timeout()
+    return time.monotonic_ns() + timeout_us * 1000 if timeout_us else None
+
+
+def triton_error(refusal: Refusal) -> Any:
+    """The refusal as Triton sends it."""
+    return pb_utils.TritonError(
+        str(refusal), getattr(pb_utils.TritonError, _TRITON_CODES[refusal.code])
+    )
+
+
+def refused(refusal: Refusal) -> Any:
+    """A response that is an error."""
+    return pb_utils.InferenceResponse(error=triton_error(refusal))
+
+
+def response(arrays: Mapping[str, NDArray[Any]]) -> Any:
+    """A response with these tensors."""
+    return pb_utils.InferenceResponse(
+        [pb_utils.Tensor(name, array) for name, array in arrays.items()]
+    )
+
+
+class TritonClient:
+    """Whoever sent a request to `card`: responses go through the request's sender."""
+
+    def __init__(self, request: Any) -> None:
+        self._sender = request.get_response_sender()
+
+    def send(self, delta: Delta, *, last: bool) -> None:
+        self._reply(response(delta.pack()), last=last)
+
+    def fail(self, refusal: Refusal) -> None:
+        self._reply(refused(refusal), last=True)
+
+    def is_gone(self) -> bool:
+        return bool(self._sender.is_cancelled())
+
+    def _reply(self, message: Any, *, last: bool) -> None:
+        flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if last else 0
+        self._sender.send(message, flags=flags)

@@ -1,0 +1,70 @@
+"""The target's tokens: the tokenizer, how many ids there are, which one ends a text.
+
+Both models of the pair share them. Reads JSON files alone, so that processes which handle text
+never load a model.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from card.settings import SettingsError
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What a process that handles text knows about the pair.
+
+    tokenizer  text to ids and back
+    size       ids that the target has logits for: 0 to size - 1
+    end_id     the id that ends a text unless a request names another; None if there is none
+    """
+
+    tokenizer: Tokenizer
+    size: int
+    end_id: int | None
+
+    @classmethod
+    def load(cls, directory: Path) -> Vocabulary:
+        """Read it from a Hugging Face directory. Raises `SettingsError` naming the file."""
+        config = _json(directory / "config.json", required=True)
+        generation = _json(directory / "generation_config.json", required=False)
+        size = config.get("vocab_size")
+        if not isinstance(size, int) or size < 1:
+            raise SettingsError(f"{directory / 'config.json'} has no usable vocab_size ({size!r})")
+        tokens = directory / "tokenizer.json"
+        if not tokens.is_file():
+            raise SettingsError(
+                f"{tokens} does not exist; target.path must name a Hugging Face directory with a "
+                "fast tokenizer (tokenizer.json)"
+            )
+        end_id = generation.get("eos_token_id", config.get("eos_token_id"))
+        if isinstance(end_id, list):
+            end_id = end_id[0] if end_id else None
+        return cls(Tokenizer.from_file(str(tokens)), size, end_id)
+
+    def bad_word_tokens(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+        """Token sequences that write a word, at the start of a text and after a space."""
+        spellings = [spelling for word in words for spelling in (word, f" {word}")]
+        sequences = (
+            tuple(self.tokenizer.encode(spelling, add_special_tokens=False).ids)
+            for spelling in spellings
+        )
+        return tuple(dict.fromkeys(sequence for sequence in sequences if sequence))
+
+
+def _json(path: Path, *, required: bool) -> dict[str, Any]:
+    if not required and not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{path} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise SettingsError(f"{path} must hold a JSON object")
+    return content
