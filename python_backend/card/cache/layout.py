@@ -21,7 +21,8 @@ ENGINES = ("draft", "target")
 MAX_ROWS = 64
 """Most rows of one target pass; bounds the tokens-per-step histogram."""
 
-Field = tuple[str, object] | tuple[str, object, tuple[int, ...]]
+Word = type[np.int64] | type[np.uint64] | type[np.float64]
+Field = tuple[str, Word] | tuple[str, Word, tuple[int, ...]]
 
 
 class SlotState(IntEnum):
@@ -72,7 +73,7 @@ class Geometry:
         return tuple(astuple(self))
 
 
-def _lines(*groups: list[Field]) -> np.dtype:
+def _lines(*groups: list[Field]) -> np.dtype[np.void]:
     """A structured dtype whose groups each start on a cache line."""
     names: list[str] = []
     formats: list[object] = []
@@ -81,18 +82,16 @@ def _lines(*groups: list[Field]) -> np.dtype:
     for group in groups:
         for field in group:
             name, kind, *shape = field
-            dtype = np.dtype((kind, shape[0])) if shape else np.dtype(kind)  # type: ignore[call-overload]
+            dtype = np.dtype((kind, shape[0] if shape else ()))
             names.append(name)
             formats.append(dtype)
             offsets.append(at)
             at += dtype.itemsize
         at = -(-at // CACHE_LINE) * CACHE_LINE
-    return np.dtype(
-        {"names": names, "formats": formats, "offsets": offsets, "itemsize": at}  # type: ignore[arg-type]
-    )
+    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": at})
 
 
-def header_dtype() -> np.dtype:
+def header_dtype() -> np.dtype[np.void]:
     """The pool's first bytes: identity and epoch (`card`), then one group per engine."""
     word = np.int64
     engines: list[list[Field]] = [
@@ -115,8 +114,8 @@ def header_dtype() -> np.dtype:
     )
 
 
-def slot_dtype(geometry: Geometry) -> np.dtype:
-    """One slot: request (`card`), abandonment (`postprocessing`), commits (target), tree (draft)."""
+def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
+    """One slot: request (card), abandonment (postprocessing), commits (target), tree (draft)."""
     word, real = np.int64, np.float64
     nodes = (2, geometry.nodes)
     return _lines(
@@ -150,6 +149,7 @@ def slot_dtype(geometry: Geometry) -> np.dtype:
             ("commit_generation", word),
             ("committed", word),
             ("finish", word),
+            ("finish_length", word),
         ],
         [
             ("steps", word),

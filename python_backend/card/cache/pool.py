@@ -8,6 +8,7 @@ Python's own shared memory is unlinked by the first process that exits.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import mmap
@@ -98,8 +99,13 @@ class Pool:
         draft = path.with_name(f".{path.name}")
         descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Reserve the memory now: a full tmpfs must refuse here, not kill a process later.
-        os.posix_fallocate(descriptor, 0, pool_bytes(geometry))
+        try:
+            # Reserve the memory now: a full tmpfs must refuse here, not kill a process later.
+            os.posix_fallocate(descriptor, 0, pool_bytes(geometry))
+        except OSError:
+            os.close(descriptor)
+            draft.unlink()
+            raise
         pool = cls(path, descriptor, geometry)
         pool.header["geometry"][0] = geometry.words()
         pool.header["magic"] = MAGIC
@@ -133,16 +139,17 @@ class Pool:
                 descriptor = os.open(path, os.O_RDWR)
             except FileNotFoundError:
                 continue
-            if os.fstat(descriptor).st_size != pool_bytes(geometry):
+            if os.fstat(descriptor).st_size == pool_bytes(geometry):
+                pool = cls(path, descriptor, geometry)
+                if pool._is_ours():
+                    return pool
+                pool.close()
+            else:
                 os.close(descriptor)
-                raise PoolError(
-                    f"the cache pool {path} was made with other settings "
-                    f"(cache or limits); restart the server so that all models read the same ones"
-                )
-            pool = cls(path, descriptor, geometry)
-            if pool._is_ours():
-                return pool
-            pool.close()
+            raise PoolError(
+                f"the cache pool {path} was made with other settings "
+                f"(cache or limits); restart the server so that all models read the same ones"
+            )
         return None
 
     def _is_ours(self) -> bool:
@@ -154,10 +161,9 @@ class Pool:
     def close(self) -> None:
         """Unmap. Views of the pool must not be used afterwards."""
         del self.header, self.slots
-        try:
+        # A slot's view may still refer to the memory; then it goes with the process.
+        with contextlib.suppress(BufferError):
             self._map.close()
-        except BufferError:
-            pass  # a slot's view still refers to the memory; it goes with the process
         os.close(self._descriptor)
 
     def unlink(self) -> None:
@@ -234,22 +240,22 @@ class Pool:
     @property
     def states(self) -> NDArray[np.int64]:
         """[slots] int64, a live view."""
-        return self.slots["state"]  # type: ignore[no-any-return]
+        return self.slots["state"]
 
     @property
     def generations(self) -> NDArray[np.int64]:
         """[slots] int64, a live view."""
-        return self.slots["generation"]  # type: ignore[no-any-return]
+        return self.slots["generation"]
 
     @property
     def committed(self) -> NDArray[np.int64]:
         """[slots] int64, a live view of the commit counters."""
-        return self.slots["committed"]  # type: ignore[no-any-return]
+        return self.slots["committed"]
 
     @property
     def finishes(self) -> NDArray[np.int64]:
         """[slots] int64, a live view of `Finish` codes."""
-        return self.slots["finish"]  # type: ignore[no-any-return]
+        return self.slots["finish"]
 
     def card_slot(self, index: int) -> CardSlot:
         return CardSlot(self.slots[index], index)

@@ -49,12 +49,12 @@ def descend(tree: Tree, node: int, committed: Iterable[int]) -> int | None:
 
 
 def best_chain(tree: Tree, node: int, limit: int) -> Candidates:
-    """The path below `node` with the most accepted tokens to be expected, cut at `limit` tokens.
+    """The path of at most `limit` tokens below `node` with the most accepted ones to be expected.
 
     Following the likeliest child step by step can walk into a short branch; the expected number
     of accepted tokens of a path is the sum of its nodes' path probabilities, so that is maximised.
     """
-    below, weight = _likely_descendants(tree, node)
+    below, weight = _likely_descendants(tree, node, limit)
     value: dict[int, float] = {}
     heir: dict[int, int] = {}
     parent = tree.parent
@@ -65,7 +65,7 @@ def best_chain(tree: Tree, node: int, limit: int) -> Candidates:
             value[above] = total
             heir[above] = index
     tokens: list[int] = []
-    while len(tokens) < limit and (child := heir.get(node)) is not None:
+    while (child := heir.get(node)) is not None:
         tokens.append(int(tree.token[child]))
         node = child
     return Candidates(tokens, list(range(ROOT, len(tokens) - 1)))
@@ -73,7 +73,7 @@ def best_chain(tree: Tree, node: int, limit: int) -> Candidates:
 
 def best_subtree(tree: Tree, node: int, limit: int, branches: int) -> Candidates:
     """The likeliest connected subtree below `node`: at most `limit` nodes on `branches` paths."""
-    below, weight = _likely_descendants(tree, node)
+    below, weight = _likely_descendants(tree, node, limit)
     order = sorted(range(len(below)), key=lambda i: (-weight[i], below[i]))
     place = {node: ROOT}
     has_child: set[int] = set()
@@ -97,18 +97,20 @@ def best_subtree(tree: Tree, node: int, limit: int, branches: int) -> Candidates
     return Candidates(tokens, parents)
 
 
-def _likely_descendants(tree: Tree, node: int) -> tuple[list[int], list[float]]:
-    """Nodes below `node` worth considering, in order, with their probability given `node`."""
+def _likely_descendants(tree: Tree, node: int, reach: int) -> tuple[list[int], list[float]]:
+    """Nodes at most `reach` below `node` worth considering, in order, with their probability
+    given `node`."""
     base = float(tree.score[node]) if node != ROOT else 0.0
     if not np.isfinite(base):
         return [], []
     after = node + 1
     likely = np.flatnonzero(tree.score[after:] >= base + _UNLIKELY) + after
-    inside = {node}
+    depth = {node: 0}
     below: list[int] = []
     for index, above in zip(likely.tolist(), tree.parent[likely].tolist(), strict=True):
-        if above in inside:
-            inside.add(index)
+        above_depth = depth.get(above, reach)
+        if above_depth < reach:
+            depth[index] = above_depth + 1
             below.append(index)
     weight = np.exp(np.minimum(tree.score[below] - base, 0.0)).tolist() if below else []
     return below, weight

@@ -112,9 +112,12 @@ class _Slot:
         return tokens
 
     def finish(self, generation: int) -> Finish:
+        """Why the target stopped; it counts only together with the last of the tokens."""
         record = self._record
         if record["commit_generation"] != generation:
             return Finish.RUNNING
+        if record["committed"] != record["finish_length"]:
+            return Finish.RUNNING  # being committed, or a target was killed just there
         return Finish(int(record["finish"]))
 
 
@@ -145,7 +148,9 @@ class CardSlot(_Slot):
         lengths = [len(word) for word in parameters.bad_words]
         record["bad_word_count"] = len(lengths)
         record["bad_word_lengths"][: len(lengths)] = lengths
-        record["bad_word_tokens"][: sum(lengths)] = [t for word in parameters.bad_words for t in word]
+        record["bad_word_tokens"][: sum(lengths)] = [
+            t for word in parameters.bad_words for t in word
+        ]
         record["state"] = SlotState.OPEN
 
     def close(self) -> None:
@@ -207,7 +212,15 @@ class TargetSlot(_Slot):
         if record["commit_generation"] != generation:
             record["committed"] = 0
             record["finish"] = Finish.RUNNING
-            for name in ("steps", "queries", "hits", "misses", "corrections", "drafted", "accepted"):
+            for name in (
+                "steps",
+                "queries",
+                "hits",
+                "misses",
+                "corrections",
+                "drafted",
+                "accepted",
+            ):
                 record[name] = 0
             record["tokens_per_step"][:] = 0
             record["commit_generation"] = generation
@@ -228,11 +241,13 @@ class TargetSlot(_Slot):
         record["from_cache"][start:stop] = from_cache
         record["log_probability"][start:stop] = log_probabilities
         if finish != Finish.RUNNING:
+            record["finish_length"] = stop
             record["finish"] = finish
         record["committed"] = stop
 
     def fail(self) -> None:
         """Give the session up; `card` tells the client."""
+        self._record["finish_length"] = self._record["committed"]
         self._record["finish"] = Finish.FAILED
 
     def count_step(self, committed: int, accepted: int, drafted: int) -> None:

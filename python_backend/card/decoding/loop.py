@@ -7,12 +7,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from card.cache import Finish, Pool, SlotState
 from card.decoding.rows import choose_rows
 from card.decoding.session import TargetSession
 from card.decoding.walk import verify
 from card.engines import Engine, Logits, Rows
-from card.sampling import InvalidLogits
+from card.sampling import InvalidLogitsError
 from card.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -39,12 +41,14 @@ class TargetLoop:
         self._settings = settings
         self._slots = [pool.target_slot(index) for index in range(pool.geometry.slots)]
         self._sessions: dict[int, TargetSession] = {}
+        self._seen = np.full((2, pool.geometry.slots), -1, np.int64)
         self._idle_since: int | None = None
 
     def step(self) -> bool:
         """One pass over all sessions that may run; False if there was nothing to do."""
-        self._release_closed()
-        self._adopt_opened()
+        if self._slots_changed():
+            self._release_closed()
+            self._adopt_opened()
         started = time.perf_counter_ns()
         batch = self._next_rows()
         if not batch:
@@ -64,6 +68,12 @@ class TargetLoop:
         self.times.forward += forwarded - queried
         self.times.walk += time.perf_counter_ns() - forwarded
         return True
+
+    def _slots_changed(self) -> bool:
+        """Whether `card` opened or closed a slot since the last look."""
+        seen = self._seen
+        self._seen = np.stack([self._pool.states, self._pool.generations])
+        return not np.array_equal(seen, self._seen)
 
     def _adopt_opened(self) -> None:
         for index in (self._pool.states == SlotState.OPEN).nonzero()[0].tolist():
@@ -122,10 +132,8 @@ class TargetLoop:
             if not rows.logits:
                 return
         try:
-            verdict = verify(
-                logits, 0, session.candidates, session.history, session.request
-            )
-        except InvalidLogits as error:
+            verdict = verify(logits, 0, session.candidates, session.history, session.request)
+        except InvalidLogitsError as error:
             log.error("session of slot %d failed: %s", session.slot.index, error)
             session.slot.fail()
             return

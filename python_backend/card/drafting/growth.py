@@ -7,9 +7,6 @@ from numpy.typing import NDArray
 
 from card.drafting.tree import UNEXPANDED, GrowingTree
 
-_HOPELESS = float(np.log(1e-5))
-"""Nodes less likely than this are never expanded."""
-
 
 def grow_best_first(tree: GrowingTree, width: int, depth: int) -> NDArray[np.int64]:
     """The `width` likeliest unexpanded nodes, wherever they are (SpecExec, arXiv 2406.02532)."""
@@ -25,9 +22,7 @@ def grow_layered(tree: GrowingTree, width: int, depth: int) -> NDArray[np.int64]
 
 
 def _open_nodes(tree: GrowingTree, depth: int) -> NDArray[np.int64]:
-    return np.flatnonzero(
-        (tree.entry == UNEXPANDED) & (tree.depth < depth - 1) & (tree.score > _HOPELESS)
-    )
+    return np.flatnonzero((tree.entry == UNEXPANDED) & (tree.depth < depth - 1))
 
 
 def _likeliest(tree: GrowingTree, nodes: NDArray[np.int64], width: int) -> NDArray[np.int64]:

@@ -50,12 +50,14 @@ class DraftLoop:
             return False
         if self._idle_since is not None:
             self.times.idle += started - self._idle_since
+            self._pool.header["draft_waiting_ns"] = self.times.idle
             self._idle_since = None
         logits = self._engine.forward([rows for _, rows in batch])
         for (session, rows), found in zip(batch, logits, strict=True):
             session.grow(rows, found, self._engine)
         self.times.passes += 1
         self.times.busy += time.perf_counter_ns() - started
+        self._pool.header["draft_busy_ns"] = self.times.busy
         return True
 
     def _next_rows(self, session: DraftSession) -> Rows | None:

@@ -22,8 +22,8 @@ _CHILDREN = 8
 _SAMPLED_CANDIDATES = 64
 """Ids per row that are perturbed with the target's noise before the best are kept."""
 
-_UNLIKELY = float(np.log(1e-4))
-"""Children less likely than this, given the root, are not worth a node."""
+_UNLIKELY = float(np.log(0.01))
+"""Children less likely than this, given their parent, are not worth a node; the best one is."""
 
 _NOTHING = np.empty(0, np.int64)
 
@@ -52,9 +52,7 @@ class DraftSession:
     ) -> DraftSession:
         """Start at the prompt and what the target may have committed already."""
         slot.reset_counters()
-        session = cls(
-            slot, generation, request, engine.open_session(), GrowingTree(slot.capacity)
-        )
+        session = cls(slot, generation, request, engine.open_session(), GrowingTree(slot.capacity))
         committed = slot.output(0, slot.committed(generation)).tolist()
         session.tokens = [*request.prompt.tolist(), *committed]
         session._publish()
@@ -145,13 +143,12 @@ class DraftSession:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
         parameters = self.request.parameters
         ids, values = logits.best(_CHILDREN if parameters.is_greedy else _SAMPLED_CANDIDATES)
-        ranked = rank_candidates(
-            ids, values, np.zeros(len(ids), np.float32), positions, parameters
-        )
+        ranked = rank_candidates(ids, values, np.zeros(len(ids), np.float32), positions, parameters)
         if ranked.shape[1] > _CHILDREN:
             best = np.argpartition(-ranked, _CHILDREN - 1, axis=1)[:, :_CHILDREN]
             ids = np.take_along_axis(ids, best, axis=1)
             ranked = np.take_along_axis(ranked, best, axis=1)
-        total = ranked + scores[:, None]
-        row, column = np.nonzero(total > _UNLIKELY)
-        return ids[row, column], parents[row], total[row, column]
+        kept = ranked > _UNLIKELY
+        kept[np.arange(len(ranked)), ranked.argmax(axis=1)] = True
+        row, column = np.nonzero(kept)
+        return ids[row, column], parents[row], ranked[row, column] + scores[row]

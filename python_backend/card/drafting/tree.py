@@ -137,4 +137,4 @@ class GrowingTree:
         self._entry[:count] = UNEXPANDED
         self._entry[:count][expanded] = np.searchsorted(surviving, entries[expanded])
         self.count = count
-        return surviving.tolist()
+        return [int(entry) for entry in surviving]

@@ -77,8 +77,6 @@ class Engine(Protocol):
     def forward(self, batch: Sequence[Rows]) -> list[Logits]:
         """One pass over the rows of all sessions in `batch`; at most one `Rows` per session."""
 
-    def keep(
-        self, session: int, confirmed: Sequence[int], surviving: Sequence[int] = ()
-    ) -> None:
+    def keep(self, session: int, confirmed: Sequence[int], surviving: Sequence[int] = ()) -> None:
         """Append the pending entries `confirmed` to the prefix, in order, and of the others keep
         those in `surviving`, renumbered in the given order (parents before children)."""

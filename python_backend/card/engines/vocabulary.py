@@ -11,7 +11,7 @@ from card.engines.interface import EngineError
 
 def check_shared_vocabulary(draft: Path, target: Path) -> None:
     """Compare two Hugging Face directories. Raises `EngineError` at the first difference."""
-    draft_size, target_size = _config(draft)["vocab_size"], _config(target)["vocab_size"]
+    draft_size, target_size = _size(draft), _size(target)
     if draft_size != target_size:
         raise EngineError(
             f"draft and target must share a vocabulary: {draft} has {draft_size} ids, "
@@ -31,8 +31,12 @@ def check_shared_vocabulary(draft: Path, target: Path) -> None:
         )
 
 
-def _config(directory: Path) -> dict[str, Any]:
-    return _read(directory / "config.json")
+def _size(directory: Path) -> int:
+    file = directory / "config.json"
+    size = _read(file).get("vocab_size")
+    if not isinstance(size, int):
+        raise EngineError(f"{file}: vocab_size is {size!r}; allowed: a whole number")
+    return size
 
 
 def _vocabulary(directory: Path) -> dict[str, int]:

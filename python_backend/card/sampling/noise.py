@@ -53,7 +53,7 @@ def position_key(seed: int, position: int) -> NDArray[np.uint64]:
 def uniform_bits(keys: NDArray[np.uint64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
     """Uniform integers below 2**32 for ``ids`` [n] under ``keys`` [n] or []; result [n].
 
-    This is SplitMix64's output but for its last step, which changes the low half alone.
+    The upper half of SplitMix64's output without its last step, which would touch one bit of it.
     """
     z = ids.view(np.uint64) * _step
     z += keys

@@ -7,7 +7,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from card.sampling.filters import top_k_indices, top_p_indices
 from card.sampling.noise import gumbel
 from card.sampling.parameters import SamplingParameters
 
@@ -57,14 +56,15 @@ def _removed(
     logits: NDArray[np.float32], temperature: float, parameters: SamplingParameters
 ) -> NDArray[np.bool_] | None:
     """Which candidates [rows, k] top-k and top-p remove; None if both are off."""
-    by_count = 0 < parameters.top_k < logits.shape[1]
+    keeps = min(parameters.top_k or logits.shape[1], logits.shape[1])
     by_mass = 0.0 < parameters.top_p < 1.0
-    if not by_count and not by_mass:
+    if keeps == logits.shape[1] and not by_mass:
         return None
-    removed = np.ones(logits.shape, np.bool_)
-    for row, flags in zip(logits, removed, strict=True):
-        kept = top_k_indices(row, parameters.top_k) if by_count else np.arange(row.size)
-        if by_mass:
-            kept = kept[top_p_indices(row[kept], temperature, parameters.top_p)]
-        flags[kept] = False
+    descending = np.sort(logits, axis=1)[:, : -keeps - 1 : -1]
+    last = np.full(len(logits), keeps - 1)
+    if by_mass:
+        weights = np.exp((descending - descending[:, :1]) / temperature)
+        reached = weights.cumsum(axis=1)
+        last = (reached - weights < parameters.top_p * reached[:, -1:]).sum(axis=1) - 1
+    removed: NDArray[np.bool_] = logits < descending[np.arange(len(logits)), last, None]
     return removed

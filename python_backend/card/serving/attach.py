@@ -7,6 +7,7 @@ process that dies never returns. Hence a thread per request, which nobody waits 
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +28,7 @@ _PATIENCE_NS = 5_000_000_000
 class Attacher:
     """Watches the engines from a thread of its own.
 
+    Ends the process when its server is gone, because a busy stub does not notice that by itself.
     `ask(engine, key, deadline_ns)` sends the attach request and may block for ever; the deadline
     is on the monotonic clock. `report(engine, alive)` is called whenever that changes.
     """
@@ -57,7 +59,10 @@ class Attacher:
         self._thread.join()
 
     def _watch(self) -> None:
+        server_pid = os.getppid()
         while not self._stopping.wait(WATCH_S):
+            if os.getppid() != server_pid:
+                os._exit(0)
             self.look()
 
     def look(self) -> None:

@@ -28,7 +28,7 @@ from card.serving.streams import Stream
 from card.serving.triton_request import TritonClient, deadline_ns, input_arrays
 from card.serving.vocabulary import Vocabulary
 from card.serving.wire import Bounds, TokenRequest, output_budget, parse
-from card.settings import Settings, load_settings
+from card.settings import load_settings
 from card.text import Detokenizer
 
 
@@ -106,6 +106,7 @@ class CardModel:
             max_tokens=budget,
             decoding=Decoding[decoding.upper()],
             gamma=settings.speculation.gamma,
+            log_probabilities=request.return_log_probs,
             parameters=SamplingParameters(
                 temperature=request.temperature,
                 top_k=request.top_k,

@@ -101,7 +101,9 @@ class Output:
 _NUMPY: dict[str, Any] = {"INT32": np.int32, "INT64": np.int64, "FP32": np.float32}
 
 
-def _number(name: str, dtype: str, doc: str, value: Callable[[Delta], float] | None = None) -> Output:
+def _number(
+    name: str, dtype: str, doc: str, value: Callable[[Delta], float] | None = None
+) -> Output:
     read = value or (lambda delta: getattr(delta.numbers, name))
     return Output(name, dtype, [1], doc, lambda delta: np.array([[read(delta)]], _NUMPY[dtype]))
 

@@ -1,4 +1,4 @@
-"""The `draft` and `target` models: a stub process each, reached by `card` alone, through the pool."""
+"""The `draft` and `target` models: a process each, which works for `card` through the pool."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from card.cache import Pool
+from card.decoding import TargetLoop
+from card.drafting import DraftLoop
 from card.engines import Engine, load_engine
 from card.serving.attach import ATTACHED_EPOCH, DEADLINE, KEY
 from card.serving.engine_process import EngineProcess, Loop
@@ -68,8 +70,6 @@ class DraftModel(_EngineModel):
     role = "draft"
 
     def _loop(self, engine: Engine, pool: Pool, settings: Settings) -> Loop:
-        from card.drafting import DraftLoop
-
         return DraftLoop(engine, pool, settings)
 
     def initialize(self, args: dict[str, str]) -> None:
@@ -83,6 +83,4 @@ class TargetModel(_EngineModel):
     role = "target"
 
     def _loop(self, engine: Engine, pool: Pool, settings: Settings) -> Loop:
-        from card.decoding import TargetLoop
-
         return TargetLoop(engine, pool, settings)

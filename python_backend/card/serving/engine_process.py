@@ -144,9 +144,13 @@ class EngineProcess:
     # --- loop ---------------------------------------------------------------------------------
 
     def _loop_for_ever(self) -> None:
+        loop, served = None, None
         while (attachment := self._next_attachment()) is not None:
             pool, epoch = attachment
-            self._serve(pool, epoch)
+            if loop is None or served is not pool:
+                loop, served = self._make_loop(pool), pool
+            # A loop that outlives a `card` drops the sessions that this one closed.
+            self._serve(loop, pool, epoch)
 
     def _next_attachment(self) -> tuple[Pool, int] | None:
         with self._changed:
@@ -157,9 +161,8 @@ class EngineProcess:
                 self._changed.wait(BEAT_S)
         return None
 
-    def _serve(self, pool: Pool, epoch: int) -> None:
+    def _serve(self, loop: Loop, pool: Pool, epoch: int) -> None:
         """Step until `card` is another or the process ends; rest a little while idle."""
-        loop = self._make_loop(pool)
         rest_s = _SHORTEST_REST_S
         try:
             while self._attached_epoch == epoch and pool.epoch == epoch and not self._stopping:

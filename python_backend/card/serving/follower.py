@@ -126,9 +126,7 @@ class Follower:
 
     def _respond(self, answer: Answer, now_ns: int) -> None:
         session, stream = answer.session, answer.stream
-        delta = stream.take(
-            session.slot.index, session.generation, session.slot.counters(), now_ns
-        )
+        delta = stream.take(session.slot.index, session.generation, session.slot.counters(), now_ns)
         if stream.finished:
             self._close(answer, stream.finish_reason)
         answer.client.send(delta, last=stream.finished)

@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
+from numpy.typing import NDArray
 
 from card.cache import Decoding, SlotCounters
 from card.serving.sessions import Session
 
 EXPORT_S = 0.25
-_STEP_BUCKETS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 64)
+_TOKENS_PER_STEP = "card_tokens_per_step"
+_STEP_BUCKETS = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0, 32.0, 64.0]
 
 _COUNTERS = {
     "card_requests_total": "Requests answered, by outcome.",
@@ -32,9 +34,6 @@ _COUNTERS = {
     "card_corrections_total": "Steps in which the target's token differed from the candidate.",
     "card_re_roots_total": "Times that the draft moved its tree to what was committed.",
     "card_restarts_total": "Re-roots whose committed token was not in the tree.",
-    "card_tokens_per_step_bucket": "Steps that committed at most `le` tokens.",
-    "card_tokens_per_step_sum": "Tokens committed by all steps.",
-    "card_tokens_per_step_count": "Steps.",
 }
 _GAUGES = {
     "card_slots": "Slots in all.",
@@ -61,11 +60,15 @@ class Metrics:
     """Counts now, exports soon. Safe to call from any thread."""
 
     def __init__(self, slots: int) -> None:
-        kinds = ((_COUNTERS, pb_utils.MetricFamily.COUNTER), (_GAUGES, pb_utils.MetricFamily.GAUGE))
+        kinds = pb_utils.MetricFamily
         # Families and metrics live as long as this object: a collected one vanishes.
         self._families = {
             name: pb_utils.MetricFamily(name=name, description=text, kind=kind)
-            for table, kind in kinds
+            for table, kind in (
+                (_COUNTERS, kinds.COUNTER),
+                (_GAUGES, kinds.GAUGE),
+                ({_TOKENS_PER_STEP: "Tokens that one target step committed."}, kinds.HISTOGRAM),
+            )
             for name, text in table.items()
         }
         self._metrics: dict[tuple[str, Labels], Any] = {}
@@ -73,6 +76,7 @@ class Metrics:
         self._added: defaultdict[tuple[str, Labels], float] = defaultdict(float)
         self._set: dict[tuple[str, Labels], float] = {}
         self._shown: dict[tuple[str, Labels], float] = {}
+        self._steps: dict[str, NDArray[np.int64]] = {}  # decoding -> [tokens] steps to observe
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._export_for_ever, name="metrics", daemon=True)
         self._gauge("card_slots", slots)
@@ -105,13 +109,8 @@ class Metrics:
         histogram = counters.tokens_per_step
         committed = int((histogram * np.arange(len(histogram))).sum())
         self._add("card_committed_tokens_total", committed, decoding=label)
-        self._add("card_tokens_per_step_sum", committed, decoding=label)
-        self._add("card_tokens_per_step_count", int(histogram.sum()), decoding=label)
-        for most in _STEP_BUCKETS:
-            steps = int(histogram[: most + 1].sum())
-            self._add("card_tokens_per_step_bucket", steps, decoding=label, le=str(most))
-        steps = int(histogram.sum())
-        self._add("card_tokens_per_step_bucket", steps, decoding=label, le="+Inf")
+        with self._lock:
+            self._steps[label] = histogram + self._steps.get(label, np.zeros_like(histogram))
 
     def occupancy(self, slots: int, queue: int) -> None:
         """How many slots are in use and how many requests wait."""
@@ -138,8 +137,9 @@ class Metrics:
     def export(self) -> None:
         """Hand over what changed since the last time."""
         with self._lock:
-            added = {key: amount for key, amount in self._added.items()}
+            added = dict(self._added)
             self._added.clear()
+            observed, self._steps = self._steps, {}
             changed = {
                 key: value for key, value in self._set.items() if self._shown.get(key) != value
             }
@@ -150,9 +150,15 @@ class Metrics:
         for key, value in changed.items():
             self._metric(key).set(value)
             self._shown[key] = value
+        for decoding, histogram in observed.items():
+            metric = self._metric((_TOKENS_PER_STEP, (("decoding", decoding),)))
+            for tokens in histogram.nonzero()[0].tolist():
+                for _ in range(int(histogram[tokens])):  # Triton observes one value at a time
+                    metric.observe(float(tokens))
 
     def _metric(self, key: tuple[str, Labels]) -> Any:
         if key not in self._metrics:
             name, labels = key
-            self._metrics[key] = self._families[name].Metric(labels=dict(labels))
+            buckets = {"buckets": _STEP_BUCKETS} if name == _TOKENS_PER_STEP else {}
+            self._metrics[key] = self._families[name].Metric(labels=dict(labels), **buckets)
         return self._metrics[key]

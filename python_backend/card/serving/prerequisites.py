@@ -72,7 +72,7 @@ def check_interpreter() -> str | None:
     ):
         return (
             f"{name} is not supported: install CPython {_dotted(OLDEST_PYTHON)} to "
-            f"{_dotted(NEWEST_PYTHON)} and name it, as in PYTHON=/path/to/python{_dotted(NEWEST_PYTHON)}"
+            f"{_dotted(NEWEST_PYTHON)} and set PYTHON to its path"
         )
     if shared_libpython() is None:
         return (
@@ -124,16 +124,16 @@ def check_ports(ports: Mapping[str, int], address: str = "0.0.0.0") -> str | Non
             return f"{owners[port]} and {option} are both {port}: choose two different ports"
         owners[port] = option
         try:
-            _listen(address, port)
+            _bind(address, port)
         except OSError as error:
-            return f"{option}: {_why_not_listening(error, address, port)}"
+            return f"{option}: {_why_not_bound(error, address, port)}"
     return None
 
 
 def check_shared_memory(folder: Path, needed_bytes: int) -> str | None:
     """`folder` can be written and has room for `needed_bytes`."""
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        return f"shared memory {folder} is not a folder that this user can write: mount a tmpfs there"
+        return f"shared memory {folder} is no folder that this user can write: mount a tmpfs there"
     free = shutil.disk_usage(folder).free
     if free >= needed_bytes:
         return None
@@ -143,15 +143,14 @@ def check_shared_memory(folder: Path, needed_bytes: int) -> str | None:
     )
 
 
-def _listen(address: str, port: int) -> None:
+def _bind(address: str, port: int) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # As servers do: a connection that has just been closed does not keep a port busy.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind((address, port))
-        probe.listen()
 
 
-def _why_not_listening(error: OSError, address: str, port: int) -> str:
+def _why_not_bound(error: OSError, address: str, port: int) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"port {port} is busy: stop the program that listens there, or choose another port"
     if error.errno == errno.EACCES:

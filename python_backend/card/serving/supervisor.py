@@ -9,7 +9,6 @@ settings do not allow to start it, said in one line each.
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +18,15 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from card.cache.pool import pool_bytes
 from card.serving.geometry import pool_geometry
+from card.serving.prerequisites import (
+    check_architecture,
+    check_numpy,
+    check_ports,
+    check_shared_memory,
+)
+from card.serving.supervised import PORTS
 from card.serving.supervision.health import HealthServer, ModelHealth, ServiceHealth
 from card.serving.supervision.journal import note, open_journal, warn
 from card.serving.supervision.policy import (
@@ -36,6 +43,7 @@ from card.serving.supervision.recovery import RecoveryError
 from card.serving.supervision.residue import RunDirectory, sweep
 from card.serving.supervision.service import Service
 from card.serving.triton_server import (
+    MINIMUM_REGION_BYTES,
     TritonInstall,
     TritonNotFoundError,
     find_triton,
@@ -65,7 +73,10 @@ class Supervisor:
         settings_file: Path | None = None,
         model_repository: Path = REPOSITORY_ROOT / "model_repository",
     ) -> None:
-        """Bind the health port and sweep what others left. Raises `OSError`, `TritonNotFoundError`."""
+        """Bind the health port and sweep what dead supervisors left.
+
+        Raises `OSError` or `TritonNotFoundError` where that is impossible.
+        """
         self._settings = settings
         self._settings_file = settings_file
         self._model_repository = model_repository
@@ -241,23 +252,27 @@ class Supervisor:
 
     def _addresses(self) -> dict[str, str]:
         serving = self._settings.serving
-        ports = {
-            "http": serving.http_port,
-            "grpc": serving.grpc_port,
-            "metrics": serving.metrics_port,
-            "health": serving.health_port,
-        }
-        return {name: f"{serving.address}:{port}" for name, port in ports.items()}
+        return {name: f"{serving.address}:{getattr(serving, name)}" for name in PORTS}
+
+
+def unmet_prerequisites(settings: Settings) -> list[str]:
+    """What keeps this machine from serving `settings`, in one line each."""
+    serving, directory = settings.serving, settings.cache.directory
+    ports = {f"serving.{name}": getattr(serving, name) for name in PORTS}
+    needed_bytes = pool_bytes(pool_geometry(settings)) + len(STUBS) * MINIMUM_REGION_BYTES
+    checks = (
+        check_architecture(),
+        check_numpy(),
+        check_ports(ports, serving.address),
+        check_shared_memory(directory, needed_bytes),
+    )
+    return [problem for problem in checks if problem is not None]
 
 
 def _install(settings: Settings, run_directory: RunDirectory) -> TritonInstall:
     if settings.serving.tritonserver is not None:
         return system_install(settings.serving.tritonserver.parent.parent)
     return find_triton(run_directory.path)
-
-
-def unmet_prerequisites(settings: Settings) -> list[str]:
-    return []
 
 
 def main(

@@ -1,4 +1,4 @@
-"""Triton's request objects, as little as possible of them: arrays, parameters, time limits, errors."""
+"""Triton's requests and responses, as little as possible of them."""
 
 from __future__ import annotations
 

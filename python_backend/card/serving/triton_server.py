@@ -56,7 +56,7 @@ class Restriction:
                     "only letters, digits, '-' and '_' are allowed"
                 )
         if self.name != self.name.lower():
-            raise ValueError(f"restriction name {self.name!r} is not usable: write it in lower case")
+            raise ValueError(f"restriction name {self.name!r} must be in lower case")
 
     @property
     def option(self) -> str:

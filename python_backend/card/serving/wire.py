@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, get_args
 
-import numpy as np
 from numpy.typing import NDArray
 
 from card.serving.refusal import Refusal, invalid, missing
@@ -116,7 +115,9 @@ def _token_ids(ids: tuple[int, ...], bounds: Bounds) -> str | None:
 def _tensor(
     dtype: str, doc: str, check: Check | None = None, *, default: Any = None, many: bool = False
 ) -> Any:
-    return field(default=default, metadata={"dtype": dtype, "doc": doc, "check": check, "many": many})
+    return field(
+        default=default, metadata={"dtype": dtype, "doc": doc, "check": check, "many": many}
+    )
 
 
 # --- the table ---------------------------------------------------------------------------------
@@ -140,9 +141,11 @@ class GenerateRequest:
         "INT32", "Sample from the k likeliest tokens; 0 is off.", _between(0, math.inf), default=0
     )
     top_p: float = _tensor(
-        "FP32", "Sample from the likeliest tokens of mass p; 0 and 1 are off.", _between(0, 1),
+        "FP32",
+        "Sample from the likeliest tokens of mass p; 0 and 1 are off.",
+        _between(0, 1),
         default=0.0,
-    )  # fmt: skip
+    )
     repetition_penalty: float = _tensor(
         "FP32", "Divides positive scores of tokens seen; 1 is off.", _positive, default=1.0
     )
@@ -153,18 +156,26 @@ class GenerateRequest:
         "FP32", "Subtracted from scores for every occurrence.", _finite, default=0.0
     )
     min_tokens: int = _tensor(
-        "INT32", "end_id is not chosen before so many new tokens.",
-        _between(0, lambda bounds: bounds.limits.max_tokens), default=0,
-    )  # fmt: skip
+        "INT32",
+        "end_id is not chosen before so many new tokens.",
+        _between(0, lambda bounds: bounds.limits.max_tokens),
+        default=0,
+    )
     seed: int | None = _tensor("UINT64", "The same seed gives the same text; absent: a fresh one.")
     stop_words: tuple[str, ...] = _tensor(
-        "BYTES", "The text ends before the first of these.", _words(lambda l: l.stop_words),
-        default=(), many=True,
-    )  # fmt: skip
+        "BYTES",
+        "The text ends before the first of these.",
+        _words(lambda limits: limits.stop_words),
+        default=(),
+        many=True,
+    )
     bad_words: tuple[str, ...] = _tensor(
-        "BYTES", "Token sequences of these are never completed.", _words(lambda l: l.bad_words),
-        default=(), many=True,
-    )  # fmt: skip
+        "BYTES",
+        "Token sequences of these are never completed.",
+        _words(lambda limits: limits.bad_words),
+        default=(),
+        many=True,
+    )
     end_id: int | None = _tensor(
         "INT32", "The token that ends the text; -1: none; absent: the model's.", _token_or_none
     )

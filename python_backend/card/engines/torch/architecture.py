@@ -79,27 +79,27 @@ def _architecture(family: str, config: dict[str, Any]) -> Architecture:
     activation = config.get("hidden_act", "silu")
     if activation not in ("silu", "swish"):
         raise ValueError(f"hidden_act {activation!r} is not supported; allowed: silu")
-    heads = int(config["num_attention_heads"])
-    kv_heads = int(config.get("num_key_value_heads") or heads)
-    hidden = int(config["hidden_size"])
+    heads = _positive(config, "num_attention_heads")
+    kv_heads = _positive(config, "num_key_value_heads", default=heads)
+    hidden = _positive(config, "hidden_size")
     if heads % kv_heads:
         raise ValueError(
             f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
         )
-    context = int(config["max_position_embeddings"])
+    context = _positive(config, "max_position_embeddings")
     slides = config.get("use_sliding_window", family == "mistral")
     if slides and (window := config.get("sliding_window")):
         # Within the window, sliding attention is full attention; beyond it we do not go.
         context = min(context, int(window))
     return Architecture(
         family=family,
-        vocabulary=int(config["vocab_size"]),
+        vocabulary=_positive(config, "vocab_size"),
         hidden=hidden,
-        layers=int(config["num_hidden_layers"]),
+        layers=_positive(config, "num_hidden_layers"),
         heads=heads,
         kv_heads=kv_heads,
-        head_size=int(config.get("head_dim") or hidden // heads),
-        intermediate=int(config["intermediate_size"]),
+        head_size=_positive(config, "head_dim", default=hidden // heads),
+        intermediate=_positive(config, "intermediate_size"),
         norm_epsilon=float(config["rms_norm_eps"]),
         context=context,
         tied_embeddings=bool(config.get("tie_word_embeddings", False)),
@@ -108,13 +108,23 @@ def _architecture(family: str, config: dict[str, Any]) -> Architecture:
     )
 
 
+def _positive(config: dict[str, Any], field: str, default: int | None = None) -> int:
+    """The whole number `field`; absent or null means `default`, if there is one."""
+    value = config[field] if default is None else config.get(field)
+    number = default if value is None else value
+    if not isinstance(number, int) or number < 1:
+        raise ValueError(f"{field} is {value!r}; allowed: whole numbers of at least 1")
+    return number
+
+
 def _rope(config: dict[str, Any]) -> RopeScaling:
     # transformers 5 writes rope_parameters; before, rope_theta stood beside rope_scaling.
     found = config.get("rope_parameters") or config.get("rope_scaling") or {}
     kind = found.get("rope_type", found.get("type", "default"))
     if kind not in ROPE_TYPES:
         raise ValueError(f"rope_type {kind!r} is not supported; allowed: {', '.join(ROPE_TYPES)}")
-    if float(config.get("partial_rotary_factor") or 1.0) != 1.0:
+    rotated = found.get("partial_rotary_factor", config.get("partial_rotary_factor"))
+    if rotated is not None and float(rotated) != 1.0:
         raise ValueError("partial_rotary_factor other than 1 is not supported")
     return RopeScaling(
         kind=kind,

@@ -48,7 +48,8 @@ def attend(
 ) -> Tensor:
     """[pass rows, heads, head_size] queries -> [lanes * rows, heads * head_size].
 
-    keys, values: [all lanes * kv_heads, places, head_size].
+    keys: [all lanes * kv_heads, head_size, places]; values: [all lanes * kv_heads, places,
+    head_size].
     """
     lanes, rows = len(group.lanes), group.rows
     heads, size = query.shape[1], query.shape[2]
@@ -62,13 +63,14 @@ def attend(
 
     first = group.lanes.start * kv_heads
     visible = slice(first, first + lanes * kv_heads)
-    key, value = keys[visible, : group.extent], values[visible, : group.extent]
-    scores = torch.bmm(scaled, key.transpose(1, 2))
+    scores = torch.bmm(scaled, keys[visible, :, : group.extent])
     scores.view(lanes, kv_heads, rows, share, group.extent)[..., group.mask_from :].add_(group.mask)
     weights = torch.softmax(scores, dim=-1)
-    mixed = _mix(weights, value)
-    return mixed.view(lanes, kv_heads, rows, share * size).transpose(1, 2).reshape(
-        lanes * rows, heads * size
+    mixed = _mix(weights, values[visible, : group.extent])
+    return (
+        mixed.view(lanes, kv_heads, rows, share * size)
+        .transpose(1, 2)
+        .reshape(lanes * rows, heads * size)
     )
 
 
@@ -82,4 +84,9 @@ def _mix(weights: Tensor, value: Tensor) -> Tensor:
         weights.view(batch, rows, blocks, BLOCK).transpose(1, 2).reshape(-1, rows, BLOCK),
         value.reshape(-1, BLOCK, value.shape[-1]),
     )
-    return partial.view(batch, blocks, rows, -1).sum(1)
+    by_block = partial.view(batch, blocks, rows, -1).unbind(1)
+    # One after another: `sum` orders its additions by the shape of what it sums.
+    total = by_block[0].clone()
+    for block in by_block[1:]:
+        total += block
+    return total

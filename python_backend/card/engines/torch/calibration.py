@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from card.engines.interface import FOLLOWS_PREFIX, Rows
 from card.engines.torch.engine import TorchEngine
@@ -19,6 +18,9 @@ ROW_MULTIPLES = (1, 2, 4, 8, 16)
 
 COSTED_ROWS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32)
 _CHECKED_TOKENS = 90
+_FAR_TOKENS = 330
+"""Where a row sees several blocks of positions, which a sum may take in another order."""
+_FAR_ROWS = 6
 _COST_CONTEXT = 256
 _COST_REPEATS = 7
 
@@ -42,15 +44,18 @@ def check_row_invariance(engine: TorchEngine) -> bool:
     """Whether one text's logits are the same bits however its rows are put into passes.
 
     Compares one row at a time with prefill chunks, chains of several lengths, a subtree's side
-    branch, and a pass shared with a second session. The engine must have 2 sessions, 2 branches.
+    branch, a pass shared with a second session, and rows far behind the beginning. The engine must
+    have 2 sessions, 2 branches.
     """
     tokens = _tokens(engine, _CHECKED_TOKENS)
     expected = _read(engine, tokens, [1] * len(tokens))
     chunkings = ([64, 26], [2, 3, 5, 8, 16, 32, 24], [7] * 12 + [6])
     if not all(torch.equal(_read(engine, tokens, chunks), expected) for chunks in chunkings):
         return False
-    return torch.equal(_read_in_branches(engine, tokens, shared=False), expected) and torch.equal(
-        _read_in_branches(engine, tokens, shared=True), expected
+    return (
+        torch.equal(_read_in_branches(engine, tokens, shared=False), expected)
+        and torch.equal(_read_in_branches(engine, tokens, shared=True), expected)
+        and torch.equal(_read_far(engine, 64, _FAR_ROWS), _read_far(engine, 100, 1))
     )
 
 
@@ -76,8 +81,7 @@ def measure_row_costs(engine: TorchEngine) -> dict[int, float]:
 
 def _tokens(engine: TorchEngine, count: int) -> list[int]:
     generator = np.random.default_rng(0)
-    tokens: NDArray[np.int64] = generator.integers(0, engine.vocabulary, count)
-    return tokens.tolist()
+    return [int(token) for token in generator.integers(0, engine.vocabulary, count)]
 
 
 def _read(engine: TorchEngine, tokens: Sequence[int], chunks: Sequence[int]) -> torch.Tensor:
@@ -89,6 +93,24 @@ def _read(engine: TorchEngine, tokens: Sequence[int], chunks: Sequence[int]) -> 
         found += _rows(engine, [Rows(session, tokens[at : at + count])], count)
         engine.keep(session, range(count))
         at += count
+    engine.close_session(session)
+    return torch.stack(found)
+
+
+def _read_far(engine: TorchEngine, chunk: int, rows: int) -> torch.Tensor:
+    """Logits of the last tokens of a long text, its beginning read in chunks, its end in `rows`."""
+    tokens = _tokens(engine, min(_FAR_TOKENS, engine.context))
+    behind = max(0, len(tokens) - _FAR_ROWS)
+    session = engine.open_session()
+    for start in range(0, behind, chunk):
+        read = tokens[start : min(start + chunk, behind)]
+        engine.forward([Rows(session, read, logits=0)])
+        engine.keep(session, range(len(read)))
+    found = []
+    for start in range(behind, len(tokens), rows):
+        read = tokens[start : start + rows]
+        found += _rows(engine, [Rows(session, read)], len(read))
+        engine.keep(session, range(len(read)))
     engine.close_session(session)
     return torch.stack(found)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from card.engines.torch.architecture import Architecture
 from card.engines.torch.attention import AttentionGroup, attend
-from card.engines.torch.kv import KeyValueCache
+from card.engines.torch.kv import Destination, KeyValueCache
 from card.engines.torch.rotary import rotary_tables, rotate
 from card.engines.torch.weights import LayerWeights, Weights
 
@@ -20,8 +20,7 @@ class Pass:
     """What one forward pass computes.
 
     tokens, positions  [rows] int64; positions are absolute
-    write_source       [writes] the row of each KV write; None: every row once, in order
-    write_index        [writes * 2 * kv_heads] see `KeyValueCache.write_index`
+    destination        where the rows' keys and values are stored
     groups             lanes attended together
     scatter            [rows] each row's place in the groups' outputs, one after another; None: same
     logit_rows         [n] rows whose logits are wanted; None: all
@@ -29,11 +28,21 @@ class Pass:
 
     tokens: Tensor
     positions: Tensor
-    write_source: Tensor | None
-    write_index: Tensor
+    destination: Destination
     groups: list[AttentionGroup]
     scatter: Tensor | None
     logit_rows: Tensor | None
+
+
+def rms_norm(states: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """Root-mean-square norm of [..., size] states (Zhang and Sennrich, arXiv 1910.07467).
+
+    `F.rms_norm` is a dozen operators on a processor. Layer norm is one, and beside its negative a
+    vector has mean zero, so that its layer norm is its root-mean-square norm.
+    """
+    size = states.shape[-1]
+    doubled = torch.cat([states, -states], dim=-1)
+    return F.layer_norm(doubled, (2 * size,), weight, None, epsilon)[..., :size]
 
 
 class Decoder:
@@ -54,7 +63,7 @@ class Decoder:
         for index, layer in enumerate(weights.layers):
             mixed = self._attention(index, layer, hidden, cosine, sine, this, kv)
             hidden = layer.output.plus(mixed, hidden)
-            normed = F.rms_norm(hidden, (a.hidden,), layer.post_norm, a.norm_epsilon)
+            normed = rms_norm(hidden, layer.post_norm, a.norm_epsilon)
             gate_up = layer.gate_up(normed)
             gated = F.silu(gate_up[:, : a.intermediate]).mul_(gate_up[:, a.intermediate :])
             hidden = layer.down.plus(gated, hidden)
@@ -62,7 +71,7 @@ class Decoder:
             if not len(this.logit_rows):
                 return hidden.new_empty(0, a.vocabulary)
             hidden = hidden.index_select(0, this.logit_rows)
-        return weights.head(F.rms_norm(hidden, (a.hidden,), weights.norm, a.norm_epsilon))
+        return weights.head(rms_norm(hidden, weights.norm, a.norm_epsilon))
 
     def _attention(
         self,
@@ -75,24 +84,20 @@ class Decoder:
         kv: KeyValueCache,
     ) -> Tensor:
         a = self.architecture
-        normed = F.rms_norm(hidden, (a.hidden,), layer.input_norm, a.norm_epsilon)
+        normed = rms_norm(hidden, layer.input_norm, a.norm_epsilon)
         states = layer.query_key_value(normed).view(-1, a.heads + 2 * a.kv_heads, a.head_size)
         rotated = states[:, : a.heads + a.kv_heads]
         if layer.query_norm is not None and layer.key_norm is not None:
             rotated = torch.cat(
                 [
-                    F.rms_norm(rotated[:, : a.heads], (a.head_size,), layer.query_norm, a.norm_epsilon),
-                    F.rms_norm(rotated[:, a.heads :], (a.head_size,), layer.key_norm, a.norm_epsilon),
+                    rms_norm(rotated[:, : a.heads], layer.query_norm, a.norm_epsilon),
+                    rms_norm(rotated[:, a.heads :], layer.key_norm, a.norm_epsilon),
                 ],
                 dim=1,
             )
         rotated = rotate(rotated, cosine, sine)
-        states[:, a.heads : a.heads + a.kv_heads] = rotated[:, a.heads :]
-        written = states[:, a.heads :]
-        if this.write_source is not None:
-            written = written.index_select(0, this.write_source)
-        kv.flat[index].index_copy_(0, this.write_index, written.reshape(-1, a.head_size))
-        query = rotated[:, : a.heads]
+        query, keys = rotated[:, : a.heads], rotated[:, a.heads :]
+        kv.write(index, this.destination, keys, states[:, a.heads + a.kv_heads :])
         outputs = [
             attend(query, kv.keys[index], kv.values[index], group, a.kv_heads)
             for group in this.groups

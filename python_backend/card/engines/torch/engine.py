@@ -15,9 +15,11 @@ from torch import Tensor
 from card.engines.interface import EngineError, Logits, Rows
 from card.engines.torch.architecture import Architecture, read_architecture
 from card.engines.torch.attention import EXTENT_MULTIPLE
+from card.engines.torch.chains import ChainLayout
 from card.engines.torch.decoder import Decoder
 from card.engines.torch.kv import KeyValueCache
-from card.engines.torch.layout import ChainLayout, Layout, TreeLayout, rounded_up
+from card.engines.torch.layout import Layout, rounded_up
+from card.engines.torch.trees import TreeLayout
 from card.engines.torch.weights import load_weights
 
 MAX_PASS_ROWS = 256
@@ -48,7 +50,11 @@ class TorchEngine:
     """Implements `card.engines.interface.Engine` on a processor."""
 
     def __init__(
-        self, architecture: Architecture, decoder: Decoder, options: EngineOptions, dtype: torch.dtype
+        self,
+        architecture: Architecture,
+        decoder: Decoder,
+        options: EngineOptions,
+        dtype: torch.dtype,
     ) -> None:
         self.architecture = architecture
         self.options = options
@@ -109,9 +115,7 @@ class TorchEngine:
             at += count
         return found
 
-    def keep(
-        self, session: int, confirmed: Sequence[int], surviving: Sequence[int] = ()
-    ) -> None:
+    def keep(self, session: int, confirmed: Sequence[int], surviving: Sequence[int] = ()) -> None:
         with torch.inference_mode():
             self._layout.keep(session, confirmed, surviving)
 
@@ -123,7 +127,7 @@ class TensorLogits:
         self._values = values
 
     def row(self, index: int) -> NDArray[np.float32]:
-        return self._values[index].float().numpy()  # type: ignore[no-any-return]
+        return self._values[index].float().numpy()
 
     def best(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         with torch.inference_mode():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -9,11 +11,34 @@ from torch import Tensor
 
 from card.engines.torch.architecture import Architecture
 
-_KEYS, _VALUES = 0, 1
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Rows that go to neighbouring places of one lane, in order: the case of one session."""
+
+    lane: int
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scattered:
+    """Rows that go anywhere, as flat positions: keys [rows * kv_heads * head_size], values
+    [rows * kv_heads]; `source` [rows] names the pass's row of each, None: every row in order."""
+
+    keys: Tensor
+    values: Tensor
+    source: Tensor | None
+
+
+Destination = Stretch | Scattered
 
 
 class KeyValueCache:
-    """Keys and values [layers, 2, lanes, kv_heads, places, head_size], zero at first.
+    """Keys and values of every layer, zero at first.
+
+    keys    per layer [lanes * kv_heads, head_size, places]: transposed, as the score product reads
+            them, which spares it a reordering of the whole context in every pass
+    values  per layer [lanes * kv_heads, places, head_size]
 
     A place that nobody confirmed may hold anything finite: masks keep it out.
     """
@@ -25,34 +50,61 @@ class KeyValueCache:
         self.lanes = lanes
         self.places = places
         self.dtype = dtype
-        self._heads = a.kv_heads
-        self._all = torch.zeros(a.layers, 2, lanes, a.kv_heads, places, a.head_size, dtype=dtype)
-        merged = (lanes * a.kv_heads, places, a.head_size)
-        self.keys = [layer[_KEYS].view(merged) for layer in self._all]
-        """Per layer [lanes * kv_heads, places, head_size]."""
-        self.values = [layer[_VALUES].view(merged) for layer in self._all]
-        self.flat = [layer.view(-1, a.head_size) for layer in self._all]
-        """Per layer [2 * lanes * kv_heads * places, head_size], what `write_index` points into."""
-        plane = np.arange(2 * a.kv_heads, dtype=np.int64)
-        kind, head = plane // a.kv_heads, plane % a.kv_heads
-        self._plane = (kind * lanes * a.kv_heads + head) * places
+        self._heads, self._size = a.kv_heads, a.head_size
+        self._keys = torch.zeros(a.layers, lanes, a.kv_heads, a.head_size, places, dtype=dtype)
+        self._values = torch.zeros(a.layers, lanes, a.kv_heads, places, a.head_size, dtype=dtype)
+        self.keys = list(self._keys.view(a.layers, lanes * a.kv_heads, a.head_size, places))
+        self.values = list(self._values.view(a.layers, lanes * a.kv_heads, places, a.head_size))
+        self._flat_keys = list(self._keys.view(a.layers, -1))
+        self._flat_values = list(self._values.view(a.layers, -1, a.head_size))
+        self._value_plane = np.arange(a.kv_heads, dtype=np.int64) * places
+        self._key_plane = np.arange(a.kv_heads * a.head_size, dtype=np.int64) * places
 
     @property
     def bytes_per_lane(self) -> int:
-        return self._all[:, :, 0].numel() * self._all.element_size()
+        return 2 * self._keys[:, 0].numel() * self._keys.element_size()
 
-    def write_index(self, lane: NDArray[np.int64], place: NDArray[np.int64]) -> Tensor:
-        """Where the keys and values of rows go: [rows * 2 * kv_heads] into `flat`."""
-        start = lane * (self._heads * self.places) + place
-        return torch.from_numpy((start[:, None] + self._plane[None]).reshape(-1))
+    def destination(
+        self,
+        lane: NDArray[np.int64],
+        place: NDArray[np.int64],
+        source: NDArray[np.int64] | None = None,
+    ) -> Scattered:
+        """Where rows at (lane, place), both [rows], are stored."""
+        keys = (lane * self._key_plane.size * self.places + place)[:, None] + self._key_plane
+        values = (lane * self._heads * self.places + place)[:, None] + self._value_plane
+        return Scattered(
+            torch.from_numpy(keys.reshape(-1)),
+            torch.from_numpy(values.reshape(-1)),
+            None if source is None else torch.from_numpy(source),
+        )
+
+    def write(self, layer: int, destination: Destination, keys: Tensor, values: Tensor) -> None:
+        """Store keys and values [rows, kv_heads, head_size] of a layer."""
+        if isinstance(destination, Stretch):
+            first = destination.lane * self._heads
+            heads = slice(first, first + self._heads)
+            places = slice(destination.place, destination.place + len(keys))
+            self.keys[layer][heads, :, places] = keys.permute(1, 2, 0)
+            self.values[layer][heads, places] = values.transpose(0, 1)
+            return
+        if destination.source is not None:
+            keys = keys.index_select(0, destination.source)
+            values = values.index_select(0, destination.source)
+        self._flat_keys[layer].index_copy_(0, destination.keys, keys.reshape(-1))
+        self._flat_values[layer].index_copy_(0, destination.values, values.reshape(-1, self._size))
 
     def replicate(self, source: int, lanes: range, start: int, stop: int) -> None:
         """Copy places [start, stop) of lane `source` to `lanes`."""
-        self._all[:, :, lanes.start : lanes.stop, :, start:stop] = self._all[
-            :, :, source : source + 1, :, start:stop
-        ].clone()
+        first, last = lanes.start, lanes.stop
+        keys = self._keys[:, source : source + 1, :, :, start:stop].clone()
+        values = self._values[:, source : source + 1, :, start:stop].clone()
+        self._keys[:, first:last, :, :, start:stop] = keys
+        self._values[:, first:last, :, start:stop] = values
 
     def gather(self, lane: int, start: int, sources: Tensor) -> None:
         """Move the entries at `start + sources` of a lane to `start`, `start + 1`, ..."""
-        region = self._all[:, :, lane, :, start:]
-        region[:, :, :, : len(sources)] = region.index_select(3, sources)
+        keys = self._keys[:, lane, :, :, start:]
+        values = self._values[:, lane, :, start:]
+        keys[..., : len(sources)] = keys.index_select(3, sources)
+        values[:, :, : len(sources)] = values.index_select(2, sources)

@@ -12,9 +12,13 @@ _PACK_FOR_ROWS = 8
 
 def can_pack() -> bool:
     """Whether this build of torch carries oneDNN's packed linear operators."""
-    return torch.backends.mkldnn.is_available() and hasattr(
-        torch.ops.mkldnn, "_reorder_linear_weight"
-    )
+    return hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+
+
+# Overloads looked up once: resolving one costs as much as a small product.
+if can_pack():
+    _apply = torch.ops.mkldnn._linear_pointwise.default
+    _plus = torch.ops.mkldnn._linear_pointwise.binary
 
 
 class Linear:
@@ -30,7 +34,7 @@ class Linear:
     def __call__(self, inputs: Tensor) -> Tensor:
         """[rows, inputs] -> [rows, outputs]."""
         if self._packed:
-            return torch.ops.mkldnn._linear_pointwise(  # type: ignore[no-any-return]
+            return _apply(  # type: ignore[no-any-return]
                 inputs, self._weight, self._bias, "none", [], ""
             )
         return F.linear(inputs, self._weight, self._bias)
@@ -38,7 +42,7 @@ class Linear:
     def plus(self, inputs: Tensor, residual: Tensor) -> Tensor:
         """`self(inputs) + residual` in one operator, rounded once."""
         if self._packed:
-            return torch.ops.mkldnn._linear_pointwise.binary(  # type: ignore[no-any-return]
+            return _plus(  # type: ignore[no-any-return]
                 inputs, residual, self._weight, self._bias, "add"
             )
         return F.linear(inputs, self._weight, self._bias) + residual

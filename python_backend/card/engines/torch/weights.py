@@ -20,7 +20,10 @@ from card.engines.torch.linear import Linear
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One decoder layer; query, key and value are one linear layer, gate and up another."""
+    """One decoder layer; query, key and value are one linear layer, gate and up another.
+
+    Norm weights stand twice in a row, see `decoder.rms_norm`.
+    """
 
     input_norm: Tensor
     query_key_value: Linear
@@ -49,11 +52,10 @@ def load_weights(directory: Path, architecture: Architecture, dtype: torch.dtype
     for index in range(a.layers):
         attention = f"model.layers.{index}.self_attn"
         mlp = f"model.layers.{index}.mlp"
-        norm = (a.head_size,)
         layers.append(
             LayerWeights(
-                input_norm=checkpoint.tensor(
-                    f"model.layers.{index}.input_layernorm.weight", (a.hidden,)
+                input_norm=checkpoint.norm(
+                    f"model.layers.{index}.input_layernorm.weight", a.hidden
                 ),
                 query_key_value=checkpoint.linear(
                     [
@@ -63,15 +65,15 @@ def load_weights(directory: Path, architecture: Architecture, dtype: torch.dtype
                     ],
                     a.hidden,
                 ),
-                query_norm=checkpoint.tensor(f"{attention}.q_norm.weight", norm)
+                query_norm=checkpoint.norm(f"{attention}.q_norm.weight", a.head_size)
                 if a.query_key_norm
                 else None,
-                key_norm=checkpoint.tensor(f"{attention}.k_norm.weight", norm)
+                key_norm=checkpoint.norm(f"{attention}.k_norm.weight", a.head_size)
                 if a.query_key_norm
                 else None,
                 output=checkpoint.linear([(f"{attention}.o_proj", a.hidden)], query),
-                post_norm=checkpoint.tensor(
-                    f"model.layers.{index}.post_attention_layernorm.weight", (a.hidden,)
+                post_norm=checkpoint.norm(
+                    f"model.layers.{index}.post_attention_layernorm.weight", a.hidden
                 ),
                 gate_up=checkpoint.linear(
                     [(f"{mlp}.gate_proj", a.intermediate), (f"{mlp}.up_proj", a.intermediate)],
@@ -89,7 +91,7 @@ def load_weights(directory: Path, architecture: Architecture, dtype: torch.dtype
     return Weights(
         embedding=embedding,
         layers=layers,
-        norm=checkpoint.tensor("model.norm.weight", (a.hidden,)),
+        norm=checkpoint.norm("model.norm.weight", a.hidden),
         head=Linear(head),
     )
 
@@ -110,11 +112,13 @@ class _Checkpoint:
         if index.exists():
             try:
                 wanted = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-            except (OSError, ValueError, KeyError, AttributeError) as error:
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 raise EngineError(f"{index} cannot be read: {error!r}") from error
             missing = sorted(wanted - {file.name for file in files})
             if missing:
-                raise EngineError(f"{self._directory} lacks {', '.join(missing)} named in {index.name}")
+                raise EngineError(
+                    f"{self._directory} lacks {', '.join(missing)} named in {index.name}"
+                )
         found: dict[str, Path] = {}
         for file in files:
             try:
@@ -143,11 +147,16 @@ class _Checkpoint:
             )
         if not tensor.is_floating_point():
             raise EngineError(
-                f"{self._directory}: {name} is {tensor.dtype}; quantised checkpoints are not supported"
+                f"{self._directory}: {name} is {tensor.dtype}; "
+                f"quantised checkpoints are not supported"
             )
         if not torch.isfinite(tensor).all():
             raise EngineError(f"{self._directory}: {name} holds values that are not finite")
         return tensor.to(self._dtype).contiguous()
+
+    def norm(self, name: str, size: int) -> Tensor:
+        """A norm's weight twice over, as `decoder.rms_norm` wants it, [2 * size]."""
+        return self.tensor(name, (size,)).repeat(2)
 
     def linear(self, parts: list[tuple[str, int]], inputs: int) -> Linear:
         """Linear layers that share their input, stacked into one."""

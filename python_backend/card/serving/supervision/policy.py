@@ -23,9 +23,11 @@ MODELS = (*STUBS, ENSEMBLE)
 
 ATTEMPTS = 2
 """Recoveries of one model that may fail in a row before the server restarts."""
-PROBATION_S = 3.0
+PROBATION_S = 1.0
 """A recovered model that fails again sooner was not really recovered."""
 LONGEST_PAUSE_S = 60.0
+BLINK_S = 0.5
+"""A longer pause between two looks means that this process did not run, and so perhaps nobody."""
 SERVER_SILENCE_S = 15.0
 """A server that answers no health request for longer hangs."""
 
@@ -88,6 +90,8 @@ class RecoveryPolicy:
     def __init__(self, *, engine_timeout_s: float, load_timeout_s: float) -> None:
         self._engine_timeout_s = engine_timeout_s
         self._load_timeout_s = load_timeout_s
+        self._looked_s = -math.inf
+        self._lenient_until_s = -math.inf
         self._histories = {model: _History() for model in STUBS}
         self._server = _History()
 
@@ -104,6 +108,7 @@ class RecoveryPolicy:
         sights: Mapping[str, Sight],
     ) -> list[Action]:
         """What must be done now; a model that is being recovered is left alone."""
+        self._blink(now_s)
         if reason := self._server_complaint(now_s, server, server_silence_s):
             return [RestartServer(reason)]
         actions: list[Action] = []
@@ -138,6 +143,17 @@ class RecoveryPolicy:
         self._histories[model].recovering = False
         return self._fail(now_s, model, f"its recovery failed: {reason}")
 
+    def _blink(self, now_s: float) -> None:
+        """Judge nobody by time past if we did not look, as after a suspended machine or container.
+
+        Everybody gets the chance to speak again first; who is gone is still gone.
+        """
+        if now_s - self._looked_s > BLINK_S:
+            self._lenient_until_s = now_s + self._engine_timeout_s
+            for history in (self._server, *self._histories.values()):
+                history.since_s.clear()
+        self._looked_s = now_s
+
     def _respond(self, now_s: float, model: str, reason: str) -> Action | None:
         history = self._histories[model]
         if model == CARD:
@@ -169,7 +185,7 @@ class RecoveryPolicy:
         stopped_s = _lasted_s(history, "stopped", sight.process is ProcessState.STOPPED, now_s)
         if stopped_s > self._engine_timeout_s:
             return f"its process has been stopped for {stopped_s:.1f} s"
-        if sight.silence_s > self._engine_timeout_s:
+        if sight.silence_s > self._engine_timeout_s and now_s >= self._lenient_until_s:
             return f"no heartbeat for {sight.silence_s:.1f} s"
         detached_s = _lasted_s(history, "detached", not sight.attached, now_s)
         if detached_s > self._load_timeout_s:
@@ -184,7 +200,7 @@ class RecoveryPolicy:
         stopped_s = _lasted_s(self._server, "stopped", process is ProcessState.STOPPED, now_s)
         if stopped_s > self._engine_timeout_s:
             return f"the server's process has been stopped for {stopped_s:.1f} s"
-        if silence_s > SERVER_SILENCE_S:
+        if silence_s > SERVER_SILENCE_S and now_s >= self._lenient_until_s:
             return f"the server has not answered for {silence_s:.1f} s"
         return None
 

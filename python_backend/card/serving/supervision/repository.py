@@ -10,6 +10,11 @@ PROBE_TIMEOUT_S = 2.0
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
+def reachable(address: str) -> str:
+    """Where a program on this machine reaches what binds `address`."""
+    return _WILDCARDS.get(address, address)
+
+
 class RepositoryError(RuntimeError):
     """The server refused or did not answer; the message says to what."""
 
@@ -18,8 +23,8 @@ class Repository:
     """Loads and unloads models of one server; `headers` open the restricted API."""
 
     def __init__(self, address: str, port: int, headers: dict[str, str]) -> None:
-        """`address` is the one that the server binds; a wildcard is reached by loopback."""
-        self._host = _WILDCARDS.get(address, address)
+        """`address` is the one that the server binds."""
+        self._host = reachable(address)
         self._port = port
         self._headers = headers
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 
 import psutil
 
 from card.serving.supervision.policy import ProcessState
 from card.serving.supervision.stubs import Stub, find_orphans, find_stubs, kill, process_state
+from card.serving.supervision.tether import tethered
 from card.serving.triton_server import ServerOptions, TritonInstall
-
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class TritonProcess:
@@ -29,11 +24,7 @@ class TritonProcess:
     def __init__(
         self, install: TritonInstall, options: ServerOptions, variables: dict[str, str]
     ) -> None:
-        """Start it; `variables` are added to its environment.
-
-        Must be called from the thread that lives longest: the kernel takes the end of the calling
-        thread for the death of the parent.
-        """
+        """Start it, from the main thread (see `tethered`); `variables` go to its environment."""
         self._region_prefix = options.region_prefix
         self._stubs: dict[str, Stub] = {}
         self._process = subprocess.Popen(
@@ -42,7 +33,7 @@ class TritonProcess:
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr,
             start_new_session=True,
-            preexec_fn=_die_with(os.getpid()),
+            preexec_fn=tethered(signal.SIGKILL),
         )
         self._observed = psutil.Process(self._process.pid)
 
@@ -80,14 +71,3 @@ class TritonProcess:
         self._process.kill()
         self._process.wait()
         kill(find_orphans(self._region_prefix))
-
-
-def _die_with(parent: int) -> Callable[[], None]:
-    """What the child runs before it becomes the server."""
-
-    def tie() -> None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # died between fork and here
-            os._exit(1)
-
-    return tie

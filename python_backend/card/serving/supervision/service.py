@@ -19,6 +19,10 @@ from card.serving.triton_server import Restriction, ServerOptions, TritonInstall
 from card.settings import SETTINGS_VARIABLE, Settings
 
 HEADER = "card-supervisor"
+QUIET = ("--log-info=false",)
+"""Warnings and errors only; `serving.triton_arguments` come later and win."""
+WITHOUT_GPU = ("--allow-gpu-metrics=false", "--pinned-memory-pool-byte-size=0")
+"""Keeps the server from looking, and complaining, where no model asks for a GPU."""
 
 
 class Service:
@@ -45,7 +49,12 @@ class Service:
             metrics_port=serving.metrics_port,
             address=serving.address,
             exit_timeout_s=max(1, math.ceil(serving.drain_s)),
-            extra_arguments=serving.triton_arguments,
+            extra_arguments=(
+                *QUIET,
+                f"--model-load-thread-count={len(MODELS)}",
+                *(WITHOUT_GPU if settings.target.device == settings.draft.device == "cpu" else ()),
+                *serving.triton_arguments,
+            ),
         )
         variables = {"TMPDIR": str(run_directory.temporary)}
         if settings_file is not None:
@@ -54,9 +63,7 @@ class Service:
         self._run_directory = run_directory
         self._engine_timeout_s = serving.engine_timeout_s
         self._load_timeout_s = serving.load_timeout_s
-        self._repository = Repository(
-            serving.address, serving.http_port, restriction.http_headers
-        )
+        self._repository = Repository(serving.address, serving.http_port, restriction.http_headers)
         self._heartbeats = Heartbeats(
             settings.cache.directory, self.server.pid, pool_geometry(settings)
         )

@@ -1,0 +1,184 @@
+"""`card-client generate | chat | health`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import replace
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from card_client.conversation import Conversation
+from card_client.display import Tally, TextPrinter, health_table
+from card_client.errors import CardError
+from card_client.options import CONNECTION, Connection, model_options, request_of, takes
+from card_client.wire import GenerateRequest
+
+INTERRUPTED = 130
+FIGURES = ("return_num_output_tokens", "return_perf_metrics")
+CHAT_HELP = (
+    "Each line continues the conversation; end a line with \\ to go on in the next. "
+    "/reset forgets it, /show prints it, /quit leaves. Ctrl-C stops an answer."
+)
+
+app = typer.Typer(
+    help="Talk to CARD on Triton.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command()
+@takes(*model_options(on=FIGURES), *CONNECTION)
+def generate(
+    prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from standard input.")],
+    **options: Any,
+) -> None:
+    """Complete a prompt, streaming the text to the terminal."""
+    printer = TextPrinter(Console())
+    tally = Tally()
+    with _for_people():
+        text = sys.stdin.read() if prompt == "-" else prompt
+        request = request_of(text, options)
+        if request.exclude_input_in_output is not False or request.stream is not False:
+            printer.prompt(text)
+        try:
+            asyncio.run(_answer(Connection.of(options), request, printer, tally))
+        finally:
+            printer.end()
+    _say(tally.figures())
+
+
+@app.command()
+@takes(
+    *model_options(without=("stream", "exclude_input_in_output"), on=FIGURES),
+    *CONNECTION,
+)
+def chat(
+    user_prefix: Annotated[str, typer.Option(help="Put before each of your turns.")] = "",
+    model_prefix: Annotated[str, typer.Option(help="Put before each of the model's.")] = "",
+    **options: Any,
+) -> None:
+    """Hold a conversation; the client keeps it and sends it whole each turn."""
+    printer = TextPrinter(Console())
+    conversation = Conversation(user_prefix, model_prefix)
+    options["stop_words"] = [*(options["stop_words"] or []), *conversation.stop_words]
+    connection = Connection.of(options)
+    _say(CHAT_HELP)
+    with _for_people():
+        connection.client()  # A wrong address is said before the first turn, not after it.
+    for turn in _turns():
+        if turn == "/quit":
+            return
+        if turn == "/reset":
+            conversation.reset()
+        elif turn == "/show":
+            typer.echo(conversation.text)
+        elif turn.startswith("/"):
+            _say(CHAT_HELP)
+        else:
+            _take_turn(connection, conversation, turn, options, printer)
+
+
+@app.command()
+@takes(*CONNECTION)
+def health(**options: Any) -> None:
+    """Show whether the server is live and ready, and its models; exit with 1 if it is not ready."""
+    connection = Connection.of(options)
+
+    async def ask() -> bool:
+        async with connection.client() as client:
+            state = await client.health(timeout_s=connection.timeout)
+            Console().print(health_table(client.address, state))
+            return state.ready
+
+    with _for_people():
+        ready = asyncio.run(ask())
+    if not ready:
+        raise typer.Exit(1)
+
+
+async def _answer(
+    connection: Connection, request: GenerateRequest, printer: TextPrinter, tally: Tally
+) -> None:
+    """Prints and tallies one answer, streamed unless the request says otherwise."""
+    async with connection.client() as client:
+        if request.stream is False:
+            completion = await client.generate(request, timeout_s=connection.timeout)
+            tally.add(completion)
+            printer.text(completion)
+            return
+        async with aclosing(client.stream(request, timeout_s=connection.timeout)) as deltas:
+            async for delta in deltas:
+                tally.add(delta)
+                printer.text(delta)
+
+
+def _take_turn(
+    connection: Connection,
+    conversation: Conversation,
+    turn: str,
+    options: dict[str, Any],
+    printer: TextPrinter,
+) -> None:
+    """One turn of a chat. A refused one leaves the conversation unchanged, a stopped one keeps
+    what was shown."""
+    prompt = conversation.prompt(turn)
+    request = replace(request_of(prompt, options), exclude_input_in_output=True)
+    tally = Tally()
+    try:
+        asyncio.run(_answer(connection, request, printer, tally))
+    except CardError as error:
+        typer.echo()
+        _say(f"error: {error}")
+        return
+    except KeyboardInterrupt:
+        typer.echo()
+        _say("stopped")
+    else:
+        typer.echo()
+        _say(tally.figures())
+    conversation.commit(prompt, tally.text)
+
+
+def _turns() -> Iterator[str]:
+    """The person's turns until the input ends or Ctrl-C; empty ones are passed over."""
+    mark = "> " if sys.stdin.isatty() else ""
+    try:
+        while True:
+            lines = [input(mark)]
+            while lines[-1].endswith("\\"):
+                lines[-1] = lines[-1][:-1]
+                lines.append(input(mark))
+            turn = "\n".join(lines)
+            if turn.strip():
+                yield turn
+    except (EOFError, KeyboardInterrupt):
+        return
+
+
+@contextmanager
+def _for_people() -> Iterator[None]:
+    """Ends the command with one clear line when a request fails or Ctrl-C cancels it."""
+    try:
+        yield
+    except CardError as error:
+        _say(f"error: {error}")
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt:
+        _say("cancelled")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _say(line: str) -> None:
+    """Speaks beside the text: on standard error."""
+    typer.echo(line, err=True)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,198 @@
+"""The async client: stream a text, generate it whole, ask for health."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import grpc
+from tritonclient.grpc import InferResult
+from tritonclient.grpc.aio import InferenceServerClient
+from tritonclient.utils import InferenceServerException
+
+from card_client.errors import CardError, invalid, rpc_error, server_error, status_error
+from card_client.health import Health, probe
+from card_client.wire import Completion, Delta, GenerateRequest, decode, encode
+
+DEFAULT_PORT = 8001
+DEFAULT_TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True)
+class Tls:
+    """PEM files for an encrypted connection; with none, the system's authorities are trusted.
+
+    `ca` verifies the server; `cert` and `key` together identify this client (mutual TLS).
+    """
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+    def __post_init__(self) -> None:
+        for name, path in (("ca", self.ca), ("cert", self.cert), ("key", self.key)):
+            if path is not None and not path.is_file():
+                raise invalid(f"the TLS {name} file {path} does not exist")
+        if (self.cert is None) != (self.key is None):
+            raise invalid("TLS cert and key belong together; give both or neither")
+
+
+class CardClient:
+    """Speaks to one model of one Triton server over gRPC.
+
+        async with CardClient("localhost:8001") as client:
+            async for delta in client.stream(GenerateRequest("def f(", 64), timeout_s=30):
+                print(delta.text, end="")
+
+    Belongs to the event loop it is first used in; any number of requests may run at once.
+    Every method raises `CardError` and nothing else when a request fails.
+    """
+
+    def __init__(
+        self,
+        url: str = f"localhost:{DEFAULT_PORT}",
+        *,
+        model: str = "ensemble",
+        tls: Tls | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """`url` is `host` or `host:port`, without a scheme; `headers` go with every request."""
+        self.address = _address(url)
+        self.model = model
+        self._tls = tls
+        self._headers = dict(headers or {})
+
+    async def __aenter__(self) -> CardClient:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends the connection and, with it, every request that still runs."""
+        if "_triton" in self.__dict__:
+            await self._triton.close()
+
+    async def stream(
+        self,
+        request: GenerateRequest,
+        *,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+        request_id: str = "",
+    ) -> AsyncGenerator[Delta, None]:
+        """Yields the text piece by piece, as the server generates it.
+
+        `timeout_s` bounds the whole answer, here and on the server; None waits without limit.
+        Leaving the loop early (break, an exception, a cancelled task) cancels the request on
+        the server; a caller who keeps the iterator in a variable closes it with
+        `contextlib.aclosing`.
+        """
+        ended = False
+        responses = self._exchange(replace(request, stream=True), timeout_s, request_id)
+        async with aclosing(responses):
+            async for result in responses:
+                delta = decode(Delta, result)
+                # A server that does not report a reason (None) cannot be held to it.
+                ended = delta.finish_reason != ""
+                yield delta
+        if not ended:
+            raise CardError("INTERNAL", f"{self.address} ended the stream before the text was done")
+
+    async def generate(
+        self,
+        request: GenerateRequest,
+        *,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+        request_id: str = "",
+    ) -> Completion:
+        """Returns the whole text at once; arguments as for `stream`."""
+        completion = None
+        responses = self._exchange(replace(request, stream=False), timeout_s, request_id)
+        async with aclosing(responses):
+            async for result in responses:
+                completion = decode(Completion, result)
+        if completion is None:
+            raise CardError("INTERNAL", f"{self.address} closed the request without an answer")
+        return completion
+
+    async def health(self, *, timeout_s: float | None = 5.0) -> Health:
+        """Asks whether the server and this client's model are ready, and for every model's state.
+
+        `timeout_s` bounds each of the few calls that takes.
+        """
+        _check_timeout(timeout_s)
+        try:
+            return await probe(self._triton, self.model, self._headers, timeout_s)
+        except InferenceServerException as error:
+            code = (error.status() or "StatusCode.UNKNOWN").rpartition(".")[2]
+            details = error.message() or ""
+            raise status_error(code, details, self.address, timeout_s) from error
+
+    @cached_property
+    def _triton(self) -> InferenceServerClient:
+        """The connection; opened at first use, because gRPC ties it to the running loop."""
+        tls = self._tls or Tls()
+        return InferenceServerClient(
+            self.address,
+            ssl=self._tls is not None,
+            root_certificates=tls.ca,
+            private_key=tls.key,
+            certificate_chain=tls.cert,
+        )
+
+    async def _exchange(
+        self, request: GenerateRequest, timeout_s: float | None, request_id: str
+    ) -> AsyncGenerator[InferResult, None]:
+        """Sends one request on a gRPC stream of its own and yields the responses."""
+        _check_timeout(timeout_s)
+        message: dict[str, Any] = {
+            "model_name": self.model,
+            "inputs": encode(request),
+            "request_id": request_id,
+            "timeout": None if timeout_s is None else math.ceil(timeout_s * 1e6),
+        }
+        call = self._triton.stream_infer(
+            _only(message), stream_timeout=timeout_s, headers=self._headers
+        )
+        try:
+            async for result, error in call:
+                if error is not None:
+                    raise server_error(error.message())
+                yield result
+        except grpc.RpcError as error:
+            raise rpc_error(error, self.address, timeout_s) from error
+        finally:
+            call.cancel()
+
+
+async def _only(message: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    """A request stream of one; its end tells the server that nothing more will come."""
+    yield message
+
+
+def _address(url: str) -> str:
+    """`host:port` for gRPC, with the default port where none is given."""
+    if "://" in url or "/" in url or not url.strip():
+        raise invalid(f"url is {url!r}; it must be host:port without a scheme, as localhost:8001")
+    host, colon, port = url.strip().rpartition(":")
+    if not colon or port.endswith("]"):
+        return f"{url.strip()}:{DEFAULT_PORT}"
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise invalid(f"url is {url!r}; the port must be a number from 1 to 65535")
+    return f"{host}:{port}"
+
+
+def _check_timeout(timeout_s: float | None) -> None:
+    if timeout_s is not None and not (math.isfinite(timeout_s) and timeout_s > 0):
+        raise invalid(f"timeout_s is {timeout_s}; it must be a positive number of seconds or None")

@@ -1,0 +1,124 @@
+"""What people see: text as it arrives, its figures, a server's health."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.segment import Segment, Segments
+from rich.style import Style
+from rich.table import Table
+
+from card_client.health import Health
+from card_client.wire import Response
+
+PROMPT = Style(dim=True)
+ACCEPTED = Style(color="green")
+CORRECTED = Style(color="yellow", bold=True)
+
+# A terminal would obey the control characters of a generated text; it shows their pictures.
+_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
+
+
+class TextPrinter:
+    """Writes generated text: coloured on a terminal, byte for byte elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def prompt(self, text: str) -> None:
+        """Shows what the text continues; a pipe gets the new text alone."""
+        if self._console.is_terminal:
+            self._write(text, PROMPT)
+
+    def text(self, response: Response) -> None:
+        """Shows accepted and corrected text, plain where the server does not tell them apart."""
+        if response.accepted_bytes is None:
+            self._write(response.text, Style.null())
+        else:
+            self._write(response.accepted_text, ACCEPTED)
+            self._write(response.corrected_text, CORRECTED)
+
+    def end(self) -> None:
+        """Leaves a terminal at the start of a line."""
+        if self._console.is_terminal:
+            self._write("\n", Style.null())
+
+    def _write(self, text: str, style: Style) -> None:
+        if not self._console.is_terminal:
+            self._console.file.write(text)
+        elif text:
+            # Segments are written as they are: nothing is wrapped, expanded or highlighted.
+            piece = Segment(text.translate(_PICTURES), style)
+            self._console.print(Segments([piece]), end="", soft_wrap=True)
+        self._console.file.flush()
+
+
+class Tally:
+    """Collects a text and its figures while it arrives. Times are in seconds of `clock`."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._start = clock()
+        self._first: float | None = None
+        self._last = self._start
+        self._pieces: list[str] = []
+        self._response: Response | None = None
+
+    def add(self, response: Response) -> None:
+        self._last = self._clock()
+        if self._first is None and response.text:
+            self._first = self._last
+        self._pieces.append(response.text)
+        self._response = response
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+    def figures(self) -> str:
+        """One line: tokens, seconds, tokens/s, time to first text, mean accepted per step, end."""
+        seconds = self._last - self._start
+        response = self._response or Response()
+        parts = [f"{seconds:.2f} s"]
+        tokens = response.num_output_tokens
+        if tokens is not None:
+            parts.insert(0, f"{tokens} tokens")
+            if seconds > 0:
+                parts.append(f"{tokens / seconds:.1f} tokens/s")
+        if self._first is not None:
+            parts.append(f"first text after {self._first - self._start:.2f} s")
+        accepted = mean_accepted(response)
+        if accepted is not None:
+            parts.append(f"{accepted:.2f} accepted per step")
+        if response.finish_reason:
+            parts.append(f"ended by {response.finish_reason}")
+        return ", ".join(parts)
+
+
+def mean_accepted(response: Response) -> float | None:
+    """Accepted drafted tokens per target step; None where the server does not report it.
+
+    Every step commits what it accepted and one token of the target's own, so there were as many
+    steps as tokens that had not been drafted.
+    """
+    tokens, accepted = response.num_output_tokens, response.total_accepted_draft_tokens
+    if tokens is None or accepted is None or tokens <= accepted:
+        return None
+    return accepted / (tokens - accepted)
+
+
+def health_table(address: str, health: Health) -> Table:
+    """Live, ready and the state of every model."""
+    yes_no = {True: "[green]yes[/]", False: "[red]no[/]"}
+    table = Table(
+        title=f"{address}: live {yes_no[health.live]}, ready {yes_no[health.ready]}",
+        title_justify="left",
+    )
+    for heading in ("model", "version", "state", "reason"):
+        table.add_column(heading)
+    for model in health.models:
+        colour = "green" if model.state == "READY" else "red"
+        table.add_row(model.name, model.version, f"[{colour}]{model.state}[/]", model.reason)
+    return table

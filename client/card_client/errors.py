@@ -1,0 +1,94 @@
+"""What went wrong, as a status code and a sentence for people."""
+
+from __future__ import annotations
+
+import re
+
+import grpc
+
+CODES = frozenset(code.name for code in grpc.StatusCode)
+
+_NAMED_CODE = re.compile(rf"\b({'|'.join(sorted(CODES - {'OK'}))}):\s*")
+
+# Triton words its own refusals without a code; these phrases are stable across its versions.
+_TRITON_PHRASES = (
+    ("unknown model", "NOT_FOUND"),
+    ("timeout expired", "DEADLINE_EXCEEDED"),
+    ("exceeds maximum queue size", "UNAVAILABLE"),
+    ("no available versions", "UNAVAILABLE"),
+    ("is not ready", "UNAVAILABLE"),
+    ("is not healthy", "UNAVAILABLE"),
+    ("unexpected inference input", "INVALID_ARGUMENT"),
+    ("unexpected shape for input", "INVALID_ARGUMENT"),
+    ("inference input data-type", "INVALID_ARGUMENT"),
+)
+
+_NEVER_CONNECTED = re.compile(
+    r"failed to connect|connection refused|resol(ution|ving)|handshake|http1\.x|tls|ssl",
+    re.IGNORECASE,
+)
+
+
+class CardError(Exception):
+    """A request that could not be answered.
+
+    `code` is the name of a gRPC status code (`INVALID_ARGUMENT`, `UNAVAILABLE`,
+    `DEADLINE_EXCEEDED`, ...), `message` says what was wrong and what to do.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        if code not in CODES:
+            raise ValueError(f"code is {code!r}; allowed are the gRPC status codes' names")
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+
+
+def invalid(message: str) -> CardError:
+    """A value that the caller gave is wrong."""
+    return CardError("INVALID_ARGUMENT", message)
+
+
+def server_error(text: str, fallback: str = "UNKNOWN") -> CardError:
+    """The error a server wrote.
+
+    A code's name inside `text` decides, then Triton's own phrases, then `fallback`. What Triton
+    wraps around a named code (which ensemble, which instance) is of no use to the caller and
+    is dropped.
+    """
+    named = _NAMED_CODE.search(text)
+    if named:
+        return CardError(named[1], text[named.end() :].strip() or text)
+    lowered = text.lower()
+    for phrase, code in _TRITON_PHRASES:
+        if phrase in lowered:
+            return CardError(code, text)
+    return CardError(fallback, text)
+
+
+def rpc_error(error: grpc.RpcError, address: str, timeout_s: float | None) -> CardError:
+    """The error of a call to `address` that gRPC itself ended."""
+    return status_error(error.code().name, error.details() or "", address, timeout_s)
+
+
+def status_error(code: str, details: str, address: str, timeout_s: float | None) -> CardError:
+    """As `rpc_error`, from the status code's name and the details in words."""
+    if code == "UNAVAILABLE" and _NEVER_CONNECTED.search(details):
+        return CardError(
+            code,
+            f"cannot reach {address}: {_last_cause(details)}. Check that the server is up, that "
+            "host and port are right (gRPC, by default 8001, not the HTTP port), and whether the "
+            "server expects TLS.",
+        )
+    if code == "UNAVAILABLE" and not _NAMED_CODE.search(details):
+        return CardError(code, f"lost the connection to {address}: {details or 'no details'}")
+    if code == "DEADLINE_EXCEEDED" and not _NAMED_CODE.search(details):
+        limit = "in time" if timeout_s is None else f"within {timeout_s:g} s"
+        return CardError(code, f"{address} did not complete the answer {limit}; allow more time")
+    return server_error(details or f"{address} ended the call with {code}", fallback=code)
+
+
+def _last_cause(details: str) -> str:
+    """The innermost cause of a connection failure, without gRPC's own preamble."""
+    cause = details.rpartition("last error:")[2].strip().rstrip(".")
+    return cause.removeprefix("UNKNOWN: ")

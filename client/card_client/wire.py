@@ -1,0 +1,230 @@
+"""The tensors of the `ensemble` model: the one table of names, dtypes and shapes.
+
+The fields of `GenerateRequest` (inputs) and `Response` (outputs) *are* that table: a field is a
+tensor, and its metadata says how it travels. Names and dtypes are those of TensorRT-LLM's Triton
+ensemble; `decoding`, `finish_reason` and `accepted_bytes` are additions of CARD.
+
+The model batches at most one request, so every input is sent with a leading 1: shape [1, 1],
+or [1, n] for a list.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, MISSING, dataclass, field, fields
+from numbers import Integral, Real
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from tritonclient.grpc import InferInput, InferResult
+
+from card_client.errors import invalid
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """How one field travels: Triton's name and dtype; `many` means dims [-1] instead of [1]."""
+
+    name: str
+    dtype: str
+    many: bool
+    help: str
+    required: bool
+
+
+def _tensor(
+    dtype: str, help: str, *, name: str = "", many: bool = False, default: Any = None
+) -> Any:
+    metadata = {"name": name, "dtype": dtype, "many": many, "help": help}
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class GenerateRequest:
+    """One completion to ask for. What is None is not sent, and the server's default holds."""
+
+    text_input: str = _tensor("BYTES", "The prompt.", default=MISSING)
+    max_tokens: int = _tensor("INT32", "How many new tokens at most.", default=MISSING)
+    _: KW_ONLY
+    stream: bool | None = _tensor("BOOL", "Send the text as it is generated.")
+    temperature: float | None = _tensor("FP32", "Sampling temperature; 0 is greedy.")
+    top_k: int | None = _tensor("INT32", "Sample from the k likeliest tokens; 0 is off.")
+    top_p: float | None = _tensor("FP32", "Sample from the likeliest tokens of mass p; 1 is off.")
+    repetition_penalty: float | None = _tensor("FP32", "Divides scores of tokens seen; 1 is off.")
+    presence_penalty: float | None = _tensor("FP32", "Subtracted once from tokens seen.")
+    frequency_penalty: float | None = _tensor("FP32", "Subtracted per occurrence of a token.")
+    min_tokens: int | None = _tensor("INT32", "No end of text before so many new tokens.")
+    seed: int | None = _tensor("UINT64", "The same seed gives the same text.")
+    stop_words: Sequence[str] | None = _tensor("BYTES", "The text ends before these.", many=True)
+    bad_words: Sequence[str] | None = _tensor("BYTES", "Texts never to generate.", many=True)
+    end_id: int | None = _tensor("INT32", "Token id that ends the text.")
+    pad_id: int | None = _tensor("INT32", "Token id for padding.")
+    return_log_probs: bool | None = _tensor("BOOL", "Report log-probabilities.")
+    exclude_input_in_output: bool | None = _tensor("BOOL", "Leave the prompt out of the text.")
+    num_return_sequences: int | None = _tensor("INT32", "How many texts; only 1 is served.")
+    beam_width: int | None = _tensor("INT32", "Beam width; only 1 is served.")
+    return_num_input_tokens: bool | None = _tensor("BOOL", "Report the prompt's tokens.")
+    return_num_output_tokens: bool | None = _tensor("BOOL", "Report the text's tokens.")
+    return_perf_metrics: bool | None = _tensor("BOOL", "Report timings and acceptance.")
+    decoding: str | None = _tensor("BYTES", "card, autoregressive or draft_then_verify.")
+
+
+@dataclass(frozen=True)
+class Response:
+    """What one response of the server carries; None where it did not say.
+
+    Counts and rates are totals so far, times are the server's clock in nanoseconds.
+    """
+
+    text: str = _tensor("BYTES", "Text.", name="text_output", default="")
+    accepted_bytes: int | None = _tensor("INT32", "Leading bytes of the text that were drafted.")
+    finish_reason: str | None = _tensor("BYTES", "Why the text ended; empty while it goes on.")
+    num_input_tokens: int | None = _tensor("INT32", "Tokens of the prompt.")
+    num_output_tokens: int | None = _tensor("INT32", "Tokens generated.")
+    cum_log_probs: float | None = _tensor("FP32", "Sum of the log-probabilities.")
+    output_log_probs: tuple[float, ...] | None = _tensor(
+        "FP32", "Log-probability of each token of this text.", many=True
+    )
+    acceptance_rate: float | None = _tensor("FP32", "Accepted share of the drafted tokens.")
+    total_accepted_draft_tokens: int | None = _tensor("INT32", "Drafted tokens accepted.")
+    total_draft_tokens: int | None = _tensor("INT32", "Drafted tokens verified.")
+    arrival_time_ns: int | None = _tensor("INT64", "Arrival of the request.")
+    first_scheduled_time_ns: int | None = _tensor("INT64", "First work on the request.")
+    first_token_time_ns: int | None = _tensor("INT64", "First token.")
+    last_token_time_ns: int | None = _tensor("INT64", "Last token.")
+    batch_index: int | None = _tensor("INT32", "Always 0.")
+    sequence_index: int | None = _tensor("INT32", "Always 0.")
+    kv_cache_alloc_new_blocks: int | None = _tensor("INT32", "KV blocks allocated.")
+    kv_cache_reused_blocks: int | None = _tensor("INT32", "KV blocks reused.")
+    kv_cache_alloc_total_blocks: int | None = _tensor("INT32", "KV blocks in all.")
+
+    @property
+    def accepted_text(self) -> str:
+        """The leading part of the text that the draft model had proposed."""
+        # The boundary may fall inside a character; that character counts as corrected.
+        return self.text.encode()[: self.accepted_bytes or 0].decode(errors="ignore")
+
+    @property
+    def corrected_text(self) -> str:
+        """The rest of the text: what the target model wrote itself."""
+        return self.text[len(self.accepted_text) :]
+
+
+class Delta(Response):
+    """The next piece of a streamed text; all pieces concatenated are the text."""
+
+
+class Completion(Response):
+    """A whole text, delivered at once."""
+
+
+def tensors(table: type) -> dict[str, Tensor]:
+    """The table by field: `tensors(GenerateRequest)` or `tensors(Response)`."""
+    return {
+        f.name: Tensor(
+            name=f.metadata["name"] or f.name,
+            dtype=f.metadata["dtype"],
+            many=f.metadata["many"],
+            help=f.metadata["help"],
+            required=f.default is MISSING,
+        )
+        for f in fields(table)
+    }
+
+
+INPUTS = tensors(GenerateRequest)
+OUTPUTS = tensors(Response)
+
+
+def encode(request: GenerateRequest) -> list[InferInput]:
+    """The inputs to send: one tensor of shape [1, 1] or [1, n] for every field that is set.
+
+    An empty list means the same as no list and is not sent. Raises `CardError` with
+    `INVALID_ARGUMENT` when a value cannot travel as its tensor's dtype; whether a value makes
+    sense is the server's to say.
+    """
+    inputs = []
+    for attribute, tensor in INPUTS.items():
+        value = getattr(request, attribute)
+        if value is None and tensor.required:
+            raise invalid(f"{tensor.name} is missing")
+        values = _row(tensor, value)
+        if values:
+            array = np.array([values], dtype=_NUMPY[tensor.dtype])
+            travelling = InferInput(tensor.name, list(array.shape), tensor.dtype)
+            travelling.set_data_from_numpy(array)
+            inputs.append(travelling)
+    return inputs
+
+
+ResponseKind = TypeVar("ResponseKind", bound=Response)
+
+
+def decode(kind: type[ResponseKind], result: InferResult) -> ResponseKind:
+    """Reads a `Delta` or a `Completion` from one response, whatever shape its tensors have."""
+    values: dict[str, Any] = {}
+    for attribute, tensor in OUTPUTS.items():
+        array: npt.NDArray[Any] | None = result.as_numpy(tensor.name)
+        if array is None:
+            continue
+        row = array.reshape(-1).tolist()
+        if tensor.dtype == "BYTES":
+            row = [item.decode(errors="replace") for item in row]
+        if tensor.many:
+            values[attribute] = tuple(row)
+        elif row:
+            values[attribute] = row[0]
+    return kind(**values)
+
+
+_NUMPY: dict[str, Any] = {
+    "BYTES": np.object_,
+    "BOOL": np.bool_,
+    "INT32": np.int32,
+    "UINT64": np.uint64,
+    "FP32": np.float32,
+}
+
+
+def _row(tensor: Tensor, value: Any) -> list[Any]:
+    """The elements of the tensor's row, each checked against its dtype; none when not set."""
+    if value is None:
+        return []
+    if not tensor.many:
+        return [_element(tensor, value)]
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        raise invalid(f"{tensor.name} is {value!r}; it must be a list of texts")
+    return [_element(tensor, item) for item in value]
+
+
+def _element(tensor: Tensor, value: Any) -> Any:
+    if tensor.dtype == "BYTES":
+        return _utf8(tensor, value)
+    if tensor.dtype == "BOOL":
+        if not isinstance(value, bool | np.bool_):
+            raise invalid(f"{tensor.name} is {value!r}; it must be true or false")
+        return bool(value)
+    if tensor.dtype == "FP32":
+        if not isinstance(value, Real) or isinstance(value, bool):
+            raise invalid(f"{tensor.name} is {value!r}; it must be a number")
+        number = float(value)
+        if math.isfinite(number) and abs(number) > np.finfo(np.float32).max:
+            raise invalid(f"{tensor.name} is {value!r}; it does not fit into 32 bits")
+        return number
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise invalid(f"{tensor.name} is {value!r}; it must be a whole number")
+    whole, bounds = int(value), np.iinfo(_NUMPY[tensor.dtype])
+    if not bounds.min <= whole <= bounds.max:
+        raise invalid(f"{tensor.name} is {whole}; it must lie in [{bounds.min}, {bounds.max}]")
+    return whole
+
+
+def _utf8(tensor: Tensor, value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise invalid(f"{tensor.name} is {value!r}; it must be text")
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise invalid(f"{tensor.name} is not valid Unicode text: {error}") from error

@@ -1,0 +1,197 @@
+"""Every root-to-leaf path of a pass as a contiguous chain in a lane of its own.
+
+A row's keys stand at their absolute positions in order, so its arithmetic never depends on what
+else was asked. Lanes of one session are replicas of its confirmed prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from card.engines.interface import FOLLOWS_PREFIX, Rows
+from card.engines.torch.attention import EXTENT_MULTIPLE, AttentionGroup
+from card.engines.torch.decoder import Pass
+from card.engines.torch.kv import Destination, KeyValueCache, Stretch
+from card.engines.torch.layout import HIDDEN, Sessions, rounded_up
+
+
+@dataclass(slots=True)
+class _PlacedRows:
+    """One session's rows: the chains they lie in and where each row's output is found."""
+
+    first_lane: int
+    start: int
+    chains: list[list[int]]
+    home: list[tuple[int, int]] = field(default_factory=list)
+
+
+class ChainLayout:
+    """Implements `layout.Layout` with chains.
+
+    branches      lanes per session, the most chains one pass may hold
+    row_multiple  rows of a chain are padded to this, for kernels that differ below it
+    """
+
+    def __init__(self, kv: KeyValueCache, sessions: int, branches: int, row_multiple: int) -> None:
+        self._kv = kv
+        self._branches = branches
+        self._multiple = row_multiple
+        self._sessions = Sessions(sessions)
+        self._placed: dict[int, _PlacedRows] = {}
+        self._places = torch.arange(kv.places)
+
+    def open(self) -> int:
+        return self._sessions.open()
+
+    def close(self, session: int) -> None:
+        self._placed.pop(session, None)
+        self._sessions.close(session)
+
+    def length(self, session: int) -> int:
+        return self._sessions.length[session]
+
+    def plan(self, batch: Sequence[Rows]) -> Pass:
+        tokens: list[int] = []
+        positions: list[int] = []
+        writes: list[tuple[int, int, int]] = []  # row, lane, place
+        logit_rows: list[int] = []
+        members: dict[int, list[tuple[int, _PlacedRows]]] = {}
+        for rows in batch:
+            base = len(tokens)
+            count = len(rows.tokens)
+            placed, depth = self._place(rows)
+            padded = rounded_up(count, self._multiple) - count
+            if padded:
+                # Padding continues a chain; nobody reads what it computes or writes.
+                end = len(placed.chains[0])
+                placed.chains[0].extend(range(count, count + padded))
+                depth = depth + list(range(end, end + padded))
+            tokens.extend(rows.tokens)
+            tokens.extend([0] * padded)
+            positions.extend(placed.start + d for d in depth)
+            wanted = count if rows.logits is None else rows.logits
+            logit_rows.extend(range(base + count - wanted, base + count))
+            for lane, chain in enumerate(placed.chains, placed.first_lane):
+                writes.extend((base + row, lane, placed.start + i) for i, row in enumerate(chain))
+            longest = max(len(chain) for chain in placed.chains)
+            bucket = rounded_up(longest, max(self._multiple, 16 if len(batch) > 1 else 1))
+            members.setdefault(bucket, []).append((base, placed))
+            self._placed[rows.session] = placed
+        groups, scatter = self._group(members, len(tokens))
+        every_row = len(logit_rows) == len(tokens)
+        if not every_row and self._multiple > 1:
+            logit_rows += logit_rows[-1:] * (-len(logit_rows) % self._multiple)
+        return Pass(
+            tokens=torch.tensor(tokens),
+            positions=torch.tensor(positions),
+            destination=self._destination(members, writes, len(tokens)),
+            groups=groups,
+            scatter=scatter,
+            logit_rows=None if every_row else torch.tensor(logit_rows, dtype=torch.int64),
+        )
+
+    def _destination(
+        self,
+        members: dict[int, list[tuple[int, _PlacedRows]]],
+        writes: list[tuple[int, int, int]],
+        rows: int,
+    ) -> Destination:
+        placed = [placed for bucket in members.values() for _, placed in bucket]
+        if len(placed) == 1 and placed[0].chains == [list(range(rows))]:
+            return Stretch(placed[0].first_lane, placed[0].start)
+        row, lane, place = np.array(writes, dtype=np.int64).T
+        return self._kv.destination(lane, place, row.copy())
+
+    def _place(self, rows: Rows) -> tuple[_PlacedRows, list[int]]:
+        """Chains of the rows and the depth of each row behind the prefix."""
+        count = len(rows.tokens)
+        first = rows.session * self._branches
+        start = self._sessions.length[rows.session]
+        if rows.parents is None:
+            return _PlacedRows(first, start, [list(range(count))]), list(range(count))
+        depth: list[int] = []
+        paths: list[list[int]] = []
+        is_parent = [False] * count
+        for row, parent in enumerate(rows.parents):
+            if parent == FOLLOWS_PREFIX:
+                depth.append(0)
+                paths.append([row])
+            else:
+                depth.append(depth[parent] + 1)
+                paths.append([*paths[parent], row])
+                is_parent[parent] = True
+        chains = [paths[row] for row in range(count) if not is_parent[row]]
+        if len(chains) > self._branches:
+            raise ValueError(f"{len(chains)} branches in a pass; the engine holds {self._branches}")
+        return _PlacedRows(first, start, chains), depth
+
+    def _group(
+        self, members: dict[int, list[tuple[int, _PlacedRows]]], rows: int
+    ) -> tuple[list[AttentionGroup], Tensor | None]:
+        groups = []
+        scatter = np.zeros(rows, dtype=np.int64)
+        offset = 0
+        for bucket, placed_rows in members.items():
+            lanes = range(
+                min(p.first_lane for _, p in placed_rows),
+                max(p.first_lane + len(p.chains) for _, p in placed_rows),
+            )
+            gather = np.zeros((len(lanes), bucket), dtype=np.int64)
+            position = np.zeros((len(lanes), bucket), dtype=np.int64)
+            for base, placed in placed_rows:
+                for lane, chain in enumerate(placed.chains, placed.first_lane - lanes.start):
+                    at = base + np.array(chain)
+                    gather[lane, : len(chain)] = at
+                    position[lane, : len(chain)] = placed.start + np.arange(len(chain))
+                    scatter[at] = offset + lane * bucket + np.arange(len(chain))
+            groups.append(self._attention_group(lanes, bucket, gather, position))
+            offset += len(lanes) * bucket
+        identity = len(scatter) == offset and bool((scatter == np.arange(offset)).all())
+        if identity and len(groups) == 1:
+            groups = [_without_gather(groups[0])]
+        return groups, None if identity else torch.from_numpy(scatter)
+
+    def _attention_group(
+        self,
+        lanes: range,
+        rows: int,
+        gather: NDArray[np.int64],
+        position: NDArray[np.int64],
+    ) -> AttentionGroup:
+        extent = rounded_up(int(position.max()) + 1, EXTENT_MULTIPLE)
+        mask_from = int(position.min()) + 1
+        visible = torch.from_numpy(position).view(len(lanes), 1, rows, 1, 1)
+        mask = torch.zeros(len(lanes), 1, rows, 1, extent - mask_from, dtype=self._kv.dtype)
+        mask.masked_fill_(self._places[mask_from:extent] > visible, HIDDEN)
+        return AttentionGroup(
+            lanes, rows, extent, torch.from_numpy(gather.reshape(-1)), mask, mask_from
+        )
+
+    def keep(self, session: int, confirmed: Sequence[int], surviving: Sequence[int]) -> None:
+        """Confirm a path of the last pass; nothing else survives in this layout."""
+        if surviving:
+            raise ValueError("a chain layout keeps no pending entries")
+        count = len(confirmed)
+        if not count:
+            return
+        placed = self._placed[session]
+        wanted = list(confirmed)
+        lane = next(
+            lane
+            for lane, chain in enumerate(placed.chains, placed.first_lane)
+            if chain[:count] == wanted
+        )
+        self._sessions.length[session] = placed.start + count
+        if self._branches > 1:
+            lanes = range(placed.first_lane, placed.first_lane + self._branches)
+            self._kv.replicate(lane, lanes, placed.start, placed.start + count)
+
+
+def _without_gather(group: AttentionGroup) -> AttentionGroup:
+    return AttentionGroup(group.lanes, group.rows, group.extent, None, group.mask, group.mask_from)

@@ -1,0 +1,213 @@
+"""What `scripts/run` does once everything is installed: one completion, or a server.
+
+The prompt is decoded twice, with CARD and plainly; the text streams to the terminal the first
+time, and both figures are put side by side. Every signal leads through the same exit, which stops
+the server, so nothing stays behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import IO, Annotated, Any, NoReturn, TypeVar
+
+import typer
+from rich.console import Console
+
+from card.serving.prerequisites import check_ports
+from card.serving.supervised import SupervisedServer, SupervisorEndedError
+from card.settings import ServingSettings, SettingsError, load_settings
+from card_client import CardError, GenerateRequest
+from demonstration.comparison import compare
+
+PROMPT = '''\
+def fibonacci(n):
+    """Return a list of the first n Fibonacci numbers."""
+'''
+INTERRUPTED = 130
+LACKING = 2
+"""Exit code when the machine or the settings lack something, as the supervisor's."""
+LOOK_S = 0.1
+LOG_LINES = 20
+
+Result = TypeVar("Result")
+
+
+class Interrupted(Exception):
+    """Ctrl-C, SIGTERM or a closed terminal."""
+
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+def _port(what: str, default: str) -> Any:
+    return typer.Option(help=f"{what} port.", min=1, max=65535, show_default=default)
+
+
+@app.command()
+def run(
+    prompt: Annotated[
+        str, typer.Argument(help="The text to continue.", show_default="a function to write")
+    ] = PROMPT,
+    serve: Annotated[bool, typer.Option("--serve", help="Serve until Ctrl-C or SIGTERM.")] = False,
+    http_port: Annotated[int | None, _port("HTTP", "8000")] = None,
+    grpc_port: Annotated[int | None, _port("gRPC", "8001")] = None,
+    metrics_port: Annotated[int | None, _port("Metrics", "8002")] = None,
+    health_port: Annotated[int | None, _port("Health", "8003, or a free one")] = None,
+    settings: Annotated[
+        Path | None, typer.Option(help="Another settings file (YAML).", show_default="built in")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(help="How many new tokens at most.")] = 192,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.")] = 0.0,
+    seed: Annotated[
+        int | None, typer.Option(help="Repeats a sampled text.", show_default="a fresh one")
+    ] = None,
+) -> None:
+    """Stream a completion from CARD on a real Triton server, or serve."""
+    errors = Console(stderr=True)
+    try:
+        serving = load_settings(settings).serving
+    except SettingsError as error:
+        _refuse(str(error))
+    ports = {
+        "http_port": http_port or serving.http_port,
+        "grpc_port": grpc_port or serving.grpc_port,
+        "metrics_port": metrics_port or serving.metrics_port,
+    }
+    ports["health_port"] = health_port or _free_port(serving.health_port, serving.address)
+    options = {f"--{name.replace('_', '-')}": port for name, port in ports.items()}
+    if problem := check_ports(options, serving.address):
+        _refuse(problem)
+    serving = serving.model_copy(update=ports)
+    request = GenerateRequest(
+        prompt,
+        max_tokens,
+        temperature=temperature,
+        seed=secrets.randbits(32) if seed is None and temperature > 0 else seed,
+        return_num_output_tokens=True,
+        return_perf_metrics=True,
+    )
+    with tempfile.TemporaryFile() as log:
+        try:
+            asyncio.run(_with_server(serving, settings, request, errors, None if serve else log))
+        except Interrupted:
+            raise typer.Exit(0 if serve else INTERRUPTED) from None
+        except SupervisorEndedError as error:
+            _show_log(log)
+            raise typer.Exit(LACKING if error.code == LACKING else 1) from None
+        except CardError as error:
+            errors.print(f"error: {error}", style="red", highlight=False, markup=False)
+            raise typer.Exit(1) from None
+
+
+async def _with_server(
+    serving: ServingSettings,
+    settings_file: Path | None,
+    request: GenerateRequest,
+    errors: Console,
+    log: IO[bytes] | None,
+) -> None:
+    """Start the server, demonstrate (with a log) or serve (without), and stop it whatever happens.
+
+    Raises `Interrupted`, `SupervisorEndedError` and `CardError`.
+    """
+    interrupted = asyncio.Event()
+    stopping = False
+    server: SupervisedServer | None = None
+
+    def interrupt() -> None:
+        interrupted.set()
+        if stopping and server is not None:
+            server.stop()  # asked twice: do not wait for open streams
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, interrupt)
+    server = SupervisedServer(serving, settings_file=settings_file, output=log)
+    try:
+        with errors.status("starting the server and loading both models (Ctrl-C stops it)"):
+            await _unless(interrupted, _ready(server))
+        if log is None:
+            _say_addresses(serving, server.host)
+            await _unless(interrupted, _watch(server))
+        else:
+            await _unless(interrupted, _compare(serving, server.host, request))
+    finally:
+        stopping = True
+        server.stop()
+        with errors.status("stopping the server"):
+            await asyncio.to_thread(server.wait)
+
+
+async def _unless(interrupted: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Result:
+    """Do the work, or cancel it and raise `Interrupted` when that comes first."""
+    working = asyncio.create_task(work)
+    waiting = asyncio.create_task(interrupted.wait())
+    try:
+        await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            working.cancel()
+            await asyncio.wait({working})
+            raise Interrupted
+        return working.result()
+    finally:
+        waiting.cancel()
+
+
+async def _ready(server: SupervisedServer) -> None:
+    while not await asyncio.to_thread(server.is_ready):
+        await asyncio.sleep(LOOK_S)
+
+
+async def _watch(server: SupervisedServer) -> None:
+    """Serve for ever; raises `SupervisorEndedError` when the supervisor gives up."""
+    while True:
+        server.check_alive()
+        await asyncio.sleep(LOOK_S)
+
+
+async def _compare(serving: ServingSettings, host: str, request: GenerateRequest) -> None:
+    metrics = f"http://{host}:{serving.metrics_port}/metrics"
+    await compare(f"{host}:{serving.grpc_port}", metrics, request)
+
+
+def _say_addresses(serving: ServingSettings, host: str) -> None:
+    body = json.dumps({"text_input": "def fibonacci(n):", "max_tokens": 64, "stream": True})
+    print(f"gRPC     {host}:{serving.grpc_port}")
+    print(f"HTTP     http://{host}:{serving.http_port}")
+    print(f"metrics  http://{host}:{serving.metrics_port}/metrics")
+    print(f"health   http://{host}:{serving.health_port}/ready")
+    print("Ctrl-C stops the server. Try:")
+    url = f"http://{host}:{serving.http_port}/v2/models/ensemble/generate_stream"
+    print(f"curl -sN {url} -d '{body}'", flush=True)
+
+
+def _free_port(wanted: int, address: str) -> int:
+    """`wanted`, or any free port where that is busy."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, wanted))
+        except OSError:
+            probe.bind((address, 0))
+        return int(probe.getsockname()[1])
+
+
+def _show_log(log: IO[bytes]) -> None:
+    """The supervisor's own error lines, or the end of its log if it has none."""
+    log.seek(0)
+    lines = log.read().decode(errors="replace").splitlines()
+    for line in [line for line in lines if line.startswith("error: ")] or lines[-LOG_LINES:]:
+        print(line, file=sys.stderr)
+
+
+def _refuse(reason: str) -> NoReturn:
+    print(f"error: {reason}", file=sys.stderr)
+    raise typer.Exit(LACKING)

@@ -1,0 +1,202 @@
+"""Measures a pair: validation loss, agreement, and the tokens a step could commit at best.
+
+Agreement is what decides the speed of speculation: how often the draft, reading the target's
+own text, would have picked the very token that the target picked. At a temperature both add the
+same Gumbel noise, keyed by seed, position and token id, as the serving sampler does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from card.sampling import gumbel
+from training.decoding import Texts
+from training.tokenization import END_OF_TEXT, Tokens
+
+BEST = (2, 4, 8)
+ROWS = (4, 8, 16)
+
+Ranks = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How well a draft foresees its target at one temperature.
+
+    ``top_1`` is the share of tokens that are the draft's best, ``within`` the share among its
+    best 2, 4, 8; ``ideal`` the mean tokens committed per target step by passes of 4, 8, 16 rows
+    if the draft always had its best chain ready.
+    """
+
+    temperature: float
+    tokens: int
+    top_1: float
+    within: dict[int, float]
+    ideal: dict[int, float]
+
+
+class PromptsError(ValueError):
+    """A prompts file that cannot be used."""
+
+
+def read_prompts(path: Path, tokenizer: Tokenizer, limit: int | None = None) -> list[list[int]]:
+    """Token ids of the prompts of a JSONL file, each begun by ``END_OF_TEXT``.
+
+    Raises:
+        PromptsError: the file is missing or empty, or a line has no text under ``prompt``.
+    """
+    if not path.is_file():
+        raise PromptsError(f"--prompts {path}: no such file")
+    prompts: list[list[int]] = []
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
+        try:
+            text = json.loads(line)["prompt"]
+            encoding = tokenizer.encode(text, add_special_tokens=False)
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise PromptsError(
+                f'{path}, line {number}: needs a JSON object with a text "prompt" ({error!r})'
+            ) from error
+        prompts.append([END_OF_TEXT, *encoding.ids])
+    if not prompts[:limit]:
+        raise PromptsError(f"--prompts {path}: no prompt in it")
+    return prompts[:limit]
+
+
+def follow(
+    target: PreTrainedModel,
+    draft: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    max_tokens: int,
+    temperature: float,
+    seed: int,
+    on_token: Callable[[], None] = lambda: None,
+) -> list[Ranks]:
+    """Let the target write and the draft read along.
+
+    Returns for each prompt the draft's rank, int64 [tokens], of every token that the target
+    wrote: 0 where it is the draft's own choice. A text ends after ``max_tokens`` tokens or with
+    ``END_OF_TEXT``. Prompt ``i`` is sampled with seed ``seed + i``.
+
+    Raises:
+        ValueError: the two models do not share a vocabulary.
+    """
+    if target.config.vocab_size != draft.config.vocab_size:
+        raise ValueError(
+            f"the target's vocabulary has {target.config.vocab_size} entries, the draft's "
+            f"{draft.config.vocab_size}: a pair must share one"
+        )
+    written, read = Texts(target, prompts, max_tokens), Texts(draft, prompts, max_tokens)
+    ids = np.arange(target.config.vocab_size)
+    columns: list[Tensor] = []
+    finished = torch.zeros(len(prompts), dtype=torch.bool, device=target.device)
+    lengths = [0] * len(prompts)
+    for number in range(1, max_tokens + 1):
+        noise = None
+        if temperature > 0:
+            noise = torch.from_numpy(
+                np.stack(
+                    [
+                        gumbel(seed + row, np.int64(position), ids)
+                        for row, position in enumerate(written.lengths.tolist())
+                    ]
+                )
+            ).to(target.device)
+        chosen = _scores(written.logits, temperature, noise).argmax(dim=-1)
+        columns.append(_ranks(_scores(read.logits, temperature, noise), chosen))
+        for row in torch.nonzero(~finished).flatten().tolist():
+            lengths[row] = number
+        finished |= chosen == END_OF_TEXT
+        on_token()
+        if bool(finished.all()):
+            break
+        if number < max_tokens:
+            written.append(chosen)
+            read.append(chosen)
+    ranks = torch.stack(columns, dim=1).cpu().numpy()
+    return [row[:length] for row, length in zip(ranks, lengths, strict=True)]
+
+
+def summarize(ranks: Sequence[Ranks], temperature: float) -> Agreement:
+    """Figures of the texts that ``follow`` read, each text counted by its tokens."""
+    every = np.concatenate(ranks)
+    return Agreement(
+        temperature=temperature,
+        tokens=len(every),
+        top_1=float((every == 0).mean()),
+        within={best: float((every < best).mean()) for best in BEST},
+        ideal={rows: ideal_tokens_per_step(ranks, rows) for rows in ROWS},
+    )
+
+
+def ideal_tokens_per_step(ranks: Iterable[Ranks], rows: int) -> float:
+    """Mean tokens per target pass of ``rows`` rows if the draft's best chain is always ready.
+
+    Each pass verifies ``rows - 1`` candidates: it commits those before the first disagreement,
+    and one token of the target's own. Replayed on the texts, so runs of agreement count as
+    they really came.
+    """
+    tokens = passes = 0
+    for text in ranks:
+        place = 0
+        while place < len(text):
+            candidates = text[place : place + rows - 1]
+            disagreements = np.flatnonzero(candidates)
+            accepted = int(disagreements[0]) if len(disagreements) else len(candidates)
+            place += accepted + 1
+            passes += 1
+        tokens += len(text)
+    return tokens / passes
+
+
+@torch.inference_mode()
+def validation_loss(
+    model: nn.Module, tokens: Tokens, context: int, sequences: int, device: torch.device
+) -> float:
+    """Mean nats per token over ``sequences`` windows of ``context``, spread over ``tokens``.
+
+    Raises:
+        ValueError: ``tokens`` is shorter than one window.
+    """
+    last = len(tokens) - context - 1
+    if last < 0:
+        raise ValueError(
+            f"the held-out files have {len(tokens)} tokens, at least {context + 1} are needed: "
+            "gather a larger corpus"
+        )
+    losses = []
+    for start in np.unique(np.linspace(0, last, sequences, dtype=np.int64)):
+        window = np.asarray(tokens[start : start + context + 1], dtype=np.int64)
+        batch = torch.from_numpy(window).to(device)[None]
+        losses.append(float(next_token_loss(model, batch)))
+    return float(np.mean(losses))
+
+
+def next_token_loss(model: nn.Module, batch: Tensor) -> Tensor:
+    """Mean cross-entropy in nats of every next token; ``batch`` is int64 [sequences, tokens]."""
+    logits = model(input_ids=batch[:, :-1], use_cache=False).logits.float()
+    return F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+
+
+def _scores(logits: Tensor, temperature: float, noise: Tensor | None) -> Tensor:
+    """What the sampler takes the argmax of, float64 [texts, vocab]."""
+    if noise is None:
+        return logits.double()
+    return F.log_softmax(logits.double() / temperature, dim=-1) + noise
+
+
+def _ranks(scores: Tensor, chosen: Tensor) -> Tensor:
+    """How many ids come before ``chosen`` [texts]; ties go to the lowest id."""
+    own = scores.gather(1, chosen[:, None])
+    lower = torch.arange(scores.shape[1], device=scores.device) < chosen[:, None]
+    return ((scores > own) | ((scores == own) & lower)).sum(dim=1)

@@ -1,0 +1,134 @@
+"""Every number that decides what a trained pair looks like, in one validated object.
+
+The defaults are the recipe of the bundled pair. A JSON file may override any of them.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+
+class RecipeError(ValueError):
+    """A recipe file that cannot be used; the message names the field and what it allows."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Sources(_Frozen):
+    """Which Python files become text."""
+
+    smallest_bytes: int = Field(default=400, ge=1)
+    largest_bytes: int = Field(default=200_000, ge=1)
+    held_out_percent: int = Field(default=1, ge=1, le=50)
+
+    @model_validator(mode="after")
+    def _sizes_in_order(self) -> Sources:
+        if self.smallest_bytes > self.largest_bytes:
+            raise ValueError("smallest_bytes must not be larger than largest_bytes")
+        return self
+
+
+class Architecture(_Frozen):
+    """A Llama decoder with tied embeddings."""
+
+    layers: int = Field(ge=1)
+    hidden: int = Field(ge=2)
+    heads: int = Field(ge=1)
+    kv_heads: int = Field(ge=1)
+    intermediate: int = Field(ge=1)
+    rope_theta: float = Field(default=10_000.0, gt=0)
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Architecture:
+        if self.hidden % self.heads or (self.hidden // self.heads) % 2:
+            raise ValueError("hidden must be heads times an even head size")
+        if self.heads % self.kv_heads:
+            raise ValueError("heads must be a multiple of kv_heads")
+        return self
+
+
+class Training(_Frozen):
+    """One run of the optimiser: AdamW, warm-up, a held peak, then linear to zero.
+
+    ``hold`` is the share of the budget spent at the peak before the rate begins to fall.
+    """
+
+    steps: int = Field(ge=1, description="optimiser steps where no budget of minutes is given")
+    batch: int = Field(default=8, ge=1, description="sequences in a step")
+    peak_rate: float = Field(gt=0)
+    warmup_steps: int = Field(default=100, ge=0)
+    hold: float = Field(default=0.3, ge=0, lt=1)
+    weight_decay: float = Field(default=0.1, ge=0)
+    clip: float = Field(default=1.0, gt=0, description="largest gradient norm")
+
+
+class Distillation(_Frozen):
+    """What the draft is distilled on: the target's own texts, mixed with corpus text.
+
+    Of the target's texts, ``greedy_share`` are greedy; the others are sampled, the temperatures
+    taking turns. A text begins with a corpus prefix of a length between the two given.
+    """
+
+    texts: int = Field(default=320, ge=1, description="sequences that the target continues")
+    own_share: float = Field(
+        default=0.6, ge=0, le=1, description="share of a batch that is its text"
+    )
+    greedy_share: float = Field(default=0.5, ge=0, le=1)
+    temperatures: tuple[float, ...] = Field(default=(0.8, 1.0), min_length=1)
+    shortest_prefix: int = Field(default=16, ge=1)
+    longest_prefix: int = Field(default=128, ge=1)
+    generation_batch: int = Field(default=32, ge=1, description="texts continued at once")
+
+    @model_validator(mode="after")
+    def _valid_ranges(self) -> Distillation:
+        if self.shortest_prefix > self.longest_prefix:
+            raise ValueError("shortest_prefix must not be larger than longest_prefix")
+        if min(self.temperatures) <= 0:
+            raise ValueError("temperatures must be above 0; greedy_share sets the greedy texts")
+        return self
+
+
+class Recipe(_Frozen):
+    """A whole pair. The defaults are the bundled one: 26.7M and 2.4M parameters."""
+
+    seed: int = Field(default=0, ge=0)
+    sources: Sources = Sources()
+    vocabulary: int = Field(default=8192, ge=300, le=65_536)
+    context: int = Field(default=512, ge=8, description="tokens in a training sequence")
+    target: Architecture = Architecture(
+        layers=8, hidden=512, heads=8, kv_heads=2, intermediate=1408
+    )
+    draft: Architecture = Architecture(layers=2, hidden=192, heads=3, kv_heads=1, intermediate=512)
+    target_training: Training = Training(steps=1980, peak_rate=2e-3)
+    draft_training: Training = Training(steps=780, peak_rate=4e-3)
+    distillation: Distillation = Distillation()
+    distillation_training: Training = Training(steps=950, peak_rate=3e-3, hold=0.4)
+
+    @model_validator(mode="after")
+    def _prefixes_leave_room(self) -> Recipe:
+        if self.distillation.longest_prefix >= self.context:
+            raise ValueError("distillation.longest_prefix must be smaller than context")
+        return self
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Read a recipe from JSON; fields left out keep their defaults.
+
+    Raises:
+        RecipeError: the file is not JSON, or a field has a value that is not allowed.
+    """
+    try:
+        return Recipe.model_validate(json.loads(path.read_text("utf-8")))
+    except json.JSONDecodeError as error:
+        raise RecipeError(f"{path} is not JSON: {error}") from error
+    except ValidationError as error:
+        faults = "; ".join(
+            f"{'.'.join(map(str, fault['loc'])) or 'recipe'}: {fault['msg']}"
+            for fault in error.errors()
+        )
+        raise RecipeError(f"{path}: {faults}") from error

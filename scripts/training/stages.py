@@ -1,0 +1,246 @@
+"""The stages of making a pair, each one from the files of the stages before it.
+
+``corpus`` → ``tokenizer`` → ``target`` and ``draft`` → ``distil`` → ``evaluate``
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file, save_file
+from tokenizers import Tokenizer
+from transformers import PreTrainedModel
+
+from training import architecture, corpus, tokenization
+from training.agreement import (
+    Agreement,
+    follow,
+    next_token_loss,
+    read_prompts,
+    summarize,
+    validation_loss,
+)
+from training.batches import corpus_batch
+from training.checkpoint import restore_weights, steps_done
+from training.compute import Compute
+from training.distillation import OwnTexts, divergence, mixed_batch, write_own_texts
+from training.fitting import Budget, Progress, fit
+from training.recipe import Recipe
+from training.workplace import Workplace
+
+OnProgress = Callable[[Progress], None]
+TEMPERATURES = (0.0, 0.8)
+
+_TRAIN_TOKENS, _HELD_OUT_TOKENS = "train.npy", "held_out.npy"
+_VALIDATION_SEQUENCES = 64
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The figures of a pair. Losses are nats per token; None where no text was held out."""
+
+    target_parameters: int
+    draft_parameters: int
+    prompts: int
+    target_loss: float | None
+    draft_loss: float | None
+    agreement: list[Agreement]
+
+
+def make_tokenizer(place: Workplace, recipe: Recipe) -> tuple[int, int]:
+    """Train the tokenizer, encode the corpus; returns the tokens to train on and held out."""
+    tokenizer = tokenization.train_tokenizer(
+        corpus.texts(place.corpus, corpus.TRAIN), recipe.vocabulary
+    )
+    tokenization.save_tokenizer(tokenizer, place.tokenizer)
+    train, held_out = (
+        tokenization.encode_corpus(tokenizer, corpus.texts(place.corpus, name), place.corpus / to)
+        for name, to in ((corpus.TRAIN, _TRAIN_TOKENS), (corpus.HELD_OUT, _HELD_OUT_TOKENS))
+    )
+    return train, held_out
+
+
+def train_model(
+    place: Workplace,
+    recipe: Recipe,
+    role: str,
+    budget: Budget,
+    compute: Compute,
+    on_progress: OnProgress = lambda _: None,
+    save_every_s: float = 60.0,
+) -> list[float]:
+    """Train ``target`` or ``draft`` on the corpus and write its directory; returns the losses.
+
+    A run that was over already changes nothing: a distilled draft stays what it is.
+    """
+    tokens = tokenization.load_tokens(place.corpus / _TRAIN_TOKENS)
+    training = recipe.target_training if role == "target" else recipe.draft_training
+    seed = _seed(recipe, role)
+    model = _fresh(place, recipe, role, compute)
+    run = compute.runnable(model)
+    before = steps_done(place.checkpoint(role))
+
+    def loss_of_step(step: int) -> torch.Tensor:
+        batch = corpus_batch(tokens, step, training.batch, recipe.context, seed)
+        return next_token_loss(run, torch.from_numpy(batch).to(compute.device))
+
+    losses = fit(
+        model,
+        loss_of_step,
+        training,
+        budget,
+        compute,
+        place.checkpoint(role),
+        on_progress,
+        save_every_s,
+    )
+    if len(losses) > before:
+        for outdated in place.built_on(role):
+            outdated.unlink(missing_ok=True)
+        architecture.save(model.cpu(), place.tokenizer, place.model(role))
+    return losses
+
+
+def own_texts(
+    place: Workplace,
+    recipe: Recipe,
+    compute: Compute,
+    on_texts: Callable[[int], None] = lambda _: None,
+) -> OwnTexts:
+    """The texts that the target wrote for distillation, written now if they were not yet."""
+    if not place.own_texts.is_file():
+        target = architecture.load(place.model("target"), compute.device)
+        tokens = tokenization.load_tokens(place.corpus / _TRAIN_TOKENS)
+        with compute.autocast():
+            texts = write_own_texts(
+                target,
+                tokens,
+                recipe.distillation,
+                recipe.context,
+                _seed(recipe, "own texts"),
+                on_texts,
+            )
+        place.own_texts.parent.mkdir(parents=True, exist_ok=True)
+        save_file({"texts": texts}, place.own_texts)
+    return load_file(place.own_texts)["texts"]
+
+
+def distil(
+    place: Workplace,
+    recipe: Recipe,
+    budget: Budget,
+    compute: Compute,
+    on_progress: OnProgress = lambda _: None,
+    save_every_s: float = 60.0,
+) -> list[float]:
+    """Distil the trained draft on the target's texts; writes its directory, returns the losses.
+
+    Raises:
+        FileNotFoundError: target or draft were not trained yet.
+    """
+    trained = place.checkpoint("draft")
+    if not trained.is_file():
+        raise FileNotFoundError(f"{trained} is missing: run the stage `draft` first")
+    texts = own_texts(place, recipe, compute)
+    tokens = tokenization.load_tokens(place.corpus / _TRAIN_TOKENS)
+    training = recipe.distillation_training
+    seed = _seed(recipe, "distil")
+    target = architecture.load(place.model("target"), compute.device)
+    draft = _fresh(place, recipe, "draft", compute)
+    restore_weights(trained, draft)
+    teacher, pupil = compute.runnable(target), compute.runnable(draft)
+
+    def loss_of_step(step: int) -> torch.Tensor:
+        batch = mixed_batch(
+            texts, tokens, step, training.batch, recipe.distillation.own_share, seed
+        )
+        return divergence(teacher, pupil, torch.from_numpy(batch).to(compute.device))
+
+    losses = fit(
+        draft,
+        loss_of_step,
+        training,
+        budget,
+        compute,
+        place.checkpoint("distil"),
+        on_progress,
+        save_every_s,
+    )
+    architecture.save(draft.cpu(), place.tokenizer, place.model("draft"))
+    return losses
+
+
+def evaluate(
+    pair: Path,
+    prompts: Path,
+    held_out: Path | None,
+    device: torch.device,
+    limit: int | None = None,
+    max_tokens: int = 128,
+    seed: int = 0,
+    on_token: Callable[[], None] = lambda: None,
+) -> Evaluation:
+    """Measure the pair in ``pair/target`` and ``pair/draft``, in float32; writes nothing.
+
+    ``held_out`` is a JSONL file of documents as the stage ``corpus`` writes it; its losses are
+    taken over at most 64 windows of the trained context (half the positions, at most 512).
+    ``on_token`` is called once for every token position at every temperature.
+    """
+    target, draft = (architecture.load(pair / role, device) for role in ("target", "draft"))
+    tokenizer = tokenization.load_tokenizer(pair / "target")
+    ids = read_prompts(prompts, tokenizer, limit)
+    agreement = [
+        summarize(follow(target, draft, ids, max_tokens, temperature, seed, on_token), temperature)
+        for temperature in TEMPERATURES
+    ]
+    losses: list[float | None] = [None, None]
+    if held_out is not None:
+        tokens = _encoded(tokenizer, held_out)
+        context = min(512, target.config.max_position_embeddings // 2)
+        losses = [
+            validation_loss(model, tokens, context, _VALIDATION_SEQUENCES, device)
+            for model in (target, draft)
+        ]
+    return Evaluation(
+        target_parameters=architecture.parameters(target),
+        draft_parameters=architecture.parameters(draft),
+        prompts=len(ids),
+        target_loss=losses[0],
+        draft_loss=losses[1],
+        agreement=agreement,
+    )
+
+
+def steps_of(recipe: Recipe, stage: str) -> int:
+    """The optimiser steps that the recipe gives the stage ``target``, ``draft`` or ``distil``."""
+    runs = {
+        "target": recipe.target_training,
+        "draft": recipe.draft_training,
+        "distil": recipe.distillation_training,
+    }
+    return runs[stage].steps
+
+
+def _fresh(place: Workplace, recipe: Recipe, role: str, compute: Compute) -> PreTrainedModel:
+    vocabulary = tokenization.load_tokenizer(place.tokenizer).get_vocab_size()
+    shape = recipe.target if role == "target" else recipe.draft
+    model = architecture.build(shape, vocabulary, recipe.context, _seed(recipe, role))
+    return architecture.on_device(model, compute.device)
+
+
+def _encoded(tokenizer: Tokenizer, documents: Path) -> tokenization.Tokens:
+    encodings: Sequence[list[int]] = [
+        [*tokenizer.encode(text, add_special_tokens=False).ids, tokenization.END_OF_TEXT]
+        for text in corpus.texts(documents.parent, documents.name)
+    ]
+    return np.concatenate([np.array(ids, dtype=np.uint16) for ids in encodings])
+
+
+def _seed(recipe: Recipe, purpose: str) -> int:
+    """A seed of its own for each purpose, so that no two runs draw alike."""
+    return recipe.seed * 2**32 + zlib.crc32(purpose.encode())

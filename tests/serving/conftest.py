@@ -1,0 +1,28 @@
+"""One service for all tests that do not harm it, and a way to start others with other settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import pytest
+from running_service import Overrides, RunningService, running_service
+
+StartService = Callable[[Overrides], AbstractContextManager[RunningService]]
+
+
+@pytest.fixture(scope="session")
+def start_service(tmp_path_factory: pytest.TempPathFactory) -> StartService:
+    """`with start_service({"cache": {"slots": 2}}) as service: ...`"""
+
+    def start(overrides: Overrides) -> AbstractContextManager[RunningService]:
+        return running_service(tmp_path_factory.mktemp("service"), overrides)
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def server(start_service: StartService) -> Iterator[RunningService]:
+    """The defaults with the bundled pair. Tests that kill its processes start their own."""
+    with start_service({}) as service:
+        yield service

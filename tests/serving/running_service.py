@@ -1,0 +1,296 @@
+"""A real service for tests: supervisor, Triton and the bundled pair, on free ports."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tritonclient.grpc.aio as grpc
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+from tritonclient.grpc import InferInput, InferResult
+
+from card.cache import Pool
+from card.serving.geometry import pool_geometry
+from card.settings import REPOSITORY_ROOT, SETTINGS_VARIABLE, Settings, load_settings
+
+START_S = 180.0
+STOP_S = 60.0
+ANSWER_S = 60.0
+
+Overrides = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One response of a stream: its tensors as flat lists, text decoded."""
+
+    tensors: dict[str, list[Any]]
+
+    @property
+    def text(self) -> str:
+        return str(self.tensors["text_output"][0])
+
+    @property
+    def finish_reason(self) -> str:
+        return str(self.one("finish_reason"))
+
+    def one(self, name: str) -> Any:
+        """The only element of a tensor."""
+        (value,) = self.tensors[name]
+        return value
+
+
+class Refused(Exception):
+    """The server answered with an error."""
+
+
+@dataclass
+class RunningService:
+    """Where a service listens and how it is spoken to."""
+
+    settings: Settings
+    settings_file: Path
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    # --- addresses ----------------------------------------------------------------------------
+
+    @property
+    def http(self) -> str:
+        return f"http://127.0.0.1:{self.settings.serving.http_port}"
+
+    @property
+    def grpc(self) -> str:
+        return f"127.0.0.1:{self.settings.serving.grpc_port}"
+
+    @property
+    def health(self) -> dict[str, Any]:
+        """What the supervisor tells under /ready."""
+        port = self.settings.serving.health_port
+        return json.loads(_get(f"http://127.0.0.1:{port}/ready")[1] or "{}")
+
+    @property
+    def server_pid(self) -> int:
+        return int(self.health["server_pid"])
+
+    def pool(self) -> Pool:
+        """The candidate cache, as an engine sees it. The caller closes it."""
+        geometry = pool_geometry(self.settings)
+        pool = Pool.open(self.settings.cache.directory, self.server_pid, geometry)
+        assert pool is not None
+        return pool
+
+    # --- HTTP ---------------------------------------------------------------------------------
+
+    def generate(
+        self, *, model: str = "ensemble", endpoint: str = "generate", **body: Any
+    ) -> tuple[int, dict[str, Any]]:
+        """POST to an endpoint that answers once: (status, JSON)."""
+        status, text = _post(f"{self.http}/v2/models/{model}/{endpoint}", body)
+        return status, json.loads(text)
+
+    def generate_stream(self, **body: Any) -> list[dict[str, Any]]:
+        """POST to `generate_stream`; the JSON of every event."""
+        _, text = _post(f"{self.http}/v2/models/ensemble/generate_stream", body)
+        lines = (line for line in text.splitlines() if line.startswith("data: "))
+        return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+    def is_healthy(self) -> bool:
+        return _get(f"{self.http}/v2/health/ready")[0] == 200
+
+    # --- gRPC ---------------------------------------------------------------------------------
+
+    async def stream(
+        self,
+        *,
+        model: str = "ensemble",
+        timeout_us: int | None = None,
+        parameters: dict[str, Any] | None = None,
+        client_timeout_s: float = ANSWER_S,
+        **tensors: Any,
+    ) -> AsyncIterator[Reply]:
+        """Stream one request's replies. Raises `Refused` with the server's message."""
+        async with grpc.InferenceServerClient(self.grpc) as client:
+            request: dict[str, Any] = {
+                "model_name": model,
+                "inputs": [_tensor(name, value) for name, value in tensors.items()],
+                "parameters": parameters,
+            }
+            if timeout_us is not None:
+                request["timeout"] = timeout_us
+
+            async def requests() -> AsyncIterator[dict[str, Any]]:
+                yield request
+
+            replies = client.stream_infer(requests(), stream_timeout=client_timeout_s)
+            async for result, error in replies:
+                if error is not None:
+                    raise Refused(error.message())
+                yield _reply(result)
+
+    async def ask(self, **request: Any) -> list[Reply]:
+        """All replies to one request, as `stream` takes it."""
+        return [reply async for reply in self.stream(**request)]
+
+    async def text(self, text_input: str, **request: Any) -> str:
+        """The text that follows a prompt, streamed."""
+        replies = await self.ask(text_input=text_input, stream=True, **request)
+        return "".join(reply.text for reply in replies)
+
+    # --- metrics ------------------------------------------------------------------------------
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric's samples that carry these labels."""
+        page = _get(f"http://127.0.0.1:{self.settings.serving.metrics_port}/metrics")[1]
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(page)
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+    async def until(self, holds: Callable[[], bool], what: str, limit_s: float = ANSWER_S) -> None:
+        """Look again and again until `holds()`; fails with `what` after `limit_s`."""
+        limit = time.monotonic() + limit_s
+        while not holds():
+            assert time.monotonic() < limit, f"not within {limit_s:g} s: {what}"
+            await asyncio.sleep(0.05)
+
+    # --- end ----------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """End it as an operator would, and make sure that nothing stays behind."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(STOP_S)
+        finally:
+            self.process.kill()
+
+
+@contextlib.contextmanager
+def running_service(folder: Path, overrides: Overrides) -> Iterator[RunningService]:
+    """Start a service with these settings in place of the defaults; yields once it is ready."""
+    ports = dict(
+        zip(("http_port", "grpc_port", "metrics_port", "health_port"), _free_ports(4), strict=True)
+    )
+    content = {
+        section: dict(values) if isinstance(values, Mapping) else values
+        for section, values in overrides.items()
+    }
+    content["serving"] = {"drain_s": 5.0, **content.get("serving", {}), **ports}
+    for role in ("target", "draft"):
+        path = str(REPOSITORY_ROOT / "models" / role)
+        content[role] = {"path": path, **content.get(role, {})}
+    settings_file = folder / "settings.yaml"
+    settings_file.write_text(yaml.safe_dump(content), encoding="utf-8")
+    log = folder / "service.log"
+    environment = {k: v for k, v in os.environ.items() if k != SETTINGS_VARIABLE}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "card.serving.supervisor", "--settings", str(settings_file)],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+    service = RunningService(load_settings(settings_file), settings_file, process, log)
+    try:
+        _wait_until_ready(service)
+        yield service
+    finally:
+        service.stop()
+
+
+def _wait_until_ready(service: RunningService) -> None:
+    url = f"http://127.0.0.1:{service.settings.serving.health_port}/ready"
+    limit = time.monotonic() + START_S
+    while _get(url)[0] != 200:
+        ended = service.process.poll()
+        if ended is not None or time.monotonic() > limit:
+            raise AssertionError(
+                f"the service did not start (exit {ended}):\n"
+                + service.log.read_text(encoding="utf-8", errors="replace")[-4000:]
+            )
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            service.process.wait(0.1)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody uses now, all different."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def _get(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except OSError:
+        return 0, ""
+
+
+def _post(url: str, body: Mapping[str, Any]) -> tuple[int, str]:
+    request = urllib.request.Request(url, json.dumps(body).encode())
+    try:
+        with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+DTYPES = {
+    **dict.fromkeys(("text_input", "decoding", "stop_words", "bad_words", "key"), "BYTES"),
+    **dict.fromkeys(
+        ("temperature", "top_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
+        "FP32",
+    ),
+    "seed": "UINT64",
+    "deadline_ns": "INT64",
+}
+"""Of inputs that are not INT32; written down anew, so that the server's table is tested by it."""
+_NUMPY = {"BYTES": np.object_, "FP32": np.float32, "UINT64": np.uint64, "INT64": np.int64,
+          "INT32": np.int32, "BOOL": np.bool_}  # fmt: skip
+
+
+def _tensor(name: str, value: Any) -> InferInput:
+    """`value` as a tensor [1, n]; an array is sent as it is."""
+    if isinstance(value, np.ndarray):
+        array = value
+        dtype = next(key for key, kind in _NUMPY.items() if np.dtype(kind) == array.dtype)
+    else:
+        row = value if isinstance(value, list) else [value]
+        dtype = "BOOL" if isinstance(row[0], bool) else DTYPES.get(name, "INT32")
+        row = [item.encode() if isinstance(item, str) else item for item in row]
+        array = np.array([row], _NUMPY[dtype])
+    tensor = InferInput(name, list(array.shape), dtype)
+    tensor.set_data_from_numpy(array)
+    return tensor
+
+
+def _reply(result: InferResult) -> Reply:
+    tensors = {}
+    for output in result.get_response().outputs:
+        row = result.as_numpy(output.name).reshape(-1).tolist()
+        tensors[output.name] = [item.decode() if isinstance(item, bytes) else item for item in row]
+    return Reply(tensors)

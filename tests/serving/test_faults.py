@@ -1,0 +1,301 @@
+"""Real kills on a real server: what clients see, how it heals, and that nothing is left behind.
+
+The tests share one service and each finds it well and leaves it well; the last ones end it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import psutil
+import pytest
+from conftest import StartService
+from running_service import Refused, Reply, RunningService
+
+from card.cache import ENGINES, SlotState
+from card.serving.supervision.policy import ProcessState
+from card.serving.supervision.residue import REGIONS, sweep
+from card.serving.supervision.stubs import find_orphans, find_stubs, process_state
+
+PROMPTS = (
+    "def fibonacci(n):",
+    'def is_prime(number: int) -> bool:\n    """Whether a number is prime."""\n',
+    "class Stack:\n    def __init__(self):\n",
+    "def merge(left, right):\n    result = []\n    while",
+)
+DECODINGS = ("card", "card", "card", "draft_then_verify")
+MAX_TOKENS = 480
+BACK_S = 30.0
+"""A service that is not back by then stays away; an idle machine brings it back within ten."""
+HANG_S = 60.0
+"""A client that has heard nothing for so long hangs."""
+
+
+@pytest.fixture(scope="module")
+def service(start_service: StartService) -> Iterator[RunningService]:
+    with start_service({"serving": {"drain_s": 30.0}}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def right(service: RunningService) -> list[str]:
+    """What the target alone writes after each prompt."""
+
+    async def alone() -> list[str]:
+        return [
+            await service.text(prompt, max_tokens=MAX_TOKENS, decoding="autoregressive", end_id=-1)
+            for prompt in PROMPTS
+        ]
+
+    return asyncio.run(alone())
+
+
+# --- what clients see -------------------------------------------------------------------------
+
+
+@dataclass
+class Client:
+    """One open stream: its text so far and, if it failed, how."""
+
+    text: str = ""
+    error: str | None = None
+
+
+@asynccontextmanager
+async def open_streams(service: RunningService) -> AsyncIterator[list[Client]]:
+    """All prompts at once; the body runs in the midst of every stream, the end awaits theirs."""
+    await service.until(lambda: state(service) == "ready", "the service is well")
+    clients = [Client() for _ in PROMPTS]
+    reading = [
+        asyncio.create_task(read(service, client, prompt, decoding))
+        for client, prompt, decoding in zip(clients, PROMPTS, DECODINGS, strict=True)
+    ]
+    try:
+        await service.until(lambda: all(client.text for client in clients), "all streams flow")
+        assert not any(task.done() for task in reading), "a stream ended before it was disturbed"
+        yield clients
+        await asyncio.gather(*reading)
+    finally:
+        for task in reading:
+            task.cancel()
+
+
+async def read(service: RunningService, client: Client, prompt: str, decoding: str) -> None:
+    replies = service.stream(
+        text_input=prompt,
+        max_tokens=MAX_TOKENS,
+        stream=True,
+        decoding=decoding,
+        end_id=-1,
+        client_timeout_s=HANG_S,
+    )
+    try:
+        async for reply in replies:
+            client.text += reply.text
+    except Refused as error:
+        client.error = str(error)
+    except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            raise AssertionError("the client was left hanging") from error
+        client.error = str(error.details())
+
+
+def check_right_or_clear(clients: list[Client], right: list[str]) -> None:
+    """Every client got the whole right text, or the beginning of it and an error that says why."""
+    for client, text in zip(clients, right, strict=True):
+        if client.error is None:
+            assert client.text == text
+        else:
+            assert text.startswith(client.text)
+            assert client.error
+
+
+async def accepted_tokens(service: RunningService) -> int:
+    """Accepted candidates of one more request."""
+    replies: list[Reply] = await service.ask(
+        text_input=PROMPTS[0], max_tokens=64, decoding="card", return_perf_metrics=True
+    )
+    return int(replies[-1].one("total_accepted_draft_tokens"))
+
+
+# --- the service and its processes ------------------------------------------------------------
+
+
+def state(service: RunningService) -> str:
+    return str(service.health.get("state"))
+
+
+def pid_of(service: RunningService, model: str) -> int:
+    return int(service.health["models"][model]["pid"])
+
+
+async def replaced(service: RunningService, model: str, victim: int) -> None:
+    """Wait, as long as the service may be away, for another process and a service that is well."""
+    await service.until(
+        lambda: state(service) == "ready" and pid_of(service, model) != victim,
+        f"{model} is back",
+        BACK_S,
+    )
+
+
+async def no_slot_in_use(service: RunningService) -> None:
+    pool = service.pool()
+    try:
+        await service.until(lambda: bool((pool.states == SlotState.FREE).all()), "no slot in use")
+    finally:
+        pool.close()
+
+
+@dataclass(frozen=True)
+class Traces:
+    """Everything by which one run of a service can be told to have existed."""
+
+    region_prefix: str
+    files: list[Path]
+
+    @classmethod
+    def of(cls, service: RunningService) -> Traces:
+        region = find_stubs(service.server_pid)["card"].region
+        prefix, _, _ = region.rpartition("_")
+        run_directory = service.settings.cache.directory / prefix.replace("stub", "run")
+        pool = service.pool()
+        pool.close()
+        return cls(f"{prefix}_", [run_directory, pool.path.parent])
+
+    def processes(self) -> list[psutil.Process]:
+        return find_orphans(self.region_prefix)
+
+    def paths(self) -> list[Path]:
+        return [
+            *REGIONS.glob(f"{self.region_prefix}*"),
+            *(file for file in self.files if file.exists()),
+        ]
+
+
+# --- the engines ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+async def test_losing_the_draft_never_changes_a_text(
+    service: RunningService, right: list[str], number: signal.Signals
+) -> None:
+    victim = pid_of(service, "draft")
+    async with open_streams(service) as clients:
+        os.kill(victim, number)
+    assert [client.error for client in clients] == [None] * len(clients)
+    assert [client.text for client in clients] == right
+    await replaced(service, "draft", victim)
+    assert await accepted_tokens(service) > 0
+    await no_slot_in_use(service)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+async def test_losing_the_target_leaves_no_client_hanging(
+    service: RunningService, right: list[str], number: signal.Signals
+) -> None:
+    victim = pid_of(service, "target")
+    async with open_streams(service) as clients:
+        os.kill(victim, number)
+        await replaced(service, "target", victim)
+    check_right_or_clear(clients, right)
+    assert await accepted_tokens(service) > 0
+    await no_slot_in_use(service)
+
+
+async def test_engines_come_back_without_a_new_server(service: RunningService) -> None:
+    server = service.server_pid
+    victims = {engine: pid_of(service, engine) for engine in ENGINES}
+    for victim in victims.values():
+        os.kill(victim, signal.SIGKILL)
+    for engine, victim in victims.items():
+        await replaced(service, engine, victim)
+    assert await accepted_tokens(service) > 0
+    assert service.server_pid == server
+
+
+@pytest.mark.parametrize(("engine", "judged"), [("draft", "degraded"), ("target", "unready")])
+async def test_a_lost_draft_is_degraded_and_a_lost_target_unready(
+    service: RunningService, engine: str, judged: str
+) -> None:
+    victim = pid_of(service, engine)
+    os.kill(victim, signal.SIGKILL)
+    await service.until(lambda: state(service) == judged, f"the {engine} is missed")
+    await replaced(service, engine, victim)
+
+
+# --- the rest ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("model", ["preprocessing", "postprocessing"])
+async def test_losing_a_text_model_leaves_no_client_hanging(
+    service: RunningService, right: list[str], model: str, number: signal.Signals
+) -> None:
+    victim = pid_of(service, model)
+    async with open_streams(service) as clients:
+        os.kill(victim, number)
+        await replaced(service, model, victim)
+    check_right_or_clear(clients, right)
+    text = await service.text(PROMPTS[0], max_tokens=MAX_TOKENS, end_id=-1)
+    assert text == right[0]
+    await no_slot_in_use(service)
+
+
+@pytest.mark.parametrize("lost", ["card", "server"])
+async def test_losing_card_or_the_server_ends_streams_and_starts_anew(
+    service: RunningService, right: list[str], lost: str
+) -> None:
+    server = service.server_pid
+    victim = server if lost == "server" else pid_of(service, "card")
+    async with open_streams(service) as clients:
+        os.kill(victim, signal.SIGKILL)
+    check_right_or_clear(clients, right)
+    await service.until(
+        lambda: state(service) == "ready" and service.server_pid != server, "a new server", BACK_S
+    )
+    text = await service.text(PROMPTS[0], max_tokens=MAX_TOKENS, end_id=-1)
+    assert text == right[0]
+    assert await accepted_tokens(service) > 0
+    await no_slot_in_use(service)
+
+
+# --- the end ----------------------------------------------------------------------------------
+
+
+async def test_sigterm_lets_open_streams_finish_and_leaves_nothing(
+    service: RunningService, right: list[str]
+) -> None:
+    traces = Traces.of(service)
+    assert traces.processes()
+    assert len(traces.paths()) > 2
+    async with open_streams(service) as clients:
+        service.process.send_signal(signal.SIGTERM)
+        await service.until(lambda: state(service) == "draining", "the service drains")
+    assert [client.error for client in clients] == [None] * len(clients)
+    assert [client.text for client in clients] == right
+    await service.until(lambda: service.process.poll() is not None, "the supervisor ends")
+    assert service.process.returncode == 0
+    assert traces.processes() == []
+    assert traces.paths() == []
+
+
+async def test_a_killed_supervisor_takes_its_server_along(start_service: StartService) -> None:
+    """And what that leaves, a stopped stub included, goes when the next supervisor sweeps."""
+    with start_service({}) as service:
+        traces = Traces.of(service)
+        stopped, server = pid_of(service, "draft"), psutil.Process(service.server_pid)
+        os.kill(stopped, signal.SIGSTOP)
+        service.process.kill()
+        await service.until(
+            lambda: process_state(server) is ProcessState.GONE, "the server is gone"
+        )
+        sweep(service.settings.cache.directory)
+        assert traces.processes() == []
+        assert traces.paths() == []

@@ -1,0 +1,177 @@
+"""`scripts/run` as a person at a terminal meets it: what it shows, and what it leaves behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import select
+import shlex
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from card.serving.supervision.residue import REGIONS
+from card.serving.supervision.stubs import find_orphans
+from card.settings import REPOSITORY_ROOT
+
+RUN = REPOSITORY_ROOT / "scripts" / "run"
+LIMIT_S = 180.0
+GREEN, YELLOW = "\x1b[32m", "\x1b[1;33m"
+PROMPT = "def fibonacci(n):"
+
+
+@dataclass
+class Terminal:
+    """`scripts/run` on a terminal of its own; `mount` is its shared memory."""
+
+    process: subprocess.Popen[bytes]
+    screen: int
+    mount: Path
+    shown: str = ""
+    regions: set[str] = field(default_factory=set)
+    """Prefixes of shared-memory files that it was seen to use."""
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Read the screen until `holds()`, or to the end of the program."""
+        limit = time.monotonic() + LIMIT_S
+        while not holds() and self._read():
+            for directory in self.mount.glob("card_run_*"):
+                self.regions.add(directory.name.replace("run", "stub"))
+            assert time.monotonic() < limit, f"nothing happened on:\n{self.shown}"
+
+    def end(self) -> int:
+        """Read to the end; the exit code."""
+        self.until(lambda: False)
+        return self.process.wait(LIMIT_S)
+
+    def residue(self) -> list[object]:
+        """Files and processes that are still there."""
+        regions = [path for prefix in self.regions for path in REGIONS.glob(f"{prefix}*")]
+        return [*self.mount.iterdir(), *regions, *find_orphans(str(self.mount))]
+
+    def _read(self) -> bool:
+        readable, _, _ = select.select([self.screen], [], [], 0.05)
+        if not readable:
+            return True
+        try:
+            piece = os.read(self.screen, 65536)
+        except OSError:  # the last program on this terminal has ended
+            return False
+        self.shown += piece.decode(errors="replace")
+        return bool(piece)
+
+
+@contextlib.contextmanager
+def terminal(*arguments: str, ports: list[int]) -> Iterator[Terminal]:
+    options = [f"--http-port={ports[0]}", f"--grpc-port={ports[1]}", f"--metrics-port={ports[2]}"]
+    with tempfile.TemporaryDirectory(dir=REGIONS, prefix="run-script-") as mount:
+        screen, keyboard = pty.openpty()
+        process = subprocess.Popen(
+            [RUN, *arguments, *options],
+            stdin=keyboard,
+            stdout=keyboard,
+            stderr=keyboard,
+            env=os.environ | {"CARD_CACHE__DIRECTORY": mount, "TERM": "xterm", "COLUMNS": "120"},
+            start_new_session=True,
+        )
+        os.close(keyboard)
+        try:
+            yield Terminal(process, screen, Path(mount))
+        finally:
+            process.terminate()
+            process.wait(LIMIT_S)
+            os.close(screen)
+
+
+@pytest.fixture
+def ports() -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+
+
+def test_a_completion_is_shown_in_two_colours_with_its_figures(ports: list[int]) -> None:
+    with terminal(PROMPT, "--max-tokens=96", ports=ports) as run:
+        assert run.end() == 0
+        for wanted in (
+            PROMPT,
+            GREEN,
+            YELLOW,
+            "tokens/s",
+            "autoregressive",
+            "mean accepted tokens per target step",
+            "cache hit rate",
+            "The texts are identical.",
+        ):
+            assert wanted in run.shown
+        assert "unknown" not in run.shown
+        assert run.regions
+        assert run.residue() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("moment", ["while the server starts", "while the text streams"])
+def test_an_interrupted_run_leaves_nothing(
+    ports: list[int], moment: str, number: signal.Signals
+) -> None:
+    with terminal(PROMPT, "--max-tokens=900", ports=ports) as run:
+        if moment == "while the server starts":
+            run.until(lambda: bool(run.regions))
+        else:
+            run.until(lambda: YELLOW in run.shown)
+        assert run.process.poll() is None, run.shown
+        run.process.send_signal(number)
+        assert run.end() == 130
+        assert "tokens/s" not in run.shown
+        assert "Traceback" not in run.shown
+        assert run.residue() == []
+
+
+def test_serve_prints_a_curl_line_that_works_and_stops_on_sigterm(ports: list[int]) -> None:
+    with terminal("--serve", ports=ports) as run:
+        run.until(lambda: "curl" in run.shown and run.shown.endswith("\n"))
+        (line,) = (line for line in run.shown.splitlines() if line.startswith("curl "))
+        command = shlex.split(line)
+        url = next(word for word in command if word.startswith("http"))
+        body = command[command.index("-d") + 1].encode()
+        with urllib.request.urlopen(url, body, timeout=LIMIT_S) as answer:
+            events = [row for row in answer.read().decode().splitlines() if row]
+        text = "".join(json.loads(row.removeprefix("data: "))["text_output"] for row in events)
+        assert text
+        for port in ports:
+            assert f"127.0.0.1:{port}" in run.shown
+        run.process.send_signal(signal.SIGTERM)
+        assert run.end() == 0
+        assert run.residue() == []
+
+
+def test_a_busy_port_is_one_line_that_says_what_to_do(ports: list[int]) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", ports[1]))
+        other.listen()
+        with terminal(PROMPT, ports=ports) as run:
+            assert run.end() == 2
+            (line,) = run.shown.splitlines()
+            assert line.startswith(f"error: --grpc-port: port {ports[1]} is busy: ")
+            assert run.residue() == []
+
+
+def test_a_wrong_settings_file_is_one_line(ports: list[int], tmp_path: Path) -> None:
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("cache: {slots: 0}\n", encoding="utf-8")
+    with terminal(PROMPT, f"--settings={settings}", ports=ports) as run:
+        assert run.end() == 2
+        (line,) = run.shown.splitlines()
+        assert "cache.slots" in line

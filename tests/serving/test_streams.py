@@ -1,0 +1,199 @@
+"""What comes out: the target's own text, piece by piece, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from running_service import Refused, RunningService
+
+PROMPTS = (
+    "def fibonacci(n):",
+    'def is_prime(number: int) -> bool:\n    """Whether a number is prime."""\n',
+    "class Stack:\n    def __init__(self):\n",
+    "import os\n\n\ndef walk(path):\n    for name in",
+    "# Grüße, 世界 🌍\nGREETINGS = [",
+    "def merge(left, right):\n    result = []\n    while",
+    "x",
+    "    return sorted(",
+)
+
+
+async def test_streamed_deltas_concatenate_to_the_text_of_one_response(
+    server: RunningService,
+) -> None:
+    for prompt in PROMPTS[:3]:
+        request: dict[str, Any] = {"text_input": prompt, "max_tokens": 96}
+        streamed = await server.ask(stream=True, **request)
+        (whole,) = await server.ask(stream=False, **request)
+        assert "".join(reply.text for reply in streamed) == whole.text
+        assert whole.text
+        assert [reply.finish_reason for reply in streamed] == [""] * (len(streamed) - 1) + [
+            whole.finish_reason
+        ]
+
+
+@pytest.mark.parametrize("decoding", ["card", "draft_then_verify"])
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8, "top_p": 0.95, "seed": 7}])
+async def test_eight_streams_at_once_write_what_the_target_alone_writes(
+    server: RunningService, decoding: str, sampling: dict[str, Any]
+) -> None:
+    alone = [
+        await server.text(prompt, max_tokens=96, decoding="autoregressive", **sampling)
+        for prompt in PROMPTS
+    ]
+    together = await asyncio.gather(
+        *(server.text(p, max_tokens=96, decoding=decoding, **sampling) for p in PROMPTS)
+    )
+    assert list(together) == alone
+
+
+async def test_a_seed_repeats_a_text_and_another_seed_writes_another(
+    server: RunningService,
+) -> None:
+    first, again, other, unseeded = [
+        await server.text(PROMPTS[0], max_tokens=64, temperature=1.0, **seed)
+        for seed in ({"seed": 1}, {"seed": 1}, {"seed": 2}, {})
+    ]
+    assert first == again
+    assert len({first, other, unseeded}) == 3
+
+
+async def test_a_stop_word_ends_the_text_before_it(server: RunningService) -> None:
+    whole = await server.text(PROMPTS[0], max_tokens=96)
+    stop = whole[len(whole) // 2 : len(whole) // 2 + 3]
+    for stream in (True, False):
+        replies = await server.ask(
+            text_input=PROMPTS[0], max_tokens=96, stream=stream, stop_words=["", stop]
+        )
+        assert "".join(reply.text for reply in replies) == whole[: whole.index(stop)]
+        assert replies[-1].finish_reason == "stop"
+
+
+async def test_the_end_id_ends_the_text_and_is_not_part_of_it(server: RunningService) -> None:
+    open_brackets = 9
+    replies = await server.ask(
+        text_input="x", max_tokens=256, end_id=open_brackets, return_num_output_tokens=True
+    )
+    without = await server.ask(text_input="x", max_tokens=256, end_id=-1)
+    text = replies[-1].text
+    assert replies[-1].finish_reason == "stop"
+    assert without[-1].finish_reason == "length"
+    assert without[-1].text.startswith(text)
+    assert replies[-1].one("num_output_tokens") < 256
+
+
+async def test_the_prompt_comes_back_only_where_tensorrt_llm_sends_it(
+    server: RunningService,
+) -> None:
+    prompt = PROMPTS[4]
+    request: dict[str, Any] = {"text_input": prompt, "max_tokens": 16}
+    (absent,) = await server.ask(**request)
+    (excluded,) = await server.ask(exclude_input_in_output=True, **request)
+    (included,) = await server.ask(exclude_input_in_output=False, **request)
+    streamed = await server.ask(exclude_input_in_output=False, stream=True, **request)
+    assert absent.text == excluded.text == "".join(reply.text for reply in streamed)
+    assert included.text == prompt + absent.text
+
+
+async def test_what_is_asked_for_is_reported(server: RunningService) -> None:
+    (reply,) = await server.ask(
+        text_input=PROMPTS[0], max_tokens=64, return_log_probs=True,
+        return_num_input_tokens=True, return_num_output_tokens=True, return_perf_metrics=True,
+    )  # fmt: skip
+    tokens = reply.one("num_output_tokens")
+    assert tokens == 64
+    assert reply.one("num_input_tokens") == 9
+    log_probs = reply.tensors["output_log_probs"]
+    assert len(log_probs) == tokens
+    assert all(value < 0 for value in log_probs)
+    assert reply.one("cum_log_probs") == pytest.approx(sum(log_probs), rel=1e-4)
+    accepted, drafted = (
+        reply.one("total_accepted_draft_tokens"),
+        reply.one("total_draft_tokens"),
+    )
+    assert 0 < accepted <= drafted
+    assert reply.one("acceptance_rate") == pytest.approx(accepted / drafted)
+    times = [
+        reply.one(name)
+        for name in ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns",
+                     "last_token_time_ns")
+    ]  # fmt: skip
+    assert times == sorted(times)
+    assert times[0] > 0
+    assert 0 < reply.one("target_steps") <= tokens
+    assert reply.one("cache_hits") <= reply.one("cache_queries")
+
+
+async def test_accepted_bytes_never_exceed_the_delta(server: RunningService) -> None:
+    replies = await server.ask(text_input=PROMPTS[0], max_tokens=96, stream=True)
+    accepted = [reply.one("accepted_bytes") for reply in replies]
+    assert all(
+        0 <= count <= len(reply.text.encode())
+        for count, reply in zip(accepted, replies, strict=True)
+    )
+    assert any(accepted)
+
+
+async def test_timeout_is_honoured_from_grpc_and_from_http(server: RunningService) -> None:
+    request: dict[str, Any] = {"text_input": PROMPTS[0], "max_tokens": 1000, "end_id": -1}
+    with pytest.raises(Refused, match="DEADLINE_EXCEEDED: timeout is over while decoding"):
+        await server.ask(stream=True, timeout_us=100_000, **request)
+    status, body = await asyncio.to_thread(server.generate, timeout=100_000, **request)
+    assert status >= 400
+    assert "DEADLINE_EXCEEDED: timeout is over while decoding" in body["error"]
+    assert server.is_healthy()
+
+
+@pytest.mark.parametrize("model", ["ensemble", "card"])
+async def test_clients_that_leave_leave_no_slot_in_use(server: RunningService, model: str) -> None:
+    prompt = {"text_input": "x"} if model == "ensemble" else {"input_ids": [87, 88, 89]}
+
+    async def leave() -> None:
+        stream = server.stream(model=model, stream=True, max_tokens=1000, end_id=-1, **prompt)
+        async for _ in stream:
+            break
+        await stream.aclose()
+
+    before = server.metric("card_requests_total", outcome="cancelled")
+    for _ in range(5):
+        await asyncio.gather(*(leave() for _ in range(20)))
+    await server.until(
+        lambda: (
+            server.metric("card_slots_in_use") == 0 and server.metric("card_queued_requests") == 0
+        ),
+        "all slots free",
+    )
+    assert server.metric("card_requests_total", outcome="cancelled") > before
+    assert await server.text(PROMPTS[0], max_tokens=8)
+
+
+async def test_metrics_count_what_happened(server: RunningService) -> None:
+    names = (
+        "card_committed_tokens_total",
+        "card_target_steps_total",
+        "card_tokens_per_step_count",
+        "card_tokens_per_step_sum",
+        "card_queries_total",
+        "card_drafted_tokens_total",
+    )
+    label = {"decoding": "draft_then_verify"}
+    before = {name: server.metric(name, **label) for name in names}
+    await server.text(PROMPTS[0], max_tokens=64, end_id=-1, decoding="draft_then_verify")
+
+    def grown(name: str) -> float:
+        return server.metric(name, **label) - before[name]
+
+    await server.until(
+        lambda: 0 < grown("card_tokens_per_step_count") == grown("card_target_steps_total"),
+        "every step observed",
+    )
+    assert grown("card_committed_tokens_total") == 64
+    assert grown("card_tokens_per_step_sum") == 64
+    assert grown("card_queries_total") > 0
+    assert server.metric("card_tokens_per_step_bucket", le="+Inf", **label) == server.metric(
+        "card_tokens_per_step_count", **label
+    )
+    assert server.metric("card_engine_up", engine="target") == 1
+    assert server.metric("card_engine_up", engine="draft") == 1

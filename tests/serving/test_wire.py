@@ -1,0 +1,236 @@
+"""The contract at the server's edge: TensorRT-LLM's clients work, wrong requests hear why."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpc
+from running_service import Refused, RunningService
+from tritonclient.utils import InferenceServerException
+
+PROMPT = "def fibonacci(n):"
+
+
+def tensor(name: str, array: np.ndarray, dtype: str) -> grpc.InferInput:
+    one = grpc.InferInput(name, list(array.shape), dtype)
+    one.set_data_from_numpy(array)
+    return one
+
+
+def as_tensorrt_llm_sends(prompt: str, *, streaming: bool, temperature: float) -> list[Any]:
+    """The tensors of `inflight_batcher_llm/client/end_to_end_grpc_client.py`, all its flags set."""
+    return [
+        tensor("text_input", np.array([[prompt]]).astype(object), "BYTES"),
+        tensor("max_tokens", np.array([[24]], np.int32), "INT32"),
+        tensor("stream", np.array([[streaming]], bool), "BOOL"),
+        tensor("beam_width", np.array([[1]], np.int32), "INT32"),
+        tensor("temperature", np.array([[temperature]], np.float32), "FP32"),
+        tensor("num_return_sequences", np.array([[1]], np.int32), "INT32"),
+        tensor("bad_words", np.array([["zebra"]], object), "BYTES"),
+        tensor("stop_words", np.array([["zebra", ""]], object), "BYTES"),
+        tensor("repetition_penalty", np.array([[1.1]], np.float32), "FP32"),
+        tensor("presence_penalty", np.array([[0.1]], np.float32), "FP32"),
+        tensor("frequency_penalty", np.array([[0.1]], np.float32), "FP32"),
+        tensor("return_log_probs", np.array([[True]], bool), "BOOL"),
+        tensor("end_id", np.array([[0]], np.int32), "INT32"),
+        tensor("pad_id", np.array([[0]], np.int32), "INT32"),
+        tensor("exclude_input_in_output", np.array([[False]], bool), "BOOL"),
+        tensor("return_perf_metrics", np.array([[True]], bool), "BOOL"),
+    ]
+
+
+REQUESTED_BY_TENSORRT_LLM = (
+    "text_output", "cum_log_probs", "output_log_probs", "sequence_index", "batch_index",
+    "kv_cache_alloc_new_blocks", "kv_cache_reused_blocks", "kv_cache_alloc_total_blocks",
+    "arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns",
+    "acceptance_rate", "total_accepted_draft_tokens", "total_draft_tokens",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_the_calls_of_tensorrt_llms_grpc_client_work(
+    server: RunningService, streaming: bool
+) -> None:
+    results: list[Any] = []
+    with grpc.InferenceServerClient(server.grpc) as client:
+        client.start_stream(callback=lambda result, error: results.append(error or result))
+        client.async_stream_infer(
+            "ensemble",
+            as_tensorrt_llm_sends(PROMPT, streaming=streaming, temperature=0.0),
+            outputs=[grpc.InferRequestedOutput(name) for name in REQUESTED_BY_TENSORRT_LLM],
+            request_id="1",
+        )
+        client.stop_stream()  # returns once the server has closed the stream
+    text = ""
+    for result in results:
+        assert isinstance(result, grpc.InferResult), result
+        text += result.as_numpy("text_output")[0].decode("utf-8")
+        for name in REQUESTED_BY_TENSORRT_LLM[3:]:
+            assert result.as_numpy(name)[0][0] >= 0
+        assert result.as_numpy("output_log_probs").ndim == 3
+    assert len(results) > 1 if streaming else len(results) == 1
+    assert text.startswith(PROMPT) is not streaming
+
+
+def test_curl_on_generate_gets_one_json_text(server: RunningService) -> None:
+    status, body = server.generate(text_input=PROMPT, max_tokens=16)
+    assert status == 200
+    assert isinstance(body["text_output"], str)
+    assert body["text_output"]
+    assert body["finish_reason"] == "length"
+
+
+def test_curl_on_generate_stream_gets_an_event_per_delta(server: RunningService) -> None:
+    events = server.generate_stream(text_input=PROMPT, max_tokens=48, stream=True)
+    _, whole = server.generate(text_input=PROMPT, max_tokens=48)
+    assert len(events) > 1
+    assert "".join(event["text_output"] for event in events) == whole["text_output"]
+
+
+def test_grpc_infer_without_a_stream_says_that_the_model_is_decoupled(
+    server: RunningService,
+) -> None:
+    tensors = as_tensorrt_llm_sends(PROMPT, streaming=False, temperature=0.0)
+    with (
+        grpc.InferenceServerClient(server.grpc) as client,
+        pytest.raises(InferenceServerException, match="decoupled"),
+    ):
+        client.infer("ensemble", tensors)
+
+
+BAD: list[tuple[str, Any, str]] = [
+    ("max_tokens", 0, "max_tokens is 0"),
+    ("max_tokens", 2000, "max_tokens is 2000"),
+    ("temperature", -1.0, "temperature is -1.0"),
+    ("temperature", math.nan, "temperature is nan"),
+    ("temperature", math.inf, "temperature is inf"),
+    ("top_k", -1, "top_k is -1"),
+    ("top_p", 1.5, "top_p is 1.5"),
+    ("top_p", math.nan, "top_p is nan"),
+    ("repetition_penalty", 0.0, "repetition_penalty is 0.0"),
+    ("presence_penalty", math.nan, "presence_penalty is nan"),
+    ("frequency_penalty", math.inf, "frequency_penalty is inf"),
+    ("min_tokens", -1, "min_tokens is -1"),
+    ("stop_words", ["x"] * 17, "stop_words is"),
+    ("bad_words", ["x"] * 33, "bad_words is"),
+    ("end_id", 8192, "end_id is 8192"),
+    ("pad_id", -2, "pad_id is -2"),
+    ("num_return_sequences", 2, "num_return_sequences is 2"),
+    ("beam_width", 2, "beam_width is 2"),
+    ("decoding", "beam", "decoding is 'beam'"),
+    ("text_input", "", "text_input is ''"),
+    ("text_input", b"\xff\xfe", "text_input is b'\\xff\\xfe'"),
+    ("text_input", "x " * 4000, "text_input is 4001 tokens long"),
+    # Triton's own front end refuses these, by name too.
+    ("max_tokens", np.array([[16]], np.int64), "'max_tokens' data-type is 'INT64'"),
+    ("temperature", np.array([[1]], np.int32), "'temperature' data-type is 'INT32'"),
+    ("max_tokens", np.array([[16, 16]], np.int32), "'max_tokens'"),
+    ("max_tokens", np.array([16], np.int32), "'max_tokens'"),
+    ("text_input", np.array([[b"x"], [b"y"]], object), "batch size"),
+    ("bogus", 1, "'bogus'"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "message"), BAD)
+async def test_a_bad_value_is_refused_by_name_and_the_server_stays_healthy(
+    server: RunningService, name: str, value: Any, message: str
+) -> None:
+    tensors = {"text_input": PROMPT, "max_tokens": 8} | {name: value}
+    with pytest.raises(Refused) as refused:
+        await server.ask(**tensors)
+    assert message in str(refused.value)
+    assert server.is_healthy()
+
+
+async def test_a_missing_prompt_is_refused_by_name(server: RunningService) -> None:
+    with pytest.raises(Refused, match="INVALID_ARGUMENT: text_input is missing"):
+        await server.ask(max_tokens=8)
+    assert await server.text(PROMPT, max_tokens=4)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"text_input": "x", "max_token": 8}, "parameter is 'max_token'"),
+        ({"text_input": "x", "timeout": -1}, "timeout is -1"),
+        ({"text_input": "x", "timeout": "soon"}, "timeout is 'soon'"),
+        ({"text_input": "x", "decoding": "fast"}, "decoding is 'fast'"),
+        ({"text_input": "x", "top_p": 2}, "top_p is 2.0"),
+        ({"max_tokens": 8}, "text_input is missing"),
+        # Triton's HTTP front end refuses these and does not say which field it was.
+        ({"text_input": "x", "max_tokens": "many"}, "Unable to parse"),
+        ({"text_input": 5}, "Unable to parse"),
+    ],
+)
+def test_bad_json_is_refused_by_name(
+    server: RunningService, body: dict[str, Any], message: str
+) -> None:
+    status, answer = server.generate(**body)
+    assert status >= 400
+    assert message in answer["error"]
+    assert server.is_healthy()
+
+
+async def test_an_unknown_grpc_parameter_is_refused_by_name(server: RunningService) -> None:
+    with pytest.raises(Refused, match="parameter is 'max_token'"):
+        await server.ask(text_input="x", parameters={"max_token": 8})
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({}, "request has 0 inputs"),
+        ({"max_tokens": 8}, "input_ids is missing"),
+        ({"input_ids": [8192]}, "input_ids is"),
+        ({"input_ids": [-1]}, "input_ids is"),
+        ({"input_ids": [1] * 961}, "input_ids is 961 tokens long"),
+        ({"input_ids": [1], "top_p": 1.5}, "top_p is 1.5"),
+        ({"input_ids": [1] * 900, "max_tokens": 200}, "max_tokens is 200"),
+    ],
+)
+async def test_card_called_directly_is_as_strict(
+    server: RunningService, tensors: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(Refused) as refused:
+        await server.ask(model="card", **tensors)
+    assert message in str(refused.value)
+    assert server.is_healthy()
+
+
+@pytest.mark.parametrize("engine", ["draft", "target"])
+async def test_engines_refuse_strangers_at_once_and_go_on(
+    server: RunningService, engine: str
+) -> None:
+    key, far = np.array([b"guess"], object), np.array([2**62], np.int64)
+    for tensors, message in (
+        ({"key": key, "deadline_ns": far}, "PERMISSION_DENIED: "),
+        ({"key": np.array([b""], object), "deadline_ns": far}, "PERMISSION_DENIED: "),
+        ({"deadline_ns": far}, "key is missing"),
+        ({"key": key}, "deadline_ns is missing"),
+    ):
+        with pytest.raises(Refused) as refused:
+            await server.ask(model=engine, **tensors)
+        assert message in str(refused.value)
+    assert server.is_healthy()
+    assert await server.text(PROMPT, max_tokens=4)
+
+
+async def test_a_full_queue_is_unavailable_at_once_and_a_waiting_request_gets_its_turn(
+    start_service: Any,
+) -> None:
+    overrides = {"cache": {"slots": 1}, "limits": {"queued_requests": 1, "queue_timeout_s": 30.0}}
+    long: dict[str, Any] = {"text_input": "x", "max_tokens": 900, "end_id": -1, "stream": True}
+    with start_service(overrides) as service:
+        decoding = service.stream(**long)
+        first = await anext(decoding)
+        waiting = asyncio.create_task(service.text(PROMPT, max_tokens=4))
+        await service.until(lambda: service.metric("card_queued_requests") == 1, "one waits")
+        with pytest.raises(Refused, match=r"UNAVAILABLE: all 1 slots are in use and 1 requests"):
+            await service.ask(**long)
+        assert not first.finish_reason
+        await decoding.aclose()
+        assert await waiting

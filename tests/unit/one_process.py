@@ -1,0 +1,176 @@
+"""Both loops in one process, `card`'s side played by the test: no clock, no thread, no race."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fake_engine import FakeModel
+
+from card.cache import (
+    CardSlot,
+    Decoding,
+    EngineState,
+    Finish,
+    Geometry,
+    Pool,
+    SlotCounters,
+    SlotRequest,
+)
+from card.decoding import TargetLoop
+from card.drafting import DraftLoop
+from card.engines import Engine
+from card.sampling import History, SamplingParameters, sample
+from card.settings import Settings
+
+GREEDY = SamplingParameters()
+_LONG_AGO_NS = 1
+_PATIENCE = 5000
+"""Steps without an end after which a run is stuck."""
+
+
+def settings_of(
+    *, nodes: int = 128, slots: int = 4, prefill_chunk: int = 8, **speculation: Any
+) -> Settings:
+    """Settings for small models; a heartbeat stays fresh for longer than any test runs."""
+    return Settings.model_validate(
+        {
+            "speculation": {"rows": 8, **speculation},
+            "cache": {"slots": slots, "nodes": nodes},
+            "serving": {"prefill_chunk": prefill_chunk, "engine_timeout_s": 600},
+        }
+    )
+
+
+def request_of(
+    prompt: Sequence[int],
+    max_tokens: int,
+    decoding: Decoding = Decoding.CARD,
+    parameters: SamplingParameters = GREEDY,
+    gamma: int = 4,
+) -> SlotRequest:
+    return SlotRequest(np.array(prompt, np.int64), max_tokens, decoding, parameters, gamma)
+
+
+def autoregressive(model: FakeModel, request: SlotRequest) -> list[int]:
+    """What the target alone writes: one token after the other from fresh logits."""
+    history = History(request.prompt, len(request.prompt) + request.max_tokens)
+    while history.generated < request.max_tokens:
+        row = model.row_after(history.tokens.tolist())
+        history.append(sample(row, history, request.parameters))
+        if history.tokens[-1] == request.parameters.end_id:
+            break
+    return history.tokens[len(request.prompt) :].tolist()
+
+
+@dataclass
+class Stream:
+    """One open session as `card` sees it."""
+
+    slot: CardSlot
+    generation: int
+
+    @property
+    def finish(self) -> Finish:
+        return self.slot.finish(self.generation)
+
+    @property
+    def output(self) -> list[int]:
+        tokens: list[int] = self.slot.output(0, self.slot.committed(self.generation)).tolist()
+        return tokens
+
+    @property
+    def counters(self) -> SlotCounters:
+        return self.slot.counters()
+
+
+class OneProcess:
+    """A pool and both loops; use as a context."""
+
+    def __init__(self, target: Engine, draft: Engine, settings: Settings) -> None:
+        self.target_engine = target
+        self.draft_engine = draft
+        self.settings = settings
+        self._home = tempfile.TemporaryDirectory()
+        self._where = (
+            Path(self._home.name),
+            os.getpid(),
+            Geometry(settings.cache.slots, settings.cache.nodes, 1024, 256, 8, 32),
+        )
+        self.pool = Pool.create(*self._where)
+        self.restart_target(target)
+        self.restart_draft(draft)
+        self.revive_draft()
+
+    def __enter__(self) -> OneProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pool.unlink()
+        self._home.cleanup()
+
+    def revive_draft(self) -> None:
+        self.pool.beat("draft", EngineState.ATTACHED)
+
+    def kill_draft(self) -> None:
+        """No heartbeat for longer than any timeout."""
+        self.pool.header["draft_heartbeat_ns"] = _LONG_AGO_NS
+
+    def restart_card(self) -> None:
+        """A fresh `card` process, which takes the pool over."""
+        self.pool.close()
+        self.pool = Pool.create(*self._where)
+
+    def restart_target(self, engine: Engine) -> None:
+        """A fresh target process, which knows nothing but the pool."""
+        self.target_engine = engine
+        self.target = TargetLoop(engine, self._found_pool(), self.settings)
+
+    def restart_draft(self, engine: Engine) -> None:
+        """A fresh draft process, which knows nothing but the pool."""
+        self.draft_engine = engine
+        self.draft = DraftLoop(engine, self._found_pool(), self.settings)
+
+    def _found_pool(self) -> Pool:
+        """The pool as an engine process maps it."""
+        pool = Pool.open(*self._where)
+        if pool is None:
+            raise AssertionError("an engine does not find the pool")
+        return pool
+
+    def open(self, request: SlotRequest, index: int = 0) -> Stream:
+        stream = Stream(self.pool.card_slot(index), self.pool.new_generation())
+        stream.slot.open(request, stream.generation)
+        return stream
+
+    def run(
+        self,
+        streams: Sequence[Stream],
+        draft_steps: int = 2,
+        between: Callable[[], None] | None = None,
+    ) -> list[list[int]]:
+        """Step both loops until all streams ended; their outputs."""
+        for _ in range(_PATIENCE):
+            if all(stream.finish is not Finish.RUNNING for stream in streams):
+                return [stream.output for stream in streams]
+            for _ in range(draft_steps):
+                self.draft.step()
+            if between is not None:
+                between()
+            self.target.step()
+        raise AssertionError(f"no end after {_PATIENCE} steps: {[s.output for s in streams]}")
+
+    def close(self, streams: Sequence[Stream]) -> None:
+        """End the sessions; both loops let go and the slots are free again."""
+        for stream in streams:
+            stream.slot.close()
+        self.target.step()
+        self.draft.step()
+        for stream in streams:
+            if not stream.slot.reclaim():
+                raise AssertionError(f"slot {stream.slot.index} was not released")

@@ -1,0 +1,51 @@
+"""A pool and a target that a test plays by hand."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from card.cache import Decoding, Finish, Geometry, Pool, SlotRequest
+from card.sampling import SamplingParameters
+
+GEOMETRY = Geometry(slots=2, nodes=64, prompt=16, output=32, bad_words=4, bad_word_tokens=16)
+
+
+def make_pool(directory: Path, geometry: Geometry = GEOMETRY) -> Pool:
+    """A pool of this process's "server"."""
+    return Pool.create(directory, os.getpid(), geometry)
+
+
+def slot_request(max_tokens: int = 8, end_id: int | None = None) -> SlotRequest:
+    return SlotRequest(
+        prompt=np.arange(3, dtype=np.int64),
+        max_tokens=max_tokens,
+        decoding=Decoding.CARD,
+        parameters=SamplingParameters(end_id=end_id),
+    )
+
+
+class HandPlayedTarget:
+    """Commits what a test says."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    def commit(self, index: int, tokens: list[int], finish: Finish = Finish.RUNNING) -> None:
+        """Commit to the open session of a slot, every token but the last from the cache."""
+        slot = self._pool.target_slot(index)
+        slot.adopt(slot.generation)
+        flags = [True] * (len(tokens) - 1) + [False]
+        slot.count_step(len(tokens), len(tokens) - 1, len(tokens))
+        slot.commit(tokens, flags, [-0.5] * len(tokens), finish)
+
+    def fail(self, index: int) -> None:
+        slot = self._pool.target_slot(index)
+        slot.adopt(slot.generation)
+        slot.fail()
+
+    def release(self, index: int) -> None:
+        slot = self._pool.target_slot(index)
+        slot.release(slot.generation)

@@ -1,0 +1,214 @@
+"""The pool: found, owned and reopened by the right processes, refused by everybody else."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from one_process import request_of
+
+from card.cache import ENGINES, EngineState, Geometry, Pool, PoolError, SlotState
+from card.cache.layout import CACHE_LINE, header_dtype, slot_dtype
+
+GEOMETRY = Geometry(slots=3, nodes=64, prompt=32, output=32, bad_words=4, bad_word_tokens=16)
+SERVER = 4242
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Pool:
+    return Pool.create(tmp_path, SERVER, GEOMETRY)
+
+
+@pytest.fixture
+def old_umask() -> Iterator[None]:
+    """A careless umask must not open the pool to others."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def test_an_engine_finds_the_pool_of_its_server_alone(pool: Pool, tmp_path: Path) -> None:
+    found = Pool.open(tmp_path, SERVER, GEOMETRY)
+    assert found is not None
+    assert found.path == pool.path
+    pool.card_slot(1).open(request_of([1, 2], 3), pool.new_generation())
+    assert found.states.tolist() == [SlotState.FREE, SlotState.OPEN, SlotState.FREE]
+    assert Pool.open(tmp_path, SERVER + 1, GEOMETRY) is None
+
+
+def test_nobody_finds_a_pool_before_it_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def allocate(*_: int) -> None:
+        seen.append(Pool.open(tmp_path, SERVER, GEOMETRY))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", allocate)
+    with pytest.raises(PoolError):
+        Pool.create(tmp_path, SERVER, GEOMETRY)
+    assert seen == [None]
+
+
+@pytest.mark.usefixtures("old_umask")
+def test_only_the_owner_may_enter(tmp_path: Path) -> None:
+    pool = Pool.create(tmp_path, SERVER, GEOMETRY)
+    assert stat.S_IMODE(pool.path.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(pool.path.stat().st_mode) == 0o600
+
+
+def test_a_pool_that_is_owned_is_not_created_again(pool: Pool, tmp_path: Path) -> None:
+    with pytest.raises(PoolError, match=r"another process owns .*pool-"):
+        Pool.create(tmp_path, SERVER, GEOMETRY)
+    assert pool.epoch == 1
+    assert pool.path.exists()
+
+
+def test_a_restarted_card_takes_the_pool_over(pool: Pool, tmp_path: Path) -> None:
+    first = pool.new_generation()
+    pool.card_slot(0).open(request_of([1], 2), first)
+    path = pool.path
+    pool.close()
+    again = Pool.create(tmp_path, SERVER, GEOMETRY)
+    assert again.path == path
+    assert again.epoch == 2
+    assert again.states.tolist() == [SlotState.CLOSED, SlotState.FREE, SlotState.FREE]
+    assert again.generations[0] == first
+
+
+def test_generations_never_repeat_across_epochs(tmp_path: Path) -> None:
+    seen: list[int] = []
+    for _ in range(4):
+        pool = Pool.create(tmp_path, SERVER, GEOMETRY)
+        seen += [pool.new_generation() for _ in range(5)]
+        pool.close()
+    assert seen == sorted(set(seen))
+    assert seen[0] > 0, "0 is what an untouched slot holds"
+
+
+def test_sweep_removes_what_nobody_owns_and_nothing_else(pool: Pool, tmp_path: Path) -> None:
+    dead = Pool.create(tmp_path, SERVER + 1, GEOMETRY)
+    dead.close()
+    half_made = pool.path.parent.with_name(f"card-{os.getuid()}-{SERVER + 2}")
+    half_made.mkdir()
+    (half_made / ".pool-torn").write_bytes(b"")
+    stranger = tmp_path / "card-of-somebody-else"
+    stranger.mkdir()
+    removed = Pool.sweep(tmp_path)
+    assert sorted(removed) == sorted([dead.path.parent, half_made])
+    assert sorted(tmp_path.iterdir()) == sorted([pool.path.parent, stranger])
+    pool.unlink()
+    assert sorted(tmp_path.iterdir()) == [stranger]
+
+
+def test_a_full_file_system_is_refused_when_the_pool_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(PoolError, match=r"No space left.*needs \d+ writable bytes") as refused:
+            Pool.create(tmp_path, SERVER, GEOMETRY)
+    assert str(tmp_path) in str(refused.value)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [], "nothing is left behind"
+    assert Pool.create(tmp_path, SERVER, GEOMETRY).epoch == 1
+
+
+def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PoolError, match="absent"):
+        Pool.create(tmp_path / "absent", SERVER, GEOMETRY)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Geometry(slots=4, nodes=64, prompt=32, output=32, bad_words=4, bad_word_tokens=16),
+        Geometry(slots=3, nodes=64, prompt=32, output=32, bad_words=16, bad_word_tokens=4),
+    ],
+    ids=["other size", "same size"],
+)
+def test_a_pool_of_another_geometry_is_refused(pool: Pool, tmp_path: Path, other: Geometry) -> None:
+    with pytest.raises(PoolError, match="other settings"):
+        Pool.open(tmp_path, SERVER, other)
+    pool.close()
+    fresh = Pool.create(tmp_path, SERVER, other)
+    assert fresh.path != pool.path, "a restarted card with other settings starts anew"
+    assert not pool.path.exists()
+
+
+def test_a_machine_without_ordered_stores_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    with pytest.raises(PoolError, match="aarch64"):
+        Pool.create(tmp_path, SERVER, GEOMETRY)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_the_key_that_card_drew_is_admitted(pool: Pool, tmp_path: Path) -> None:
+    assert not pool.admits("")
+    old = pool.new_key()
+    key = pool.new_key()
+    engine = Pool.open(tmp_path, SERVER, GEOMETRY)
+    assert engine is not None
+    assert engine.admits(key)
+    for stranger in (old, "", key[:-1], key.upper(), key + "0"):
+        assert not engine.admits(stranger)
+    assert key.encode() not in pool.path.read_bytes(), "the key itself stays out of the file"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_engine_lives_while_it_is_attached_and_heard(pool: Pool, engine: str) -> None:
+    other = next(name for name in ENGINES if name != engine)
+    assert pool.silence_s(engine) == float("inf")
+    assert not pool.is_alive(engine, 1e9)
+    pool.beat(engine, EngineState.LOADED)
+    assert not pool.is_alive(engine, 1e9), "loaded, but never attached"
+    pool.beat(engine, EngineState.ATTACHED)
+    assert pool.is_alive(engine, 1e9)
+    assert pool.engine_pid(engine) == os.getpid()
+    assert pool.engine_state(engine) is EngineState.ATTACHED
+    assert pool.header[f"{engine}_epoch"][0] == pool.epoch
+    pool.header[f"{engine}_heartbeat_ns"] -= int(10e9)
+    assert pool.silence_s(engine) >= 10
+    assert not pool.is_alive(engine, 9.0)
+    assert not pool.is_alive(other, 1e9)
+
+
+def test_an_unknown_engine_is_refused_by_name(pool: Pool) -> None:
+    with pytest.raises(ValueError, match="'drafts' is unknown; allowed: draft, target"):
+        pool.beat("drafts", EngineState.ATTACHED)
+
+
+def test_every_field_is_an_aligned_word_and_writers_share_no_cache_line() -> None:
+    writers = {
+        "card": ("state", "bad_word_tokens"),
+        "postprocessing": ("abandoned", "abandoned"),
+        "target": ("released", "log_probability"),
+        "draft": ("flip", "node_score"),
+    }
+    slot = slot_dtype(GEOMETRY)
+    for dtype in (slot, header_dtype()):
+        assert dtype.itemsize % CACHE_LINE == 0
+        assert dtype.fields is not None
+        for kind, offset, *_ in dtype.fields.values():
+            assert kind.base.itemsize == 8
+            assert offset % 8 == 0
+    fields = slot.fields
+    assert fields is not None
+    lines: list[int] = []
+    for first, last in writers.values():
+        start = fields[first][1] // CACHE_LINE
+        stop = (fields[last][1] + fields[last][0].itemsize - 1) // CACHE_LINE
+        lines += [start, stop]
+    assert all(lines[i] < lines[i + 1] for i in range(1, len(lines) - 1, 2))
+    np.testing.assert_array_equal(np.sort(lines), lines)

@@ -1,0 +1,264 @@
+"""A slot's life: opened by `card`, decoded by the target, read by `card`, free again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from one_process import request_of
+
+from card.cache import Decoding, Finish, Geometry, Pool, SlotRequest, SlotState
+from card.sampling import SamplingParameters
+
+GEOMETRY = Geometry(slots=2, nodes=64, prompt=32, output=32, bad_words=4, bad_word_tokens=16)
+
+
+@pytest.fixture(scope="module")
+def shared_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    pool = Pool.create(tmp_path_factory.mktemp("pool"), 1, GEOMETRY)
+    yield pool
+    pool.unlink()
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Pool:
+    return Pool.create(tmp_path, 1, GEOMETRY)
+
+
+def commit(
+    pool: Pool, tokens: list[int], finish: Finish = Finish.RUNNING, cached: bool = False
+) -> None:
+    pool.target_slot(0).commit(tokens, [cached] * len(tokens), [-0.5] * len(tokens), finish)
+
+
+def test_what_the_target_commits_card_reads(pool: Pool) -> None:
+    card, target = pool.card_slot(0), pool.target_slot(0)
+    generation = pool.new_generation()
+    card.open(request_of([5, 6], 4), generation)
+    assert target.is_open(generation)
+    assert target.adopt(generation) == 0
+    assert (card.committed(generation), card.finish(generation)) == (0, Finish.RUNNING)
+    target.commit([7, 8], [True, False], [-0.25, -1.5], Finish.RUNNING)
+    target.commit([9], [True], [-2.0], Finish.END_ID)
+    assert card.committed(generation) == 3
+    assert card.output(0, 3).tolist() == [7, 8, 9]
+    assert card.output(1, 2).tolist() == [8]
+    assert card.from_cache(0, 3).tolist() == [True, False, True]
+    assert card.log_probabilities(0, 3).tolist() == [-0.25, -1.5, -2.0]
+    assert card.finish(generation) is Finish.END_ID
+    assert pool.committed.tolist() == [3, 0]
+    assert pool.finishes.tolist() == [Finish.END_ID, Finish.RUNNING]
+
+
+def test_commits_of_an_older_generation_are_not_read(pool: Pool) -> None:
+    card, target = pool.card_slot(0), pool.target_slot(0)
+    old = pool.new_generation()
+    card.open(request_of([1], 4), old)
+    target.adopt(old)
+    commit(pool, [7, 8], Finish.END_ID)
+    card.close()
+    target.release(old)
+    assert card.reclaim()
+    new = pool.new_generation()
+    card.open(request_of([2], 4), new)
+    assert card.committed(new) == 0
+    assert card.finish(new) is Finish.RUNNING
+    commit(pool, [9])  # a target that has not noticed yet
+    assert card.committed(new) == 0
+    assert pool.draft_slot(0).committed(new) == 0
+
+
+def test_the_target_adopts_no_commits_of_an_older_generation(pool: Pool) -> None:
+    card, target = pool.card_slot(0), pool.target_slot(0)
+    old, new = pool.new_generation(), pool.new_generation()
+    card.open(request_of([1], 8), old)
+    target.adopt(old)
+    commit(pool, [7, 8, 9], Finish.LENGTH, cached=True)
+    target.count_step(3, 2, 5)
+    target.count_query(hit=True)
+    card.close()
+    assert card.reclaim(target_is_dead=True)
+    card.open(request_of([1], 8), new)
+    assert target.adopt(new) == 0
+    assert card.committed(new) == 0
+    assert card.finish(new) is Finish.RUNNING
+    counters = card.counters()
+    assert (counters.steps, counters.queries, counters.hits, counters.accepted) == (0, 0, 0, 0)
+    assert counters.tokens_per_step.sum() == 0
+    commit(pool, [3])
+    assert card.output(0, card.committed(new)).tolist() == [3]
+
+
+def test_a_reloaded_target_goes_on_where_the_commits_end(pool: Pool) -> None:
+    card = pool.card_slot(0)
+    generation = pool.new_generation()
+    card.open(request_of([1], 8), generation)
+    pool.target_slot(0).adopt(generation)
+    commit(pool, [4, 5])
+    pool.target_slot(0).count_step(2, 1, 3)
+    reloaded = pool.target_slot(0)
+    assert reloaded.adopt(generation) == 2
+    assert card.output(0, 2).tolist() == [4, 5]
+    assert card.counters().steps == 1
+    reloaded.commit([6], [False], [0.0], Finish.RUNNING)
+    assert card.output(0, card.committed(generation)).tolist() == [4, 5, 6]
+
+
+def test_a_finish_counts_only_together_with_its_last_token(pool: Pool) -> None:
+    """A target killed just before it raised the count has finished nothing."""
+    card = pool.card_slot(0)
+    generation = pool.new_generation()
+    card.open(request_of([1], 3), generation)
+    pool.target_slot(0).adopt(generation)
+    commit(pool, [4, 5])
+    commit(pool, [6], Finish.LENGTH)
+    assert card.finish(generation) is Finish.LENGTH
+    pool.slots["committed"][0] -= 1
+    assert card.finish(generation) is Finish.RUNNING
+    assert pool.target_slot(0).adopt(generation) == 2
+    commit(pool, [6], Finish.LENGTH)
+    assert card.finish(generation) is Finish.LENGTH
+
+
+@pytest.mark.parametrize("committed", [0, 2])
+def test_a_session_that_the_target_gives_up_has_failed(pool: Pool, committed: int) -> None:
+    card, target = pool.card_slot(0), pool.target_slot(0)
+    generation = pool.new_generation()
+    card.open(request_of([1], 8), generation)
+    target.adopt(generation)
+    commit(pool, [4] * committed)
+    target.fail()
+    assert card.finish(generation) is Finish.FAILED
+    assert card.committed(generation) == committed
+
+
+def test_a_slot_is_free_only_after_the_target_let_go(pool: Pool) -> None:
+    card, target = pool.card_slot(0), pool.target_slot(0)
+    first, second = pool.new_generation(), pool.new_generation()
+    request = request_of([1], 2)
+    card.open(request, first)
+    assert not card.reclaim(), "an open slot is not free"
+    with pytest.raises(RuntimeError, match="slot 0 is not free"):
+        card.open(request, second)
+    card.close()
+    assert not card.reclaim()
+    with pytest.raises(RuntimeError, match="slot 0 is not free"):
+        card.open(request, second)
+    target.release(first)
+    assert card.reclaim()
+    assert card.state is SlotState.FREE
+    card.open(request, second)
+    card.close()
+    assert not card.reclaim(), "what was released is the session before"
+    assert card.reclaim(target_is_dead=True)
+
+
+def test_a_closed_slot_is_open_to_nobody(pool: Pool) -> None:
+    card = pool.card_slot(0)
+    generation = pool.new_generation()
+    card.open(request_of([1], 2), generation)
+    for view in (pool.target_slot(0), pool.draft_slot(0)):
+        assert view.is_open(generation)
+        assert not view.is_open(generation + 1)
+        assert not view.is_open(generation - 1)
+    card.close()
+    for view in (pool.target_slot(0), pool.draft_slot(0)):
+        assert not view.is_open(generation)
+
+
+def test_a_role_has_no_method_for_what_another_role_writes(pool: Pool) -> None:
+    own = {
+        "card": {"open", "close", "reclaim"},
+        "postprocessing": {"abandon"},
+        "target": {"adopt", "commit", "fail", "release", "count_step", "count_query"},
+        "draft": {"replace", "append", "count_re_root", "reset_counters"},
+    }
+    views = {
+        "card": pool.card_slot(0),
+        "postprocessing": pool.postprocessing_slot(0),
+        "target": pool.target_slot(0),
+        "draft": pool.draft_slot(0),
+    }
+    for role, view in views.items():
+        for owner, methods in own.items():
+            held = {name for name in methods if hasattr(view, name)}
+            assert held == (methods if owner == role else set()), (role, owner)
+
+
+def test_abandonment_concerns_one_generation(pool: Pool) -> None:
+    card = pool.card_slot(0)
+    old, new = pool.new_generation(), pool.new_generation()
+    assert not card.abandoned(new)
+    pool.postprocessing_slot(0).abandon(old)
+    assert card.abandoned(old)
+    assert not card.abandoned(new)
+    assert not pool.card_slot(1).abandoned(old)
+
+
+def test_counters_tell_what_happened(pool: Pool) -> None:
+    target, draft = pool.target_slot(0), pool.draft_slot(0)
+    target.adopt(pool.new_generation())
+    draft.reset_counters()
+    target.count_step(4, 3, 3)
+    target.count_step(3, 2, 7)
+    target.count_step(1, 0, 0)
+    target.count_step(500, 499, 499)
+    target.count_query(hit=True)
+    target.count_query(hit=True)
+    target.count_query(hit=False)
+    draft.count_re_root(restarted=False)
+    draft.count_re_root(restarted=True)
+    counters = pool.card_slot(0).counters()
+    assert counters.steps == 4
+    assert (counters.queries, counters.hits, counters.misses) == (3, 2, 1)
+    assert (counters.accepted, counters.drafted, counters.corrections) == (504, 509, 1)
+    assert (counters.re_roots, counters.restarts) == (2, 1)
+    assert np.flatnonzero(counters.tokens_per_step).tolist() == [1, 3, 4, 64]
+
+
+tokens = st.integers(0, 200_000)
+numbers = st.floats(-1e9, 1e9)
+parameters = st.builds(
+    SamplingParameters,
+    temperature=st.floats(0, 100),
+    top_k=st.integers(0, 1 << 31),
+    top_p=st.floats(0, 1),
+    repetition_penalty=st.floats(1e-6, 1e6),
+    presence_penalty=numbers,
+    frequency_penalty=numbers,
+    min_tokens=st.integers(0, 1 << 31),
+    bad_words=st.lists(st.lists(tokens, min_size=1, max_size=4).map(tuple), max_size=4).map(tuple),
+    seed=st.integers(0, (1 << 64) - 1),
+    end_id=st.none() | tokens,
+)
+requests = st.builds(
+    SlotRequest,
+    prompt=st.lists(tokens, min_size=1, max_size=32).map(lambda ids: np.array(ids, np.int64)),
+    max_tokens=st.integers(1, 32),
+    decoding=st.sampled_from(Decoding),
+    parameters=parameters,
+    gamma=st.integers(1, 32),
+    log_probabilities=st.booleans(),
+)
+
+
+@given(st.lists(requests, min_size=1, max_size=3))
+def test_a_request_arrives_as_it_was_sent(shared_pool: Pool, sent: list[SlotRequest]) -> None:
+    card = shared_pool.card_slot(0)
+    for request in sent:  # one after the other: nothing of an earlier one may shine through
+        card.open(request, shared_pool.new_generation())
+        found = shared_pool.target_slot(0).request()
+        card.close()
+        assert card.reclaim(target_is_dead=True)
+        assert found.prompt.tolist() == request.prompt.tolist()
+        assert found.parameters == request.parameters
+        assert (found.max_tokens, found.decoding, found.gamma, found.log_probabilities) == (
+            request.max_tokens,
+            request.decoding,
+            request.gamma,
+            request.log_probabilities,
+        )

@@ -1,0 +1,211 @@
+"""Snapshots of trees: whatever lies in the cache, the target reads a sound tree or none."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from card.cache import ROOT, Geometry, Pool, Tree
+
+GEOMETRY = Geometry(slots=1, nodes=128, prompt=8, output=8, bad_words=1, bad_word_tokens=1)
+VOCABULARY = 1000
+GENERATION = 7
+
+Nodes = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    pool = Pool.create(tmp_path_factory.mktemp("pool"), 1, GEOMETRY)
+    yield pool
+    pool.unlink()
+
+
+def nodes_of(parents: list[int], first_token: int = 0) -> Nodes:
+    count = len(parents)
+    return (
+        np.arange(first_token, first_token + count) % VOCABULARY,
+        np.array(parents, np.int64),
+        -np.arange(count, dtype=np.float64) / 8,
+    )
+
+
+def assert_same(tree: Tree | None, root_length: int, nodes: Nodes) -> None:
+    assert tree is not None
+    assert tree.root_length == root_length
+    for found, expected in zip((tree.token, tree.parent, tree.score), nodes, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_the_target_reads_what_the_draft_published(pool: Pool) -> None:
+    draft, target = pool.draft_slot(0), pool.target_slot(0)
+    draft.replace(GENERATION, 12, *nodes_of([ROOT, ROOT, 0]))
+    assert_same(target.tree(GENERATION, VOCABULARY), 12, nodes_of([ROOT, ROOT, 0]))
+    token, parent, score = nodes_of([ROOT, ROOT, 0, 2, 3])
+    draft.append(token[3:], parent[3:], score[3:], 5)
+    assert_same(target.tree(GENERATION, VOCABULARY), 12, (token, parent, score))
+    assert target.draft_passes(GENERATION, 12) == 5
+    draft.replace(GENERATION, 14, *nodes_of([ROOT], 40))
+    assert_same(target.tree(GENERATION, VOCABULARY), 14, nodes_of([ROOT], 40))
+    assert target.draft_passes(GENERATION, 14) == 0
+
+
+def test_passes_below_another_root_do_not_count(pool: Pool) -> None:
+    draft, target = pool.draft_slot(0), pool.target_slot(0)
+    draft.replace(GENERATION, 12, *nodes_of([ROOT]))
+    draft.append(*nodes_of([]), 9)
+    assert target.draft_passes(GENERATION, 12) == 9
+    assert target.draft_passes(GENERATION, 13) == 0
+    assert target.draft_passes(GENERATION + 1, 12) == 0
+
+
+def test_a_tree_of_another_generation_is_a_miss(pool: Pool) -> None:
+    draft, target = pool.draft_slot(0), pool.target_slot(0)
+    draft.replace(GENERATION, 3, *nodes_of([ROOT, 0]))
+    assert target.tree(GENERATION, VOCABULARY) is not None
+    for other in (GENERATION - 1, GENERATION + 1, 0):
+        assert target.tree(other, VOCABULARY) is None
+
+
+def test_a_snapshot_does_not_change_any_more(pool: Pool) -> None:
+    draft, target = pool.draft_slot(0), pool.target_slot(0)
+    draft.replace(GENERATION, 3, *nodes_of([ROOT, 0]))
+    tree = target.tree(GENERATION, VOCABULARY)
+    for root in range(4, 8):
+        draft.replace(GENERATION, root, *nodes_of([ROOT] * 9, 100))
+    assert_same(tree, 3, nodes_of([ROOT, 0]))
+
+
+words = st.one_of(
+    st.integers(-3, VOCABULARY + 2),
+    st.sampled_from([-(1 << 63), -(1 << 31), 1 << 31, (1 << 63) - 1]),
+)
+scores = st.one_of(st.floats(-5, 0), st.floats())  # NaN and infinities included
+
+
+@given(
+    flip=words,
+    generations=st.tuples(*[st.sampled_from([GENERATION, GENERATION, 0, -1])] * 2),
+    counts=st.tuples(words, words),
+    roots=st.tuples(words, words),
+    passes=st.tuples(words, words),
+    nodes=st.lists(st.tuples(words, words, scores), max_size=12),
+    filler=st.tuples(words, words, scores),
+)
+def test_hostile_bytes_give_a_sound_tree_or_none(
+    pool: Pool,
+    flip: int,
+    generations: tuple[int, int],
+    counts: tuple[int, int],
+    roots: tuple[int, int],
+    passes: tuple[int, int],
+    nodes: list[tuple[int, int, float]],
+    filler: tuple[int, int, float],
+) -> None:
+    record = pool.slots[0]
+    record["flip"] = flip
+    record["tree_generation"] = generations
+    record["node_count"] = counts
+    record["root_length"] = roots
+    record["passes"] = passes
+    for half in (0, 1):
+        for name, column in zip(("node_token", "node_parent", "node_score"), range(3), strict=True):
+            record[name][half] = filler[column]
+            record[name][half][: len(nodes)] = [node[column] for node in nodes]
+    target = pool.target_slot(0)
+    assert isinstance(target.draft_passes(GENERATION, 3), int)
+    tree = target.tree(GENERATION, VOCABULARY)
+    if tree is None:
+        return
+    half = flip & 1
+    assert generations[half] == GENERATION
+    assert len(tree.token) == counts[half]
+    assert ((tree.token >= 0) & (tree.token < VOCABULARY)).all()
+    assert ((tree.parent >= ROOT) & (tree.parent < np.arange(len(tree.parent)))).all()
+    assert not np.isnan(tree.score).any()
+
+
+@given(st.integers(0, 60), st.data())
+def test_one_unsound_node_condemns_the_tree(pool: Pool, at: int, data: st.DataObject) -> None:
+    count = data.draw(st.integers(at + 1, 64))
+    token, parent, score = nodes_of([i - 1 for i in range(count)])
+    draft, target = pool.draft_slot(0), pool.target_slot(0)
+    draft.replace(GENERATION, 1, token, parent, score)
+    assert target.tree(GENERATION, VOCABULARY) is not None
+    name, value = data.draw(
+        st.sampled_from(
+            [
+                ("node_token", -1),
+                ("node_token", VOCABULARY),
+                ("node_parent", -2),
+                ("node_parent", at),
+                ("node_parent", at + 1),
+                ("node_score", np.nan),
+                ("node_score", np.inf),
+            ]
+        )
+    )
+    record = pool.slots[0]
+    record[name][int(record["flip"]) & 1][at] = value
+    assert target.tree(GENERATION, VOCABULARY) is None
+
+
+# --- a writer in another process ------------------------------------------------------------
+
+
+def published(version: int) -> tuple[Nodes, int]:
+    """Every byte of the tree with this root length, and how many nodes it had at first."""
+    first = 1 + version * 37 % 100
+    count = first + version * 13 % 28
+    index = np.arange(count)
+    token = (version * 7919 + index * 31) % VOCABULARY
+    parent = np.where(index == 0, ROOT, (version * 17 + index * 5) % np.maximum(index, 1))
+    return (token, parent.astype(np.int64), -(version % 911) - index / 256), first
+
+
+def publish_for_ever(directory: Path, stop: Event) -> None:
+    """The writer: flips to version after version, appending to each."""
+    pool = Pool.open(directory, 1, GEOMETRY)
+    assert pool is not None
+    draft = pool.draft_slot(0)
+    trees = [published(version) for version in range(997)]
+    version = 0
+    while not stop.is_set():
+        for _ in range(50):
+            (token, parent, score), first = trees[version % 997]
+            draft.replace(GENERATION, version % 997, token[:first], parent[:first], score[:first])
+            draft.append(token[first:], parent[first:], score[first:], version)
+            version += 1
+
+
+def test_every_snapshot_is_a_tree_that_the_writer_published(tmp_path: Path) -> None:
+    pool = Pool.create(tmp_path, 1, GEOMETRY)
+    spawn = multiprocessing.get_context("spawn")
+    stop = spawn.Event()
+    writer = spawn.Process(target=publish_for_ever, args=(tmp_path, stop))
+    writer.start()
+    target = pool.target_slot(0)
+    roots: set[int] = set()
+    try:
+        while len(roots) < 400 and writer.is_alive():
+            tree = target.tree(GENERATION, VOCABULARY)
+            if tree is None:
+                continue
+            (token, parent, score), first = published(tree.root_length)
+            count = len(tree.token)
+            assert first <= count <= len(token)
+            assert_same(tree, tree.root_length, (token[:count], parent[:count], score[:count]))
+            roots.add(tree.root_length)
+    finally:
+        stop.set()
+        writer.join()
+    assert writer.exitcode == 0
+    assert len(roots) == 400

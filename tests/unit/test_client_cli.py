@@ -1,0 +1,218 @@
+"""The command line: what it prints where, what it sends, how it ends."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import card_client
+import pytest
+from card_client import Delta, GenerateRequest
+from card_client.cli import app
+from card_client.conversation import Conversation
+from card_client.display import Tally, TextPrinter, mean_accepted
+from card_client.wire import INPUTS
+from client_double import Request, TritonDouble, refusal, response, served
+from rich.console import Console
+from typer.testing import CliRunner
+
+
+@pytest.fixture
+def triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[TritonDouble]:
+    with served() as double:
+        monkeypatch.setenv("CARD_URL", double.address)
+        yield double
+
+
+def text_input(request: Request) -> str:
+    names = [i.name for i in request.inputs]
+    row: bytes = request.raw_input_contents[names.index("text_input")]
+    return row[4:].decode()
+
+
+def test_generate_prints_exactly_the_text_and_the_figures_beside_it(triton: TritonDouble) -> None:
+    triton.answer = lambda request: [
+        response(text_output="\tx,", accepted_bytes=0, finish_reason=""),
+        response(
+            text_output=" é[bold]):",
+            accepted_bytes=2,
+            finish_reason="length",
+            num_output_tokens=6,
+            total_accepted_draft_tokens=4,
+        ),
+    ]
+    result = CliRunner().invoke(app, ["generate", "def f("])
+
+    assert result.exit_code == 0
+    assert result.stdout == "\tx, é[bold]):"
+    assert "6 tokens" in result.stderr
+    assert "tokens/s" in result.stderr
+    assert "2.00 accepted per step" in result.stderr
+    assert "ended by length" in result.stderr
+
+
+def test_generate_sends_what_its_options_say_and_no_more(triton: TritonDouble) -> None:
+    options = (
+        "--max-tokens 64 --temperature 0.8 --seed 1 --decoding card --stop-words a --stop-words b"
+    )
+    CliRunner().invoke(app, ["generate", "def f(", *options.split()])
+
+    (request,) = triton.requests
+    assert {i.name: list(i.shape) for i in request.inputs} == {
+        "text_input": [1, 1],
+        "max_tokens": [1, 1],
+        "stream": [1, 1],
+        "temperature": [1, 1],
+        "seed": [1, 1],
+        "stop_words": [1, 2],
+        "return_num_output_tokens": [1, 1],
+        "return_perf_metrics": [1, 1],
+        "decoding": [1, 1],
+    }
+
+
+def test_every_input_of_the_wire_has_an_option() -> None:
+    shown = CliRunner().invoke(app, ["generate", "--help"], env={"COLUMNS": "200"}).stdout
+    for name in INPUTS.keys() - {"text_input"}:
+        assert "--" + name.replace("_", "-") in shown
+
+
+def test_generate_can_ask_for_the_whole_text_and_read_the_prompt_from_a_pipe(
+    triton: TritonDouble,
+) -> None:
+    result = CliRunner().invoke(app, ["generate", "-", "--no-stream"], input="class A:\n")
+    names = [i.name for i in triton.requests[0].inputs]
+    assert result.stdout == "done"
+    assert text_input(triton.requests[0]) == "class A:\n"
+    assert triton.requests[0].raw_input_contents[names.index("stream")] == b"\x00"
+
+
+def test_a_refused_request_is_one_line_and_exit_code_1(triton: TritonDouble) -> None:
+    triton.answer = lambda request: [refusal("INVALID_ARGUMENT: top_p is 7.0; allowed is [0, 1]")]
+    result = CliRunner().invoke(app, ["generate", "x", "--top-p", "7"])
+    assert result.exit_code == 1
+    assert result.stderr == "error: INVALID_ARGUMENT: top_p is 7.0; allowed is [0, 1]\n"
+
+
+@pytest.mark.parametrize("command", [["generate", "x"], ["health"]])
+def test_an_unreachable_host_is_one_line_and_exit_code_1(command: list[str]) -> None:
+    with served() as gone:
+        address = gone.address
+    result = CliRunner().invoke(app, [*command, "--url", address])
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"error: UNAVAILABLE: cannot reach {address}")
+    assert result.stderr.count("\n") == 1
+
+
+def test_health_exits_with_1_unless_ready(triton: TritonDouble) -> None:
+    well = CliRunner().invoke(app, ["health"])
+    assert well.exit_code == 0
+    assert "ensemble" in well.stdout
+    assert "UNAVAILABLE" in well.stdout
+    triton.ready = False
+    assert CliRunner().invoke(app, ["health"]).exit_code == 1
+
+
+def test_ctrl_c_cancels_on_the_server_and_exits_with_130(triton: TritonDouble) -> None:
+    triton.hold(response(text_output="x", finish_reason=""))
+    command = [sys.executable, "-m", "card_client.cli", "generate", "def f("]
+    environment = os.environ | {"PYTHONPATH": str(Path(card_client.__file__).parents[1])}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(1) == b"x"
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert said == b"cancelled\n"
+    assert triton.wait_until_client_left()
+
+
+def test_chat_sends_the_whole_conversation_until_it_is_reset(triton: TritonDouble) -> None:
+    triton.answer = lambda request: [response(text_output="x): pass", finish_reason="stop")]
+    turns = "def f(\ndef g(\n/reset\nif a:\\\n    b\n/quit\nnever sent\n"
+    result = CliRunner().invoke(app, ["chat"], input=turns)
+
+    assert result.exit_code == 0
+    assert [text_input(request) for request in triton.requests] == [
+        "def f(",
+        "def f(x): pass\ndef g(",
+        "if a:\n    b",
+    ]
+    assert result.stdout == "x): pass\n" * 3
+
+
+def test_a_refused_turn_leaves_the_conversation_as_it_was(triton: TritonDouble) -> None:
+    def answer(request: Request) -> list[object]:
+        if "bad" in text_input(request):
+            return [response(text_output="half", finish_reason=""), refusal("UNAVAILABLE: full")]
+        return [response(text_output="!", finish_reason="stop")]
+
+    triton.answer = answer
+    result = CliRunner().invoke(app, ["chat"], input="one\nbad\ntwo\n")
+
+    assert "error: UNAVAILABLE: full" in result.stderr
+    assert text_input(triton.requests[2]) == "one!\ntwo"
+
+
+def test_chat_prefixes_mark_who_speaks_and_stop_the_model() -> None:
+    conversation = Conversation("User: ", "\nModel: ")
+    prompt = conversation.prompt("hello")
+    conversation.commit(prompt, "hi")
+    assert conversation.prompt("bye") == "User: hello\nModel: hi\nUser: bye\nModel: "
+    assert conversation.stop_words == ["User:"]
+
+
+def printed(deltas: list[Delta], *, terminal: bool) -> str:
+    file = io.StringIO()
+    console = Console(
+        file=file, force_terminal=terminal, color_system="standard", no_color=False, width=10
+    )
+    printer = TextPrinter(console)
+    for delta in deltas:
+        printer.text(delta)
+    return file.getvalue()
+
+
+def test_a_terminal_tells_accepted_from_corrected_text_by_colour() -> None:
+    shown = printed([Delta(text="accepted!", accepted_bytes=8)], terminal=True)
+    assert shown == "\x1b[32maccepted\x1b[0m\x1b[1;33m!\x1b[0m"
+
+
+def test_a_terminal_never_obeys_control_characters_of_the_text() -> None:
+    shown = printed([Delta(text="a\x1b[2Jb\r\n\tc")], terminal=True)
+    assert shown == "a\u241b[2Jb\u240d\n\tc"
+
+
+def test_a_long_line_is_neither_wrapped_nor_cut() -> None:
+    text = "word " * 20
+    assert printed([Delta(text=text)], terminal=True) == text
+    assert printed([Delta(text=text, accepted_bytes=7)], terminal=False) == text
+
+
+def test_figures_count_from_the_request_to_the_last_text() -> None:
+    times = iter([10.0, 10.5, 12.0])
+    tally = Tally(clock=lambda: next(times))
+    tally.add(Delta(text="a", finish_reason=""))
+    tally.add(Delta(text="b", finish_reason="stop", num_output_tokens=8))
+    assert tally.text == "ab"
+    assert tally.figures() == (
+        "8 tokens, 2.00 s, 4.0 tokens/s, first text after 0.50 s, ended by stop"
+    )
+
+
+def test_mean_accepted_per_step_counts_one_own_token_per_step() -> None:
+    assert mean_accepted(Delta(num_output_tokens=12, total_accepted_draft_tokens=9)) == 3.0
+    assert mean_accepted(Delta(num_output_tokens=12)) is None
+    assert mean_accepted(Delta(num_output_tokens=0, total_accepted_draft_tokens=0)) is None
+
+
+def test_a_request_is_immutable() -> None:
+    with pytest.raises(AttributeError):
+        GenerateRequest("x", 1).max_tokens = 2  # type: ignore[misc]

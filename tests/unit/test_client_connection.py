@@ -1,0 +1,122 @@
+"""The client's connection: addresses, TLS, unreachable hosts, health."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from card_client import CardClient, CardError, GenerateRequest, Tls
+from client_double import TritonDouble, served
+
+REQUEST = GenerateRequest("def f(", 8)
+
+
+@pytest.fixture
+def triton() -> Iterator[TritonDouble]:
+    with served() as double:
+        yield double
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])
+async def test_an_unreachable_host_is_named_with_what_to_check(host: str) -> None:
+    with served() as gone:
+        port = gone.address.rpartition(":")[2]
+    async with CardClient(f"{host}:{port}") as client:
+        for ask in (client.generate(REQUEST), client.health()):
+            with pytest.raises(CardError) as caught:
+                await ask
+            assert caught.value.code == "UNAVAILABLE"
+            assert f"cannot reach {host}:{port}" in caught.value.message
+            assert "Check that the server is up" in caught.value.message
+
+
+@pytest.mark.asyncio
+async def test_health_tells_ready_and_every_model(triton: TritonDouble) -> None:
+    async with CardClient(triton.address) as client:
+        health = await client.health()
+        assert (health.live, health.ready) == (True, True)
+        assert [(m.name, m.state, m.reason) for m in health.models] == [
+            ("ensemble", "READY", ""),
+            ("draft", "UNAVAILABLE", "unloaded"),
+        ]
+        triton.models_ready["ensemble"] = False
+        assert not (await client.health()).ready
+
+
+@pytest.mark.asyncio
+async def test_health_asks_model_by_model_where_the_index_is_private(triton: TritonDouble) -> None:
+    triton.index_error = (
+        grpc.StatusCode.UNAVAILABLE,
+        "This protocol is restricted, expecting header 'triton-grpc-protocol-key'",
+    )
+    async with CardClient(triton.address) as client:
+        health = await client.health()
+    states = {model.name: model.state for model in health.models}
+    assert states["ensemble"] == "READY"
+    assert states["draft"] == "UNAVAILABLE"
+    assert set(states) == {
+        "ensemble",
+        "preprocessing",
+        "card",
+        "draft",
+        "target",
+        "postprocessing",
+    }
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("host:9001", "host:9001"),
+        ("host", "host:8001"),
+        ("[::1]", "[::1]:8001"),
+        ("[::1]:9001", "[::1]:9001"),
+    ],
+)
+def test_an_address_may_leave_out_the_port(url: str, address: str) -> None:
+    assert CardClient(url).address == address
+
+
+@pytest.mark.parametrize("url", ["http://host:8000", "host:port", "host:0", ":8001", "", "host/v2"])
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(CardError, match="url is") as caught:
+        CardClient(url)
+    assert caught.value.code == "INVALID_ARGUMENT"
+
+
+@pytest.mark.asyncio
+async def test_tls_files_reach_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {name: tmp_path / f"{name}.pem" for name in ("ca", "cert", "key")}
+    for name, path in files.items():
+        path.write_text(name)
+    given: dict[str, bytes] = {}
+    credentials = grpc.ssl_channel_credentials
+
+    def recorded(**parts: bytes) -> grpc.ChannelCredentials:
+        given.update(parts)
+        return credentials()
+
+    monkeypatch.setattr(grpc, "ssl_channel_credentials", recorded)
+    with served() as plain:
+        async with CardClient(plain.address, tls=Tls(**files)) as client:
+            with pytest.raises(CardError, match="TLS"):
+                await client.generate(REQUEST)
+    assert given == {
+        "root_certificates": b"ca",
+        "certificate_chain": b"cert",
+        "private_key": b"key",
+    }
+
+
+def test_tls_files_that_are_missing_or_alone_are_refused(tmp_path: Path) -> None:
+    present = tmp_path / "cert.pem"
+    present.write_text("cert")
+    with pytest.raises(CardError, match=r"ca file .* does not exist"):
+        Tls(ca=tmp_path / "nowhere.pem")
+    with pytest.raises(CardError, match="belong together"):
+        Tls(cert=present)

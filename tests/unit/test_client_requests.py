@@ -1,0 +1,252 @@
+"""The client's requests: streaming, whole answers, time limits, cancellation, errors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import pytest
+from card_client import CardClient, CardError, Completion, Delta, GenerateRequest
+from client_double import Request, TritonDouble, refusal, response, served
+from tritonclient.grpc.aio import InferenceServerClient
+
+REQUEST = GenerateRequest("def f(", 8)
+
+
+@pytest.fixture
+def triton() -> Iterator[TritonDouble]:
+    with served() as double:
+        yield double
+
+
+async def streamed(triton: TritonDouble, **how: Any) -> list[Delta]:
+    async with CardClient(triton.address) as client:
+        return [delta async for delta in client.stream(REQUEST, **how)]
+
+
+async def failure(triton: TritonDouble, **how: Any) -> CardError:
+    with pytest.raises(CardError) as caught:
+        await streamed(triton, **how)
+    return caught.value
+
+
+@pytest.mark.asyncio
+async def test_a_stream_yields_every_delta_with_its_figures(triton: TritonDouble) -> None:
+    triton.answer = lambda request: [
+        response(text_output="x", accepted_bytes=0, finish_reason="", num_output_tokens=1),
+        response(
+            text_output="é y",
+            accepted_bytes=3,
+            finish_reason="length",
+            num_output_tokens=4,
+            acceptance_rate=0.5,
+        ),
+    ]
+
+    deltas = await streamed(triton)
+
+    assert deltas == [
+        Delta(text="x", accepted_bytes=0, finish_reason="", num_output_tokens=1),
+        Delta(
+            text="é y",
+            accepted_bytes=3,
+            finish_reason="length",
+            num_output_tokens=4,
+            acceptance_rate=0.5,
+        ),
+    ]
+
+
+@pytest.mark.asyncio
+async def test_the_request_arrives_as_the_ensemble_expects_it(triton: TritonDouble) -> None:
+    async with CardClient(triton.address, headers={"authorization": "token"}) as client:
+        request = GenerateRequest("def f(", 8, seed=1)
+        async for _ in client.stream(request, timeout_s=30, request_id="mine"):
+            pass
+
+    (arrived,) = triton.requests
+    assert arrived.model_name == "ensemble"
+    assert arrived.id == "mine"
+    assert {i.name: (i.datatype, list(i.shape)) for i in arrived.inputs} == {
+        "text_input": ("BYTES", [1, 1]),
+        "max_tokens": ("INT32", [1, 1]),
+        "seed": ("UINT64", [1, 1]),
+        "stream": ("BOOL", [1, 1]),
+    }
+    assert arrived.raw_input_contents[2] == b"\x01"
+    assert triton.metadata[0]["authorization"] == "token"
+
+
+@pytest.mark.asyncio
+async def test_generate_asks_for_one_whole_answer(triton: TritonDouble) -> None:
+    triton.answer = lambda request: [response(text_output="x): pass", finish_reason="stop")]
+    async with CardClient(triton.address) as client:
+        completion = await client.generate(GenerateRequest("def f(", 8, stream=True))
+
+    assert completion == Completion(text="x): pass", finish_reason="stop")
+    names = [i.name for i in triton.requests[0].inputs]
+    assert triton.requests[0].raw_input_contents[names.index("stream")] == b"\x00"
+
+
+@pytest.mark.asyncio
+async def test_a_time_limit_binds_both_the_client_and_the_server(triton: TritonDouble) -> None:
+    await streamed(triton, timeout_s=12.5)
+
+    assert triton.requests[0].parameters["timeout"].int64_param == 12_500_000
+    assert set(triton.requests[0].parameters) == {"timeout"}
+    deadline = triton.deadlines_s[0]
+    assert deadline is not None
+    assert deadline < 20  # gRPC rounds it up a little on its way.
+
+
+@pytest.mark.asyncio
+async def test_without_a_time_limit_none_is_sent(triton: TritonDouble) -> None:
+    await streamed(triton, timeout_s=None)
+    assert not triton.requests[0].parameters
+
+
+@pytest.mark.asyncio
+async def test_an_answer_that_comes_too_late_is_a_deadline_exceeded(triton: TritonDouble) -> None:
+    triton.hold(response(text_output="x", finish_reason=""))
+    error = await failure(triton, timeout_s=0.2)
+    assert error.code == "DEADLINE_EXCEEDED"
+    assert "0.2 s" in error.message
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf")])
+async def test_a_senseless_time_limit_is_refused(triton: TritonDouble, timeout_s: float) -> None:
+    assert (await failure(triton, timeout_s=timeout_s)).code == "INVALID_ARGUMENT"
+    assert not triton.requests
+
+
+@pytest.fixture
+def kept_calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Keeps every gRPC call alive: a forgotten one would be cancelled by garbage collection."""
+    calls: list[Any] = []
+    stream_infer = InferenceServerClient.stream_infer
+
+    def keeping(*args: Any, **how: Any) -> Any:
+        calls.append(stream_infer(*args, **how))
+        return calls[-1]
+
+    monkeypatch.setattr(InferenceServerClient, "stream_infer", keeping)
+    return calls
+
+
+@pytest.mark.asyncio
+async def test_breaking_out_of_the_loop_cancels_on_the_server(
+    triton: TritonDouble, kept_calls: list[Any]
+) -> None:
+    triton.hold(response(text_output="x", finish_reason=""))
+    async with CardClient(triton.address) as client:
+        async for _ in client.stream(REQUEST):
+            break
+        assert await asyncio.to_thread(triton.wait_until_client_left)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("method", ["stream", "generate"])
+async def test_cancelling_the_task_cancels_on_the_server(
+    triton: TritonDouble, kept_calls: list[Any], method: str
+) -> None:
+    triton.hold()
+    async with CardClient(triton.address) as client:
+
+        async def ask() -> None:
+            if method == "generate":
+                await client.generate(REQUEST)
+            else:
+                async for _ in client.stream(REQUEST):
+                    pass
+
+        task = asyncio.create_task(ask())
+        assert await asyncio.to_thread(triton.wait_until_arrived)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await asyncio.to_thread(triton.wait_until_client_left)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("said", "code", "message"),
+    [
+        (
+            "in ensemble 'ensemble', Failed to process the request(s) for model 'preprocessing_0', "
+            "message: INVALID_ARGUMENT: top_p is 1.5; allowed is [0, 1]",
+            "INVALID_ARGUMENT",
+            "top_p is 1.5; allowed is [0, 1]",
+        ),
+        ("UNAVAILABLE: all 8 slots are in use", "UNAVAILABLE", "all 8 slots are in use"),
+        ("Request for unknown model: 'nobody' is not found", "NOT_FOUND", "unknown model"),
+        ("Request timeout expired", "DEADLINE_EXCEEDED", "expired"),
+        ("Exceeds maximum queue size", "UNAVAILABLE", "queue"),
+        (
+            "[request id: 1] unexpected inference input 'x' for model 'ensemble'",
+            "INVALID_ARGUMENT",
+            "'x'",
+        ),
+        ("the stub fell over", "UNKNOWN", "the stub fell over"),
+    ],
+)
+async def test_a_refusal_on_the_stream_carries_code_and_message(
+    triton: TritonDouble, said: str, code: str, message: str
+) -> None:
+    triton.answer = lambda request: [refusal(said)]
+    error = await failure(triton)
+    assert error.code == code
+    assert message in error.message
+    assert "Failed to process" not in error.message
+
+
+@pytest.mark.asyncio
+async def test_an_error_in_mid_stream_comes_after_the_deltas(triton: TritonDouble) -> None:
+    triton.answer = lambda request: [
+        response(text_output="x", finish_reason=""),
+        refusal("UNAVAILABLE: the target model stopped"),
+    ]
+    texts = []
+    async with CardClient(triton.address) as client:
+        with pytest.raises(CardError) as caught:
+            async for delta in client.stream(REQUEST):
+                texts.append(delta.text)
+    assert texts == ["x"]
+    assert caught.value.code == "UNAVAILABLE"
+
+
+@pytest.mark.asyncio
+async def test_a_call_that_the_server_breaks_off_is_an_error_with_its_code(
+    triton: TritonDouble,
+) -> None:
+    def answer(request: Request) -> NoReturn:
+        raise RuntimeError("broken on purpose")
+
+    triton.answer = answer
+    error = await failure(triton)
+    assert error.code == "UNKNOWN"
+    assert "broken on purpose" in error.message
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("answer", [[], [response(text_output="x", finish_reason="")]])
+async def test_a_stream_that_just_ends_is_never_taken_for_a_text(
+    triton: TritonDouble, answer: list[Any]
+) -> None:
+    triton.answer = lambda request: answer
+    assert (await failure(triton)).code == "INTERNAL"
+
+
+@pytest.mark.asyncio
+async def test_an_empty_success_is_never_taken_for_an_answer(triton: TritonDouble) -> None:
+    triton.answer = lambda request: []
+    async with CardClient(triton.address) as client:
+        with pytest.raises(CardError, match="without an answer"):
+            await client.generate(REQUEST)
+
+
+@pytest.mark.asyncio
+async def test_a_server_that_reports_no_finish_reason_is_understood(triton: TritonDouble) -> None:
+    triton.answer = lambda request: [response(text_output="x"), response(text_output="y")]
+    assert [delta.text for delta in await streamed(triton)] == ["x", "y"]

@@ -1,0 +1,180 @@
+"""The target's loop: sessions taken up, prefilled, decoded together, resumed and let go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_engine import EMPTY_PATH, FakeEngine, FakeModel, extended
+from numpy.typing import NDArray
+from one_process import OneProcess, autoregressive, request_of, settings_of
+
+from card.cache import Finish, SlotState
+from card.sampling import SamplingParameters
+
+MODEL = FakeModel()
+
+
+class BrokenModel(FakeModel):
+    """Gives no numbers behind one path."""
+
+    broken: int = -1
+
+    def row(self, path: int) -> NDArray[np.float32]:
+        row = super().row(path)
+        return np.full_like(row, np.nan) if path == self.broken else row
+
+
+def both_loops(target: FakeModel = MODEL, **speculation: Any) -> OneProcess:
+    return OneProcess(
+        FakeEngine(target, tree=False), FakeEngine(MODEL, tree=True), settings_of(**speculation)
+    )
+
+
+def target_of(both: OneProcess) -> FakeEngine:
+    engine = both.target_engine
+    assert isinstance(engine, FakeEngine)
+    return engine
+
+
+def draft_of(both: OneProcess) -> FakeEngine:
+    engine = both.draft_engine
+    assert isinstance(engine, FakeEngine)
+    return engine
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 8, 9, 21])
+def test_a_prompt_is_read_in_chunks_and_its_last_row_gives_the_first_token(length: int) -> None:
+    with both_loops(prefill_chunk=8) as both:
+        request = request_of(list(range(length)), 1)
+        stream = both.open(request)
+        assert both.run([stream], draft_steps=0) == [autoregressive(MODEL, request)]
+        sizes = [len(batch[0].tokens) for batch in target_of(both).batches]
+        assert sum(sizes) == length
+        assert all(size == 8 for size in sizes[:-1])
+
+
+def test_sessions_of_any_age_share_a_pass() -> None:
+    with both_loops() as both:
+        requests = [request_of([n, 1], 12) for n in range(3)]
+        streams = [both.open(requests[0], 0)]
+        both.target.step()
+        both.target.step()
+        streams += [both.open(requests[1], 1), both.open(requests[2], 2)]
+        both.target.step()
+        assert [rows.session for rows in target_of(both).batches[-1]] == [0, 1, 2]
+        assert both.run(streams) == [autoregressive(MODEL, request) for request in requests]
+
+
+def test_a_chain_query_reads_no_more_rows_than_are_left_to_write() -> None:
+    with both_loops(rows=16, depth=16) as both:
+        stream = both.open(request_of([1], 9))
+        both.run([stream], draft_steps=8)
+        written = 0
+        for batch, tokens in zip(target_of(both).batches, tokens_per_step(both), strict=True):
+            assert len(batch[0].tokens) <= min(16, 9 - written)
+            written += tokens
+        assert written == 9
+
+
+def tokens_per_step(both: OneProcess) -> list[int]:
+    """Committed tokens of every pass, from the positions at which the passes began."""
+    text = [EMPTY_PATH]
+    for token in [1, *both.pool.card_slot(0).output(0, 9).tolist()]:
+        text.append(extended(text[-1], token))
+    read = {path for _, path in target_of(both).read}
+    assert set(text[1:-1]) <= read
+    place = {path: at for at, path in enumerate(text)}
+    at = 0
+    starts = []
+    for batch in target_of(both).batches:
+        starts.append(place[target_of(both).read[at][1]])
+        at += len(batch[0].tokens)
+    return [b - a for a, b in zip(starts, [*starts[1:], 10], strict=True)]
+
+
+def test_closed_sessions_leave_no_trace_in_the_engines() -> None:
+    with both_loops() as both:
+        for round_ in range(3):
+            streams = [both.open(request_of([round_, n], 30), n) for n in range(4)]
+            for _ in range(4):
+                both.draft.step()
+                both.target.step()
+            both.close(streams)
+            assert target_of(both).open_sessions == 0
+            assert draft_of(both).open_sessions == 0
+            assert both.pool.states.tolist() == [SlotState.FREE] * 4
+
+
+def test_a_finished_session_is_not_decoded_any_further() -> None:
+    with both_loops() as both:
+        stream = both.open(request_of([1, 2], 5))
+        output = both.run([stream])
+        passes = len(target_of(both).batches)
+        assert not both.target.step()
+        assert len(target_of(both).batches) == passes
+        assert [stream.output] == output
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("stopped_after", [1, 2, 5])
+def test_a_reloaded_target_goes_on_with_the_same_text(
+    temperature: float, stopped_after: int
+) -> None:
+    parameters = SamplingParameters(temperature, seed=3, repetition_penalty=1.2)
+    requests = [request_of(list(range(n + 3)), 20, parameters=parameters) for n in range(2)]
+    with both_loops() as both:
+        streams = [both.open(request, index) for index, request in enumerate(requests)]
+        for _ in range(stopped_after):
+            both.draft.step()
+            both.target.step()
+        written = [stream.output for stream in streams]
+        both.restart_target(FakeEngine(MODEL, tree=False))
+        outputs = both.run(streams)
+    assert outputs == [autoregressive(MODEL, request) for request in requests]
+    assert [o[: len(w)] for o, w in zip(outputs, written, strict=True)] == written
+
+
+def test_a_target_killed_between_its_last_token_and_its_count_finishes_after_all() -> None:
+    request = request_of([1, 2], 6)
+    with both_loops() as both:
+        stream = both.open(request)
+        both.run([stream])
+        both.pool.slots["committed"][0] -= 1
+        both.restart_target(FakeEngine(MODEL, tree=False))
+        assert both.run([stream]) == [autoregressive(MODEL, request)]
+
+
+def test_a_session_whose_logits_are_broken_fails_alone() -> None:
+    broken, sound = request_of([9, 9], 12), request_of([8, 8], 12)
+    text = [9, 9, *autoregressive(MODEL, broken)[:4]]
+    path = EMPTY_PATH
+    for token in text:
+        path = extended(path, token)
+    model = BrokenModel()
+    object.__setattr__(model, "broken", path)
+    with both_loops(model) as both:
+        streams = [both.open(broken, 0), both.open(sound, 1)]
+        outputs = both.run(streams)
+        assert streams[0].finish is Finish.FAILED
+        assert streams[1].finish is Finish.LENGTH
+        assert outputs[0] == text[2 : 2 + len(outputs[0])]
+        assert outputs[1] == autoregressive(MODEL, sound)
+        both.close(streams)
+        assert target_of(both).open_sessions == 0
+
+
+def test_sessions_of_an_older_epoch_are_dropped() -> None:
+    """A `card` that was restarted closed every slot; what it opens next is decoded afresh."""
+    with both_loops() as both:
+        both.open(request_of([1, 2], 30), 0)
+        both.draft.step()
+        both.target.step()
+        both.restart_card()
+        both.target.step()
+        both.draft.step()
+        assert target_of(both).open_sessions == 0
+        assert both.pool.card_slot(0).reclaim()
+        request = request_of([5], 8)
+        assert both.run([both.open(request)]) == [autoregressive(MODEL, request)]

@@ -1,0 +1,258 @@
+"""The draft's loop on an engine whose logits betray every wrong KV entry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_engine import FakeEngine, FakeModel
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from one_process import GREEDY, OneProcess, Stream, autoregressive, request_of, settings_of
+
+from card.cache import ROOT, Decoding, Finish, SlotRequest, TargetSlot, Tree
+from card.sampling import History, SamplingParameters, rank_candidates, sample
+
+MODEL = FakeModel()
+PROMPT = [3, 1, 4, 1, 5]
+SAMPLED = SamplingParameters(temperature=0.8, seed=99)
+FILTERED = SamplingParameters(temperature=0.8, seed=99, top_k=6, top_p=0.9)
+
+
+@contextmanager
+def drafting(**speculation: Any) -> Iterator[OneProcess]:
+    target = FakeEngine(MODEL, tree=False)
+    with OneProcess(target, FakeEngine(MODEL, tree=True), settings_of(**speculation)) as both:
+        yield both
+
+
+def draft_of(both: OneProcess) -> FakeEngine:
+    engine = both.draft_engine
+    assert isinstance(engine, FakeEngine)
+    return engine
+
+
+def adopted(both: OneProcess, stream: Stream) -> TargetSlot:
+    """The target's hand on the slot, moved by the test."""
+    slot = both.pool.target_slot(stream.slot.index)
+    slot.adopt(stream.generation)
+    return slot
+
+
+def commit(slot: TargetSlot, tokens: list[int]) -> None:
+    slot.commit(tokens, [False] * len(tokens), [0.0] * len(tokens), Finish.RUNNING)
+
+
+def paths_of(tree: Tree) -> list[tuple[int, ...]]:
+    paths: list[tuple[int, ...]] = []
+    for token, parent in zip(tree.token.tolist(), tree.parent.tolist(), strict=True):
+        paths.append((*(paths[parent] if parent != ROOT else ()), token))
+    return paths
+
+
+def fresh_log_probabilities(text: list[int], parameters: SamplingParameters) -> dict[int, float]:
+    """What the draft would think of every token behind `text`, read afresh."""
+    row = MODEL.row_after(text).astype(np.float64)
+    logits = (row - np.log(np.exp(row).sum())).astype(np.float32)
+    ids = np.arange(MODEL.vocabulary)[None]
+    normaliser, position = np.zeros(1, np.float32), np.array([len(text)])
+    ranked = rank_candidates(ids, logits[None], normaliser, position, parameters)
+    return dict(enumerate(ranked[0].tolist()))
+
+
+def assert_read_correctly(tree: Tree, text: list[int], parameters: SamplingParameters) -> None:
+    """Every node has the score that a draft without any cache would give its path."""
+    assert tree.root_length == len(text)
+    paths = paths_of(tree)
+    assert len(set(paths)) == len(paths)
+    known: dict[tuple[int, ...], dict[int, float]] = {}
+    score_of = {(): 0.0, **dict(zip(paths, tree.score.tolist(), strict=True))}
+    for path, score in zip(paths, tree.score.tolist(), strict=True):
+        above = path[:-1]
+        if above not in known:
+            known[above] = fresh_log_probabilities([*text, *above], parameters)
+        assert score == pytest.approx(score_of[above] + known[above][path[-1]], abs=1e-4)
+
+
+scripts = st.lists(
+    st.one_of(
+        st.integers(1, 5),  # passes
+        st.tuples(st.integers(0, 40), st.integers(1, 5)),  # commit along the tree
+        st.lists(st.integers(0, 23), min_size=1, max_size=3),  # commit what the target likes
+    ),
+    min_size=1,
+    max_size=10,
+)
+growths = st.sampled_from(["best_first", "layered"])
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    scripts,
+    growths,
+    st.integers(1, 7),
+    st.integers(1, 9),
+    st.sampled_from([64, 128]),
+    st.sampled_from([GREEDY, SAMPLED, FILTERED]),
+)
+def test_published_trees_equal_those_of_a_draft_that_reads_everything_afresh(
+    script: list[int | tuple[int, int] | list[int]],
+    growth: str,
+    width: int,
+    depth: int,
+    nodes: int,
+    parameters: SamplingParameters,
+) -> None:
+    """Also after any number of re-roots: no KV entry of a pruned branch is ever used again."""
+    with drafting(growth=growth, width=width, depth=depth, nodes=nodes) as both:
+        stream = both.open(request_of(PROMPT, 40, parameters=parameters))
+        slot = adopted(both, stream)
+        text = list(PROMPT)
+        both.draft.step()
+        for action in script:
+            tree = slot.tree(stream.generation, MODEL.vocabulary)
+            assert tree is not None
+            before = set(paths_of(tree))
+            new: list[int] = []
+            if isinstance(action, int):
+                for _ in range(action):
+                    both.draft.step()
+            else:
+                if isinstance(action, list):
+                    new = action
+                elif before:
+                    new = list(sorted(before)[action[0] % len(before)][: action[1]])
+                new = new[: len(PROMPT) + 39 - len(text)]
+                commit(slot, new)
+                text += new
+                both.draft.step()
+            tree = slot.tree(stream.generation, MODEL.vocabulary)
+            assert tree is not None
+            assert_read_correctly(tree, text, parameters)
+            after = set(paths_of(tree))
+            assert len(after) <= nodes
+            left = len(PROMPT) + 40 - len(text)
+            assert all(len(path) <= max(1, min(depth, left)) for path in after)
+            survivors = {path[len(new) :] for path in before if path[: len(new)] == tuple(new)}
+            assert survivors - {()} <= after
+        read = draft_of(both).read
+        assert len(set(read)) == len(read), "what the KV cache holds is never forwarded again"
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    growths,
+    st.integers(1, 6),
+    st.integers(0, (1 << 64) - 1),
+    st.sampled_from([0.2, 0.8, 1.5]),
+    st.sampled_from([(0, 0.0), (5, 0.0), (0, 0.8), (6, 0.9)]),
+)
+def test_a_draft_equal_to_the_target_ranks_the_targets_choice_first(
+    growth: str, width: int, seed: int, temperature: float, filters: tuple[int, float]
+) -> None:
+    """Both perturb with the same noise: same seed, same position, same token id."""
+    top_k, top_p = filters
+    parameters = SamplingParameters(temperature, top_k, top_p, seed=seed)
+    with drafting(growth=growth, width=width, depth=6) as both:
+        stream = both.open(request_of(PROMPT, 20, parameters=parameters))
+        slot = adopted(both, stream)
+        for _ in range(6):
+            both.draft.step()
+        commit(slot, autoregressive(MODEL, request_of(PROMPT, 2, parameters=parameters)))
+        both.draft.step()
+        tree = slot.tree(stream.generation, MODEL.vocabulary)
+        assert tree is not None
+        text = [*PROMPT, *stream.output]
+        paths = paths_of(tree)
+        for node in [ROOT, *range(len(paths))]:
+            children = np.flatnonzero(tree.parent == node)
+            if children.size == 0:
+                continue
+            history = History([*text, *(paths[node] if node != ROOT else ())], 64)
+            choice = sample(MODEL.row_after(history.tokens.tolist()), history, parameters)
+            assert tree.token[children[tree.score[children].argmax()]] == choice
+
+
+@pytest.mark.parametrize("parameters", [GREEDY, SAMPLED], ids=["greedy", "temperature 0.8"])
+def test_every_candidate_of_a_draft_equal_to_the_target_is_accepted(
+    parameters: SamplingParameters,
+) -> None:
+    with drafting(growth="layered", width=1, depth=8) as both:
+        stream = both.open(request_of(PROMPT, 64, parameters=parameters))
+        both.run([stream])
+        counters = stream.counters
+        assert counters.drafted > 40
+        assert counters.accepted == counters.drafted
+        assert counters.corrections == 0
+
+
+def test_a_long_prompt_is_read_in_chunks_before_anything_grows() -> None:
+    with drafting(prefill_chunk=8) as both:
+        stream = both.open(request_of([7] * 21, 8))
+        slot = adopted(both, stream)
+        sizes = []
+        for _ in range(3):
+            tree = slot.tree(stream.generation, MODEL.vocabulary)
+            assert tree is None or not len(tree.token)
+            both.draft.step()
+            sizes.append(len(draft_of(both).batches[-1][0].tokens))
+        assert sizes == [8, 8, 5]
+        tree = slot.tree(stream.generation, MODEL.vocabulary)
+        assert tree is not None
+        assert len(tree.token) > 0
+
+
+def test_sessions_share_a_pass() -> None:
+    with drafting(width=3) as both:
+        streams = [both.open(request_of([i, 2], 8), i) for i in range(3)]
+        for _ in range(3):
+            both.draft.step()
+        passes = draft_of(both).batches
+        assert [len(batch) for batch in passes] == [3, 3, 3]
+        for stream in streams:
+            tree = adopted(both, stream).tree(stream.generation, MODEL.vocabulary)
+            assert tree is not None
+            assert_read_correctly(tree, [stream.slot.index, 2], GREEDY)
+
+
+def test_a_reloaded_draft_starts_at_what_is_committed() -> None:
+    with drafting() as both:
+        stream = both.open(request_of(PROMPT, 20))
+        slot = adopted(both, stream)
+        both.draft.step()
+        commit(slot, [9, 8, 7])
+        both.restart_draft(FakeEngine(MODEL, tree=True))
+        for _ in range(3):
+            both.draft.step()
+        tree = slot.tree(stream.generation, MODEL.vocabulary)
+        assert tree is not None
+        assert_read_correctly(tree, [*PROMPT, 9, 8, 7], GREEDY)
+
+
+def test_a_new_session_in_the_same_slot_inherits_nothing() -> None:
+    with drafting() as both:
+        old = both.open(request_of(PROMPT, 20))
+        adopted(both, old)
+        both.draft.step()
+        old.slot.close()
+        assert old.slot.reclaim(target_is_dead=True)
+        new = both.open(request_of([6, 6], 20))
+        slot = adopted(both, new)
+        assert slot.tree(new.generation, MODEL.vocabulary) is None
+        both.draft.step()
+        assert draft_of(both).open_sessions == 1
+        tree = slot.tree(new.generation, MODEL.vocabulary)
+        assert tree is not None
+        assert_read_correctly(tree, [6, 6], GREEDY)
+        assert slot.tree(old.generation, MODEL.vocabulary) is None
+
+
+@pytest.mark.parametrize("decoding", Decoding)
+def test_only_sessions_that_speculate_are_followed(decoding: Decoding) -> None:
+    with drafting() as both:
+        request: SlotRequest = request_of(PROMPT, 8, decoding)
+        both.open(request)
+        assert both.draft.step() == (decoding is not Decoding.AUTOREGRESSIVE)

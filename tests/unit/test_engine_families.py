@@ -1,0 +1,152 @@
+"""Every family's logits are those of `transformers`, however the rows reach the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_models
+import torch
+from card.engines import FOLLOWS_PREFIX, Engine, EngineError, Rows
+from card.engines.torch.engine import EngineOptions, TorchEngine
+from numpy.typing import NDArray
+from tiny_models import FAMILIES, SLIDING_WINDOW, forward_rows, random_tokens, read_alone
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+CLOSE = 1e-4
+"""Largest difference to `transformers` in float32."""
+
+TEXT = random_tokens(100)
+PREFIX = 90
+
+# Eight rows behind the prefix in four branches, two of which part below the first row:
+#   0 ─ 1 ─ 4        5 (follows the prefix) ─ 6
+#     └ 2 ─ 7        3 (follows the prefix)
+TREE = random_tokens(8, seed=1)
+PARENTS = [FOLLOWS_PREFIX, 0, 0, FOLLOWS_PREFIX, 1, FOLLOWS_PREFIX, 5, 2]
+LEAVES = (3, 4, 6, 7)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    model: PreTrainedModel
+    directory: Path
+    expected: NDArray[np.float32]
+    """Logits of `TEXT` by `transformers`, [tokens, vocabulary]."""
+
+    def engine(self, branches: int) -> TorchEngine:
+        return TorchEngine.load(
+            self.directory,
+            EngineOptions(context=SLIDING_WINDOW, sessions=2, branches=branches, dtype="float32"),
+        )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def checkpoint(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Checkpoint:
+    directory = tmp_path_factory.mktemp(request.param)
+    model = tiny_models.save(directory, request.param)
+    expected = tiny_models.reference_logits(model, TEXT)
+    assert expected.std() > 1.0, "logits so small that an error would not show"
+    return Checkpoint(model, directory, expected)
+
+
+def path_to(row: int) -> list[int]:
+    """Rows of `TREE` from the prefix down to `row`."""
+    path = [row]
+    while PARENTS[path[0]] != FOLLOWS_PREFIX:
+        path.insert(0, PARENTS[path[0]])
+    return path
+
+
+def assert_close(found: NDArray[np.float32], expected: NDArray[np.float32]) -> None:
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max() < CLOSE
+
+
+@pytest.mark.parametrize("branches", [1, 0], ids=["chains", "growing_tree"])
+@pytest.mark.parametrize("chunks", [(64,), (1,), (5, 17, 3)], ids=["prefill", "rows", "mixed"])
+def test_logits_equal_those_of_transformers(
+    checkpoint: Checkpoint, branches: int, chunks: tuple[int, ...]
+) -> None:
+    assert_close(read_alone(checkpoint.engine(branches), TEXT, chunks), checkpoint.expected)
+
+
+def read_tree_in_one_pass(engine: Engine, session: int) -> NDArray[np.float32]:
+    return forward_rows(engine, [Rows(session, TREE, PARENTS)])[0]
+
+
+def grow_tree_layer_by_layer(engine: Engine, session: int) -> NDArray[np.float32]:
+    found = np.empty((len(TREE), engine.vocabulary), np.float32)
+    entry: dict[int, int] = {FOLLOWS_PREFIX: FOLLOWS_PREFIX}
+    while len(entry) <= len(TREE):
+        layer = [r for r, parent in enumerate(PARENTS) if r not in entry and parent in entry]
+        rows = Rows(session, [TREE[r] for r in layer], [entry[PARENTS[r]] for r in layer])
+        found[layer] = forward_rows(engine, [rows])[0]
+        entry |= {row: len(entry) - 1 + i for i, row in enumerate(layer)}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("branches", "forward_tree"),
+    [(4, read_tree_in_one_pass), (0, grow_tree_layer_by_layer)],
+    ids=["chains", "growing_tree"],
+)
+def test_each_branch_of_a_tree_equals_transformers_on_its_own_path(
+    checkpoint: Checkpoint,
+    branches: int,
+    forward_tree: Callable[[Engine, int], NDArray[np.float32]],
+) -> None:
+    engine = checkpoint.engine(branches)
+    session = engine.open_session()
+    tiny_models.read(engine, session, TEXT[:PREFIX], [64])
+    found = forward_tree(engine, session)
+    for leaf in LEAVES:
+        path = path_to(leaf)
+        tokens = TEXT[:PREFIX] + [TREE[row] for row in path]
+        expected = tiny_models.reference_logits(checkpoint.model, tokens)
+        assert_close(found[path], expected[PREFIX:])
+
+
+def test_best_gives_the_likeliest_ids_and_their_log_probabilities(checkpoint: Checkpoint) -> None:
+    engine = checkpoint.engine(branches=0)
+    session = engine.open_session()
+    ids, values = engine.forward([Rows(session, TEXT, logits=3)])[0].best(5)
+    expected = torch.from_numpy(checkpoint.expected[-3:]).log_softmax(-1).topk(5)
+    assert ids.tolist() == expected.indices.tolist()
+    np.testing.assert_allclose(values, expected.values.numpy(), atol=CLOSE)
+
+
+def test_a_sliding_window_limits_the_context(tmp_path: Path) -> None:
+    tiny_models.save(tmp_path, "mistral_sliding")
+    engine = TorchEngine.load(tmp_path, EngineOptions(context=SLIDING_WINDOW, sessions=1))
+    assert engine.context == SLIDING_WINDOW
+    with pytest.raises(EngineError, match=f"{SLIDING_WINDOW} positions"):
+        TorchEngine.load(tmp_path, EngineOptions(context=SLIDING_WINDOW + 1, sessions=1))
+
+
+def test_a_checkpoint_in_shards_and_in_bfloat16_reads_like_one_file(tmp_path: Path) -> None:
+    model = tiny_models.build(FAMILIES["llama3"]).bfloat16()
+    model.save_pretrained(tmp_path / "whole")
+    in_float32 = AutoModelForCausalLM.from_pretrained(tmp_path / "whole", dtype=torch.float32)
+    model.save_pretrained(tmp_path / "shards", max_shard_size="50KB")
+    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 1
+    options = EngineOptions(context=SLIDING_WINDOW, sessions=1, dtype="float32")
+    whole, shards = (
+        read_alone(TorchEngine.load(tmp_path / name, options), TEXT, [64])
+        for name in ("whole", "shards")
+    )
+    np.testing.assert_array_equal(whole, shards)
+    assert_close(whole, tiny_models.reference_logits(in_float32, TEXT))

@@ -1,0 +1,262 @@
+"""What the engine cannot run is refused by name: which file, what is wrong, what is allowed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_models
+import torch
+from card.engines import EngineError, load_engine
+from card.engines.torch import loading
+from card.engines.torch.engine import EngineOptions, TorchEngine
+from card.settings import Settings, load_settings
+from safetensors.torch import load_file, save_file
+
+OPTIONS = EngineOptions(context=64, sessions=1, dtype="float32")
+
+Tensors = dict[str, torch.Tensor]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    tiny_models.save(tmp_path, "llama3")
+    TorchEngine.load(tmp_path, OPTIONS)
+    return tmp_path
+
+
+def refusal(directory: Path, options: EngineOptions = OPTIONS) -> str:
+    with pytest.raises(EngineError) as caught:
+        TorchEngine.load(directory, options)
+    assert str(directory) in str(caught.value)
+    return str(caught.value)
+
+
+def edit_config(directory: Path, **changes: Any) -> None:
+    """Change fields of ``config.json``; None removes one."""
+    file = directory / "config.json"
+    config = json.loads(file.read_text()) | changes
+    file.write_text(json.dumps({name: v for name, v in config.items() if v is not None}))
+
+
+def edit_tensors(directory: Path, edit: Callable[[Tensors], object]) -> None:
+    file = directory / "model.safetensors"
+    tensors = load_file(file)
+    edit(tensors)
+    save_file(tensors, file)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"model_type": "gpt2"}, ["'gpt2'", "llama, mistral, qwen2, qwen3"]),
+        ({"model_type": None}, ["model family None", "llama"]),
+        (
+            {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}},
+            ["rope_type 'yarn'", "default, linear, llama3"],
+        ),
+        (
+            {"rope_parameters": None, "rope_scaling": {"type": "dynamic", "factor": 2.0}},
+            ["rope_type 'dynamic'", "default, linear, llama3"],
+        ),
+        ({"partial_rotary_factor": 0.5}, ["partial_rotary_factor"]),
+        (
+            {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},
+            ["partial_rotary_factor"],
+        ),
+        ({"hidden_act": "gelu"}, ["hidden_act 'gelu'", "silu"]),
+        ({"num_attention_heads": 4, "num_key_value_heads": 3}, ["num_key_value_heads 3"]),
+        ({"num_attention_heads": 0}, ["num_attention_heads"]),
+        ({"num_hidden_layers": -1}, ["num_hidden_layers"]),
+        ({"hidden_size": None}, ["'hidden_size' is missing"]),
+        ({"hidden_size": "wide"}, ["hidden_size is 'wide'", "at least 1"]),
+    ],
+)
+def test_a_configuration_that_is_not_supported_is_refused_by_name(
+    directory: Path, changes: dict[str, Any], named: list[str]
+) -> None:
+    edit_config(directory, **changes)
+    message = refusal(directory)
+    assert "config.json" in message
+    for name in named:
+        assert name in message
+
+
+@pytest.mark.parametrize("content", [b'{"model_type": "llama"', b"\xff\xfe", b"[1, 2]"])
+def test_a_corrupted_configuration_is_refused(directory: Path, content: bytes) -> None:
+    (directory / "config.json").write_bytes(content)
+    assert "config.json" in refusal(directory)
+
+
+def test_a_missing_configuration_is_refused(tmp_path: Path) -> None:
+    assert "config.json does not exist" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.embed_tokens.weight",
+        "model.layers.1.self_attn.k_proj.weight",
+        "model.layers.0.post_attention_layernorm.weight",
+        "model.norm.weight",
+        "lm_head.weight",
+    ],
+)
+def test_a_missing_tensor_is_refused_by_name(directory: Path, name: str) -> None:
+    edit_tensors(directory, lambda tensors: tensors.pop(name))
+    assert f"'{name}' is missing" in refusal(directory)
+
+
+def test_a_bias_on_one_of_several_stacked_layers_is_refused(directory: Path) -> None:
+    name = "model.layers.0.self_attn.{}_proj.bias"
+    edit_tensors(directory, lambda tensors: tensors.update({name.format("q"): torch.ones(48)}))
+    assert f"'{name.format('k')}' is missing" in refusal(directory)
+
+
+def test_a_tensor_of_the_wrong_shape_is_refused_with_both_shapes(directory: Path) -> None:
+    name = "model.layers.0.mlp.up_proj.weight"
+    edit_tensors(directory, lambda tensors: tensors.update({name: tensors[name][:-1].clone()}))
+    message = refusal(directory)
+    assert name in message
+    assert "(79, 48)" in message
+    assert "(80, 48)" in message
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused(directory: Path, value: float) -> None:
+    name = "model.layers.1.mlp.down_proj.weight"
+    edit_tensors(directory, lambda tensors: tensors[name].view(-1)[17:18].fill_(value))
+    message = refusal(directory)
+    assert name in message
+    assert "not finite" in message
+
+
+def test_quantised_weights_are_refused(directory: Path) -> None:
+    name = "model.layers.0.self_attn.o_proj.weight"
+    edit_tensors(directory, lambda tensors: tensors.update({name: tensors[name].to(torch.int8)}))
+    message = refusal(directory)
+    assert name in message
+    assert "quantised" in message
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999])
+def test_a_truncated_checkpoint_is_refused(directory: Path, share: float) -> None:
+    file = directory / "model.safetensors"
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(share * len(whole))])
+    assert "model.safetensors" in refusal(directory)
+
+
+def test_a_directory_without_weights_is_refused(directory: Path) -> None:
+    (directory / "model.safetensors").unlink()
+    assert "no *.safetensors file" in refusal(directory)
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    model = tiny_models.build(tiny_models.FAMILIES["llama3"])
+    model.save_pretrained(tmp_path, max_shard_size="50KB")
+    TorchEngine.load(tmp_path, OPTIONS)
+    return tmp_path
+
+
+def test_a_shard_that_the_index_names_and_the_directory_lacks_is_refused(shards: Path) -> None:
+    lost = sorted(shards.glob("*.safetensors"))[1]
+    lost.unlink()
+    message = refusal(shards)
+    assert lost.name in message
+    assert "model.safetensors.index.json" in message
+
+
+@pytest.mark.parametrize("content", ["{", "{}", "[]", '{"weight_map": 3}'])
+def test_a_corrupted_index_is_refused(shards: Path, content: str) -> None:
+    (shards / "model.safetensors.index.json").write_text(content)
+    assert "model.safetensors.index.json" in refusal(shards)
+
+
+def test_a_context_longer_than_the_models_is_refused_with_both_lengths(directory: Path) -> None:
+    message = refusal(directory, EngineOptions(context=tiny_models.CONTEXT + 1, sessions=1))
+    assert f"{tiny_models.CONTEXT} positions" in message
+    assert f"limits.context_tokens asks for {tiny_models.CONTEXT + 1}" in message
+
+
+def test_more_sessions_than_the_engine_holds_are_refused(directory: Path) -> None:
+    engine = TorchEngine.load(directory, OPTIONS)
+    engine.open_session()
+    with pytest.raises(EngineError, match="all 1 sessions"):
+        engine.open_session()
+
+
+def test_more_pending_entries_than_a_tree_holds_are_refused(directory: Path) -> None:
+    engine = TorchEngine.load(
+        directory, EngineOptions(context=64, sessions=1, branches=0, dtype="float32")
+    )
+    session = engine.open_session()
+    with pytest.raises(EngineError, match="pending"):
+        tiny_models.forward_rows(engine, [tiny_models.Rows(session, [1] * 257)])
+
+
+# --- the pair -------------------------------------------------------------------------------------
+
+
+def pair(tmp_path: Path) -> Settings:
+    """Settings for a tiny pair with one tokenizer between them."""
+    vocabulary = {f"token{i}": i for i in range(tiny_models.VOCABULARY)}
+    for role, family in (("target", "llama3"), ("draft", "smollm")):
+        tiny_models.save(tmp_path / role, family)
+        tokenizer = {"model": {"type": "BPE", "vocab": vocabulary}}
+        (tmp_path / role / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (tmp_path / "settings.yaml").write_text(
+        json.dumps(
+            {
+                "target": {"path": "target", "dtype": "float32"},
+                "draft": {"path": "draft", "dtype": "float32"},
+                "limits": {"prompt_tokens": 32, "context_tokens": 128},
+                "cache": {"slots": 2},
+            }
+        )
+    )
+    return load_settings(tmp_path / "settings.yaml")
+
+
+@pytest.fixture
+def _threads_as_before() -> Any:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("_threads_as_before")
+def test_a_loaded_target_says_that_its_rows_are_independent_and_what_they_cost(
+    tmp_path: Path,
+) -> None:
+    engine = load_engine(pair(tmp_path), "target")
+    assert engine.row_invariant
+    assert engine.row_costs_ms.keys() >= {1, 2, 4, 8, 16}
+    assert all(cost > 0 for cost in engine.row_costs_ms.values())
+    assert (engine.vocabulary, engine.context) == (tiny_models.VOCABULARY, 128)
+
+
+@pytest.mark.usefixtures("_threads_as_before")
+def test_a_target_whose_rows_influence_each_other_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "make_row_invariant", lambda engine: engine)
+    with pytest.raises(EngineError, match="influence each other") as caught:
+        load_engine(pair(tmp_path), "target")
+    assert "target.dtype" in str(caught.value)
+
+
+@pytest.mark.parametrize("role", ["draft", "target"])
+@pytest.mark.usefixtures("_threads_as_before")
+def test_a_pair_that_does_not_share_a_vocabulary_is_refused_by_both_roles(
+    tmp_path: Path, role: Any
+) -> None:
+    settings = pair(tmp_path)
+    file = tmp_path / "draft" / "tokenizer.json"
+    file.write_text(file.read_text().replace("token17", "other"))
+    with pytest.raises(EngineError, match="share a vocabulary.*'token17'"):
+        load_engine(settings, role)

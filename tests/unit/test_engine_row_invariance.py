@@ -1,0 +1,324 @@
+"""A row's logits are the same bits however its pass is put together.
+
+Everything is compared with the same text read one row at a time, which is what plain
+autoregressive decoding does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+import tiny_models
+import torch
+import torch.nn.functional as F
+from card.engines import FOLLOWS_PREFIX, Rows
+from card.engines.torch import decoder
+from card.engines.torch.attention import AttentionGroup, attend
+from card.engines.torch.calibration import check_row_invariance, make_row_invariant
+from card.engines.torch.engine import EngineOptions, TorchEngine
+from card.settings import REPOSITORY_ROOT
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from tiny_models import forward_rows, random_tokens, read, read_alone
+from torch import Tensor
+
+BRANCHES = 4
+SESSIONS = 3
+LONGEST = 132
+"""Tokens of a text; the keys of its last rows fill more than two blocks of 64 positions."""
+
+Bits = torch.Tensor
+
+
+def bits(logits: NDArray[np.float32]) -> Bits:
+    return torch.from_numpy(logits)
+
+
+@dataclass(repr=False)
+class Subject:
+    """An engine as loading makes it, and what it says when it reads one row at a time."""
+
+    engine: TorchEngine
+    text: list[int]
+    _paths: dict[tuple[int, ...], Bits] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.plain = bits(read_alone(self.engine, self.text, [1]))
+        """[tokens, vocabulary]"""
+
+    def behind(self, prefix: int, path: tuple[int, ...]) -> Bits:
+        """Logits of `path` read one row at a time behind the first `prefix` tokens of the text."""
+        key = (prefix, *path)
+        if key not in self._paths:
+            session = self.engine.open_session()
+            read(self.engine, session, self.text[:prefix], [64])
+            self._paths[key] = bits(read(self.engine, session, path, [1]))
+            self.engine.close_session(session)
+        return self._paths[key]
+
+
+def options(dtype: Literal["bfloat16", "float32"]) -> EngineOptions:
+    return EngineOptions(context=336, sessions=SESSIONS, branches=BRANCHES, dtype=dtype)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _threads_as_before() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def one_head_per_group(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint whose every query head has keys of its own."""
+    directory = tmp_path_factory.mktemp("llama2")
+    tiny_models.save(directory, "llama2")
+    return directory
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(m, d) for m in ("bundled", "tiny") for d in ("bfloat16", "float32")],
+    ids="-".join,
+)
+def subject(request: pytest.FixtureRequest, one_head_per_group: Path) -> Subject:
+    model, dtype = request.param
+    directory = REPOSITORY_ROOT / "models/target" if model == "bundled" else one_head_per_group
+    engine = make_row_invariant(TorchEngine.load(directory, options(dtype)))
+    assert engine.row_invariant
+    return Subject(engine, random_tokens(LONGEST, vocabulary=engine.vocabulary))
+
+
+few = settings(max_examples=10, deadline=None)
+fewer = settings(max_examples=3, deadline=None)
+
+chunkings = st.lists(st.integers(1, 100), min_size=1, max_size=8)
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What one session puts into a pass: a tree behind a prefix of the text."""
+
+    prefix: int
+    parents: tuple[int, ...]
+    """[rows]; a first child goes on with the text, later ones turn elsewhere."""
+
+    def path(self, row: int) -> list[int]:
+        path = [row]
+        while self.parents[path[0]] != FOLLOWS_PREFIX:
+            path.insert(0, self.parents[path[0]])
+        return path
+
+    def tokens(self, text: list[int], vocabulary: int) -> list[int]:
+        found = []
+        for row, parent in enumerate(self.parents):
+            elder = self.parents[:row].count(parent)
+            depth = len(self.path(row)) - 1
+            found.append((text[(self.prefix + depth) % len(text)] + elder) % vocabulary)
+        return found
+
+    @property
+    def leaves(self) -> list[int]:
+        return [row for row in range(len(self.parents)) if row not in self.parents]
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> tuple[int, ...]:
+    """Parents of up to 20 rows with at most `BRANCHES` leaves."""
+    parents: list[int] = []
+    leaves = 0
+    for row in range(draw(st.integers(1, 20))):
+        choices = range(FOLLOWS_PREFIX, row) if leaves < BRANCHES else _leaves(parents)
+        # The newest node comes first: shrinking leads to chains.
+        parent = draw(st.sampled_from(sorted(choices, reverse=True)))
+        leaves += parent == FOLLOWS_PREFIX or parent in parents
+        parents.append(parent)
+    return tuple(parents)
+
+
+def _leaves(parents: list[int]) -> list[int]:
+    return [row for row in range(len(parents)) if row not in parents]
+
+
+asks = st.builds(Ask, st.sampled_from([1, 20, 63, 64, 128]), trees())
+
+
+@given(chunks=chunkings)
+@few
+def test_reading_in_chunks_gives_the_bits_of_single_rows(
+    subject: Subject, chunks: list[int]
+) -> None:
+    assert torch.equal(bits(read_alone(subject.engine, subject.text, chunks)), subject.plain)
+
+
+@given(asked=st.lists(asks, min_size=1, max_size=SESSIONS - 1), chunks=chunkings)
+@few
+def test_every_row_of_trees_that_share_a_pass_has_the_bits_of_single_rows(
+    subject: Subject, asked: list[Ask], chunks: list[int]
+) -> None:
+    engine, text = subject.engine, subject.text
+    sessions = [engine.open_session() for _ in asked]
+    batch = []
+    for session, ask in zip(sessions, asked, strict=True):
+        read(engine, session, text[: ask.prefix], chunks)
+        batch.append(Rows(session, ask.tokens(text, engine.vocabulary), ask.parents))
+    found = [bits(rows) for rows in forward_rows(engine, batch)]
+    for session in sessions:
+        engine.close_session(session)
+    for ask, rows, logits in zip(asked, batch, found, strict=True):
+        for leaf in ask.leaves:
+            path = ask.path(leaf)
+            expected = subject.behind(ask.prefix, tuple(rows.tokens[row] for row in path))
+            assert torch.equal(logits[path], expected)
+
+
+@given(chunks=st.lists(st.integers(20, 100), min_size=1, max_size=4), ask=asks)
+@fewer
+def test_two_threads_give_the_bits_of_one(subject: Subject, chunks: list[int], ask: Ask) -> None:
+    engine, text = subject.engine, subject.text
+    tree = ask.tokens(text, engine.vocabulary)
+
+    def everything() -> Bits:
+        session = engine.open_session()
+        prefix = read(engine, session, text[: ask.prefix], chunks)
+        rows = forward_rows(engine, [Rows(session, tree, ask.parents)])[0]
+        engine.close_session(session)
+        return bits(np.concatenate([prefix, rows]))
+
+    alone = everything()
+    torch.set_num_threads(2)
+    try:
+        assert torch.equal(everything(), alone)
+    finally:
+        torch.set_num_threads(1)
+
+
+@given(kept=st.lists(st.tuples(trees(), st.integers(0, 99)), min_size=1, max_size=6))
+@few
+def test_decoding_through_winning_branches_gives_the_bits_of_single_rows(
+    subject: Subject, kept: list[tuple[tuple[int, ...], int]]
+) -> None:
+    """Whichever chain held the right rows, the next pass goes on from it in every lane."""
+    engine, text = subject.engine, subject.text
+    session = engine.open_session()
+    at = 0
+    for parents, choice in kept:
+        ask = Ask(at, parents)
+        path = ask.path(ask.leaves[choice % len(ask.leaves)])
+        if at + len(path) > len(text):
+            break
+        tokens = ask.tokens(text, engine.vocabulary)
+        for depth, row in enumerate(path):
+            tokens[row] = text[at + depth]
+        rows = Rows(session, tokens, parents)
+        found = bits(forward_rows(engine, [rows])[0])
+        assert torch.equal(found[path], subject.plain[at : at + len(path)])
+        engine.keep(session, path)
+        at += len(path)
+    assert engine.length(session) == at
+    engine.close_session(session)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_text_of_a_thousand_tokens_keeps_its_bits(
+    tmp_path: Path, dtype: Literal["bfloat16", "float32"]
+) -> None:
+    config = tiny_models.FAMILIES["llama3"].__class__(
+        **tiny_models.FAMILIES["llama3"].to_dict() | {"max_position_embeddings": 1024}
+    )
+    tiny_models.build(config).save_pretrained(tmp_path)
+    engine = make_row_invariant(
+        TorchEngine.load(tmp_path, EngineOptions(context=1024, sessions=2, dtype=dtype))
+    )
+    text = random_tokens(1000)
+    expected = read_alone(engine, text, [64])
+    for chunks in ([256], [7, 100, 33], [255, 1, 63, 65]):
+        assert torch.equal(bits(read_alone(engine, text, chunks)), bits(expected))
+    session = engine.open_session()
+    read(engine, session, text[:980], [128])
+    assert torch.equal(bits(read(engine, session, text[980:], [1])), bits(expected[980:]))
+
+
+# --- the self-check can fail ----------------------------------------------------------------------
+
+Attend = Callable[[Tensor, Tensor, Tensor, AttentionGroup, int], Tensor]
+
+
+def stock_attention(
+    query: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup, kv_heads: int
+) -> Tensor:
+    """torch's own fused kernel, which sums in an order that follows the shapes of the pass."""
+    lanes, rows = len(group.lanes), group.rows
+    heads, size = query.shape[1:]
+    if group.gather is not None:
+        query = query.index_select(0, group.gather)
+    by_head = query.view(lanes, rows, heads, size).transpose(1, 2)
+    first = group.lanes.start * kv_heads
+    key, value = (
+        states[first : first + lanes * kv_heads, : group.extent]
+        .unflatten(0, (lanes, kv_heads))
+        .repeat_interleave(heads // kv_heads, 1)
+        for states in (keys.transpose(1, 2), values)
+    )
+    mask = torch.zeros(lanes, 1, rows, group.extent, dtype=query.dtype)
+    mask[..., group.mask_from :] = group.mask[:, :, :, 0]
+    mixed = F.scaled_dot_product_attention(by_head, key, value, mask)
+    return mixed.transpose(1, 2).reshape(lanes * rows, heads * size)
+
+
+def rounded_by_rows(
+    query: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup, kv_heads: int
+) -> Tensor:
+    """A last bit that depends on how many rows are padded into the pass."""
+    return attend(query, keys, values, group, kv_heads) * (1 + 2**-7 * (group.rows > 5))
+
+
+def without_mask(
+    query: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup, kv_heads: int
+) -> Tensor:
+    """Rows that see what stands behind them."""
+    open_mask = torch.where(torch.isinf(group.mask), -4.0, 0.0).to(group.mask.dtype)
+    leaking = AttentionGroup(
+        group.lanes, group.rows, group.extent, group.gather, open_mask, group.mask_from
+    )
+    return attend(query, keys, values, leaking, kv_heads)
+
+
+def summed_at_once(
+    query: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup, kv_heads: int
+) -> Tensor:
+    """Far behind the beginning alone, a last bit that depends on the rows of the pass."""
+    far = group.extent > 256 and group.rows > 5
+    return attend(query, keys, values, group, kv_heads) * (1 + 2**-7 * far)
+
+
+@pytest.fixture
+def unchecked(tmp_path: Path) -> TorchEngine:
+    tiny_models.save(tmp_path, "mistral")
+    return TorchEngine.load(tmp_path, options("bfloat16"))
+
+
+@pytest.mark.parametrize(
+    "broken", [stock_attention, rounded_by_rows, without_mask, summed_at_once]
+)
+def test_the_self_check_finds_attention_that_depends_on_the_layout(
+    unchecked: TorchEngine, monkeypatch: pytest.MonkeyPatch, broken: Attend
+) -> None:
+    sound = make_row_invariant(unchecked)
+    assert check_row_invariance(sound)
+    monkeypatch.setattr(decoder, "attend", broken)
+    assert not check_row_invariance(sound)
+
+
+def test_an_engine_that_no_padding_cures_is_not_marked(
+    unchecked: TorchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoder, "attend", without_mask)
+    assert not make_row_invariant(unchecked).row_invariant

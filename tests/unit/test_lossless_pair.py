@@ -1,0 +1,128 @@
+"""Lossless with the bundled pair itself: real arithmetic, real text, every way to decode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+from one_process import OneProcess, request_of
+from tokenizers import Tokenizer
+
+from card.cache import Decoding
+from card.engines import Engine, load_engine
+from card.sampling import SamplingParameters
+from card.settings import Settings, load_settings
+
+PROMPTS = [
+    'def fibonacci(n):\n    """The n-th Fibonacci number."""\n',
+    "import os\n\n\ndef list_files(directory):\n    for",
+    "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self",
+    "for i in range(10):\n    if i % 2 == 0:\n",
+]
+TOKENS = 40
+SAMPLINGS = [SamplingParameters(end_id=0), SamplingParameters(temperature=0.8, seed=7, end_id=0)]
+SPECULATING = [Decoding.CARD, Decoding.DRAFT_THEN_VERIFY]
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """The pair, loaded once, and its prompts as token ids; the target as each query needs it."""
+
+    settings: Settings
+    targets: dict[str, Engine]
+    draft: Engine
+    prompts: list[list[int]]
+
+    def write(
+        self,
+        prompts: Sequence[list[int]],
+        decoding: Decoding,
+        parameters: SamplingParameters,
+        query: str,
+    ) -> tuple[list[list[int]], int]:
+        """Texts of sessions decoded together, and how many candidates they accepted."""
+        speculation = {"query": query, "rows": 6, "depth": 8, "width": 4}
+        settings = self.settings.model_copy(
+            update={"speculation": self.settings.speculation.model_copy(update=speculation)}
+        )
+        with OneProcess(self.targets[query], self.draft, settings) as both:
+            streams = [
+                both.open(request_of(prompt, TOKENS, decoding, parameters, gamma=5), index)
+                for index, prompt in enumerate(prompts)
+            ]
+            texts = both.run(streams)
+            accepted = sum(stream.counters.accepted for stream in streams)
+            both.close(streams)
+        return texts, accepted
+
+
+@pytest.fixture(scope="module")
+def pair() -> Bundle:
+    loaded = {
+        query: load_settings(
+            speculation={"query": query},
+            cache={"slots": 4, "nodes": 128},
+            limits={"prompt_tokens": 64, "context_tokens": 128},
+            serving={"engine_timeout_s": 600},
+        )
+        for query in ("chain", "subtree")
+    }
+    settings = loaded["chain"]
+    tokenizer = Tokenizer.from_file(str(settings.target.path / "tokenizer.json"))
+    return Bundle(
+        settings,
+        {query: load_engine(found, "target") for query, found in loaded.items()},
+        load_engine(settings, "draft"),
+        [tokenizer.encode(prompt).ids for prompt in PROMPTS],
+    )
+
+
+@pytest.fixture(scope="module", params=SAMPLINGS, ids=["greedy", "temperature 0.8"])
+def alone(
+    pair: Bundle, request: pytest.FixtureRequest
+) -> tuple[SamplingParameters, list[list[int]]]:
+    """Parameters, and the texts that the target writes under them, one prompt at a time."""
+    parameters: SamplingParameters = request.param
+    texts = [
+        pair.write([prompt], Decoding.AUTOREGRESSIVE, parameters, "chain")[0][0]
+        for prompt in pair.prompts
+    ]
+    assert max(map(len, texts)) == TOKENS
+    assert len({tuple(text) for text in texts}) == len(PROMPTS)
+    return parameters, texts
+
+
+@pytest.mark.parametrize("query", ["chain", "subtree"])
+@pytest.mark.parametrize("decoding", SPECULATING, ids=lambda decoding: decoding.name.lower())
+def test_sessions_decoded_together_equal_the_target_alone(
+    pair: Bundle,
+    alone: tuple[SamplingParameters, list[list[int]]],
+    decoding: Decoding,
+    query: str,
+) -> None:
+    parameters, texts = alone
+    found, accepted = pair.write(pair.prompts, decoding, parameters, query)
+    assert found == texts
+    assert accepted > TOKENS, "the pair does speculate"
+
+
+@pytest.mark.parametrize("query", ["chain", "subtree"])
+@pytest.mark.parametrize("decoding", SPECULATING, ids=lambda decoding: decoding.name.lower())
+def test_one_session_equals_the_target_alone(
+    pair: Bundle,
+    alone: tuple[SamplingParameters, list[list[int]]],
+    decoding: Decoding,
+    query: str,
+) -> None:
+    parameters, texts = alone
+    found, accepted = pair.write(pair.prompts[:1], decoding, parameters, query)
+    assert found == texts[:1]
+    assert accepted > 0
+
+
+def test_autoregressive_sessions_do_not_influence_each_other(
+    pair: Bundle, alone: tuple[SamplingParameters, list[list[int]]]
+) -> None:
+    parameters, texts = alone
+    assert pair.write(pair.prompts, Decoding.AUTOREGRESSIVE, parameters, "chain")[0] == texts

@@ -1,0 +1,214 @@
+"""The query: descend along what is committed, then the most that can be expected below."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from card.cache import NO_CANDIDATES, ROOT, Candidates, Tree, best_chain, best_subtree, descend
+
+LIKELY = 1e-3
+"""Below this probability a candidate is not worth a row (`card.cache.query`)."""
+
+
+def tree_of(nodes: list[tuple[int, int, float]], root_length: int = 5) -> Tree:
+    """A tree from (token, parent, probability given the parent)."""
+    scores: list[float] = []
+    for _, parent, probability in nodes:
+        scores.append(np.log(probability) + (0.0 if parent == ROOT else scores[parent]))
+    return Tree(
+        root_length,
+        np.array([token for token, _, _ in nodes], np.int64),
+        np.array([parent for _, parent, _ in nodes], np.int64),
+        np.array(scores, np.float64),
+    )
+
+
+@st.composite
+def trees(draw: st.DrawFn, most: int = 14) -> Tree:
+    count = draw(st.integers(0, most))
+    return tree_of(
+        [
+            (
+                draw(st.integers(0, 5)),
+                draw(st.integers(-1, index - 1)),
+                draw(st.sampled_from([0.9, 0.7, 0.5, 0.31, 0.2, 0.07, 0.003])),
+            )
+            for index in range(count)
+        ]
+    )
+
+
+def path_to(tree: Tree, node: int) -> list[int]:
+    """Nodes from the root to `node`."""
+    path: list[int] = []
+    while node != ROOT:
+        path.insert(0, node)
+        node = int(tree.parent[node])
+    return path
+
+
+def below(tree: Tree, node: int) -> list[int]:
+    """Descendants of `node` that are likely enough, all the way down."""
+    base = tree.score[node] if node != ROOT else 0.0
+    found = []
+    for index in range(len(tree.token)):
+        path = path_to(tree, index)
+        if node != ROOT:
+            if node not in path[:-1]:
+                continue
+            path = path[path.index(node) + 1 :]
+        if all(tree.score[step] - base >= np.log(LIKELY) for step in path):
+            found.append(index)
+    return found
+
+
+def expected(tree: Tree, node: int, nodes: list[int]) -> float:
+    """Accepted tokens to be expected of these candidates behind `node`."""
+    base = tree.score[node] if node != ROOT else 0.0
+    return float(np.exp(tree.score[nodes] - base).sum())
+
+
+def chain_tokens(tree: Tree, node: int, leaf: int) -> list[int]:
+    path = path_to(tree, leaf)
+    return path if node == ROOT else path[path.index(node) + 1 :]
+
+
+def assert_chain(found: Candidates) -> None:
+    assert found.is_chain
+    assert found.parents == list(range(ROOT, len(found) - 1))
+
+
+@given(trees(), st.lists(st.integers(0, 5), max_size=5))
+def test_descend_follows_committed_tokens_or_misses(tree: Tree, committed: list[int]) -> None:
+    node = descend(tree, ROOT, committed)
+    tokens_of = {i: tree.token[path_to(tree, i)].tolist() for i in range(len(tree.token))}
+    if node is None:
+        # With the first of several equal siblings followed, a miss may hide behind the others.
+        siblings = list(zip(tree.parent.tolist(), tree.token.tolist(), strict=True))
+        assume(len(set(siblings)) == len(siblings))
+        assert committed not in tokens_of.values()
+    elif node == ROOT:
+        assert committed == []
+    else:
+        assert tokens_of[node] == committed
+
+
+@given(trees(), st.integers(0, 8), st.data())
+def test_the_best_chain_is_the_best_of_all_paths(
+    tree: Tree, limit: int, data: st.DataObject
+) -> None:
+    node = data.draw(st.integers(ROOT, len(tree.token) - 1))
+    found = best_chain(tree, node, limit)
+    assert_chain(found)
+    assert len(found) <= limit
+    paths = [chain_tokens(tree, node, leaf) for leaf in below(tree, node)]
+    best = max((expected(tree, node, p) for p in paths if len(p) <= limit), default=0.0)
+    matching = [p for p in paths if tree.token[p].tolist() == found.tokens] or [[]]
+    assert max(expected(tree, node, p) for p in matching) == pytest.approx(best)
+
+
+@given(trees(), st.integers(0, 9), st.integers(1, 4), st.data())
+def test_a_subtree_keeps_to_its_bounds(
+    tree: Tree, limit: int, branches: int, data: st.DataObject
+) -> None:
+    node = data.draw(st.integers(ROOT, len(tree.token) - 1))
+    found = best_subtree(tree, node, limit, branches)
+    assert len(found) <= limit
+    assert all(ROOT <= parent < index for index, parent in enumerate(found.parents))
+    leaves = set(range(len(found))) - set(found.parents)
+    assert len(leaves) <= branches
+    # Every candidate is a node of the tree, below its parent: connected, and each node once.
+    place = {ROOT: {node}}
+    for index, (token, parent) in enumerate(zip(found.tokens, found.parents, strict=True)):
+        place[index] = {
+            i
+            for i in below(tree, node)
+            if tree.token[i] == token and tree.parent[i] in place[parent]
+        }
+        assert place[index]
+    if limit and below(tree, node):
+        assert len(found) > 0
+
+
+@given(trees(most=9), st.integers(1, 6), st.data())
+def test_a_subtree_with_room_to_branch_is_the_best_of_all(
+    tree: Tree, limit: int, data: st.DataObject
+) -> None:
+    node = data.draw(st.integers(ROOT, len(tree.token) - 1))
+    likely = below(tree, node)
+    found = best_subtree(tree, node, limit, branches=limit)
+    best = 0.0
+    for count in range(1, min(limit, len(likely)) + 1):
+        for some in combinations(likely, count):
+            if all(tree.parent[i] == node or tree.parent[i] in some for i in some):
+                best = max(best, expected(tree, node, list(some)))
+    assert sum(weights_of(tree, node, found)) == pytest.approx(best)
+
+
+def weights_of(tree: Tree, node: int, found: Candidates) -> list[float]:
+    """Probabilities of the candidates; equal siblings are taken likeliest first."""
+    base = tree.score[node] if node != ROOT else 0.0
+    taken: set[int] = set()
+    nodes: list[int] = []
+    for token, parent in zip(found.tokens, found.parents, strict=True):
+        above = node if parent == ROOT else nodes[parent]
+        fitting = [
+            i
+            for i in range(len(tree.token))
+            if tree.parent[i] == above and tree.token[i] == token and i not in taken
+        ]
+        nodes.append(max(fitting, key=lambda i: (tree.score[i], -i)))
+        taken.add(nodes[-1])
+    return np.exp(tree.score[nodes] - base).tolist() if nodes else []
+
+
+def test_a_chain_prefers_a_long_likely_branch_to_a_likelier_stub() -> None:
+    tree = tree_of([(1, ROOT, 0.5), (2, ROOT, 0.45), (3, 1, 0.9), (4, 2, 0.9)])
+    assert best_chain(tree, ROOT, 8) == Candidates([2, 3, 4], [ROOT, 0, 1])
+    assert best_chain(tree, ROOT, 1) == Candidates([1], [ROOT]), "one row: the likeliest token"
+
+
+def test_the_query_is_relative_to_what_is_committed() -> None:
+    tree = tree_of([(1, ROOT, 0.002), (2, ROOT, 0.9), (3, 0, 0.8), (4, 2, 0.8)])
+    node = descend(tree, ROOT, [1])
+    assert node == 0
+    assert best_chain(tree, node, 8).tokens == [3, 4]
+    assert best_subtree(tree, node, 8, 2).tokens == [3, 4]
+
+
+def test_an_empty_tree_has_no_candidates() -> None:
+    tree = tree_of([])
+    assert descend(tree, ROOT, []) == ROOT
+    assert descend(tree, ROOT, [1]) is None
+    assert best_chain(tree, ROOT, 4) == NO_CANDIDATES
+    assert best_subtree(tree, ROOT, 4, 2) == NO_CANDIDATES
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 5), st.floats(max_value=0)), max_size=12),
+    st.integers(0, 6),
+    st.integers(1, 3),
+)
+def test_any_sound_tree_gives_bounded_candidates(
+    nodes: list[tuple[int, int, float]], limit: int, branches: int
+) -> None:
+    """Scores of a hostile draft need not fall along a path, nor be finite."""
+    tree = Tree(
+        0,
+        np.array([token for token, _, _ in nodes], np.int64),
+        np.array([min(parent, i - 1) for i, (_, parent, _) in enumerate(nodes)], np.int64),
+        np.array([score for *_, score in nodes], np.float64),
+    )
+    assert tree.is_sound(4)
+    for node in range(ROOT, len(nodes)):
+        chain = best_chain(tree, node, limit)
+        assert_chain(chain)
+        assert len(chain) <= limit
+        subtree = best_subtree(tree, node, limit, branches)
+        assert len(subtree) <= limit
+        assert len(set(range(len(subtree))) - set(subtree.parents)) <= branches

@@ -1,0 +1,371 @@
+"""Choosing a token: processors, filters and the shortcut past noise that cannot win."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from card.sampling import (
+    LARGEST_NOISE,
+    History,
+    InvalidLogitsError,
+    SamplingParameters,
+    gumbel,
+    log_probability,
+    sample,
+)
+from card.sampling.filters import top_k_indices, top_p_indices
+
+Row = NDArray[np.float32]
+NOTHING_SEEN: list[int] = []
+
+
+def history_of(*tokens: int, output: tuple[int, ...] = ()) -> History:
+    history = History(np.array(tokens, np.int64), len(tokens) + len(output) + 8)
+    for token in output:
+        history.append(token)
+    return history
+
+
+def row_of(vocabulary: int, shape: str, seed: int) -> Row:
+    """A row [vocabulary] of logits as models make them, and as they do not."""
+    rng = np.random.default_rng(seed)
+    ranks = np.arange(1, vocabulary + 1) / vocabulary
+    profiles = {
+        "decaying": -25.0 * ranks**0.3,
+        "peaked": np.where(ranks <= 1 / vocabulary, 0.0, -14.0 - 4.0 * ranks),
+        "flat": -0.01 * ranks,
+        "tied": -np.floor(6.0 * ranks),
+        "constant": np.zeros(vocabulary),
+        "steep": -400.0 * ranks,
+    }
+    return rng.permutation(profiles[shape] + 3.0 * rng.normal()).astype(np.float32)
+
+
+rows = st.builds(
+    row_of,
+    st.one_of(st.integers(1, 40), st.integers(380, 3000)),
+    st.sampled_from(["decaying", "peaked", "flat", "tied", "constant", "steep"]),
+    st.integers(0, 1 << 20),
+)
+temperatures = st.sampled_from([0.05, 0.3, 0.8, 1.0, 1.7, 4.0, 50.0])
+seeds = st.integers(0, (1 << 64) - 1)
+
+
+def by_rank(row: Row) -> NDArray[np.int64]:
+    """All ids, best first, ties to the lowest id."""
+    order: NDArray[np.int64] = np.lexsort((np.arange(row.size), -row))
+    return order
+
+
+def kept_by_sorting(row: Row, parameters: SamplingParameters) -> NDArray[np.int64]:
+    """Ids that top-k and then top-p keep, ascending, from a sort of the whole row."""
+    order = by_rank(row)
+    if parameters.top_k:
+        order = order[: parameters.top_k]
+    if 0.0 < parameters.top_p < 1.0 and order.size > 1:
+        values = row[order].astype(np.float64)
+        # Whole numbers, as exact as the sum of so many of them can be.
+        unit = 2.0 ** (53 - order.size.bit_length())
+        weights = np.rint(np.exp((values - values[0]) * (1.0 / parameters.temperature)) * unit)
+        before = np.cumsum(weights) - weights
+        order = order[before < parameters.top_p * weights.sum()]
+    return np.sort(order)
+
+
+def sampled_in_full(row: Row, history: History, parameters: SamplingParameters) -> int:
+    """The definition: noise for every id that the filters keep."""
+    ids = kept_by_sorting(row, parameters)
+    scores = (row[ids].astype(np.float64) - float(row.max())) / parameters.temperature
+    scores += gumbel(parameters.seed, len(history), ids)
+    return int(ids[scores.argmax()])
+
+
+@given(rows, temperatures, seeds, st.integers(0, 5000))
+def test_drawing_only_noise_that_can_win_never_changes_the_choice(
+    row: Row, temperature: float, seed: int, length: int
+) -> None:
+    history = History(np.zeros(length, np.int64), length)
+    parameters = SamplingParameters(temperature=temperature, seed=seed)
+    assert sample(row, history, parameters) == sampled_in_full(row, history, parameters)
+
+
+def test_an_id_far_from_the_top_wins_when_its_noise_is_the_largest() -> None:
+    """Among the flat tail of a large row some ids win by noise alone, and none is overlooked."""
+    row = np.full(20_000, -9.0, np.float32)
+    row[:3] = 0.0
+    winners = []
+    for length in range(200):
+        history = History(np.zeros(length, np.int64), length)
+        parameters = SamplingParameters(temperature=1.0, seed=7)
+        winners.append(sample(row, history, parameters))
+        assert winners[-1] == sampled_in_full(row, history, parameters)
+    assert sum(winner >= 3 for winner in winners) > 60
+
+
+@given(
+    rows,
+    temperatures,
+    st.sampled_from([0, 1, 2, 5, 50, 1000]),
+    st.sampled_from([0.0, 1e-6, 0.1, 0.5, 0.9, 0.95, 0.999, 1.0]),
+    seeds,
+)
+def test_filters_equal_a_sort_of_the_whole_row(
+    row: Row, temperature: float, top_k: int, top_p: float, seed: int
+) -> None:
+    parameters = SamplingParameters(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    history = history_of(1, 2, 3)
+    assert sample(row, history, parameters) == sampled_in_full(row, history, parameters)
+
+
+@given(rows, temperatures, st.sampled_from([1e-6, 0.1, 0.5, 0.9, 0.95, 0.999, 0.999999]))
+def test_top_p_looks_as_far_down_the_row_as_it_must(
+    row: Row, temperature: float, top_p: float
+) -> None:
+    expected = kept_by_sorting(row, SamplingParameters(temperature=temperature, top_p=top_p))
+    np.testing.assert_array_equal(top_p_indices(row, temperature, top_p), expected)
+
+
+@given(rows, st.integers(1, 3000))
+def test_top_k_looks_as_far_down_the_row_as_it_must(row: Row, k: int) -> None:
+    expected = kept_by_sorting(row, SamplingParameters(top_k=k))
+    np.testing.assert_array_equal(top_k_indices(row, k), expected)
+
+
+@given(rows, st.integers(1, 60))
+def test_top_k_chooses_all_of_the_best_ids_and_no_other(row: Row, k: int) -> None:
+    """At a very high temperature every kept id comes up, at any other only kept ones do."""
+    kept = set(by_rank(row)[:k].tolist())
+    parameters = SamplingParameters(temperature=5.0, top_k=k, seed=3)
+    for length in range(20):
+        history = History(np.zeros(length, np.int64), length)
+        assert sample(row, history, parameters) in kept
+
+
+def test_ties_at_a_cut_go_to_the_lowest_ids() -> None:
+    row = np.zeros(1000, np.float32)
+    row[700] = 1.0
+    for parameters in (
+        SamplingParameters(temperature=100.0, top_k=4),
+        # 1000 equal ids: the four best hold a probability of just over 0.004.
+        SamplingParameters(temperature=100.0, top_p=0.0035),
+    ):
+        seen = {
+            sample(row, History(np.zeros(length, np.int64), length), parameters)
+            for length in range(300)
+        }
+        assert seen == {0, 1, 2, 700}
+
+
+def test_ties_go_to_the_lowest_id_when_greedy() -> None:
+    row = np.array([0.0, 3.0, 3.0, 1.0], np.float32)
+    assert sample(row, history_of(0), SamplingParameters()) == 1
+    assert sample(row, history_of(0), SamplingParameters(temperature=2.0, top_k=1)) == 1
+
+
+def test_top_p_keeps_the_id_that_crosses_the_threshold_and_at_least_one() -> None:
+    row = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
+    for top_p, kept in ((0.4, {0}), (0.6, {0, 1}), (0.81, {0, 1, 2}), (0.96, {0, 1, 2, 3})):
+        parameters = SamplingParameters(temperature=1.0, top_p=top_p)
+        seen = {
+            sample(row, History(np.zeros(length, np.int64), length), parameters)
+            for length in range(400)
+        }
+        assert seen == kept
+
+
+@given(rows, seeds)
+def test_the_row_is_never_modified(row: Row, seed: int) -> None:
+    row.flags.writeable = False
+    before = row.copy()
+    parameters = SamplingParameters(
+        temperature=0.8, top_k=20, top_p=0.9, repetition_penalty=1.3, presence_penalty=0.5,
+        frequency_penalty=0.1, min_tokens=9, end_id=0, bad_words=((0,),), seed=seed,
+    )  # fmt: skip
+    for chosen in (parameters, SamplingParameters(), SamplingParameters(temperature=1.0)):
+        sample(row, history_of(0), chosen)
+    log_probability(row, 0)
+    np.testing.assert_array_equal(row, before)
+
+
+@given(rows, st.integers(1, 7), seeds)
+def test_the_choice_does_not_depend_on_where_the_row_lies_in_memory(
+    row: Row, offset: int, seed: int
+) -> None:
+    parameters = SamplingParameters(temperature=0.9, top_p=0.9, seed=seed)
+    batch = np.full(offset + row.size, 9e9, np.float32)
+    batch[offset:] = row
+    moved = sample(batch[offset:], history_of(5), parameters)
+    assert moved == sample(row, history_of(5), parameters)
+
+
+def penalised_plainly(row: Row, tokens: list[int], parameters: SamplingParameters) -> Row:
+    """The penalties once more, one id at a time."""
+    result = row.copy()
+    for token in set(tokens):
+        logit = float(row[token])
+        penalty = parameters.repetition_penalty
+        logit = logit / penalty if logit > 0 else logit * penalty
+        logit -= parameters.presence_penalty
+        logit -= parameters.frequency_penalty * tokens.count(token)
+        result[token] = logit
+    return result
+
+
+@given(
+    st.integers(0, 1 << 20),
+    st.lists(st.integers(0, 29), max_size=20),
+    st.lists(st.integers(0, 29), max_size=20),
+    st.sampled_from([0.5, 1.0, 1.2, 3.0]),
+    st.sampled_from([-1.0, 0.0, 0.7]),
+    st.sampled_from([-0.5, 0.0, 0.4]),
+    st.sampled_from([0.0, 0.8]),
+)
+def test_penalties_count_prompt_and_output(
+    seed: int,
+    prompt: list[int],
+    output: list[int],
+    repetition: float,
+    presence: float,
+    frequency: float,
+    temperature: float,
+) -> None:
+    row = (3.0 * np.random.default_rng(seed).normal(size=30)).astype(np.float32)
+    parameters = SamplingParameters(
+        temperature=temperature, seed=seed, repetition_penalty=repetition,
+        presence_penalty=presence, frequency_penalty=frequency,
+    )  # fmt: skip
+    plain = SamplingParameters(temperature=temperature, seed=seed)
+    history = History(np.array(prompt, np.int64), len(prompt) + len(output))
+    for place in range(len(output) + 1):  # asking at every length must not spoil the counts
+        expected = penalised_plainly(row, prompt + output[:place], parameters)
+        assert sample(row, history, parameters) == sample(expected, history, plain)
+        if place < len(output):
+            history.append(output[place])
+
+
+def test_end_id_is_not_chosen_before_min_tokens() -> None:
+    row = np.array([1.0, 9.0, 2.0], np.float32)
+    parameters = SamplingParameters(min_tokens=2, end_id=1)
+    assert sample(row, history_of(0, 0, 0), parameters) == 2
+    assert sample(row, history_of(0, output=(2,)), parameters) == 2
+    assert sample(row, history_of(0, output=(2, 2)), parameters) == 1
+
+
+def test_bad_words_are_never_completed() -> None:
+    row = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
+    parameters = SamplingParameters(bad_words=((3,), (0, 1, 2), (2, 2)))
+    assert sample(row, history_of(0), parameters) == 2
+    assert sample(row, history_of(0, output=(1,)), parameters) == 1, "0 1 2, across the prompt"
+    assert sample(row, history_of(1, 1), parameters) == 2, "1 1 2 is another sequence"
+    assert sample(row, history_of(2), parameters) == 1
+    assert sample(row, history_of(1), parameters) == 2, "a history shorter than the word"
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=3).map(tuple), max_size=4),
+    st.integers(0, 1 << 16),
+)
+def test_no_text_contains_a_bad_word(words: list[tuple[int, ...]], seed: int) -> None:
+    """Words over four of six ids, so that something may always be chosen."""
+    parameters = SamplingParameters(temperature=3.0, seed=seed, bad_words=tuple(words))
+    history = History(NOTHING_SEEN, 40)
+    row = np.array([3.0, 2.0, 1.0, 0.0, 0.0, 0.0], np.float32)
+    for _ in range(40):
+        history.append(sample(row, history, parameters))
+    written = history.tokens.tolist()
+    for word in words:
+        spans = [tuple(written[i : i + len(word)]) for i in range(len(written))]
+        assert word not in spans
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_bans_that_leave_nothing_are_ignored(temperature: float) -> None:
+    row = np.array([1.0, 30.0, 2.0], np.float32)
+    everything = SamplingParameters(temperature=temperature, bad_words=((0,), (1,), (2,)))
+    assert sample(row, history_of(0), everything) == 1
+    row[2] = row[0] = -np.inf
+    assert sample(row, history_of(0), SamplingParameters(bad_words=((1,),))) == 1
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_broken_logits_are_refused_rather_than_sampled(temperature: float, value: float) -> None:
+    row = np.array([0.0, value, 1.0], np.float32)
+    with pytest.raises(InvalidLogitsError, match=r"position 1.*token 1"):
+        sample(row, history_of(0), SamplingParameters(temperature=temperature))
+
+
+@given(rows, seeds)
+def test_ids_that_the_model_excludes_are_never_chosen(row: Row, seed: int) -> None:
+    row[1:] = np.where(np.arange(1, row.size) % 3 == 1, -np.inf, row[1:])
+    for top_k, top_p in ((0, 0.0), (0, 0.9), (row.size - 1, 0.0)):
+        parameters = SamplingParameters(temperature=50.0, top_k=top_k, top_p=top_p, seed=seed)
+        assert np.isfinite(row[sample(row, history_of(1), parameters)])
+
+
+@given(rows, seeds)
+@settings(max_examples=30)
+def test_a_vanishing_temperature_is_greedy(row: Row, seed: int) -> None:
+    top = by_rank(row)
+    if row.size > 1 and row[top[0]] == row[top[1]]:
+        row[top[0]] += 1.0
+    for temperature in (1e-6, 1e-30, 1e-310):
+        parameters = SamplingParameters(temperature=temperature, seed=seed)
+        assert sample(row, history_of(1), parameters) == top[0]
+
+
+@given(rows)
+def test_log_probability_is_the_log_softmax_of_the_row(row: Row) -> None:
+    wide = row.astype(np.float64)
+    expected = wide - wide.max() - np.log(np.exp(wide - wide.max()).sum())
+    token = row.size // 2
+    assert log_probability(row, token) == pytest.approx(expected[token], abs=1e-4)
+
+
+def test_history_is_a_view_that_grows_in_place() -> None:
+    history = History(np.array([4, 5]), 3)
+    buffer = history.tokens.base
+    history.append(6)
+    assert history.tokens.base is buffer
+    assert history.tokens.tolist() == [4, 5, 6]
+    assert (len(history), history.length, history.prompt_length, history.generated) == (3, 3, 2, 1)
+    with pytest.raises(IndexError):
+        history.append(7)
+    with pytest.raises(ValueError, match="capacity"):
+        History(np.array([1, 2, 3]), 2)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", float("nan")),
+        ("temperature", float("inf")),
+        ("top_k", -1),
+        ("top_p", 1.1),
+        ("top_p", float("nan")),
+        ("repetition_penalty", 0.0),
+        ("presence_penalty", float("inf")),
+        ("frequency_penalty", float("nan")),
+        ("min_tokens", -1),
+        ("bad_words", ((),)),
+        ("bad_words", ((-1,),)),
+        ("seed", -1),
+        ("seed", 1 << 64),
+        ("end_id", -1),
+    ],
+)
+def test_a_parameter_out_of_range_is_refused_by_name(field: str, value: object) -> None:
+    with pytest.raises(ValueError, match=field):
+        SamplingParameters(**{field: value})  # type: ignore[arg-type]
+
+
+def test_parameters_say_when_noise_cannot_matter() -> None:
+    assert SamplingParameters().is_greedy
+    assert SamplingParameters(temperature=1.0, top_k=1).is_greedy
+    assert not SamplingParameters(temperature=1.0, top_k=2).is_greedy
+    assert 22.0 < LARGEST_NOISE < 24.0

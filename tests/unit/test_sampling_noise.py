@@ -1,0 +1,211 @@
+"""The noise is a pure function of seed, position and id, and is distributed as it should be."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from card.sampling import (
+    LARGEST_NOISE,
+    History,
+    SamplingParameters,
+    gumbel,
+    rank_candidates,
+    sample,
+)
+from card.sampling.noise import UNIFORM_BITS, least_bits, noise_of
+
+seeds = st.integers(0, (1 << 64) - 1)
+places = st.integers(0, 1 << 40)
+
+
+def correlation(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+    return float(np.corrcoef(one.ravel(), other.ravel())[0, 1])
+
+
+@given(seeds, places, st.lists(st.integers(0, 1 << 18), min_size=1, max_size=40))
+def test_noise_is_the_same_bit_for_bit_however_it_is_asked_for(
+    seed: int, position: int, ids: list[int]
+) -> None:
+    together = gumbel(seed, position, ids)
+    np.testing.assert_array_equal(together, [gumbel(seed, position, i) for i in ids])
+    grid = gumbel(seed, np.array([[position], [position + 1]]), np.array(ids)[None, ::-1])
+    assert grid.shape == (2, len(ids))
+    np.testing.assert_array_equal(grid[0, ::-1], together)
+    np.testing.assert_array_equal(grid[1, ::-1], gumbel(seed, position + 1, ids))
+
+
+@given(seeds, places, st.integers(0, 1 << 18), st.integers(0, 63))
+def test_noise_depends_on_every_part_of_its_key(
+    seed: int, position: int, token: int, bit: int
+) -> None:
+    noise = gumbel(seed, position, token)
+    assert gumbel(seed ^ (1 << bit), position, token) != noise
+    assert gumbel(seed, position ^ (1 << bit % 40), token) != noise
+    assert gumbel(seed, position, token ^ (1 << bit % 18)) != noise
+    if position != token:
+        assert gumbel(seed, token, position) != noise
+
+
+def test_parts_of_the_key_do_not_cancel() -> None:
+    """A plain xor of seed, position and id would give all of these the same noise."""
+    noise = [float(gumbel(1000 ^ a, 2000 ^ b, 3000 ^ a ^ b)) for a in range(8) for b in range(8)]
+    assert len(set(noise)) == 64
+
+
+def splitmix64(start: int, index: int) -> int:
+    """Output ``index`` of the published generator from ``start``, before its last step."""
+    z = (start + index * 0x9E3779B97F4A7C15) % 2**64
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    return (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+
+
+@given(seeds, places, st.integers(0, 1 << 18))
+def test_a_seed_means_the_same_noise_in_every_release(seed: int, position: int, token: int) -> None:
+    """Pinned to a second implementation: changing the noise changes everybody's seeded texts."""
+    key = seed
+    for index in (1, position):
+        key = splitmix64(key, index)
+        key ^= key >> 31
+    uniform = ((splitmix64(key, token) >> 32) + 0.5) / 2**32
+    expected = -math.log(-math.log(uniform))
+    assert float(gumbel(seed, position, token)) == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
+def test_noise_is_standard_gumbel() -> None:
+    noise = np.sort(gumbel(42, np.arange(100)[:, None], np.arange(1000)), axis=None)
+    distance = np.abs(np.exp(-np.exp(-noise)) - (np.arange(noise.size) + 0.5) / noise.size).max()
+    assert distance < 1.95 / math.sqrt(noise.size), "Kolmogorov-Smirnov at one in a thousand"
+
+
+def test_noise_is_independent_between_neighbours() -> None:
+    ids, positions = np.arange(2000), np.arange(50)[:, None]
+    noise = gumbel(5, positions, ids)
+    limit = 4.5 / math.sqrt(noise.size)
+    neighbours = {
+        "positions": correlation(noise[:-1], noise[1:]),
+        "ids": correlation(noise[:, :-1], noise[:, 1:]),
+        "diagonals": correlation(noise[:-1, :-1], noise[1:, 1:]),
+        "seeds": correlation(noise, gumbel(6, positions, ids)),
+        "distant seeds": correlation(noise, gumbel(5 + (1 << 63), positions, ids)),
+    }
+    assert {name: r for name, r in neighbours.items() if abs(r) > limit} == {}
+
+
+def test_the_largest_noise_is_a_bound_and_is_tight() -> None:
+    ends = noise_of(np.array([0, (1 << UNIFORM_BITS) - 1]))
+    assert np.isfinite(ends).all()
+    assert LARGEST_NOISE - 1e-6 < ends[1] <= LARGEST_NOISE
+
+
+@given(st.integers(0, (1 << UNIFORM_BITS) - 1))
+def test_bits_below_the_least_have_less_noise(bits: int) -> None:
+    noise = float(noise_of(np.array([bits]))[0])
+    assert least_bits(noise) <= bits
+    assert least_bits(float(np.nextafter(LARGEST_NOISE, 99.0))) > bits
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_k", "top_p"),
+    [(1.0, 0, 0.0), (0.7, 0, 0.0), (1.5, 6, 0.0), (1.0, 0, 0.8), (0.9, 9, 0.9)],
+)
+@pytest.mark.parametrize("over", ["positions", "seeds"])
+def test_choices_are_distributed_as_softmax(
+    temperature: float, top_k: int, top_p: float, over: str
+) -> None:
+    """Pearson's chi-square over many positions of one seed, and over many seeds."""
+    draws = 4000
+    row = np.random.default_rng(1).normal(scale=2.0, size=500).astype(np.float32)
+    row[20:] -= 6.0
+    counts = np.zeros(row.size)
+    for draw in range(draws):
+        length, seed = (draw, 11) if over == "positions" else (17, draw)
+        parameters = SamplingParameters(
+            temperature=temperature, top_k=top_k, top_p=top_p, seed=seed
+        )
+        counts[sample(row, History(np.zeros(length, np.int64), length), parameters)] += 1
+    order = np.argsort(-row, kind="stable")
+    chance = np.exp((row[order] - row.max()) / temperature, dtype=np.float64)
+    chance[top_k or row.size :] = 0.0
+    chance /= chance.sum()
+    if top_p:
+        chance[np.cumsum(chance) - chance >= top_p] = 0.0
+        chance /= chance.sum()
+    assert counts[order][chance == 0.0].sum() == 0
+    common = int((chance * draws >= 10).sum())  # rarer ids are counted together
+    observed = np.append(counts[order][:common], counts[order][common:].sum())
+    expected = draws * np.append(chance[:common], chance[common:].sum())
+    observed, expected = observed[expected > 0], expected[expected > 0]
+    statistic = float(((observed - expected) ** 2 / expected).sum())
+    freedom = expected.size - 1
+    assert freedom >= 2
+    # Wilson and Hilferty's approximation of the quantile at one in ten thousand.
+    limit = freedom * (1 - 2 / (9 * freedom) + 3.72 * math.sqrt(2 / (9 * freedom))) ** 3
+    assert statistic < limit
+
+
+@given(seeds, st.integers(0, 5000), st.sampled_from([0.5, 0.8, 1.0]), st.integers(0, 999))
+def test_a_draft_with_the_targets_logits_ranks_the_targets_choice_first(
+    seed: int, position: int, temperature: float, shape: int
+) -> None:
+    """Both sides draw one and the same noise: another key on the draft would show here."""
+    row = np.random.default_rng(shape).normal(scale=3.0, size=64).astype(np.float32)
+    parameters = SamplingParameters(temperature=temperature, seed=seed)
+    chosen = sample(row, History(np.zeros(position, np.int64), position), parameters)
+    ids = np.argsort(-row)[None]
+    ranked = rank_candidates(
+        ids, row[ids], np.zeros(1, np.float32), np.array([position]), parameters
+    )
+    assert ids[0, ranked[0].argmax()] == chosen
+    assert np.exp(ranked).sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("top_k", "top_p"), [(3, 0.0), (0, 0.7), (9, 0.8)])
+def test_the_draft_expects_the_targets_filters(top_k: int, top_p: float) -> None:
+    row = np.random.default_rng(4).normal(scale=2.0, size=40).astype(np.float32)
+    ids = np.argsort(-row)[None].repeat(50, axis=0)
+    positions = np.arange(50)
+    parameters = SamplingParameters(temperature=2.0, top_k=top_k, top_p=top_p, seed=8)
+    ranked = rank_candidates(ids, row[ids], np.zeros(50, np.float32), positions, parameters)
+    assert np.isfinite(ranked).all()
+    np.testing.assert_allclose(np.exp(ranked).sum(axis=1), 1.0, rtol=1e-9)
+    chosen = [sample(row, History(np.zeros(p, np.int64), p), parameters) for p in positions]
+    assert ids[positions, ranked.argmax(axis=1)].tolist() == chosen
+
+
+def test_a_greedy_draft_ranks_by_plain_probability() -> None:
+    row = np.random.default_rng(2).normal(scale=2.0, size=(3, 100))
+    normaliser = np.log(np.exp(row).sum(axis=1))
+    ids = np.argsort(-row, axis=1)[:, :8]
+    best = np.take_along_axis(row, ids, axis=1)
+    ranked = rank_candidates(
+        ids,
+        best.astype(np.float32),
+        normaliser.astype(np.float32),
+        np.arange(3),
+        SamplingParameters(),
+    )
+    np.testing.assert_allclose(ranked, best - normaliser[:, None], atol=1e-5)
+    assert all(a >= b for line in ranked.tolist() for a, b in pairwise(line))
+
+
+@given(seeds, st.integers(1, 6))
+def test_rows_of_a_draft_batch_do_not_touch_each_other(seed: int, count: int) -> None:
+    rng = np.random.default_rng(count)
+    logits = np.sort(rng.normal(size=(count, 1 + count)).astype(np.float32))[:, ::-1]
+    ids = rng.integers(0, 8192, logits.shape)
+    positions = rng.integers(0, 4096, count)
+    zeros = np.zeros(count, np.float32)
+    parameters = SamplingParameters(temperature=0.8, seed=seed)
+    together = rank_candidates(ids, logits, zeros, positions, parameters)
+    for i in range(count):
+        alone = rank_candidates(
+            ids[i : i + 1], logits[i : i + 1], zeros[:1], positions[i : i + 1], parameters
+        )
+        np.testing.assert_array_equal(alone[0], together[i])

@@ -1,0 +1,220 @@
+"""The one task: commits become responses, and every session ends once, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from serving_double import HandPlayedTarget, make_pool, slot_request
+from tokenizers import Tokenizer, decoders, models
+
+from card.cache import Finish, Pool, SlotCounters, SlotState
+from card.serving.delta import Delta
+from card.serving.follower import Answer, Follower
+from card.serving.refusal import Refusal
+from card.serving.sessions import Session, Sessions
+from card.serving.streams import Stream
+from card.serving.wire import TokenRequest
+from card.text import Detokenizer
+
+LETTERS = Tokenizer(models.WordLevel({chr(97 + i): i for i in range(26)}, unk_token="a"))
+LETTERS.decoder = decoders.Fuse()
+PATIENCE_S = 10.0
+
+
+class Client:
+    """Remembers what it was sent."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.errors: list[str] = []
+        self.ended = 0
+        self.gone = False
+
+    def send(self, delta: Delta, *, last: bool) -> None:
+        self.texts.append(delta.text)
+        self.ended += last
+
+    def fail(self, refusal: Refusal) -> None:
+        self.errors.append(str(refusal))
+        self.ended += 1
+
+    def is_gone(self) -> bool:
+        return self.gone
+
+
+class Ledger:
+    """Remembers what was counted."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[str] = []
+        self.steps: list[int] = []
+        self.in_use = 0
+
+    def answered(self, session: Session, outcome: str) -> None:
+        self.outcomes.append(outcome)
+
+    def ended(self, session: Session, counters: SlotCounters) -> None:
+        self.steps.append(counters.steps)
+
+    def occupancy(self, slots: int, queue: int) -> None:
+        self.in_use = slots
+
+
+class Scene:
+    """A follower over a pool of two slots, with a target played by hand."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.target = HandPlayedTarget(pool)
+        self.target_is_dead = False
+        self.sessions = Sessions(pool, 4, 30.0)
+        self.ledger = Ledger()
+        self.follower = Follower(
+            self.sessions, self.ledger, lambda: self.target_is_dead, PATIENCE_S
+        )
+
+    async def open(
+        self, *, end_id: int | None = None, deadline_ns: int | None = None, **request: object
+    ) -> tuple[Client, int]:
+        """Start answering a streamed request; the client, and the index of its slot."""
+        client = Client()
+        asked = TokenRequest(input_ids=(0, 1, 2), stream=True, **request)  # type: ignore[arg-type]
+        stream = Stream(
+            asked, Detokenizer(LETTERS, (0, 1, 2), asked.stop_words), "", flush_ns=0, arrival_ns=0
+        )
+        session = await self.sessions.admit(slot_request(8, end_id), None, lambda: False)
+        self.follower.follow(Answer(client, stream, session, deadline_ns))
+        return client, session.slot.index
+
+    def state(self, index: int) -> SlotState:
+        return SlotState(int(self.pool.states[index]))
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    pool = make_pool(tmp_path)
+    yield Scene(pool)
+    pool.close()
+
+
+async def test_commits_become_deltas_and_the_last_ends_the_session(scene: Scene) -> None:
+    client, slot = await scene.open()
+    scene.target.commit(slot, [3, 4])
+    scene.follower.tick(1)
+    scene.follower.tick(2)
+    scene.target.commit(slot, [5] * 6, Finish.LENGTH)
+    scene.follower.tick(3)
+    assert client.texts == ["de", "ffffff"]
+    assert (client.ended, client.errors) == (1, [])
+    assert scene.state(slot) is SlotState.CLOSED
+    assert scene.ledger.outcomes == ["length"]
+
+
+async def test_a_released_slot_is_freed_and_its_counters_are_final(scene: Scene) -> None:
+    _, slot = await scene.open()
+    scene.target.commit(slot, [3] * 8, Finish.LENGTH)
+    scene.follower.tick(1)
+    assert (scene.ledger.steps, scene.ledger.in_use) == ([], 1)
+    scene.target.release(slot)
+    scene.follower.tick(2)
+    assert (scene.ledger.steps, scene.ledger.in_use) == ([1], 0)
+    assert scene.state(slot) is SlotState.FREE
+
+
+async def test_the_end_id_stops_the_text_and_is_not_sent(scene: Scene) -> None:
+    client, slot = await scene.open(end_id=25)
+    scene.target.commit(slot, [3, 25], Finish.END_ID)
+    scene.follower.tick(1)
+    assert client.texts == ["d"]
+    assert scene.ledger.outcomes == ["stop"]
+
+
+async def test_a_stop_word_closes_the_slot_though_the_target_would_go_on(scene: Scene) -> None:
+    client, slot = await scene.open(stop_words=("e",))
+    scene.target.commit(slot, [3, 4, 5])
+    scene.follower.tick(1)
+    assert (client.texts, client.ended) == (["d"], 1)
+    assert scene.state(slot) is SlotState.CLOSED
+
+
+async def test_sessions_do_not_hear_of_each_other(scene: Scene) -> None:
+    first, one = await scene.open()
+    second, two = await scene.open()
+    scene.target.commit(one, [3])
+    scene.target.commit(two, [4])
+    scene.follower.tick(1)
+    assert (first.texts, second.texts) == (["d"], ["e"])
+
+
+async def test_a_deadline_ends_the_session_with_its_error(scene: Scene) -> None:
+    client, slot = await scene.open(deadline_ns=100)
+    scene.follower.tick(99)
+    assert client.errors == []
+    scene.follower.tick(100)
+    assert client.errors == [
+        "DEADLINE_EXCEEDED: timeout is over while decoding; send a larger timeout (microseconds)"
+    ]
+    assert scene.state(slot) is SlotState.CLOSED
+    scene.follower.tick(101)
+    assert client.ended == 1
+
+
+async def test_a_session_that_postprocessing_abandoned_is_closed(scene: Scene) -> None:
+    client, slot = await scene.open()
+    generation = int(scene.pool.generations[slot])
+    scene.pool.postprocessing_slot(slot).abandon(generation)
+    scene.follower.tick(1)
+    assert client.errors == ["CANCELLED: the client left"]
+    assert scene.state(slot) is SlotState.CLOSED
+
+
+async def test_a_direct_client_that_left_is_noticed(scene: Scene) -> None:
+    client, slot = await scene.open()
+    client.gone = True
+    scene.follower.tick(10**12)
+    assert scene.state(slot) is SlotState.CLOSED
+    assert scene.ledger.outcomes == ["cancelled"]
+
+
+async def test_a_session_that_the_target_gave_up_gets_an_error(scene: Scene) -> None:
+    client, slot = await scene.open()
+    scene.target.fail(slot)
+    scene.follower.tick(1)
+    assert client.errors[0].startswith("INTERNAL: ")
+
+
+async def test_streams_outlive_a_dead_target_but_not_for_ever(scene: Scene) -> None:
+    client, slot = await scene.open()
+    scene.target_is_dead = True
+    second = 10**9
+    scene.follower.tick(1 * second)
+    scene.follower.tick(5 * second)
+    assert client.errors == []
+    scene.target_is_dead = False
+    scene.target.commit(slot, [3])
+    scene.follower.tick(6 * second)
+    assert client.texts == ["d"]
+    scene.target_is_dead = True
+    scene.follower.tick(7 * second)
+    scene.follower.tick(16 * second)
+    assert client.errors == []
+    scene.follower.tick(18 * second)
+    assert client.errors[0].startswith("UNAVAILABLE: the target model has been down for 10 s")
+    assert scene.sessions.in_use == 0
+
+
+async def test_the_task_sleeps_until_something_is_open(scene: Scene) -> None:
+    task = asyncio.ensure_future(scene.follower.run())
+    await asyncio.sleep(0)
+    client, slot = await scene.open()
+    scene.target.commit(slot, [3] * 8, Finish.LENGTH)
+    scene.target.release(slot)
+    while not client.ended:
+        await asyncio.sleep(0)
+    assert client.texts == ["dddddddd"]
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

@@ -1,0 +1,176 @@
+"""From tokens to deltas: when something is sent, and what it carries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, decoders, models
+
+from card.cache import SlotCounters
+from card.serving.delta import FINISH_REASONS, Delta
+from card.serving.streams import Stream
+from card.serving.wire import TokenRequest
+from card.text import Detokenizer
+
+LETTERS = Tokenizer(models.WordLevel({chr(97 + i): i for i in range(26)}, unk_token="a"))
+LETTERS.decoder = decoders.Fuse()
+COUNTERS = SlotCounters(
+    steps=4, queries=4, hits=3, misses=1, corrections=1, drafted=10, accepted=5, re_roots=2,
+    restarts=1, tokens_per_step=np.zeros(65, np.int64),
+)  # fmt: skip
+FLUSH_NS = 1_000
+
+
+def ids(text: str) -> list[int]:
+    return [ord(letter) - 97 for letter in text]
+
+
+def stream(**request: Any) -> Stream:
+    asked = TokenRequest(input_ids=tuple(ids("xyz")), **{"stream": True, **request})
+    detokenizer = Detokenizer(LETTERS, asked.input_ids, asked.stop_words)
+    return Stream(asked, detokenizer, "xyz", flush_ns=FLUSH_NS, arrival_ns=1)
+
+
+def push(one: Stream, text: str, accepted: str = "", now_ns: int = 0) -> None:
+    """`accepted` holds a `+` for every token that came from the cache."""
+    flags = [mark == "+" for mark in accepted.ljust(len(text))]
+    one.push(ids(text), flags, [-0.5] * len(text), now_ns)
+
+
+def take(one: Stream, now_ns: int = 0) -> Delta:
+    return one.take(3, 9, COUNTERS, now_ns)
+
+
+def test_the_first_delta_leaves_at_once_and_later_ones_are_gathered() -> None:
+    one = stream()
+    assert not one.is_due(0)
+    push(one, "a")
+    assert one.is_due(0)
+    assert take(one, 0).text == "a"
+    push(one, "b")
+    assert not one.is_due(FLUSH_NS - 1)
+    push(one, "c")
+    assert one.is_due(FLUSH_NS)
+    assert take(one, FLUSH_NS).text == "bc"
+
+
+def test_nothing_new_is_no_delta_however_long_it_takes() -> None:
+    one = stream()
+    push(one, "a")
+    take(one)
+    assert not one.is_due(10**12)
+
+
+def test_a_request_that_does_not_stream_gets_one_delta_at_the_end() -> None:
+    one = stream(stream=False)
+    push(one, "ab")
+    assert not one.is_due(10**12)
+    one.finish("length")
+    assert one.is_due(0)
+    assert take(one).text == "ab"
+
+
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        ({"stream": False, "exclude_input_in_output": False}, "xyzab"),
+        ({"stream": False}, "ab"),
+        ({"stream": True, "exclude_input_in_output": False}, "ab"),
+    ],
+)
+def test_only_a_text_that_is_not_streamed_may_begin_with_the_prompt(
+    request_: dict[str, Any], text: str
+) -> None:
+    one = stream(**request_)
+    push(one, "ab")
+    one.finish("length")
+    assert take(one).text == text
+
+
+def test_a_stop_word_finishes_the_stream_though_the_target_goes_on() -> None:
+    one = stream(stop_words=("cd",), return_num_output_tokens=True, return_log_probs=True)
+    push(one, "abcdef")
+    assert one.finished
+    delta = take(one)
+    assert delta.text == "ab"
+    assert FINISH_REASONS[delta.numbers.finish_reason] == "stop"
+    assert delta.numbers.num_output_tokens == 4
+    assert len(delta.log_probs) == 4
+
+
+def test_text_that_might_begin_a_stop_word_is_sent_when_the_target_finishes() -> None:
+    one = stream(stop_words=("cd",))
+    push(one, "abc")
+    assert take(one).text == "ab"
+    one.finish("length")
+    last = take(one)
+    assert last.text == "c"
+    assert FINISH_REASONS[last.numbers.finish_reason] == "length"
+
+
+def test_a_text_that_ends_at_once_is_still_answered() -> None:
+    one = stream()
+    one.finish("stop")
+    assert one.is_due(0)
+    assert take(one).text == ""
+
+
+@pytest.mark.parametrize(
+    ("pushes", "accepted_bytes"),
+    [
+        ([("abc", "++")], 2),
+        ([("ab", "++"), ("cd", "+")], 3),
+        ([("ab", "+"), ("cd", "++")], 1),
+        ([("ab", ""), ("cd", "++")], 0),
+    ],
+)
+def test_gathered_deltas_count_the_leading_bytes_that_the_cache_gave(
+    pushes: list[tuple[str, str]], accepted_bytes: int
+) -> None:
+    one = stream()
+    for text, accepted in pushes:
+        push(one, text, accepted)
+    assert take(one).numbers.accepted_bytes == accepted_bytes
+    push(one, "e", "+")
+    assert take(one).numbers.accepted_bytes == 1
+
+
+def test_log_probabilities_are_sent_once_and_their_sum_goes_on() -> None:
+    one = stream(return_log_probs=True)
+    push(one, "ab")
+    first = take(one)
+    push(one, "c")
+    second = take(one)
+    assert (first.log_probs, second.log_probs) == ((-0.5, -0.5), (-0.5,))
+    assert (first.cum_log_probs, second.cum_log_probs) == (-1.0, -1.5)
+
+
+def test_what_was_not_asked_for_is_zero() -> None:
+    one = stream()
+    one.schedule()
+    push(one, "ab", "++")
+    delta = take(one)
+    wanted = {"slot": 3, "generation": 9, "accepted_bytes": 2}
+    assert {k: v for k, v in delta.numbers._asdict().items() if v} == wanted
+    assert (delta.log_probs, delta.cum_log_probs) == ((), 0.0)
+
+
+def test_what_was_asked_for_is_reported() -> None:
+    one = stream(
+        return_perf_metrics=True, return_num_input_tokens=True, return_num_output_tokens=True
+    )
+    one.schedule()
+    push(one, "ab", now_ns=70)
+    push(one, "c", now_ns=80)
+    numbers = take(one).numbers
+    assert (numbers.num_input_tokens, numbers.num_output_tokens) == (3, 3)
+    assert (numbers.total_accepted_draft_tokens, numbers.total_draft_tokens) == (5, 10)
+    assert (numbers.target_steps, numbers.cache_queries, numbers.cache_hits) == (4, 4, 3)
+    assert (numbers.arrival_time_ns, numbers.first_token_time_ns, numbers.last_token_time_ns) == (
+        1,
+        70,
+        80,
+    )
+    assert numbers.first_scheduled_time_ns > 0

@@ -1,0 +1,79 @@
+"""What a process that handles text reads of a model: no weights, and clear errors."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from card.serving.vocabulary import Vocabulary
+from card.settings import SettingsError
+
+TARGET = Path(__file__).parents[2] / "models" / "target"
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A directory with the bundled tokenizer and a configuration to break."""
+    (tmp_path / "tokenizer.json").write_bytes((TARGET / "tokenizer.json").read_bytes())
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 8192, "eos_token_id": 5}))
+    return tmp_path
+
+
+def test_the_bundled_pair_has_a_vocabulary_and_an_end_id() -> None:
+    vocabulary = Vocabulary.load(TARGET)
+    assert (vocabulary.size, vocabulary.end_id) == (8192, 0)
+    assert vocabulary.tokenizer.encode("def f(n):").ids
+
+
+@pytest.mark.parametrize(
+    ("generation", "end_id"),
+    [(None, 5), ({"eos_token_id": 7}, 7), ({"eos_token_id": [8, 9]}, 8), ({}, 5)],
+)
+def test_the_generation_configuration_knows_the_end_id_best(
+    checkpoint: Path, generation: dict[str, object] | None, end_id: int
+) -> None:
+    if generation is not None:
+        (checkpoint / "generation_config.json").write_text(json.dumps(generation))
+    assert Vocabulary.load(checkpoint).end_id == end_id
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("config.json", "{", "config.json cannot be read"),
+        ("config.json", "[]", "config.json must hold a JSON object"),
+        ("config.json", "{}", "no usable vocab_size"),
+        ("tokenizer.json", None, "tokenizer.json does not exist"),
+    ],
+)
+def test_an_unusable_directory_is_refused_by_file(
+    checkpoint: Path, file: str, content: str | None, message: str
+) -> None:
+    if content is None:
+        (checkpoint / file).unlink()
+    else:
+        (checkpoint / file).write_text(content)
+    with pytest.raises(SettingsError, match=message):
+        Vocabulary.load(checkpoint)
+
+
+def test_a_bad_word_is_banned_at_the_start_and_after_a_space() -> None:
+    vocabulary = Vocabulary.load(TARGET)
+    spellings = vocabulary.bad_word_tokens(("import",))
+    decoded = {vocabulary.tokenizer.decode(list(tokens)) for tokens in spellings}
+    assert decoded == {"import", " import"}
+    assert vocabulary.bad_word_tokens(()) == ()
+
+
+def test_text_processes_load_neither_torch_nor_transformers() -> None:
+    modules = "wire delta streams sessions follower attach engine_process vocabulary geometry"
+    imports = ", ".join(f"card.serving.{name}" for name in modules.split())
+    check = f"import sys, {imports}; print({{'torch', 'transformers'}} & set(sys.modules))"
+    shown = subprocess.run(
+        [sys.executable, "-c", check], capture_output=True, text=True, check=True
+    )
+    assert shown.stdout.strip() == "set()"

@@ -1,0 +1,219 @@
+"""When the supervisor recovers what: judged from fake sights on a fake clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from card.serving.supervision.policy import (
+    ATTEMPTS,
+    LONGEST_PAUSE_S,
+    PROBATION_S,
+    RELOADABLE,
+    SERVER_SILENCE_S,
+    STUBS,
+    Action,
+    ProcessState,
+    RecoveryPolicy,
+    Reload,
+    RestartServer,
+    Sight,
+)
+
+ENGINE_TIMEOUT_S = 2.0
+LOOK_S = 0.1
+LOAD_TIMEOUT_S = 100.0
+WELL = Sight(ProcessState.RUNNING)
+GONE = Sight(ProcessState.GONE)
+STOPPED = Sight(ProcessState.STOPPED)
+
+
+class Watch:
+    """A policy that looks around on a clock of its own."""
+
+    def __init__(self) -> None:
+        self.policy = RecoveryPolicy(
+            engine_timeout_s=ENGINE_TIMEOUT_S, load_timeout_s=LOAD_TIMEOUT_S
+        )
+        self.now_s = 1000.0
+
+    def look(
+        self,
+        after_s: float = 0.1,
+        server: ProcessState = ProcessState.RUNNING,
+        server_silence_s: float = 0.0,
+        **sights: Sight,
+    ) -> list[Action]:
+        """Look `after_s` from the last time, without a blink; all is well but what is said."""
+        seen = dict.fromkeys(STUBS, WELL) | sights
+        end_s = self.now_s + after_s
+        while True:
+            self.now_s = min(self.now_s + LOOK_S, end_s)
+            actions = self.policy.decide(self.now_s, server, server_silence_s, seen)
+            if actions or self.now_s == end_s:
+                return actions
+
+    def sleep(self, for_s: float) -> None:
+        """Nobody runs for so long, this supervisor included."""
+        self.now_s += for_s
+
+    def recover(self, model: str) -> None:
+        self.policy.recovered(self.now_s, model)
+
+    def fail(self, model: str) -> Action | None:
+        return self.policy.recovery_failed(self.now_s, model, "no luck")
+
+
+@pytest.fixture
+def watch() -> Watch:
+    """One that has been looking for a while."""
+    watch = Watch()
+    assert watch.look(after_s=2 * ENGINE_TIMEOUT_S) == []
+    return watch
+
+
+def models(actions: list[Action]) -> list[str]:
+    assert all(isinstance(action, Reload) for action in actions), actions
+    return [action.model for action in actions if isinstance(action, Reload)]
+
+
+def restarts(actions: list[Action]) -> bool:
+    return [type(action) for action in actions] == [RestartServer]
+
+
+def test_nothing_is_done_while_all_is_well(watch: Watch) -> None:
+    assert watch.look() == []
+
+
+@pytest.mark.parametrize("model", RELOADABLE)
+def test_a_dead_model_is_reloaded_at_once_and_once(watch: Watch, model: str) -> None:
+    assert models(watch.look(**{model: GONE})) == [model]
+    assert watch.look(**{model: GONE}) == []
+    assert watch.policy.is_recovering(model)
+    watch.recover(model)
+    assert watch.look() == []
+    assert not watch.policy.is_recovering(model)
+
+
+def test_two_dead_models_are_reloaded_side_by_side(watch: Watch) -> None:
+    assert models(watch.look(draft=GONE, target=GONE)) == ["draft", "target"]
+
+
+@pytest.mark.parametrize("model", RELOADABLE)
+def test_a_stopped_model_is_reloaded_after_the_engine_timeout_and_not_before(
+    watch: Watch, model: str
+) -> None:
+    sights = {model: STOPPED}
+    assert watch.look(**sights) == []
+    assert watch.look(after_s=ENGINE_TIMEOUT_S, **sights) == []
+    assert models(watch.look(**sights)) == [model]
+
+
+def test_a_model_that_goes_on_in_time_is_left_alone(watch: Watch) -> None:
+    assert watch.look(preprocessing=STOPPED) == []
+    assert watch.look(after_s=ENGINE_TIMEOUT_S - 0.2) == []
+    assert watch.look(preprocessing=STOPPED) == []
+    assert watch.look(after_s=ENGINE_TIMEOUT_S - 0.2, preprocessing=STOPPED) == []
+
+
+@pytest.mark.parametrize("engine", ["draft", "target"])
+def test_a_silent_engine_is_reloaded(watch: Watch, engine: str) -> None:
+    quiet = Sight(ProcessState.RUNNING, silence_s=ENGINE_TIMEOUT_S)
+    silent = Sight(ProcessState.RUNNING, silence_s=ENGINE_TIMEOUT_S + 0.1)
+    assert watch.look(**{engine: quiet}) == []
+    assert models(watch.look(**{engine: silent})) == [engine]
+
+
+def test_an_engine_that_is_never_attached_is_reloaded_after_the_load_timeout(watch: Watch) -> None:
+    detached = Sight(ProcessState.RUNNING, attached=False)
+    assert watch.look(target=detached) == []
+    assert watch.look(after_s=LOAD_TIMEOUT_S, target=detached) == []
+    assert models(watch.look(target=detached)) == ["target"]
+
+
+@pytest.mark.parametrize("sight", [GONE, STOPPED])
+def test_losing_card_restarts_the_server(watch: Watch, sight: Sight) -> None:
+    watch.look(card=sight)
+    assert restarts(watch.look(after_s=ENGINE_TIMEOUT_S + 0.1, card=sight))
+
+
+def test_a_dead_server_is_restarted_whatever_else_is_wrong(watch: Watch) -> None:
+    actions = watch.look(server=ProcessState.GONE, draft=GONE, target=GONE)
+    assert restarts(actions)
+
+
+def test_a_stopped_server_is_restarted_after_the_engine_timeout(watch: Watch) -> None:
+    assert watch.look(server=ProcessState.STOPPED) == []
+    assert restarts(watch.look(after_s=ENGINE_TIMEOUT_S + 0.1, server=ProcessState.STOPPED))
+
+
+def test_a_server_that_does_not_answer_is_restarted(watch: Watch) -> None:
+    assert watch.look(server_silence_s=SERVER_SILENCE_S) == []
+    assert restarts(watch.look(server_silence_s=SERVER_SILENCE_S + 0.1))
+
+
+@pytest.mark.parametrize("model", sorted(set(RELOADABLE) - {"draft"}))
+def test_a_recovery_that_fails_twice_restarts_the_server(watch: Watch, model: str) -> None:
+    watch.look(**{model: GONE})
+    second = watch.fail(model)
+    assert second is not None
+    assert models([second]) == [model]
+    third = watch.fail(model)
+    assert third is not None
+    assert restarts([third])
+
+
+def test_a_model_that_dies_again_at_once_was_not_recovered(watch: Watch) -> None:
+    watch.look(target=GONE)
+    watch.recover("target")
+    assert models(watch.look(after_s=PROBATION_S / 2, target=GONE)) == ["target"]
+    watch.recover("target")
+    assert restarts(watch.look(after_s=PROBATION_S / 2, target=GONE))
+
+
+def test_a_model_that_survives_its_probation_starts_afresh(watch: Watch) -> None:
+    for _ in range(5):
+        assert models(watch.look(target=GONE)) == ["target"]
+        watch.recover("target")
+        assert watch.look(after_s=PROBATION_S + 0.1) == []
+
+
+def test_losing_the_draft_never_restarts_the_server(watch: Watch) -> None:
+    """Its clients lose speed only; it is tried again with pauses that grow to a limit."""
+    pauses_s = []
+    watch.look(draft=GONE)
+    for _ in range(10):
+        began_s = watch.now_s
+        action = watch.fail("draft")
+        actions = [] if action is None else [action]
+        while not actions:
+            actions = watch.look(draft=GONE)
+        assert models(actions) == ["draft"]
+        pauses_s.append(watch.now_s - began_s)
+    assert pauses_s[: ATTEMPTS - 1] == [0.0] * (ATTEMPTS - 1)
+    assert pauses_s == sorted(pauses_s)
+    assert pauses_s[-1] == pytest.approx(LONGEST_PAUSE_S, abs=0.2)
+
+
+def test_a_new_server_is_judged_without_the_past_of_the_old_one(watch: Watch) -> None:
+    watch.look(target=GONE)
+    watch.fail("target")
+    watch.policy.server_started()
+    assert not watch.policy.is_recovering("target")
+    assert models(watch.look(target=GONE)) == ["target"]
+
+
+@pytest.mark.parametrize(
+    "sight", [STOPPED, Sight(ProcessState.RUNNING, silence_s=60.0)], ids=["stopped", "silent"]
+)
+def test_after_a_suspended_machine_everybody_gets_time_to_speak(watch: Watch, sight: Sight) -> None:
+    assert watch.look(card=STOPPED) == []
+    watch.sleep(60.0)
+    assert watch.look(server_silence_s=60.0, target=sight, card=STOPPED) == []
+    assert watch.look(after_s=ENGINE_TIMEOUT_S / 2) == []
+    assert watch.look(after_s=ENGINE_TIMEOUT_S) == []
+    assert models(watch.look(after_s=2 * ENGINE_TIMEOUT_S, target=sight)) == ["target"]
+
+
+def test_who_died_in_a_suspended_machine_is_gone(watch: Watch) -> None:
+    watch.sleep(60.0)
+    assert models(watch.look(target=GONE)) == ["target"]

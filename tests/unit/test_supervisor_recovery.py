@@ -1,0 +1,121 @@
+"""One model's recovery: the order of its steps, and what it says when one fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from fake_stub import fake_stub
+
+from card.serving.supervision import residue
+from card.serving.supervision.policy import ENSEMBLE, ProcessState
+from card.serving.supervision.recovery import RecoveryError, reload_model
+from card.serving.supervision.repository import RepositoryError
+from card.serving.supervision.stubs import Stub
+
+
+class FakeServer:
+    def __init__(self) -> None:
+        self.state = ProcessState.RUNNING
+
+
+class FakeRepository:
+    """Writes down what is asked of it, and how the old process was when it was asked."""
+
+    def __init__(self, old: Stub | None = None) -> None:
+        self.calls: list[tuple[str, str]] = []
+        self.states: list[ProcessState] = []
+        self.refusal: str | None = None
+        self.ensemble_ready = True
+        self._old = old
+
+    def unload(self, model: str, timeout_s: float) -> None:
+        self._note("unload", model)
+
+    def load(self, model: str, timeout_s: float) -> None:
+        self._note("load", model)
+        if self.refusal is not None:
+            raise RepositoryError(self.refusal)
+
+    def is_ready(self, model: str) -> bool:
+        assert model == ENSEMBLE
+        return self.ensemble_ready
+
+    def _note(self, verb: str, model: str) -> None:
+        self.calls.append((verb, model))
+        if self._old is not None:
+            self.states.append(self._old.state)
+
+
+class Recovery:
+    """Runs `reload_model` against fakes."""
+
+    def __init__(self, repository: FakeRepository, well_after: int = 0) -> None:
+        self.repository = repository
+        self.server = FakeServer()
+        self._looks_left = well_after
+
+    def run(self, dead: Stub | None = None, timeout_s: float = 5.0) -> None:
+        reload_model(
+            "draft",
+            dead,
+            self.server,  # type: ignore[arg-type]
+            self.repository,  # type: ignore[arg-type]
+            self._is_well,
+            timeout_s,
+        )
+
+    def _is_well(self) -> bool:
+        self._looks_left -= 1
+        return self._looks_left < 0
+
+
+@pytest.mark.parametrize("last", [None, signal.SIGSTOP, signal.SIGKILL])
+def test_the_old_process_is_dead_before_the_server_is_asked_for_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: signal.Signals | None
+) -> None:
+    monkeypatch.setattr(residue, "REGIONS", tmp_path)
+    region = tmp_path / "region"
+    region.write_bytes(b"\0")
+    with fake_stub(tmp_path, "draft", region.name) as stub:
+        if last is not None:
+            os.kill(stub.process.pid, last)
+        repository = FakeRepository(stub)
+        Recovery(repository).run(stub)
+    assert repository.calls == [("unload", "draft"), ("load", "draft")]
+    assert repository.states == [ProcessState.GONE, ProcessState.GONE]
+    assert not region.exists()
+
+
+def test_a_recovery_lasts_until_the_model_is_well() -> None:
+    recovery = Recovery(FakeRepository(), well_after=3)
+    recovery.run()
+    assert recovery._looks_left == -1
+
+
+def test_a_refused_load_is_said() -> None:
+    repository = FakeRepository()
+    repository.refusal = "the server did not load draft: no such file"
+    with pytest.raises(RecoveryError, match="no such file"):
+        Recovery(repository).run()
+
+
+def test_a_model_that_does_not_get_well_has_failed() -> None:
+    with pytest.raises(RecoveryError, match=r"not serving within 0\.05 s"):
+        Recovery(FakeRepository(), well_after=1000).run(timeout_s=0.05)
+
+
+def test_a_model_whose_ensemble_stays_away_has_failed() -> None:
+    repository = FakeRepository()
+    repository.ensemble_ready = False
+    with pytest.raises(RecoveryError, match="not serving"):
+        Recovery(repository).run(timeout_s=0.05)
+
+
+def test_a_recovery_ends_with_its_server() -> None:
+    recovery = Recovery(FakeRepository(), well_after=1000)
+    recovery.server.state = ProcessState.GONE
+    with pytest.raises(RecoveryError, match="server ended"):
+        recovery.run(timeout_s=60)

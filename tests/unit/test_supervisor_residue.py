@@ -1,0 +1,93 @@
+"""What a dead supervisor leaves behind is found and removed; what lives is left alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from card.serving.supervision import residue
+from card.serving.supervision.residue import RunDirectory, remove_region, sweep
+
+
+@pytest.fixture
+def mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stands for the shared-memory mount, of the pools and of the stubs' regions alike."""
+    monkeypatch.setattr(residue, "REGIONS", tmp_path)
+    return tmp_path
+
+
+def abandon(run: RunDirectory) -> None:
+    """Let go of the lock as a killed supervisor does: nothing is removed."""
+    os.close(run._descriptor)
+
+
+def region_of(run: RunDirectory, mount: Path, name: str = "stub") -> Path:
+    region = mount / f"{run.region_prefix}{name}"
+    region.write_bytes(b"\0" * 64)
+    return region
+
+
+def test_a_closed_run_directory_leaves_nothing(mount: Path) -> None:
+    run = RunDirectory(mount)
+    region_of(run, mount)
+    assert run.temporary.is_dir()
+    run.close()
+    assert list(mount.iterdir()) == []
+
+
+def test_what_a_dead_supervisor_left_is_swept(mount: Path) -> None:
+    run = RunDirectory(mount)
+    region_of(run, mount)
+    abandon(run)
+    assert sweep(mount) == [run.path]
+    assert list(mount.iterdir()) == []
+
+
+def test_what_a_living_supervisor_owns_is_not_swept(mount: Path) -> None:
+    run = RunDirectory(mount)
+    region = region_of(run, mount)
+    assert sweep(mount) == []
+    assert region.exists()
+    assert run.path.exists()
+    run.close()
+
+
+def test_files_of_other_programs_are_not_swept(mount: Path) -> None:
+    foreign = mount / "triton_python_backend_shm_region_1"
+    foreign.write_bytes(b"\0")
+    abandon(RunDirectory(mount))
+    sweep(mount)
+    assert list(mount.iterdir()) == [foreign]
+
+
+def test_orphaned_stubs_of_a_dead_supervisor_are_killed(mount: Path) -> None:
+    run = RunDirectory(mount)
+    region = region_of(run, mount)
+    waiting = "import sys; sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", waiting, region.name], stdin=subprocess.PIPE
+    ) as orphan:
+        abandon(run)
+        sweep(mount)
+        assert orphan.wait(10) == -9
+
+
+def test_a_pool_that_nobody_locks_is_swept(mount: Path) -> None:
+    home = mount / f"card-{os.getuid()}-1"
+    home.mkdir()
+    (home / "pool-0").write_bytes(b"\0")
+    assert sweep(mount) == [home]
+
+
+def test_removing_one_region_spares_the_others(mount: Path) -> None:
+    run = RunDirectory(mount)
+    dead, living = region_of(run, mount, "dead"), region_of(run, mount, "living")
+    remove_region(dead.name)
+    remove_region(dead.name)
+    assert not dead.exists()
+    assert living.exists()
+    run.close()

@@ -1,0 +1,70 @@
+"""The processes of the models are found, told apart and judged by what the kernel says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+from fake_stub import fake_stub, status_of
+
+from card.serving.supervision.policy import ProcessState
+from card.serving.supervision.stubs import Stub, find_orphans, find_stubs, kill
+
+
+def until(status: str, stub: Stub) -> None:
+    """Wait for the kernel to get there."""
+    while status_of(stub) != status:
+        os.sched_yield()
+
+
+def test_stubs_are_told_apart_by_their_models(tmp_path: Path) -> None:
+    with (
+        fake_stub(tmp_path, "draft", "one") as draft,
+        fake_stub(tmp_path, "target", "two") as target,
+    ):
+        stubs = find_stubs(os.getpid())
+        assert stubs == {"draft": draft, "target": target}
+        assert (draft.region, target.region) == ("one", "two")
+
+
+def test_children_that_serve_no_model_are_passed_over(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        assert find_stubs(os.getpid()) == {}
+        other.kill()
+
+
+def test_a_running_a_stopped_and_a_dead_stub_look_different(tmp_path: Path) -> None:
+    with fake_stub(tmp_path, "draft") as stub:
+        assert stub.state is ProcessState.RUNNING
+        stub.process.send_signal(signal.SIGSTOP)
+        until(psutil.STATUS_STOPPED, stub)
+        assert stub.state is ProcessState.STOPPED
+        stub.process.send_signal(signal.SIGKILL)
+        until(psutil.STATUS_ZOMBIE, stub)
+        assert stub.state is ProcessState.GONE
+        assert find_stubs(os.getpid()) == {}
+    assert stub.state is ProcessState.GONE
+
+
+def test_a_stopped_stub_can_be_killed(tmp_path: Path) -> None:
+    with fake_stub(tmp_path, "draft") as stub:
+        stub.process.send_signal(signal.SIGSTOP)
+        until(psutil.STATUS_STOPPED, stub)
+        kill([stub.process])
+        assert stub.state is ProcessState.GONE
+        kill([stub.process])
+
+
+def test_a_server_that_is_gone_has_no_stubs() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    assert find_stubs(process.pid) == {}
+
+
+def test_orphans_are_found_by_their_region(tmp_path: Path) -> None:
+    with fake_stub(tmp_path, "draft", "mine_1") as stub, fake_stub(tmp_path, "target", "yours_1"):
+        assert find_orphans("mine_") == [stub.process]

@@ -1,0 +1,369 @@
+"""Deltas concatenate to exactly the text, whatever tokens and pushes it is cut into."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from card.text import Delta, Detokenizer
+from card.text.window import TextWindow
+
+BUNDLED = Path(__file__).parents[2] / "models" / "target" / "tokenizer.json"
+
+
+@lru_cache
+def bundled() -> Tokenizer:
+    """The bundled pair's tokenizer: byte-level BPE."""
+    return Tokenizer.from_file(str(BUNDLED))
+
+
+@lru_cache
+def byte_ids() -> dict[int, int]:
+    """The bundled token of every single byte."""
+    # GPT-2's table: printable bytes stand for themselves, the others for characters from 256 on.
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    names = {byte: chr(byte) for byte in printable}
+    names |= {byte: chr(256 + i) for i, byte in enumerate(others)}
+    ids = {byte: bundled().token_to_id(name) for byte, name in names.items()}
+    assert None not in ids.values()
+    return {byte: int(token) for byte, token in ids.items() if token is not None}
+
+
+SENTENCE_PIECES = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *(
+    "▁", "▁the", "▁cat", "▁sat", "s", "at", ".", "▁▁", "é", "�", "▁STOP", "\n",
+)]  # fmt: skip
+
+
+@lru_cache
+def sentencepiece(decoder: str) -> Tokenizer:
+    """A vocabulary like Llama 2's, with its decoder or with the plain Metaspace one."""
+    vocabulary = {piece: i for i, piece in enumerate(SENTENCE_PIECES)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True))
+    tokenizer.add_special_tokens([AddedToken(t, special=True) for t in ("<unk>", "<s>", "</s>")])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = {
+        "llama": decoders.Sequence(
+            [
+                decoders.Replace("▁", " "),
+                decoders.ByteFallback(),
+                decoders.Fuse(),
+                decoders.Strip(" ", 1, 0),
+            ]
+        ),
+        "metaspace": decoders.Metaspace(),
+    }[decoder]
+    return tokenizer
+
+
+def pieces(*names: str) -> list[int]:
+    return [SENTENCE_PIECES.index(name) for name in names]
+
+
+def utf8(text: str) -> list[int]:
+    """One bundled token for each byte of the text."""
+    return [byte_ids()[byte] for byte in text.encode()]
+
+
+def text_after(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[int]) -> str:
+    """The definition: what the decoded whole has beyond the decoded prompt."""
+    whole = tokenizer.decode([*prompt, *tokens], skip_special_tokens=True)
+    return whole[len(tokenizer.decode(list(prompt), skip_special_tokens=True)) :]
+
+
+def deltas(
+    detokenizer: Detokenizer, tokens: Sequence[int], cuts: Sequence[int] = ()
+) -> list[Delta]:
+    """Pushes the tokens in pieces of the lengths ``cuts``, the rest one by one, and finishes."""
+    result, place = [], 0
+    lengths = iter(cuts)
+    while place < len(tokens):
+        piece = tokens[place : place + next(lengths, 1)]
+        result.append(detokenizer.push(piece, [False] * len(piece)))
+        place += len(piece)
+    return [*result, detokenizer.finish()]
+
+
+def joined(parts: Sequence[Delta]) -> str:
+    return "".join(part.text for part in parts)
+
+
+CHARACTERS = "a é\n€→漢字😀👩‍👩‍👧\ufffd\u0301"
+any_token = st.integers(0, 8191)
+any_bytes = st.binary(max_size=6).map(lambda data: [byte_ids()[byte] for byte in data])
+split_text = st.text(CHARACTERS, max_size=4).map(utf8)
+# Bytes that begin, continue or can never be part of a character, one after the other.
+broken_bytes = st.lists(
+    st.sampled_from([0x41, 0x80, 0x9F, 0xBF, 0xC2, 0xE0, 0xE2, 0xED, 0xF0, 0xF4, 0xFF]),
+    max_size=12,
+).map(lambda data: [byte_ids()[byte] for byte in data])
+# Ids beyond the tokenizer's, as checkpoints with a padded vocabulary can produce.
+padded = st.lists(st.integers(8192, 8200), max_size=2)
+streams = st.lists(
+    st.one_of(st.lists(any_token, max_size=6), any_bytes, split_text, broken_bytes, padded),
+    max_size=12,
+).map(lambda parts: [token for part in parts for token in part])
+cuts = st.lists(st.integers(1, 9), max_size=40)
+piece_ids = st.lists(
+    st.one_of(
+        st.integers(0, len(SENTENCE_PIECES) - 1),
+        st.integers(259, len(SENTENCE_PIECES) - 1),
+        st.sampled_from(pieces("<0xE2>", "<0x82>", "<0xAC>", "<0x41>", "<0xFF>", "<0x20>")),
+    ),
+    max_size=50,
+)
+
+
+@given(streams, streams, cuts)
+def test_byte_level_deltas_concatenate_to_the_text(
+    prompt: list[int], tokens: list[int], lengths: list[int]
+) -> None:
+    parts = deltas(Detokenizer(bundled(), prompt), tokens, lengths)
+    assert joined(parts) == text_after(bundled(), prompt, tokens)
+
+
+@pytest.mark.parametrize("decoder", ["llama", "metaspace"])
+@given(piece_ids, piece_ids, cuts)
+def test_sentencepiece_deltas_concatenate_to_the_text(
+    decoder: str, prompt: list[int], tokens: list[int], lengths: list[int]
+) -> None:
+    tokenizer = sentencepiece(decoder)
+    parts = deltas(Detokenizer(tokenizer, prompt), tokens, lengths)
+    assert joined(parts) == text_after(tokenizer, prompt, tokens)
+
+
+@pytest.mark.parametrize("decoder", ["llama", "metaspace"])
+def test_a_continuation_keeps_its_leading_space(decoder: str) -> None:
+    detokenizer = Detokenizer(sentencepiece(decoder), pieces("<s>", "▁the"))
+    parts = [detokenizer.push([token], [False]).text for token in pieces("▁cat", "s", "▁sat")]
+    assert parts == [" cat", "s", " sat"]
+    fresh = Detokenizer(sentencepiece(decoder), pieces("<s>"))
+    assert fresh.push(pieces("▁cat"), [False]).text == "cat", "as the tokenizer begins a text"
+
+
+def test_a_character_is_never_split() -> None:
+    detokenizer = Detokenizer(bundled(), utf8("x = "))
+    emitted = [detokenizer.push([token], [False]).text for token in utf8("é😀€")]
+    assert emitted == ["", "é", "", "", "", "😀", "", "", "€"]
+    assert detokenizer.finish() == Delta("", 0)
+
+
+def test_sentencepiece_bytes_are_held_until_their_run_ends() -> None:
+    detokenizer = Detokenizer(sentencepiece("llama"), pieces("▁the"))
+    run = pieces("<0xE2>", "<0x82>", "<0xAC>")
+    assert detokenizer.push(run, [False] * 3).text == "", "one more byte could still spoil it"
+    assert detokenizer.push(pieces("▁cat"), [False]).text == "€ cat"
+    spoiled = Detokenizer(sentencepiece("llama"), pieces("▁the"))
+    assert joined(deltas(spoiled, [*run, *pieces("<0xFF>", "s")])) == "\ufffd" * 4 + "s"
+
+
+def test_a_run_of_bytes_may_begin_far_back_in_the_prompt() -> None:
+    tokenizer = sentencepiece("llama")
+    run = [pieces(f"<0x{byte:02X}>")[0] for byte in "😀😀😀".encode()]
+    for continuation in (run[:4] + pieces("s"), pieces("<0xFF>", "s")):
+        prompt = pieces("▁the") + run
+        parts = deltas(Detokenizer(tokenizer, prompt), continuation)
+        assert joined(parts) == text_after(tokenizer, prompt, continuation)
+
+
+def test_special_tokens_do_not_end_a_run_of_bytes() -> None:
+    parts = deltas(
+        Detokenizer(sentencepiece("llama"), pieces("▁the")),
+        pieces("<0xE2>", "<s>", "<0x82>", "</s>", "<0xAC>", "s"),
+    )
+    assert joined(parts) == "€s"
+
+
+def test_what_the_prompt_showed_is_not_shown_again() -> None:
+    """A prompt of token ids may end inside a character, which then counts as the prompt's."""
+    smile = utf8("😀")
+    parts = deltas(Detokenizer(bundled(), smile[:1]), [*smile[1:], *utf8("x")])
+    assert joined(parts) == "x" == text_after(bundled(), smile[:1], [*smile[1:], *utf8("x")])
+
+
+def test_finish_gives_an_incomplete_character_as_the_tokenizer_does() -> None:
+    detokenizer = Detokenizer(bundled(), [])
+    tokens = [*utf8("ok "), *utf8("😀")[:3]]
+    assert detokenizer.push(tokens, [False] * len(tokens)).text == "ok "
+    assert detokenizer.finish().text == "\ufffd"
+    assert detokenizer.finish() == Delta("", 0)
+
+
+def test_special_tokens_have_no_text() -> None:
+    end = bundled().token_to_id("<|endoftext|>")
+    assert end is not None
+    smile = utf8("😀")
+    parts = deltas(Detokenizer(bundled(), [end]), [*smile[:2], end, *smile[2:], end])
+    assert [part.text for part in parts if part.text] == ["😀"]
+
+
+@pytest.mark.parametrize(
+    "token", [0x41, 0xFF, 0xF0], ids=["letters", "invalid bytes", "beginnings of characters"]
+)
+def test_the_window_stays_short_however_long_the_text(token: int) -> None:
+    decoded: list[int] = []
+
+    class Watched:
+        def __getattr__(self, name: str) -> object:
+            return getattr(bundled(), name)
+
+        def decode(self, tokens: list[int], skip_special_tokens: bool) -> str:
+            decoded.append(len(tokens))
+            return bundled().decode(tokens, skip_special_tokens)
+
+    window = TextWindow(Watched(), [byte_ids()[token]] * 500)  # type: ignore[arg-type]
+    for _ in range(500):
+        window.push(byte_ids()[token])
+    assert max(decoded) < 32
+    assert len(decoded) < 600
+
+
+STOP_LETTERS = "abc€\n"
+
+
+def first_stop(text: str, words: Sequence[str]) -> tuple[str, int | None]:
+    """The text before the stop that is complete first, and the length at which it is."""
+    for end in range(len(text) + 1):
+        found = [word for word in words if word and text[:end].endswith(word)]
+        if found:
+            return text[: end - max(map(len, found))], end
+    return text, None
+
+
+@given(
+    st.text(STOP_LETTERS, max_size=30),
+    st.lists(st.text(STOP_LETTERS, max_size=4), max_size=4),
+    cuts,
+    st.booleans(),
+)
+def test_text_ends_before_the_stop_that_is_complete_first(
+    text: str, words: list[str], lengths: list[int], merged: bool
+) -> None:
+    tokens = list(bundled().encode(text).ids) if merged else utf8(text)
+    detokenizer = Detokenizer(bundled(), utf8("abc"), words)
+    parts = deltas(detokenizer, tokens, lengths)
+    expected, end = first_stop(text, words)
+    assert joined(parts) == expected
+    assert detokenizer.stopped == (end is not None)
+    if end is None:
+        assert detokenizer.tokens_used == len(tokens)
+    else:
+        decoded = [bundled().decode(tokens[:n]) for n in range(len(tokens) + 1)]
+        needed = next(n for n, t in enumerate(decoded) if t[:end] == text[:end] and t[end - 1 :])
+        assert detokenizer.tokens_used == needed
+
+
+@given(st.text(STOP_LETTERS, max_size=30), st.lists(st.text("abc", min_size=1), max_size=3))
+def test_only_what_could_begin_a_stop_string_is_held_back(text: str, words: list[str]) -> None:
+    detokenizer = Detokenizer(bundled(), [], words)
+    emitted = ""
+    for place, character in enumerate(text):
+        tokens = utf8(character)
+        emitted += detokenizer.push(tokens, [False] * len(tokens)).text
+        if detokenizer.stopped:
+            break
+        so_far = text[: place + 1]
+        beginnings = [
+            size for word in words for size in range(len(word)) if so_far.endswith(word[:size])
+        ]
+        assert emitted == so_far[: len(so_far) - max(beginnings, default=0)]
+
+
+def test_a_stop_string_may_begin_and_end_inside_a_token() -> None:
+    tokens = [*utf8("x"), bundled().token_to_id("return"), bundled().token_to_id("return")]
+    assert None not in tokens
+    detokenizer = Detokenizer(bundled(), [], ["urnre"])
+    parts = [detokenizer.push([token], [True]) for token in tokens if token is not None]
+    assert [part.text for part in parts] == ["x", "ret", ""]
+    assert detokenizer.stopped
+    assert detokenizer.tokens_used == 3
+    later = utf8("more")
+    assert detokenizer.push(later, [True] * 4) == Delta("", 0)
+    assert detokenizer.finish() == Delta("", 0)
+    assert detokenizer.tokens_used == 3
+
+
+def test_the_stop_that_is_complete_first_wins_within_one_token() -> None:
+    token = bundled().token_to_id("return")
+    assert token is not None
+    for words, text in (
+        (["retur", "t"], "re"),
+        (["turn", "return"], ""),
+        (["urn", "eturx"], "ret"),
+    ):
+        assert joined(deltas(Detokenizer(bundled(), [], words), [token])) == text
+
+
+def test_a_stop_string_that_never_completes_is_text() -> None:
+    detokenizer = Detokenizer(bundled(), [], ["abcd"])
+    assert detokenizer.push(utf8("xabc"), [True, True, False, True]) == Delta("x", 1)
+    assert detokenizer.finish() == Delta("abc", 1)
+    assert not detokenizer.stopped
+
+
+def test_a_stop_string_can_be_complete_only_at_the_end() -> None:
+    """A sentencepiece run of bytes becomes text when nothing follows; it may be the stop."""
+    detokenizer = Detokenizer(sentencepiece("llama"), pieces("▁the"), ["€"])
+    parts = deltas(detokenizer, pieces("▁cat", "<0xE2>", "<0x82>", "<0xAC>"))
+    assert joined(parts) == " cat"
+    assert detokenizer.stopped
+
+
+def test_the_prompt_never_completes_a_stop_string() -> None:
+    detokenizer = Detokenizer(bundled(), utf8("ab"), ["abc"])
+    assert joined(deltas(detokenizer, utf8("cabx"))) == "cabx"
+
+
+def test_accepted_bytes_are_the_leading_run_from_the_cache() -> None:
+    detokenizer = Detokenizer(bundled(), [])
+    push = detokenizer.push
+    assert push(utf8("abc"), [True, True, False]) == Delta("abc", 2)
+    assert push(utf8("abc"), [False, True, True]) == Delta("abc", 0)
+    assert push(utf8("ab"), [True, True]) == Delta("ab", 2)
+    smile = utf8("😀")
+    assert push(smile, [True] * 4) == Delta("😀", 4), "bytes, not characters"
+    assert push(smile[:3], [True] * 3) == Delta("", 0)
+    assert push(smile[3:], [False]) == Delta("😀", 0), "whose token completes it"
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab€\n"), st.booleans()), max_size=25),
+    st.lists(st.text("ab€", min_size=1, max_size=3), max_size=2),
+    cuts,
+)
+def test_every_delta_says_whose_its_first_bytes_are(
+    marked: list[tuple[str, bool]], words: list[str], lengths: list[int]
+) -> None:
+    text = "".join(character for character, _ in marked)
+    flags = [flag for character, flag in marked for _ in character.encode()]
+    tokens = utf8(text)
+    detokenizer = Detokenizer(bundled(), [], words)
+    parts = []
+    bounds = [0, *accumulate(lengths), len(tokens)]
+    for start, end in pairwise(bounds):
+        parts.append(detokenizer.push(tokens[start:end], flags[start:end]))
+    parts.append(detokenizer.finish())
+    place = 0
+    for part in parts:
+        size = len(part.text.encode())
+        own = flags[place : place + size]
+        assert part.accepted_bytes == (own.index(False) if False in own else size)
+        place += size
+
+
+def test_flags_must_match_tokens() -> None:
+    with pytest.raises(ValueError, match="2 tokens with 1"):
+        Detokenizer(bundled(), []).push(utf8("ab"), [True])
+
+
+def test_the_bundled_tokenizer_is_byte_level() -> None:
+    """What this file's byte tokens rely on."""
+    assert json.loads(BUNDLED.read_text("utf8"))["decoder"]["type"] == "ByteLevel"

@@ -1,0 +1,276 @@
+"""A tiny pair from corpus to evaluation: what the training script promises about its results."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.distributions import Categorical, kl_divergence
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from card.sampling import gumbel
+from training import stages
+from training.agreement import follow, read_prompts, summarize
+from training.architecture import build, load
+from training.checkpoint import steps_done
+from training.compute import Compute
+from training.corpus import HELD_OUT, gather
+from training.decoding import PromptTooLong, Texts
+from training.distillation import divergence
+from training.fitting import Budget, FittingError, Progress
+from training.recipe import Architecture, Distillation, Recipe, Sources, Training
+from training.tokenization import END_OF_TEXT, load_tokenizer
+from training.workplace import Workplace, claim
+
+CPU = Compute(torch.device("cpu"), bf16=False)
+STEPS = 6
+RECIPE = Recipe(
+    sources=Sources(smallest_bytes=50),
+    vocabulary=400,
+    context=24,
+    target=Architecture(layers=2, hidden=32, heads=2, kv_heads=1, intermediate=64),
+    draft=Architecture(layers=1, hidden=16, heads=2, kv_heads=1, intermediate=32),
+    target_training=Training(steps=STEPS, batch=4, peak_rate=5e-3, warmup_steps=2),
+    draft_training=Training(steps=STEPS, batch=4, peak_rate=5e-3, warmup_steps=2),
+    distillation=Distillation(
+        texts=6, shortest_prefix=4, longest_prefix=8, generation_batch=4, own_share=0.5
+    ),
+    distillation_training=Training(steps=30, batch=4, peak_rate=1e-2, warmup_steps=2),
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    place: Workplace
+    prompts: Path
+    divergences: list[float]
+
+
+class Interrupted(Exception):
+    """Stands for a machine that was switched off."""
+
+
+def write_sources(folder: Path) -> None:
+    for number in range(40):
+        body = "\n".join(
+            f"def add_{name}_{number}(left, right):\n    return left + right + {number}\n"
+            for name in ("one", "two", "three")
+        )
+        (folder / f"module_{number}.py").write_text(body, "utf-8")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Matrices this small only wait for a second thread, for long on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pair's folder with corpus and tokenizer, to be copied."""
+    folder = tmp_path_factory.mktemp("prepared")
+    sources = folder / "sources"
+    sources.mkdir()
+    write_sources(sources)
+    place = claim(folder / "pair", RECIPE)
+    gather([sources], place.corpus, RECIPE.sources)
+    stages.make_tokenizer(place, RECIPE)
+    return place.root
+
+
+def begun(prepared: Path, root: Path) -> Workplace:
+    shutil.copytree(prepared, root)
+    return claim(root, RECIPE)
+
+
+@pytest.fixture(scope="module")
+def pair(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    folder = tmp_path_factory.mktemp("pair")
+    place = begun(prepared, folder / "pair")
+    for role in ("target", "draft"):
+        stages.train_model(place, RECIPE, role, Budget(steps=STEPS), CPU)
+    divergences = stages.distil(place, RECIPE, Budget(steps=30), CPU)
+    prompts = folder / "prompts.jsonl"
+    lines = [{"prompt": text} for text in ("def add", "def add_two_3(left, right):\n    return")]
+    prompts.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    return Pair(place, prompts, divergences)
+
+
+def test_interrupted_training_repeats_the_losses_and_weights_of_an_uninterrupted_one(
+    prepared: Path, tmp_path: Path
+) -> None:
+    whole, broken = begun(prepared, tmp_path / "whole"), begun(prepared, tmp_path / "broken")
+
+    def train(place: Workplace, stop_at: int | None = None) -> list[float]:
+        def on_progress(at: Progress) -> None:
+            if at.step == stop_at:
+                raise Interrupted
+
+        return stages.train_model(
+            place, RECIPE, "target", Budget(steps=STEPS), CPU, on_progress, save_every_s=0.0
+        )
+
+    losses = train(whole)
+    with pytest.raises(Interrupted):
+        train(broken, stop_at=4)
+    assert steps_done(broken.checkpoint("target")) == 3
+    assert train(broken) == losses
+
+    assert len(losses) == STEPS
+    weights, again = (
+        load(place.model("target"), CPU.device).state_dict() for place in (whole, broken)
+    )
+    assert all(torch.equal(weights[name], again[name]) for name in weights)
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_written_directories_load_in_transformers(pair: Pair, role: str) -> None:
+    folder = pair.place.model(role)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    text = "def add_one_1(left, right):\n    return left\n"
+    ids = tokenizer(text).input_ids
+
+    assert model.dtype == torch.bfloat16
+    assert model.config.vocab_size == len(tokenizer)
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id == END_OF_TEXT
+    assert tokenizer.decode(ids) == text
+    assert model(torch.tensor([ids])).logits.isfinite().all()
+    assert not [file for file in folder.iterdir() if file.suffix in {".bin", ".pt", ".pkl"}]
+
+
+def test_distillation_brings_the_draft_closer_to_the_target(pair: Pair) -> None:
+    assert np.mean(pair.divergences[-5:]) < 0.9 * np.mean(pair.divergences[:5])
+
+
+def test_repeating_a_finished_draft_stage_keeps_the_distilled_draft(pair: Pair) -> None:
+    weights = pair.place.model("draft") / "model.safetensors"
+    before = weights.read_bytes()
+    stages.train_model(pair.place, RECIPE, "draft", Budget(steps=STEPS), CPU)
+    assert weights.read_bytes() == before
+
+
+def test_a_target_trained_further_outdates_the_texts_it_wrote(
+    prepared: Path, tmp_path: Path
+) -> None:
+    place = begun(prepared, tmp_path / "pair")
+    stages.train_model(place, RECIPE, "target", Budget(steps=1), CPU)
+    stages.own_texts(place, RECIPE, CPU)
+    assert place.own_texts.is_file()
+    stages.train_model(place, RECIPE, "target", Budget(steps=1), CPU)
+    assert place.own_texts.is_file()
+    stages.train_model(place, RECIPE, "target", Budget(steps=2), CPU)
+    assert not place.own_texts.exists()
+
+
+def test_a_loss_that_is_no_number_stops_training(prepared: Path, tmp_path: Path) -> None:
+    place = begun(prepared, tmp_path / "pair")
+    training = RECIPE.target_training.model_copy(update={"peak_rate": float("inf")})
+    recipe = RECIPE.model_copy(update={"target_training": training})
+    with pytest.raises(FittingError, match="peak_rate"):
+        stages.train_model(place, recipe, "target", Budget(steps=STEPS), CPU)
+    assert not place.model("target").exists()
+
+
+def test_padded_cached_decoding_gives_the_logits_of_the_whole_text() -> None:
+    model = build(RECIPE.target, vocabulary=400, context=24, seed=1).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(8.0 if weight.dim() > 1 else 1.0)  # attention that depends on positions
+    prompts = [[0, 7, 9], [0, 5, 6, 7, 8, 9, 10, 11], [0]]
+    texts = Texts(model, prompts, room=2)
+    for step in range(3):
+        for row, prompt in enumerate(prompts):
+            whole = model(torch.tensor([prompt])).logits[0, -1]
+            torch.testing.assert_close(texts.logits[row], whole, rtol=1e-4, atol=1e-4)
+        if step < 2:
+            following = [17 + step, 23, 31]
+            texts.append(torch.tensor(following))
+            prompts = [[*p, token] for p, token in zip(prompts, following, strict=True)]
+
+
+def test_a_text_longer_than_the_models_positions_is_refused() -> None:
+    model = build(RECIPE.target, vocabulary=400, context=24, seed=1)
+    with pytest.raises(PromptTooLong, match="48 positions"):
+        Texts(model, [[0] * 40], room=9)
+
+
+def test_divergence_is_the_kl_from_target_to_draft() -> None:
+    target, draft = (
+        build(shape, vocabulary=400, context=24, seed=2) for shape in (RECIPE.target, RECIPE.draft)
+    )
+    batch = torch.arange(50).reshape(2, 25)
+    wanted, given = (
+        Categorical(logits=model(batch[:, :-1]).logits.double()) for model in (target, draft)
+    )
+    expected = kl_divergence(wanted, given).mean()
+    torch.testing.assert_close(
+        divergence(target, draft, batch).double(), expected, rtol=1e-4, atol=1e-6
+    )
+
+
+def test_a_draft_that_is_its_own_target_agrees_everywhere(pair: Pair) -> None:
+    target = load(pair.place.model("target"), CPU.device)
+    prompts = read_prompts(pair.prompts, load_tokenizer(pair.place.model("target")))
+    for temperature in (0.0, 0.8):
+        ranks = follow(target, target, prompts, 12, temperature, seed=3)
+        figures = summarize(ranks, temperature)
+        assert figures.top_1 == 1.0
+        assert figures.ideal[4] == figures.tokens / sum(-(-len(text) // 4) for text in ranks)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_agreement_is_measured_on_the_targets_own_path_with_shared_noise(
+    pair: Pair, temperature: float
+) -> None:
+    """Against the definition: no cache, no batch, no padding, a text at a time."""
+    target, draft = (load(pair.place.model(role), CPU.device) for role in ("target", "draft"))
+    prompts = read_prompts(pair.prompts, load_tokenizer(pair.place.model("target")))
+    vocabulary = np.arange(target.config.vocab_size)
+    measured = follow(target, draft, prompts, 10, temperature, seed=5)
+
+    for number, (prompt, ranks) in enumerate(zip(prompts, measured, strict=True)):
+        text = list(prompt)
+        expected: list[int] = []
+        while len(expected) < 10 and (not expected or text[-1] != END_OF_TEXT):
+            scores = []
+            for model in (target, draft):
+                with torch.no_grad():
+                    row = model(torch.tensor([text])).logits[0, -1].double().numpy()
+                if temperature:
+                    row = row / temperature + gumbel(5 + number, len(text), vocabulary)
+                scores.append(row)
+            token = int(scores[0].argmax())
+            order = np.argsort(-scores[1], kind="stable")
+            expected.append(int(np.flatnonzero(order == token)[0]))
+            text.append(token)
+        assert ranks.tolist() == expected
+
+
+def test_evaluation_reports_every_figure_and_changes_nothing(pair: Pair) -> None:
+    held_out = pair.place.corpus / HELD_OUT
+    before = {file: file.stat().st_mtime_ns for file in pair.place.root.rglob("*")}
+    figures = stages.evaluate(pair.place.root, pair.prompts, held_out, CPU.device, max_tokens=8)
+    assert {file: file.stat().st_mtime_ns for file in pair.place.root.rglob("*")} == before
+    assert figures.prompts == 2
+    assert figures.target_loss is not None
+    assert figures.draft_loss is not None
+    # Six steps are enough to know more than a uniform guess over the vocabulary.
+    assert 0 < figures.target_loss < np.log(400)
+    assert [row.temperature for row in figures.agreement] == [0.0, 0.8]
+    assert figures.target_parameters > figures.draft_parameters
+
+
+def test_the_targets_own_texts_fill_a_sequence_and_differ(pair: Pair) -> None:
+    texts = stages.own_texts(pair.place, RECIPE, CPU)
+    assert texts.shape == (RECIPE.distillation.texts, RECIPE.context + 1)
+    assert len({tuple(text) for text in texts.tolist()}) == len(texts)

@@ -1,0 +1,93 @@
+"""A draft that means other tokens by the same ids is refused, and the first difference named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from card.engines import EngineError
+from card.engines.vocabulary import check_shared_vocabulary
+from card.settings import REPOSITORY_ROOT
+
+BPE = {"a": 0, "b": 1, "ab": 2}
+
+
+def model(directory: Path, vocab: Any = None, *, size: Any = 3, added: Any = None) -> Path:
+    """A directory with the two files that name a vocabulary."""
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps({"vocab_size": size}))
+    tokenizer: dict[str, Any] = {"model": {"vocab": BPE if vocab is None else vocab}}
+    if added is not None:
+        tokenizer["added_tokens"] = added
+    (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return directory
+
+
+def refusal(draft: Path, target: Path) -> str:
+    with pytest.raises(EngineError) as caught:
+        check_shared_vocabulary(draft, target)
+    return str(caught.value)
+
+
+def test_the_bundled_pair_shares_a_vocabulary() -> None:
+    models = REPOSITORY_ROOT / "models"
+    assert check_shared_vocabulary(models / "draft", models / "target") is None
+
+
+def test_a_list_of_scored_tokens_is_the_same_vocabulary_as_a_mapping(tmp_path: Path) -> None:
+    draft = model(tmp_path / "draft", [["a", -1.0], ["b", -2.0], ["ab", -3.0]])
+    assert check_shared_vocabulary(draft, model(tmp_path / "target")) is None
+
+
+def test_added_tokens_count_wherever_they_are_listed(tmp_path: Path) -> None:
+    draft = model(tmp_path / "draft", BPE | {"<end>": 3}, size=4)
+    target = model(tmp_path / "target", size=4, added=[{"content": "<end>", "id": 3}])
+    assert check_shared_vocabulary(draft, target) is None
+
+
+def test_another_size_is_refused_with_both_sizes(tmp_path: Path) -> None:
+    draft = model(tmp_path / "draft", size=4)
+    target = model(tmp_path / "target", size=3)
+    message = refusal(draft, target)
+    assert f"{draft} has 4 ids" in message
+    assert f"{target} has 3" in message
+
+
+@pytest.mark.parametrize(
+    ("draft", "named"),
+    [
+        ({"a": 1, "b": 0, "ab": 2}, "token 'a' is id 0"),
+        ({"a": 0, "b": 1, "xy": 2}, "token 'ab' is id 2"),
+        (BPE | {"extra": 3}, "'extra'"),
+    ],
+    ids=["swapped", "replaced", "added"],
+)
+def test_the_same_size_with_other_ids_is_refused_by_the_first_difference(
+    tmp_path: Path, draft: dict[str, int], named: str
+) -> None:
+    message = refusal(model(tmp_path / "draft", draft), model(tmp_path / "target"))
+    assert "share a vocabulary" in message
+    assert named in message
+
+
+def test_other_added_tokens_are_refused(tmp_path: Path) -> None:
+    draft = model(tmp_path / "draft", size=5, added=[{"content": "<end>", "id": 3}])
+    target = model(tmp_path / "target", size=5, added=[{"content": "<end>", "id": 4}])
+    assert "'<end>' is id 4" in refusal(draft, target)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_a_file_that_is_not_there_is_named(tmp_path: Path, name: str) -> None:
+    draft, target = model(tmp_path / "draft"), model(tmp_path / "target")
+    (draft / name).unlink()
+    assert f"{draft / name} does not exist" in refusal(draft, target)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"model": {"vocab": 3}}'])
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_a_file_that_makes_no_sense_is_named(tmp_path: Path, name: str, content: str) -> None:
+    draft, target = model(tmp_path / "draft"), model(tmp_path / "target")
+    (target / name).write_text(content)
+    assert str(target / name) in refusal(draft, target)

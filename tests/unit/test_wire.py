@@ -1,0 +1,157 @@
+"""What a request may say, and what it is told when it says something else."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from card.serving.refusal import Refusal
+from card.serving.wire import (
+    Bounds,
+    GenerateRequest,
+    TokenRequest,
+    check_parameters,
+    output_budget,
+    parse,
+)
+from card.settings import LimitSettings
+
+BOUNDS = Bounds(LimitSettings(), vocabulary=8192)
+
+NUMPY = {"temperature": np.float32, "top_p": np.float32, "repetition_penalty": np.float32,
+         "presence_penalty": np.float32, "frequency_penalty": np.float32, "stream": np.bool_,
+         "seed": np.uint64}  # fmt: skip
+TEXTS = ("text_input", "stop_words", "bad_words", "decoding")
+
+
+def arrays(**values: Any) -> dict[str, np.ndarray]:
+    """Tensors as Triton hands them to a model: [1, n], text as bytes."""
+    tensors = {}
+    for name, value in values.items():
+        row = value if isinstance(value, list) else [value]
+        if name in TEXTS:
+            row = [item.encode() if isinstance(item, str) else item for item in row]
+        dtype = np.object_ if name in TEXTS else NUMPY.get(name, np.int32)
+        tensors[name] = np.array([row], dtype)
+    return tensors
+
+
+def test_absent_tensors_have_the_documented_defaults() -> None:
+    request = parse(GenerateRequest, arrays(text_input="x"), BOUNDS)
+    assert (request.stream, request.temperature, request.exclude_input_in_output) == (
+        False,
+        0.0,
+        True,
+    )
+    assert request.max_tokens is request.seed is request.decoding is None
+
+
+def test_values_arrive_as_they_were_sent() -> None:
+    request = parse(
+        GenerateRequest,
+        arrays(text_input="é", max_tokens=7, temperature=0.5, seed=2**64 - 1, stream=True,
+               stop_words=["a", "b"], decoding="draft_then_verify"),
+        BOUNDS,
+    )  # fmt: skip
+    assert request == GenerateRequest(
+        text_input="é", max_tokens=7, temperature=0.5, seed=2**64 - 1, stream=True,
+        stop_words=("a", "b"), decoding="draft_then_verify",
+    )  # fmt: skip
+
+
+def test_empty_words_mean_none() -> None:
+    request = parse(GenerateRequest, arrays(stop_words=[""], bad_words=["", "x"]), BOUNDS)
+    assert (request.stop_words, request.bad_words) == ((), ("x",))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("text_input", "", "at least one character"),
+        ("text_input", b"\xff", "valid UTF-8"),
+        ("max_tokens", 0, "between 1 and 1024"),
+        ("max_tokens", 1025, "between 1 and 1024"),
+        ("temperature", -0.5, "0 or more"),
+        ("temperature", math.nan, "0 or more"),
+        ("temperature", math.inf, "0 or more"),
+        ("top_k", -1, "0 or more"),
+        ("top_p", 1.5, "between 0 and 1"),
+        ("top_p", math.nan, "between 0 and 1"),
+        ("repetition_penalty", 0.0, "above 0"),
+        ("presence_penalty", math.inf, "finite"),
+        ("frequency_penalty", math.nan, "finite"),
+        ("min_tokens", -1, "between 0 and 1024"),
+        ("stop_words", ["x"] * 17, "at most 16 words"),
+        ("stop_words", ["x" * 257], "at most 256 bytes"),
+        ("bad_words", ["x"] * 33, "at most 32 words"),
+        ("end_id", 8192, "0 to 8191"),
+        ("pad_id", -2, "0 to 8191"),
+        ("num_return_sequences", 2, "1, the only number served"),
+        ("beam_width", 2, "1, the only number served"),
+        ("decoding", "beam", "card, draft_then_verify, autoregressive"),
+        ("top_k", [1, 2], "one value"),
+    ],
+)
+def test_a_bad_value_is_refused_by_field_value_and_what_is_allowed(
+    name: str, value: Any, allowed: str
+) -> None:
+    with pytest.raises(Refusal) as refused:
+        parse(GenerateRequest, arrays(**{name: value}), BOUNDS)
+    message = str(refused.value)
+    assert message.startswith(f"INVALID_ARGUMENT: {name} ")
+    assert allowed in message
+
+
+def test_a_missing_prompt_is_named() -> None:
+    with pytest.raises(Refusal, match="INVALID_ARGUMENT: text_input is missing; send the prompt"):
+        parse(GenerateRequest, {}, BOUNDS, required=("text_input",))
+
+
+@pytest.mark.parametrize("ids", [[], [-1], [8192]])
+def test_card_called_directly_checks_its_token_ids(ids: list[int]) -> None:
+    with pytest.raises(Refusal, match=r"input_ids is .* each 0 to 8191"):
+        parse(TokenRequest, {"input_ids": np.array([ids], np.int32)}, BOUNDS)
+
+
+def test_a_long_value_is_shown_shortened() -> None:
+    with pytest.raises(Refusal) as refused:
+        parse(GenerateRequest, arrays(decoding="x" * 10_000), BOUNDS)
+    assert len(str(refused.value)) < 300
+
+
+@pytest.mark.parametrize("name", ["max_token", "temprature", "bogus"])
+def test_an_unknown_request_parameter_is_refused_by_name(name: str) -> None:
+    with pytest.raises(Refusal, match=f"parameter is '{name}'"):
+        check_parameters([name])
+
+
+def test_known_request_parameters_pass() -> None:
+    check_parameters(["timeout", "priority", "triton_enable_empty_final_response"])
+    assert check_parameters([]) is None
+
+
+def test_the_output_budget_is_what_was_asked_for_if_there_is_room() -> None:
+    limits = LimitSettings(prompt_tokens=96, context_tokens=128, default_max_tokens=64)
+    assert output_budget(GenerateRequest(max_tokens=32), 96, limits) == 32
+    assert output_budget(GenerateRequest(), 32, limits) == 64
+    assert output_budget(GenerateRequest(), 90, limits) == 38
+
+
+@pytest.mark.parametrize(
+    ("request_", "prompt_tokens", "message"),
+    [
+        (GenerateRequest(), 97, "text_input is 97 tokens long; it must be 1 to 96"),
+        (TokenRequest(), 97, "input_ids is 97 tokens long; it must be 1 to 96"),
+        (GenerateRequest(), 0, "text_input is 0 tokens long"),
+        (GenerateRequest(max_tokens=33), 96, "max_tokens is 33; it must be at most 32 after"),
+    ],
+)
+def test_a_prompt_without_room_behind_it_is_refused(
+    request_: GenerateRequest, prompt_tokens: int, message: str
+) -> None:
+    limits = LimitSettings(prompt_tokens=96, context_tokens=128, default_max_tokens=64)
+    with pytest.raises(Refusal, match=message):
+        output_budget(request_, prompt_tokens, limits)

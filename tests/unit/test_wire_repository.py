@@ -1,0 +1,123 @@
+"""The model repository says what the tables of `card.serving` say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
+
+from card.serving.attach import ATTACHED_EPOCH, DEADLINE, KEY
+from card.serving.delta import LOG_PROBABILITIES, NUMBERS, OUTPUTS, TEXT, Delta, Numbers
+from card.serving.wire import DATA_TYPES, GenerateRequest, TokenRequest, tensors
+
+REPOSITORY = Path(__file__).parents[2] / "model_repository"
+STUBS = ("preprocessing", "card", "draft", "target", "postprocessing")
+
+Declared = dict[str, tuple[str, list[int]]]
+
+INTERNAL: Declared = {
+    TEXT: ("TYPE_STRING", [1]),
+    NUMBERS: ("TYPE_INT64", [len(Numbers._fields)]),
+    LOG_PROBABILITIES: ("TYPE_FP32", [-1]),
+}
+OUTWARD: Declared = {output.name: (DATA_TYPES[output.dtype], output.dims) for output in OUTPUTS}
+
+
+def table(kind: type[GenerateRequest]) -> Declared:
+    return {tensor.name: (DATA_TYPES[tensor.dtype], tensor.dims) for tensor in tensors(kind)}
+
+
+def config(model: str) -> ModelConfig:
+    text = (REPOSITORY / model / "config.pbtxt").read_text(encoding="utf-8")
+    return text_format.Parse(text, ModelConfig())
+
+
+def declared(tensors: list) -> Declared:
+    return {t.name: (DataType.Name(t.data_type), list(t.dims)) for t in tensors}
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "outputs"),
+    [
+        ("ensemble", table(GenerateRequest), OUTWARD),
+        ("preprocessing", table(GenerateRequest), {"input_ids": ("TYPE_INT32", [-1])}),
+        ("card", table(TokenRequest), INTERNAL),
+        ("postprocessing", INTERNAL, OUTWARD),
+        *(
+            (
+                engine,
+                {KEY: ("TYPE_STRING", [1]), DEADLINE: ("TYPE_INT64", [1])},
+                {ATTACHED_EPOCH: ("TYPE_INT64", [1])},
+            )
+            for engine in ("draft", "target")
+        ),
+    ],
+)
+def test_declared_tensors_are_those_of_the_tables(
+    model: str, inputs: Declared, outputs: Declared
+) -> None:
+    declaration = config(model)
+    assert declaration.name == model
+    assert declared(declaration.input) == inputs
+    assert declared(declaration.output) == outputs
+
+
+@pytest.mark.parametrize("model", ["ensemble", "preprocessing", "card", "draft", "target"])
+def test_no_input_is_required_by_triton_so_that_every_refusal_names_what_is_missing(
+    model: str,
+) -> None:
+    assert all(tensor.optional for tensor in config(model).input)
+
+
+def test_the_ensemble_connects_every_tensor_to_its_namesake() -> None:
+    steps = config("ensemble").ensemble_scheduling.step
+    assert [step.model_name for step in steps] == ["preprocessing", "card", "postprocessing"]
+    for step in steps:
+        model = config(step.model_name)
+        assert dict(step.input_map) == {t.name: t.name for t in model.input}
+        assert dict(step.output_map) == {t.name: t.name for t in model.output}
+
+
+def test_card_alone_is_decoupled() -> None:
+    decoupled = [m for m in STUBS if config(m).model_transaction_policy.decoupled]
+    assert decoupled == ["card"]
+
+
+@pytest.mark.parametrize("model", STUBS)
+def test_models_run_once_without_a_gpu_and_hand_over_to_the_package(model: str) -> None:
+    (group,) = config(model).instance_group
+    assert (group.count, group.kind) == (1, group.KIND_CPU)
+    source = (REPOSITORY / model / "1" / "model.py").read_text(encoding="utf-8")
+    assert "from card.serving." in source
+    assert len(source.splitlines()) <= 8
+
+
+def test_a_delta_survives_the_way_to_postprocessing() -> None:
+    delta = Delta("é", Numbers(3, 2**40 + 1, accepted_bytes=2, finish_reason=1), (-0.5, -1.0), -1.5)
+    packed = delta.pack()
+    assert {name: list(array.shape[1:]) for name, array in packed.items()} == {
+        TEXT: [1], NUMBERS: [len(Numbers._fields)], LOG_PROBABILITIES: [3],
+    }  # fmt: skip
+    assert Delta.unpack(packed) == delta
+
+
+@pytest.mark.parametrize("broken", [TEXT, NUMBERS, LOG_PROBABILITIES])
+def test_a_delta_of_strangers_is_refused(broken: str) -> None:
+    packed = Delta("x", Numbers(0, 1)).pack()
+    packed[broken] = packed[broken][:, :0]
+    with pytest.raises(ValueError, match="not a delta of card"):
+        Delta.unpack(packed)
+
+
+def test_outputs_have_the_shapes_that_tensorrt_llm_clients_index() -> None:
+    delta = Delta("abc", Numbers(0, 1, finish_reason=2), (-0.5, -0.25), -0.75)
+    arrays = {output.name: output.array(delta) for output in OUTPUTS}
+    assert arrays["text_output"].shape == (1,)
+    assert arrays["text_output"][0] == b"abc"
+    assert arrays["output_log_probs"].shape == (1, 1, 2)
+    assert arrays["finish_reason"].tolist() == [[b"length"]]
+    scalars = {name: array.shape for name, array in arrays.items()
+               if name not in ("text_output", "output_log_probs")}  # fmt: skip
+    assert set(scalars.values()) == {(1, 1)}

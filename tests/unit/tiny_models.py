@@ -1,0 +1,156 @@
+"""Small random checkpoints of every family, and how a test reads a text with an engine.
+
+The weights are scaled so that attention is sharp and logits are of the size that trained models
+have: a mistake anywhere in the decoder shows as a difference of order one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from card.engines import Engine, Rows
+from numpy.typing import NDArray
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    MistralConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+)
+from transformers.utils import logging as transformers_logging
+
+VOCABULARY = 96
+CONTEXT = 512
+SLIDING_WINDOW = 128
+
+_SHAPE = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": CONTEXT,
+    "tie_word_embeddings": False,
+}
+
+# Wavelengths of this rotary embedding lie on both sides of original_max_position_embeddings, so
+# that a text of a hundred tokens meets kept, blended and stretched frequencies.
+_LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+FAMILIES: dict[str, PretrainedConfig] = {
+    "llama2": LlamaConfig(**_SHAPE | {"num_key_value_heads": 4}),
+    "llama3": LlamaConfig(**_SHAPE, rope_parameters=_LLAMA3_ROPE),
+    "llama_linear_rope": LlamaConfig(
+        **_SHAPE, rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}
+    ),
+    "llama_with_biases": LlamaConfig(**_SHAPE, attention_bias=True, mlp_bias=True),
+    "smollm": LlamaConfig(
+        **_SHAPE
+        | {
+            "hidden_size": 72,
+            "num_attention_heads": 9,
+            "num_key_value_heads": 3,
+            "tie_word_embeddings": True,
+        },
+        rms_norm_eps=1e-5,
+    ),
+    "mistral": MistralConfig(**_SHAPE, sliding_window=None, head_dim=16),
+    "mistral_sliding": MistralConfig(**_SHAPE, sliding_window=SLIDING_WINDOW, head_dim=12),
+    "qwen2": Qwen2Config(**_SHAPE, rope_parameters={"rope_type": "default", "rope_theta": 1e6}),
+    "qwen2_tied": Qwen2Config(**_SHAPE | {"tie_word_embeddings": True}),
+    "qwen3": Qwen3Config(**_SHAPE, head_dim=20),
+}
+"""One configuration per shape that the engine promises to run, by name."""
+
+
+def build(config: PretrainedConfig, seed: int = 0) -> PreTrainedModel:
+    """A random float32 model of this configuration."""
+    transformers_logging.disable_progress_bar()
+    model = AutoModelForCausalLM.from_config(
+        config, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(_scaled(name, noise))
+    return model
+
+
+def _scaled(name: str, noise: torch.Tensor) -> torch.Tensor:
+    if "norm" in name:
+        return 1.0 + 0.3 * noise
+    if noise.ndim == 1:
+        return 0.5 * noise
+    if "embed" in name:
+        return 0.5 * noise
+    gain = 3.0 if "lm_head" in name else 1.5
+    return gain * noise / noise.shape[-1] ** 0.5
+
+
+def save(directory: Path, name: str, seed: int = 0) -> PreTrainedModel:
+    """Save a random model of the family `name` as a Hugging Face directory; returns it."""
+    model = build(FAMILIES[name], seed)
+    model.save_pretrained(directory)
+    return model
+
+
+def random_tokens(count: int, seed: int = 0, vocabulary: int = VOCABULARY) -> list[int]:
+    return np.random.default_rng(seed).integers(0, vocabulary, count).tolist()
+
+
+def reference_logits(model: PreTrainedModel, tokens: Sequence[int]) -> NDArray[np.float32]:
+    """What `transformers` computes, [tokens, vocabulary]."""
+    with torch.inference_mode():
+        return model(torch.tensor([tokens]), use_cache=False).logits[0].numpy()
+
+
+def forward_rows(engine: Engine, batch: Sequence[Rows]) -> list[NDArray[np.float32]]:
+    """One pass; the logits of each session's rows, [rows with logits, vocabulary]."""
+    found = engine.forward(batch)
+    wanted = [len(rows.tokens) if rows.logits is None else rows.logits for rows in batch]
+    return [
+        np.stack([logits.row(row) for row in range(count)])
+        for logits, count in zip(found, wanted, strict=True)
+    ]
+
+
+def read(
+    engine: Engine, session: int, tokens: Sequence[int], chunks: Iterable[int]
+) -> NDArray[np.float32]:
+    """Append `tokens` to the session's prefix in chunks of these sizes, the last one repeated.
+
+    Returns the logits of every token, [tokens, vocabulary].
+    """
+    sizes = iter(chunks)
+    size = next(sizes)
+    found = []
+    at = 0
+    while at < len(tokens):
+        chunk = tokens[at : at + size]
+        found += forward_rows(engine, [Rows(session, chunk)])
+        engine.keep(session, range(len(chunk)))
+        at += len(chunk)
+        size = next(sizes, size)
+    return np.concatenate(found)
+
+
+def read_alone(engine: Engine, tokens: Sequence[int], chunks: Iterable[int]) -> NDArray[np.float32]:
+    """`read` in a session of its own, closed afterwards."""
+    session = engine.open_session()
+    found = read(engine, session, tokens, chunks)
+    engine.close_session(session)
+    return found
