@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -18,6 +18,7 @@ from pydantic_settings import (
     SettingsConfigDict,
     YamlConfigSettingsSource,
 )
+from pydantic_settings import SettingsError as SourceError
 
 ENVIRONMENT_PREFIX = "CARD_"
 SETTINGS_VARIABLE = "CARD_SETTINGS"
@@ -27,6 +28,7 @@ REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 
 Rows = Annotated[int, Field(ge=1, le=64)]
 Decoding = Literal["card", "draft_then_verify", "autoregressive"]
+_Model = TypeVar("_Model", bound="ModelSettings")
 
 
 class SettingsError(ValueError):
@@ -49,16 +51,31 @@ class ModelSettings(_Section):
     """Intra-operation threads of this model's process."""
 
 
+class TargetSettings(ModelSettings):
+    """The model whose text is served; by default the bundled one."""
+
+    path: Path = REPOSITORY_ROOT / "models/target"
+
+
+class DraftSettings(ModelSettings):
+    """The model that fills the candidate cache; by default the bundled one."""
+
+    path: Path = REPOSITORY_ROOT / "models/draft"
+
+
 class SpeculationSettings(_Section):
     """How the draft grows its tree and what the target takes from it."""
 
     decoding: Decoding = "card"
     """Used when a request names none."""
     growth: Literal["best_first", "layered"] = "best_first"
-    width: Annotated[int, Field(ge=1, le=32)] = 6
+    width: Annotated[int, Field(ge=1, le=32)] = 4
     """Nodes that one draft pass expands."""
     depth: Annotated[int, Field(ge=1, le=128)] = 32
     """How many tokens the tree may run ahead of what is committed."""
+    lookahead: Annotated[int, Field(ge=0, le=16)] = 4
+    """Tokens guessed from the text, at most: behind the likeliest node of a draft pass, and behind
+    a chain that leaves rows of a target pass unused; 0: none."""
     query: Literal["chain", "subtree"] = "chain"
     branches: Annotated[int, Field(ge=1, le=8)] = 4
     """Most root-to-leaf paths of a subtree query; each keeps a replica of the target's KV cache."""
@@ -131,8 +148,8 @@ class Settings(BaseSettings):
     )
 
     engine: Literal["torch"] = "torch"
-    target: ModelSettings = ModelSettings(path=Path("models/target"))
-    draft: ModelSettings = ModelSettings(path=Path("models/draft"))
+    target: TargetSettings = TargetSettings()
+    draft: DraftSettings = DraftSettings()
     speculation: SpeculationSettings = SpeculationSettings()
     cache: CacheSettings = CacheSettings()
     limits: LimitSettings = LimitSettings()
@@ -182,7 +199,7 @@ def load_settings(file: Path | None = None, **overrides: Any) -> Settings:
         file = Path(named)
     if file is not None:
         file = file.resolve()
-        _check_is_mapping(file)
+        _check_fields(file)
 
     class FromFile(Settings):
         model_config = SettingsConfigDict(yaml_file=file, yaml_file_encoding="utf-8")
@@ -192,6 +209,9 @@ def load_settings(file: Path | None = None, **overrides: Any) -> Settings:
         settings = FromFile(**overrides)
     except ValidationError as error:
         raise SettingsError(_explain(error, file)) from error
+    except SourceError as error:
+        # A whole section in one environment variable must be JSON.
+        raise SettingsError(f"settings: {error}: {error.__cause__}") from error
     base = file.parent if file is not None else REPOSITORY_ROOT
     return Settings.model_construct(
         **{name: getattr(settings, name) for name in Settings.model_fields}
@@ -199,11 +219,11 @@ def load_settings(file: Path | None = None, **overrides: Any) -> Settings:
     )
 
 
-def _anchored(model: ModelSettings, base: Path) -> ModelSettings:
+def _anchored(model: _Model, base: Path) -> _Model:
     return model.model_copy(update={"path": (base / model.path).resolve()})
 
 
-def _check_is_mapping(file: Path) -> None:
+def _check_fields(file: Path) -> None:
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -212,11 +232,15 @@ def _check_is_mapping(file: Path) -> None:
         raise SettingsError(f"settings file {file} cannot be read: {error}") from error
     except yaml.YAMLError as error:
         raise SettingsError(f"settings file {file} is not valid YAML: {error}") from error
+    sections = ", ".join(Settings.model_fields)
     if content is not None and not isinstance(content, dict):
         raise SettingsError(
-            f"settings file {file} must hold a mapping of sections "
-            f"({', '.join(Settings.model_fields)}), not {type(content).__name__}"
+            f"settings file {file} must hold a mapping of sections ({sections}), "
+            f"not {type(content).__name__}"
         )
+    for name in content or ():
+        if name not in Settings.model_fields:
+            raise SettingsError(f"settings file {file}: {name!r} is no field; allowed: {sections}")
 
 
 def _explain(error: ValidationError, file: Path | None) -> str:
@@ -226,5 +250,19 @@ def _explain(error: ValidationError, file: Path | None) -> str:
         field = ".".join(str(part) for part in problem["loc"]) or "settings"
         value = problem.get("input")
         shown = "" if isinstance(value, (dict, BaseModel)) else f" (got {value!r})"
-        lines.append(f"{field}: {problem['msg']}{shown}")
+        message = problem["msg"]
+        if problem["type"] == "extra_forbidden":
+            message = f"no such field; allowed: {', '.join(_fields_beside(problem['loc']))}"
+        lines.append(f"{field}: {message}{shown}")
     return f"{source}: " + "; ".join(lines)
+
+
+def _fields_beside(place: tuple[int | str, ...]) -> list[str]:
+    """Names that may stand where an error was found."""
+    model: type[BaseModel] = Settings
+    for part in place[:-1]:
+        found = model.model_fields[str(part)].annotation
+        assert isinstance(found, type)
+        assert issubclass(found, BaseModel)
+        model = found
+    return list(model.model_fields)

@@ -26,6 +26,11 @@ class Candidates:
     tokens: list[int]
     parents: list[int]
 
+    @classmethod
+    def chain(cls, tokens: list[int]) -> Candidates:
+        """Every token follows the one before it."""
+        return cls(tokens, list(range(ROOT, len(tokens) - 1)))
+
     def __len__(self) -> int:
         return len(self.tokens)
 
@@ -68,7 +73,7 @@ def best_chain(tree: Tree, node: int, limit: int) -> Candidates:
     while (child := heir.get(node)) is not None:
         tokens.append(int(tree.token[child]))
         node = child
-    return Candidates(tokens, list(range(ROOT, len(tokens) - 1)))
+    return Candidates.chain(tokens)
 
 
 def best_subtree(tree: Tree, node: int, limit: int, branches: int) -> Candidates:

@@ -16,6 +16,7 @@ from card.cache import (
 )
 from card.decoding.walk import Verdict
 from card.engines import FOLLOWS_PREFIX, Engine, Rows
+from card.lookup import TextLookup
 from card.pacing import target_may_run, target_queries
 from card.sampling import History
 from card.settings import SpeculationSettings
@@ -33,6 +34,7 @@ class TargetSession:
     request: SlotRequest
     history: History
     engine_session: int
+    lookup: TextLookup
     candidates: Candidates = NO_CANDIDATES
 
     @classmethod
@@ -44,7 +46,9 @@ class TargetSession:
         history = History(request.prompt, len(request.prompt) + request.max_tokens)
         for token in slot.output(0, committed).tolist():
             history.append(token)
-        return cls(slot, generation, request, history, engine.open_session())
+        lookup = TextLookup()
+        lookup.extend(history.tokens.tolist())
+        return cls(slot, generation, request, history, engine.open_session(), lookup)
 
     def may_run(self, *, draft_lives: bool) -> bool:
         request = self.request
@@ -67,11 +71,11 @@ class TargetSession:
         limit = min(rows, request.max_tokens - self.history.generated) - 1
         if limit < 1 or not target_queries(request.decoding):
             return NO_CANDIDATES
-        found = self._look_up(limit, vocabulary, how)
+        found = self._from_cache(limit, vocabulary, how)
         self.slot.count_query(hit=len(found) > 0)
-        return found
+        return self._lengthened(found, min(limit, len(found) + how.lookahead))
 
-    def _look_up(self, limit: int, vocabulary: int, how: SpeculationSettings) -> Candidates:
+    def _from_cache(self, limit: int, vocabulary: int, how: SpeculationSettings) -> Candidates:
         tree = self.slot.tree(self.generation, vocabulary)
         if tree is None or tree.root_length > len(self.history):
             return NO_CANDIDATES
@@ -82,6 +86,13 @@ class TargetSession:
         if how.query == "subtree":
             return best_subtree(tree, node, limit, how.branches)
         return best_chain(tree, node, limit)
+
+    def _lengthened(self, found: Candidates, length: int) -> Candidates:
+        """A chain that left rows unused gets guesses from the text behind its end."""
+        if not found.is_chain:
+            return found
+        guessed = self.lookup.guesses(found.tokens, length - len(found))
+        return Candidates.chain([*found.tokens, *guessed])
 
     def rows(self, candidates: Candidates) -> Rows:
         """The last committed token and the candidates behind it."""
@@ -97,4 +108,5 @@ class TargetSession:
         self.slot.commit(
             verdict.tokens, verdict.from_cache, verdict.log_probabilities, verdict.finish
         )
+        self.lookup.extend(verdict.tokens)
         self.slot.count_step(len(verdict.tokens), verdict.accepted, len(self.candidates))

@@ -13,7 +13,7 @@ from card.settings import Settings
 
 @dataclass(slots=True)
 class DraftTimes:
-    """Nanoseconds spent since the loop began; `idle` with sessions but nothing to grow."""
+    """Nanoseconds spent since the loop began; `idle` with sessions open but nothing to grow."""
 
     passes: int = 0
     busy: int = 0
@@ -44,14 +44,10 @@ class DraftLoop:
             for session in self._sessions.values()
             if (rows := self._next_rows(session)) is not None
         ]
+        self._count_idle(started)
         if not batch:
-            if self._sessions and self._idle_since is None:
-                self._idle_since = started
+            self._idle_since = started if self._sessions else None
             return False
-        if self._idle_since is not None:
-            self.times.idle += started - self._idle_since
-            self._pool.header["draft_waiting_ns"] = self.times.idle
-            self._idle_since = None
         logits = self._engine.forward([rows for _, rows in batch])
         for (session, rows), found in zip(batch, logits, strict=True):
             session.grow(rows, found, self._engine)
@@ -59,6 +55,13 @@ class DraftLoop:
         self.times.busy += time.perf_counter_ns() - started
         self._pool.header["draft_busy_ns"] = self.times.busy
         return True
+
+    def _count_idle(self, now: int) -> None:
+        """Account for the time since the last step if that found nothing to do."""
+        if self._idle_since is not None:
+            self.times.idle += now - self._idle_since
+            self._pool.header["draft_waiting_ns"] = self.times.idle
+            self._idle_since = None
 
     def _next_rows(self, session: DraftSession) -> Rows | None:
         chunk = self._settings.serving.prefill_chunk

@@ -7,25 +7,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from card.cache import ROOT, DraftSlot, SlotRequest
-from card.drafting.growth import RULES
+from card.cache import DraftSlot, SlotRequest
+from card.drafting.children import Children, best_children
+from card.drafting.expansion import Expansion, choose_expansion
 from card.drafting.tree import GrowingTree
-from card.engines import FOLLOWS_PREFIX, Engine, Logits, Rows
+from card.engines import Engine, Logits, Rows
+from card.lookup import TextLookup
 from card.pacing import SETTLED, draft_may_run
-from card.sampling import rank_candidates
 from card.settings import SpeculationSettings
-
-_CHILDREN = 8
-"""Children kept per expanded node: the target's token is among the best 8 of a good draft in
-99 of 100 cases."""
-
-_SAMPLED_CANDIDATES = 64
-"""Ids per row that are perturbed with the target's noise before the best are kept."""
-
-_UNLIKELY = float(np.log(0.01))
-"""Children less likely than this, given their parent, are not worth a node; the best one is."""
-
-_NOTHING = np.empty(0, np.int64)
 
 
 @dataclass(slots=True)
@@ -43,8 +32,9 @@ class DraftSession:
     tree: GrowingTree
     tokens: list[int] = field(default_factory=list)
     passes: int = 0
+    _lookup: TextLookup = field(default_factory=TextLookup)
     _pending: int = 0
-    _chosen: NDArray[np.int64] = field(default_factory=lambda: _NOTHING)
+    _expansion: Expansion | None = None
 
     @classmethod
     def follow(
@@ -54,31 +44,31 @@ class DraftSession:
         slot.reset_counters()
         session = cls(slot, generation, request, engine.open_session(), GrowingTree(slot.capacity))
         committed = slot.output(0, slot.committed(generation)).tolist()
-        session.tokens = [*request.prompt.tolist(), *committed]
-        session._publish()
+        session._extend([*request.prompt.tolist(), *committed])
         return session
 
     # --- correct ------------------------------------------------------------------------------
 
     def follow_commits(self, engine: Engine) -> None:
-        """Take over what the target committed: re-root, keep what survives, publish the rest."""
+        """Take over what the target committed since the last look."""
         known = len(self.tokens) - len(self.request.prompt)
         committed = self.slot.committed(self.generation)
-        if committed <= known:
-            return
-        self.re_root(self.slot.output(known, committed).tolist(), engine)
+        if committed > known:
+            self.re_root(self.slot.output(known, committed).tolist(), engine)
 
     def re_root(self, committed: list[int], engine: Engine) -> None:
         """The tree below the last committed token survives with its KV entries."""
         outcome = self.tree.re_root(committed)
         engine.keep(self.engine_session, outcome.confirmed, outcome.surviving)
         self._pending = len(outcome.surviving)
-        self.tokens.extend(committed)
-        self.passes = 0
-        self._publish()
+        self._extend(committed)
         self.slot.count_re_root(restarted=outcome.matched < len(committed))
 
-    def _publish(self) -> None:
+    def _extend(self, committed: list[int]) -> None:
+        """Append to the text and publish what is left of the tree below it."""
+        self.tokens.extend(committed)
+        self._lookup.extend(committed)
+        self.passes = 0
         tree = self.tree
         self.slot.replace(self.generation, len(self.tokens), tree.token, tree.parent, tree.score)
 
@@ -89,66 +79,85 @@ class DraftSession:
         if not draft_may_run(self.request.decoding, self.request.gamma, self.passes):
             return None
         known = engine.length(self.engine_session)
-        missing = len(self.tokens) - known
-        if missing:
-            tokens = self.tokens[known : known + chunk]
-            self._chosen = _NOTHING
-            return Rows(self.engine_session, tokens, logits=int(len(tokens) == missing))
-        self._chosen = self._choose(engine, how)
-        if not self._chosen.size:
+        if known < len(self.tokens):
+            return self._text_rows(self.tokens[known : known + chunk], known, how)
+        expansion = choose_expansion(self.tree, self._lookup, how, self._depth(how), self._room())
+        if not expansion.rows:
             self._settle()
             return None
-        above = self.tree.parent[self._chosen]
-        parents = np.where(above == ROOT, FOLLOWS_PREFIX, self.tree.entry[above])
-        return Rows(self.engine_session, self.tree.token[self._chosen].tolist(), parents.tolist())
+        self._expansion = expansion
+        tokens, parents = expansion.tree_rows(self.tree, self._pending)
+        return Rows(self.engine_session, tokens, parents)
 
-    def _choose(self, engine: Engine, how: SpeculationSettings) -> NDArray[np.int64]:
+    def _text_rows(self, missing: list[int], known: int, how: SpeculationSettings) -> Rows:
+        """Text the KV cache lacks; behind its end, guesses of what comes next."""
+        if known + len(missing) < len(self.tokens):
+            self._expansion = None
+            return Rows(self.engine_session, missing, logits=0)
+        count = min(how.lookahead, self._depth(how) - 1)
+        expansion = Expansion.of_root(self._lookup.guesses([], count))
+        self._expansion = expansion
+        return Rows(
+            self.engine_session, [*missing, *expansion.guessed], logits=1 + len(expansion.guessed)
+        )
+
+    def _depth(self, how: SpeculationSettings) -> int:
         left = len(self.request.prompt) + self.request.max_tokens - len(self.tokens)
-        room = self.tree.capacity - max(self.tree.count, self._pending)
-        width = min(how.width, room)
-        if width < 1:
-            return _NOTHING
-        return RULES[how.growth](self.tree, width, min(how.depth, left))
+        return min(how.depth, left)
+
+    def _room(self) -> int:
+        return self.tree.capacity - max(self.tree.count, self._pending)
 
     def _settle(self) -> None:
         if self.passes < SETTLED:
             self.passes = SETTLED
-            self.slot.append(_NOTHING, _NOTHING, np.empty(0), SETTLED)
+            nothing = np.empty(0, np.int64)
+            self.slot.append(nothing, nothing, np.empty(0), SETTLED)
 
     def grow(self, rows: Rows, logits: Logits, engine: Engine) -> None:
         """Hang the best children of the forwarded rows into the tree and publish them."""
-        if rows.parents is None:
+        expansion = self._expansion
+        if expansion is None:
             engine.keep(self.engine_session, range(len(rows.tokens)))
-            if not rows.logits:
-                return
-            parents, scores = np.array([ROOT]), np.zeros(1)
-            positions = np.array([len(self.tokens)])
+            return
+        depths = expansion.depths(self.tree)
+        children = best_children(logits, len(self.tokens) + depths + 1, self.request.parameters)
+        first = self.tree.count
+        nodes = self._hang(expansion, children)
+        if rows.parents is None:
+            self._keep_text(rows, expansion, nodes, engine)
         else:
-            parents, scores = self._chosen, self.tree.score[self._chosen]
-            positions = len(self.tokens) + self.tree.depth[self._chosen] + 1
-            self.tree.expand(parents, self._pending)
-            self._pending += len(parents)
-        token, parent, score = self._best_children(logits, parents, scores, positions)
+            self.tree.set_entries(nodes, self._pending)
+            self._pending += len(nodes)
         self.passes += 1
-        added = self.tree.add(token, parent, score)
-        tree = self.tree
+        tree, added = self.tree, slice(first, self.tree.count)
         self.slot.append(tree.token[added], tree.parent[added], tree.score[added], self.passes)
 
-    def _best_children(
-        self,
-        logits: Logits,
-        parents: NDArray[np.int64],
-        scores: NDArray[np.float64],
-        positions: NDArray[np.int64],
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-        parameters = self.request.parameters
-        ids, values = logits.best(_CHILDREN if parameters.is_greedy else _SAMPLED_CANDIDATES)
-        ranked = rank_candidates(ids, values, np.zeros(len(ids), np.float32), positions, parameters)
-        if ranked.shape[1] > _CHILDREN:
-            best = np.argpartition(-ranked, _CHILDREN - 1, axis=1)[:, :_CHILDREN]
-            ids = np.take_along_axis(ids, best, axis=1)
-            ranked = np.take_along_axis(ranked, best, axis=1)
-        kept = ranked > _UNLIKELY
-        kept[np.arange(len(ranked)), ranked.argmax(axis=1)] = True
-        row, column = np.nonzero(kept)
-        return ids[row, column], parents[row], ranked[row, column] + scores[row]
+    def _hang(self, expansion: Expansion, children: Children) -> NDArray[np.int64]:
+        """Add the children of every row that is a node; returns the node of each row.
+
+        A guess is a node if it is among the children of the row it was guessed behind.
+        """
+        tree = self.tree
+        nodes = np.full(expansion.rows, GrowingTree.NO_NODE, np.int64)
+        chosen = expansion.nodes
+        nodes[: len(chosen)] = chosen
+        children.add_to(tree, chosen, np.arange(len(chosen)))
+        for row, (above, token) in enumerate(expansion.guesses, len(chosen)):
+            if nodes[above] == GrowingTree.NO_NODE:
+                continue
+            node = tree.child(int(nodes[above]), token)
+            if node is not None:
+                nodes[row] = node
+                children.add_to(tree, nodes[row : row + 1], np.array([row]))
+        return nodes
+
+    def _keep_text(
+        self, rows: Rows, expansion: Expansion, nodes: NDArray[np.int64], engine: Engine
+    ) -> None:
+        """The text joins the prefix, and of the guesses those that became nodes stay."""
+        text = len(rows.tokens) - len(expansion.guesses)
+        right = np.flatnonzero(nodes[1:] != GrowingTree.NO_NODE)
+        engine.keep(self.engine_session, range(text), (text + right).tolist())
+        self.tree.set_entries(nodes[1:][right], 0)
+        self._pending = len(right)

@@ -36,6 +36,9 @@ class GrowingTree:
     entry          [nodes] int64, pending KV entry or `UNEXPANDED`
     """
 
+    NO_NODE = -2
+    """Stands for a forwarded row that turned out to be no node."""
+
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.count = 0
@@ -88,9 +91,20 @@ class GrowingTree:
         self.count = added.stop
         return added
 
-    def expand(self, nodes: NDArray[np.int64], first_entry: int) -> None:
-        """Mark `nodes` as forwarded; their KV entries are `first_entry`, `first_entry` + 1, ..."""
-        self._entry[nodes] = first_entry + np.arange(len(nodes))
+    def set_entries(self, nodes: NDArray[np.int64], first_entry: int) -> None:
+        """Nodes were forwarded: their KV entries are `first_entry`, `first_entry` + 1, ...;
+        an entry of `NO_NODE` belongs to nobody."""
+        is_node = nodes != self.NO_NODE
+        self._entry[nodes[is_node]] = first_entry + np.flatnonzero(is_node)
+
+    def depth_of(self, node: int) -> int:
+        """Depth of a node; -1 for `ROOT`."""
+        return -1 if node == ROOT else int(self._depth[node])
+
+    def child(self, node: int, token: int) -> int | None:
+        """The child of `node` (or `ROOT`) that carries `token`."""
+        found = np.flatnonzero((self.parent == node) & (self.token == token))
+        return int(found[0]) if found.size else None
 
     def re_root(self, committed: list[int]) -> ReRoot:
         """Make the last of `committed` tokens the root: its descendants survive, the rest goes.
@@ -109,11 +123,11 @@ class GrowingTree:
         path: list[int] = []
         node = ROOT
         for token in committed:
-            children = np.flatnonzero((self.parent == node) & (self.token == token))
-            if children.size == 0:
+            child = self.child(node, token)
+            if child is None:
                 break
-            node = int(children[0])
-            path.append(node)
+            path.append(child)
+            node = child
         return path
 
     def _keep_below(self, root: int) -> list[int]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, get_args
 
+import numpy as np
 from numpy.typing import NDArray
 
 from card.serving.refusal import Refusal, invalid, missing
@@ -23,7 +24,7 @@ DATA_TYPES = {"BYTES": "TYPE_STRING", "BOOL": "TYPE_BOOL", "INT32": "TYPE_INT32"
               "INT64": "TYPE_INT64", "UINT64": "TYPE_UINT64", "FP32": "TYPE_FP32"}  # fmt: skip
 """Names in `config.pbtxt` of the dtypes on the wire."""
 
-PARAMETERS = ("timeout", "priority")
+PARAMETERS = ("id", "priority", "timeout")
 """Request parameters that are understood; Triton's own begin with `triton_`."""
 
 
@@ -284,7 +285,10 @@ def _read(tensor: Tensor, array: NDArray[Any]) -> Any:
 
 
 def _element(tensor: Tensor, item: Any) -> Any:
-    if tensor.dtype != "BYTES" or not isinstance(item, bytes):
+    if tensor.dtype == "FP32":
+        # The number that was meant: 0.8, not the 0.800000011920929 that 32 bits make of it.
+        return float(str(np.float32(item)))
+    if tensor.dtype != "BYTES":
         return item
     try:
         return item.decode("utf-8")

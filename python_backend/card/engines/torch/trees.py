@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from card.engines.interface import FOLLOWS_PREFIX, EngineError, Rows
@@ -136,11 +137,11 @@ class TreeLayout:
             self._depth[session, :count] = np.arange(count)
             sees.fill_(HIDDEN)[:, :count].triu_(1)
         else:
-            parents = np.asarray(rows.parents, dtype=np.int64)
-            above = self._depth[session, parents] + 1
-            self._depth[session, first:stop] = np.where(parents == FOLLOWS_PREFIX, 0, above)
-            sees.copy_(self._sees[session].index_select(0, torch.from_numpy(parents + 1)))
-            sees[:, first:stop].fill_diagonal_(0.0)
+            earlier, own = _ancestry(rows.parents, first)
+            sees.copy_(self._sees[session].index_select(0, torch.from_numpy(earlier + 1)))
+            sees[:, first:stop] = torch.from_numpy(own)
+            above = np.where(earlier == FOLLOWS_PREFIX, -1, self._depth[session, earlier])
+            self._depth[session, first:stop] = above + (own == 0.0).sum(axis=1)
         self._count[session] = stop
 
     def keep(self, session: int, confirmed: Sequence[int], surviving: Sequence[int]) -> None:
@@ -159,6 +160,21 @@ class TreeLayout:
             self._depth[session, :stay] = self._depth[session, list(surviving)] - count
         self._sessions.length[session] = start + count
         self._count[session] = stay
+
+
+def _ancestry(
+    parents: Sequence[int], first: int
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Whom rows see, when their entries begin at `first`: the nearest ancestor of an earlier pass
+    (or `FOLLOWS_PREFIX`) [rows], and a mask [rows, rows] of themselves and each other."""
+    earlier = np.array(parents, dtype=np.int64)
+    own = np.full((len(earlier), len(earlier)), HIDDEN, np.float32)
+    np.fill_diagonal(own, 0.0)
+    for row, parent in enumerate(parents):
+        if parent >= first:
+            earlier[row] = earlier[parent - first]
+            own[row, own[parent - first] == 0.0] = 0.0
+    return earlier, own
 
 
 def _last_rows(counts: Sequence[int], batch: Sequence[Rows]) -> Tensor | None:
