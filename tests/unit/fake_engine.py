@@ -54,11 +54,10 @@ class FakeModel:
         """[vocabulary] float32 logits behind the path with this hash."""
         agrees = _mix(path ^ 0x5DEECE66D) / 2.0**64 < self.agreement
         key = _mix(path + (self.seed if agrees else self.seed + 1) * _STEP & _MASK)
-        noise = np.random.Generator(np.random.SFC64(key)).standard_normal(
-            self.vocabulary, dtype=np.float32
-        )
-        row: NDArray[np.float32] = noise * np.float32(self.sharpness)
-        return row
+        random = np.random.Generator(np.random.SFC64(key))
+        noise: NDArray[np.float32] = random.standard_normal(self.vocabulary, dtype=np.float32)
+        noise *= np.float32(self.sharpness)
+        return noise
 
     def row_after(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """[vocabulary] float32 logits behind `tokens`, read afresh."""
@@ -77,7 +76,8 @@ class FakeLogits:
     def row(self, index: int) -> NDArray[np.float32]:
         if not 0 <= index < len(self._values):
             raise Misuse(f"row {index} of {len(self._values)} rows with logits")
-        return self._values[index]
+        row: NDArray[np.float32] = self._values[index]
+        return row
 
     def best(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         highest = self._values.max(axis=1, keepdims=True)

@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,13 @@ _PATIENCE = 5000
 def settings_of(
     *, nodes: int = 128, slots: int = 4, prefill_chunk: int = 8, **speculation: Any
 ) -> Settings:
-    """Settings for small models; a heartbeat stays fresh for longer than any test runs."""
+    """Settings for small models; a heartbeat stays fresh for longer than any test runs.
+
+    Nothing is guessed from the text unless `lookahead` says so.
+    """
     return Settings.model_validate(
         {
-            "speculation": {"rows": 8, **speculation},
+            "speculation": {"rows": 8, "lookahead": 0, **speculation},
             "cache": {"slots": slots, "nodes": nodes},
             "serving": {"prefill_chunk": prefill_chunk, "engine_timeout_s": 600},
         }
@@ -65,7 +69,17 @@ def autoregressive(model: FakeModel, request: SlotRequest) -> list[int]:
         history.append(sample(row, history, request.parameters))
         if history.tokens[-1] == request.parameters.end_id:
             break
-    return history.tokens[len(request.prompt) :].tolist()
+    return [int(token) for token in history.tokens[len(request.prompt) :]]
+
+
+def repeating_text(model: FakeModel) -> list[int]:
+    """A text [a, x, b, a] that the model continues as it went on before: x, b, but not a."""
+    return next(
+        [a, x, b, a]
+        for a, x, b in permutations(range(model.vocabulary), 3)
+        if autoregressive(model, request_of([a, x, b, a], 2)) == [x, b]
+        and model.row_after([a, x, b, a, x, b]).argmax() != a
+    )
 
 
 @dataclass

@@ -37,7 +37,7 @@ class WatchedArray(np.ndarray[Any, Any]):
     look: Look
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        super().__setitem__(key, value)
+        super().__setitem__(key, value)  # type: ignore[no-untyped-call]
         self.look()
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fake_engine import EMPTY_PATH, FakeEngine, FakeModel, extended
 from numpy.typing import NDArray
-from one_process import OneProcess, autoregressive, request_of, settings_of
+from one_process import OneProcess, autoregressive, repeating_text, request_of, settings_of
 
 from card.cache import Finish, SlotState
 from card.sampling import SamplingParameters
@@ -92,6 +92,64 @@ def tokens_per_step(both: OneProcess) -> list[int]:
         starts.append(place[target_of(both).read[at][1]])
         at += len(batch[0].tokens)
     return [b - a for a, b in zip(starts, [*starts[1:], 10], strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("behind", "hit"),
+    [
+        ([], True),  # the root is the last committed token
+        ([0, 0], True),  # it lies two tokens back, and the tree holds what was committed since
+        ([0, 1], False),  # the tree holds something else
+        ([0, 0, 0, 0, 0], True),  # it lies before the prompt
+        (None, False),  # it lies in the future
+    ],
+)
+def test_the_query_descends_from_the_trees_root_to_the_last_committed_token(
+    behind: list[int] | None, hit: bool
+) -> None:
+    """`behind`: by how much each committed token behind the root differs in the tree."""
+    request = request_of([1, 2], 12)
+    text = [1, 2, *autoregressive(MODEL, request)]
+    with both_loops() as both:
+        stream = both.open(request)
+        for _ in range(3):
+            both.target.step()
+        length = 2 + len(stream.output)
+        assert length == 5
+        root = length + 1 if behind is None else length - len(behind)
+        known = [(t + d) % 24 for t, d in zip(text[root:], behind or [], strict=False)]
+        nodes = [*known, *text[length : length + 3]]
+        both.pool.draft_slot(0).replace(
+            stream.generation,
+            root,
+            np.array(nodes),
+            np.arange(len(nodes)) - 1,
+            np.full(len(nodes), -0.1),
+        )
+        before = stream.counters
+        both.target.step()
+        counters = stream.counters
+        assert (counters.hits - before.hits, counters.misses - before.misses) == (hit, not hit)
+        assert counters.accepted == (3 if hit else 0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "lookahead", "guessed"), [(8, 0, 0), (8, 4, 2), (8, 1, 1), (2, 4, 1)]
+)
+def test_rows_that_the_cache_leaves_unused_verify_guesses_from_the_text(
+    rows: int, lookahead: int, guessed: int
+) -> None:
+    text = repeating_text(MODEL)
+    request = request_of(text, 9)
+    with both_loops(rows=rows, lookahead=lookahead) as both:
+        stream = both.open(request)
+        both.target.step()
+        both.target.step()
+        (found,) = target_of(both).batches[-1]
+        assert list(found.tokens) == text[1 : 2 + guessed]
+        assert stream.counters.drafted == guessed
+        assert stream.counters.accepted == min(guessed, 1)
+        assert both.run([stream]) == [autoregressive(MODEL, request)]
 
 
 def test_closed_sessions_leave_no_trace_in_the_engines() -> None:

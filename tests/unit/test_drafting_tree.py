@@ -58,16 +58,21 @@ class Pair:
             self._add([()], tokens)
 
     def grow(self, chosen: list[int], tokens: list[int]) -> None:
-        """Forward some unexpanded nodes in one pass and hang `tokens` below each."""
+        """Forward some unexpanded nodes in one pass and hang `tokens` below each.
+
+        Behind every second node stands a row that belongs to no node.
+        """
         paths = paths_of(self.tree)
         nodes = sorted({i % len(paths) for i in chosen}) if paths else []
         nodes = [i for i in nodes if self.tree.entry[i] == UNEXPANDED]
         if not nodes:
             return
-        self.tree.expand(np.array(nodes), self.pending)
-        for node in nodes:
-            self.model[paths[node]] = Node(self.model[paths[node]].score, self.pending)
-            self.pending += 1
+        rows: list[int] = []
+        for number, node in enumerate(nodes):
+            self.model[paths[node]] = Node(self.model[paths[node]].score, self.pending + len(rows))
+            rows += [node, GrowingTree.NO_NODE] if number % 2 else [node]
+        self.tree.set_entries(np.array(rows), self.pending)
+        self.pending += len(rows)
         self._add([paths[node] for node in nodes], tokens)
 
     def _add(self, above: list[Path], tokens: list[int]) -> None:
@@ -81,8 +86,7 @@ class Pair:
         )
         assert added.stop - added.start == min(room, len(new))
         best = sorted(new, key=lambda edge: -self._score(*edge))[:room]
-        for path, token in best:
-            self.model[(*path, token)] = Node(self._score(path, token), None)
+        self.model |= {(*path, token): Node(self._score(path, token), None) for path, token in best}
 
     def _score(self, path: Path, token: int) -> float:
         """Distinct for every edge, so that what is likeliest is never a matter of taste."""
@@ -118,7 +122,7 @@ class Pair:
 
 
 tokens = st.lists(st.integers(0, 4), min_size=1, max_size=4, unique=True)
-actions = st.one_of(
+actions: st.SearchStrategy[tuple[str, object, list[int]]] = st.one_of(
     st.tuples(st.just("grow"), st.lists(st.integers(0, 60), min_size=1, max_size=4), tokens),
     st.tuples(st.just("follow"), st.integers(0, 60), st.just([])),
     st.tuples(st.just("commit"), st.lists(st.integers(0, 5), min_size=1, max_size=4), st.just([])),
@@ -150,9 +154,9 @@ def test_re_rooting_keeps_the_descendants_of_the_committed_path_and_nothing_else
 def test_a_re_root_takes_the_committed_child_and_never_its_sibling(committed: int) -> None:
     tree = GrowingTree(16)
     tree.add(np.array([1, 2]), np.array([ROOT, ROOT]), np.array([-0.1, -3.0]))
-    tree.expand(np.array([0, 1]), 0)
+    tree.set_entries(np.array([0, 1]), 0)
     tree.add(np.array([3, 4]), np.array([0, 1]), np.array([-0.2, -3.5]))
-    tree.expand(np.array([2, 3]), 2)
+    tree.set_entries(np.array([2, 3]), 2)
     outcome = tree.re_root([[1], [2]][committed])
     assert (outcome.matched, outcome.confirmed) == (1, [committed])
     assert outcome.surviving == [2 + committed]
@@ -164,7 +168,7 @@ def test_a_re_root_takes_the_committed_child_and_never_its_sibling(committed: in
 def test_a_commit_that_the_tree_lacks_leaves_nothing_but_the_shared_path() -> None:
     tree = GrowingTree(16)
     tree.add(np.array([1, 2]), np.array([ROOT, ROOT]), np.array([-0.1, -3.0]))
-    tree.expand(np.array([0, 1]), 0)
+    tree.set_entries(np.array([0, 1]), 0)
     tree.add(np.array([3, 4]), np.array([0, 1]), np.array([-0.2, -3.5]))
     outcome = tree.re_root([1, 9])
     assert (outcome.matched, outcome.confirmed, outcome.surviving) == (1, [0], [])
@@ -194,7 +198,7 @@ def test_best_first_expands_the_likeliest_nodes_wherever_they_are(
     pair = grown(script)
     paths = paths_of(pair.tree)
     chosen = {paths[i] for i in RULES["best_first"](pair.tree, width, depth).tolist()}
-    open_paths = [p for p, n in pair.model.items() if n.entry is None and likely(n, p, depth)]
+    open_paths = [p for p, n in pair.model.items() if n.entry is None and len(p) < depth]
     assert chosen == set(sorted(open_paths, key=lambda p: -pair.model[p].score)[:width])
 
 
@@ -205,11 +209,6 @@ def test_layered_growth_expands_the_likeliest_of_the_newest_layer(
     pair = grown(script)
     paths = paths_of(pair.tree)
     chosen = {paths[i] for i in RULES["layered"](pair.tree, width, depth).tolist()}
-    open_paths = [p for p, n in pair.model.items() if n.entry is None and likely(n, p, depth)]
+    open_paths = [p for p, n in pair.model.items() if n.entry is None and len(p) < depth]
     newest = [p for p in open_paths if len(p) == max(map(len, open_paths))]
     assert chosen == set(sorted(newest, key=lambda p: -pair.model[p].score)[:width])
-
-
-def likely(node: Node, path: Path, depth: int) -> bool:
-    """Whether children of this node would lie within `depth` and are worth a pass at all."""
-    return len(path) < depth and node.score > np.log(1e-5)

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import tiny_models
 import torch
-from card.engines import FOLLOWS_PREFIX, Engine, EngineError, Rows
-from card.engines.torch.engine import EngineOptions, TorchEngine
 from numpy.typing import NDArray
 from tiny_models import FAMILIES, SLIDING_WINDOW, forward_rows, random_tokens, read_alone
 from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from card.engines import FOLLOWS_PREFIX, Engine, EngineError, Rows
+from card.engines.torch.engine import EngineOptions, TorchEngine
 
 CLOSE = 1e-4
 """Largest difference to `transformers` in float32."""
@@ -101,8 +102,8 @@ def grow_tree_layer_by_layer(engine: Engine, session: int) -> NDArray[np.float32
 
 @pytest.mark.parametrize(
     ("branches", "forward_tree"),
-    [(4, read_tree_in_one_pass), (0, grow_tree_layer_by_layer)],
-    ids=["chains", "growing_tree"],
+    [(4, read_tree_in_one_pass), (0, grow_tree_layer_by_layer), (0, read_tree_in_one_pass)],
+    ids=["chains", "growing_tree", "grown_in_one_pass"],
 )
 def test_each_branch_of_a_tree_equals_transformers_on_its_own_path(
     checkpoint: Checkpoint,

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import tiny_models
 import torch
+from safetensors.torch import load_file, save_file
+
 from card.engines import EngineError, load_engine
 from card.engines.torch import loading
 from card.engines.torch.engine import EngineOptions, TorchEngine
 from card.settings import Settings, load_settings
-from safetensors.torch import load_file, save_file
 
 OPTIONS = EngineOptions(context=64, sessions=1, dtype="float32")
 
@@ -258,5 +259,5 @@ def test_a_pair_that_does_not_share_a_vocabulary_is_refused_by_both_roles(
     settings = pair(tmp_path)
     file = tmp_path / "draft" / "tokenizer.json"
     file.write_text(file.read_text().replace("token17", "other"))
-    with pytest.raises(EngineError, match="share a vocabulary.*'token17'"):
+    with pytest.raises(EngineError, match=r"share a vocabulary.*'token17'"):
         load_engine(settings, role)

@@ -156,6 +156,7 @@ speculations = st.fixed_dictionaries(
         "depth": st.integers(1, 12),
         "rows": st.one_of(st.integers(1, 12), st.just("auto")),
         "branches": st.integers(1, 4),
+        "lookahead": st.sampled_from([0, 1, 4]),
     }
 )
 
@@ -183,7 +184,7 @@ def assert_own(stream: Stream, text: list[int]) -> None:
         assert output == text
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(sessions, min_size=1, max_size=4),
     speculations,
@@ -210,7 +211,7 @@ def test_any_schedule_of_draft_and_target_gives_the_text_of_the_target_alone(
         both.close(streams)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(sessions, min_size=1, max_size=3),
     speculations,
@@ -239,7 +240,7 @@ def test_no_cache_however_hostile_changes_a_token(
         assert [stream.output for stream in streams] == texts
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(sessions, min_size=1, max_size=3),
     speculations,

@@ -30,7 +30,7 @@ def tree_of(nodes: list[tuple[int, int, float]], root_length: int = 5) -> Tree:
 
 @st.composite
 def trees(draw: st.DrawFn, most: int = 14) -> Tree:
-    count = draw(st.integers(0, most))
+    count = draw(st.integers(0, most) | st.integers(most // 2, most))
     return tree_of(
         [
             (
@@ -102,7 +102,7 @@ def test_descend_follows_committed_tokens_or_misses(tree: Tree, committed: list[
 def test_the_best_chain_is_the_best_of_all_paths(
     tree: Tree, limit: int, data: st.DataObject
 ) -> None:
-    node = data.draw(st.integers(ROOT, len(tree.token) - 1))
+    node = data.draw(st.just(ROOT) | st.integers(ROOT, len(tree.token) - 1))
     found = best_chain(tree, node, limit)
     assert_chain(found)
     assert len(found) <= limit
@@ -116,7 +116,7 @@ def test_the_best_chain_is_the_best_of_all_paths(
 def test_a_subtree_keeps_to_its_bounds(
     tree: Tree, limit: int, branches: int, data: st.DataObject
 ) -> None:
-    node = data.draw(st.integers(ROOT, len(tree.token) - 1))
+    node = data.draw(st.just(ROOT) | st.integers(ROOT, len(tree.token) - 1))
     found = best_subtree(tree, node, limit, branches)
     assert len(found) <= limit
     assert all(ROOT <= parent < index for index, parent in enumerate(found.parents))
@@ -139,7 +139,7 @@ def test_a_subtree_keeps_to_its_bounds(
 def test_a_subtree_with_room_to_branch_is_the_best_of_all(
     tree: Tree, limit: int, data: st.DataObject
 ) -> None:
-    node = data.draw(st.integers(ROOT, len(tree.token) - 1))
+    node = data.draw(st.just(ROOT) | st.integers(ROOT, len(tree.token) - 1))
     likely = below(tree, node)
     found = best_subtree(tree, node, limit, branches=limit)
     best = 0.0

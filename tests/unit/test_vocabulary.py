@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from card.engines import EngineError
 from card.engines.vocabulary import check_shared_vocabulary
 from card.settings import REPOSITORY_ROOT

@@ -62,6 +62,11 @@ def test_values_arrive_as_they_were_sent() -> None:
     )  # fmt: skip
 
 
+def test_a_fraction_means_what_was_written_not_what_32_bits_make_of_it() -> None:
+    request = parse(GenerateRequest, arrays(temperature=0.8, top_p=0.95), BOUNDS)
+    assert (request.temperature, request.top_p) == (0.8, 0.95)
+
+
 def test_empty_words_mean_none() -> None:
     request = parse(GenerateRequest, arrays(stop_words=[""], bad_words=["", "x"]), BOUNDS)
     assert (request.stop_words, request.bad_words) == ((), ("x",))
@@ -129,8 +134,8 @@ def test_an_unknown_request_parameter_is_refused_by_name(name: str) -> None:
 
 
 def test_known_request_parameters_pass() -> None:
-    check_parameters(["timeout", "priority", "triton_enable_empty_final_response"])
-    assert check_parameters([]) is None
+    names = ("id", "priority", "timeout", "triton_enable_empty_final_response")
+    assert check_parameters(names) is None
 
 
 def test_the_output_budget_is_what_was_asked_for_if_there_is_room() -> None:

@@ -6,12 +6,12 @@ have: a mistake anywhere in the decoder shows as a difference of order one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import torch
-from card.engines import Engine, Rows
 from numpy.typing import NDArray
 from transformers import (
     AutoModelForCausalLM,
@@ -23,6 +23,8 @@ from transformers import (
     Qwen3Config,
 )
 from transformers.utils import logging as transformers_logging
+
+from card.engines import Engine, Rows
 
 VOCABULARY = 96
 CONTEXT = 512
@@ -128,6 +130,16 @@ def forward_rows(engine: Engine, batch: Sequence[Rows]) -> list[NDArray[np.float
     ]
 
 
+@contextmanager
+def opened(engine: Engine) -> Iterator[int]:
+    """A session that is closed whatever happens."""
+    session = engine.open_session()
+    try:
+        yield session
+    finally:
+        engine.close_session(session)
+
+
 def read(
     engine: Engine, session: int, tokens: Sequence[int], chunks: Iterable[int]
 ) -> NDArray[np.float32]:
@@ -150,7 +162,5 @@ def read(
 
 def read_alone(engine: Engine, tokens: Sequence[int], chunks: Iterable[int]) -> NDArray[np.float32]:
     """`read` in a session of its own, closed afterwards."""
-    session = engine.open_session()
-    found = read(engine, session, tokens, chunks)
-    engine.close_session(session)
-    return found
+    with opened(engine) as session:
+        return read(engine, session, tokens, chunks)

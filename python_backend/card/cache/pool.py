@@ -34,7 +34,8 @@ from card.cache.layout import (
 from card.cache.slot import CardSlot, DraftSlot, PostprocessingSlot, TargetSlot
 
 _PREFIX = "card-"
-_EPOCH_SHIFT = 32
+_EPOCH_SHIFT = 48
+_STRIDE_BITS = 24
 
 
 class PoolError(RuntimeError):
@@ -188,10 +189,13 @@ class Pool:
         return int(self.header["epoch"][0])
 
     def new_generation(self) -> int:
-        """A session number never used before; higher epochs give higher numbers. `card` only."""
+        """A session number never used before; higher epochs give higher numbers. `card` only.
+
+        Strides are random, so that nobody can name a session that is not theirs.
+        """
         header = self.header[0]
         generation = int(header["next_generation"])
-        header["next_generation"] = generation + 1
+        header["next_generation"] = generation + 1 + secrets.randbits(_STRIDE_BITS)
         return generation
 
     def new_key(self) -> str:

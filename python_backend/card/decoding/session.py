@@ -105,8 +105,9 @@ class TargetSession:
 
     def commit(self, verdict: Verdict) -> None:
         """Publish what was decided; the draft and `card` see it at once."""
+        # Counted first: whoever sees the last token sees all there is to count.
+        self.slot.count_step(len(verdict.tokens), verdict.accepted, len(self.candidates))
         self.slot.commit(
             verdict.tokens, verdict.from_cache, verdict.log_probabilities, verdict.finish
         )
         self.lookup.extend(verdict.tokens)
-        self.slot.count_step(len(verdict.tokens), verdict.accepted, len(self.candidates))

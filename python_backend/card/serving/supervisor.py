@@ -56,8 +56,7 @@ LOOK_S = 0.05
 START_ATTEMPTS = 3
 """Starts in a row that may fail before the supervisor gives up and says so by its exit code."""
 UNLOAD_S = 5.0
-"""A server without open sessions may take this long to exit; a model whose process died under a
-request never unloads, and would hold the exit up for the whole drain limit."""
+"""What a server gets beyond its last open stream to unload its models and exit."""
 
 
 class StartError(RuntimeError):
@@ -172,12 +171,12 @@ class Supervisor:
         drain_s = self._settings.serving.drain_s
         note("draining", open_sessions=service.open_slots, limit_s=drain_s)
         service.server.terminate()
-        now_s = busy_s = time.monotonic()
-        limit_s = now_s + drain_s
+        busy_s = time.monotonic()
+        limit_s = busy_s + drain_s
         while service.server.state is not ProcessState.GONE and not self._hurrying.wait(LOOK_S):
             self._publish(service, "draining")
             now_s = time.monotonic()
-            if service.open_slots and now_s < limit_s:
+            if now_s < limit_s and (service.open_slots or not service.may_never_unload):
                 busy_s = now_s
             if now_s - busy_s > UNLOAD_S:
                 break

@@ -53,7 +53,8 @@ def check_row_invariance(engine: TorchEngine) -> bool:
     if not all(torch.equal(_read(engine, tokens, chunks), expected) for chunks in chunkings):
         return False
     return (
-        torch.equal(_read_in_branches(engine, tokens, shared=False), expected)
+        torch.equal(_read(engine, tokens, [1] * len(tokens), shared=True), expected)
+        and torch.equal(_read_in_branches(engine, tokens, shared=False), expected)
         and torch.equal(_read_in_branches(engine, tokens, shared=True), expected)
         and torch.equal(_read_far(engine, 64, _FAR_ROWS), _read_far(engine, 100, 1))
     )
@@ -84,16 +85,26 @@ def _tokens(engine: TorchEngine, count: int) -> list[int]:
     return [int(token) for token in generator.integers(0, engine.vocabulary, count)]
 
 
-def _read(engine: TorchEngine, tokens: Sequence[int], chunks: Sequence[int]) -> torch.Tensor:
-    """Logits of every token [tokens, vocabulary], read in chunks of these sizes."""
+def _read(
+    engine: TorchEngine, tokens: Sequence[int], chunks: Sequence[int], *, shared: bool = False
+) -> torch.Tensor:
+    """Logits of every token [tokens, vocabulary], read in chunks of these sizes, perhaps with a
+    row of another session in every pass."""
+    other = engine.open_session()
     session = engine.open_session()
     found = []
     at = 0
     for count in chunks:
-        found += _rows(engine, [Rows(session, tokens[at : at + count])], count)
+        batch = [Rows(session, tokens[at : at + count])]
+        if shared:
+            batch.append(Rows(other, tokens[at : at + 1]))
+        found += _rows(engine, batch, count)
         engine.keep(session, range(count))
+        if shared:
+            engine.keep(other, [0])
         at += count
     engine.close_session(session)
+    engine.close_session(other)
     return torch.stack(found)
 
 

@@ -7,7 +7,7 @@ else was asked. Lanes of one session are replicas of its confirmed prefix.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from card.engines.torch.decoder import Pass
 from card.engines.torch.kv import Destination, KeyValueCache, Stretch
 from card.engines.torch.layout import HIDDEN, Sessions, rounded_up
 
+_SHORT = 16
+"""Chains up to this long are attended together, padded to the longest among them."""
+
 
 @dataclass(slots=True)
 class _PlacedRows:
@@ -28,7 +31,6 @@ class _PlacedRows:
     first_lane: int
     start: int
     chains: list[list[int]]
-    home: list[tuple[int, int]] = field(default_factory=list)
 
 
 class ChainLayout:
@@ -61,27 +63,24 @@ class ChainLayout:
         positions: list[int] = []
         writes: list[tuple[int, int, int]] = []  # row, lane, place
         logit_rows: list[int] = []
-        members: dict[int, list[tuple[int, _PlacedRows]]] = {}
-        for rows in batch:
+        members: list[tuple[int, _PlacedRows]] = []
+        for index, rows in enumerate(batch):
             base = len(tokens)
             count = len(rows.tokens)
             placed, depth = self._place(rows)
-            padded = rounded_up(count, self._multiple) - count
-            if padded:
+            if index == len(batch) - 1 and (padded := self._padding(base, count)):
                 # Padding continues a chain; nobody reads what it computes or writes.
                 end = len(placed.chains[0])
                 placed.chains[0].extend(range(count, count + padded))
                 depth = depth + list(range(end, end + padded))
             tokens.extend(rows.tokens)
-            tokens.extend([0] * padded)
+            tokens.extend([0] * (base + len(depth) - len(tokens)))
             positions.extend(placed.start + d for d in depth)
             wanted = count if rows.logits is None else rows.logits
             logit_rows.extend(range(base + count - wanted, base + count))
             for lane, chain in enumerate(placed.chains, placed.first_lane):
                 writes.extend((base + row, lane, placed.start + i) for i, row in enumerate(chain))
-            longest = max(len(chain) for chain in placed.chains)
-            bucket = rounded_up(longest, max(self._multiple, 16 if len(batch) > 1 else 1))
-            members.setdefault(bucket, []).append((base, placed))
+            members.append((base, placed))
             self._placed[rows.session] = placed
         groups, scatter = self._group(members, len(tokens))
         every_row = len(logit_rows) == len(tokens)
@@ -96,15 +95,25 @@ class ChainLayout:
             logit_rows=None if every_row else torch.tensor(logit_rows, dtype=torch.int64),
         )
 
+    def _padding(self, before: int, count: int) -> int:
+        """Rows to add to the last session's `count`, with `before` rows of others in the pass.
+
+        A session alone is attended as its rows stand, so they are made a multiple. Rows of several
+        are padded where they are attended, and together they only must not be too few.
+        """
+        if before == 0:
+            return rounded_up(count, self._multiple) - count
+        return max(0, self._multiple - before - count)
+
     def _destination(
         self,
-        members: dict[int, list[tuple[int, _PlacedRows]]],
+        members: list[tuple[int, _PlacedRows]],
         writes: list[tuple[int, int, int]],
         rows: int,
     ) -> Destination:
-        placed = [placed for bucket in members.values() for _, placed in bucket]
-        if len(placed) == 1 and placed[0].chains == [list(range(rows))]:
-            return Stretch(placed[0].first_lane, placed[0].start)
+        first = members[0][1]
+        if len(members) == 1 and first.chains == [list(range(rows))]:
+            return Stretch(first.first_lane, first.start)
         row, lane, place = np.array(writes, dtype=np.int64).T
         return self._kv.destination(lane, place, row.copy())
 
@@ -132,12 +141,12 @@ class ChainLayout:
         return _PlacedRows(first, start, chains), depth
 
     def _group(
-        self, members: dict[int, list[tuple[int, _PlacedRows]]], rows: int
+        self, members: list[tuple[int, _PlacedRows]], rows: int
     ) -> tuple[list[AttentionGroup], Tensor | None]:
         groups = []
         scatter = np.zeros(rows, dtype=np.int64)
         offset = 0
-        for bucket, placed_rows in members.items():
+        for bucket, placed_rows in self._buckets(members):
             lanes = range(
                 min(p.first_lane for _, p in placed_rows),
                 max(p.first_lane + len(p.chains) for _, p in placed_rows),
@@ -156,6 +165,23 @@ class ChainLayout:
         if identity and len(groups) == 1:
             groups = [_without_gather(groups[0])]
         return groups, None if identity else torch.from_numpy(scatter)
+
+    def _buckets(
+        self, members: list[tuple[int, _PlacedRows]]
+    ) -> list[tuple[int, list[tuple[int, _PlacedRows]]]]:
+        """Sessions attended together and the rows their chains are padded to: those that decode
+        in one group, a prefill chunk in a group of its own."""
+        groups: dict[int, list[tuple[int, _PlacedRows]]] = {}
+        for number, member in enumerate(members, 1):
+            longest = max(len(chain) for chain in member[1].chains)
+            groups.setdefault(number if longest > _SHORT else 0, []).append(member)
+        return [
+            (
+                rounded_up(max(len(c) for _, p in group for c in p.chains), self._multiple),
+                group,
+            )
+            for group in groups.values()
+        ]
 
     def _attention_group(
         self,

@@ -162,9 +162,7 @@ class TreeLayout:
         self._count[session] = stay
 
 
-def _ancestry(
-    parents: Sequence[int], first: int
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+def _ancestry(parents: Sequence[int], first: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Whom rows see, when their entries begin at `first`: the nearest ancestor of an earlier pass
     (or `FOLLOWS_PREFIX`) [rows], and a mask [rows, rows] of themselves and each other."""
     earlier = np.array(parents, dtype=np.int64)

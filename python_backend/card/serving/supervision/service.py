@@ -26,7 +26,12 @@ WITHOUT_GPU = ("--allow-gpu-metrics=false", "--pinned-memory-pool-byte-size=0")
 
 
 class Service:
-    """A started server; everything about it is asked here."""
+    """A started server; everything about it is asked here.
+
+    Attributes:
+        may_never_unload: a process died that clients' requests are sent to. Triton never finishes
+            a request to a dead process, and never exits before the request is finished.
+    """
 
     def __init__(
         self,
@@ -60,6 +65,7 @@ class Service:
         if settings_file is not None:
             variables[SETTINGS_VARIABLE] = str(settings_file.resolve())
         self.server = TritonProcess(install, options, variables)
+        self.may_never_unload = False
         self._run_directory = run_directory
         self._engine_timeout_s = serving.engine_timeout_s
         self._load_timeout_s = serving.load_timeout_s
@@ -120,6 +126,7 @@ class Service:
 
     def reload(self, model: str) -> None:
         """Bring one model back; blocks. Raises `RecoveryError`."""
+        self.may_never_unload |= model not in ENGINES
         reload_model(
             model,
             dead=self.server.stub(model),

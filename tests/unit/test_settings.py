@@ -1,0 +1,289 @@
+"""One settings file, validated as a whole: an error names the field, its value, what is allowed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from card.settings import (
+    ENVIRONMENT_PREFIX,
+    REPOSITORY_ROOT,
+    SETTINGS_VARIABLE,
+    LimitSettings,
+    SettingsError,
+    load_settings,
+)
+
+Write = Callable[[str], Path]
+
+
+@pytest.fixture(autouse=True)
+def _no_overrides(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(ENVIRONMENT_PREFIX)]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes a settings file."""
+
+    def write_file(text: str) -> Path:
+        file = tmp_path / "settings.yaml"
+        file.write_text(text, encoding="utf-8")
+        return file
+
+    return write_file
+
+
+def refusal(file: Path | None = None) -> str:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(file)
+    return str(caught.value)
+
+
+# --- where values come from -----------------------------------------------------------------------
+
+
+def test_defaults_run_the_bundled_pair_on_a_processor() -> None:
+    settings = load_settings()
+    for model in (settings.target, settings.draft):
+        assert model.device == "cpu"
+        assert (model.path / "config.json").is_file()
+    assert settings.target.path != settings.draft.path
+    assert settings.speculation.decoding == "card"
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "limits: {}\n"])
+def test_a_file_that_sets_nothing_leaves_the_defaults(write: Write, text: str) -> None:
+    assert load_settings(write(text)) == load_settings()
+
+
+def test_the_file_sets_what_it_names_and_nothing_else(write: Write) -> None:
+    settings = load_settings(
+        write(
+            """
+            target: {path: /models/large, dtype: bfloat16, threads: 3}
+            speculation: {rows: 12, growth: layered, query: subtree}
+            limits:
+              max_tokens: 300
+            serving: {triton_arguments: [--log-verbose=1]}
+            """
+        )
+    )
+    default = load_settings()
+    assert settings.target.path == Path("/models/large")
+    assert (settings.target.dtype, settings.target.threads) == ("bfloat16", 3)
+    assert (settings.speculation.rows, settings.speculation.query) == (12, "subtree")
+    assert settings.limits == default.limits.model_copy(update={"max_tokens": 300})
+    assert settings.serving.triton_arguments == ("--log-verbose=1",)
+    assert (settings.draft, settings.cache) == (default.draft, default.cache)
+
+
+def test_the_environment_overrides_single_fields_of_the_file(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CARD_LIMITS__MAX_TOKENS", "400")
+    monkeypatch.setenv("CARD_SPECULATION__ROWS", "auto")
+    monkeypatch.setenv("CARD_TARGET__THREADS", "2")
+    settings = load_settings(
+        write("limits: {max_tokens: 300, queued_requests: 5}\nspeculation: {rows: 8, width: 3}")
+    )
+    assert (settings.limits.max_tokens, settings.limits.queued_requests) == (400, 5)
+    assert (settings.speculation.rows, settings.speculation.width) == ("auto", 3)
+    assert settings.target.threads == 2
+    assert settings.target.path == load_settings().target.path
+
+
+def test_an_override_in_the_call_wins_over_file_and_environment(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CARD_CACHE__SLOTS", "3")
+    settings = load_settings(write("cache: {slots: 2, nodes: 128}"), cache={"slots": 4})
+    assert (settings.cache.slots, settings.cache.nodes) == (4, 128)
+
+
+def test_the_environment_can_name_the_file(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SETTINGS_VARIABLE, str(write("cache: {slots: 3}")))
+    assert load_settings().cache.slots == 3
+
+
+def test_relative_model_paths_start_at_the_files_folder(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")
+    settings = load_settings(write("target: {path: pair/target}\ndraft: {path: ../draft}"))
+    assert settings.target.path == tmp_path / "pair/target"
+    assert settings.draft.path == tmp_path.parent / "draft"
+
+
+def test_a_file_elsewhere_that_names_no_model_runs_the_bundled_pair(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")
+    settings = load_settings(write("target: {threads: 2}"))
+    assert settings.target.path == REPOSITORY_ROOT / "models/target"
+    assert settings.draft.path == REPOSITORY_ROOT / "models/draft"
+
+
+def test_relative_model_paths_without_a_file_start_at_the_repository(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir("/")
+    monkeypatch.setenv("CARD_DRAFT__PATH", "models/other")
+    assert load_settings().draft.path == REPOSITORY_ROOT / "models/other"
+
+
+def test_settings_never_change_while_a_process_runs() -> None:
+    settings = load_settings()
+    with pytest.raises(ValidationError):
+        settings.limits.max_tokens = 1  # type: ignore[misc]
+    with pytest.raises(ValidationError):
+        settings.limits = LimitSettings()  # type: ignore[misc]
+
+
+# --- bad values -----------------------------------------------------------------------------------
+
+BAD = [
+    ("engine: onnx", "engine", "'onnx'", "'torch'"),
+    ("target: {device: 'cuda:0'}", "target.device", "'cuda:0'", "cpu"),
+    ("draft: {dtype: int8}", "draft.dtype", "'int8'", "'auto', 'bfloat16' or 'float32'"),
+    ("draft: {threads: 0}", "draft.threads", "0", "greater than or equal to 1"),
+    ("target: {path: 3}", "target.path", "3", "valid path"),
+    ("speculation: {decoding: magic}", "speculation.decoding", "'magic'", "'draft_then_verify'"),
+    ("speculation: {growth: fast}", "speculation.growth", "'fast'", "'best_first' or 'layered'"),
+    ("speculation: {query: tree}", "speculation.query", "'tree'", "'chain' or 'subtree'"),
+    ("speculation: {width: 33}", "speculation.width", "33", "less than or equal to 32"),
+    ("speculation: {depth: 0}", "speculation.depth", "0", "greater than or equal to 1"),
+    ("speculation: {rows: 65}", "speculation.rows", "65", "less than or equal to 64"),
+    ("speculation: {rows: many}", "speculation.rows", "'many'", "'auto'"),
+    ("speculation: {branches: 9}", "speculation.branches", "9", "less than or equal to 8"),
+    ("speculation: {gamma: -1}", "speculation.gamma", "-1", "greater than or equal to 1"),
+    ("cache: {slots: 257}", "cache.slots", "257", "less than or equal to 256"),
+    ("cache: {nodes: 63}", "cache.nodes", "63", "greater than or equal to 64"),
+    ("limits: {prompt_tokens: 1.5}", "limits.prompt_tokens", "1.5", "valid integer"),
+    ("limits: {max_tokens: none}", "limits.max_tokens", "'none'", "valid integer"),
+    ("limits: {context_tokens: [1]}", "limits.context_tokens", "[1]", "valid integer"),
+    ("limits: {queue_timeout_s: .nan}", "limits.queue_timeout_s", "nan", "3600"),
+    ("limits: {queue_timeout_s: 0}", "limits.queue_timeout_s", "0", "greater than 0"),
+    ("limits: {stop_words: -1}", "limits.stop_words", "-1", "greater than or equal to 0"),
+    ("serving: {http_port: 65536}", "serving.http_port", "65536", "less than or equal to 65535"),
+    ("serving: {grpc_port: http}", "serving.grpc_port", "'http'", "valid integer"),
+    ("serving: {flush_ms: .inf}", "serving.flush_ms", "inf", "less than or equal to 1000"),
+    ("serving: {prefill_chunk: 4}", "serving.prefill_chunk", "4", "greater than or equal to 8"),
+    ("serving: {engine_timeout_s: -2}", "serving.engine_timeout_s", "-2", "greater than 0"),
+    ("limits: 3", "limits", "3", "valid dictionary"),
+    ("cache:", "cache", "None", "valid dictionary"),
+]
+
+
+@pytest.mark.parametrize(("text", "field", "value", "allowed"), BAD, ids=[case[0] for case in BAD])
+def test_a_bad_value_is_refused_with_field_value_and_what_is_allowed(
+    write: Write, text: str, field: str, value: str, allowed: str
+) -> None:
+    file = write(text)
+    message = refusal(file)
+    assert str(file) in message
+    assert f"{field}:" in message or f"{field}." in message
+    assert f"(got {value})" in message
+    assert allowed in message
+
+
+def test_every_bad_value_is_named_at_once(write: Write) -> None:
+    message = refusal(write("cache: {slots: 0}\nlimits: {stop_words: x}"))
+    assert "cache.slots" in message
+    assert "limits.stop_words" in message
+
+
+def test_a_bad_value_in_the_environment_is_refused_by_field(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CARD_CACHE__SLOTS", "plenty")
+    message = refusal()
+    assert "cache.slots" in message
+    assert "'plenty'" in message
+
+
+def test_a_section_in_the_environment_that_is_not_json_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CARD_LIMITS", "{max_tokens: 3")
+    assert '"limits"' in refusal()
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "allowed"),
+    [
+        ("limit: {max_tokens: 3}", "'limit'", "limits"),
+        ("1: 2", "1", "limits"),
+        ("limits: {max_token: 3}", "limits.max_token", "max_tokens"),
+        ("target: {thread: 3}", "target.thread", "threads"),
+    ],
+)
+def test_an_unknown_field_is_refused_with_the_names_that_exist(
+    write: Write, text: str, field: str, allowed: str
+) -> None:
+    message = refusal(write(text))
+    assert field in message
+    assert allowed in message.split("allowed:")[1]
+
+
+def test_an_unknown_field_in_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CARD_LIMITS__MAX_TOKEN", "3")
+    assert "limits.max_token: no such field" in refusal()
+
+
+# --- files that are no settings -------------------------------------------------------------------
+
+
+def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
+    assert f"{tmp_path / 'absent.yaml'} does not exist" in refusal(tmp_path / "absent.yaml")
+
+
+def test_a_folder_is_no_settings_file(tmp_path: Path) -> None:
+    assert f"{tmp_path} cannot be read" in refusal(tmp_path)
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_bytes(b"\xff\xfe\x00")
+    assert f"{file} cannot be read" in refusal(file)
+
+
+@pytest.mark.parametrize("text", ["limits: {", "a: 1\n---\nb: 2", "\tlimits: {}"])
+def test_a_file_that_is_not_yaml_is_refused(write: Write, text: str) -> None:
+    file = write(text)
+    assert f"{file} is not valid YAML" in refusal(file)
+
+
+@pytest.mark.parametrize(("text", "kind"), [("- limits", "list"), ("3", "int"), ("text", "str")])
+def test_a_file_that_holds_no_mapping_is_refused(write: Write, text: str, kind: str) -> None:
+    message = refusal(write(text))
+    assert "must hold a mapping of sections (engine, target, draft," in message
+    assert kind in message
+
+
+def test_yaml_cannot_run_code(write: Write, tmp_path: Path) -> None:
+    touched = tmp_path / "touched"
+    file = write(f"cache: !!python/object/apply:os.mkdir ['{touched}']")
+    assert "is not valid YAML" in refusal(file)
+    assert not touched.exists()
+
+
+# --- fields that must agree -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prompt", [512, 600])
+def test_a_prompt_limit_must_leave_room_for_a_token(write: Write, prompt: int) -> None:
+    message = refusal(write(f"limits: {{prompt_tokens: {prompt}, context_tokens: 512}}"))
+    assert f"limits.prompt_tokens ({prompt}) must be below limits.context_tokens (512)" in message
+    assert load_settings(write("limits: {prompt_tokens: 511, context_tokens: 512}"))
+
+
+def test_the_default_output_limit_must_be_one_that_a_request_may_ask_for(write: Write) -> None:
+    message = refusal(write("limits: {default_max_tokens: 65, max_tokens: 64}"))
+    assert "limits.default_max_tokens (65) must be at most limits.max_tokens (64)" in message
+    assert load_settings(write("limits: {default_max_tokens: 64, max_tokens: 64}"))
