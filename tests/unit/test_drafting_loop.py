@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,7 @@ growths = st.sampled_from(["best_first", "layered"])
     st.sampled_from([64, 128]),
     st.sampled_from([0, 3]),
     st.sampled_from([GREEDY, SAMPLED, FILTERED]),
+    st.integers(0, 1000),
 )
 def test_published_trees_equal_those_of_a_draft_that_reads_everything_afresh(
     script: list[int | tuple[int, int] | list[int]],
@@ -117,8 +119,10 @@ def test_published_trees_equal_those_of_a_draft_that_reads_everything_afresh(
     nodes: int,
     lookahead: int,
     parameters: SamplingParameters,
+    seed: int,
 ) -> None:
     """Also after any number of re-roots: no KV entry of a pruned branch is ever used again."""
+    parameters = replace(parameters, seed=seed)
     how = {"growth": growth, "width": width, "depth": depth, "lookahead": lookahead}
     with drafting(nodes=nodes, **how) as both:
         stream = both.open(request_of(PROMPT, OUTPUT, parameters=parameters))

@@ -146,7 +146,7 @@ def test_re_rooting_keeps_the_descendants_of_the_committed_path_and_nothing_else
             pair.re_root(tuple(what))
         elif paths := paths_of(pair.tree):
             assert isinstance(what, int)
-            pair.re_root(paths[what % len(paths)])
+            pair.re_root(paths[what % min(len(paths), 6)])  # shallow: much survives
         assert_equals(pair.tree, pair.model)
 
 

@@ -184,7 +184,7 @@ def assert_own(stream: Stream, text: list[int]) -> None:
         assert output == text
 
 
-@settings(max_examples=100)
+@settings(max_examples=70)
 @given(
     st.lists(sessions, min_size=1, max_size=4),
     speculations,
@@ -211,7 +211,7 @@ def test_any_schedule_of_draft_and_target_gives_the_text_of_the_target_alone(
         both.close(streams)
 
 
-@settings(max_examples=100)
+@settings(max_examples=70)
 @given(
     st.lists(sessions, min_size=1, max_size=3),
     speculations,

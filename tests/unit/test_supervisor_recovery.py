@@ -10,7 +10,7 @@ import pytest
 from fake_stub import fake_stub
 
 from card.serving.supervision import residue
-from card.serving.supervision.policy import ENSEMBLE, ProcessState
+from card.serving.supervision.policy import ProcessState
 from card.serving.supervision.recovery import RecoveryError, reload_model
 from card.serving.supervision.repository import RepositoryError
 from card.serving.supervision.stubs import Stub
@@ -28,7 +28,6 @@ class FakeRepository:
         self.calls: list[tuple[str, str]] = []
         self.states: list[ProcessState] = []
         self.refusal: str | None = None
-        self.ensemble_ready = True
         self._old = old
 
     def unload(self, model: str, timeout_s: float) -> None:
@@ -38,10 +37,6 @@ class FakeRepository:
         self._note("load", model)
         if self.refusal is not None:
             raise RepositoryError(self.refusal)
-
-    def is_ready(self, model: str) -> bool:
-        assert model == ENSEMBLE
-        return self.ensemble_ready
 
     def _note(self, verb: str, model: str) -> None:
         self.calls.append((verb, model))
@@ -105,13 +100,6 @@ def test_a_refused_load_is_said() -> None:
 def test_a_model_that_does_not_get_well_has_failed() -> None:
     with pytest.raises(RecoveryError, match=r"not serving within 0\.05 s"):
         Recovery(FakeRepository(), well_after=1000).run(timeout_s=0.05)
-
-
-def test_a_model_whose_ensemble_stays_away_has_failed() -> None:
-    repository = FakeRepository()
-    repository.ensemble_ready = False
-    with pytest.raises(RecoveryError, match="not serving"):
-        Recovery(repository).run(timeout_s=0.05)
 
 
 def test_a_recovery_ends_with_its_server() -> None:

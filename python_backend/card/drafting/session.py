@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from card.cache import DraftSlot, SlotRequest
-from card.drafting.children import Children, best_children
+from card.cache import ROOT, DraftSlot, SlotRequest
+from card.drafting.children import Child, best_children
 from card.drafting.expansion import Expansion, choose_expansion
 from card.drafting.tree import GrowingTree
 from card.engines import Engine, Logits, Rows
@@ -120,8 +120,8 @@ class DraftSession:
         if expansion is None:
             engine.keep(self.engine_session, range(len(rows.tokens)))
             return
-        depths = expansion.depths(self.tree)
-        children = best_children(logits, len(self.tokens) + depths + 1, self.request.parameters)
+        positions = len(self.tokens) + expansion.depths(self.tree) + 1
+        children = best_children(logits, positions, self.request.parameters)
         first = self.tree.count
         nodes = self._hang(expansion, children)
         if rows.parents is None:
@@ -133,24 +133,35 @@ class DraftSession:
         tree, added = self.tree, slice(first, self.tree.count)
         self.slot.append(tree.token[added], tree.parent[added], tree.score[added], self.passes)
 
-    def _hang(self, expansion: Expansion, children: Children) -> NDArray[np.int64]:
+    def _hang(self, expansion: Expansion, children: list[list[Child]]) -> NDArray[np.int64]:
         """Add the children of every row that is a node; returns the node of each row.
 
         A guess is a node if it is among the children of the row it was guessed behind.
         """
         tree = self.tree
-        nodes = np.full(expansion.rows, GrowingTree.NO_NODE, np.int64)
-        chosen = expansion.nodes
-        nodes[: len(chosen)] = chosen
-        children.add_to(tree, chosen, np.arange(len(chosen)))
-        for row, (above, token) in enumerate(expansion.guesses, len(chosen)):
-            if nodes[above] == GrowingTree.NO_NODE:
+        chosen = expansion.nodes.tolist()
+        nodes = [*chosen, *[GrowingTree.NO_NODE] * len(expansion.guesses)]
+        token: list[int] = []
+        parent: list[int] = []
+        score = [0.0 if node == ROOT else float(tree.score[node]) for node in chosen]
+        hung: list[float] = []
+        node_of: dict[tuple[int, int], int] = {}
+        room = tree.capacity - tree.count
+        for row, below in enumerate(children):
+            if row >= len(chosen):
+                above, guess = expansion.guesses[row - len(chosen)]
+                nodes[row] = node_of.get((above, guess), GrowingTree.NO_NODE)
+                new = nodes[row] - tree.count
+                score.append(hung[new] if new >= 0 else 0.0)
+            if nodes[row] == GrowingTree.NO_NODE:
                 continue
-            node = tree.child(int(nodes[above]), token)
-            if node is not None:
-                nodes[row] = node
-                children.add_to(tree, nodes[row : row + 1], np.array([row]))
-        return nodes
+            for child in below[: room - len(token)]:
+                node_of[row, child.token] = tree.count + len(token)
+                token.append(child.token)
+                parent.append(nodes[row])
+                hung.append(score[row] + child.log_probability)
+        tree.add(np.array(token, np.int64), np.array(parent, np.int64), np.array(hung))
+        return np.array(nodes, np.int64)
 
     def _keep_text(
         self, rows: Rows, expansion: Expansion, nodes: NDArray[np.int64], engine: Engine

@@ -86,8 +86,10 @@ class GrowingTree:
         self._token[added] = token
         self._parent[added] = parent
         self._score[added] = score
-        self._depth[added] = np.where(parent == ROOT, 0, self._depth[parent] + 1)
         self._entry[added] = UNEXPANDED
+        self._depth[added] = np.where(parent == ROOT, 0, self._depth[parent] + 1)
+        for node in (np.flatnonzero(parent >= added.start) + added.start).tolist():
+            self._depth[node] = self._depth[self._parent[node]] + 1
         self.count = added.stop
         return added
 

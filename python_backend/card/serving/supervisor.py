@@ -40,8 +40,9 @@ from card.serving.supervision.policy import (
     RestartServer,
 )
 from card.serving.supervision.recovery import RecoveryError
+from card.serving.supervision.repository import RepositoryError
 from card.serving.supervision.residue import RunDirectory, sweep
-from card.serving.supervision.service import Service
+from card.serving.supervision.service import EXIT_S, Service
 from card.serving.triton_server import (
     MINIMUM_REGION_BYTES,
     TritonInstall,
@@ -55,8 +56,8 @@ LOOK_S = 0.05
 """Pause between two looks around."""
 START_ATTEMPTS = 3
 """Starts in a row that may fail before the supervisor gives up and says so by its exit code."""
-UNLOAD_S = 5.0
-"""What a server gets beyond its last open stream to unload its models and exit."""
+LINGER_S = 3.0
+"""What a server may take to exit beyond its own limit before it is killed."""
 
 
 class StartError(RuntimeError):
@@ -167,19 +168,25 @@ class Supervisor:
         raise AssertionError("unreachable")
 
     def _drain(self, service: Service) -> None:
-        """Let open streams finish within the drain limit, then let the server exit."""
+        """Refuse new requests, let open ones finish within the drain limit, let the server exit."""
         drain_s = self._settings.serving.drain_s
         note("draining", open_sessions=service.open_slots, limit_s=drain_s)
+        limit_s = time.monotonic() + drain_s
+        try:
+            service.refuse()
+            while not service.is_idle() and time.monotonic() < limit_s:
+                if self._hurrying.wait(LOOK_S) or self._heal(service) is not None:
+                    return
+                self._publish(service, "draining")
+        except RepositoryError as error:
+            warn("not_drained", reason=error)
+            return
         service.server.terminate()
-        busy_s = time.monotonic()
-        limit_s = busy_s + drain_s
-        while service.server.state is not ProcessState.GONE and not self._hurrying.wait(LOOK_S):
+        limit_s = time.monotonic() + EXIT_S + LINGER_S
+        while service.server.state is not ProcessState.GONE and time.monotonic() < limit_s:
+            if self._hurrying.wait(LOOK_S):
+                return
             self._publish(service, "draining")
-            now_s = time.monotonic()
-            if now_s < limit_s and (service.open_slots or not service.may_never_unload):
-                busy_s = now_s
-            if now_s - busy_s > UNLOAD_S:
-                break
 
     def _clear(self) -> None:
         """End the server and everything that belongs to it."""
@@ -194,6 +201,13 @@ class Supervisor:
 
     def _look_around(self, service: Service) -> Service:
         """One look at everything, and what follows from it. Returns the service that runs now."""
+        if reason := self._heal(service):
+            return self._restart(reason)
+        self._publish(service)
+        return service
+
+    def _heal(self, service: Service) -> str | None:
+        """Reload what needs it; why the server must restart, if it must."""
         actions = self._finished_recoveries()
         actions += self._policy.decide(
             time.monotonic(),
@@ -203,10 +217,9 @@ class Supervisor:
         )
         for action in actions:
             if isinstance(action, RestartServer):
-                return self._restart(action.reason)
+                return action.reason
             self._begin(service, action)
-        self._publish(service)
-        return service
+        return None
 
     def _begin(self, service: Service, action: Reload) -> None:
         warn("reloading", model=action.model, reason=action.reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from card.serving.supervision.policy import ENSEMBLE, ProcessState
+from card.serving.supervision.policy import ProcessState
 from card.serving.supervision.repository import Repository, RepositoryError
 from card.serving.supervision.residue import remove_region
 from card.serving.supervision.server import TritonProcess
@@ -38,7 +38,7 @@ def reload_model(
             kill([dead.process])
         repository.unload(model, timeout_s)
         repository.load(model, timeout_s)
-        while not (is_well() and repository.is_ready(ENSEMBLE)):
+        while not is_well():
             if server.state is ProcessState.GONE:
                 raise RecoveryError("the server ended")
             if time.monotonic() > deadline:

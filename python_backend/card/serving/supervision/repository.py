@@ -33,6 +33,14 @@ class Repository:
         status, _ = self._call("GET", f"/v2/models/{model}/ready", PROBE_TIMEOUT_S)
         return status == http.client.OK
 
+    def is_unloaded(self, model: str) -> bool:
+        """Whether nothing of `model` is left, not even open requests. Raises if unknown."""
+        status, body = self._call("POST", "/v2/repository/index", PROBE_TIMEOUT_S)
+        if status != http.client.OK:
+            raise RepositoryError(f"the server did not list its models: {_error(body)}")
+        states = [entry.get("state") for entry in json.loads(body) if entry["name"] == model]
+        return all(state in (None, "UNAVAILABLE") for state in states)
+
     def load(self, model: str, timeout_s: float) -> None:
         """Load `model` and wait for it."""
         self._control(model, "load", timeout_s)

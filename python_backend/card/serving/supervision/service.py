@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 from pathlib import Path
 
 from card.cache import ENGINES
 from card.serving.geometry import pool_geometry
 from card.serving.supervision.heartbeats import Heartbeats
-from card.serving.supervision.policy import MODELS, STUBS, ProcessState, Sight
+from card.serving.supervision.policy import ENSEMBLE, MODELS, STUBS, ProcessState, Sight
 from card.serving.supervision.probe import Probe
 from card.serving.supervision.recovery import reload_model
 from card.serving.supervision.repository import Repository, RepositoryError
@@ -21,17 +20,15 @@ from card.settings import SETTINGS_VARIABLE, Settings
 HEADER = "card-supervisor"
 QUIET = ("--log-info=false",)
 """Warnings and errors only; `serving.triton_arguments` come later and win."""
+EXIT_S = 5
+"""How long an exiting server waits for its models. Open requests have ended before; Triton would
+wait for ever for those that a process took along when it died."""
 WITHOUT_GPU = ("--allow-gpu-metrics=false", "--pinned-memory-pool-byte-size=0")
 """Keeps the server from looking, and complaining, where no model asks for a GPU."""
 
 
 class Service:
-    """A started server; everything about it is asked here.
-
-    Attributes:
-        may_never_unload: a process died that clients' requests are sent to. Triton never finishes
-            a request to a dead process, and never exits before the request is finished.
-    """
+    """A started server; everything about it is asked here."""
 
     def __init__(
         self,
@@ -53,7 +50,7 @@ class Service:
             grpc_port=serving.grpc_port,
             metrics_port=serving.metrics_port,
             address=serving.address,
-            exit_timeout_s=max(1, math.ceil(serving.drain_s)),
+            exit_timeout_s=EXIT_S,
             extra_arguments=(
                 *QUIET,
                 f"--model-load-thread-count={len(MODELS)}",
@@ -65,7 +62,7 @@ class Service:
         if settings_file is not None:
             variables[SETTINGS_VARIABLE] = str(settings_file.resolve())
         self.server = TritonProcess(install, options, variables)
-        self.may_never_unload = False
+        self._refuses = False
         self._run_directory = run_directory
         self._engine_timeout_s = serving.engine_timeout_s
         self._load_timeout_s = serving.load_timeout_s
@@ -126,15 +123,31 @@ class Service:
 
     def reload(self, model: str) -> None:
         """Bring one model back; blocks. Raises `RecoveryError`."""
-        self.may_never_unload |= model not in ENGINES
         reload_model(
             model,
             dead=self.server.stub(model),
             server=self.server,
             repository=self._repository,
-            is_well=lambda: self.is_well(model),
+            is_well=lambda: (
+                self.is_well(model) and (self._refuses or self._repository.is_ready(ENSEMBLE))
+            ),
             timeout_s=self._load_timeout_s,
         )
+
+    def refuse(self) -> None:
+        """Take no new request; those that are open go on. Raises `RepositoryError`.
+
+        Not by SIGTERM: at that, Triton stops writing to open gRPC streams.
+        """
+        self._refuses = True
+        self._repository.unload(ENSEMBLE, self._load_timeout_s)
+
+    def is_idle(self) -> bool:
+        """Whether, after `refuse`, every open request has been answered to its end."""
+        try:
+            return not self.open_slots and self._repository.is_unloaded(ENSEMBLE)
+        except RepositoryError:
+            return True
 
     def close(self) -> None:
         """Kill the server and its stubs and remove their shared-memory files."""

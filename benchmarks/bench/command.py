@@ -1,0 +1,222 @@
+"""The command line: set everything up, let them compete, print and store the figures."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, Optional
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from bench.conditions import Conditions, cores, portable, relative, this_machine
+from bench.contest import Completion, Contender, compete
+from bench.figures import Figures, median_curve, summarise
+from bench.foresight import ranks_of
+from bench.in_process import InProcess
+from bench.line_up import line_up_in_process, line_up_through_grpc, thread_counts
+from bench.measurement import Task
+from bench.prompts import Prompt, PromptsError, check_room, read_prompts
+from bench.report import print_tables, store
+from bench.through_grpc import ServerError
+from card.cache import PoolError
+from card.engines import EngineError
+from card.serving.vocabulary import Vocabulary
+from card.settings import REPOSITORY_ROOT, SettingsError, load_settings
+from card_client import CardError
+from training.agreement import Ranks
+
+PROMPTS = REPOSITORY_ROOT / "benchmarks" / "prompts.jsonl"
+RESULTS = REPOSITORY_ROOT / "benchmarks" / "results"
+GAMMAS = (4, 6, 8, 12)
+WIDTHS = (1,)
+TEMPERATURES = (0.0, 0.8)
+WARM_UP_TOKENS = 16
+FILE_COLUMNS = 110
+DIFFER, LACKING, INTERRUPTED = 1, 2, 130
+"""Exit codes: texts differ, something is missing or wrong, Ctrl-C."""
+
+Costs = dict[int, list[dict[int, float]]]
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+def _swept(text: str, shown: str, least: float, most: float | None = None) -> Any:
+    return typer.Option(help=f"{text} May be repeated.", show_default=shown, min=least, max=most)
+
+
+@app.command()
+def bench(
+    prompts: Annotated[
+        Path, typer.Option(help="JSONL with id, category and prompt in each line.")
+    ] = PROMPTS,
+    limit: Annotated[
+        Optional[int],  # noqa: UP045  (Typer reads annotations on CPython 3.10 too)
+        typer.Option(min=1, help="Use the first prompts only.", show_default="all"),
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Tokens written for a prompt.")] = 128,
+    json_file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            "--json",
+            help="Where the figures go; Markdown goes beside them.",
+            show_default="benchmarks/results/DATE.json",
+        ),
+    ] = None,
+    settings_file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--settings", help="Another settings file (YAML).", show_default="built in"),
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="How often every text is written.")] = 1,
+    gamma: Annotated[
+        Optional[list[int]],  # noqa: UP045
+        _swept("Draft passes of draft-then-verify.", ", ".join(map(str, GAMMAS)), 1, 32),
+    ] = None,
+    width: Annotated[
+        Optional[list[int]],  # noqa: UP045
+        _swept("Nodes per draft pass of draft-then-verify.", ", ".join(map(str, WIDTHS)), 1, 32),
+    ] = None,
+    threads: Annotated[
+        Optional[list[int]],  # noqa: UP045
+        _swept("Threads of autoregressive decoding.", "1 to all cores", 1, 256),
+    ] = None,
+    temperature: Annotated[
+        Optional[list[float]],  # noqa: UP045
+        _swept("Sampling temperature.", ", ".join(f"{t:g}" for t in TEMPERATURES), 0),
+    ] = None,
+    grpc: Annotated[bool, typer.Option(help="Measure through a real server too.")] = True,
+) -> None:
+    """Measure autoregressive decoding, draft-then-verify and CARD side by side."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    machine = this_machine()
+    console = _console()
+    try:
+        settings = load_settings(settings_file)
+        vocabulary = Vocabulary.load(settings.target.path)
+        chosen = read_prompts(prompts, vocabulary.tokenizer, limit)
+        check_room(chosen, max_tokens, settings.limits)
+        if machine.is_busy:
+            console.print(f"The machine is busy (load {machine.load:g}): figures will be too low.")
+        with console.status("loading both models"):
+            pair = InProcess(settings, vocabulary.tokenizer)
+        tasks = _tasks(chosen, list(dict.fromkeys(temperature or TEMPERATURES)), max_tokens)
+        counts = list(dict.fromkeys(threads or thread_counts(cores())))
+        with ExitStack() as stack:
+            with console.status("starting the draft" + " and the server" * grpc):
+                contenders = line_up_in_process(
+                    stack, pair, counts, gamma or GAMMAS, width or WIDTHS
+                )
+                if grpc:
+                    contenders += line_up_through_grpc(stack, pair, settings_file)
+            costs: Costs = {count: [] for count in {*counts, settings.target.threads}}
+            completions = _compete(console, pair, contenders, tasks, repeats, costs)
+        curves = {count: median_curve(found) for count, found in costs.items()}
+        figures = summarise(completions, _read_along(pair, completions), curves)
+    except (SettingsError, PromptsError, EngineError, PoolError, ServerError) as error:
+        _refuse(str(error))
+    except CardError as error:
+        _refuse(f"the server answered: {error}")
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    conditions = Conditions(
+        command=shlex.join(["./scripts/bench", *sys.argv[1:]]),
+        date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        machine=machine,
+        settings=portable(pair.settings),
+        prompts=relative(prompts),
+        prompt_count=len(chosen),
+        max_tokens=max_tokens,
+        rounds=repeats,
+        dtype=pair.dtype,
+        row_invariant=pair.target.row_invariant,
+        row_costs_ms=curves,
+    )
+    _show_and_store(console, figures, conditions, json_file)
+    if not all(row.texts_equal for row in figures.swept):
+        _name_differences(completions)
+        raise typer.Exit(DIFFER)
+
+
+def _console() -> Console:
+    """A terminal as wide as it is; a file wide enough for the tables."""
+    console = Console()
+    return console if console.is_terminal else Console(width=FILE_COLUMNS)
+
+
+def _tasks(prompts: Sequence[Prompt], temperatures: list[float], max_tokens: int) -> list[Task]:
+    return [
+        Task(prompt, temperature, seed, max_tokens)
+        for seed, prompt in enumerate(prompts)
+        for temperature in temperatures
+    ]
+
+
+def _compete(
+    console: Console,
+    pair: InProcess,
+    contenders: Sequence[Contender],
+    tasks: Sequence[Task],
+    rounds: int,
+    costs: Costs,
+) -> list[Completion]:
+    """The contest behind a progress bar; `costs` gathers cost curves between the visits."""
+
+    def measure_passes(task: Task) -> None:
+        if task.temperature == tasks[0].temperature:
+            for threads, curves in costs.items():
+                curves.append(pair.row_costs_ms(threads))
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
+        warm_up = replace(tasks[0], max_tokens=min(WARM_UP_TOKENS, tasks[0].max_tokens))
+        shown = progress.add_task("warming up", total=None)
+        for contender in contenders:
+            contender.complete(warm_up)
+        total = len(contenders) * len(tasks) * rounds
+        progress.update(shown, description="texts", total=total, completed=0)
+        return compete(contenders, tasks, rounds, measure_passes, lambda: progress.advance(shown))
+
+
+def _read_along(pair: InProcess, completions: Sequence[Completion]) -> dict[float, list[Ranks]]:
+    """The draft's ranks of the target's own texts, by temperature."""
+    ranks: dict[float, list[Ranks]] = {}
+    alone = completions[0].contender
+    for completion in completions:
+        tokens = completion.measurement.tokens
+        if completion.contender == alone and completion.round == 0 and tokens is not None:
+            found = ranks_of(pair.draft, completion.task, tokens)
+            ranks.setdefault(completion.task.temperature, []).append(found)
+    return ranks
+
+
+def _show_and_store(
+    console: Console, figures: Figures, conditions: Conditions, json_file: Path | None
+) -> None:
+    print_tables(console, figures)
+    name = conditions.date.replace(":", "").split("+")[0]
+    file = json_file or RESULTS / f"{name}.json"
+    beside = store(file, figures, conditions)
+    console.print(f"{file}\n{beside}", highlight=False, soft_wrap=True)
+
+
+def _name_differences(completions: Sequence[Completion]) -> None:
+    for completion in completions:
+        if not completion.equal:
+            who, task = completion.contender, completion.task
+            print(
+                f"error: {who} wrote another text than the "
+                f"target alone for prompt {task.prompt.id} at temperature {task.temperature:g}",
+                file=sys.stderr,
+            )
+
+
+def _refuse(reason: str) -> NoReturn:
+    print(f"error: {reason}", file=sys.stderr)
+    raise typer.Exit(LACKING)

@@ -1,0 +1,93 @@
+"""What was run, on what machine, with which settings."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from card.settings import REPOSITORY_ROOT, Settings
+
+BUSY_LOAD = 0.3
+"""Load per core before the start above which figures are not to be trusted."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`load` is the one-minute load average before the benchmark began to work."""
+
+    processor: str
+    cores: int
+    memory_gib: float
+    system: str
+    python: str
+    torch: str
+    load: float
+
+    @property
+    def is_busy(self) -> bool:
+        return self.load > BUSY_LOAD * self.cores
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """`settings` are those that were used; `row_costs_ms` are, by threads, the medians of the
+    milliseconds of a target pass by its rows, measured between the texts."""
+
+    command: str
+    date: str
+    machine: Machine
+    settings: dict[str, Any]
+    prompts: str
+    prompt_count: int
+    max_tokens: int
+    rounds: int
+    dtype: str
+    row_invariant: bool
+    row_costs_ms: Mapping[int, Mapping[int, float]]
+
+
+def portable(settings: Settings) -> dict[str, Any]:
+    """The settings as JSON, paths inside the repository relative to it."""
+    content = settings.model_dump(mode="json")
+    for model in ("target", "draft"):
+        content[model]["path"] = relative(Path(content[model]["path"]))
+    return content
+
+
+def relative(path: Path) -> str:
+    """A path as people of this repository name it."""
+    path = path.resolve()
+    inside = path.is_relative_to(REPOSITORY_ROOT)
+    return str(path.relative_to(REPOSITORY_ROOT) if inside else path.name)
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def this_machine() -> Machine:
+    return Machine(
+        processor=_processor(),
+        cores=cores(),
+        memory_gib=round(psutil.virtual_memory().total / (1 << 30), 1),
+        system=platform.platform(),
+        python=platform.python_version(),
+        torch=torch.__version__,
+        load=round(os.getloadavg()[0], 2),
+    )
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,98 @@
+"""Who competes: every system, in process and through gRPC, with the settings that are swept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from bench.conditions import cores
+from bench.contest import Contender, System
+from bench.in_process import InProcess, Loops
+from bench.measurement import Measurement, Task
+from bench.through_grpc import ThroughGrpc, through_grpc
+from card.cache import Decoding
+
+_EVERY_COUNT_UP_TO = 4
+_SERVED: tuple[System, ...] = ("autoregressive", "draft_then_verify", "card")
+
+
+def thread_counts(most: int) -> list[int]:
+    """1 to `most` threads; beyond the first few, each count is half as much again."""
+    counts = list(range(1, min(most, _EVERY_COUNT_UP_TO) + 1))
+    while counts[-1] < most:
+        counts.append(min(most, counts[-1] * 3 // 2))
+    return counts
+
+
+def line_up_in_process(
+    stack: ExitStack,
+    pair: InProcess,
+    threads: Sequence[int],
+    gammas: Sequence[int],
+    widths: Sequence[int],
+) -> list[Contender]:
+    """The target alone first; `stack` ends what they run on."""
+    speculation = pair.settings.speculation
+    beside = stack.enter_context(pair.beside())
+    alternating = stack.enter_context(pair.alternating())
+    contenders = [_in_process("autoregressive", beside, threads=count, rows=1) for count in threads]
+    contenders += [
+        _in_process(
+            "draft_then_verify",
+            alternating(gamma, width),
+            threads=cores(),
+            rows=max(gamma + 1, pair.rows),
+            gamma=gamma,
+            width=width,
+        )
+        for gamma in gammas
+        for width in widths
+    ]
+    card = _in_process(
+        "card",
+        beside,
+        threads=pair.settings.target.threads,
+        rows=pair.rows,
+        width=speculation.width,
+    )
+    return [*contenders, card]
+
+
+def line_up_through_grpc(
+    stack: ExitStack, pair: InProcess, settings_file: Path | None
+) -> list[Contender]:
+    """The same pair behind a server that `stack` stops. Raises `ServerError`."""
+    server = stack.enter_context(through_grpc(pair.settings, settings_file))
+    return [_through_grpc(system, server, pair) for system in _SERVED]
+
+
+def _in_process(
+    system: System,
+    loops: Loops,
+    *,
+    threads: int,
+    rows: int,
+    gamma: int | None = None,
+    width: int | None = None,
+) -> Contender:
+    decoding = Decoding[system.upper()]
+
+    def complete(task: Task) -> Measurement:
+        return loops.complete(task, decoding, threads=threads, gamma=gamma or 1)
+
+    return Contender(system, "in_process", threads, rows, gamma, width, complete=complete)
+
+
+def _through_grpc(system: System, server: ThroughGrpc, pair: InProcess) -> Contender:
+    decoding = Decoding[system.upper()]
+    speculation = pair.settings.speculation
+    return Contender(
+        system,
+        "grpc",
+        pair.settings.target.threads,
+        rows=1 if system == "autoregressive" else pair.rows,
+        gamma=speculation.gamma if system == "draft_then_verify" else None,
+        width=None if system == "autoregressive" else speculation.width,
+        complete=lambda task: server.complete(task, decoding),
+    )

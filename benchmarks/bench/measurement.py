@@ -1,0 +1,66 @@
+"""What one completion tells, wherever it was decoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bench.prompts import Prompt
+
+
+@dataclass(frozen=True)
+class Task:
+    """One text to write. The seed belongs to the prompt, so every system writes the same text."""
+
+    prompt: Prompt
+    temperature: float
+    seed: int
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """Milliseconds of the target's passes after the first token, all `steps` of them together."""
+
+    steps: int
+    query: float
+    forward: float
+    walk: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One completion.
+
+    tokens          [generated] ids, or None where only the text is seen
+    seconds         from the request to the last token
+    first_token_s   from the request to the first token (or first text)
+    steps           target passes that committed
+    queries, hits   of the candidate cache
+    target_wait_s   the target had nothing it might do; None where it cannot be seen
+    draft_idle_s    the draft had nothing left to grow, or might not
+    phases          where the target's time went; None where it cannot be seen
+    """
+
+    text: str
+    tokens: tuple[int, ...] | None
+    generated: int
+    seconds: float
+    first_token_s: float
+    steps: int
+    drafted: int
+    accepted: int
+    queries: int
+    hits: int
+    draft_idle_s: float
+    target_wait_s: float | None = None
+    phases: Phases | None = None
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.generated / self.seconds
+
+    def writes_the_same_as(self, other: Measurement) -> bool:
+        """Token by token where both know them, else text by text."""
+        if self.tokens is not None and other.tokens is not None:
+            return self.tokens == other.tokens and self.text == other.text
+        return self.text == other.text

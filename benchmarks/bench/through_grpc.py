@@ -1,0 +1,146 @@
+"""A real server, started through the supervisor, and the client that speaks to it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, aclosing, contextmanager
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from bench.measurement import Measurement, Task
+from card.cache import Decoding, Pool
+from card.serving.geometry import pool_geometry
+from card.serving.supervised import PORTS, SupervisedServer, SupervisorEndedError
+from card.settings import Settings
+from card_client import CardClient, GenerateRequest
+
+_LOOK_S = 0.1
+_ANSWER_S = 5.0
+_LOG_LINES = 20
+
+
+class ServerError(RuntimeError):
+    """The server did not start or has ended; the message holds what it said last."""
+
+
+class ThroughGrpc:
+    """Sends one request at a time and looks into the server's pool for what it counted."""
+
+    def __init__(self, client: CardClient, loop: asyncio.AbstractEventLoop, pool: Pool) -> None:
+        self._client = client
+        self._loop = loop
+        self._pool = pool
+
+    def complete(self, task: Task, decoding: Decoding) -> Measurement:
+        """Stream one text. Raises `CardError`."""
+        return self._loop.run_until_complete(self._complete(task, decoding))
+
+    async def _complete(self, task: Task, decoding: Decoding) -> Measurement:
+        request = GenerateRequest(
+            task.prompt.text,
+            task.max_tokens,
+            temperature=task.temperature,
+            seed=task.seed,
+            end_id=-1,
+            decoding=decoding.name.lower(),
+            return_num_output_tokens=True,
+        )
+        idle_ns = self._draft_idle_ns()
+        pieces: list[str] = []
+        generated = 0
+        first_token_s: float | None = None
+        started = time.perf_counter()
+        seconds = 0.0
+        async with aclosing(self._client.stream(request)) as deltas:
+            async for delta in deltas:
+                seconds = time.perf_counter() - started
+                if first_token_s is None:
+                    first_token_s = seconds
+                pieces.append(delta.text)
+                generated = delta.num_output_tokens or 0
+        # The session opened last is ours: nobody else speaks to this server.
+        slot = self._pool.card_slot(int(np.argmax(self._pool.generations)))
+        counters = slot.counters()
+        return Measurement(
+            text="".join(pieces),
+            tokens=None,
+            generated=generated,
+            seconds=seconds,
+            first_token_s=first_token_s or seconds,
+            steps=counters.steps,
+            drafted=counters.drafted,
+            accepted=counters.accepted,
+            queries=counters.queries,
+            hits=counters.hits,
+            draft_idle_s=(self._draft_idle_ns() - idle_ns) / 1e9,
+        )
+
+    def _draft_idle_ns(self) -> int:
+        return int(self._pool.header["draft_waiting_ns"][0])
+
+
+@contextmanager
+def through_grpc(settings: Settings, settings_file: Path | None) -> Iterator[ThroughGrpc]:
+    """A server on free ports, with the rows per pass that `settings` say.
+
+    Raises `ServerError`.
+    """
+    ports = dict(zip(PORTS, _free_ports(settings.serving.address, len(PORTS)), strict=True))
+    serving = settings.serving.model_copy(update=ports)
+    variables = {"CARD_SPECULATION__ROWS": str(settings.speculation.rows)}
+    with ExitStack() as stack:
+        log = stack.enter_context(tempfile.TemporaryFile())
+        server = SupervisedServer(
+            serving, settings_file=settings_file, variables=variables, output=log
+        )
+        stack.callback(_stop, server)
+        server_pid = _wait_until_ready(server, serving.health_port, log)
+        pool = Pool.open(settings.cache.directory, server_pid, pool_geometry(settings))
+        if pool is None:
+            raise ServerError(f"the server has no cache pool under {settings.cache.directory}")
+        stack.callback(pool.close)
+        loop = asyncio.new_event_loop()
+        stack.callback(loop.close)
+        client = CardClient(f"{server.host}:{serving.grpc_port}")
+        stack.callback(lambda: loop.run_until_complete(client.close()))
+        yield ThroughGrpc(client, loop, pool)
+
+
+def _wait_until_ready(server: SupervisedServer, health_port: int, log: IO[bytes]) -> int:
+    """Returns the process id of Triton's server."""
+    try:
+        while not server.is_ready():
+            time.sleep(_LOOK_S)
+    except SupervisorEndedError as error:
+        raise ServerError(f"{error}\n{_last_lines(log)}") from error
+    url = f"http://{server.host}:{health_port}/ready"
+    with urllib.request.urlopen(url, timeout=_ANSWER_S) as answer:
+        return int(json.load(answer)["server_pid"])
+
+
+def _last_lines(log: IO[bytes]) -> str:
+    """The supervisor's own error lines, or the end of its log if it has none."""
+    log.seek(0)
+    lines = log.read().decode(errors="replace").splitlines()
+    return "\n".join([x for x in lines if x.startswith("error: ")] or lines[-_LOG_LINES:])
+
+
+def _stop(server: SupervisedServer) -> None:
+    server.stop()
+    server.wait()
+
+
+def _free_ports(address: str, count: int) -> list[int]:
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind((address, 0))
+        return [int(probe.getsockname()[1]) for probe in probes]

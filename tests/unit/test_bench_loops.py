@@ -1,0 +1,128 @@
+"""What is measured in process: texts, counters, idle time; and the draft's foresight."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from fake_engine import FakeEngine, FakeModel
+from one_process import OneProcess, autoregressive, request_of, settings_of
+from tokenizers import Tokenizer
+
+from bench.foresight import ranks_of
+from bench.in_process import Loops, parameters_of, text_of
+from bench.measurement import Task
+from bench.prompts import Prompt
+from card.cache import Decoding
+from card.drafting import loop as drafting_loop
+from card.sampling import rank_candidates
+from card.settings import REPOSITORY_ROOT
+
+TOKENIZER = Tokenizer.from_file(str(REPOSITORY_ROOT / "models/target/tokenizer.json"))
+MODEL = FakeModel()
+TASK = Task(Prompt("a", "", (3, 1, 4, 1, 5)), 0.0, 11, 40)
+SAMPLED = Task(Prompt("a", "", (3, 1, 4, 1, 5)), 0.8, 11, 40)
+
+
+@contextmanager
+def loops_of(draft: FakeModel = MODEL) -> Iterator[tuple[Loops, OneProcess]]:
+    target, second = FakeEngine(MODEL, tree=False), FakeEngine(draft, tree=True)
+    with OneProcess(target, second, settings_of()) as both:
+        yield Loops(both.pool, TOKENIZER, both.target, both.draft), both
+
+
+def text_alone(task: Task) -> tuple[int, ...]:
+    request = request_of(task.prompt.tokens, task.max_tokens, parameters=parameters_of(task))
+    return tuple(autoregressive(MODEL, request))
+
+
+@pytest.mark.parametrize("task", [TASK, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("decoding", list(Decoding), ids=lambda decoding: decoding.name.lower())
+def test_every_completion_is_the_targets_text_of_exactly_max_tokens(
+    task: Task, decoding: Decoding
+) -> None:
+    expected = text_alone(task)
+    with loops_of() as (loops, both):
+        for _ in range(3):
+            written = loops.complete(task, decoding, threads=1, gamma=4)
+            assert written.tokens == expected
+            assert written.text == text_of(TOKENIZER, task, list(expected))
+            assert written.generated == task.max_tokens
+        assert isinstance(both.target_engine, FakeEngine)
+        assert both.target_engine.open_sessions == 0
+
+
+def test_counters_are_those_of_one_completion() -> None:
+    with loops_of() as (loops, _):
+        first, second = (
+            loops.complete(TASK, Decoding.DRAFT_THEN_VERIFY, threads=1, gamma=4) for _ in range(2)
+        )
+    assert (first.steps, first.accepted, first.hits) == (second.steps, second.accepted, second.hits)
+    assert first.steps < TASK.max_tokens
+    assert first.steps + first.accepted == TASK.max_tokens
+    assert first.phases is not None
+    assert first.phases.steps == first.steps - 1, "the first token comes with the prompt"
+
+
+def test_a_draft_is_idle_only_while_a_session_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Clock:
+        now = 0
+
+        def perf_counter_ns(self) -> int:
+            return self.now
+
+    clock = Clock()
+    monkeypatch.setattr(drafting_loop, "time", clock)
+    with loops_of() as (_, both):
+
+        def step_at(now: int) -> None:
+            clock.now = now
+            both.draft.step()
+
+        def idle() -> int:
+            return int(both.pool.header["draft_waiting_ns"][0])
+
+        request = request_of([3, 1, 4, 1, 5], 8, Decoding.DRAFT_THEN_VERIFY, gamma=1)
+        step_at(0)
+        step_at(1_000)
+        assert idle() == 0, "nothing was open"
+        stream = both.open(request)
+        step_at(2_000)  # the pass of γ = 1
+        assert idle() == 0
+        step_at(3_000)  # waits from here on
+        step_at(3_500)
+        assert idle() == 500, "told while it waits"
+        stream.slot.close()
+        step_at(4_000)
+        assert idle() == 1_000
+        step_at(90_000)
+        assert idle() == 1_000, "the time between requests is nobody's"
+
+
+@pytest.mark.parametrize("task", [TASK, SAMPLED], ids=["greedy", "sampled"])
+def test_a_draft_that_is_the_target_foresees_every_token(task: Task) -> None:
+    ranks = ranks_of(FakeEngine(MODEL, tree=True), task, text_alone(task))
+    assert ranks.tolist() == [0] * task.max_tokens
+
+
+@pytest.mark.parametrize("task", [TASK, SAMPLED], ids=["greedy", "sampled"])
+def test_a_rank_counts_the_ids_that_the_draft_prefers(task: Task) -> None:
+    draft = FakeModel(seed=5)
+    tokens = text_alone(task)
+    text = [*task.prompt.tokens, *tokens]
+    ids = np.arange(draft.vocabulary)[None]
+    expected = []
+    for at in range(len(task.prompt.tokens), len(text)):
+        scores = rank_candidates(
+            ids,
+            draft.row_after(text[:at])[None],
+            np.zeros(1, np.float32),
+            np.array([at]),
+            parameters_of(task),
+        )[0]
+        expected.append(np.argsort(-scores, kind="stable").tolist().index(text[at]))
+    assert ranks_of(FakeEngine(draft, tree=True), task, tokens).tolist() == expected
+    assert any(itertools.chain(expected))
