@@ -20,7 +20,7 @@ from bench.conditions import Conditions, cores, portable, relative, this_machine
 from bench.contest import Completion, Contender, compete
 from bench.figures import Figures, median_curve, summarise
 from bench.foresight import ranks_of
-from bench.in_process import InProcess
+from bench.in_process import DraftProcessError, InProcess
 from bench.line_up import line_up_in_process, line_up_through_grpc, thread_counts
 from bench.measurement import Task
 from bench.prompts import Prompt, PromptsError, check_room, read_prompts
@@ -42,6 +42,15 @@ WARM_UP_TOKENS = 16
 FILE_COLUMNS = 110
 DIFFER, LACKING, INTERRUPTED = 1, 2, 130
 """Exit codes: texts differ, something is missing or wrong, Ctrl-C."""
+
+_REFUSALS = (
+    SettingsError,
+    PromptsError,
+    EngineError,
+    PoolError,
+    DraftProcessError,
+    ServerError,
+)
 
 Costs = dict[int, list[dict[int, float]]]
 
@@ -119,7 +128,7 @@ def bench(
             completions = _compete(console, pair, contenders, tasks, repeats, costs)
         curves = {count: median_curve(found) for count, found in costs.items()}
         figures = summarise(completions, _read_along(pair, completions), curves)
-    except (SettingsError, PromptsError, EngineError, PoolError, ServerError) as error:
+    except _REFUSALS as error:
         _refuse(str(error))
     except CardError as error:
         _refuse(f"the server answered: {error}")

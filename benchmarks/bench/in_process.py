@@ -38,6 +38,10 @@ _DRAFT_NICENESS = 5
 """As the server's draft."""
 
 
+class DraftProcessError(RuntimeError):
+    """The draft's process did not start; the message says why."""
+
+
 def parameters_of(task: Task) -> SamplingParameters:
     """The task's parameters as they arrive on the wire, where the temperature has 32 bits.
 
@@ -210,11 +214,14 @@ class _DraftProcess:
         theirs.close()
         if not self._ours.poll(_START_TIMEOUT_S):
             self._process.kill()
-            raise RuntimeError(f"the draft process did not start within {_START_TIMEOUT_S:.0f} s")
+            raise DraftProcessError(
+                f"the draft process did not start within {_START_TIMEOUT_S:.0f} s; "
+                "is the machine busy with something else?"
+            )
         try:
             self._ours.recv()
         except EOFError:
-            raise RuntimeError("the draft process ended while it started; see above") from None
+            raise DraftProcessError("the draft process ended while it started; see above") from None
 
     def stop(self) -> None:
         with suppress(BrokenPipeError):  # it ended by itself

@@ -110,7 +110,7 @@ class OneProcess:
         self.target_engine = target
         self.draft_engine = draft
         self.settings = settings
-        self._home = tempfile.TemporaryDirectory(dir="/dev/shm")
+        self._home = tempfile.TemporaryDirectory()
         self._where = (
             Path(self._home.name),
             os.getpid(),

@@ -138,6 +138,7 @@ def test_one_unsound_node_condemns_the_tree(pool: Pool, at: int, data: st.DataOb
     count = data.draw(st.integers(at + 1, 64))
     token, parent, score = nodes_of([i - 1 for i in range(count)])
     draft, target = pool.draft_slot(0), pool.target_slot(0)
+    pool.slots["flip"] = 0
     draft.replace(GENERATION, 1, token, parent, score)
     assert target.tree(GENERATION, VOCABULARY) is not None
     name, value = data.draw(

@@ -42,7 +42,7 @@ from card.serving.supervision.policy import (
 from card.serving.supervision.recovery import RecoveryError
 from card.serving.supervision.repository import RepositoryError
 from card.serving.supervision.residue import RunDirectory, sweep
-from card.serving.supervision.service import EXIT_S, Service
+from card.serving.supervision.service import Service
 from card.serving.triton_server import (
     MINIMUM_REGION_BYTES,
     TritonInstall,
@@ -56,8 +56,8 @@ LOOK_S = 0.05
 """Pause between two looks around."""
 START_ATTEMPTS = 3
 """Starts in a row that may fail before the supervisor gives up and says so by its exit code."""
-LINGER_S = 3.0
-"""What a server may take to exit beyond its own limit before it is killed."""
+LINGER_S = 0.5
+"""For the last responses to leave the server after their requests have ended."""
 
 
 class StartError(RuntimeError):
@@ -168,25 +168,23 @@ class Supervisor:
         raise AssertionError("unreachable")
 
     def _drain(self, service: Service) -> None:
-        """Refuse new requests, let open ones finish within the drain limit, let the server exit."""
+        """Refuse new requests and let open ones finish within the drain limit."""
         drain_s = self._settings.serving.drain_s
         note("draining", open_sessions=service.open_slots, limit_s=drain_s)
         limit_s = time.monotonic() + drain_s
         try:
             service.refuse()
-            while not service.is_idle() and time.monotonic() < limit_s:
+            while not service.is_idle():
+                if time.monotonic() > limit_s:
+                    warn("cut_off", open_sessions=service.open_slots)
+                    return
                 if self._hurrying.wait(LOOK_S) or self._heal(service) is not None:
                     return
                 self._publish(service, "draining")
         except RepositoryError as error:
             warn("not_drained", reason=error)
             return
-        service.server.terminate()
-        limit_s = time.monotonic() + EXIT_S + LINGER_S
-        while service.server.state is not ProcessState.GONE and time.monotonic() < limit_s:
-            if self._hurrying.wait(LOOK_S):
-                return
-            self._publish(service, "draining")
+        self._hurrying.wait(LINGER_S)
 
     def _clear(self) -> None:
         """End the server and everything that belongs to it."""

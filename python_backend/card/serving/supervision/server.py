@@ -1,4 +1,4 @@
-"""The tritonserver process: started, watched, drained, killed with all its stubs."""
+"""The tritonserver process: started, watched, killed with all its stubs."""
 
 from __future__ import annotations
 
@@ -61,10 +61,6 @@ class TritonProcess:
         if known is None or known.state is ProcessState.GONE:
             self._stubs |= find_stubs(self.pid)
         return self._stubs.get(model)
-
-    def terminate(self) -> None:
-        """Ask the server to finish open requests and exit."""
-        self._process.terminate()
 
     def kill(self) -> None:
         """End the server and its stubs, stopped ones too, and wait until all are gone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from pathlib import Path
 
@@ -20,9 +21,6 @@ from card.settings import SETTINGS_VARIABLE, Settings
 HEADER = "card-supervisor"
 QUIET = ("--log-info=false",)
 """Warnings and errors only; `serving.triton_arguments` come later and win."""
-EXIT_S = 5
-"""How long an exiting server waits for its models. Open requests have ended before; Triton would
-wait for ever for those that a process took along when it died."""
 WITHOUT_GPU = ("--allow-gpu-metrics=false", "--pinned-memory-pool-byte-size=0")
 """Keeps the server from looking, and complaining, where no model asks for a GPU."""
 
@@ -50,7 +48,7 @@ class Service:
             grpc_port=serving.grpc_port,
             metrics_port=serving.metrics_port,
             address=serving.address,
-            exit_timeout_s=EXIT_S,
+            exit_timeout_s=max(1, math.ceil(serving.drain_s)),
             extra_arguments=(
                 *QUIET,
                 f"--model-load-thread-count={len(MODELS)}",
@@ -137,7 +135,8 @@ class Service:
     def refuse(self) -> None:
         """Take no new request; those that are open go on. Raises `RepositoryError`.
 
-        Not by SIGTERM: at that, Triton stops writing to open gRPC streams.
+        Not by SIGTERM: that stops open gRPC streams at once, and never ends if a process died
+        under a request.
         """
         self._refuses = True
         self._repository.unload(ENSEMBLE, self._load_timeout_s)
@@ -148,6 +147,10 @@ class Service:
             return not self.open_slots and self._repository.is_unloaded(ENSEMBLE)
         except RepositoryError:
             return True
+
+    def _takes_requests(self) -> bool:
+        """As far as it should."""
+        return self._refuses or self._repository.is_ready(ENSEMBLE)
 
     def close(self) -> None:
         """Kill the server and its stubs and remove their shared-memory files."""
