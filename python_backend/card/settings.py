@@ -168,11 +168,6 @@ class Settings(BaseSettings):
                 f"limits.default_max_tokens ({limits.default_max_tokens}) must be at most "
                 f"limits.max_tokens ({limits.max_tokens})"
             )
-        if self.speculation.width * 2 > self.cache.nodes:
-            raise ValueError(
-                f"cache.nodes ({self.cache.nodes}) must be at least twice "
-                f"speculation.width ({self.speculation.width})"
-            )
         return self
 
     @classmethod

@@ -10,16 +10,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import card_client
 import pytest
+from client_double import Request, TritonDouble, refusal, response, served
+from rich.console import Console
+from typer.testing import CliRunner
+
+import card_client
 from card_client import Delta, GenerateRequest
 from card_client.cli import app
 from card_client.conversation import Conversation
 from card_client.display import Tally, TextPrinter, mean_accepted
 from card_client.wire import INPUTS
-from client_double import Request, TritonDouble, refusal, response, served
-from rich.console import Console
-from typer.testing import CliRunner
 
 
 @pytest.fixture

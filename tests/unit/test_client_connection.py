@@ -7,8 +7,9 @@ from pathlib import Path
 
 import grpc
 import pytest
-from card_client import CardClient, CardError, GenerateRequest, Tls
 from client_double import TritonDouble, served
+
+from card_client import CardClient, CardError, GenerateRequest, Tls
 
 REQUEST = GenerateRequest("def f(", 8)
 

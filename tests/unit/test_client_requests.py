@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import pytest
-from card_client import CardClient, CardError, Completion, Delta, GenerateRequest
 from client_double import Request, TritonDouble, refusal, response, served
 from tritonclient.grpc.aio import InferenceServerClient
+
+from card_client import CardClient, CardError, Completion, Delta, GenerateRequest
 
 REQUEST = GenerateRequest("def f(", 8)
 
@@ -208,10 +209,14 @@ async def test_an_error_in_mid_stream_comes_after_the_deltas(triton: TritonDoubl
         refusal("UNAVAILABLE: the target model stopped"),
     ]
     texts = []
+
+    async def read(client: CardClient) -> None:
+        async for delta in client.stream(REQUEST):
+            texts.append(delta.text)
+
     async with CardClient(triton.address) as client:
         with pytest.raises(CardError) as caught:
-            async for delta in client.stream(REQUEST):
-                texts.append(delta.text)
+            await read(client)
     assert texts == ["x"]
     assert caught.value.code == "UNAVAILABLE"
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tritonclient.grpc import InferInput
+
 from card_client import CardError, Delta, GenerateRequest
 from card_client.wire import INPUTS, OUTPUTS, encode
-from tritonclient.grpc import InferInput
 
 # TensorRT-LLM's ensemble and CARD's additions, written out a second time on purpose.
 CONTRACT: dict[str, tuple[str, Any]] = {

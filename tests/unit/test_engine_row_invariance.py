@@ -100,7 +100,7 @@ def subject(request: pytest.FixtureRequest, one_head_per_group: Path) -> Subject
 few = settings(max_examples=6, deadline=None)
 fewer = settings(max_examples=2, deadline=None)
 
-chunkings = st.lists(st.integers(1, 100), min_size=1, max_size=8)
+chunkings = st.lists(st.integers(4, 100), min_size=1, max_size=5)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@
 `pool`    the shared file: created by `card`, found by the engines, locked, swept
 `slot`    one view per role: `card` opens and closes, the target commits, the draft publishes
 `tree`    validated snapshots of a draft's tree
+`watch`   which slots were opened or closed
 `query`   descend along what is committed, then the best chain or subtree
 """
 
@@ -19,6 +20,7 @@ from card.cache.slot import (
     TargetSlot,
 )
 from card.cache.tree import ROOT, Tree
+from card.cache.watch import SlotWatch
 
 __all__ = [
     "ENGINES",
@@ -37,6 +39,7 @@ __all__ = [
     "SlotCounters",
     "SlotRequest",
     "SlotState",
+    "SlotWatch",
     "TargetSlot",
     "Tree",
     "best_chain",

@@ -99,6 +99,18 @@ class _Slot:
             ),
         )
 
+    def opened(self) -> tuple[int, SlotRequest] | None:
+        """Generation and request of an open slot; None if it is not open, or was closed and
+        opened anew while it was read (a torn request may not even be one)."""
+        generation = self.generation
+        if not self.is_open(generation):
+            return None
+        try:
+            request = self.request()
+        except ValueError:
+            return None
+        return (generation, request) if self.is_open(generation) else None
+
     def committed(self, generation: int) -> int:
         """Output tokens that the target has committed to the session of `generation`."""
         record = self._record

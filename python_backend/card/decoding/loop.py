@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from card.cache import Finish, Pool, SlotState
+from card.cache import Finish, Pool, SlotState, SlotWatch
 from card.decoding.rows import choose_rows
 from card.decoding.session import TargetSession
 from card.decoding.walk import verify
@@ -41,12 +38,12 @@ class TargetLoop:
         self._settings = settings
         self._slots = [pool.target_slot(index) for index in range(pool.geometry.slots)]
         self._sessions: dict[int, TargetSession] = {}
-        self._seen = np.full((2, pool.geometry.slots), -1, np.int64)
+        self._watch = SlotWatch(pool)
         self._idle_since: int | None = None
 
     def step(self) -> bool:
         """One pass over all sessions that may run; False if there was nothing to do."""
-        if self._slots_changed():
+        if self._watch.changed():
             self._release_closed()
             self._adopt_opened()
         started = time.perf_counter_ns()
@@ -69,36 +66,29 @@ class TargetLoop:
         self.times.walk += time.perf_counter_ns() - forwarded
         return True
 
-    def _slots_changed(self) -> bool:
-        """Whether `card` opened or closed a slot since the last look."""
-        seen = self._seen
-        self._seen = np.stack([self._pool.states, self._pool.generations])
-        return not np.array_equal(seen, self._seen)
-
     def _adopt_opened(self) -> None:
         for index in (self._pool.states == SlotState.OPEN).nonzero()[0].tolist():
             if index in self._sessions:
                 continue
             slot = self._slots[index]
-            generation = slot.generation
-            if not slot.is_open(generation) or slot.finish(generation) is not Finish.RUNNING:
+            opened = slot.opened()
+            if opened is None:
+                self._watch.forget()
                 continue
-            request = slot.request()
-            self._sessions[index] = TargetSession.adopt(slot, generation, request, self._engine)
+            generation, request = opened
+            if slot.finish(generation) is Finish.RUNNING:
+                session = TargetSession.adopt(slot, generation, request, self._engine)
+                self._sessions[index] = session
 
     def _release_closed(self) -> None:
-        for index in (self._pool.states == SlotState.CLOSED).nonzero()[0].tolist():
-            if (session := self._sessions.pop(index, None)) is not None:
-                self._engine.close_session(session.engine_session)
-            slot = self._slots[index]
-            slot.release(slot.generation)
-        stale = [
-            index
-            for index, session in self._sessions.items()
-            if not session.slot.is_open(session.generation)
-        ]
-        for index in stale:
-            self._engine.close_session(self._sessions.pop(index).engine_session)
+        for index, session in list(self._sessions.items()):
+            if not session.slot.is_open(session.generation):
+                self._engine.close_session(self._sessions.pop(index).engine_session)
+        for slot in self._slots:
+            # The generation first: a slot opened anew meanwhile must not be released.
+            generation = slot.generation
+            if slot.state is SlotState.CLOSED:
+                slot.release(generation)
 
     def _next_rows(self) -> list[tuple[TargetSession, Rows]]:
         running = [s for s in self._sessions.values() if not self._finished(s)]
@@ -128,7 +118,7 @@ class TargetLoop:
     def _verify(self, session: TargetSession, rows: Rows, logits: Logits) -> None:
         """Walk, keep the KV of the committed path, commit."""
         if rows.logits is not None:
-            self._keep_prefill(session, rows)
+            self._engine.keep(session.engine_session, range(len(rows.tokens)))
             if not rows.logits:
                 return
         try:
@@ -140,10 +130,3 @@ class TargetLoop:
         if rows.logits is None:
             self._engine.keep(session.engine_session, verdict.rows)
         session.commit(verdict)
-
-    def _keep_prefill(self, session: TargetSession, rows: Rows) -> None:
-        self._engine.keep(session.engine_session, _all(rows.tokens))
-
-
-def _all(tokens: Sequence[int]) -> range:
-    return range(len(tokens))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from card.cache import Decoding, Pool, SlotState
+from card.cache import Decoding, Pool, SlotState, SlotWatch
 from card.drafting.session import DraftSession
 from card.engines import Engine, Rows
 from card.settings import Settings
@@ -29,14 +29,16 @@ class DraftLoop:
         self._pool = pool
         self._settings = settings
         self._slots = [pool.draft_slot(index) for index in range(pool.geometry.slots)]
+        self._watch = SlotWatch(pool)
         self._sessions: dict[int, DraftSession] = {}
         self._idle_since: int | None = None
 
     def step(self) -> bool:
         """One pass over all sessions that may grow; False if there was nothing to do."""
         started = time.perf_counter_ns()
-        self._drop_closed()
-        self._follow_opened()
+        if self._watch.changed():
+            self._drop_closed()
+            self._follow_opened()
         for session in self._sessions.values():
             session.follow_commits(self._engine)
         batch = [
@@ -81,8 +83,11 @@ class DraftLoop:
             if index in self._sessions:
                 continue
             slot = self._slots[index]
-            generation = slot.generation
-            request = slot.request()
-            if request.decoding is Decoding.AUTOREGRESSIVE or not slot.is_open(generation):
+            opened = slot.opened()
+            if opened is None:
+                self._watch.forget()
                 continue
-            self._sessions[index] = DraftSession.follow(slot, generation, request, self._engine)
+            generation, request = opened
+            if request.decoding is not Decoding.AUTOREGRESSIVE:
+                session = DraftSession.follow(slot, generation, request, self._engine)
+                self._sessions[index] = session

@@ -87,7 +87,7 @@ class Service:
         """`well`, or in one word what is wrong with one of `STUBS`."""
         sight = self.sight(model)
         if sight.process is not ProcessState.RUNNING:
-            return sight.process.value
+            return str(sight.process.value)
         if not sight.attached:
             return "detached"
         return "silent" if sight.silence_s > self._engine_timeout_s else "well"

@@ -66,8 +66,7 @@ def kill(processes: Iterable[psutil.Process], timeout_s: float = 10.0) -> None:
         except _GONE:
             continue
     deadline = time.monotonic() + timeout_s
-    # A killed stub stays a zombie until the server reaps it: for us it is gone.
-    while any(process_state(process) is not ProcessState.GONE for process in processes):
+    while not all(map(_has_ended, processes)):
         if time.monotonic() > deadline:
             raise TimeoutError(f"SIGKILL had no effect within {timeout_s:g} s on {processes}")
         time.sleep(0.005)
@@ -83,6 +82,20 @@ def process_state(process: psutil.Process) -> ProcessState:
     if status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
         return ProcessState.STOPPED
     return ProcessState.RUNNING
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    """Whether all its threads have ended, so that it holds no file and no lock any more.
+
+    A killed stub stays a zombie until the server reaps it, and looks like one as soon as its first
+    thread has ended.
+    """
+    if process_state(process) is not ProcessState.GONE:
+        return False
+    try:
+        return len(os.listdir(f"/proc/{process.pid}/task")) <= 1
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def _as_stub(process: psutil.Process) -> Stub | None:
