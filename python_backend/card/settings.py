@@ -73,7 +73,7 @@ class SpeculationSettings(_Section):
     """Nodes that one draft pass expands."""
     depth: Annotated[int, Field(ge=1, le=128)] = 32
     """How many tokens the tree may run ahead of what is committed."""
-    lookahead: Annotated[int, Field(ge=0, le=16)] = 4
+    lookahead: Annotated[int, Field(ge=0, le=16)] = 6
     """Tokens guessed from the text, at most: behind the likeliest node of a draft pass, and behind
     a chain that leaves rows of a target pass unused; 0: none."""
     query: Literal["chain", "subtree"] = "chain"

@@ -130,7 +130,9 @@ async def _with_server(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, interrupt)
-    server = SupervisedServer(serving, settings_file=settings_file, output=log)
+    # Who interrupts a demonstration does not wait for its text.
+    variables = {} if log is None else {"CARD_SERVING__DRAIN_S": "0"}
+    server = SupervisedServer(serving, settings_file=settings_file, variables=variables, output=log)
     try:
         with errors.status("starting the server and loading both models (Ctrl-C stops it)"):
             await _unless(interrupted, _ready(server))

@@ -56,6 +56,9 @@ LOOK_S = 0.05
 """Pause between two looks around."""
 START_ATTEMPTS = 3
 """Starts in a row that may fail before the supervisor gives up and says so by its exit code."""
+CALM_S = 5.0
+"""Without an open session for so long, no client waits: Triton does not finish every request whose
+client has left or whose process has died."""
 LINGER_S = 0.5
 """For the last responses to leave the server after their requests have ended."""
 
@@ -171,12 +174,16 @@ class Supervisor:
         """Refuse new requests and let open ones finish within the drain limit."""
         drain_s = self._settings.serving.drain_s
         note("draining", open_sessions=service.open_slots, limit_s=drain_s)
-        limit_s = time.monotonic() + drain_s
+        busy_s = time.monotonic()
+        limit_s = busy_s + drain_s
         try:
             service.refuse()
             while not service.is_idle():
-                if time.monotonic() > limit_s:
-                    warn("cut_off", open_sessions=service.open_slots)
+                now_s = time.monotonic()
+                if open_sessions := service.open_slots:
+                    busy_s = now_s
+                if now_s > min(limit_s, busy_s + CALM_S):
+                    note("cut_off", open_sessions=open_sessions)
                     return
                 if self._hurrying.wait(LOOK_S) or self._heal(service) is not None:
                     return
