@@ -27,10 +27,14 @@ from card.settings import ServingSettings, SettingsError, load_settings
 from card_client import CardError, GenerateRequest
 from demonstration.comparison import compare
 
-PROMPT = '''\
-def fibonacci(n):
-    """Return a list of the first n Fibonacci numbers."""
-'''
+PROMPT = """\
+class Point:
+    def __init__(self, x, y):
+        self.x = x
+        self.y = y
+
+    def __repr__(self):
+"""
 INTERRUPTED = 130
 LACKING = 2
 """Exit code when the machine or the settings lack something, as the supervisor's."""
@@ -54,7 +58,7 @@ def _port(what: str, default: str) -> Any:
 @app.command()
 def run(
     prompt: Annotated[
-        str, typer.Argument(help="The text to continue.", show_default="a function to write")
+        str, typer.Argument(help="The text to continue.", show_default="a class to finish")
     ] = PROMPT,
     serve: Annotated[bool, typer.Option("--serve", help="Serve until Ctrl-C or SIGTERM.")] = False,
     http_port: Annotated[int | None, _port("HTTP", "8000")] = None,

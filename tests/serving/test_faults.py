@@ -21,7 +21,7 @@ from conftest import StartService
 from running_service import Refused, RunningService
 
 from card.cache import ENGINES, SlotState
-from card.serving.supervision.policy import ProcessState
+from card.serving.supervision.policy import STUBS, ProcessState
 from card.serving.supervision.residue import REGIONS, sweep
 from card.serving.supervision.stubs import find_orphans, find_stubs, process_state
 
@@ -37,6 +37,8 @@ BACK_S = 30.0
 """A service that is not back by then stays away; an idle machine brings it back within ten."""
 HANG_S = 120.0
 """A client that has heard nothing for so long hangs."""
+TRACES = len(STUBS) + 2
+"""What a service keeps in shared memory: a region per stub, its run directory and its pool."""
 
 
 @pytest.fixture(scope="module")
@@ -225,6 +227,7 @@ async def test_engines_come_back_without_a_new_server(service: RunningService) -
         await replaced(service, engine, victim)
     await speculates(service)
     assert service.server_pid == server
+    assert len(Traces.of(service).paths()) == TRACES
 
 
 # --- the rest ---------------------------------------------------------------------------------
@@ -267,6 +270,7 @@ async def test_losing_card_or_the_server_ends_streams_and_starts_anew(
     assert text == right[0]
     await speculates(service)
     await no_slot_in_use(service)
+    assert len(Traces.of(service).paths()) == TRACES
 
 
 # --- the end ----------------------------------------------------------------------------------
@@ -277,7 +281,7 @@ async def test_sigterm_lets_open_streams_finish_and_leaves_nothing(
 ) -> None:
     traces = Traces.of(service)
     assert traces.processes()
-    assert len(traces.paths()) > 2
+    assert len(traces.paths()) == TRACES
     async with open_streams(service) as clients:
         service.process.send_signal(signal.SIGTERM)
         await service.until(lambda: state(service) == "draining", "the service drains")
