@@ -125,7 +125,7 @@ class ServingSettings(_Section):
     metrics_port: Annotated[int, Field(ge=1, le=65535)] = 8002
     health_port: Annotated[int, Field(ge=1, le=65535)] = 8003
     """The supervisor's own liveness and readiness."""
-    flush_ms: Annotated[float, Field(ge=0, le=1000)] = 8.0
+    flush_ms: Annotated[float, Field(ge=0, le=1000)] = 20.0
     """Deltas after the first are gathered for at most this long."""
     prefill_chunk: Annotated[int, Field(ge=8, le=256)] = 64
     """Prompt tokens of one session that one pass may take."""

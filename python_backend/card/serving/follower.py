@@ -14,7 +14,7 @@ from card.serving.refusal import Refusal
 from card.serving.sessions import Session, Sessions, deadline_exceeded
 from card.serving.streams import Stream
 
-TICK_S = 0.001
+TICK_S = 0.002
 _PRESENCE_NS = 100_000_000
 """How often clients are asked whether they are still there."""
 
