@@ -226,7 +226,8 @@ def _check_fields(file: Path) -> None:
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"settings file {file} cannot be read: {error}") from error
     except yaml.YAMLError as error:
-        raise SettingsError(f"settings file {file} is not valid YAML: {error}") from error
+        problem = " ".join(str(error).split())
+        raise SettingsError(f"settings file {file} is not valid YAML: {problem}") from error
     sections = ", ".join(Settings.model_fields)
     if content is not None and not isinstance(content, dict):
         raise SettingsError(

@@ -286,3 +286,21 @@ def test_only_sessions_that_speculate_are_followed(decoding: Decoding) -> None:
         request: SlotRequest = request_of(PROMPT, 8, decoding)
         both.open(request)
         assert both.draft.step() == (decoding is not Decoding.AUTOREGRESSIVE)
+
+
+def test_guesses_never_make_a_pass_larger_than_a_chunk() -> None:
+    """An engine holds so many rows of a session and no more: one row above would end it."""
+    chunk = 8
+    for length in range(chunk - 2, 2 * chunk + 2):
+        target = FakeEngine(FakeModel(), tree=False)
+        draft = FakeEngine(FakeModel(), tree=True)
+        settings = settings_of(prefill_chunk=chunk, lookahead=6)
+        with OneProcess(target, draft, settings) as both:
+            both.open(request_of([7, 8] * (length // 2) + [7] * (length % 2), 30))
+            for _ in range(5):
+                both.draft.step()
+            passes = [rows for batch in draft.batches for rows in batch]
+            text = [len(rows.tokens) for rows in passes if rows.parents is None]
+            assert max(text) <= chunk, f"a prompt of {length} tokens"
+            assert sum(text) >= length
+            assert sum(text) > length or length % chunk == 0, "guesses fill what is left"

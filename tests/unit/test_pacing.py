@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from itertools import product
 
 import pytest
 from fake_engine import FakeEngine, FakeModel
 from one_process import OneProcess, request_of, settings_of
 
-from card.cache import Decoding, Finish
+from card.cache import Decoding, EngineState, Finish
 from card.pacing import SETTLED, draft_may_run, target_may_run, target_queries
 
 MODEL = FakeModel(agreement=0.8)
@@ -58,6 +59,7 @@ def test_draft_then_verify_takes_turns_of_gamma_passes(gamma: int) -> None:
         request = request_of([1, 2, 3], 24, Decoding.DRAFT_THEN_VERIFY, gamma=gamma)
         stream = both.open(request)
         turns = []
+        assert both.target.step(), "prefill waits for nobody"
         while stream.finish is Finish.RUNNING:
             passes = 0
             assert not both.target.step(), "the target waits while the draft drafts"
@@ -86,3 +88,19 @@ def test_in_card_nobody_waits() -> None:
         assert both.target.step()
         assert both.draft.step(), "a commit wakes it"
         assert len(draft.batches) == asleep + 1
+
+
+def test_a_draft_that_lives_but_gives_nothing_is_not_waited_for_longer_than_an_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target, draft = engines()
+    with OneProcess(target, draft, settings_of()) as both:
+        stream = both.open(request_of([1, 2, 3], 6, Decoding.DRAFT_THEN_VERIFY, gamma=4))
+        assert both.target.step(), "prefill waits for nobody"
+        assert not both.target.step(), "a living draft gets its time"
+        patience_s = both.settings.serving.engine_timeout_s
+        now_s = time.monotonic()
+        monkeypatch.setattr(time, "monotonic", lambda: now_s + patience_s + 0.1)
+        both.pool.beat("draft", EngineState.ATTACHED)
+        assert both.target.step(), "the wait is over"
+        assert len(stream.output) == 2

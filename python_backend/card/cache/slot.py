@@ -223,6 +223,7 @@ class TargetSlot(_Slot):
         record = self._record
         if record["commit_generation"] != generation:
             record["committed"] = 0
+            record["finish_length"] = 0
             record["finish"] = Finish.RUNNING
             for name in (
                 "steps",

@@ -81,21 +81,30 @@ class TargetLoop:
                 self._sessions[index] = session
 
     def _release_closed(self) -> None:
+        # Read first, the generation before the state: only a session that is dropped below is
+        # released, and never one that is opened anew meanwhile.
+        generations = [slot.generation for slot in self._slots]
+        closed = [slot.state is SlotState.CLOSED for slot in self._slots]
         for index, session in list(self._sessions.items()):
             if not session.slot.is_open(session.generation):
                 self._engine.close_session(self._sessions.pop(index).engine_session)
-        for slot in self._slots:
-            # The generation first: a slot opened anew meanwhile must not be released.
-            generation = slot.generation
-            if slot.state is SlotState.CLOSED:
+        for slot, generation, is_closed in zip(self._slots, generations, closed, strict=True):
+            if is_closed:
                 slot.release(generation)
 
     def _next_rows(self) -> list[tuple[TargetSession, Rows]]:
         running = [s for s in self._sessions.values() if not self._finished(s)]
         if not running:
             return []
-        draft_lives = self._pool.is_alive("draft", self._settings.serving.engine_timeout_s)
-        ready = [s for s in running if s.may_run(draft_lives=draft_lives)]
+        timeout_s = self._settings.serving.engine_timeout_s
+        draft_lives = self._pool.is_alive("draft", timeout_s)
+        ready = [
+            session
+            for session in running
+            if session.may_run(
+                self._engine, draft_lives=draft_lives and session.waited_s() <= timeout_s
+            )
+        ]
         rows = self._rows_per_session(len(ready))
         return [(session, self._rows_of(session, rows)) for session in ready]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 
 from card.cache import (
     NO_CANDIDATES,
@@ -36,6 +37,7 @@ class TargetSession:
     engine_session: int
     lookup: TextLookup
     candidates: Candidates = NO_CANDIDATES
+    committed_s: float = field(default_factory=time.monotonic)
 
     @classmethod
     def adopt(
@@ -50,7 +52,14 @@ class TargetSession:
         lookup.extend(history.tokens.tolist())
         return cls(slot, generation, request, history, engine.open_session(), lookup)
 
-    def may_run(self, *, draft_lives: bool) -> bool:
+    def waited_s(self) -> float:
+        """Seconds since the last commit: a draft that lives but gives nothing is not waited for."""
+        return time.monotonic() - self.committed_s
+
+    def may_run(self, engine: Engine, *, draft_lives: bool) -> bool:
+        """Whether the pacing allows a pass; prefill waits for nobody."""
+        if len(self.history) - engine.length(self.engine_session) > 1:
+            return True
         request = self.request
         passes = self.slot.draft_passes(self.generation, len(self.history))
         return target_may_run(request.decoding, request.gamma, passes, draft_lives=draft_lives)
@@ -111,3 +120,4 @@ class TargetSession:
             verdict.tokens, verdict.from_cache, verdict.log_probabilities, verdict.finish
         )
         self.lookup.extend(verdict.tokens)
+        self.committed_s = time.monotonic()

@@ -80,7 +80,7 @@ class DraftSession:
             return None
         known = engine.length(self.engine_session)
         if known < len(self.tokens):
-            return self._text_rows(self.tokens[known : known + chunk], known, how)
+            return self._text_rows(known, chunk, how)
         expansion = choose_expansion(self.tree, self._lookup, how, self._depth(how), self._room())
         if not expansion.rows:
             self._settle()
@@ -89,12 +89,13 @@ class DraftSession:
         tokens, parents = expansion.tree_rows(self.tree, self._pending)
         return Rows(self.engine_session, tokens, parents)
 
-    def _text_rows(self, missing: list[int], known: int, how: SpeculationSettings) -> Rows:
-        """Text the KV cache lacks; behind its end, guesses of what comes next."""
+    def _text_rows(self, known: int, chunk: int, how: SpeculationSettings) -> Rows:
+        """Text the KV cache lacks; behind its end, as far as the chunk has room, guesses."""
+        missing = self.tokens[known : known + chunk]
         if known + len(missing) < len(self.tokens):
             self._expansion = None
             return Rows(self.engine_session, missing, logits=0)
-        count = min(how.lookahead, self._depth(how) - 1)
+        count = min(how.lookahead, self._depth(how) - 1, chunk - len(missing))
         expansion = Expansion.of_root(self._lookup.guesses([], count))
         self._expansion = expansion
         return Rows(

@@ -79,14 +79,6 @@ def _between(low: float, high: float | Callable[[Bounds], float]) -> Check:
     return check
 
 
-def _finite(value: float, _: Bounds) -> str | None:
-    return None if math.isfinite(value) else "a finite number"
-
-
-def _positive(value: float, _: Bounds) -> str | None:
-    return None if math.isfinite(value) and value > 0 else "a number above 0"
-
-
 def _token_or_none(value: int, bounds: Bounds) -> str | None:
     known = -1 <= value < bounds.vocabulary
     return None if known else f"a token id, 0 to {bounds.vocabulary - 1}, or -1 for none"
@@ -148,13 +140,16 @@ class GenerateRequest:
         default=0.0,
     )
     repetition_penalty: float = _tensor(
-        "FP32", "Divides positive scores of tokens seen; 1 is off.", _positive, default=1.0
+        "FP32",
+        "Divides positive scores of tokens seen; 1 is off.",
+        _between(0.01, 100.0),
+        default=1.0,
     )
     presence_penalty: float = _tensor(
-        "FP32", "Subtracted once from scores of tokens seen.", _finite, default=0.0
+        "FP32", "Subtracted once from scores of tokens seen.", _between(-100.0, 100.0), default=0.0
     )
     frequency_penalty: float = _tensor(
-        "FP32", "Subtracted from scores for every occurrence.", _finite, default=0.0
+        "FP32", "Subtracted from scores for every occurrence.", _between(-100.0, 100.0), default=0.0
     )
     min_tokens: int = _tensor(
         "INT32",
