@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-EXPECTED_AGREEMENT = 0.75
-"""Chance that a drafted token is accepted, assumed between a good pair's 0.8 (greedy) and 0.7
-(temperature 0.8). Rows beyond what it pays for would slow passes whose draft is not that good."""
+EXPECTED_AGREEMENT = 0.8
+"""Chance that a drafted token is accepted: that of the bundled pair on its own greedy text. Rows
+beyond what it pays for would slow passes whose draft is not that good."""
 
 UNMEASURED_ROWS = 8
 
