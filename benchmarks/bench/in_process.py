@@ -28,14 +28,12 @@ from card.drafting import DraftLoop
 from card.engines.torch.calibration import measure_row_costs
 from card.engines.torch.loading import load_torch_engine
 from card.sampling import SamplingParameters
-from card.serving.engine_process import EngineProcess
+from card.serving.engine_process import DRAFT_NICENESS, EngineProcess
 from card.serving.geometry import pool_geometry
 from card.settings import Settings
 from card.text import Detokenizer
 
 _START_TIMEOUT_S = 120.0
-_DRAFT_NICENESS = 5
-"""As the server's draft."""
 
 
 class DraftProcessError(RuntimeError):
@@ -232,7 +230,7 @@ class _DraftProcess:
 def _run_draft(settings: Settings, parent: int, key: str, parents: Connection) -> None:
     # A Ctrl-C is for the parent, which ends us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(_DRAFT_NICENESS)
+    os.nice(DRAFT_NICENESS)
     engine = load_torch_engine(settings, "draft")
     process = EngineProcess(
         "draft",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_LONGEST = 3
+LONGEST_CONTEXT = 3
 """Tokens of context compared at most; shorter contexts are tried when longer ones are new."""
 
 _MEMORY = 16
@@ -39,12 +39,12 @@ class TextLookup:
                 self.trust += ((guess == token) - self.trust) / _MEMORY
             for size in range(1, len(self._tail) + 1):
                 self._follower[tuple(self._tail[-size:])] = token
-            self._tail = [*self._tail[1 - _LONGEST :], token]
+            self._tail = [*self._tail[1 - LONGEST_CONTEXT :], token]
 
     def guesses(self, behind: Sequence[int], most: int) -> list[int]:
         """Up to `most` tokens that may follow the text and `behind`, each guessed after the one
         before, as long as they are likely enough to be worth a row."""
-        tail = [*self._tail, *behind][-_LONGEST:]
+        tail = [*self._tail, *behind][-LONGEST_CONTEXT:]
         found: list[int] = []
         likelihood = self.trust
         while len(found) < most and likelihood >= _WORTH_A_ROW:
@@ -57,7 +57,7 @@ class TextLookup:
         return found
 
     def _guess(self, context: Sequence[int]) -> int | None:
-        for size in range(min(_LONGEST, len(context)), 0, -1):
+        for size in range(min(LONGEST_CONTEXT, len(context)), 0, -1):
             if (token := self._follower.get(tuple(context[-size:]))) is not None:
                 return token
         return None

@@ -122,13 +122,20 @@ class Pool:
             except BlockingIOError:
                 os.close(descriptor)
                 raise PoolError(f"another process owns the cache pool {path}") from None
-            if os.fstat(descriptor).st_size == pool_bytes(geometry):
-                pool = cls(path, descriptor, geometry)
-                if pool._is_ours():
-                    return pool
-                pool.close()
-            else:
-                os.close(descriptor)
+            if (pool := cls._mapped(path, descriptor, geometry)) is not None:
+                return pool
+        return None
+
+    @classmethod
+    def _mapped(cls, path: Path, descriptor: int, geometry: Geometry) -> Pool | None:
+        """The pool in an open file; None, and the file closed, if it was made with other sizes."""
+        if os.fstat(descriptor).st_size != pool_bytes(geometry):
+            os.close(descriptor)
+            return None
+        pool = cls(path, descriptor, geometry)
+        if pool._is_ours():
+            return pool
+        pool.close()
         return None
 
     @classmethod
@@ -140,13 +147,8 @@ class Pool:
                 descriptor = os.open(path, os.O_RDWR)
             except FileNotFoundError:
                 continue
-            if os.fstat(descriptor).st_size == pool_bytes(geometry):
-                pool = cls(path, descriptor, geometry)
-                if pool._is_ours():
-                    return pool
-                pool.close()
-            else:
-                os.close(descriptor)
+            if (pool := cls._mapped(path, descriptor, geometry)) is not None:
+                return pool
             raise PoolError(
                 f"the cache pool {path} was made with other settings "
                 f"(cache or limits); restart the server so that all models read the same ones"

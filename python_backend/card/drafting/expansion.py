@@ -12,11 +12,8 @@ from card.cache import ROOT
 from card.drafting.growth import RULES
 from card.drafting.tree import GrowingTree
 from card.engines import FOLLOWS_PREFIX
-from card.lookup import TextLookup
+from card.lookup import LONGEST_CONTEXT, TextLookup
 from card.settings import SpeculationSettings
-
-_CONTEXT = 3
-"""Tokens that a guess is made from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +89,7 @@ def choose_expansion(
 def _path(tree: GrowingTree, node: int) -> list[int]:
     """Tokens from the root to `node`, as many as a guess may look at."""
     path: list[int] = []
-    while node != ROOT and len(path) < _CONTEXT:
+    while node != ROOT and len(path) < LONGEST_CONTEXT:
         path.append(int(tree.token[node]))
         node = int(tree.parent[node])
     return path[::-1]

@@ -13,14 +13,11 @@ from card.decoding import TargetLoop
 from card.drafting import DraftLoop
 from card.engines import Engine, load_engine
 from card.serving.attach import ATTACHED_EPOCH, DEADLINE, KEY
-from card.serving.engine_process import EngineProcess, Loop
+from card.serving.engine_process import DRAFT_NICENESS, EngineProcess, Loop
 from card.serving.geometry import pool_geometry
 from card.serving.refusal import Refusal, missing
 from card.serving.triton_request import input_arrays, refused, response
 from card.settings import Settings, load_settings
-
-_DRAFT_NICENESS = 5
-"""What streams goes first: a late candidate costs less than a late token."""
 
 
 class _EngineModel(ABC):
@@ -73,7 +70,7 @@ class DraftModel(_EngineModel):
         return DraftLoop(engine, pool, settings)
 
     def initialize(self, args: dict[str, str]) -> None:
-        os.nice(_DRAFT_NICENESS)
+        os.nice(DRAFT_NICENESS)
         super().initialize(args)
 
 

@@ -19,6 +19,8 @@ from card.cache import EngineState, Geometry, Pool
 from card.serving.refusal import Refusal
 
 BEAT_S = 0.1
+DRAFT_NICENESS = 5
+"""Of the draft: what streams goes first, a late candidate costs less than a late token."""
 _SHORTEST_REST_S = 0.0002
 _LONGEST_REST_S = 0.001
 """An idle loop looks at the pool this often: a commit is followed within a millisecond."""

@@ -7,7 +7,7 @@ else was asked. Lanes of one session are replicas of its confirmed prefix.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ _SHORT = 16
 
 @dataclass(slots=True)
 class _PlacedRows:
-    """One session's rows: the chains they lie in and where each row's output is found."""
+    """One session's rows: chains of them, one per lane from `first_lane` on, behind `start`."""
 
     first_lane: int
     start: int
@@ -163,7 +163,7 @@ class ChainLayout:
             offset += len(lanes) * bucket
         identity = len(scatter) == offset and bool((scatter == np.arange(offset)).all())
         if identity and len(groups) == 1:
-            groups = [_without_gather(groups[0])]
+            groups = [replace(groups[0], gather=None)]
         return groups, None if identity else torch.from_numpy(scatter)
 
     def _buckets(
@@ -217,7 +217,3 @@ class ChainLayout:
         if self._branches > 1:
             lanes = range(placed.first_lane, placed.first_lane + self._branches)
             self._kv.replicate(lane, lanes, placed.start, placed.start + count)
-
-
-def _without_gather(group: AttentionGroup) -> AttentionGroup:
-    return AttentionGroup(group.lanes, group.rows, group.extent, None, group.mask, group.mask_from)
