@@ -7,62 +7,60 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bench.conditions import Conditions, cores, portable, relative, this_machine
 from bench.contest import Completion, Contender, compete
 from bench.figures import Figures, median_curve, summarise
 from bench.foresight import ranks_of
-from bench.in_process import DraftProcessError, InProcess
+from bench.in_process import InProcess
 from bench.line_up import line_up_in_process, line_up_through_grpc, thread_counts
 from bench.measurement import Task
-from bench.prompts import Prompt, PromptsError, check_room, read_prompts
+from bench.progress import shown
+from bench.prompts import check_room, read_prompts
 from bench.report import print_tables, store
-from bench.through_grpc import ServerError
-from card.cache import PoolError
-from card.engines import EngineError
+from bench.streams import streams
+from bench.suite import suite
+from bench.terminal import (
+    DIFFER,
+    INTERRUPTED,
+    PROMPTS,
+    REFUSALS,
+    RESULTS,
+    make_console,
+    name_differences,
+    refuse,
+    tasks_of,
+    warm_up,
+)
 from card.serving.vocabulary import Vocabulary
-from card.settings import REPOSITORY_ROOT, SettingsError, load_settings
+from card.settings import load_settings
 from card_client import CardError
 from training.agreement import Ranks
 
-PROMPTS = REPOSITORY_ROOT / "benchmarks" / "prompts.jsonl"
-RESULTS = REPOSITORY_ROOT / "benchmarks" / "results"
 GAMMAS = (4, 6, 8, 12)
 WIDTHS = (1,)
 TEMPERATURES = (0.0, 0.8)
-WARM_UP_TOKENS = 16
-FILE_COLUMNS = 110
-DIFFER, LACKING, INTERRUPTED = 1, 2, 130
-"""Exit codes: texts differ, something is missing or wrong, Ctrl-C."""
-
-_REFUSALS = (
-    SettingsError,
-    PromptsError,
-    EngineError,
-    PoolError,
-    DraftProcessError,
-    ServerError,
-)
 
 Costs = dict[int, list[dict[int, float]]]
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app.command()(suite)
+app.command()(streams)
 
 
 def _swept(text: str, shown: str, least: float, most: float | None = None) -> Any:
     return typer.Option(help=f"{text} May be repeated.", show_default=shown, min=least, max=most)
 
 
-@app.command()
+@app.callback(invoke_without_command=True)
 def bench(
+    context: typer.Context,
     prompts: Annotated[
         Path, typer.Option(help="JSONL with id, category and prompt in each line.")
     ] = PROMPTS,
@@ -103,9 +101,12 @@ def bench(
     grpc: Annotated[bool, typer.Option(help="Measure through a real server too.")] = True,
 ) -> None:
     """Measure autoregressive decoding, draft-then-verify and CARD side by side."""
+    if context.invoked_subcommand is not None:
+        _refuse_options_before(context, context.invoked_subcommand)
+        return
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     machine = this_machine()
-    console = _console()
+    console = make_console()
     try:
         settings = load_settings(settings_file)
         vocabulary = Vocabulary.load(settings.target.path)
@@ -115,7 +116,7 @@ def bench(
             console.print(f"The machine is busy (load {machine.load:g}): figures will be too low.")
         with console.status("loading both models"):
             pair = InProcess(settings, vocabulary.tokenizer)
-        tasks = _tasks(chosen, list(dict.fromkeys(temperature or TEMPERATURES)), max_tokens)
+        tasks = tasks_of(chosen, list(dict.fromkeys(temperature or TEMPERATURES)), max_tokens)
         counts = list(dict.fromkeys(threads or thread_counts(cores())))
         with ExitStack() as stack:
             with console.status("starting the draft" + " and the server" * grpc):
@@ -128,10 +129,10 @@ def bench(
             completions = _compete(console, pair, contenders, tasks, repeats, costs)
         curves = {count: median_curve(found) for count, found in costs.items()}
         figures = summarise(completions, _read_along(pair, completions), curves)
-    except _REFUSALS as error:
-        _refuse(str(error))
+    except REFUSALS as error:
+        refuse(str(error))
     except CardError as error:
-        _refuse(f"the server answered: {error}")
+        refuse(f"the server answered: {error}")
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     conditions = Conditions(
@@ -143,28 +144,22 @@ def bench(
         prompt_count=len(chosen),
         max_tokens=max_tokens,
         rounds=repeats,
+        engines=pair.engines.names,
         dtype=pair.dtype,
         row_invariant=pair.target.row_invariant,
         row_costs_ms=curves,
     )
     _show_and_store(console, figures, conditions, json_file)
     if not all(row.texts_equal for row in figures.swept):
-        _name_differences(completions)
+        name_differences(completions)
         raise typer.Exit(DIFFER)
 
 
-def _console() -> Console:
-    """A terminal as wide as it is; a file wide enough for the tables."""
-    console = Console()
-    return console if console.is_terminal else Console(width=FILE_COLUMNS)
-
-
-def _tasks(prompts: Sequence[Prompt], temperatures: list[float], max_tokens: int) -> list[Task]:
-    return [
-        Task(prompt, temperature, seed, max_tokens)
-        for seed, prompt in enumerate(prompts)
-        for temperature in temperatures
-    ]
+def _refuse_options_before(context: typer.Context, subcommand: str) -> None:
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            refuse(f"the options of {subcommand} stand behind its name; {name} stands before it")
 
 
 def _compete(
@@ -175,22 +170,16 @@ def _compete(
     rounds: int,
     costs: Costs,
 ) -> list[Completion]:
-    """The contest behind a progress bar; `costs` gathers cost curves between the visits."""
+    """The contest, its progress shown; `costs` gathers cost curves between the visits."""
 
     def measure_passes(task: Task) -> None:
         if task.temperature == tasks[0].temperature:
             for threads, curves in costs.items():
-                curves.append(pair.row_costs_ms(threads))
+                curves.append(pair.engines.row_costs_ms(threads))
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
-        warm_up = replace(tasks[0], max_tokens=min(WARM_UP_TOKENS, tasks[0].max_tokens))
-        shown = progress.add_task("warming up", total=None)
-        for contender in contenders:
-            contender.complete(warm_up)
-        total = len(contenders) * len(tasks) * rounds
-        progress.update(shown, description="texts", total=total, completed=0)
-        return compete(contenders, tasks, rounds, measure_passes, lambda: progress.advance(shown))
+    warm_up(console, contenders, tasks[0])
+    with shown(console, "texts", len(contenders) * len(tasks) * rounds) as advance:
+        return compete(contenders, tasks, rounds, measure_passes, advance)
 
 
 def _read_along(pair: InProcess, completions: Sequence[Completion]) -> dict[float, list[Ranks]]:
@@ -213,19 +202,3 @@ def _show_and_store(
     file = json_file or RESULTS / f"{name}.json"
     beside = store(file, figures, conditions)
     console.print(f"{file}\n{beside}", highlight=False, soft_wrap=True)
-
-
-def _name_differences(completions: Sequence[Completion]) -> None:
-    for completion in completions:
-        if not completion.equal:
-            who, task = completion.contender, completion.task
-            print(
-                f"error: {who} wrote another text than the "
-                f"target alone for prompt {task.prompt.id} at temperature {task.temperature:g}",
-                file=sys.stderr,
-            )
-
-
-def _refuse(reason: str) -> NoReturn:
-    print(f"error: {reason}", file=sys.stderr)
-    raise typer.Exit(LACKING)

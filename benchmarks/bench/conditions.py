@@ -6,11 +6,11 @@ import os
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import psutil
-import torch
 
 from card.settings import REPOSITORY_ROOT, Settings
 
@@ -20,25 +20,42 @@ BUSY_LOAD = 0.3
 
 @dataclass(frozen=True)
 class Machine:
-    """`load` is the one-minute load average before the benchmark began to work."""
+    """`load` is the one-minute load average before the benchmark began to work.
+
+    torch, openvino  versions; None: not installed
+    """
 
     processor: str
     cores: int
     memory_gib: float
     system: str
     python: str
-    torch: str
+    torch: str | None
+    openvino: str | None
     load: float
+
+    @property
+    def libraries(self) -> str:
+        """What computed, with versions."""
+        known = (("OpenVINO", self.openvino), ("PyTorch", self.torch))
+        return ", ".join(f"{name} {version}" for name, version in known if version is not None)
 
     @property
     def is_busy(self) -> bool:
         return self.load > BUSY_LOAD * self.cores
 
 
+def named_engines(engines: Mapping[str, str]) -> str:
+    """What ran the models, as a report says it."""
+    target, draft = engines["target"], engines["draft"]
+    return f"engine {target}" if target == draft else f"engine {target} (target), {draft} (draft)"
+
+
 @dataclass(frozen=True)
 class Conditions:
-    """`settings` are those that were used; `row_costs_ms` are, by threads, the medians of the
-    milliseconds of a target pass by its rows, measured between the texts."""
+    """`settings` are those that were used; `engines` tells what ran each model; `row_costs_ms` are,
+    by threads, the medians of the milliseconds of a target pass by its rows, measured between the
+    texts."""
 
     command: str
     date: str
@@ -48,6 +65,7 @@ class Conditions:
     prompt_count: int
     max_tokens: int
     rounds: int
+    engines: Mapping[str, str]
     dtype: str
     row_invariant: bool
     row_costs_ms: Mapping[int, Mapping[int, float]]
@@ -80,9 +98,17 @@ def this_machine() -> Machine:
         memory_gib=round(psutil.virtual_memory().total / (1 << 30), 1),
         system=platform.platform(),
         python=platform.python_version(),
-        torch=torch.__version__,
+        torch=_version("torch"),
+        openvino=_version("openvino"),
         load=round(os.getloadavg()[0], 2),
     )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _processor() -> str:

@@ -136,8 +136,11 @@ def _row(
     queries, hits = sum(m.queries for m in found), sum(m.hits for m in found)
     accepted = sum(m.accepted for m in found)
     ratio = group.ratio(contender, alone)
-    # γ passes of the draft are γ candidates, whatever the target's pass has room for.
-    rows = contender.rows if contender.gamma is None else contender.gamma + 1
+    # γ passes of the draft are γ candidates, whatever the target's pass has room for; a chunk of
+    # PEARL holds one less, because its first token is verified before.
+    rows = contender.rows
+    if contender.gamma is not None:
+        rows = contender.gamma + (contender.system != "pearl")
     ideal = ideal_tokens_per_step(ranks, rows) if speculates else None
     share_of_ideal = None
     if contender.system == "card" and ideal is not None:

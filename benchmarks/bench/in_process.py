@@ -14,19 +14,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
-import torch
 from tokenizers import Tokenizer
 
+from bench.engines import CheckpointEngine, Engines, let_torch_use
 from bench.measurement import Measurement, Phases, Task
+from bench.watch import Interval, Watch, WatchedDraft, WatchedTarget
 from card.cache import Decoding, EngineState, Finish, Pool, SlotRequest
-from card.decoding import TargetLoop, TargetTimes, choose_rows
+from card.decoding import RowPlan, TargetLoop, TargetTimes
 from card.drafting import DraftLoop
-from card.engines.torch.calibration import measure_row_costs
-from card.engines.torch.loading import load_torch_engine
+from card.engines import load_engine
 from card.sampling import SamplingParameters
 from card.serving.engine_process import DRAFT_NICENESS, EngineProcess
 from card.serving.geometry import pool_geometry
@@ -51,40 +52,53 @@ def parameters_of(task: Task) -> SamplingParameters:
 
 
 class Loops:
-    """A pool and its target loop; the draft's loop too where it has no process of its own."""
+    """A pool and its target loop; the draft's loop too where it has no process of its own.
+
+    target_on, draft_on  make the loop of an engine with so many threads; of all that were made,
+                         the one that was chosen last is stepped
+    """
 
     def __init__(
         self,
         pool: Pool,
         tokenizer: Tokenizer,
-        target: TargetLoop,
-        draft: DraftLoop | None = None,
+        target_on: Callable[[int], TargetLoop | WatchedTarget],
+        draft_on: Callable[[int], DraftLoop | WatchedDraft] | None = None,
     ) -> None:
-        self._pool = pool
+        self.pool = pool
         self._tokenizer = tokenizer
-        self._target = target
-        self._draft = draft
+        self._target_on = cache(target_on)
+        self._draft_on = None if draft_on is None else cache(draft_on)
+        self._target: TargetLoop | WatchedTarget
+        self._draft: DraftLoop | WatchedDraft | None = None
+
+    def use(self, threads: int) -> None:
+        """From now on so many threads, for whichever model runs here."""
+        self._target = self._target_on(threads)
+        if self._draft_on is not None:
+            self._draft = self._draft_on(threads)
+        let_torch_use(threads)
 
     def complete(
         self, task: Task, decoding: Decoding, *, threads: int, gamma: int = 1
     ) -> Measurement:
         """Decode one text with `threads` threads for whichever model runs here."""
-        torch.set_num_threads(threads)
+        self.use(threads)
         prompt = np.array(task.prompt.tokens, np.int64)
         request = SlotRequest(prompt, task.max_tokens, decoding, parameters_of(task), gamma)
-        slot, generation = self._pool.card_slot(0), self._pool.new_generation()
+        slot, generation = self.pool.card_slot(0), self.pool.new_generation()
         if self._draft is not None:
-            self._pool.beat("draft", EngineState.ATTACHED)
+            self.pool.beat("draft", EngineState.ATTACHED)
         times, idle_ns = self._target.times, self._draft_idle_ns()
         before = replace(times)
         started = time.perf_counter()
         slot.open(request, generation)
         while not slot.committed(generation) and slot.finish(generation) is Finish.RUNNING:
-            self._step()
+            self.step()
         first_token_s = time.perf_counter() - started
         prefilled = replace(times)
         while slot.finish(generation) is Finish.RUNNING:
-            self._step()
+            self.step()
         seconds = time.perf_counter() - started
         if slot.finish(generation) is not Finish.LENGTH:
             raise RuntimeError(f"prompt {task.prompt.id}: the target gave up on the text")
@@ -93,7 +107,7 @@ class Loops:
         idle_ns = self._draft_idle_ns() - idle_ns
         slot.close()
         while not slot.reclaim():
-            self._step()
+            self.step()
         return Measurement(
             text=text_of(self._tokenizer, task, tokens),
             tokens=tuple(tokens),
@@ -110,7 +124,8 @@ class Loops:
             phases=_phases(prefilled, times),
         )
 
-    def _step(self) -> None:
+    def step(self) -> None:
+        """One look of whoever runs here."""
         if self._draft is not None:
             self._draft.step()
         self._target.step()
@@ -118,54 +133,100 @@ class Loops:
     def _draft_idle_ns(self) -> int:
         if self._draft is not None:
             return self._draft.times.idle
-        return int(self._pool.header["draft_waiting_ns"][0])
+        return int(self.pool.header["draft_waiting_ns"][0])
 
 
 class InProcess:
-    """The pair as this process runs it. `rows` of a target pass are the same everywhere."""
+    """The pair as this process runs it.
+
+    rows  of a target pass: those of the settings; where these follow acceptance, the ones that a
+          text begins with
+    """
 
     def __init__(self, settings: Settings, tokenizer: Tokenizer) -> None:
-        self.target = load_torch_engine(settings, "target")
-        self.draft = load_torch_engine(settings, "draft")
+        self.settings = settings
+        self.engines = Engines(settings)
+        self.dtype = self.engines.dtype
         rows = settings.speculation.rows
-        self.rows = choose_rows(self.target.row_costs_ms) if rows == "auto" else rows
-        self.dtype = str(self.target.dtype).removeprefix("torch.")
-        self.settings = with_speculation(settings, rows=self.rows)
+        self.rows = RowPlan(self.target.row_costs_ms).rows() if rows == "auto" else rows
         self._tokenizer = tokenizer
 
+    @property
+    def target(self) -> CheckpointEngine:
+        """With the settings' threads."""
+        return self.target_on(self.settings.target.threads)
+
+    @property
+    def draft(self) -> CheckpointEngine:
+        """With the settings' threads."""
+        return self.draft_on(self.settings.draft.threads)
+
+    def target_on(self, threads: int) -> CheckpointEngine:
+        """Loaded once for each number of threads. Raises `EngineError`."""
+        return self.engines.on("target", threads)
+
+    def draft_on(self, threads: int) -> CheckpointEngine:
+        """Loaded once for each number of threads. Raises `EngineError`."""
+        return self.engines.on("draft", threads)
+
     @contextmanager
-    def beside(self) -> Iterator[Loops]:
-        """Autoregressive and CARD: the draft in a process of its own."""
-        with _pool(self.settings, self.settings.cache.directory) as pool:
-            draft = _DraftProcess(self.settings, pool.new_key())
+    def beside(self, watch: Watch | None = None, **speculation: object) -> Iterator[Loops]:
+        """Autoregressive, PEARL and CARD: the draft in a process of its own.
+
+        speculation  what differs from the settings
+        watch        is told what both did when
+        """
+        settings = with_speculation(self.settings, **speculation)
+        with _home(settings) as (pool, settings):
+            draft = _DraftProcess(settings, pool.new_key(), watched=watch is not None)
+
+            def target_on(threads: int) -> TargetLoop | WatchedTarget:
+                loop = TargetLoop(self.target_on(threads), pool, settings)
+                return loop if watch is None else watch.target(loop, pool.card_slot(0))
+
             try:
-                yield Loops(pool, self._tokenizer, TargetLoop(self.target, pool, self.settings))
+                yield Loops(pool, self._tokenizer, target_on)
             finally:
-                draft.stop()
+                passes = draft.stop()
+                if watch is not None:
+                    watch.draft_passes.extend(passes)
 
     @contextmanager
-    def alternating(self) -> Iterator[Callable[[int, int], Loops]]:
-        """Draft-then-verify: both models here. Yields what makes the loops of a (γ, width)."""
-        directory = self.settings.cache.directory
-        # A folder of its own: the process has a pool in the usual place already.
-        with (
-            tempfile.TemporaryDirectory(prefix="card-bench-", dir=directory) as home,
-            _pool(self.settings, Path(home)) as pool,
-        ):
-            yield lambda gamma, width: self._alternating(pool, gamma, width)
+    def draft_alone(self) -> Iterator[Loops]:
+        """The draft model in the target's place: what its own autoregressive decoding reaches."""
+        draft = self.settings.draft
+        changes = {"path": draft.path, "dtype": draft.dtype, "engine": draft.engine}
+        model = self.settings.target.model_copy(update=changes)
+        settings = self.settings.model_copy(update={"target": model})
+        engines = Engines(settings)
+        with _home(settings) as (pool, settings):
+            yield Loops(
+                pool,
+                self._tokenizer,
+                lambda threads: TargetLoop(engines.on("target", threads), pool, settings),
+            )
 
-    def _alternating(self, pool: Pool, gamma: int, width: int) -> Loops:
+    @contextmanager
+    def alternating(self, watch: Watch | None = None) -> Iterator[Callable[[int, int], Loops]]:
+        """Draft-then-verify: both models here. Yields what makes the loops of a (γ, width)."""
+        with _home(self.settings) as (pool, _):
+            yield lambda gamma, width: self._alternating(pool, gamma, width, watch)
+
+    def _alternating(self, pool: Pool, gamma: int, width: int, watch: Watch | None) -> Loops:
         settings = with_speculation(self.settings, rows=max(gamma + 1, self.rows), width=width)
         # The draft beats once per text, from this thread.
         patient = settings.serving.model_copy(update={"engine_timeout_s": _START_TIMEOUT_S})
         settings = settings.model_copy(update={"serving": patient})
-        target = TargetLoop(self.target, pool, settings)
-        return Loops(pool, self._tokenizer, target, DraftLoop(self.draft, pool, settings))
 
-    def row_costs_ms(self, threads: int) -> dict[int, float]:
-        """Milliseconds of a target pass by its rows, measured now while no draft runs."""
-        torch.set_num_threads(threads)
-        return measure_row_costs(self.target)
+        def target_on(threads: int) -> TargetLoop | WatchedTarget:
+            loop = TargetLoop(self.target_on(threads), pool, settings)
+            return loop if watch is None else watch.target(loop, pool.card_slot(0))
+
+        def draft_on(threads: int) -> DraftLoop | WatchedDraft:
+            loop = DraftLoop(self.draft_on(threads), pool, settings)
+            return loop if watch is None else watch.draft(loop)
+
+        return Loops(pool, self._tokenizer, target_on, draft_on)
 
 
 def with_speculation(settings: Settings, **changes: object) -> Settings:
@@ -191,22 +252,27 @@ def _phases(before: TargetTimes, now: TargetTimes) -> Phases:
 
 
 @contextmanager
-def _pool(settings: Settings, directory: Path) -> Iterator[Pool]:
-    pool = Pool.create(directory, os.getpid(), pool_geometry(settings))
-    try:
-        yield pool
-    finally:
-        pool.unlink()
+def _home(settings: Settings) -> Iterator[tuple[Pool, Settings]]:
+    """A pool in a folder of its own, for a process has but one in a place, and the settings that
+    lead there."""
+    usual = settings.cache.directory
+    with tempfile.TemporaryDirectory(prefix="card-bench-", dir=usual) as home:
+        cache = settings.cache.model_copy(update={"directory": Path(home)})
+        pool = Pool.create(cache.directory, os.getpid(), pool_geometry(settings))
+        try:
+            yield pool, settings.model_copy(update={"cache": cache})
+        finally:
+            pool.unlink()
 
 
 class _DraftProcess:
     """The draft engine in a process of its own, as a Triton stub would run it."""
 
-    def __init__(self, settings: Settings, key: str) -> None:
+    def __init__(self, settings: Settings, key: str, *, watched: bool) -> None:
         context = multiprocessing.get_context("spawn")
         self._ours, theirs = context.Pipe()
         self._process = context.Process(
-            target=_run_draft, args=(settings, os.getpid(), key, theirs), daemon=True
+            target=_run_draft, args=(settings, os.getpid(), key, theirs, watched), daemon=True
         )
         self._process.start()
         theirs.close()
@@ -221,22 +287,34 @@ class _DraftProcess:
         except EOFError:
             raise DraftProcessError("the draft process ended while it started; see above") from None
 
-    def stop(self) -> None:
-        with suppress(BrokenPipeError):  # it ended by itself
+    def stop(self) -> list[Interval]:
+        """Returns its passes, if they were watched."""
+        passes: list[Interval] = []
+        with suppress(BrokenPipeError, EOFError):  # it ended by itself
             self._ours.send(None)
+            passes = self._ours.recv()
         self._process.join()
+        return passes
 
 
-def _run_draft(settings: Settings, parent: int, key: str, parents: Connection) -> None:
+def _run_draft(
+    settings: Settings, parent: int, key: str, parents: Connection, watched: bool
+) -> None:
     # A Ctrl-C is for the parent, which ends us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(DRAFT_NICENESS)
-    engine = load_torch_engine(settings, "draft")
+    engine = load_engine(settings, "draft")
+    watch = Watch()
+
+    def make_loop(pool: Pool) -> DraftLoop | WatchedDraft:
+        loop = DraftLoop(engine, pool, settings)
+        return watch.draft(loop) if watched else loop
+
     process = EngineProcess(
         "draft",
         settings.cache.directory,
         pool_geometry(settings),
-        lambda pool: DraftLoop(engine, pool, settings),
+        make_loop,
         engine_timeout_s=settings.serving.engine_timeout_s,
         server_pid=parent,
     )
@@ -246,3 +324,5 @@ def _run_draft(settings: Settings, parent: int, key: str, parents: Connection) -
     with suppress(EOFError):  # the parent died
         parents.recv()
     process.stop()
+    with suppress(BrokenPipeError):
+        parents.send(watch.draft_passes)

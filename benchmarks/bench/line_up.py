@@ -7,14 +7,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from bench.conditions import cores
-from bench.contest import Contender, System
+from bench.contest import Contender, Ours
 from bench.in_process import InProcess, Loops
 from bench.measurement import Measurement, Task
 from bench.through_grpc import ThroughGrpc, through_grpc
 from card.cache import Decoding
 
 _EVERY_COUNT_UP_TO = 4
-_SERVED: tuple[System, ...] = ("autoregressive", "draft_then_verify", "card")
+_SERVED: tuple[Ours, ...] = ("autoregressive", "draft_then_verify", "card")
 
 
 def thread_counts(most: int) -> list[int]:
@@ -31,44 +31,85 @@ def line_up_in_process(
     threads: Sequence[int],
     gammas: Sequence[int],
     widths: Sequence[int],
+    turn_threads: Sequence[int] = (),
 ) -> list[Contender]:
-    """The target alone first; `stack` ends what they run on."""
-    speculation = pair.settings.speculation
-    beside = stack.enter_context(pair.beside())
+    """The target alone first; `stack` ends what they run on.
+
+    turn_threads  of draft-then-verify; none: all cores
+    """
+    alone_and_card = line_up_alone_and_card(stack, pair, threads)
     alternating = stack.enter_context(pair.alternating())
-    contenders = [_in_process("autoregressive", beside, threads=count, rows=1) for count in threads]
-    contenders += [
+    turns = [
         _in_process(
             "draft_then_verify",
             alternating(gamma, width),
-            threads=cores(),
+            threads=count,
             rows=max(gamma + 1, pair.rows),
             gamma=gamma,
             width=width,
         )
+        for count in turn_threads or (cores(),)
         for gamma in gammas
         for width in widths
     ]
+    return [*alone_and_card[:-1], *turns, alone_and_card[-1]]
+
+
+def line_up_alone_and_card(
+    stack: ExitStack, pair: InProcess, threads: Sequence[int]
+) -> list[Contender]:
+    """The target alone with every thread count, then CARD, on the same two processes."""
+    beside = stack.enter_context(pair.beside())
+    alone = [_in_process("autoregressive", beside, threads=count, rows=1) for count in threads]
     card = _in_process(
         "card",
         beside,
         threads=pair.settings.target.threads,
         rows=pair.rows,
-        width=speculation.width,
+        width=pair.settings.speculation.width,
     )
-    return [*contenders, card]
+    return [*alone, card]
+
+
+def line_up_pearl(stack: ExitStack, pair: InProcess, gammas: Sequence[int]) -> list[Contender]:
+    """PEARL in two processes with every γ, its draft growing a chain, as in its paper."""
+    rows, width = max(pair.rows, *gammas), 1
+    beside = stack.enter_context(pair.beside(width=width, rows=rows))
+    threads = pair.settings.target.threads
+    return [
+        _in_process("pearl", beside, threads=threads, rows=rows, gamma=gamma, width=width)
+        for gamma in gammas
+    ]
+
+
+def line_up_draft_alone(
+    stack: ExitStack, pair: InProcess, threads: Sequence[int]
+) -> list[Contender]:
+    """What the draft model reaches by itself."""
+    loops = stack.enter_context(pair.draft_alone())
+
+    def contender(count: int) -> Contender:
+        def complete(task: Task) -> Measurement:
+            return loops.complete(task, Decoding.AUTOREGRESSIVE, threads=count)
+
+        return Contender("draft_alone", "in_process", count, 1, complete=complete)
+
+    return [contender(count) for count in threads]
 
 
 def line_up_through_grpc(
-    stack: ExitStack, pair: InProcess, settings_file: Path | None
+    stack: ExitStack,
+    pair: InProcess,
+    settings_file: Path | None,
+    systems: Sequence[Ours] = _SERVED,
 ) -> list[Contender]:
     """The same pair behind a server that `stack` stops. Raises `ServerError`."""
     server = stack.enter_context(through_grpc(pair.settings, settings_file))
-    return [_through_grpc(system, server, pair) for system in _SERVED]
+    return [_through_grpc(system, server, pair) for system in systems]
 
 
 def _in_process(
-    system: System,
+    system: Ours,
     loops: Loops,
     *,
     threads: int,
@@ -84,7 +125,7 @@ def _in_process(
     return Contender(system, "in_process", threads, rows, gamma, width, complete=complete)
 
 
-def _through_grpc(system: System, server: ThroughGrpc, pair: InProcess) -> Contender:
+def _through_grpc(system: Ours, server: ThroughGrpc, pair: InProcess) -> Contender:
     decoding = Decoding[system.upper()]
     speculation = pair.settings.speculation
     return Contender(

@@ -12,8 +12,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bench.conditions import Conditions
+from bench.conditions import Conditions, named_engines
 from bench.figures import Figures, Row
+from bench.names import name_of, place_of
 
 
 @dataclass(frozen=True)
@@ -26,16 +27,9 @@ def _known(value: float | int | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
-_SYSTEMS = {
-    "autoregressive": "autoregressive",
-    "draft_then_verify": "draft-then-verify",
-    "card": "CARD",
-}
-_PLACES = {"in_process": "in process", "grpc": "gRPC"}
-
 WHO = (
-    Column("system", lambda row: _SYSTEMS[row.system]),
-    Column("where", lambda row: _PLACES[row.where]),
+    Column("system", lambda row: name_of(row.system)),
+    Column("where", lambda row: place_of(row.where)),
     Column("t", lambda row: f"{row.temperature:g}"),
 )
 SETTING = (
@@ -109,11 +103,12 @@ def markdown(figures: Figures, conditions: Conditions) -> str:
         f"`{conditions.command}`, {conditions.date}",
         "",
         f"{machine.processor}, {machine.cores} cores, {machine.memory_gib:g} GiB, "
-        f"{machine.system}, Python {machine.python}, PyTorch {machine.torch}, "
+        f"{machine.system}, Python {machine.python}, {machine.libraries}, "
         f"load {machine.load:g} before the start.",
         "",
         f"{conditions.prompt_count} prompts of {conditions.prompts}, {conditions.max_tokens} "
-        f"tokens each, {conditions.rounds} round{'s' * (conditions.rounds > 1)}; target in "
+        f"tokens each, {conditions.rounds} round{'s' * (conditions.rounds > 1)}; "
+        f"{named_engines(conditions.engines)}; target in "
         f"{conditions.dtype}, row-invariant: {'yes' if conditions.row_invariant else 'no'}. "
         "What the columns mean is written in `benchmarks/README.md`.",
     ]

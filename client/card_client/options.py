@@ -92,7 +92,8 @@ def model_options(
 
 def _input_option(name: str, tensor: Tensor, default: bool | None) -> inspect.Parameter:
     kind: Any = _TYPES[tensor.dtype]
-    if tensor.required:
+    if name == "max_tokens":
+        # A TensorRT-LLM ensemble has no default of its own.
         return _option(name, kind, DEFAULT_MAX_TOKENS, tensor.help, _MODEL)
     if tensor.many:
         help = f"{tensor.help} Repeat the option for more."

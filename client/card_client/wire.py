@@ -46,7 +46,7 @@ class GenerateRequest:
     """One completion to ask for. What is None is not sent, and the server's default holds."""
 
     text_input: str = _tensor("BYTES", "The prompt.", default=MISSING)
-    max_tokens: int = _tensor("INT32", "How many new tokens at most.", default=MISSING)
+    max_tokens: int | None = _tensor("INT32", "How many new tokens at most.")
     _: KW_ONLY
     stream: bool | None = _tensor("BOOL", "Send the text as it is generated.")
     temperature: float | None = _tensor("FP32", "Sampling temperature; 0 is greedy.")
@@ -68,7 +68,7 @@ class GenerateRequest:
     return_num_input_tokens: bool | None = _tensor("BOOL", "Report the prompt's tokens.")
     return_num_output_tokens: bool | None = _tensor("BOOL", "Report the text's tokens.")
     return_perf_metrics: bool | None = _tensor("BOOL", "Report timings and acceptance.")
-    decoding: str | None = _tensor("BYTES", "card, autoregressive or draft_then_verify.")
+    decoding: str | None = _tensor("BYTES", "card, pearl, draft_then_verify or autoregressive.")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,10 @@
 
 autoregressive     the draft never runs, the target never looks at the cache
 draft-then-verify  the draft makes γ passes while the target waits, then the other way round
+PEARL              both run, in rounds of γ (arXiv 2408.11850). Pre-verify: while the draft makes
+                   its γ passes the target verifies the first of them, which is the token it
+                   commits by itself. Post-verify: while the target verifies a chunk the draft
+                   makes the next γ passes. Whoever ends a round first waits for the other.
 CARD               nobody waits (arXiv 2508.04462)
 """
 
@@ -13,22 +17,37 @@ SETTLED = 1 << 30
 """Passes reported by a draft that has nothing left to grow before the next commit."""
 
 
-def draft_may_run(decoding: Decoding, gamma: int, passes: int) -> bool:
-    """Whether the draft may make another pass; `passes` were made since the last commit."""
+def draft_may_run(decoding: Decoding, gamma: int, passes: int, inherited: int = 0) -> bool:
+    """Whether the draft may make another pass; `passes` were made since the last commit.
+
+    inherited  candidates, one behind the other, that this commit left standing (PEARL): below a
+               corrected token none (pre-verify), else what is left of the chunk (post-verify)
+    """
     if decoding is Decoding.AUTOREGRESSIVE:
         return False
     if decoding is Decoding.DRAFT_THEN_VERIFY:
         return passes < gamma
+    if decoding is Decoding.PEARL:
+        unfinished = max(0, gamma - 1 - inherited) if inherited else 0
+        return passes < unfinished + gamma
     return True
 
 
-def target_may_run(decoding: Decoding, gamma: int, passes: int, *, draft_lives: bool) -> bool:
+def target_may_run(
+    decoding: Decoding, gamma: int, passes: int, *, draft_lives: bool, ahead: int = 0
+) -> bool:
     """Whether the target may verify; `passes` were made below the last committed token.
+
+    ahead  candidates, one behind the other, below the last committed token (PEARL): none means
+           pre-verify, and a chunk is whole with γ - 1 because the target's own token is its first
 
     A dead draft is never waited for, whatever the pacing.
     """
     if decoding is Decoding.DRAFT_THEN_VERIFY:
         return passes >= gamma or not draft_lives
+    if decoding is Decoding.PEARL:
+        is_whole = ahead >= gamma - 1 or passes >= gamma
+        return not ahead or is_whole or not draft_lives
     return True
 
 

@@ -26,6 +26,7 @@ from card.serving.supervised import SupervisedServer, SupervisorEndedError
 from card.settings import ServingSettings, SettingsError, load_settings
 from card_client import CardError, GenerateRequest
 from demonstration.comparison import compare
+from demonstration.gateway import GatewayEndedError, GatewayProcess
 
 PROMPT = """\
 class Point:
@@ -40,6 +41,8 @@ LACKING = 2
 """Exit code when the machine or the settings lack something, as the supervisor's."""
 LOOK_S = 0.1
 LOG_LINES = 20
+OPENAI_PORT = 9000
+"""As of the OpenAI-compatible frontend that Triton itself brings."""
 
 Result = TypeVar("Result")
 
@@ -65,6 +68,12 @@ def run(
     grpc_port: Annotated[int | None, _port("gRPC", "8001")] = None,
     metrics_port: Annotated[int | None, _port("Metrics", "8002")] = None,
     health_port: Annotated[int | None, _port("Health", "8003, or a free one")] = None,
+    openai: Annotated[
+        bool, typer.Option("--openai", help="Serve, and OpenAI's HTTP interface with it.")
+    ] = False,
+    openai_port: Annotated[
+        int, typer.Option(help="Port of OpenAI's interface.", min=1, max=65535)
+    ] = OPENAI_PORT,
     settings: Annotated[
         Path | None, typer.Option(help="Another settings file (YAML).", show_default="built in")
     ] = None,
@@ -77,9 +86,10 @@ def run(
     """Stream a completion from CARD on a real Triton server, or serve."""
     errors = Console(stderr=True)
     try:
-        serving = load_settings(settings).serving
+        loaded = load_settings(settings)
     except SettingsError as error:
         _refuse(str(error))
+    serving = loaded.serving
     ports = {
         "http_port": http_port or serving.http_port,
         "grpc_port": grpc_port or serving.grpc_port,
@@ -87,6 +97,8 @@ def run(
     }
     ports["health_port"] = health_port or _free_port(serving.health_port, serving.address)
     options = {f"--{name.replace('_', '-')}": port for name, port in ports.items()}
+    if openai:
+        options["--openai-port"] = openai_port
     if problem := check_ports(options, serving.address):
         _refuse(problem)
     serving = serving.model_copy(update=ports)
@@ -99,10 +111,16 @@ def run(
         return_perf_metrics=True,
     )
     with tempfile.TemporaryFile() as log:
+        gateway = GatewayProcess(serving, loaded.target.path, openai_port) if openai else None
+        serves = serve or openai
         try:
-            asyncio.run(_with_server(serving, settings, request, errors, None if serve else log))
+            asyncio.run(
+                _with_server(serving, settings, request, errors, None if serves else log, gateway)
+            )
         except Interrupted:
-            raise typer.Exit(0 if serve else INTERRUPTED) from None
+            raise typer.Exit(0 if serves else INTERRUPTED) from None
+        except GatewayEndedError as error:
+            _refuse(str(error))
         except SupervisorEndedError as error:
             _show_log(log)
             raise typer.Exit(LACKING if error.code == LACKING else 1) from None
@@ -117,10 +135,11 @@ async def _with_server(
     request: GenerateRequest,
     errors: Console,
     log: IO[bytes] | None,
+    gateway: GatewayProcess | None,
 ) -> None:
     """Start the server, demonstrate (with a log) or serve (without), and stop it whatever happens.
 
-    Raises `Interrupted`, `SupervisorEndedError` and `CardError`.
+    Raises `Interrupted`, `SupervisorEndedError`, `GatewayEndedError` and `CardError`.
     """
     interrupted = asyncio.Event()
     stopping = False
@@ -130,6 +149,8 @@ async def _with_server(
         interrupted.set()
         if stopping and server is not None:
             server.stop()  # asked twice: do not wait for open streams
+            if gateway is not None:
+                gateway.stop()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -140,15 +161,25 @@ async def _with_server(
     try:
         with errors.status("starting the server and loading both models (Ctrl-C stops it)"):
             await _unless(interrupted, _ready(server))
+            if gateway is not None:
+                gateway.start()
+                await _unless(interrupted, _answers(gateway))
         if log is None:
             _say_addresses(serving, server.host)
-            await _unless(interrupted, _watch(server))
+            if gateway is not None:
+                gateway.say_address()
+            await _unless(interrupted, _watch(server, gateway))
         else:
             await _unless(interrupted, _compare(serving, server.host, request))
     finally:
         stopping = True
+        # Both let open answers finish, so they are told at the same time.
+        if gateway is not None:
+            gateway.stop()
         server.stop()
         with errors.status("stopping the server"):
+            if gateway is not None:
+                await asyncio.to_thread(gateway.wait)
             await asyncio.to_thread(server.wait)
 
 
@@ -172,10 +203,17 @@ async def _ready(server: SupervisedServer) -> None:
         await asyncio.sleep(LOOK_S)
 
 
-async def _watch(server: SupervisedServer) -> None:
-    """Serve for ever; raises `SupervisorEndedError` when the supervisor gives up."""
+async def _answers(gateway: GatewayProcess) -> None:
+    while not await asyncio.to_thread(gateway.is_ready):
+        await asyncio.sleep(LOOK_S)
+
+
+async def _watch(server: SupervisedServer, gateway: GatewayProcess | None) -> None:
+    """Serve for ever; raises `SupervisorEndedError` or `GatewayEndedError` when one gives up."""
     while True:
         server.check_alive()
+        if gateway is not None:
+            gateway.check_alive()
         await asyncio.sleep(LOOK_S)
 
 

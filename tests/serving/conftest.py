@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 import pytest
-from running_service import Overrides, RunningService, running_service
-
-StartService = Callable[[Overrides], AbstractContextManager[RunningService]]
+from running_service import Overrides, RunningService, StartService, running_service
 
 
 @pytest.fixture(scope="session")

@@ -184,10 +184,15 @@ class RunningService:
 
 
 @contextlib.contextmanager
-def running_service(folder: Path, overrides: Overrides) -> Iterator[RunningService]:
-    """Start a service with these settings in place of the defaults; yields once it is ready."""
+def running_service(
+    folder: Path, overrides: Overrides, python: Path = Path(sys.executable)
+) -> Iterator[RunningService]:
+    """Start a service with these settings in place of the defaults; yields once it is ready.
+
+    `python` is the interpreter of another virtual environment, if it is to run in that.
+    """
     ports = dict(
-        zip(("http_port", "grpc_port", "metrics_port", "health_port"), _free_ports(4), strict=True)
+        zip(("http_port", "grpc_port", "metrics_port", "health_port"), free_ports(4), strict=True)
     )
     content = {
         section: dict(values) if isinstance(values, Mapping) else values
@@ -203,7 +208,7 @@ def running_service(folder: Path, overrides: Overrides) -> Iterator[RunningServi
     environment = {k: v for k, v in os.environ.items() if k != SETTINGS_VARIABLE}
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "card.serving.supervisor", "--settings", str(settings_file)],
+            [str(python), "-m", "card.serving.supervisor", "--settings", str(settings_file)],
             stdout=output,
             stderr=subprocess.STDOUT,
             env=environment,
@@ -231,7 +236,7 @@ def _wait_until_ready(service: RunningService) -> None:
             service.process.wait(0.1)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports that nobody uses now, all different."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
@@ -294,3 +299,7 @@ def _reply(result: InferResult) -> Reply:
         row = result.as_numpy(output.name).reshape(-1).tolist()
         tensors[output.name] = [item.decode() if isinstance(item, bytes) else item for item in row]
     return Reply(tensors)
+
+
+StartService = Callable[[Overrides], contextlib.AbstractContextManager[RunningService]]
+"""Starts a service with settings that differ from the defaults; see `conftest`."""

@@ -1,6 +1,6 @@
-"""Real kills on a real server: what clients see, how it heals, and that nothing is left behind.
+"""Both engines lost at once, and the end of a service: drained, cut off, killed; nothing is left.
 
-The tests share one service and each finds it well and leaves it well; the last ones end it.
+Single faults of every process are in `test_faults_matrix`.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import grpc
 import psutil
 import pytest
-from conftest import StartService
-from running_service import Refused, RunningService
+from running_service import Refused, RunningService, StartService
+from traces import TRACES, Traces
 
-from card.cache import ENGINES, SlotState
-from card.serving.supervision.policy import STUBS, ProcessState
-from card.serving.supervision.residue import REGIONS, sweep
-from card.serving.supervision.stubs import find_orphans, find_stubs, process_state
+from card.cache import ENGINES
+from card.serving.supervision.policy import ProcessState
+from card.serving.supervision.residue import sweep
+from card.serving.supervision.stubs import process_state
 
 PROMPTS = (
     "def fibonacci(n):",
@@ -37,8 +36,6 @@ BACK_S = 30.0
 """A service that is not back by then stays away; an idle machine brings it back within ten."""
 HANG_S = 120.0
 """A client that has heard nothing for so long hangs."""
-TRACES = len(STUBS) + 2
-"""What a service keeps in shared memory: a region per stub, its run directory and its pool."""
 
 
 @pytest.fixture(scope="module")
@@ -110,16 +107,6 @@ async def read(service: RunningService, client: Client, prompt: str, decoding: s
         client.error = str(error.details())
 
 
-def check_right_or_clear(clients: list[Client], right: list[str]) -> None:
-    """Every client got the whole right text, or the beginning of it and an error that says why."""
-    for client, text in zip(clients, right, strict=True):
-        if client.error is None:
-            assert client.text == text
-        else:
-            assert text.startswith(client.text)
-            assert client.error
-
-
 async def speculates(service: RunningService) -> None:
     """Wait for a request that gets tokens from the draft."""
     limit = time.monotonic() + HANG_S
@@ -152,70 +139,7 @@ async def replaced(service: RunningService, model: str, victim: int) -> None:
     )
 
 
-async def no_slot_in_use(service: RunningService) -> None:
-    pool = service.pool()
-    try:
-        await service.until(lambda: bool((pool.states == SlotState.FREE).all()), "no slot in use")
-    finally:
-        pool.close()
-
-
-@dataclass(frozen=True)
-class Traces:
-    """Everything by which one run of a service can be told to have existed."""
-
-    region_prefix: str
-    files: list[Path]
-
-    @classmethod
-    def of(cls, service: RunningService) -> Traces:
-        region = find_stubs(service.server_pid)["card"].region
-        prefix, _, _ = region.rpartition("_")
-        run_directory = service.settings.cache.directory / prefix.replace("stub", "run")
-        pool = service.pool()
-        pool.close()
-        return cls(f"{prefix}_", [run_directory, pool.path.parent])
-
-    def processes(self) -> list[psutil.Process]:
-        return find_orphans(self.region_prefix)
-
-    def paths(self) -> list[Path]:
-        return [
-            *REGIONS.glob(f"{self.region_prefix}*"),
-            *(file for file in self.files if file.exists()),
-        ]
-
-
 # --- the engines ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-async def test_losing_the_draft_never_changes_a_text(
-    service: RunningService, right: list[str], number: signal.Signals
-) -> None:
-    victim = pid_of(service, "draft")
-    async with open_streams(service) as clients:
-        os.kill(victim, number)
-        await service.until(lambda: state(service) == "degraded", "the draft is missed")
-    assert [client.error for client in clients] == [None] * len(clients)
-    assert [client.text for client in clients] == right
-    await replaced(service, "draft", victim)
-    await speculates(service)
-    await no_slot_in_use(service)
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-async def test_losing_the_target_leaves_no_client_hanging(
-    service: RunningService, right: list[str], number: signal.Signals
-) -> None:
-    victim = pid_of(service, "target")
-    async with open_streams(service) as clients:
-        os.kill(victim, number)
-        await service.until(lambda: state(service) == "unready", "the target is missed")
-        await replaced(service, "target", victim)
-    check_right_or_clear(clients, right)
-    await speculates(service)
-    await no_slot_in_use(service)
 
 
 async def test_engines_come_back_without_a_new_server(service: RunningService) -> None:
@@ -227,49 +151,6 @@ async def test_engines_come_back_without_a_new_server(service: RunningService) -
         await replaced(service, engine, victim)
     await speculates(service)
     assert service.server_pid == server
-    assert len(Traces.of(service).paths()) == TRACES
-
-
-# --- the rest ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("model", "number"),
-    [
-        ("preprocessing", signal.SIGKILL),
-        ("preprocessing", signal.SIGSTOP),
-        ("postprocessing", signal.SIGKILL),
-    ],
-)
-async def test_losing_a_text_model_leaves_no_client_hanging(
-    service: RunningService, right: list[str], model: str, number: signal.Signals
-) -> None:
-    victim = pid_of(service, model)
-    async with open_streams(service) as clients:
-        os.kill(victim, number)
-        await replaced(service, model, victim)
-    check_right_or_clear(clients, right)
-    text = await service.text(PROMPTS[0], max_tokens=MAX_TOKENS, end_id=-1)
-    assert text == right[0]
-    await no_slot_in_use(service)
-
-
-@pytest.mark.parametrize("lost", ["card", "server"])
-async def test_losing_card_or_the_server_ends_streams_and_starts_anew(
-    service: RunningService, right: list[str], lost: str
-) -> None:
-    server = service.server_pid
-    victim = server if lost == "server" else pid_of(service, "card")
-    async with open_streams(service) as clients:
-        os.kill(victim, signal.SIGKILL)
-    check_right_or_clear(clients, right)
-    await service.until(
-        lambda: state(service) == "ready" and service.server_pid != server, "a new server", BACK_S
-    )
-    text = await service.text(PROMPTS[0], max_tokens=MAX_TOKENS, end_id=-1)
-    assert text == right[0]
-    await speculates(service)
-    await no_slot_in_use(service)
     assert len(Traces.of(service).paths()) == TRACES
 
 

@@ -187,9 +187,9 @@ async def test_an_unknown_grpc_parameter_is_refused_by_name(server: RunningServi
         ({"max_tokens": 8}, "input_ids is missing"),
         ({"input_ids": [8192]}, "input_ids is"),
         ({"input_ids": [-1]}, "input_ids is"),
-        ({"input_ids": [1] * 961}, "input_ids is 961 tokens long"),
+        ({"input_ids": [1] * 2049}, "input_ids is 2049 tokens long"),
         ({"input_ids": [1], "top_p": 1.5}, "top_p is 1.5"),
-        ({"input_ids": [1] * 900, "max_tokens": 200}, "max_tokens is 200"),
+        ({"input_ids": [1] * 2048, "max_tokens": 257}, "max_tokens is 257"),
     ],
 )
 async def test_card_called_directly_is_as_strict(

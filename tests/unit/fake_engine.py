@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from card.engines import FOLLOWS_PREFIX, EngineError, Logits, Rows
+from card.engines import FOLLOWS_PREFIX, EngineError, Logits, Ranking, Rows
 
 _MASK = (1 << 64) - 1
 _STEP = 0x9E3779B97F4A7C15
@@ -70,8 +70,9 @@ class FakeModel:
 class FakeLogits:
     """Implements `card.engines.interface.Logits`."""
 
-    def __init__(self, values: NDArray[np.float32]) -> None:
+    def __init__(self, values: NDArray[np.float32], ranking: Ranking | None = None) -> None:
         self._values = values
+        self._ranking = ranking
 
     def row(self, index: int) -> NDArray[np.float32]:
         if not 0 <= index < len(self._values):
@@ -79,11 +80,17 @@ class FakeLogits:
         row: NDArray[np.float32] = self._values[index]
         return row
 
-    def best(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        highest = self._values.max(axis=1, keepdims=True)
-        normaliser = np.log(np.exp(self._values - highest).sum(axis=1, keepdims=True)) + highest
-        ids = np.argsort(-self._values, axis=1, kind="stable")[:, :count]
-        return ids, np.take_along_axis(self._values - normaliser, ids, axis=1)
+    def best(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        ranking = self._ranking
+        if ranking is None:
+            raise Misuse("no ranking was asked for")
+        values = self._values
+        if ranking.noise is not None:
+            values = values / np.float32(ranking.temperature) + ranking.noise
+        highest = values.max(axis=1, keepdims=True)
+        normaliser = np.log(np.exp(values - highest).sum(axis=1, keepdims=True)) + highest
+        ids = np.argsort(-values, axis=1, kind="stable")[:, : ranking.count]
+        return ids, np.take_along_axis(values - normaliser, ids, axis=1)
 
 
 @dataclass
@@ -169,7 +176,8 @@ class FakeEngine:
             raise Misuse(f"logits of {wanted} rows, forwarded {len(rows.tokens)}")
         read = session.pending[len(session.pending) - wanted :]
         values = [self.model.row(entry.path) for entry in read]
-        return FakeLogits(np.array(values, np.float32).reshape(wanted, self.vocabulary))
+        logits = np.array(values, np.float32).reshape(wanted, self.vocabulary)
+        return FakeLogits(logits, rows.ranking)
 
     def _append(self, session: _Session, token: int, parent: int) -> None:
         if not 0 <= token < self.vocabulary:

@@ -155,10 +155,10 @@ def test_a_cost_curve_is_the_median_of_its_measurements() -> None:
 def test_the_stored_figures_hold_every_row_and_their_conditions(tmp_path: Path) -> None:
     completions = [*speeds(ONE_THREAD, a=100), *speeds(CARD, a=200)]
     figures = summarise(completions, RANKS, COSTS)
-    machine = Machine("a processor", 2, 8.0, "Linux", "3.11", "2.13", 0.1)
+    machine = Machine("a processor", 2, 8.0, "Linux", "3.11", "2.13", "2026.4", 0.1)
     conditions = Conditions(
         "./scripts/bench", "2026-01-01", machine, {"engine": "torch"}, "p.jsonl", 1, TOKENS, 1,
-        "bfloat16", True, COSTS,
+        {"target": "openvino", "draft": "torch"}, "bfloat16", True, COSTS,
     )  # fmt: skip
     file = tmp_path / "new" / "figures.json"
     beside = store(file, figures, conditions)
@@ -168,6 +168,8 @@ def test_the_stored_figures_hold_every_row_and_their_conditions(tmp_path: Path) 
     assert content["settings"] == {"engine": "torch"}
     markdown = beside.read_text()
     assert "`./scripts/bench`" in markdown
+    assert "OpenVINO 2026.4, PyTorch 2.13" in markdown
+    assert "engine openvino (target), torch (draft)" in markdown
     assert "| CARD | in process | 0 | 200 |" in markdown
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+import torch
 from fake_engine import FakeEngine, FakeModel
 from one_process import OneProcess, autoregressive, request_of, settings_of
 from tokenizers import Tokenizer
@@ -17,6 +18,7 @@ from bench.in_process import Loops, parameters_of, text_of
 from bench.measurement import Task
 from bench.prompts import Prompt
 from card.cache import Decoding
+from card.decoding import TargetLoop
 from card.drafting import loop as drafting_loop
 from card.sampling import rank_candidates
 from card.settings import REPOSITORY_ROOT
@@ -31,7 +33,7 @@ SAMPLED = Task(Prompt("a", "", (3, 1, 4, 1, 5)), 0.8, 11, 40)
 def loops_of(draft: FakeModel = MODEL) -> Iterator[tuple[Loops, OneProcess]]:
     target, second = FakeEngine(MODEL, tree=False), FakeEngine(draft, tree=True)
     with OneProcess(target, second, settings_of()) as both:
-        yield Loops(both.pool, TOKENIZER, both.target, both.draft), both
+        yield Loops(both.pool, TOKENIZER, lambda _: both.target, lambda _: both.draft), both
 
 
 def text_alone(task: Task) -> tuple[int, ...]:
@@ -53,6 +55,29 @@ def test_every_completion_is_the_targets_text_of_exactly_max_tokens(
             assert written.generated == task.max_tokens
         assert isinstance(both.target_engine, FakeEngine)
         assert both.target_engine.open_sessions == 0
+
+
+def test_of_all_thread_counts_loops_only_the_chosen_ones_are_stepped() -> None:
+    made: dict[int, FakeEngine] = {}
+
+    with loops_of() as (_, both):
+
+        def target_on(threads: int) -> TargetLoop:
+            made[threads] = FakeEngine(MODEL, tree=False)
+            return TargetLoop(made[threads], both.pool, settings_of())
+
+        loops = Loops(both.pool, TOKENIZER, target_on, lambda _: both.draft)
+        passes = []
+        for threads in (1, 2, 1):
+            written = loops.complete(TASK, Decoding.CARD, threads=threads)
+            assert written.tokens == text_alone(TASK)
+            assert torch.get_num_threads() == threads
+            passes.append({count: len(engine.batches) for count, engine in made.items()})
+    assert list(made) == [1, 2], "a loop is made once"
+    assert passes[1][1] == passes[0][1], "one thread rests while two decode"
+    assert passes[2][2] == passes[1][2]
+    assert passes[2][1] > passes[1][1]
+    assert all(engine.open_sessions == 0 for engine in made.values())
 
 
 def test_counters_are_those_of_one_completion() -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import platform
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -106,6 +110,50 @@ def test_sweep_removes_what_nobody_owns_and_nothing_else(pool: Pool, tmp_path: P
     assert sorted(tmp_path.iterdir()) == sorted([pool.path.parent, stranger])
     pool.unlink()
     assert sorted(tmp_path.iterdir()) == [stranger]
+
+
+@pytest.mark.parametrize("step", ["open", "flock"])
+def test_a_sweep_between_two_steps_of_making_a_pool_harms_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Another server starts, and sweeps, just before the directory or the file is taken."""
+    module = {"open": os, "flock": fcntl}[step]
+    real, sweeps = getattr(module, step), []
+
+    def swept_first(*arguments: Any) -> Any:
+        if len(sweeps) < 3:
+            sweeps.append(step)
+            with monkeypatch.context() as patch:
+                patch.setattr(module, step, real)
+                Pool.sweep(tmp_path)
+        return real(*arguments)
+
+    monkeypatch.setattr(module, step, swept_first)
+    pool = Pool.create(tmp_path, SERVER, GEOMETRY)
+    assert len(sweeps) == 3
+    assert Pool.sweep(tmp_path) == []
+    found = Pool.open(tmp_path, SERVER, GEOMETRY)
+    assert found is not None
+    assert found.path == pool.path
+
+
+def test_pools_made_while_another_process_sweeps_without_pause_all_live(tmp_path: Path) -> None:
+    sweeping = (
+        "import sys; from pathlib import Path; from card.cache import Pool\n"
+        "print(flush=True)\n"
+        "while True: Pool.sweep(Path(sys.argv[1]))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", sweeping, str(tmp_path)], stdout=subprocess.PIPE
+    ) as sweeper:
+        assert sweeper.stdout is not None
+        sweeper.stdout.readline()
+        pools = [Pool.create(tmp_path, SERVER + number, GEOMETRY) for number in range(200)]
+        sweeper.kill()
+    assert all(pool.path.exists() for pool in pools)
+    for pool in pools:
+        pool.close()
+    assert len(Pool.sweep(tmp_path)) == len(pools)
 
 
 def test_a_full_file_system_is_refused_when_the_pool_is_made(

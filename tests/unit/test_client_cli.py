@@ -124,7 +124,12 @@ def test_ctrl_c_cancels_on_the_server_and_exits_with_130(triton: TritonDouble) -
     command = [sys.executable, "-m", "card_client.cli", "generate", "def f("]
     environment = os.environ | {"PYTHONPATH": str(Path(card_client.__file__).parents[1])}
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        # Whoever runs the tests in the background ignores the signal, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         assert process.stdout is not None
         assert process.stdout.read(1) == b"x"

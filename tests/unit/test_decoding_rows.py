@@ -1,4 +1,4 @@
-"""How many rows a pass holds follows from what rows cost."""
+"""How many rows a pass holds follows from what rows cost and how often drafts are right."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from card.decoding import choose_rows, ideal_tokens
-from card.decoding.rows import UNMEASURED_ROWS
+from card.decoding.rows import UNMEASURED_ROWS, Acceptance, RowPlan, ideal_tokens
 
 ROWS = (1, 2, 4, 8, 16, 32)
+DEAR = {rows: 4.0 + 0.3 * rows for rows in ROWS}
 
 
 @given(st.integers(1, 64), st.floats(0, 1))
@@ -19,37 +19,72 @@ def test_ideal_tokens_are_what_a_chain_may_expect(rows: int, agreement: float) -
 
 
 def test_rows_that_cost_nothing_are_all_taken() -> None:
-    assert choose_rows(dict.fromkeys(ROWS, 5.0)) == 32
+    assert RowPlan(dict.fromkeys(ROWS, 5.0)).rows() == 32
 
 
 def test_rows_that_cost_as_much_as_a_pass_are_not_taken() -> None:
-    assert choose_rows({rows: 5.0 * rows for rows in ROWS}) == 1
+    assert RowPlan({rows: 5.0 * rows for rows in ROWS}).rows() == 1
 
 
 def test_an_engine_without_a_curve_gets_a_fixed_number() -> None:
-    assert choose_rows({}) == UNMEASURED_ROWS
+    assert RowPlan({}).rows() == UNMEASURED_ROWS
 
 
 @given(
     st.lists(st.floats(0.01, 3), min_size=len(ROWS), max_size=len(ROWS)),
-    st.floats(0, 0.99),
+    st.integers(0, 39),
 )
-def test_the_chosen_rows_give_most_tokens_per_second(steps: list[float], agreement: float) -> None:
+def test_the_chosen_rows_give_most_tokens_per_second(steps: list[float], fortieths: int) -> None:
+    agreement = fortieths / 40
     costs = dict(zip(ROWS, np.cumsum(steps).tolist(), strict=True))
     speed = {rows: ideal_tokens(rows, agreement) / cost for rows, cost in costs.items()}
-    assert speed[choose_rows(costs, agreement=agreement)] == max(speed.values())
+    plan = RowPlan(costs)
+    assert speed[plan.rows(agreement)] == max(speed.values())
+    assert plan.gain(agreement) == pytest.approx(max(speed.values()) / speed[1])
 
 
 def test_better_agreement_never_asks_for_fewer_rows() -> None:
-    costs = {rows: 4.0 + 0.3 * rows for rows in ROWS}
-    chosen = [choose_rows(costs, agreement=a) for a in np.linspace(0, 0.99, 30)]
+    chosen = [RowPlan(DEAR).rows(agreement) for agreement in np.linspace(0, 0.99, 30)]
     assert chosen == sorted(chosen)
     assert chosen[0] == 1
     assert chosen[-1] > 4
 
 
 def test_sessions_that_share_a_pass_share_its_rows() -> None:
-    costs = {rows: 4.0 + 0.3 * rows for rows in ROWS}
-    chosen = [choose_rows(costs, sessions) for sessions in (1, 2, 4, 8, 16)]
+    chosen = [RowPlan(DEAR).rows(sessions=sessions) for sessions in (1, 2, 4, 8, 16)]
     assert chosen == sorted(chosen, reverse=True)
     assert chosen[-1] < chosen[0]
+
+
+def test_a_draft_that_is_never_right_is_soon_not_worth_a_row() -> None:
+    acceptance, plan = Acceptance(), RowPlan(DEAR)
+    assert plan.rows(acceptance.rate) > 4
+    passes = 0
+    while plan.rows(acceptance.rate) > 1:
+        acceptance.observe(accepted=0, offered=7)
+        passes += 1
+    assert passes < 200
+    assert plan.gain(acceptance.rate) == 1.0
+
+
+def test_acceptance_counts_what_was_judged_and_no_more() -> None:
+    """Behind a wrong candidate nothing is known of the others."""
+    acceptance = Acceptance()
+    for _ in range(300):
+        acceptance.observe(accepted=3, offered=7)
+    assert acceptance.rate == pytest.approx(0.75, abs=0.01)
+    for _ in range(300):
+        acceptance.observe(accepted=7, offered=7)
+    assert acceptance.rate == pytest.approx(1.0, abs=0.01)
+    for _ in range(10):
+        acceptance.observe(accepted=0, offered=0)
+    assert acceptance.rate == pytest.approx(1.0, abs=0.01)
+
+
+def test_old_luck_fades() -> None:
+    acceptance = Acceptance()
+    for _ in range(1000):
+        acceptance.observe(accepted=8, offered=8)
+    for _ in range(200):
+        acceptance.observe(accepted=0, offered=8)
+    assert acceptance.rate < 0.2

@@ -14,8 +14,12 @@ from numpy.typing import NDArray
 from tiny_models import FAMILIES, SLIDING_WINDOW, forward_rows, random_tokens, read_alone
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from card.engines import FOLLOWS_PREFIX, Engine, EngineError, Rows
-from card.engines.torch.engine import EngineOptions, TorchEngine
+from card.engines import FOLLOWS_PREFIX, Engine, EngineError, Ranking, Rows
+from card.engines.openvino.engine import OpenVinoEngine
+from card.engines.options import EngineOptions
+from card.engines.torch.engine import TorchEngine
+
+AnyEngine = TorchEngine | OpenVinoEngine
 
 CLOSE = 1e-4
 """Largest difference to `transformers` in float32."""
@@ -37,9 +41,10 @@ class Checkpoint:
     directory: Path
     expected: NDArray[np.float32]
     """Logits of `TEXT` by `transformers`, [tokens, vocabulary]."""
+    engine_class: type[AnyEngine]
 
-    def engine(self, branches: int) -> TorchEngine:
-        return TorchEngine.load(
+    def engine(self, branches: int) -> AnyEngine:
+        return self.engine_class.load(
             self.directory,
             EngineOptions(context=SLIDING_WINDOW, sessions=2, branches=branches, dtype="float32"),
         )
@@ -55,13 +60,15 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def checkpoint(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    engine_class: type[AnyEngine],
 ) -> Checkpoint:
     directory = tmp_path_factory.mktemp(request.param)
     model = tiny_models.save(directory, request.param)
     expected = tiny_models.reference_logits(model, TEXT)
     assert expected.std() > 1.0, "logits so small that an error would not show"
-    return Checkpoint(model, directory, expected)
+    return Checkpoint(model, directory, expected, engine_class)
 
 
 def path_to(row: int) -> list[int]:
@@ -124,21 +131,44 @@ def test_each_branch_of_a_tree_equals_transformers_on_its_own_path(
 def test_best_gives_the_likeliest_ids_and_their_log_probabilities(checkpoint: Checkpoint) -> None:
     engine = checkpoint.engine(branches=0)
     session = engine.open_session()
-    ids, values = engine.forward([Rows(session, TEXT, logits=3)])[0].best(5)
+    rows = Rows(session, TEXT, logits=3, ranking=Ranking(5))
+    ids, values = engine.forward([rows])[0].best()
     expected = torch.from_numpy(checkpoint.expected[-3:]).log_softmax(-1).topk(5)
     assert ids.tolist() == expected.indices.tolist()
     np.testing.assert_allclose(values, expected.values.numpy(), atol=CLOSE)
 
 
-def test_a_sliding_window_limits_the_context(tmp_path: Path) -> None:
+def test_best_ranks_by_perturbed_logits_where_noise_is_given(checkpoint: Checkpoint) -> None:
+    engine = checkpoint.engine(branches=0)
+    one, other = engine.open_session(), engine.open_session()
+    noise = np.random.default_rng(0).gumbel(size=(3, engine.vocabulary)).astype(np.float32)
+    batch = [
+        Rows(one, TEXT, logits=2, ranking=Ranking(4)),
+        Rows(other, TEXT, logits=3, ranking=Ranking(5, 0.7, noise)),
+    ]
+    plain, perturbed = engine.forward(batch)
+    for logits, count, last, expected in (
+        (plain, 4, 2, torch.from_numpy(checkpoint.expected[-2:])),
+        (perturbed, 5, 3, torch.from_numpy(checkpoint.expected[-3:] / np.float32(0.7) + noise)),
+    ):
+        ids, values = logits.best()
+        assert ids.shape == (last, count)
+        best = expected.log_softmax(-1).topk(count)
+        assert ids.tolist() == best.indices.tolist()
+        np.testing.assert_allclose(values, best.values.numpy(), atol=2 * CLOSE)
+
+
+def test_a_sliding_window_limits_the_context(tmp_path: Path, engine_class: type[AnyEngine]) -> None:
     tiny_models.save(tmp_path, "mistral_sliding")
-    engine = TorchEngine.load(tmp_path, EngineOptions(context=SLIDING_WINDOW, sessions=1))
+    engine = engine_class.load(tmp_path, EngineOptions(context=SLIDING_WINDOW, sessions=1))
     assert engine.context == SLIDING_WINDOW
     with pytest.raises(EngineError, match=f"{SLIDING_WINDOW} positions"):
-        TorchEngine.load(tmp_path, EngineOptions(context=SLIDING_WINDOW + 1, sessions=1))
+        engine_class.load(tmp_path, EngineOptions(context=SLIDING_WINDOW + 1, sessions=1))
 
 
-def test_a_checkpoint_in_shards_and_in_bfloat16_reads_like_one_file(tmp_path: Path) -> None:
+def test_a_checkpoint_in_shards_and_in_bfloat16_reads_like_one_file(
+    tmp_path: Path, engine_class: type[AnyEngine]
+) -> None:
     model = tiny_models.build(FAMILIES["llama3"]).bfloat16()
     model.save_pretrained(tmp_path / "whole")
     in_float32 = AutoModelForCausalLM.from_pretrained(tmp_path / "whole", dtype=torch.float32)
@@ -146,7 +176,7 @@ def test_a_checkpoint_in_shards_and_in_bfloat16_reads_like_one_file(tmp_path: Pa
     assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 1
     options = EngineOptions(context=SLIDING_WINDOW, sessions=1, dtype="float32")
     whole, shards = (
-        read_alone(TorchEngine.load(tmp_path / name, options), TEXT, [64])
+        read_alone(engine_class.load(tmp_path / name, options), TEXT, [64])
         for name in ("whole", "shards")
     )
     np.testing.assert_array_equal(whole, shards)

@@ -10,8 +10,10 @@ from tiny_models import opened
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from card.engines import Rows
-from card.engines.torch.engine import EngineOptions, TorchEngine
+from card.engines import Engine, Rows
+from card.engines.openvino.engine import OpenVinoEngine
+from card.engines.options import EngineOptions
+from card.engines.torch.engine import TorchEngine
 from card.settings import REPOSITORY_ROOT
 
 TARGET = REPOSITORY_ROOT / "models/target"
@@ -32,8 +34,8 @@ def reference() -> PreTrainedModel:
 
 
 @pytest.fixture(scope="module")
-def engine() -> TorchEngine:
-    return TorchEngine.load(TARGET, EngineOptions(context=256, sessions=1, dtype="float32"))
+def engine(engine_class: type[TorchEngine] | type[OpenVinoEngine]) -> Engine:
+    return engine_class.load(TARGET, EngineOptions(context=256, sessions=1, dtype="float32"))
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +43,7 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.from_file(str(TARGET / "tokenizer.json"))
 
 
-def decode_greedily(engine: TorchEngine, prompt: list[int]) -> list[int]:
+def decode_greedily(engine: Engine, prompt: list[int]) -> list[int]:
     """Prefill all but the last token, then one row a pass: what the target's loop does alone."""
     text = list(prompt)
     with opened(engine) as session:
@@ -63,7 +65,7 @@ def decode_greedily(engine: TorchEngine, prompt: list[int]) -> list[int]:
     ],
 )
 def test_greedy_text_equals_that_of_transformers(
-    reference: PreTrainedModel, engine: TorchEngine, tokenizer: Tokenizer, prompt: str
+    reference: PreTrainedModel, engine: Engine, tokenizer: Tokenizer, prompt: str
 ) -> None:
     ids = tokenizer.encode(prompt).ids
     expected = reference.generate(

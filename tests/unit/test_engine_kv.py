@@ -16,8 +16,12 @@ from numpy.typing import NDArray
 from tiny_models import VOCABULARY, forward_rows, opened, random_tokens, read, read_alone
 
 from card.engines import FOLLOWS_PREFIX, Rows
-from card.engines.torch.calibration import make_row_invariant
-from card.engines.torch.engine import EngineOptions, TorchEngine
+from card.engines.calibration import make_row_invariant
+from card.engines.openvino.engine import OpenVinoEngine
+from card.engines.options import EngineOptions
+from card.engines.torch.engine import TorchEngine
+
+AnyEngine = TorchEngine | OpenVinoEngine
 
 CONTEXT = 256
 BRANCHES = 4
@@ -43,8 +47,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def load(directory: Path, branches: int) -> TorchEngine:
-    engine = TorchEngine.load(
+def load(engine_class: type[AnyEngine], directory: Path, branches: int) -> AnyEngine:
+    engine = engine_class.load(
         directory,
         EngineOptions(
             context=CONTEXT, sessions=SESSIONS, branches=branches, pending=256, dtype="float32"
@@ -54,13 +58,13 @@ def load(directory: Path, branches: int) -> TorchEngine:
 
 
 @pytest.fixture(scope="module")
-def chains(directory: Path) -> TorchEngine:
-    return load(directory, BRANCHES)
+def chains(engine_class: type[AnyEngine], directory: Path) -> AnyEngine:
+    return load(engine_class, directory, BRANCHES)
 
 
 @pytest.fixture(scope="module")
-def trees(directory: Path) -> TorchEngine:
-    return load(directory, 0)
+def trees(engine_class: type[AnyEngine], directory: Path) -> AnyEngine:
+    return load(engine_class, directory, 0)
 
 
 def assert_close(found: LogitRows, expected: LogitRows) -> None:
@@ -69,8 +73,12 @@ def assert_close(found: LogitRows, expected: LogitRows) -> None:
     assert np.abs(found - expected).max() < CLOSE * scale
 
 
-def poison(engine: TorchEngine, lane: int, first: int) -> None:
+def poison(engine: AnyEngine, lane: int, first: int) -> None:
     """Put a large value into every key and value of a lane from the place `first` on."""
+    if isinstance(engine, OpenVinoEngine):
+        engine._kv.keys[:, lane, :, first:] = POISON
+        engine._kv.values[:, lane, :, first:] = POISON
+        return
     heads = engine.architecture.kv_heads
     rows = slice(lane * heads, (lane + 1) * heads)
     with torch.inference_mode():
@@ -87,7 +95,7 @@ FAN = [FOLLOWS_PREFIX] * BRANCHES
 @given(steps=st.lists(st.tuples(st.integers(0, BRANCHES - 1), st.integers(1, 5)), max_size=6))
 @settings(max_examples=10, deadline=None)
 def test_every_lane_goes_on_from_the_prefix_that_was_kept(
-    chains: TorchEngine, steps: list[tuple[int, int]]
+    chains: AnyEngine, steps: list[tuple[int, int]]
 ) -> None:
     """After any lane won, each of them answers as a session that read the same text."""
     text = random_tokens(10)
@@ -108,7 +116,7 @@ def test_every_lane_goes_on_from_the_prefix_that_was_kept(
         np.testing.assert_array_equal(row, expected)
 
 
-def test_places_behind_the_prefix_never_influence_a_chain(chains: TorchEngine) -> None:
+def test_places_behind_the_prefix_never_influence_a_chain(chains: AnyEngine) -> None:
     text, tokens = random_tokens(40), random_tokens(6, seed=1)
     parents = [FOLLOWS_PREFIX, 0, 0, FOLLOWS_PREFIX, 1, 3]
     found = []
@@ -124,14 +132,14 @@ def test_places_behind_the_prefix_never_influence_a_chain(chains: TorchEngine) -
     np.testing.assert_array_equal(found[1], found[0])
 
 
-def test_nothing_may_survive_beside_a_chain(chains: TorchEngine) -> None:
+def test_nothing_may_survive_beside_a_chain(chains: AnyEngine) -> None:
     with opened(chains) as session:
         forward_rows(chains, [Rows(session, [1, 2, 3])])
         with pytest.raises(ValueError, match="no pending entries"):
             chains.keep(session, [0], [1])
 
 
-def test_more_branches_than_lanes_are_refused(chains: TorchEngine) -> None:
+def test_more_branches_than_lanes_are_refused(chains: AnyEngine) -> None:
     with (
         opened(chains) as session,
         pytest.raises(ValueError, match="5 branches in a pass; the engine holds 4"),
@@ -188,7 +196,7 @@ keep = st.builds(
 Operation = tuple[str, list[int], list[bool]]
 
 
-def start(engine: TorchEngine, session: int, length: int, seed: int) -> Mirror:
+def start(engine: AnyEngine, session: int, length: int, seed: int) -> Mirror:
     mirror = Mirror(session, random_tokens(length, seed), [], [])
     read(engine, session, mirror.text, [64])
     return mirror
@@ -204,7 +212,7 @@ def grow_below(mirror: Mirror, at: list[int]) -> Rows:
     return Rows(mirror.session, tokens, parents)
 
 
-def apply(engine: TorchEngine, mirror: Mirror, operation: Operation) -> None:
+def apply(engine: AnyEngine, mirror: Mirror, operation: Operation) -> None:
     """Do the operation; new rows must answer as a session that read their path."""
     kind, at, wanted = operation
     if kind == "keep":
@@ -223,7 +231,7 @@ def apply(engine: TorchEngine, mirror: Mirror, operation: Operation) -> None:
 @given(length=st.integers(1, 70), operations=st.lists(grow | keep, min_size=2, max_size=10))
 @settings(max_examples=25, deadline=None)
 def test_a_re_rooted_tree_answers_like_a_session_that_read_the_same_path(
-    trees: TorchEngine, length: int, operations: list[Operation]
+    trees: AnyEngine, length: int, operations: list[Operation]
 ) -> None:
     with opened(trees) as session:
         mirror = start(trees, session, length, seed=0)
@@ -236,7 +244,7 @@ def test_a_re_rooted_tree_answers_like_a_session_that_read_the_same_path(
 @given(lengths=st.tuples(st.integers(1, 70), st.integers(1, 70)), at=st.tuples(places, places))
 @settings(max_examples=10, deadline=None)
 def test_growing_trees_that_share_a_pass_do_not_see_each_other(
-    trees: TorchEngine, lengths: tuple[int, int], at: tuple[list[int], list[int]]
+    trees: AnyEngine, lengths: tuple[int, int], at: tuple[list[int], list[int]]
 ) -> None:
     with opened(trees) as one, opened(trees) as other:
         mirrors = [start(trees, one, lengths[0], seed=0), start(trees, other, lengths[1], seed=1)]
@@ -250,7 +258,7 @@ def test_growing_trees_that_share_a_pass_do_not_see_each_other(
                 assert_close(logits, expected)
 
 
-def test_a_pruned_branch_never_influences_what_grows_in_its_place(trees: TorchEngine) -> None:
+def test_a_pruned_branch_never_influences_what_grows_in_its_place(trees: AnyEngine) -> None:
     #  0 ─ 1 ─ 3 ─ 5        the right path is 0, 1; of 3, 4 and 5 below it 3 and 4 survive;
     #      └─ 4             2, 6 and 7 are pruned
     #  2 ─ 6 ─ 7
@@ -280,8 +288,10 @@ def test_a_pruned_branch_never_influences_what_grows_in_its_place(trees: TorchEn
 
 
 @pytest.mark.parametrize("branches", [BRANCHES, 0], ids=["chains", "growing_tree"])
-def test_a_reopened_session_holds_nothing_of_the_old_one(directory: Path, branches: int) -> None:
-    engine = load(directory, branches)
+def test_a_reopened_session_holds_nothing_of_the_old_one(
+    directory: Path, branches: int, engine_class: type[AnyEngine]
+) -> None:
+    engine = load(engine_class, directory, branches)
     text, fan = random_tokens(50), random_tokens(BRANCHES, seed=1)
 
     def everything() -> LogitRows:
@@ -303,8 +313,10 @@ def test_a_reopened_session_holds_nothing_of_the_old_one(directory: Path, branch
 
 
 @pytest.mark.parametrize("branches", [BRANCHES, 0], ids=["chains", "growing_tree"])
-def test_confirming_nothing_drops_what_is_pending(directory: Path, branches: int) -> None:
-    engine = load(directory, branches)
+def test_confirming_nothing_drops_what_is_pending(
+    directory: Path, branches: int, engine_class: type[AnyEngine]
+) -> None:
+    engine = load(engine_class, directory, branches)
     session = engine.open_session()
     text = random_tokens(20)
     read(engine, session, text, [20])

@@ -12,9 +12,10 @@ import tiny_models
 import torch
 from safetensors.torch import load_file, save_file
 
-from card.engines import EngineError, load_engine
-from card.engines.torch import loading
-from card.engines.torch.engine import EngineOptions, TorchEngine
+from card.engines import EngineError, load_engine, loading
+from card.engines.openvino.engine import OpenVinoEngine
+from card.engines.options import EngineOptions
+from card.engines.torch.engine import TorchEngine
 from card.settings import Settings, load_settings
 
 OPTIONS = EngineOptions(context=64, sessions=1, dtype="float32")
@@ -25,13 +26,13 @@ Tensors = dict[str, torch.Tensor]
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     tiny_models.save(tmp_path, "llama3")
-    TorchEngine.load(tmp_path, OPTIONS)
+    OpenVinoEngine.load(tmp_path, OPTIONS)
     return tmp_path
 
 
 def refusal(directory: Path, options: EngineOptions = OPTIONS) -> str:
     with pytest.raises(EngineError) as caught:
-        TorchEngine.load(directory, options)
+        OpenVinoEngine.load(directory, options)
     assert str(directory) in str(caught.value)
     return str(caught.value)
 
@@ -160,7 +161,7 @@ def test_a_directory_without_weights_is_refused(directory: Path) -> None:
 def shards(tmp_path: Path) -> Path:
     model = tiny_models.build(tiny_models.FAMILIES["llama3"])
     model.save_pretrained(tmp_path, max_shard_size="50KB")
-    TorchEngine.load(tmp_path, OPTIONS)
+    OpenVinoEngine.load(tmp_path, OPTIONS)
     return tmp_path
 
 
@@ -185,19 +186,25 @@ def test_a_context_longer_than_the_models_is_refused_with_both_lengths(directory
 
 
 def test_more_sessions_than_the_engine_holds_are_refused(directory: Path) -> None:
-    engine = TorchEngine.load(directory, OPTIONS)
+    engine = OpenVinoEngine.load(directory, OPTIONS)
     engine.open_session()
     with pytest.raises(EngineError, match="all 1 sessions"):
         engine.open_session()
 
 
 def test_more_pending_entries_than_a_tree_holds_are_refused(directory: Path) -> None:
-    engine = TorchEngine.load(
+    engine = OpenVinoEngine.load(
         directory, EngineOptions(context=64, sessions=1, branches=0, dtype="float32")
     )
     session = engine.open_session()
     with pytest.raises(EngineError, match="pending"):
         tiny_models.forward_rows(engine, [tiny_models.Rows(session, [1] * 257)])
+
+
+def test_a_dtype_that_an_engine_does_not_compute_in_is_refused(directory: Path) -> None:
+    options = EngineOptions(context=64, sessions=1, dtype="int8")
+    with pytest.raises(EngineError, match="int8; engine: openvino"):
+        TorchEngine.load(directory, options)
 
 
 # --- the pair -------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -24,10 +24,12 @@ from tiny_models import forward_rows, opened, random_tokens, read, read_alone
 from torch import Tensor
 
 from card.engines import FOLLOWS_PREFIX, Rows
+from card.engines.calibration import check_row_invariance, make_row_invariant
+from card.engines.openvino.engine import OpenVinoEngine
+from card.engines.options import EngineOptions
 from card.engines.torch import decoder
-from card.engines.torch.attention import AttentionGroup, attend
-from card.engines.torch.calibration import check_row_invariance, make_row_invariant
-from card.engines.torch.engine import EngineOptions, TorchEngine
+from card.engines.torch.attention import GroupTensors, attend
+from card.engines.torch.engine import TorchEngine
 from card.settings import REPOSITORY_ROOT
 
 BRANCHES = 4
@@ -36,6 +38,8 @@ LONGEST = 100
 """Tokens of a text; the keys of its last rows fill more than one block of 64 positions."""
 
 Bits = torch.Tensor
+AnyEngine = TorchEngine | OpenVinoEngine
+Dtype = Literal["bfloat16", "float32", "int8"]
 
 
 def bits(logits: NDArray[np.float32]) -> Bits:
@@ -46,8 +50,9 @@ def bits(logits: NDArray[np.float32]) -> Bits:
 class Subject:
     """An engine as loading makes it, and what it says when it reads one row at a time."""
 
-    engine: TorchEngine
+    engine: AnyEngine
     text: list[int]
+    directory: Path
     _paths: dict[tuple[int, ...], Bits] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -63,9 +68,16 @@ class Subject:
                 self._paths[key] = bits(read(self.engine, session, path, [1]))
         return self._paths[key]
 
+    def on_two_threads(self) -> AnyEngine:
+        """The same engine, but for its threads."""
+        if isinstance(self.engine, OpenVinoEngine):
+            return OpenVinoEngine.load(self.directory, replace(self.engine.options, threads=2))
+        torch.set_num_threads(2)
+        return self.engine
 
-def options(dtype: Literal["bfloat16", "float32"]) -> EngineOptions:
-    return EngineOptions(context=336, sessions=SESSIONS, branches=BRANCHES, dtype=dtype)
+
+def options(dtype: Dtype) -> EngineOptions:
+    return EngineOptions(context=336, sessions=SESSIONS, branches=BRANCHES, dtype=dtype, threads=1)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -86,15 +98,24 @@ def one_head_per_group(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(
     scope="module",
-    params=[(m, d) for m in ("bundled", "tiny") for d in ("bfloat16", "float32")],
+    params=[
+        ("openvino", "bundled", "bfloat16"),
+        ("openvino", "bundled", "float32"),
+        ("openvino", "bundled", "int8"),
+        ("openvino", "tiny", "bfloat16"),
+        ("openvino", "tiny", "float32"),
+        ("torch", "bundled", "bfloat16"),
+        ("torch", "tiny", "float32"),
+    ],
     ids="-".join,
 )
 def subject(request: pytest.FixtureRequest, one_head_per_group: Path) -> Subject:
-    model, dtype = request.param
+    kind, model, dtype = request.param
     directory = REPOSITORY_ROOT / "models/target" if model == "bundled" else one_head_per_group
-    engine = make_row_invariant(TorchEngine.load(directory, options(dtype)))
+    engine_class = OpenVinoEngine if kind == "openvino" else TorchEngine
+    engine = make_row_invariant(engine_class.load(directory, options(dtype)))
     assert engine.row_invariant
-    return Subject(engine, random_tokens(LONGEST, vocabulary=engine.vocabulary))
+    return Subject(engine, random_tokens(LONGEST, vocabulary=engine.vocabulary), directory)
 
 
 few = settings(max_examples=6, deadline=None)
@@ -182,19 +203,18 @@ def test_every_row_of_trees_that_share_a_pass_has_the_bits_of_single_rows(
 @given(chunks=st.lists(st.integers(20, 100), min_size=1, max_size=4), ask=asks)
 @fewer
 def test_two_threads_give_the_bits_of_one(subject: Subject, chunks: list[int], ask: Ask) -> None:
-    engine, text = subject.engine, subject.text
-    tree = ask.tokens(text, engine.vocabulary)
+    text = subject.text
+    tree = ask.tokens(text, subject.engine.vocabulary)
 
-    def everything() -> Bits:
+    def everything(engine: AnyEngine) -> Bits:
         with opened(engine) as session:
             prefix = read(engine, session, text[: ask.prefix], chunks)
             rows = forward_rows(engine, [Rows(session, tree, ask.parents)])[0]
         return bits(np.concatenate([prefix, rows]))
 
-    alone = everything()
-    torch.set_num_threads(2)
+    alone = everything(subject.engine)
     try:
-        assert torch.equal(everything(), alone)
+        assert torch.equal(everything(subject.on_two_threads()), alone)
     finally:
         torch.set_num_threads(1)
 
@@ -225,14 +245,14 @@ def test_decoding_through_winning_branches_gives_the_bits_of_single_rows(
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_a_text_of_a_thousand_tokens_keeps_its_bits(
-    tmp_path: Path, dtype: Literal["bfloat16", "float32"]
+    tmp_path: Path, dtype: Literal["bfloat16", "float32"], engine_class: type[AnyEngine]
 ) -> None:
     config = tiny_models.FAMILIES["llama3"].__class__(
         **tiny_models.FAMILIES["llama3"].to_dict() | {"max_position_embeddings": 1024}
     )
     tiny_models.build(config).save_pretrained(tmp_path)
     engine = make_row_invariant(
-        TorchEngine.load(tmp_path, EngineOptions(context=1024, sessions=2, dtype=dtype))
+        engine_class.load(tmp_path, EngineOptions(context=1024, sessions=2, dtype=dtype))
     )
     text = random_tokens(1000)
     expected = read_alone(engine, text, [64])
@@ -245,11 +265,11 @@ def test_a_text_of_a_thousand_tokens_keeps_its_bits(
 
 # --- the self-check can fail ----------------------------------------------------------------------
 
-Attend = Callable[[Tensor, Tensor, Tensor, AttentionGroup, int], Tensor]
+Attend = Callable[[Tensor, Tensor, Tensor, GroupTensors, int], Tensor]
 
 
 def stock_attention(
-    query: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup, kv_heads: int
+    query: Tensor, keys: Tensor, values: Tensor, group: GroupTensors, kv_heads: int
 ) -> Tensor:
     """torch's own fused kernel, which sums in an order that follows the shapes of the pass."""
     lanes, rows = len(group.lanes), group.rows
@@ -271,25 +291,25 @@ def stock_attention(
 
 
 def rounded_by_rows(
-    query: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup, kv_heads: int
+    query: Tensor, keys: Tensor, values: Tensor, group: GroupTensors, kv_heads: int
 ) -> Tensor:
     """A last bit that depends on how many rows are padded into the pass."""
     return attend(query, keys, values, group, kv_heads) * (1 + 2**-7 * (group.rows > 5))
 
 
 def without_mask(
-    query: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup, kv_heads: int
+    query: Tensor, keys: Tensor, values: Tensor, group: GroupTensors, kv_heads: int
 ) -> Tensor:
     """Rows that see what stands behind them."""
     open_mask = torch.where(torch.isinf(group.mask), -4.0, 0.0).to(group.mask.dtype)
-    leaking = AttentionGroup(
+    leaking = GroupTensors(
         group.lanes, group.rows, group.extent, group.gather, open_mask, group.mask_from
     )
     return attend(query, keys, values, leaking, kv_heads)
 
 
 def summed_at_once(
-    query: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup, kv_heads: int
+    query: Tensor, keys: Tensor, values: Tensor, group: GroupTensors, kv_heads: int
 ) -> Tensor:
     """Far behind the beginning alone, a last bit that depends on the rows of the pass."""
     far = group.extent > 256 and group.rows > 5

@@ -264,7 +264,7 @@ def test_engines_that_die_and_come_back_leave_the_text_as_it_is(
         assert both.run(streams) == texts
 
 
-@pytest.mark.parametrize("decoding", [Decoding.CARD, Decoding.DRAFT_THEN_VERIFY])
+@pytest.mark.parametrize("decoding", [Decoding.CARD, Decoding.PEARL, Decoding.DRAFT_THEN_VERIFY])
 @pytest.mark.parametrize("passes", [0, 1, 4, 9])
 def test_a_draft_that_dies_midway_stops_nobody(decoding: Decoding, passes: int) -> None:
     request = request_of([1, 2, 3], 24, decoding, gamma=4)

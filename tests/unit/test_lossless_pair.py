@@ -22,7 +22,7 @@ PROMPTS = [
 ]
 TOKENS = 40
 SAMPLINGS = [SamplingParameters(end_id=0), SamplingParameters(temperature=0.8, seed=7, end_id=0)]
-SPECULATING = [Decoding.CARD, Decoding.DRAFT_THEN_VERIFY]
+SPECULATING = [Decoding.CARD, Decoding.PEARL, Decoding.DRAFT_THEN_VERIFY]
 
 
 @dataclass(frozen=True)

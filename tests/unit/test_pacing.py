@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from itertools import product
 
 import pytest
@@ -10,6 +11,7 @@ from fake_engine import FakeEngine, FakeModel
 from one_process import OneProcess, request_of, settings_of
 
 from card.cache import Decoding, EngineState, Finish
+from card.engines import Logits, Rows
 from card.pacing import SETTLED, draft_may_run, target_may_run, target_queries
 
 MODEL = FakeModel(agreement=0.8)
@@ -21,6 +23,7 @@ MODEL = FakeModel(agreement=0.8)
         (Decoding.AUTOREGRESSIVE, [False, False, False], [True, True, True]),
         (Decoding.DRAFT_THEN_VERIFY, [True, False, False], [False, True, True]),
         (Decoding.CARD, [True, True, True], [True, True, True]),
+        (Decoding.PEARL, [True, False, False], [True, True, True]),
     ],
 )
 def test_who_may_run(decoding: Decoding, draft: list[bool], target: list[bool]) -> None:
@@ -35,7 +38,23 @@ def test_a_dead_draft_is_never_waited_for(decoding: Decoding, passes: int) -> No
 
 
 def test_autoregressive_decoding_never_asks_the_cache() -> None:
-    assert [target_queries(d) for d in Decoding] == [False, True, True]
+    assert [d for d in Decoding if not target_queries(d)] == [Decoding.AUTOREGRESSIVE]
+
+
+def test_in_pearl_both_make_rounds_of_gamma() -> None:
+    def draft(passes: int, inherited: int) -> bool:
+        return draft_may_run(Decoding.PEARL, 4, passes, inherited)
+
+    def target(ahead: int, passes: int) -> bool:
+        return target_may_run(Decoding.PEARL, 4, passes, draft_lives=True, ahead=ahead)
+
+    assert [draft(made, 0) for made in (0, 3, 4)] == [True, True, False], "pre-verify"
+    assert [draft(made, 3) for made in (0, 3, 4)] == [True, True, False], "post-verify"
+    assert [draft(made, 1) for made in (5, 6)] == [True, False], "it ends the chunk first"
+    assert target(ahead=0, passes=0), "pre-verify needs no candidate"
+    assert [target(ahead, 0) for ahead in (1, 2, 3)] == [False, False, True]
+    assert target(ahead=1, passes=4), "the draft made its round"
+    assert target(ahead=1, passes=SETTLED), "the draft has nothing left to grow"
 
 
 def engines() -> tuple[FakeEngine, FakeEngine]:
@@ -72,6 +91,52 @@ def test_draft_then_verify_takes_turns_of_gamma_passes(gamma: int) -> None:
         assert turns[0] == max(turns) == gamma
         assert len(turns) < 24, "candidates were accepted"
         assert stream.counters.misses == 0, "no turn left the target without candidates"
+
+
+class Meanwhile(FakeEngine):
+    """A target whose passes last as long as something else takes."""
+
+    between: Callable[[], None] = staticmethod(lambda: None)
+
+    def forward(self, batch: Sequence[Rows]) -> list[Logits]:
+        found = super().forward(batch)
+        self.between()
+        return found
+
+
+@pytest.mark.parametrize("gamma", [1, 3, 5])
+def test_pearl_verifies_a_chunk_while_the_next_one_is_drafted(gamma: int) -> None:
+    target, draft = Meanwhile(FakeModel(), tree=False), FakeEngine(MODEL, tree=True)
+    with OneProcess(target, draft, settings_of(width=1, growth="layered", rows=16)) as both:
+        rounds: list[int] = []
+
+        def draft_a_round() -> None:
+            rounds.append(0)
+            while both.draft.step():
+                rounds[-1] += 1
+
+        target.between = draft_a_round
+        stream = both.open(request_of([1, 2, 3], 64, Decoding.PEARL, gamma=gamma))
+        while stream.finish is Finish.RUNNING:
+            assert both.target.step(), "both end a round together: nobody waits"
+        left = 2 * gamma  # the last rounds are as long as the text
+        rows = [len(batch[0].tokens) for batch in target.batches[1:-left]]
+        assert set(rows) == {1, gamma}, "pre-verify, and post-verify of a whole chunk"
+        assert set(rounds[1:-left]) == {gamma}
+        assert stream.counters.accepted or gamma == 1
+
+
+def test_pearl_waits_for_a_chunk_that_is_begun() -> None:
+    target, draft = Meanwhile(FakeModel(), tree=False), FakeEngine(FakeModel(), tree=True)
+    with OneProcess(target, draft, settings_of(width=1, growth="layered", rows=16)) as both:
+        stream = both.open(request_of([1, 2, 3], 24, Decoding.PEARL, gamma=4))
+        assert both.target.step(), "prefill waits for nobody"
+        assert both.draft.step(), "the text and the first candidate"
+        for _ in range(2):
+            assert not both.target.step()
+            assert both.draft.step()
+        assert both.target.step(), "three candidates and the target's own token are a chunk"
+        assert len(stream.output) == 1 + 4
 
 
 def test_in_card_nobody_waits() -> None:

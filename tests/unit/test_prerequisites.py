@@ -29,6 +29,7 @@ SETUP_READS = (
     "python_backend/card/serving/prerequisites.py",
     "pyproject.toml",
     "client/pyproject.toml",
+    "gateway/pyproject.toml",
     "requirements",
 )
 
@@ -164,7 +165,7 @@ def test_setup_installs_once_and_again_only_after_a_change(checkout: Path, tmp_p
     assert "--only-binary=:all:" in installed
     assert "--requirement requirements/base.txt" in installed
     assert "--no-deps --requirement requirements/server.txt" in installed
-    assert "--editable . --editable ./client" in installed
+    assert "--editable . --editable ./client --editable ./gateway" in installed
 
     again = set_up(checkout, python)
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")

@@ -173,14 +173,14 @@ def test_an_engine_stuck_in_a_step_falls_silent(engine: Engine, tmp_path: Path) 
 
 
 def test_a_loop_that_fails_ends_the_process(
-    engine: Engine, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool = make_pool(tmp_path)
     engine.attach(pool.new_key())
     engine.loops[0].failure = RuntimeError("no such row")
     assert engine.died.wait(5)
     assert engine.status == 1
-    assert "no such row" in capfd.readouterr().err
+    assert "no such row" in caplog.text
 
 
 def test_an_engine_whose_server_is_gone_ends(

@@ -10,7 +10,7 @@ import pytest
 from serving_double import HandPlayedTarget, make_pool, slot_request
 from tokenizers import Tokenizer, decoders, models
 
-from card.cache import Finish, Pool, SlotCounters, SlotState
+from card.cache import Finish, Pool, SlotState
 from card.serving.delta import Delta
 from card.serving.follower import Answer, Follower
 from card.serving.refusal import Refusal
@@ -50,14 +50,18 @@ class Ledger:
 
     def __init__(self) -> None:
         self.outcomes: list[str] = []
-        self.steps: list[int] = []
+        self.commits: list[tuple[int, int]] = []
+        self.ends = 0
         self.in_use = 0
 
     def answered(self, session: Session, outcome: str) -> None:
         self.outcomes.append(outcome)
 
-    def ended(self, session: Session, counters: SlotCounters) -> None:
-        self.steps.append(counters.steps)
+    def committed(self, session: Session, tokens: int, now_ns: int) -> None:
+        self.commits.append((tokens, now_ns))
+
+    def ended(self) -> None:
+        self.ends += 1
 
     def occupancy(self, slots: int, queue: int) -> None:
         self.in_use = slots
@@ -117,10 +121,11 @@ async def test_a_released_slot_is_freed_and_its_counters_are_final(scene: Scene)
     _, slot = await scene.open()
     scene.target.commit(slot, [3] * 8, Finish.LENGTH)
     scene.follower.tick(1)
-    assert (scene.ledger.steps, scene.ledger.in_use) == ([], 1)
+    assert (scene.ledger.ends, scene.ledger.in_use) == (0, 1)
     scene.target.release(slot)
     scene.follower.tick(2)
-    assert (scene.ledger.steps, scene.ledger.in_use) == ([1], 0)
+    assert (scene.ledger.ends, scene.ledger.in_use) == (1, 0)
+    assert scene.ledger.commits == [(8, 1)]
     assert scene.state(slot) is SlotState.FREE
 
 

@@ -48,6 +48,7 @@ def test_the_generation_configuration_knows_the_end_id_best(
         ("config.json", "[]", "config.json must hold a JSON object"),
         ("config.json", "{}", "no usable vocab_size"),
         ("tokenizer.json", None, "tokenizer.json does not exist"),
+        ("tokenizer.json", '{"version": "1.0"}', "tokenizer.json is not a sound tokenizer"),
     ],
 )
 def test_an_unusable_directory_is_refused_by_file(

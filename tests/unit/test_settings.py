@@ -149,8 +149,8 @@ def test_settings_never_change_while_a_process_runs() -> None:
 
 BAD = [
     ("engine: onnx", "engine", "'onnx'", "'torch'"),
-    ("target: {device: 'cuda:0'}", "target.device", "'cuda:0'", "cpu"),
-    ("draft: {dtype: int8}", "draft.dtype", "'int8'", "'auto', 'bfloat16' or 'float32'"),
+    ("target: {device: gpu}", "target.device", "'gpu'", "cpu|cuda"),
+    ("draft: {dtype: int4}", "draft.dtype", "'int4'", "'bfloat16', 'float32' or 'int8'"),
     ("draft: {threads: 0}", "draft.threads", "0", "greater than or equal to 1"),
     ("target: {path: 3}", "target.path", "3", "valid path"),
     ("speculation: {decoding: magic}", "speculation.decoding", "'magic'", "'draft_then_verify'"),
@@ -287,3 +287,15 @@ def test_the_default_output_limit_must_be_one_that_a_request_may_ask_for(write: 
     message = refusal(write("limits: {default_max_tokens: 65, max_tokens: 64}"))
     assert "limits.default_max_tokens (65) must be at most limits.max_tokens (64)" in message
     assert load_settings(write("limits: {default_max_tokens: 64, max_tokens: 64}"))
+
+
+def test_defaults_follow_a_lower_limit_that_is_set_alone(write: Write) -> None:
+    limits = load_settings(write("limits: {max_tokens: 64, context_tokens: 512}")).limits
+    assert (limits.max_tokens, limits.default_max_tokens) == (64, 64)
+    assert (limits.context_tokens, limits.prompt_tokens) == (512, 511)
+
+
+def test_a_wrong_limit_alone_is_named_not_what_follows_from_it(write: Write) -> None:
+    message = refusal(write("limits: {max_tokens: many}"))
+    assert "limits.max_tokens" in message
+    assert "default_max_tokens" not in message

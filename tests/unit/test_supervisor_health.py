@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from card.serving.supervision.health import (
     STALLED_S,
     HealthServer,
-    ModelHealth,
-    ServiceHealth,
 )
+from card.serving.supervision.sighting import STATES, ModelHealth, ServiceHealth
 
 
 class Clock:
@@ -78,9 +80,65 @@ def test_a_supervisor_that_looks_no_more_is_neither_live_nor_ready(
 def test_a_wrong_path_says_which_there_are(health: HealthServer) -> None:
     code, detail = get(health, "/healthz")
     assert code == 404
-    assert detail == {"error": "/healthz is unknown; allowed: /live, /ready"}
+    assert detail == {"error": "/healthz is unknown; allowed: /live, /ready, /metrics"}
 
 
 def test_a_taken_port_is_refused(health: HealthServer) -> None:
     with pytest.raises(OSError, match="in use"):
         HealthServer("127.0.0.1", health.port)
+
+
+def figures(health: HealthServer) -> dict[tuple[str, str], float]:
+    """(metric, its label's value) -> value, as Prometheus reads them."""
+    url = f"http://127.0.0.1:{health.port}/metrics"
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        page = answer.read().decode()
+    return {
+        (sample.name, next(iter(sample.labels.values()), "")): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+
+
+def test_prometheus_reads_states_recoveries_and_processes(health: HealthServer) -> None:
+    models = {"draft": ModelHealth("gone", reloads=2), "target": ModelHealth("well", os.getpid())}
+    health.publish(ServiceHealth("degraded", server_restarts=1, models=models))
+    told = figures(health)
+    assert told["card_service_ready", ""] == 1
+    assert {state: told["card_service_state", state] for state in STATES} == {
+        **dict.fromkeys(STATES, 0.0),
+        "degraded": 1.0,
+    }
+    assert (told["card_model_well", "draft"], told["card_model_well", "target"]) == (0, 1)
+    assert told["card_model_reloads_total", "draft"] == 2
+    assert told["card_server_restarts_total", ""] == 1
+    for process in ("supervisor", "target"):
+        assert told["card_process_resident_memory_bytes", process] > 1 << 20
+        assert told["card_process_open_files", process] > 2
+    assert ("card_process_open_files", "draft") not in told
+
+
+def test_reloads_do_not_begin_anew_while_the_server_restarts(health: HealthServer) -> None:
+    """Prometheus would take a 0 in between for a reset and count everything once more."""
+    health.publish(ServiceHealth("unready", server_restarts=1))
+    told = figures(health)
+    assert told["card_service_ready", ""] == 0
+    assert told["card_model_well", "target"] == 0
+    assert not [name for name, _ in told if name == "card_model_reloads_total"]
+
+
+def test_a_supervisor_that_looks_no_more_is_not_ready_for_prometheus_either(
+    health: HealthServer, clock: Clock
+) -> None:
+    health.publish(ServiceHealth("ready"))
+    assert figures(health)["card_service_ready", ""] == 1
+    clock.now_s += STALLED_S + 0.1
+    assert figures(health)["card_service_ready", ""] == 0
+
+
+def test_processes_that_have_ended_are_left_out(health: HealthServer) -> None:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    health.publish(ServiceHealth("ready", models={"draft": ModelHealth("gone", process.pid)}))
+    assert ("card_process_open_files", "draft") not in figures(health)

@@ -136,6 +136,12 @@ def test_losing_card_restarts_the_server(watch: Watch, sight: Sight) -> None:
     assert restarts(watch.look(after_s=ENGINE_TIMEOUT_S + 0.1, card=sight))
 
 
+def test_open_streams_that_only_the_server_can_end_restart_it(watch: Watch) -> None:
+    """And a postprocessing that nobody streams through is only reloaded."""
+    assert restarts(watch.look(postprocessing=Sight(ProcessState.GONE, streams=2)))
+    assert models(watch.look(postprocessing=GONE)) == ["postprocessing"]
+
+
 def test_a_dead_server_is_restarted_whatever_else_is_wrong(watch: Watch) -> None:
     actions = watch.look(server=ProcessState.GONE, draft=GONE, target=GONE)
     assert restarts(actions)

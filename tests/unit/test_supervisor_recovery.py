@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
 from fake_stub import fake_stub
 
+from card.serving.supervision import recovery as module
 from card.serving.supervision import residue
 from card.serving.supervision.policy import ProcessState
-from card.serving.supervision.recovery import RecoveryError, reload_model
+from card.serving.supervision.recovery import (
+    RecoveryError,
+    StuckLoadError,
+    reload_model,
+)
 from card.serving.supervision.repository import RepositoryError
 from card.serving.supervision.stubs import Stub
 
@@ -19,6 +25,10 @@ from card.serving.supervision.stubs import Stub
 class FakeServer:
     def __init__(self) -> None:
         self.state = ProcessState.RUNNING
+        self.known: Stub | None = None
+
+    def stub(self, model: str) -> Stub | None:
+        return self.known
 
 
 class FakeRepository:
@@ -28,6 +38,8 @@ class FakeRepository:
         self.calls: list[tuple[str, str]] = []
         self.states: list[ProcessState] = []
         self.refusal: str | None = None
+        self.answers = threading.Event()
+        self.answers.set()
         self._old = old
 
     def unload(self, model: str, timeout_s: float) -> None:
@@ -35,6 +47,7 @@ class FakeRepository:
 
     def load(self, model: str, timeout_s: float) -> None:
         self._note("load", model)
+        self.answers.wait()
         if self.refusal is not None:
             raise RepositoryError(self.refusal)
 
@@ -107,3 +120,19 @@ def test_a_recovery_ends_with_its_server() -> None:
     recovery.server.state = ProcessState.GONE
     with pytest.raises(RecoveryError, match="server ended"):
         recovery.run(timeout_s=60)
+
+
+def test_a_load_whose_process_died_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton would wait for it for ever."""
+    monkeypatch.setattr(module, "STUCK_S", 0.1)
+    repository = FakeRepository()
+    repository.answers.clear()
+    recovery = Recovery(repository)
+    with fake_stub(tmp_path, "draft", "region") as successor:
+        recovery.server.known = successor
+        os.kill(successor.process.pid, signal.SIGKILL)
+        with pytest.raises(StuckLoadError, match="did not survive its loading"):
+            recovery.run(timeout_s=60)
+    repository.answers.set()

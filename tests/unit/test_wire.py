@@ -96,7 +96,7 @@ def test_empty_words_mean_none() -> None:
         ("pad_id", -2, "0 to 8191"),
         ("num_return_sequences", 2, "1, the only number served"),
         ("beam_width", 2, "1, the only number served"),
-        ("decoding", "beam", "card, draft_then_verify, autoregressive"),
+        ("decoding", "beam", "card, pearl, draft_then_verify, autoregressive"),
         ("top_k", [1, 2], "one value"),
     ],
 )

@@ -8,7 +8,16 @@
 `query`   descend along what is committed, then the best chain or subtree
 """
 
-from card.cache.layout import ENGINES, Decoding, EngineState, Finish, Geometry, SlotState
+from card.cache.layout import (
+    DRAFT_COUNTERS,
+    ENGINES,
+    TARGET_COUNTERS,
+    Decoding,
+    EngineState,
+    Finish,
+    Geometry,
+    SlotState,
+)
 from card.cache.pool import Pool, PoolError
 from card.cache.query import NO_CANDIDATES, Candidates, best_chain, best_subtree, descend
 from card.cache.slot import (
@@ -23,9 +32,11 @@ from card.cache.tree import ROOT, Tree
 from card.cache.watch import SlotWatch
 
 __all__ = [
+    "DRAFT_COUNTERS",
     "ENGINES",
     "NO_CANDIDATES",
     "ROOT",
+    "TARGET_COUNTERS",
     "Candidates",
     "CardSlot",
     "Decoding",

@@ -16,10 +16,25 @@ from enum import IntEnum
 import numpy as np
 
 CACHE_LINE = 64
-MAGIC = 0x31_44_52_41_43_00_00_02  # "CARD1" and the layout's version
+MAGIC = 0x31_44_52_41_43_00_00_04  # "CARD1" and the layout's version
 ENGINES = ("draft", "target")
 MAX_ROWS = 64
 """Most rows of one target pass; bounds the tokens-per-step histogram."""
+TARGET_COUNTERS = (
+    "steps",
+    "queries",
+    "hits",
+    "misses",
+    "corrections",
+    "drafted",
+    "accepted",
+    "target_running_ns",
+    "target_waiting_ns",
+)
+DRAFT_COUNTERS = ("re_roots", "restarts", "draft_passes", "draft_running_ns", "draft_idle_ns")
+"""Of one session, from 0 when its engine takes it up; `card` exports them."""
+MAX_REFUSALS = 16
+"""Reasons that `preprocessing` can count apart."""
 
 Word = type[np.int64] | type[np.uint64] | type[np.float64]
 Field = tuple[str, Word] | tuple[str, Word, tuple[int, ...]]
@@ -39,6 +54,7 @@ class Decoding(IntEnum):
     AUTOREGRESSIVE = 0
     DRAFT_THEN_VERIFY = 1
     CARD = 2
+    PEARL = 3
 
 
 class Finish(IntEnum):
@@ -92,7 +108,7 @@ def _lines(*groups: list[Field]) -> np.dtype[np.void]:
 
 
 def header_dtype() -> np.dtype[np.void]:
-    """The pool's first bytes: identity and epoch (`card`), then one group per engine."""
+    """The pool's first bytes: identity and epoch (`card`), a group per engine, refusals."""
     word = np.int64
     engines: list[list[Field]] = [
         [
@@ -111,6 +127,8 @@ def header_dtype() -> np.dtype[np.void]:
         [("magic", word), ("geometry", word, (len(Geometry.__slots__),))],
         [("epoch", word), ("next_generation", word), ("key_digest", word, (4,))],
         *engines,
+        # preprocessing
+        [("refusals", word, (MAX_REFUSALS,))],
     )
 
 
@@ -150,15 +168,10 @@ def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
             ("committed", word),
             ("finish", word),
             ("finish_length", word),
+            ("rest_until", word),
         ],
         [
-            ("steps", word),
-            ("queries", word),
-            ("hits", word),
-            ("misses", word),
-            ("corrections", word),
-            ("drafted", word),
-            ("accepted", word),
+            *((name, word) for name in TARGET_COUNTERS),
             ("tokens_per_step", word, (MAX_ROWS + 1,)),
         ],
         [
@@ -173,9 +186,7 @@ def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
             ("root_length", word, (2,)),
             ("node_count", word, (2,)),
             ("passes", word, (2,)),
-            ("re_roots", word),
-            ("restarts", word),
-            ("draft_passes", word),
+            *((name, word) for name in DRAFT_COUNTERS),
         ],
         [
             ("node_token", word, nodes),

@@ -2,13 +2,16 @@
 
 The file lies in a 0700 directory named after the Triton server's process id, under an unguessable
 name, and `card` holds a lock on it for as long as it lives: what nobody locks is left over from a
-server that died and is swept at the next start. It is opened with plain `open` and `mmap`, because
+server that died and is swept at the next start. A sweep removes a file only while it holds that
+file's lock, and a directory only when it is empty; so whoever makes a pool need only look, once it
+has the lock, whether its file still has a name. It is opened with plain `open` and `mmap`, because
 Python's own shared memory is unlinked by the first process that exits.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import mmap
@@ -36,6 +39,9 @@ from card.cache.slot import CardSlot, DraftSlot, PostprocessingSlot, TargetSlot
 _PREFIX = "card-"
 _EPOCH_SHIFT = 48
 _STRIDE_BITS = 24
+_MOST_EPOCHS = 1 << (63 - _EPOCH_SHIFT)
+_ATTEMPTS = 100
+"""Sweeps that may come between the steps of making one pool."""
 
 
 class PoolError(RuntimeError):
@@ -79,8 +85,7 @@ class Pool:
             )
         home = directory / f"{_PREFIX}{os.getuid()}-{server_pid}"
         try:
-            home.mkdir(mode=0o700, exist_ok=True)
-            pool = cls._reopen(home, geometry) or cls._create(home, geometry)
+            pool = cls._unswept(home, geometry)
         except OSError as error:
             raise PoolError(
                 f"cannot create the cache pool under {directory}: {error}; "
@@ -88,18 +93,33 @@ class Pool:
             ) from error
         header = pool.header[0]
         header["epoch"] += 1
-        pool.slots["state"][pool.slots["state"] == SlotState.OPEN] = SlotState.CLOSED
+        pool.slots["state"][pool.slots["state"] != SlotState.FREE] = SlotState.CLOSED
         header["next_generation"] = (int(header["epoch"]) << _EPOCH_SHIFT) + 1
         return pool
 
     @classmethod
+    def _unswept(cls, home: Path, geometry: Geometry) -> Pool:
+        """A pool in `home`, made again if another server's sweep took it from under our hands."""
+        for _ in range(_ATTEMPTS - 1):
+            with contextlib.suppress(FileNotFoundError):
+                return cls._made(home, geometry)
+        return cls._made(home, geometry)
+
+    @classmethod
+    def _made(cls, home: Path, geometry: Geometry) -> Pool:
+        home.mkdir(mode=0o700, exist_ok=True)
+        return cls._reopen(home, geometry) or cls._create(home, geometry)
+
+    @classmethod
     def _create(cls, home: Path, geometry: Geometry) -> Pool:
         for stale in home.iterdir():
-            stale.unlink()
+            stale.unlink(missing_ok=True)
         path = home / f"pool-{secrets.token_hex(16)}"
         draft = path.with_name(f".{path.name}")
         descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Nobody but a sweep, which holds it for a moment, can have the lock of a new file.
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _check_named(draft, descriptor)
         try:
             # Reserve the memory now: a full tmpfs must refuse here, not kill a process later.
             os.posix_fallocate(descriptor, 0, pool_bytes(geometry))
@@ -122,6 +142,7 @@ class Pool:
             except BlockingIOError:
                 os.close(descriptor)
                 raise PoolError(f"another process owns the cache pool {path}") from None
+            _check_named(path, descriptor)
             if (pool := cls._mapped(path, descriptor, geometry)) is not None:
                 return pool
         return None
@@ -158,6 +179,7 @@ class Pool:
     def _is_ours(self) -> bool:
         return bool(
             self.header["magic"][0] == MAGIC
+            and 0 <= self.epoch < _MOST_EPOCHS
             and tuple(self.header["geometry"][0].tolist()) == self.geometry.words()
         )
 
@@ -178,8 +200,10 @@ class Pool:
         """Remove pools that nobody locks; returns the directories removed."""
         removed = []
         for home in directory.glob(f"{_PREFIX}{os.getuid()}-*"):
-            if not any(_is_locked(path) for path in home.glob("*pool-*")):
-                shutil.rmtree(home, ignore_errors=True)
+            for path in home.glob("*pool-*"):
+                _remove_unlocked(path)
+            with contextlib.suppress(OSError):  # not empty: somebody's; gone: swept by another
+                home.rmdir()
                 removed.append(home)
         return removed
 
@@ -241,6 +265,17 @@ class Pool:
         attached = self.engine_state(engine) is EngineState.ATTACHED
         return attached and self.silence_s(engine) <= timeout_s
 
+    # --- refusals -----------------------------------------------------------------------------
+
+    @property
+    def refusals(self) -> NDArray[np.int64]:
+        """[MAX_REFUSALS] int64, a live view: requests that `preprocessing` refused, by reason."""
+        return self.header["refusals"][0]  # type: ignore[no-any-return]
+
+    def count_refusal(self, reason: int) -> None:
+        """`preprocessing` only."""
+        self.header["refusals"][0, reason] += 1
+
     # --- slots --------------------------------------------------------------------------------
 
     @property
@@ -290,12 +325,23 @@ def _check_engine(engine: str) -> None:
         raise ValueError(f"engine {engine!r} is unknown; allowed: {', '.join(ENGINES)}")
 
 
-def _is_locked(path: Path) -> bool:
-    descriptor = os.open(path, os.O_RDWR)
+def _check_named(path: Path, descriptor: int) -> None:
+    """Close the locked file and raise `FileNotFoundError` if a sweep came before the lock."""
+    if os.fstat(descriptor).st_nlink == 0:
+        os.close(descriptor)
+        raise FileNotFoundError(errno.ENOENT, "swept while it was made", str(path))
+
+
+def _remove_unlocked(path: Path) -> None:
+    """Remove a pool's file unless its owner lives."""
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink(missing_ok=True)
     except BlockingIOError:
-        return True
+        return
     finally:
         os.close(descriptor)
-    return False

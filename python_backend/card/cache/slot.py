@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from card.cache.layout import Decoding, Finish, SlotState
+from card.cache.layout import DRAFT_COUNTERS, TARGET_COUNTERS, Decoding, Finish, SlotState
 from card.cache.tree import Tree
 from card.sampling import SamplingParameters
 
@@ -47,6 +48,29 @@ class SlotCounters:
     re_roots: int
     restarts: int
     tokens_per_step: NDArray[np.int64]
+
+
+class _Stopwatch:
+    """Divides a session's time between two counters of its slot, in nanoseconds."""
+
+    def __init__(self, record: np.void, running: str, resting: str) -> None:
+        self._record = record
+        self._counters = (resting, running)
+        self.restart()
+
+    def restart(self) -> None:
+        """Another session: the time until its first look is nobody's."""
+        self._spent_ns = [int(self._record[name]) for name in self._counters]
+        self._looked_ns: int | None = None
+        self._runs = False
+
+    def look(self, runs: bool) -> None:
+        """The time since the last look counts for what was seen then."""
+        now_ns = time.perf_counter_ns()
+        if self._looked_ns is not None:
+            self._spent_ns[self._runs] += now_ns - self._looked_ns
+            self._record[self._counters[self._runs]] = self._spent_ns[self._runs]
+        self._looked_ns, self._runs = now_ns, runs
 
 
 class _Slot:
@@ -214,6 +238,10 @@ class PostprocessingSlot(_Slot):
 class TargetSlot(_Slot):
     """The view of the target: queries trees, commits tokens, releases sessions."""
 
+    def __init__(self, record: np.void, index: int) -> None:
+        super().__init__(record, index)
+        self._stopwatch = _Stopwatch(record, "target_running_ns", "target_waiting_ns")
+
     def adopt(self, generation: int) -> int:
         """Take the session over and return how many tokens are committed already.
 
@@ -224,19 +252,13 @@ class TargetSlot(_Slot):
         if record["commit_generation"] != generation:
             record["committed"] = 0
             record["finish_length"] = 0
+            record["rest_until"] = 0
             record["finish"] = Finish.RUNNING
-            for name in (
-                "steps",
-                "queries",
-                "hits",
-                "misses",
-                "corrections",
-                "drafted",
-                "accepted",
-            ):
+            for name in TARGET_COUNTERS:
                 record[name] = 0
             record["tokens_per_step"][:] = 0
             record["commit_generation"] = generation
+        self._stopwatch.restart()
         return int(record["committed"])
 
     def commit(
@@ -258,6 +280,10 @@ class TargetSlot(_Slot):
             record["finish"] = finish
         record["committed"] = stop
 
+    def let_draft_rest(self, until: int) -> None:
+        """Candidates are not wanted below this length of prompt and output."""
+        self._record["rest_until"] = until
+
     def fail(self) -> None:
         """Give the session up; `card` tells the client."""
         self._record["finish_length"] = self._record["committed"]
@@ -276,6 +302,10 @@ class TargetSlot(_Slot):
         record = self._record
         record["queries"] += 1
         record["hits" if hit else "misses"] += 1
+
+    def count_time(self, *, runs: bool) -> None:
+        """Account for the time since the last call: the session ran, or waited for the draft."""
+        self._stopwatch.look(runs)
 
     def release(self, generation: int) -> None:
         """Promise never to touch the slot for this generation again."""
@@ -316,10 +346,21 @@ class TargetSlot(_Slot):
 class DraftSlot(_Slot):
     """The view of the draft: publishes trees."""
 
+    def __init__(self, record: np.void, index: int) -> None:
+        super().__init__(record, index)
+        self._stopwatch = _Stopwatch(record, "draft_running_ns", "draft_idle_ns")
+
     @property
     def capacity(self) -> int:
         """Most nodes of one tree."""
         return int(self._record["node_token"].shape[1])
+
+    def rests_until(self, generation: int) -> int:
+        """Length of prompt and output below which the target wants no candidates."""
+        record = self._record
+        if record["commit_generation"] != generation:
+            return 0
+        return int(record["rest_until"])
 
     def replace(
         self,
@@ -368,6 +409,11 @@ class DraftSlot(_Slot):
         self._record["re_roots"] += 1
         self._record["restarts"] += restarted
 
+    def count_time(self, *, runs: bool) -> None:
+        """Account for the time since the last call: the tree grew, or had nothing to grow."""
+        self._stopwatch.look(runs)
+
     def reset_counters(self) -> None:
-        for name in ("re_roots", "restarts", "draft_passes"):
+        for name in DRAFT_COUNTERS:
             self._record[name] = 0
+        self._stopwatch.restart()

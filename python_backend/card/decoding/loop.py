@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 
 from card.cache import Finish, Pool, SlotState, SlotWatch
-from card.decoding.rows import choose_rows
+from card.decoding.rows import RowPlan
 from card.decoding.session import TargetSession
 from card.decoding.walk import verify
 from card.engines import Engine, Logits, Rows
@@ -39,6 +39,7 @@ class TargetLoop:
         self._slots = [pool.target_slot(index) for index in range(pool.geometry.slots)]
         self._sessions: dict[int, TargetSession] = {}
         self._watch = SlotWatch(pool)
+        self._plan = RowPlan(engine.row_costs_ms)
         self._idle_since: int | None = None
 
     def step(self) -> bool:
@@ -102,26 +103,33 @@ class TargetLoop:
             session
             for session in running
             if session.may_run(
-                self._engine, draft_lives=draft_lives and session.waited_s() <= timeout_s
+                self._engine,
+                self._settings.speculation,
+                draft_lives=draft_lives and session.waited_s() <= timeout_s,
             )
         ]
-        rows = self._rows_per_session(len(ready))
-        return [(session, self._rows_of(session, rows)) for session in ready]
+        chunk = self._chunk_per_prompt(ready)
+        return [(session, self._rows_of(session, len(ready), chunk)) for session in ready]
 
     def _finished(self, session: TargetSession) -> bool:
         return session.slot.finish(session.generation) is not Finish.RUNNING
 
-    def _rows_per_session(self, sessions: int) -> int:
-        rows = self._settings.speculation.rows
-        if rows != "auto":
-            return rows
-        return choose_rows(self._engine.row_costs_ms, max(1, sessions))
+    def _chunk_per_prompt(self, sessions: list[TargetSession]) -> int:
+        """Prompt tokens that each session may take of this pass. Prompts that are read at once
+        share one chunk, so that running streams wait no longer for many than for one."""
+        prompts = sum(session.reads_prompt(self._engine) for session in sessions)
+        return max(1, self._settings.serving.prefill_chunk // max(1, prompts))
 
-    def _rows_of(self, session: TargetSession, rows: int) -> Rows:
-        chunk = session.prefill(self._engine, self._settings.serving.prefill_chunk)
-        if chunk is not None:
-            return chunk
+    def _rows_of(self, session: TargetSession, sharing: int, chunk: int) -> Rows:
+        """What one session puts into a pass that `sharing` sessions share."""
+        prompt_rows = session.prefill(self._engine, chunk)
+        if prompt_rows is not None:
+            return prompt_rows
         how = self._settings.speculation
+        rows = how.rows
+        if rows == "auto":
+            session.weigh_drafting(self._plan, sharing)
+            rows = self._plan.rows(session.acceptance.rate, sharing)
         return session.rows(session.query(rows, self._engine.vocabulary, how))
 
     def _verify(self, session: TargetSession, rows: Rows, logits: Logits) -> None:

@@ -1,4 +1,4 @@
-"""How many rows a target pass should hold, from what rows cost on this machine."""
+"""How many rows a target pass should hold: what rows cost against how often drafts are right."""
 
 from __future__ import annotations
 
@@ -7,10 +7,18 @@ from collections.abc import Mapping
 import numpy as np
 
 EXPECTED_AGREEMENT = 0.8
-"""Chance that a drafted token is accepted: that of the bundled pair on its own greedy text. Rows
-beyond what it pays for would slow passes whose draft is not that good."""
+"""Chance that a drafted token is accepted, believed of a session before anything is known of it."""
 
 UNMEASURED_ROWS = 8
+
+_BELIEF = 6.0
+"""Judged candidates that the first belief counts for."""
+
+_MEMORY = 96.0
+"""Judged candidates that are remembered; older ones fade."""
+
+_STEPS = 40
+"""Agreement is told apart in so many steps, for each of which rows are chosen once."""
 
 
 def ideal_tokens(rows: int, agreement: float) -> float:
@@ -21,26 +29,65 @@ def ideal_tokens(rows: int, agreement: float) -> float:
     return float((1.0 - agreement**rows) / (1.0 - agreement))
 
 
-def choose_rows(
-    costs_ms: Mapping[int, float], sessions: int = 1, agreement: float = EXPECTED_AGREEMENT
-) -> int:
-    """Rows per session that give most tokens per second when `sessions` share a pass.
+class Acceptance:
+    """How often, of late, a candidate that was reached was what the target chose."""
+
+    def __init__(self, expected: float = EXPECTED_AGREEMENT) -> None:
+        self._right = expected * _BELIEF
+        self._judged = _BELIEF
+
+    @property
+    def rate(self) -> float:
+        return self._right / self._judged
+
+    def observe(self, accepted: int, offered: int) -> None:
+        """A pass accepted so many of the candidates offered; the one behind them was wrong."""
+        judged = accepted + (accepted < offered)
+        fade = min(1.0, _MEMORY / (self._judged + judged))
+        self._right = (self._right + accepted) * fade
+        self._judged = (self._judged + judged) * fade
+
+
+class RowPlan:
+    """The rows per session that give most tokens per second, and what they gain.
 
     costs_ms  milliseconds of a pass by its rows; costs between and beyond are interpolated
     """
-    if not costs_ms:
-        return UNMEASURED_ROWS
-    rows = sorted(costs_ms)
 
-    def speed(per_session: int) -> float:
-        return ideal_tokens(per_session, agreement) / _cost(costs_ms, rows, per_session * sessions)
+    def __init__(self, costs_ms: Mapping[int, float]) -> None:
+        self._costs = dict(sorted(costs_ms.items()))
+        self._chosen: dict[tuple[int, int], tuple[int, float]] = {}
 
-    return max((count for count in rows), key=speed)
+    def rows(self, agreement: float = EXPECTED_AGREEMENT, sessions: int = 1) -> int:
+        """Rows of each of `sessions` sessions that share a pass."""
+        return self._choose(agreement, sessions)[0]
 
+    def gain(self, agreement: float, sessions: int = 1) -> float:
+        """Tokens per second with that many rows against one row each."""
+        return self._choose(agreement, sessions)[1]
 
-def _cost(costs_ms: Mapping[int, float], rows: list[int], wanted: int) -> float:
-    if wanted <= rows[-1]:
-        return float(np.interp(wanted, rows, [costs_ms[row] for row in rows]))
-    # Beyond the curve a row costs what it cost at its end.
-    slope = (costs_ms[rows[-1]] - costs_ms[rows[0]]) / max(1, rows[-1] - rows[0])
-    return costs_ms[rows[-1]] + max(0.0, slope) * (wanted - rows[-1])
+    def _choose(self, agreement: float, sessions: int) -> tuple[int, float]:
+        step = round(agreement * _STEPS)
+        if (step, sessions) not in self._chosen:
+            self._chosen[step, sessions] = self._best(step / _STEPS, sessions)
+        return self._chosen[step, sessions]
+
+    def _best(self, agreement: float, sessions: int) -> tuple[int, float]:
+        if not self._costs:
+            return UNMEASURED_ROWS, ideal_tokens(UNMEASURED_ROWS, agreement)
+        alone = self._cost(sessions)
+        gains = {
+            rows: ideal_tokens(rows, agreement) * alone / self._cost(rows * sessions)
+            for rows in self._costs
+        }
+        rows = max(gains, key=lambda rows: gains[rows])
+        return rows, gains[rows]
+
+    def _cost(self, rows: int) -> float:
+        known = list(self._costs)
+        costs = list(self._costs.values())
+        if rows <= known[-1]:
+            return float(np.interp(rows, known, costs))
+        # Beyond the curve a row costs what it cost at its end.
+        slope = (costs[-1] - costs[0]) / max(1, known[-1] - known[0])
+        return costs[-1] + max(0.0, slope) * (rows - known[-1])

@@ -9,12 +9,15 @@ from card.cache import (
     NO_CANDIDATES,
     ROOT,
     Candidates,
+    Decoding,
     SlotRequest,
     TargetSlot,
     best_chain,
     best_subtree,
     descend,
 )
+from card.decoding.rest import DraftRest
+from card.decoding.rows import Acceptance, RowPlan
 from card.decoding.walk import Verdict
 from card.engines import FOLLOWS_PREFIX, Engine, Rows
 from card.lookup import TextLookup
@@ -37,6 +40,8 @@ class TargetSession:
     engine_session: int
     lookup: TextLookup
     candidates: Candidates = NO_CANDIDATES
+    acceptance: Acceptance = field(default_factory=Acceptance)
+    rest: DraftRest = field(default_factory=DraftRest)
     committed_s: float = field(default_factory=time.monotonic)
 
     @classmethod
@@ -56,13 +61,28 @@ class TargetSession:
         """Seconds since the last commit: a draft that lives but gives nothing is not waited for."""
         return time.monotonic() - self.committed_s
 
-    def may_run(self, engine: Engine, *, draft_lives: bool) -> bool:
+    def reads_prompt(self, engine: Engine) -> bool:
+        """Whether the KV cache lacks more than the last token."""
+        return len(self.history) - engine.length(self.engine_session) > 1
+
+    def may_run(self, engine: Engine, how: SpeculationSettings, *, draft_lives: bool) -> bool:
         """Whether the pacing allows a pass; prefill waits for nobody."""
-        if len(self.history) - engine.length(self.engine_session) > 1:
-            return True
-        request = self.request
-        passes = self.slot.draft_passes(self.generation, len(self.history))
-        return target_may_run(request.decoding, request.gamma, passes, draft_lives=draft_lives)
+        request, slot = self.request, self.slot
+        runs = self.reads_prompt(engine)
+        if not runs:
+            passes = slot.draft_passes(self.generation, len(self.history))
+            ahead = self._ahead(engine.vocabulary, how)
+            runs = target_may_run(
+                request.decoding, request.gamma, passes, draft_lives=draft_lives, ahead=ahead
+            )
+        slot.count_time(runs=runs)
+        return runs
+
+    def _ahead(self, vocabulary: int, how: SpeculationSettings) -> int:
+        """Candidates of the best chain, as far as the pacing asks for them."""
+        if self.request.decoding is not Decoding.PEARL:
+            return 0
+        return len(self._from_cache(self.request.gamma, vocabulary, how))
 
     def prefill(self, engine: Engine, chunk: int) -> Rows | None:
         """The next chunk of what the KV cache lacks; None once only the last token is missing."""
@@ -80,8 +100,10 @@ class TargetSession:
         limit = min(rows, request.max_tokens - self.history.generated) - 1
         if limit < 1 or not target_queries(request.decoding):
             return NO_CANDIDATES
-        found = self._from_cache(limit, vocabulary, how)
-        self.slot.count_query(hit=len(found) > 0)
+        found = NO_CANDIDATES
+        if not self.rest.resting(len(self.history)):
+            found = self._from_cache(limit, vocabulary, how)
+            self.slot.count_query(hit=len(found) > 0)
         return self._lengthened(found, min(limit, len(found) + how.lookahead))
 
     def _from_cache(self, limit: int, vocabulary: int, how: SpeculationSettings) -> Candidates:
@@ -112,6 +134,15 @@ class TargetSession:
         parents = [FOLLOWS_PREFIX, *(parent + 1 for parent in candidates.parents)]
         return Rows(self.engine_session, tokens, parents)
 
+    def weigh_drafting(self, plan: RowPlan, sessions: int) -> None:
+        """Let the draft rest if speculation does not pay with `sessions` sharing a pass."""
+        length = len(self.history)
+        if self.request.decoding is not Decoding.CARD or self.rest.resting(length):
+            return
+        if self.rest.consider(length, plan.gain(self.acceptance.rate, sessions)):
+            self.slot.let_draft_rest(self.rest.until)
+            self.acceptance = Acceptance()
+
     def commit(self, verdict: Verdict) -> None:
         """Publish what was decided; the draft and `card` see it at once."""
         # Counted first: whoever sees the last token sees all there is to count.
@@ -120,4 +151,5 @@ class TargetSession:
             verdict.tokens, verdict.from_cache, verdict.log_probabilities, verdict.finish
         )
         self.lookup.extend(verdict.tokens)
+        self.acceptance.observe(verdict.accepted, len(self.candidates))
         self.committed_s = time.monotonic()

@@ -8,15 +8,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from card.engines import Logits
-from card.sampling import SamplingParameters, rank_candidates
+from card.engines import Logits, Ranking
+from card.sampling import PositionNoise, SamplingParameters, rank_candidates
 
 _KEPT = 8
 """Children kept per row: the target's token is among the best 8 of a good draft in 99 of 100
 cases."""
 
-_PERTURBED = 64
-"""Ids per row that are perturbed with the target's noise before the best are kept."""
+_FILTERED_AMONG = 64
+"""Likeliest ids per row among which top-k and top-p are judged before noise is added."""
+
+_COLDEST = 1e-6
+"""Temperatures below rank as this one does, and leave float32 room."""
 
 _UNLIKELY = math.log(0.01)
 """Children less likely than this, given their parent, are not worth a node; the best one is."""
@@ -29,19 +32,37 @@ class Child(NamedTuple):
     log_probability: float
 
 
+def ranking_of(
+    positions: NDArray[np.int64], parameters: SamplingParameters, noise: PositionNoise
+) -> Ranking:
+    """What to ask the engine of rows whose children stand at `positions` (ignored if greedy).
+
+    With the target's own noise over the whole vocabulary the draft mostly ranks first what the
+    target will draw (Gumbel coupling, arXiv 2408.07978).
+    """
+    if parameters.is_greedy:
+        return Ranking(_KEPT)
+    if parameters.filters:
+        return Ranking(_FILTERED_AMONG)
+    return Ranking(_KEPT, max(parameters.temperature, _COLDEST), noise.rows(positions))
+
+
 def best_children(
     logits: Logits, positions: NDArray[np.int64], parameters: SamplingParameters
 ) -> list[list[Child]]:
     """The children of every row that are worth a node, likeliest first.
 
-    positions  [rows] at which the children stand
+    logits     of rows that were forwarded with `ranking_of` the same positions and parameters
+    positions  [rows] at which the children stand (ignored if greedy)
     """
-    ids, values = logits.best(_KEPT if parameters.is_greedy else _PERTURBED)
-    ranked = rank_candidates(ids, values, np.zeros(len(ids), np.float32), positions, parameters)
-    if not parameters.is_greedy:
-        order = np.argsort(-ranked, axis=1, kind="stable")[:, :_KEPT]
+    ids, log_probabilities = logits.best()
+    ranked = log_probabilities.astype(np.float64)
+    if not parameters.is_greedy and parameters.filters:
+        normalised = np.zeros(len(ids), np.float32)
+        scores = rank_candidates(ids, log_probabilities, normalised, positions, parameters)
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :_KEPT]
         ids = np.take_along_axis(ids, order, axis=1)
-        ranked = np.take_along_axis(ranked, order, axis=1)
+        ranked = np.take_along_axis(scores, order, axis=1)
     return [
         [
             Child(token, score)

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from card.cache import Decoding, Pool, SlotState, SlotWatch
 from card.drafting.session import DraftSession
 from card.engines import Engine, Rows
-from card.settings import Settings
+from card.settings import Settings, SpeculationSettings
+
+_ROWS_PER_PASS = 24
+"""About so many rows a pass of all sessions holds; more make a candidate late for everybody."""
 
 
 @dataclass(slots=True)
@@ -32,6 +35,7 @@ class DraftLoop:
         self._watch = SlotWatch(pool)
         self._sessions: dict[int, DraftSession] = {}
         self._idle_since: int | None = None
+        self._shares: dict[int, SpeculationSettings] = {}
 
     def step(self) -> bool:
         """One pass over all sessions that may grow; False if there was nothing to do."""
@@ -67,7 +71,19 @@ class DraftLoop:
 
     def _next_rows(self, session: DraftSession) -> Rows | None:
         chunk = self._settings.serving.prefill_chunk
-        return session.next_rows(self._engine, chunk, self._settings.speculation)
+        rows = session.next_rows(self._engine, chunk, self._shared(len(self._sessions)))
+        session.slot.count_time(runs=rows is not None)
+        return rows
+
+    def _shared(self, sessions: int) -> SpeculationSettings:
+        """How one of `sessions` sessions grows: they share a pass, so they share its rows."""
+        if sessions not in self._shares:
+            how = self._settings.speculation
+            rows = max(1, _ROWS_PER_PASS // sessions)
+            width = min(how.width, rows)
+            share = {"width": width, "lookahead": min(how.lookahead, rows - width)}
+            self._shares[sessions] = how.model_copy(update=share)
+        return self._shares[sessions]
 
     def _drop_closed(self) -> None:
         gone = [

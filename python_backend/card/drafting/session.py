@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from card.cache import ROOT, DraftSlot, SlotRequest
-from card.drafting.children import Child, best_children
+from card.drafting.children import Child, best_children, ranking_of
 from card.drafting.expansion import Expansion, choose_expansion
 from card.drafting.tree import GrowingTree
-from card.engines import Engine, Logits, Rows
+from card.engines import Engine, Logits, Ranking, Rows
 from card.lookup import TextLookup
 from card.pacing import SETTLED, draft_may_run
+from card.sampling import PositionNoise
 from card.settings import SpeculationSettings
 
 
@@ -30,11 +31,14 @@ class DraftSession:
     request: SlotRequest
     engine_session: int
     tree: GrowingTree
+    noise: PositionNoise
     tokens: list[int] = field(default_factory=list)
     passes: int = 0
+    _inherited: int = 0
     _lookup: TextLookup = field(default_factory=TextLookup)
     _pending: int = 0
     _expansion: Expansion | None = None
+    _children_at: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
     @classmethod
     def follow(
@@ -42,7 +46,9 @@ class DraftSession:
     ) -> DraftSession:
         """Start at the prompt and what the target may have committed already."""
         slot.reset_counters()
-        session = cls(slot, generation, request, engine.open_session(), GrowingTree(slot.capacity))
+        noise = PositionNoise(request.parameters.seed, engine.vocabulary)
+        tree = GrowingTree(slot.capacity)
+        session = cls(slot, generation, request, engine.open_session(), tree, noise)
         committed = slot.output(0, slot.committed(generation)).tolist()
         session._extend([*request.prompt.tolist(), *committed])
         return session
@@ -61,6 +67,7 @@ class DraftSession:
         outcome = self.tree.re_root(committed)
         engine.keep(self.engine_session, outcome.confirmed, outcome.surviving)
         self._pending = len(outcome.surviving)
+        self._inherited = self.tree.height
         self._extend(committed)
         self.slot.count_re_root(restarted=outcome.matched < len(committed))
 
@@ -68,6 +75,7 @@ class DraftSession:
         """Append to the text and publish what is left of the tree below it."""
         self.tokens.extend(committed)
         self._lookup.extend(committed)
+        self.noise.forget(len(self.tokens))
         self.passes = 0
         tree = self.tree
         self.slot.replace(self.generation, len(self.tokens), tree.token, tree.parent, tree.score)
@@ -76,7 +84,10 @@ class DraftSession:
 
     def next_rows(self, engine: Engine, chunk: int, how: SpeculationSettings) -> Rows | None:
         """What to forward next: text the KV cache lacks, else the best nodes; None: nothing."""
-        if not draft_may_run(self.request.decoding, self.request.gamma, self.passes):
+        request = self.request
+        if not draft_may_run(request.decoding, request.gamma, self.passes, self._inherited):
+            return None
+        if len(self.tokens) < self.slot.rests_until(self.generation):
             return None
         known = engine.length(self.engine_session)
         if known < len(self.tokens):
@@ -87,7 +98,7 @@ class DraftSession:
             return None
         self._expansion = expansion
         tokens, parents = expansion.tree_rows(self.tree, self._pending)
-        return Rows(self.engine_session, tokens, parents)
+        return Rows(self.engine_session, tokens, parents, ranking=self._ranking(expansion))
 
     def _text_rows(self, known: int, chunk: int, how: SpeculationSettings) -> Rows:
         """Text the KV cache lacks; behind its end, as far as the chunk has room, guesses."""
@@ -99,8 +110,17 @@ class DraftSession:
         expansion = Expansion.of_root(self._lookup.guesses([], count))
         self._expansion = expansion
         return Rows(
-            self.engine_session, [*missing, *expansion.guessed], logits=1 + len(expansion.guessed)
+            self.engine_session,
+            [*missing, *expansion.guessed],
+            logits=1 + len(expansion.guessed),
+            ranking=self._ranking(expansion),
         )
+
+    def _ranking(self, expansion: Expansion) -> Ranking:
+        parameters = self.request.parameters
+        if not parameters.is_greedy:  # else nothing depends on where the children stand
+            self._children_at = len(self.tokens) + expansion.depths(self.tree) + 1
+        return ranking_of(self._children_at, parameters, self.noise)
 
     def _depth(self, how: SpeculationSettings) -> int:
         left = len(self.request.prompt) + self.request.max_tokens - len(self.tokens)
@@ -121,8 +141,7 @@ class DraftSession:
         if expansion is None:
             engine.keep(self.engine_session, range(len(rows.tokens)))
             return
-        positions = len(self.tokens) + expansion.depths(self.tree) + 1
-        children = best_children(logits, positions, self.request.parameters)
+        children = best_children(logits, self._children_at, self.request.parameters)
         first = self.tree.count
         nodes = self._hang(expansion, children)
         if rows.parents is None:

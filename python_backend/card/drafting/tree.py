@@ -68,6 +68,11 @@ class GrowingTree:
     def entry(self) -> NDArray[np.int64]:
         return self._entry[: self.count]
 
+    @property
+    def height(self) -> int:
+        """Nodes of the longest path."""
+        return int(self.depth.max()) + 1 if self.count else 0
+
     def clear(self) -> None:
         self.count = 0
 

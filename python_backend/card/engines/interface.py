@@ -21,6 +21,18 @@ class EngineError(RuntimeError):
     """A model cannot be loaded or run; the message says which file, what is wrong, what to do."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranking:
+    """Asks for the `count` likeliest ids of each row under softmax(logits / temperature + noise).
+
+    noise  [rows with logits, vocabulary] float32; None: none
+    """
+
+    count: int
+    temperature: float = 1.0
+    noise: NDArray[np.float32] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Rows of one session in one pass.
@@ -30,12 +42,14 @@ class Rows:
              counting those this pass appends), or `FOLLOWS_PREFIX`; None for a chain that
              continues the confirmed prefix
     logits   how many of the last rows need logits (prefill needs one or none)
+    ranking  which ids `Logits.best` is to give; None: logits are read row by row
     """
 
     session: int
     tokens: Sequence[int]
     parents: Sequence[int] | None = None
     logits: int | None = None
+    ranking: Ranking | None = None
 
 
 class Logits(Protocol):
@@ -44,8 +58,21 @@ class Logits(Protocol):
     def row(self, index: int) -> NDArray[np.float32]:
         """[vocabulary] float32 logits of one row."""
 
-    def best(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The `count` likeliest ids of each row and their log-probabilities, [rows, count]."""
+    def best(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The ids that `Rows.ranking` asked for, likeliest first, and their log-probabilities
+        under its softmax, [rows, count]."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowCosts:
+    """What a pass of one session costs on this machine.
+
+    pass_ms    milliseconds by number of rows, of passes that follow one of the same number
+    change_ms  milliseconds more if the pass before had another number of rows
+    """
+
+    pass_ms: dict[int, float]
+    change_ms: float = 0.0
 
 
 class Engine(Protocol):

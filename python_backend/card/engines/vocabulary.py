@@ -11,7 +11,7 @@ from card.engines.interface import EngineError
 
 def check_shared_vocabulary(draft: Path, target: Path) -> None:
     """Compare two Hugging Face directories. Raises `EngineError` at the first difference."""
-    draft_size, target_size = _size(draft), _size(target)
+    draft_size, target_size = vocabulary_size(draft), vocabulary_size(target)
     if draft_size != target_size:
         raise EngineError(
             f"draft and target must share a vocabulary: {draft} has {draft_size} ids, "
@@ -31,7 +31,8 @@ def check_shared_vocabulary(draft: Path, target: Path) -> None:
         )
 
 
-def _size(directory: Path) -> int:
+def vocabulary_size(directory: Path) -> int:
+    """How many ids the model of a Hugging Face directory has. Raises `EngineError`."""
     file = directory / "config.json"
     size = _read(file).get("vocab_size")
     if not isinstance(size, int):

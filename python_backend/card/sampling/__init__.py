@@ -8,7 +8,7 @@ acceptance rule: the target samples, and a candidate is accepted if it is that v
 
 from card.sampling.choice import InvalidLogitsError, log_probability, sample
 from card.sampling.history import History
-from card.sampling.noise import LARGEST_NOISE, gumbel
+from card.sampling.noise import LARGEST_NOISE, PositionNoise, gumbel
 from card.sampling.parameters import SamplingParameters
 from card.sampling.ranking import rank_candidates
 
@@ -16,6 +16,7 @@ __all__ = [
     "LARGEST_NOISE",
     "History",
     "InvalidLogitsError",
+    "PositionNoise",
     "SamplingParameters",
     "gumbel",
     "log_probability",

@@ -99,3 +99,26 @@ def gumbel(seed: int, positions: ArrayLike, ids: ArrayLike) -> NDArray[np.float6
     keys, tokens = np.broadcast_arrays(keys, np.asarray(ids, np.int64))
     flat = np.ascontiguousarray(tokens).ravel()
     return noise_of(uniform_bits(keys.ravel(), flat)).reshape(tokens.shape)
+
+
+class PositionNoise:
+    """The noise of whole vocabularies at the positions of one text, drawn once each."""
+
+    def __init__(self, seed: int, vocabulary: int) -> None:
+        self._seed = seed
+        self._ids = np.arange(vocabulary)
+        self._drawn: dict[int, NDArray[np.float32]] = {}
+
+    def rows(self, positions: NDArray[np.int64]) -> NDArray[np.float32]:
+        """[positions, vocabulary]"""
+        return np.stack([self._at(position) for position in positions.tolist()])
+
+    def forget(self, before: int) -> None:
+        """Positions below `before` will not be asked for again."""
+        for position in [position for position in self._drawn if position < before]:
+            del self._drawn[position]
+
+    def _at(self, position: int) -> NDArray[np.float32]:
+        if position not in self._drawn:
+            self._drawn[position] = gumbel(self._seed, position, self._ids).astype(np.float32)
+        return self._drawn[position]

@@ -65,6 +65,11 @@ class SamplingParameters:
         return self.temperature == 0.0 or self.top_k == 1
 
     @property
+    def filters(self) -> bool:
+        """Whether top-k or top-p may remove ids."""
+        return self.top_k > 0 or 0.0 < self.top_p < 1.0
+
+    @property
     def penalises(self) -> bool:
         """Whether any penalty is on."""
         return (

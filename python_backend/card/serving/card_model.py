@@ -7,10 +7,10 @@ all of them.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 import time
-import traceback
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,12 @@ import triton_python_backend_utils as pb_utils
 
 from card.cache import Decoding, Pool, SlotRequest
 from card.sampling import SamplingParameters
+from card.serving.admission import Admission
 from card.serving.attach import DEADLINE, KEY, Attacher, is_dead
-from card.serving.follower import Answer, Follower
+from card.serving.follower import TICK_S, Answer, Follower
 from card.serving.geometry import pool_geometry
+from card.serving.load_failure import announced
+from card.serving.log import RequestLog
 from card.serving.metrics import Metrics
 from card.serving.refusal import Refusal
 from card.serving.sessions import Sessions
@@ -35,14 +38,17 @@ from card.text import Detokenizer
 class CardModel:
     """Decoupled; one instance serves all requests at once on one event loop."""
 
+    @announced
     def initialize(self, args: dict[str, str]) -> None:
         self._settings = settings = load_settings()
+        log = RequestLog("card", settings.observability)
         self._vocabulary = Vocabulary.load(settings.target.path)
         self._bounds = Bounds(settings.limits, self._vocabulary.size)
+        self._admission = Admission(settings)
         self._pool = pool = Pool.create(
             settings.cache.directory, os.getppid(), pool_geometry(settings)
         )
-        self._metrics = Metrics(pool.geometry.slots)
+        self._metrics = Metrics(pool, pb_utils.MetricFamily, log)
         self._sessions = Sessions(
             pool, settings.limits.queued_requests, settings.limits.queue_timeout_s
         )
@@ -62,6 +68,8 @@ class CardModel:
             self._follower = self._start_follower()
         follower = self._follower
         await asyncio.gather(*(self._admit(request, follower) for request in requests))
+        # The stub notes a coroutine only after it began, and would keep one that ended before that.
+        await asyncio.sleep(TICK_S)
 
     def finalize(self) -> None:
         if self._following is not None:
@@ -73,25 +81,27 @@ class CardModel:
         """Check a request, open its session, hand it to the follower; or refuse it."""
         arrival_ns = time.monotonic_ns()
         client = TritonClient(request)
+        prompt: str | None = None
         try:
             deadline = deadline_ns(request)
             parsed = parse(
                 TokenRequest, input_arrays(request), self._bounds, required=("input_ids",)
             )
+            prompt = parsed.text_input
             slot_request = self._slot_request(parsed)
             stream = self._stream(parsed, arrival_ns)
             session = await self._sessions.admit(slot_request, deadline, client.is_gone)
         except Refusal as refusal:
-            self._metrics.rejected(refusal.code.lower())
+            self._metrics.rejected(refusal, request.request_id(), prompt)
             client.fail(refusal)
             return
         stream.schedule()
+        self._metrics.admitted(session, arrival_ns, request.request_id(), prompt)
         follower.follow(Answer(client, stream, session, deadline))
 
     def _slot_request(self, request: TokenRequest) -> SlotRequest:
         settings = self._settings
         budget = output_budget(request, len(request.input_ids), settings.limits)
-        decoding = request.decoding or settings.speculation.decoding
         end_id = self._vocabulary.end_id if request.end_id is None else request.end_id
         bad_words = self._vocabulary.bad_word_tokens(request.bad_words)
         most = settings.limits.bad_word_tokens
@@ -101,24 +111,27 @@ class CardModel:
                 f"bad_words are {length} tokens long; they must be at most {most} "
                 "(limits.bad_word_tokens)",
             )
+        parameters = SamplingParameters(
+            temperature=request.temperature,
+            top_k=request.top_k,
+            top_p=request.top_p,
+            repetition_penalty=request.repetition_penalty,
+            presence_penalty=request.presence_penalty,
+            frequency_penalty=request.frequency_penalty,
+            min_tokens=request.min_tokens,
+            bad_words=bad_words,
+            seed=secrets.randbits(64) if request.seed is None else request.seed,
+            end_id=None if end_id is None or end_id < 0 else end_id,
+        )
+        wanted = request.decoding or settings.speculation.decoding
+        decoding = self._admission.decoding(request, parameters, wanted)
         return SlotRequest(
             prompt=np.array(request.input_ids, np.int64),
             max_tokens=budget,
             decoding=Decoding[decoding.upper()],
             gamma=settings.speculation.gamma,
             log_probabilities=request.return_log_probs,
-            parameters=SamplingParameters(
-                temperature=request.temperature,
-                top_k=request.top_k,
-                top_p=request.top_p,
-                repetition_penalty=request.repetition_penalty,
-                presence_penalty=request.presence_penalty,
-                frequency_penalty=request.frequency_penalty,
-                min_tokens=request.min_tokens,
-                bad_words=bad_words,
-                seed=secrets.randbits(64) if request.seed is None else request.seed,
-                end_id=None if end_id is None or end_id < 0 else end_id,
-            ),
+            parameters=parameters,
         )
 
     def _stream(self, request: TokenRequest, arrival_ns: int) -> Stream:
@@ -163,5 +176,5 @@ def _ask(engine: str, key: str, deadline: int) -> None:
 def _die_with(task: asyncio.Task[None]) -> None:
     """Nobody would be answered without the follower; the supervisor starts the server anew."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        traceback.print_exception(error)
+        logging.getLogger(__name__).critical("the follower ended", exc_info=error)
         os._exit(1)

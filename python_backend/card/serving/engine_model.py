@@ -3,38 +3,39 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
-from card.cache import Pool
-from card.decoding import TargetLoop
-from card.drafting import DraftLoop
-from card.engines import Engine, load_engine
 from card.serving.attach import ATTACHED_EPOCH, DEADLINE, KEY
-from card.serving.engine_process import DRAFT_NICENESS, EngineProcess, Loop
+from card.serving.engine_process import DRAFT_NICENESS, EngineProcess
 from card.serving.geometry import pool_geometry
+from card.serving.load_failure import announced
+from card.serving.loaded_model import Role, load_model
+from card.serving.log import open_log
 from card.serving.refusal import Refusal, missing
 from card.serving.triton_request import input_arrays, refused, response
-from card.settings import Settings, load_settings
+from card.settings import load_settings
 
 
-class _EngineModel(ABC):
+class _EngineModel:
     """Loads its model, then waits for `card`."""
 
-    role: ClassVar[Literal["draft", "target"]]
+    role: ClassVar[Role]
 
+    @announced
     def initialize(self, args: dict[str, str]) -> None:
         settings = load_settings()
-        engine = load_engine(settings, self.role)
+        open_log(self.role, settings.observability.log_format)
+        server_pid = os.getppid()
+        self._model = load_model(settings, self.role, server_pid)
         self._process = EngineProcess(
             self.role,
             settings.cache.directory,
             pool_geometry(settings),
-            lambda pool: self._loop(engine, pool, settings),
+            self._model.loop,
             engine_timeout_s=settings.serving.engine_timeout_s,
-            server_pid=os.getppid(),
+            server_pid=server_pid,
         )
         self._process.start()
 
@@ -43,6 +44,7 @@ class _EngineModel(ABC):
 
     def finalize(self) -> None:
         self._process.stop()
+        self._model.close()
 
     def _respond(self, request: Any) -> Any:
         try:
@@ -56,18 +58,11 @@ class _EngineModel(ABC):
             return refused(refusal)
         return response({ATTACHED_EPOCH: np.array([epoch], np.int64)})
 
-    @abstractmethod
-    def _loop(self, engine: Engine, pool: Pool, settings: Settings) -> Loop:
-        """What the engine does while it is attached."""
-
 
 class DraftModel(_EngineModel):
     """Grows candidate trees."""
 
     role = "draft"
-
-    def _loop(self, engine: Engine, pool: Pool, settings: Settings) -> Loop:
-        return DraftLoop(engine, pool, settings)
 
     def initialize(self, args: dict[str, str]) -> None:
         os.nice(DRAFT_NICENESS)
@@ -78,6 +73,3 @@ class TargetModel(_EngineModel):
     """Queries, verifies, corrects."""
 
     role = "target"
-
-    def _loop(self, engine: Engine, pool: Pool, settings: Settings) -> Loop:
-        return TargetLoop(engine, pool, settings)

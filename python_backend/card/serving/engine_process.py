@@ -7,16 +7,18 @@ Triton or a model, so the whole life is tested without either.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from card.cache import EngineState, Geometry, Pool
 from card.serving.refusal import Refusal
+
+log = logging.getLogger(__name__)
 
 BEAT_S = 0.1
 DRAFT_NICENESS = 5
@@ -184,7 +186,7 @@ class EngineProcess:
             try:
                 work()
             except BaseException:
-                traceback.print_exc()
+                log.critical("a thread failed; the process ends", exc_info=True)
                 self._die(1)
 
         return run

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from card.cache import Finish, SlotCounters
+from card.cache import Finish
 from card.serving.delta import Delta
 from card.serving.refusal import Refusal
 from card.serving.sessions import Session, Sessions, deadline_exceeded
@@ -34,7 +34,9 @@ class Ledger(Protocol):
 
     def answered(self, session: Session, outcome: str) -> None: ...
 
-    def ended(self, session: Session, counters: SlotCounters) -> None: ...
+    def committed(self, session: Session, tokens: int, now_ns: int) -> None: ...
+
+    def ended(self) -> None: ...
 
     def occupancy(self, slots: int, queue: int) -> None: ...
 
@@ -115,6 +117,7 @@ class Follower:
         if tokens and tokens[-1] == session.request.parameters.end_id:
             tokens, from_cache = tokens[:-1], from_cache[:-1]  # it ends the text, it is no text
         stream.push(tokens, from_cache, log_probs, now_ns)
+        self._ledger.committed(session, len(tokens), now_ns)
         finish = session.finish()
         if finish is Finish.FAILED:
             self._fail(
@@ -158,8 +161,8 @@ class Follower:
             )
 
     def _reclaim(self) -> None:
-        for session in self._sessions.reclaim(target_is_dead=self._target_is_dead()):
-            self._ledger.ended(session, session.slot.counters())
+        if self._sessions.reclaim(target_is_dead=self._target_is_dead()):
+            self._ledger.ended()
 
 
 def _left() -> Refusal:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from card.serving.refusal import Refusal
+from card.cache import Pool
+from card.serving.geometry import pool_geometry
+from card.serving.log import RequestLog
+from card.serving.refusal import REASONS, Refusal
 from card.serving.triton_request import deadline_ns, input_arrays, refused, response
 from card.serving.vocabulary import Vocabulary
 from card.serving.wire import Bounds, GenerateRequest, output_budget, parse
@@ -19,6 +23,9 @@ class PreprocessingModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         settings = load_settings()
+        self._log = RequestLog("preprocessing", settings.observability)
+        self._directory = settings.cache.directory
+        self._geometry = pool_geometry(settings)
         self._vocabulary = Vocabulary.load(settings.target.path)
         self._bounds = Bounds(settings.limits, self._vocabulary.size)
 
@@ -30,7 +37,17 @@ class PreprocessingModel:
             deadline_ns(request)  # a wrong timeout is refused here, before any work
             return response({"input_ids": self._input_ids(input_arrays(request))})
         except Refusal as refusal:
+            self._count(refusal)
+            self._log.refused(refusal, request.request_id())
             return refused(refusal)
+
+    def _count(self, refusal: Refusal) -> None:
+        """Leave it in the pool, for `card` to export."""
+        # Opened anew each time: a restarted `card` may have a new pool.
+        pool = Pool.open(self._directory, os.getppid(), self._geometry)
+        if pool is not None:
+            pool.count_refusal(REASONS.index(refusal.reason))
+            pool.close()
 
     def _input_ids(self, arrays: dict[str, NDArray[Any]]) -> NDArray[np.int32]:
         request = parse(GenerateRequest, arrays, self._bounds, required=("text_input",))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 Code = Literal[
     "INVALID_ARGUMENT",
@@ -12,6 +12,20 @@ Code = Literal[
     "CANCELLED",
     "INTERNAL",
 ]
+CODES: tuple[str, ...] = get_args(Code)
+
+Reason = Literal[
+    "invalid_argument",
+    "permission_denied",
+    "queue_full",
+    "queue_timeout",
+    "unavailable",
+    "deadline_exceeded",
+    "cancelled",
+    "internal",
+]
+"""Codes, told apart where an operator would do different things."""
+REASONS: tuple[str, ...] = get_args(Reason)
 
 _LONGEST_VALUE = 80
 
@@ -20,22 +34,28 @@ class Refusal(Exception):
     """A request that gets an error instead of an answer.
 
     The text begins with the code's name and a colon, because a stream carries no status of its
-    own: clients of one find the code in the message alone.
+    own: clients of one find the code in the message alone. `reason` is for the metrics; `field`
+    is what was wrong, for logs, which must not carry values that clients sent.
     """
 
-    def __init__(self, code: Code, message: str) -> None:
+    def __init__(
+        self, code: Code, message: str, *, reason: Reason | None = None, field: str | None = None
+    ) -> None:
         super().__init__(f"{code}: {message}")
         self.code = code
+        self.reason: str = reason or code.lower()
+        self.field = field
 
 
 def invalid(field: str, value: object, allowed: str) -> Refusal:
     """`field` has a value that is not allowed."""
-    return Refusal("INVALID_ARGUMENT", f"{field} is {_shown(value)}; it must be {allowed}")
+    message = f"{field} is {_shown(value)}; it must be {allowed}"
+    return Refusal("INVALID_ARGUMENT", message, field=field)
 
 
 def missing(field: str, wanted: str) -> Refusal:
     """`field` was not sent."""
-    return Refusal("INVALID_ARGUMENT", f"{field} is missing; send {wanted}")
+    return Refusal("INVALID_ARGUMENT", f"{field} is missing; send {wanted}", field=field)
 
 
 def _shown(value: object) -> str:

@@ -104,6 +104,7 @@ class Sessions:
                 "UNAVAILABLE",
                 f"all {len(self._slots)} slots are in use and {len(self._waiting)} requests wait "
                 f"(limits.queued_requests is {self._queue_limit}); try again later",
+                reason="queue_full",
             )
         patience_s = self._queue_timeout_s
         if deadline_ns is not None:
@@ -123,6 +124,7 @@ class Sessions:
                 "UNAVAILABLE",
                 f"no slot became free within {self._queue_timeout_s:g} s "
                 "(limits.queue_timeout_s); try again later",
+                reason="queue_timeout",
             ) from None
 
     def _hand_on(self, slot: CardSlot) -> None:

@@ -20,6 +20,7 @@ import typer
 
 from card.cache.pool import pool_bytes
 from card.serving.geometry import pool_geometry
+from card.serving.model_files import check_model_files
 from card.serving.prerequisites import (
     check_architecture,
     check_numpy,
@@ -27,7 +28,7 @@ from card.serving.prerequisites import (
     check_shared_memory,
 )
 from card.serving.supervised import PORTS
-from card.serving.supervision.health import HealthServer, ModelHealth, ServiceHealth
+from card.serving.supervision.health import HealthServer
 from card.serving.supervision.journal import note, open_journal, warn
 from card.serving.supervision.policy import (
     DRAFT,
@@ -39,10 +40,11 @@ from card.serving.supervision.policy import (
     Reload,
     RestartServer,
 )
-from card.serving.supervision.recovery import RecoveryError
+from card.serving.supervision.recovery import LoadWatch, RecoveryError, StuckLoadError
 from card.serving.supervision.repository import RepositoryError
-from card.serving.supervision.residue import RunDirectory, sweep
+from card.serving.supervision.residue import REGIONS, RunDirectory, sweep
 from card.serving.supervision.service import Service
+from card.serving.supervision.sighting import ModelHealth, ServiceHealth
 from card.serving.triton_server import (
     MINIMUM_REGION_BYTES,
     TritonInstall,
@@ -137,7 +139,11 @@ class Supervisor:
             self._run_directory,
         )
         note("starting", server_pid=service.server.pid)
+        concealed, watch = False, LoadWatch(service.server)
         while not service.is_complete():
+            if lost := [model for model in STUBS if watch.is_stuck(model)]:
+                raise StartError(f"the processes of {', '.join(lost)} did not survive the start")
+            concealed = concealed or service.conceal_header()
             if service.server.state is ProcessState.GONE:
                 raise StartError(
                     f"tritonserver ended during its start ({service.server.ending}); "
@@ -154,6 +160,11 @@ class Supervisor:
                 return service
         self._policy.server_started()
         self._publish(service)
+        if not (concealed or service.conceal_header()):
+            warn(
+                "header_visible",
+                reason="this kernel lets nobody change a command line; see SECURITY.md",
+            )
         note("ready", seconds=round(time.monotonic() - began_s, 1), **self._addresses())
         return service
 
@@ -213,7 +224,7 @@ class Supervisor:
 
     def _heal(self, service: Service) -> str | None:
         """Reload what needs it; why the server must restart, if it must."""
-        actions = self._finished_recoveries()
+        actions = self._finished_recoveries(service)
         actions += self._policy.decide(
             time.monotonic(),
             service.server.state,
@@ -231,13 +242,18 @@ class Supervisor:
         self._reloads[action.model] += 1
         self._recoveries[action.model] = self._workers.submit(service.reload, action.model)
 
-    def _finished_recoveries(self) -> list[Action]:
+    def _finished_recoveries(self, service: Service) -> list[Action]:
         """Report finished reloads to the policy; returns what it wants instead of failed ones."""
         actions: list[Action] = []
         for model in [model for model, recovery in self._recoveries.items() if recovery.done()]:
             recovery, now_s = self._recoveries.pop(model), time.monotonic()
             try:
                 recovery.result()
+            except StuckLoadError as error:
+                if model == DRAFT and service.open_slots:
+                    self._recoveries[model] = recovery  # streams go on without it; look again
+                else:
+                    actions.append(RestartServer(f"{model}: {error}"))
             except RecoveryError as error:
                 warn("reload_failed", model=model, reason=error)
                 if action := self._policy.recovery_failed(now_s, model, str(error)):
@@ -259,7 +275,8 @@ class Supervisor:
                 reloads=self._reloads[model],
             )
         lame = [model for model, health in models.items() if health.state != "well"]
-        if not service.ensemble_ready or any(model != DRAFT for model in lame):
+        answers = service.server.state is ProcessState.RUNNING and service.ensemble_ready
+        if not answers or any(model != DRAFT for model in lame):
             judged = "unready"
         else:
             judged = "degraded" if lame else "ready"
@@ -275,13 +292,16 @@ class Supervisor:
 def unmet_prerequisites(settings: Settings) -> list[str]:
     """What keeps this machine from serving `settings`, in one line each."""
     serving, directory = settings.serving, settings.cache.directory
+    if problem := check_model_files(settings):
+        return [problem]
     ports = {f"serving.{name}": getattr(serving, name) for name in PORTS}
-    needed_bytes = pool_bytes(pool_geometry(settings)) + len(STUBS) * MINIMUM_REGION_BYTES
+    stubs_bytes = len(STUBS) * MINIMUM_REGION_BYTES
     checks = (
         check_architecture(),
         check_numpy(),
         check_ports(ports, serving.address),
-        check_shared_memory(directory, needed_bytes),
+        check_shared_memory(REGIONS, stubs_bytes),
+        check_shared_memory(directory, pool_bytes(pool_geometry(settings)) + stubs_bytes),
     )
     return [problem for problem in checks if problem is not None]
 
@@ -301,9 +321,9 @@ def main(
     ] = REPOSITORY_ROOT / "model_repository",
 ) -> None:
     """Serve CARD on Triton until SIGTERM or SIGINT; a second signal cuts open streams off."""
-    open_journal()
     try:
         values = load_settings(settings)
+        open_journal(values.observability.log_format)
         if unmet := unmet_prerequisites(values):
             _refuse(unmet)
         supervisor = Supervisor(values, settings, model_repository)

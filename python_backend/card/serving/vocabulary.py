@@ -46,7 +46,7 @@ class Vocabulary:
         end_id = generation.get("eos_token_id", config.get("eos_token_id"))
         if isinstance(end_id, list):
             end_id = end_id[0] if end_id else None
-        return cls(Tokenizer.from_file(str(tokens)), size, end_id)
+        return cls(_tokenizer(tokens), size, end_id)
 
     def bad_word_tokens(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         """Token sequences that write a word, at the start of a text and after a space."""
@@ -56,6 +56,13 @@ class Vocabulary:
             for spelling in spellings
         )
         return tuple(dict.fromkeys(sequence for sequence in sequences if sequence))
+
+
+def _tokenizer(file: Path) -> Tokenizer:
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises nothing more particular
+        raise SettingsError(f"{file} is not a sound tokenizer: {error}") from error
 
 
 def _json(path: Path, *, required: bool) -> dict[str, Any]:

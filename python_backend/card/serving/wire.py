@@ -59,8 +59,11 @@ class Tensor:
 # --- which values are allowed ------------------------------------------------------------------
 
 
-def _not_empty(value: str, _: Bounds) -> str | None:
-    return None if value else "text of at least one character"
+def _bounded_text(value: str, bounds: Bounds) -> str | None:
+    most = bounds.limits.prompt_bytes
+    if value and len(value.encode()) <= most:
+        return None
+    return f"text of at least one character and at most {most} bytes (limits.prompt_bytes)"
 
 
 def _only_one(value: int, _: Bounds) -> str | None:
@@ -120,7 +123,7 @@ def _tensor(
 class GenerateRequest:
     """One request as `ensemble` and `preprocessing` receive it."""
 
-    text_input: str | None = _tensor("BYTES", "The prompt.", _not_empty)
+    text_input: str | None = _tensor("BYTES", "The prompt.", _bounded_text)
     max_tokens: int | None = _tensor(
         "INT32",
         "How many new tokens at most; limits.default_max_tokens if absent.",

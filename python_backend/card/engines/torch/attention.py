@@ -17,22 +17,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-BLOCK = 64
-"""Positions per partial sum in float32."""
+from card.engines.layout import AttentionGroup
 
-EXTENT_MULTIPLE = 64
-"""Visible places of a pass are rounded up to this, a multiple of `BLOCK`."""
+BLOCK = 64
+"""Positions per partial sum in float32; what is visible is a multiple of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionGroup:
-    """Lanes of one pass that are attended together.
+class GroupTensors:
+    """A `layout.AttentionGroup` as tensors, made once per pass and used by every layer.
 
-    lanes      the range of KV lanes
-    rows       rows per lane (padded)
-    extent     places looked at, from 0
-    gather     [lanes * rows] the pass's row at each (lane, row); None: rows in order
-    mask       [lanes, 1, rows, 1, extent - mask_from] 0 or -inf, for places from `mask_from`
+    gather  [lanes * rows] or None
+    mask    [lanes, 1, rows, 1, extent - mask_from] in the engine's dtype
     """
 
     lanes: range
@@ -42,9 +38,21 @@ class AttentionGroup:
     mask: Tensor
     mask_from: int
 
+    @classmethod
+    def of(cls, group: AttentionGroup, dtype: torch.dtype) -> GroupTensors:
+        mask = torch.from_numpy(group.mask).to(dtype)
+        return cls(
+            group.lanes,
+            group.rows,
+            group.extent,
+            None if group.gather is None else torch.from_numpy(group.gather),
+            mask.view(len(group.lanes), 1, group.rows, 1, -1),
+            group.mask_from,
+        )
+
 
 def attend(
-    query: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup, kv_heads: int
+    query: Tensor, keys: Tensor, values: Tensor, group: GroupTensors, kv_heads: int
 ) -> Tensor:
     """[pass rows, heads, head_size] queries -> [lanes * rows, heads * head_size].
 

@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from card.engines.torch.architecture import Architecture
-from card.engines.torch.attention import AttentionGroup, attend
-from card.engines.torch.kv import Destination, KeyValueCache
-from card.engines.torch.rotary import rotary_tables, rotate
+from card.engines.architecture import Architecture
+from card.engines.layout import Pass, Stretch
+from card.engines.rotary import rotary_tables
+from card.engines.torch.attention import GroupTensors, attend
+from card.engines.torch.kv import FlatDestination, KeyValueCache
 from card.engines.torch.weights import LayerWeights, Weights
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """What one forward pass computes.
-
-    tokens, positions  [rows] int64; positions are absolute
-    destination        where the rows' keys and values are stored
-    groups             lanes attended together
-    scatter            [rows] each row's place in the groups' outputs, one after another; None: same
-    logit_rows         [n] rows whose logits are wanted; None: all
-    """
-
-    tokens: Tensor
-    positions: Tensor
-    destination: Destination
-    groups: list[AttentionGroup]
-    scatter: Tensor | None
-    logit_rows: Tensor | None
 
 
 def rms_norm(states: Tensor, weight: Tensor, epsilon: float) -> Tensor:
@@ -45,6 +25,11 @@ def rms_norm(states: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     return F.layer_norm(doubled, (2 * size,), weight, None, epsilon)[..., :size]
 
 
+def rotate(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Rotate `states` [rows, heads, head_size] by tables [rows, 1, head_size]."""
+    return torch.addcmul(states * cosine, states.roll(states.shape[-1] // 2, -1), sine)
+
+
 class Decoder:
     """Weights and code; the KV cache is handed in."""
 
@@ -53,15 +38,20 @@ class Decoder:
     ) -> None:
         self.architecture = architecture
         self._weights = weights
-        self._rotary = rotary_tables(architecture, positions, dtype)
+        self._rotary = torch.from_numpy(rotary_tables(architecture, positions)).to(dtype)
 
     def forward(self, this: Pass, kv: KeyValueCache) -> Tensor:
         """Logits [len(logit_rows), vocabulary] in the engine's dtype; writes keys and values."""
         a, weights = self.architecture, self._weights
-        hidden = F.embedding(this.tokens, weights.embedding)
-        cosine, sine = self._rotary.index_select(1, this.positions)
+        hidden = F.embedding(torch.from_numpy(this.tokens), weights.embedding)
+        cosine, sine = self._rotary.index_select(1, torch.from_numpy(this.positions))
+        groups = [GroupTensors.of(group, kv.dtype) for group in this.groups]
+        scatter = None if this.scatter is None else torch.from_numpy(this.scatter)
+        stored = kv.flattened(this.destination)
         for index, layer in enumerate(weights.layers):
-            mixed = self._attention(index, layer, hidden, cosine, sine, this, kv)
+            mixed = self._attention(index, layer, hidden, cosine, sine, groups, stored, kv)
+            if scatter is not None:
+                mixed = mixed.index_select(0, scatter)
             hidden = layer.output.plus(mixed, hidden)
             normed = rms_norm(hidden, layer.post_norm, a.norm_epsilon)
             gate_up = layer.gate_up(normed)
@@ -70,7 +60,7 @@ class Decoder:
         if this.logit_rows is not None:
             if not len(this.logit_rows):
                 return hidden.new_empty(0, a.vocabulary)
-            hidden = hidden.index_select(0, this.logit_rows)
+            hidden = hidden.index_select(0, torch.from_numpy(this.logit_rows))
         return weights.head(rms_norm(hidden, weights.norm, a.norm_epsilon))
 
     def _attention(
@@ -80,7 +70,8 @@ class Decoder:
         hidden: Tensor,
         cosine: Tensor,
         sine: Tensor,
-        this: Pass,
+        groups: list[GroupTensors],
+        stored: Stretch | FlatDestination,
         kv: KeyValueCache,
     ) -> Tensor:
         a = self.architecture
@@ -97,10 +88,8 @@ class Decoder:
             )
         rotated = rotate(rotated, cosine, sine)
         query, keys = rotated[:, : a.heads], rotated[:, a.heads :]
-        kv.write(index, this.destination, keys, states[:, a.heads + a.kv_heads :])
+        kv.write(index, stored, keys, states[:, a.heads + a.kv_heads :])
         outputs = [
-            attend(query, kv.keys[index], kv.values[index], group, a.kv_heads)
-            for group in this.groups
+            attend(query, kv.keys[index], kv.values[index], group, a.kv_heads) for group in groups
         ]
-        mixed = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-        return mixed if this.scatter is None else mixed.index_select(0, this.scatter)
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)

@@ -9,28 +9,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from card.engines.torch.architecture import Architecture
+from card.engines.architecture import Architecture
+from card.engines.layout import Destination, Stretch
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """Rows that go to neighbouring places of one lane, in order: the case of one session."""
+class FlatDestination:
+    """Rows that go anywhere, as flat positions.
 
-    lane: int
-    place: int
-
-
-@dataclass(frozen=True, slots=True)
-class Scattered:
-    """Rows that go anywhere, as flat positions: keys [rows * kv_heads * head_size], values
-    [rows * kv_heads]; `source` [rows] names the pass's row of each, None: every row in order."""
+    keys    [writes * kv_heads * head_size]
+    values  [writes * kv_heads]
+    source  [writes], the pass's row of each; None: every row in order
+    """
 
     keys: Tensor
     values: Tensor
     source: Tensor | None
-
-
-Destination = Stretch | Scattered
 
 
 class KeyValueCache:
@@ -64,22 +58,22 @@ class KeyValueCache:
     def bytes_per_lane(self) -> int:
         return 2 * self._keys[:, 0].numel() * self._keys.element_size()
 
-    def destination(
-        self,
-        lane: NDArray[np.int64],
-        place: NDArray[np.int64],
-        source: NDArray[np.int64] | None = None,
-    ) -> Scattered:
-        """Where rows at (lane, place), both [rows], are stored."""
+    def flattened(self, destination: Destination) -> Stretch | FlatDestination:
+        """Where rows are stored, computed once per pass and used by every layer."""
+        if isinstance(destination, Stretch):
+            return destination
+        lane, place, source = destination.lane, destination.place, destination.source
         keys = (lane * self._key_plane.size * self.places + place)[:, None] + self._key_plane
         values = (lane * self._heads * self.places + place)[:, None] + self._value_plane
-        return Scattered(
+        return FlatDestination(
             torch.from_numpy(keys.reshape(-1)),
             torch.from_numpy(values.reshape(-1)),
-            None if source is None else torch.from_numpy(source),
+            None if source is None else torch.from_numpy(source.copy()),
         )
 
-    def write(self, layer: int, destination: Destination, keys: Tensor, values: Tensor) -> None:
+    def write(
+        self, layer: int, destination: Stretch | FlatDestination, keys: Tensor, values: Tensor
+    ) -> None:
         """Store keys and values [rows, kv_heads, head_size] of a layer."""
         if isinstance(destination, Stretch):
             first = destination.lane * self._heads
@@ -102,9 +96,10 @@ class KeyValueCache:
         self._keys[:, first:last, :, :, start:stop] = keys
         self._values[:, first:last, :, start:stop] = values
 
-    def gather(self, lane: int, start: int, sources: Tensor) -> None:
+    def gather(self, lane: int, start: int, sources: NDArray[np.int64]) -> None:
         """Move the entries at `start + sources` of a lane to `start`, `start + 1`, ..."""
+        moved = torch.from_numpy(sources)
         keys = self._keys[:, lane, :, :, start:]
         values = self._values[:, lane, :, start:]
-        keys[..., : len(sources)] = keys.index_select(3, sources)
-        values[:, :, : len(sources)] = values.index_select(2, sources)
+        keys[..., : len(sources)] = keys.index_select(3, moved)
+        values[:, :, : len(sources)] = values.index_select(2, moved)

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 _PACK_FOR_ROWS = 8
 """Row count that oneDNN optimises the packed order for; results do not depend on it."""
+
+ROW_TILE = 64
+"""Rows of every product on a device: a kernel is chosen by shape, so there is but one shape."""
+
+
+class LinearLayer(Protocol):
+    """``y = x W^T + b`` with W [outputs, inputs]."""
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """[rows, inputs] -> [rows, outputs]."""
+
+    def plus(self, inputs: Tensor, residual: Tensor) -> Tensor:
+        """`self(inputs) + residual`."""
 
 
 def can_pack() -> bool:
@@ -46,3 +61,21 @@ class Linear:
                 inputs, residual, self._weight, self._bias, "add"
             )
         return F.linear(inputs, self._weight, self._bias) + residual
+
+
+class TiledLinear:
+    """A linear layer whose rows, a multiple of `ROW_TILE`, are multiplied `ROW_TILE` at a time."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self._weight = weight
+        self._bias = bias
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        tiles = [
+            F.linear(inputs[at : at + ROW_TILE], self._weight, self._bias)
+            for at in range(0, len(inputs), ROW_TILE)
+        ]
+        return tiles[0] if len(tiles) == 1 else torch.cat(tiles)
+
+    def plus(self, inputs: Tensor, residual: Tensor) -> Tensor:
+        return self(inputs) + residual

@@ -1,15 +1,18 @@
 """What the supervisor is made of, from judgement down to processes.
 
-`policy`      when to recover what: pure, without processes, clocks or I/O
-`recovery`    one model killed, unloaded, loaded and seen well again
-`service`     one run of the server and all that it is watched by
-`heartbeats`  the engines' life as the cache pool tells it
-`stubs`       the processes that serve the models, found among the server's children
-`server`      the tritonserver process: started, drained, killed
-`tether`      ties the life of a child process to its parent's
-`repository`  Triton's model control over HTTP
-`probe`       asks the server over and over whether it serves
-`residue`     what a dead supervisor or stub leaves behind, and its removal
-`health`      liveness and readiness for the outside
-`journal`     one line per event on standard error
+`policy`        when to recover what: pure, without processes, clocks or I/O
+`recovery`      one model killed, unloaded, loaded and seen well again
+`service`       one run of the server and all that it is watched by
+`heartbeats`    the engines' life as the cache pool tells it
+`stubs`         the processes that serve the models, found among the server's children
+`server`        the tritonserver process: started, drained, killed
+`command_line`  takes a secret out of a child's command line
+`tether`        ties the life of a child process to its parent's
+`repository`    Triton's model control over HTTP
+`probe`         asks the server over and over whether it serves
+`residue`       what a dead supervisor or stub leaves behind, and its removal
+`sighting`      what is told to the outside: the state of the service and of every model
+`health`        liveness, readiness and metrics for the outside
+`figures`       the supervisor's metrics
+`journal`       one line per event on standard error
 """

@@ -1,7 +1,10 @@
-"""Liveness and readiness for the outside, as two URLs that answer 200 or 503 with JSON.
+"""What the supervisor sees, for the outside.
 
-`/live`   the supervisor itself runs and watches
-`/ready`  a request now would be answered; a lost draft makes it degraded, not unready
+`/live`     200 or 503 with JSON: the supervisor itself runs and watches
+`/ready`    200 or 503 with JSON: a request now would be answered; a lost draft makes it degraded,
+            not unready
+`/metrics`  the same for Prometheus, with memory and open files of every process; it answers while
+            the server, whose own metrics vanish with it, is down
 """
 
 from __future__ import annotations
@@ -12,39 +15,18 @@ import socketserver
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+from card.serving.supervision.figures import exposition
+from card.serving.supervision.sighting import ServiceHealth
+
 STALLED_S = 10.0
 """A supervisor that has not looked around for longer does not watch any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelHealth:
-    """One model: `well`, or else what is known to be wrong."""
-
-    state: str
-    pid: int | None = None
-    reloads: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceHealth:
-    """What was seen at the last look around.
-
-    state    starting, ready, degraded, unready or draining
-    """
-
-    state: str
-    server_pid: int | None = None
-    server_restarts: int = 0
-    models: dict[str, ModelHealth] = field(default_factory=dict)
-
-    @property
-    def ready(self) -> bool:
-        return self.state in ("ready", "degraded")
 
 
 class HealthServer:
@@ -77,6 +59,11 @@ class HealthServer:
         self._server.server_close()
         self._thread.join()
 
+    def figures(self) -> bytes:
+        """The text of `/metrics`."""
+        health, looked_s_ago = self._health, self._clock() - self._seen_s
+        return exposition(health, live=looked_s_ago <= STALLED_S)
+
     def answer(self, path: str) -> tuple[HTTPStatus, dict[str, Any]]:
         """Status and JSON for a path."""
         health, looked_s_ago = self._health, self._clock() - self._seen_s
@@ -87,19 +74,27 @@ class HealthServer:
         if path == "/ready":
             ready = live and health.ready
             return _status(ready), {"ready": ready, **asdict(health)}
-        return HTTPStatus.NOT_FOUND, {"error": f"{path} is unknown; allowed: /live, /ready"}
+        return HTTPStatus.NOT_FOUND, {
+            "error": f"{path} is unknown; allowed: /live, /ready, /metrics"
+        }
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
-        answer = self.answer
+        answer, figures = self.answer, self.figures
 
         class Handler(BaseHTTPRequestHandler):
             timeout = 10.0
 
             def do_GET(self) -> None:
-                status, detail = answer(self.path.partition("?")[0])
-                body = json.dumps(detail).encode() + b"\n"
+                path = self.path.partition("?")[0]
+                if path == "/metrics":
+                    self._send(HTTPStatus.OK, CONTENT_TYPE_PLAIN_0_0_4, figures())
+                    return
+                status, detail = answer(path)
+                self._send(status, "application/json", json.dumps(detail).encode() + b"\n")
+
+            def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
                 self.send_response(status)
-                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)

@@ -1,7 +1,9 @@
 """When to recover what: a pure judgement of what was seen, without processes, clocks or I/O.
 
 Losing the draft costs speed and never an answer, so the draft alone is tried again for ever, with
-growing pauses. For every other model a recovery that fails twice means a new server.
+growing pauses. For every other model a recovery that fails twice means a new server. So does the
+loss of streams that only the server could end: Triton fails what it had queued for a dead stub at
+one response a second, and until then their clients hang.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from enum import Enum
 DRAFT = "draft"
 TARGET = "target"
 CARD = "card"
+POSTPROCESSING = "postprocessing"
 ENSEMBLE = "ensemble"
-RELOADABLE = ("preprocessing", DRAFT, TARGET, "postprocessing")
+RELOADABLE = ("preprocessing", DRAFT, TARGET, POSTPROCESSING)
 """Models that recover by being unloaded and loaded."""
 STUBS = (CARD, *RELOADABLE)
 """Models with a process of their own."""
@@ -46,11 +49,13 @@ class Sight:
 
     silence_s   seconds since its last heartbeat; 0 for a model that has none, or not yet
     attached    whether it takes part in serving; only engines may not (yet)
+    streams     open streams that are lost with it
     """
 
     process: ProcessState
     silence_s: float = 0.0
     attached: bool = True
+    streams: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +126,7 @@ class RecoveryPolicy:
                 if now_s - history.recovered_s > PROBATION_S:
                     history.failures = 0
             elif now_s >= history.not_before_s:
-                action = self._respond(now_s, model, reason)
+                action = self._respond(now_s, model, reason, sight.streams)
                 if isinstance(action, RestartServer):
                     return [action]
                 if action is not None:
@@ -154,10 +159,12 @@ class RecoveryPolicy:
                 history.since_s.clear()
         self._looked_s = now_s
 
-    def _respond(self, now_s: float, model: str, reason: str) -> Action | None:
+    def _respond(self, now_s: float, model: str, reason: str, streams: int) -> Action | None:
         history = self._histories[model]
         if model == CARD:
             return RestartServer(f"{model}: {reason}")
+        if streams:
+            return RestartServer(f"{model}: {reason}, and {streams} open streams with it")
         if now_s - history.recovered_s <= PROBATION_S:
             history.recovered_s = -math.inf
             return self._fail(now_s, model, f"it did not survive its recovery: {reason}")

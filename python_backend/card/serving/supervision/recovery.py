@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 
 from card.serving.supervision.policy import ProcessState
 from card.serving.supervision.repository import Repository, RepositoryError
@@ -12,10 +15,35 @@ from card.serving.supervision.server import TritonProcess
 from card.serving.supervision.stubs import Stub, kill
 
 _LOOK_S = 0.02
+STUCK_S = 3.0
+"""A model whose process has not run for so long while Triton loads it will never be loaded."""
 
 
 class RecoveryError(RuntimeError):
     """The model is not back; the message says at which step it failed."""
+
+
+class StuckLoadError(RecoveryError):
+    """Triton waits for a process that is gone, and this model can be loaded no more by it."""
+
+
+class LoadWatch:
+    """Tells whether Triton waits in vain for the process of a model that it loads.
+
+    A process that dies (or is stopped) while it loads its model may leave Triton waiting for ever.
+    """
+
+    def __init__(self, server: TritonProcess) -> None:
+        self._server = server
+        self._since_s: dict[str, float] = {}
+
+    def is_stuck(self, model: str) -> bool:
+        """Whether the last known process of `model` has not run for a while, look after look."""
+        stub, now_s = self._server.stub(model), time.monotonic()
+        if stub is None or stub.state is ProcessState.RUNNING:
+            self._since_s.pop(model, None)
+            return False
+        return now_s - self._since_s.setdefault(model, now_s) > STUCK_S
 
 
 def reload_model(
@@ -37,7 +65,7 @@ def reload_model(
         if dead is not None:
             kill([dead.process])
         repository.unload(model, timeout_s)
-        repository.load(model, timeout_s)
+        _load(model, server, repository, timeout_s)
         while not is_well():
             if server.state is ProcessState.GONE:
                 raise RecoveryError("the server ended")
@@ -49,3 +77,25 @@ def reload_model(
     finally:
         if dead is not None:
             remove_region(dead.region)
+
+
+def _load(model: str, server: TritonProcess, repository: Repository, timeout_s: float) -> None:
+    """Load `model`, unless its process dies meanwhile and Triton does not notice."""
+    loading: Future[None] = Future()
+
+    def load() -> None:
+        try:
+            repository.load(model, timeout_s)
+        except RepositoryError as error:
+            loading.set_exception(error)
+        else:
+            loading.set_result(None)
+
+    threading.Thread(target=load, name=f"loading {model}", daemon=True).start()
+    watch = LoadWatch(server)
+    while True:
+        try:
+            return loading.result(_LOOK_S)
+        except concurrent.futures.TimeoutError:
+            if watch.is_stuck(model):
+                raise StuckLoadError("its process did not survive its loading") from None

@@ -9,6 +9,7 @@ import sys
 import psutil
 
 from card.serving.supervision.policy import ProcessState
+from card.serving.supervision.residue import make_region_private
 from card.serving.supervision.stubs import Stub, find_orphans, find_stubs, kill, process_state
 from card.serving.supervision.tether import tethered
 from card.serving.triton_server import ServerOptions, TritonInstall
@@ -60,6 +61,8 @@ class TritonProcess:
         known = self._stubs.get(model)
         if known is None or known.state is ProcessState.GONE:
             self._stubs |= find_stubs(self.pid)
+            for stub in self._stubs.values():
+                make_region_private(stub.region)
         return self._stubs.get(model)
 
     def kill(self) -> None:

@@ -8,15 +8,23 @@ from pathlib import Path
 
 from card.cache import ENGINES
 from card.serving.geometry import pool_geometry
+from card.serving.supervision.command_line import conceal
 from card.serving.supervision.heartbeats import Heartbeats
-from card.serving.supervision.policy import ENSEMBLE, MODELS, STUBS, ProcessState, Sight
+from card.serving.supervision.policy import (
+    ENSEMBLE,
+    MODELS,
+    POSTPROCESSING,
+    STUBS,
+    ProcessState,
+    Sight,
+)
 from card.serving.supervision.probe import Probe
 from card.serving.supervision.recovery import reload_model
 from card.serving.supervision.repository import Repository, RepositoryError
 from card.serving.supervision.residue import RunDirectory
 from card.serving.supervision.server import TritonProcess
 from card.serving.triton_server import Restriction, ServerOptions, TritonInstall
-from card.settings import SETTINGS_VARIABLE, Settings
+from card.settings import SETTINGS_VARIABLE, ObservabilitySettings, Settings
 
 HEADER = "card-supervisor"
 QUIET = ("--log-info=false",)
@@ -53,6 +61,7 @@ class Service:
                 *QUIET,
                 f"--model-load-thread-count={len(MODELS)}",
                 *(WITHOUT_GPU if settings.target.device == settings.draft.device == "cpu" else ()),
+                *trace_arguments(settings.observability),
                 *serving.triton_arguments,
             ),
         )
@@ -60,6 +69,7 @@ class Service:
         if settings_file is not None:
             variables[SETTINGS_VARIABLE] = str(settings_file.resolve())
         self.server = TritonProcess(install, options, variables)
+        self._secret = restriction.value
         self._refuses = False
         self._run_directory = run_directory
         self._engine_timeout_s = serving.engine_timeout_s
@@ -70,12 +80,22 @@ class Service:
         )
         self._probe = Probe(self._repository)
 
+    def conceal_header(self) -> bool:
+        """Take the header out of the server's command line, once it has surely been read.
+
+        Whether it is out of sight now.
+        """
+        started = any(self.server.stub(model) is not None for model in STUBS)
+        return started and conceal(self.server.pid, self._secret)
+
     def sight(self, model: str) -> Sight:
         """Look at the process of one of `STUBS` and, if it is an engine, listen to its heart."""
         stub = self.server.stub(model)
         if stub is None:
             return Sight(ProcessState.GONE)
         state = stub.state
+        if model == POSTPROCESSING:
+            return Sight(state, streams=self.open_slots)
         if model not in ENGINES or state is ProcessState.GONE:
             return Sight(state)
         pulse = self._heartbeats.of(model, stub.process.pid)
@@ -158,3 +178,16 @@ class Service:
         self._probe.close()
         self._heartbeats.close()
         self._run_directory.sweep_regions()
+
+
+def trace_arguments(settings: ObservabilitySettings) -> tuple[str, ...]:
+    """Options that make the server send OpenTelemetry traces, if they are wanted."""
+    if settings.trace_url is None:
+        return ()
+    return (
+        "--trace-config=mode=opentelemetry",
+        "--trace-config=level=TIMESTAMPS",
+        f"--trace-config=rate={settings.trace_rate}",
+        f"--trace-config=opentelemetry,url={settings.trace_url}",
+        "--trace-config=opentelemetry,resource=service.name=card",
+    )

@@ -1,0 +1,328 @@
+"""`bench streams`: many streams at once, a step's cost by context, memory per slot."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Annotated, Optional
+
+import numpy as np
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from bench.conditions import Machine, cores, named_engines, portable, this_machine
+from bench.engines import let_torch_use
+from bench.in_process import InProcess, Loops, parameters_of
+from bench.line_up import thread_counts
+from bench.measurement import Task
+from bench.names import name_of
+from bench.plots import plot_streams
+from bench.progress import shown
+from bench.prompts import check_room, read_prompts
+from bench.streams_figures import Commit, ContextCost, SlotMemory, StreamsRow, row_of
+from bench.terminal import (
+    DIFFER,
+    INTERRUPTED,
+    PROMPTS,
+    REFUSALS,
+    RESULTS,
+    make_console,
+    refuse,
+    tasks_of,
+)
+from card.cache import CardSlot, Decoding, Finish, SlotRequest
+from card.cache.layout import slot_dtype
+from card.engines import Rows
+from card.serving.geometry import pool_geometry
+from card.serving.vocabulary import Vocabulary
+from card.settings import Settings, load_settings
+
+COUNTS = (1, 2, 4, 8, 16, 32)
+CONTEXTS = (64, 128, 256, 512, 1024, 1536, 2048)
+SYSTEMS = (Decoding.AUTOREGRESSIVE, Decoding.CARD)
+_COST_REPEATS = 15
+_PREFILL = 64
+
+
+def streams(
+    prompts: Annotated[
+        Path, typer.Option(help="JSONL with id, category and prompt in each line.")
+    ] = PROMPTS,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Tokens of each stream.")] = 128,
+    temperature: Annotated[float, typer.Option(min=0, help="Sampling temperature.")] = 0.0,
+    count: Annotated[
+        Optional[list[int]],  # noqa: UP045  (Typer reads annotations on CPython 3.10 too)
+        typer.Option(
+            "--streams",
+            help="Streams at once. May be repeated.",
+            show_default=", ".join(map(str, COUNTS)),
+            min=1,
+            max=256,
+        ),
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each; the median counts.")] = 3,
+    json_file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            "--json", help="Where the figures go.", show_default="results/DATE-streams.json"
+        ),
+    ] = None,
+    settings_file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--settings", help="Another settings file (YAML).", show_default="built in"),
+    ] = None,
+) -> None:
+    """Measure many streams at once, a step's cost by context, and memory per slot."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    machine, console = this_machine(), make_console()
+    try:
+        settings = load_settings(settings_file)
+        counts = list(dict.fromkeys(count or COUNTS))
+        settings = _with_slots(settings, max(counts))
+        vocabulary = Vocabulary.load(settings.target.path)
+        chosen = read_prompts(prompts, vocabulary.tokenizer)
+        check_room(chosen, max_tokens, settings.limits)
+        pair = InProcess(settings, vocabulary.tokenizer)
+        tasks = tasks_of(chosen, [temperature], max_tokens)
+        rows = _measure_streams(console, pair, tasks, counts, repeats)
+        costs = _context_costs(pair)
+    except REFUSALS as error:
+        refuse(str(error))
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    found = StreamsReport(
+        command=shlex.join(["./scripts/bench", *sys.argv[1:]]),
+        date=date,
+        machine=machine,
+        settings=portable(pair.settings),
+        engines=pair.engines.names,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        repeats=repeats,
+        rows=rows,
+        context_costs=costs,
+        slot_memory=_slot_memory(pair),
+    )
+    file = json_file or RESULTS / f"{date.replace(':', '').split('+')[0]}-streams.json"
+    _show(console, found)
+    for path in found.store(file):
+        console.print(str(path), highlight=False, soft_wrap=True)
+    if not all(row.texts_equal for row in rows):
+        print("error: a stream's text is not what it is alone", file=sys.stderr)
+        raise typer.Exit(DIFFER)
+
+
+@dataclass(frozen=True)
+class StreamsReport:
+    """Everything that `bench streams` found."""
+
+    command: str
+    date: str
+    machine: Machine
+    settings: dict[str, object]
+    engines: dict[str, str]
+    max_tokens: int
+    temperature: float
+    repeats: int
+    rows: list[StreamsRow]
+    context_costs: list[ContextCost]
+    slot_memory: SlotMemory
+
+    def store(self, file: Path) -> list[Path]:
+        """Write the JSON, Markdown and a picture beside it; returns their paths."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        content = asdict(self)
+        content["slot_memory"]["total"] = self.slot_memory.total
+        file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        beside = file.with_suffix(".md")
+        beside.write_text(self.markdown(), encoding="utf-8")
+        return [file, beside, plot_streams(file.with_suffix(".png"), self.rows, self.context_costs)]
+
+    def markdown(self) -> str:
+        headings = [heading for heading, _ in _COLUMNS]
+        lines = [
+            "# Streams",
+            "",
+            f"`{self.command}`, {self.date}",
+            "",
+            f"{self.machine.processor}, {self.machine.cores} cores, {self.machine.libraries}, load "
+            f"{self.machine.load:g} before the start; {named_engines(self.engines)}; "
+            f"{self.max_tokens} tokens a stream at temperature "
+            f"{self.temperature:g}, medians of {self.repeats}.",
+            "",
+            f"| {' | '.join(headings)} |",
+            f"|{' --- |' * len(headings)}",
+        ]
+        lines += [f"| {' | '.join(show(row) for _, show in _COLUMNS)} |" for row in self.rows]
+        lines += ["", "| context | rows | ms/step |", "| --- | --- | --- |"]
+        lines += [f"| {c.context} | {c.rows} | {c.step_ms:.2f} |" for c in self.context_costs]
+        memory = self.slot_memory
+        lines += [
+            "",
+            f"One slot takes {_mib(memory.total)}: KV cache {_mib(memory.target_kv)} in the target "
+            f"and {_mib(memory.draft_kv)} in the draft, {_mib(memory.pool)} in the pool.",
+        ]
+        return "\n".join(lines) + "\n"
+
+
+_COLUMNS: tuple[tuple[str, Callable[[StreamsRow], str]], ...] = (
+    ("system", lambda row: name_of(row.system)),
+    ("streams", lambda row: str(row.streams)),
+    ("tokens/s", lambda row: f"{row.tokens_per_s:.0f}"),
+    ("p50 ms/token", lambda row: f"{row.p50_ms:.2f}"),
+    ("p99 ms/token", lambda row: f"{row.p99_ms:.2f}"),
+    ("p99 gap ms", lambda row: f"{row.gap_p99_ms:.1f}"),
+    ("first token ms", lambda row: f"{row.first_token_ms:.0f}"),
+    ("tokens/step", lambda row: f"{row.tokens_per_step:.2f}"),
+    ("texts", lambda row: "equal" if row.texts_equal else "DIFFER"),
+)
+
+
+def _with_slots(settings: Settings, count: int) -> Settings:
+    slots = max(count, settings.cache.slots)
+    return settings.model_copy(update={"cache": settings.cache.model_copy(update={"slots": slots})})
+
+
+def _measure_streams(
+    console: Console, pair: InProcess, tasks: Sequence[Task], counts: list[int], repeats: int
+) -> list[StreamsRow]:
+    """Both systems by turns for every count, round after round."""
+    found: dict[tuple[Decoding, int], list[StreamsRow]] = {}
+    with pair.beside() as loops:
+        alone: dict[Task, list[int]] = {}
+        loops.complete(tasks[0], Decoding.CARD, threads=pair.settings.target.threads)
+        work = [(number, system) for number in counts for system in SYSTEMS]
+        with shown(console, "runs of streams", len(work) * repeats) as advance:
+            for _ in range(repeats):
+                for number, system in work:
+                    threads = _threads(pair, system)
+                    wanted = [tasks[index % len(tasks)] for index in range(number)]
+                    for task in wanted:
+                        if task not in alone:
+                            found_alone = loops.complete(
+                                task, Decoding.AUTOREGRESSIVE, threads=threads
+                            )
+                            alone[task] = list(found_alone.tokens or ())
+                    row = _run(loops, wanted, system, threads, alone)
+                    found.setdefault((system, number), []).append(row)
+                    advance()
+    return [_median_row(rows) for rows in found.values()]
+
+
+def _threads(pair: InProcess, system: Decoding) -> int:
+    """All cores where the target has them to itself."""
+    if system is Decoding.AUTOREGRESSIVE:
+        return thread_counts(cores())[-1]
+    return pair.settings.target.threads
+
+
+def _run(
+    loops: Loops,
+    tasks: Sequence[Task],
+    system: Decoding,
+    threads: int,
+    alone: dict[Task, list[int]],
+) -> StreamsRow:
+    loops.use(threads)
+    pool = loops.pool
+    opened: list[tuple[CardSlot, int]] = []
+    requests = [
+        SlotRequest(np.array(t.prompt.tokens, np.int64), t.max_tokens, system, parameters_of(t))
+        for t in tasks
+    ]
+    started = time.perf_counter()
+    for index, request in enumerate(requests):
+        slot, generation = pool.card_slot(index), pool.new_generation()
+        slot.open(request, generation)
+        opened.append((slot, generation))
+    commits: list[list[Commit]] = [[] for _ in tasks]
+    seen = [0] * len(tasks)
+    while any(slot.finish(generation) is Finish.RUNNING for slot, generation in opened):
+        loops.step()
+        now = time.perf_counter() - started
+        for index, (slot, generation) in enumerate(opened):
+            committed = slot.committed(generation)
+            if committed > seen[index]:
+                commits[index].append((now, committed - seen[index]))
+                seen[index] = committed
+    for index, (slot, generation) in enumerate(opened):
+        committed = slot.committed(generation)
+        if committed > seen[index]:
+            commits[index].append((time.perf_counter() - started, committed - seen[index]))
+    texts = [slot.output(0, slot.committed(g)).tolist() for slot, g in opened]
+    steps = sum(slot.counters().steps for slot, _ in opened)
+    for slot, _ in opened:
+        slot.close()
+    while not all(slot.reclaim() for slot, _ in opened if slot.state.name != "FREE"):
+        loops.step()
+    equal = texts == [alone[task] for task in tasks]
+    return row_of(system.name.lower(), commits, sum(map(len, texts)) / steps, equal)
+
+
+_MEDIANS = ("tokens_per_s", "p50_ms", "p99_ms", "gap_p99_ms", "first_token_ms", "tokens_per_step")
+
+
+def _median_row(rows: Sequence[StreamsRow]) -> StreamsRow:
+    medians = {name: statistics.median(getattr(row, name) for row in rows) for name in _MEDIANS}
+    return replace(rows[0], **medians, texts_equal=all(row.texts_equal for row in rows))
+
+
+def _context_costs(pair: InProcess) -> list[ContextCost]:
+    """One row and CARD's rows behind longer and longer texts, as far as the context goes."""
+    threads = pair.settings.target.threads
+    engine = pair.engines.probe(threads)
+    let_torch_use(threads)
+    room = engine.context - pair.rows
+    wanted = sorted({min(context, room) for context in CONTEXTS})
+    session = engine.open_session()
+    found = []
+    token = 1
+    for context in wanted:
+        while (missing := context - engine.length(session)) > 0:
+            chunk = [token] * min(_PREFILL, missing)
+            engine.forward([Rows(session, chunk, logits=0)])
+            engine.keep(session, range(len(chunk)))
+        for rows in (1, pair.rows):
+            taken = []
+            for _ in range(_COST_REPEATS):
+                started = time.perf_counter()
+                engine.forward([Rows(session, [token] * rows)])
+                taken.append(time.perf_counter() - started)
+            found.append(ContextCost(context, rows, 1e3 * statistics.median(taken)))
+    engine.close_session(session)
+    return found
+
+
+def _slot_memory(pair: InProcess) -> SlotMemory:
+    return SlotMemory(
+        target_kv=pair.target.kv_bytes_per_session,
+        draft_kv=pair.draft.kv_bytes_per_session,
+        pool=slot_dtype(pool_geometry(pair.settings)).itemsize,
+    )
+
+
+def _show(console: Console, found: StreamsReport) -> None:
+    table = Table(title="Streams", title_justify="left", box=box.SIMPLE_HEAD)
+    for heading, _ in _COLUMNS:
+        table.add_column(heading, justify="left" if heading == "system" else "right")
+    for row in found.rows:
+        table.add_row(*(show(row) for _, show in _COLUMNS))
+    console.print(table)
+    costs = ", ".join(f"{c.context}: {c.step_ms:.2f}" for c in found.context_costs if c.rows == 1)
+    console.print(f"ms of a one-row pass by context: {costs}", highlight=False)
+    console.print(f"memory per slot: {_mib(found.slot_memory.total)}", highlight=False)
+
+
+def _mib(count: int) -> str:
+    return f"{count / (1 << 20):.2f} MiB"

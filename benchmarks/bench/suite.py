@@ -1,0 +1,329 @@
+"""`bench suite`: our systems and what a user would run instead, interleaved in one run."""
+
+from __future__ import annotations
+
+import random
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+from rich.console import Console
+from tokenizers import Tokenizer
+
+from bench.conditions import Conditions, cores, portable, relative, this_machine
+from bench.contest import Completion, Contender, ContenderError, Ours, compete
+from bench.extremes import (
+    SWEPT,
+    WORST_TEMPERATURE,
+    Variant,
+    observe,
+    sweep,
+    worst_case,
+)
+from bench.figures import median_curve, summarise
+from bench.foresight import ranks_of
+from bench.in_process import InProcess
+from bench.limits import Limits, LimitsMeter
+from bench.line_up import (
+    line_up_draft_alone,
+    line_up_in_process,
+    line_up_pearl,
+    line_up_through_grpc,
+    thread_counts,
+)
+from bench.measurement import Task
+from bench.peers import ENVIRONMENTS, PeerError, line_up_peer
+from bench.progress import shown
+from bench.prompts import check_room, read_prompts
+from bench.standings import Standing, best, narrowed, stand
+from bench.suite_report import SuiteReport, show_suite
+from bench.terminal import (
+    DIFFER,
+    INTERRUPTED,
+    PROMPTS,
+    REFUSALS,
+    RESULTS,
+    make_console,
+    name_differences,
+    refuse,
+    tasks_of,
+    warm_up,
+)
+from card.serving.vocabulary import Vocabulary
+from card.settings import load_settings
+from card_client import CardError
+from training.agreement import Ranks
+
+GAMMAS = (4, 6, 8, 12)
+WIDTHS = (1, 4)
+SERVED: tuple[Ours, ...] = ("autoregressive", "card")
+TEMPERATURES = (0.0, 0.8)
+CONTEST_SHARE, SWEEP_SHARE, WORST_SHARE = 0.85, 0.25, 0.1
+"""Of the minutes; a sweep takes its share from the contest."""
+FILE_COLUMNS = 150
+MEASURE_EVERY = 4
+"""Visits between two measurements of cost curves and bandwidth."""
+SWEPT_TEXTS = 4
+PILOT_PROMPTS, PILOT_SHARE = 2, 0.85
+"""After so many prompts only settings go on that reach this share of their system's best one."""
+
+
+def suite(
+    prompts: Annotated[
+        Path, typer.Option(help="JSONL with id, category and prompt in each line.")
+    ] = PROMPTS,
+    limit: Annotated[
+        Optional[int],  # noqa: UP045  (Typer reads annotations on CPython 3.10 too)
+        typer.Option(min=1, help="Use the first prompts only.", show_default="all"),
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Tokens written for a prompt.")] = 256,
+    minutes: Annotated[
+        float,
+        typer.Option(min=0.1, help="No text is begun later; loading and installing not counted."),
+    ] = 15.0,
+    json_file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            "--json", help="Where the figures go.", show_default="results/DATE-suite.json"
+        ),
+    ] = None,
+    settings_file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--settings", help="Another settings file (YAML).", show_default="built in"),
+    ] = None,
+    gamma: Annotated[
+        Optional[list[int]],  # noqa: UP045
+        typer.Option(
+            help="Draft passes of draft-then-verify and PEARL. May be repeated.",
+            show_default=", ".join(map(str, GAMMAS)),
+            min=1,
+            max=32,
+        ),
+    ] = None,
+    temperature: Annotated[
+        Optional[list[float]],  # noqa: UP045
+        typer.Option(
+            help="Sampling temperature. May be repeated.",
+            show_default=", ".join(f"{t:g}" for t in TEMPERATURES),
+            min=0,
+        ),
+    ] = None,
+    peers: Annotated[bool, typer.Option(help="Measure transformers and OpenVINO too.")] = True,
+    grpc: Annotated[bool, typer.Option(help="Measure through a real server too.")] = True,
+    swept: Annotated[
+        bool, typer.Option("--sweep", help="Measure CARD's width, depth and rows too.")
+    ] = False,
+) -> None:
+    """Measure our systems and their peers, interleaved in one run on the same weights."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    machine, console = this_machine(), make_console(FILE_COLUMNS)
+    skipped: list[str] = []
+    try:
+        settings = load_settings(settings_file)
+        vocabulary = Vocabulary.load(settings.target.path)
+        chosen = read_prompts(prompts, vocabulary.tokenizer, limit)
+        check_room(chosen, max_tokens, settings.limits)
+        if machine.is_busy:
+            console.print(f"The machine is busy (load {machine.load:g}): figures will be too low.")
+        with console.status("loading both models"):
+            pair = InProcess(settings, vocabulary.tokenizer)
+        temperatures = list(dict.fromkeys(temperature or TEMPERATURES))
+        tasks = _shuffled(tasks_of(chosen, temperatures, max_tokens))
+        counts, gammas = thread_counts(cores()), list(dict.fromkeys(gamma or GAMMAS))
+        with ExitStack() as stack:
+            contenders = _line_up(stack, pair, gammas, counts)
+            if grpc:
+                contenders += line_up_through_grpc(stack, pair, settings_file, SERVED)
+            if peers:
+                contenders += _line_up_peers(stack, console, pair, vocabulary.tokenizer, skipped)
+            contest = _Contest(console, pair, tasks, max_tokens)
+            share = CONTEST_SHARE - SWEEP_SHARE * swept
+            completions = contest.run(contenders, _clock(60 * minutes * share), skipped)
+        standings = stand(completions)
+        same = [task for task in tasks if task.temperature == temperatures[0]]
+        observed, timelines = observe(pair, same[:4], _best_gamma(standings, temperatures[0]))
+        worst = worst_case(
+            settings,
+            vocabulary.tokenizer,
+            tasks_of(chosen, [WORST_TEMPERATURE], max_tokens),
+            counts,
+            _clock(60 * minutes * WORST_SHARE),
+        )
+        variants = _sweep(console, pair, same[:SWEPT_TEXTS], standings) if swept else []
+        ours = [c for c in completions if c.contender.is_ours]
+        figures = summarise(ours, _read_along(pair, ours), contest.curves())
+    except REFUSALS as error:
+        refuse(str(error))
+    except CardError as error:
+        refuse(f"the server answered: {error}")
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    conditions = Conditions(
+        command=shlex.join(["./scripts/bench", *sys.argv[1:]]),
+        date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        machine=machine,
+        settings=portable(pair.settings),
+        prompts=relative(prompts),
+        prompt_count=len({c.task.prompt.id for c in completions}),
+        max_tokens=max_tokens,
+        rounds=1,
+        engines=pair.engines.names,
+        dtype=pair.dtype,
+        row_invariant=pair.target.row_invariant,
+        row_costs_ms=contest.curves(),
+    )
+    report = SuiteReport(
+        conditions=conditions,
+        standings=standings,
+        figures=figures,
+        limits=contest.limits(),
+        observed=observed,
+        timelines=timelines,
+        worst_case=worst,
+        sweep=variants,
+        skipped=skipped,
+    )
+    name = conditions.date.replace(":", "").split("+")[0]
+    show_suite(console, report)
+    for path in report.store(json_file or RESULTS / f"{name}-suite.json"):
+        console.print(str(path), highlight=False, soft_wrap=True)
+    if not (all(s.texts_equal in (True, None) for s in standings) and worst.texts_equal):
+        name_differences(completions)
+        raise typer.Exit(DIFFER)
+
+
+def _line_up(
+    stack: ExitStack, pair: InProcess, gammas: Sequence[int], counts: Sequence[int]
+) -> list[Contender]:
+    """Ours in process, and the draft model alone."""
+    return [
+        *line_up_in_process(stack, pair, counts, gammas, WIDTHS, counts),
+        *line_up_pearl(stack, pair, gammas),
+        *line_up_draft_alone(stack, pair, counts),
+    ]
+
+
+def _line_up_peers(
+    stack: ExitStack, console: Console, pair: InProcess, tokenizer: Tokenizer, skipped: list[str]
+) -> list[Contender]:
+    """The peers that can be run here; `skipped` gets a line for each that cannot."""
+    contenders: list[Contender] = []
+    for environment in ENVIRONMENTS:
+        console.print(f"peer {environment.name}: installing, converting, loading")
+        try:
+            contenders += stack.enter_context(line_up_peer(environment, pair, tokenizer, cores()))
+        except PeerError as error:
+            skipped.append(str(error))
+            console.print(f"left out: {error}", highlight=False, soft_wrap=True)
+    return contenders
+
+
+class _Contest:
+    """All turns, and what is measured of the machine between them."""
+
+    def __init__(
+        self, console: Console, pair: InProcess, tasks: Sequence[Task], max_tokens: int
+    ) -> None:
+        self._console = console
+        self._pair = pair
+        self._tasks = tasks
+        counts = sorted({*thread_counts(cores()), pair.settings.target.threads})
+        prompt = sum(len(task.prompt.tokens) for task in tasks) // len(tasks)
+        self._meters = {
+            count: LimitsMeter(pair.target_on(count), prompt + max_tokens // 2) for count in counts
+        }
+        self._curves: dict[int, list[dict[int, float]]] = {count: [] for count in counts}
+        self._visits = 0
+
+    def run(
+        self, contenders: Sequence[Contender], has_time: Callable[[], bool], skipped: list[str]
+    ) -> list[Completion]:
+        able = warm_up(self._console, contenders, self._tasks[0])
+
+        def left(contender: Contender, error: ContenderError) -> None:
+            skipped.append(f"{contender.system}, {contender.gamma} tokens: {error}")
+            self._console.print(f"leaves: {error}", highlight=False, soft_wrap=True)
+
+        def take_turns(who: Sequence[Contender], tasks: Sequence[Task]) -> list[Completion]:
+            with shown(self._console, "texts", len(who) * len(tasks)) as advance:
+                return compete(
+                    who, tasks, 1, self._measure, advance, on_failure=left, has_time=has_time
+                )
+
+        prompts = list(dict.fromkeys(task.prompt for task in self._tasks))[:PILOT_PROMPTS]
+        pilot = [task for task in self._tasks if task.prompt in prompts]
+        rest = self._tasks[len(pilot) :]
+        completions = take_turns(able, pilot)
+        if rest and has_time():
+            completions += take_turns(narrowed(able, completions, PILOT_SHARE), rest)
+        return completions
+
+    def curves(self) -> dict[int, dict[int, float]]:
+        """Milliseconds of a target pass by rows, by threads."""
+        return {count: median_curve(found) for count, found in self._curves.items()}
+
+    def limits(self) -> list[Limits]:
+        return [meter.limits() for meter in self._meters.values()]
+
+    def _measure(self, _: Task) -> None:
+        if self._visits % MEASURE_EVERY == 0:
+            for count, meter in self._meters.items():
+                self._curves[count].append(self._pair.engines.row_costs_ms(count))
+                meter.measure()
+        self._visits += 1
+
+
+def _shuffled(tasks: Sequence[Task]) -> list[Task]:
+    """The prompts in an order that leaves no kind of them out when time runs short; always the
+    same one. Temperatures of a prompt stay together."""
+    seeds = list(dict.fromkeys(task.seed for task in tasks))
+    random.Random(0).shuffle(seeds)
+    place = {seed: at for at, seed in enumerate(seeds)}
+    return sorted(tasks, key=lambda task: place[task.seed])
+
+
+def _clock(seconds: float) -> Callable[[], bool]:
+    """Whether there is time left, from now on."""
+    ends = time.monotonic() + seconds
+    return lambda: time.monotonic() < ends
+
+
+def _best_gamma(standings: Sequence[Standing], temperature: float) -> int:
+    (turns,) = (
+        s
+        for s in best(standings)
+        if (s.system, s.where, s.temperature) == ("draft_then_verify", "in_process", temperature)
+    )
+    return turns.gamma or 1
+
+
+def _read_along(pair: InProcess, completions: Sequence[Completion]) -> dict[float, list[Ranks]]:
+    """The draft's ranks of the target's own texts, by temperature."""
+    ranks: dict[float, list[Ranks]] = {}
+    alone = completions[0].contender
+    for completion in completions:
+        tokens = completion.measurement.tokens
+        if completion.contender == alone and tokens is not None:
+            found = ranks_of(pair.draft, completion.task, tokens)
+            ranks.setdefault(completion.task.temperature, []).append(found)
+    return ranks
+
+
+def _sweep(
+    console: Console, pair: InProcess, tasks: Sequence[Task], standings: Sequence[Standing]
+) -> list[Variant]:
+    (alone,) = (
+        s
+        for s in best(standings)
+        if (s.system, s.where, s.temperature)
+        == ("autoregressive", "in_process", tasks[0].temperature)
+    )
+    with shown(console, "sweep", sum(map(len, SWEPT.values()))) as advance:
+        return sweep(pair, tasks, alone.threads, advance)

@@ -1,0 +1,89 @@
+"""What the commands share: the console, warm-up, refusals and exit codes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from io import TextIOWrapper
+from typing import NoReturn
+
+import typer
+from rich.console import Console
+
+from bench.contest import Completion, Contender, ContenderError
+from bench.in_process import DraftProcessError
+from bench.measurement import Task
+from bench.progress import shown
+from bench.prompts import Prompt, PromptsError
+from bench.through_grpc import ServerError
+from card.cache import PoolError
+from card.engines import EngineError
+from card.settings import REPOSITORY_ROOT, SettingsError
+
+PROMPTS = REPOSITORY_ROOT / "benchmarks" / "prompts.jsonl"
+RESULTS = REPOSITORY_ROOT / "benchmarks" / "results"
+DIFFER, LACKING, INTERRUPTED = 1, 2, 130
+"""Exit codes: texts differ, something is missing or wrong, Ctrl-C."""
+WARM_UP_TOKENS = 16
+FILE_COLUMNS = 110
+
+REFUSALS = (
+    SettingsError,
+    PromptsError,
+    EngineError,
+    PoolError,
+    DraftProcessError,
+    ServerError,
+)
+
+
+def make_console(file_columns: int = FILE_COLUMNS) -> Console:
+    """A terminal as wide as it is; a file wide enough for the tables, line by line."""
+    console = Console()
+    if console.is_terminal:
+        return console
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
+    return Console(width=file_columns)
+
+
+def tasks_of(prompts: Sequence[Prompt], temperatures: list[float], max_tokens: int) -> list[Task]:
+    """All texts to write, prompt after prompt; the seed is the prompt's place."""
+    return [
+        Task(prompt, temperature, seed, max_tokens)
+        for seed, prompt in enumerate(prompts)
+        for temperature in temperatures
+    ]
+
+
+def warm_up(console: Console, contenders: Sequence[Contender], task: Task) -> list[Contender]:
+    """Every contender writes a few tokens; returns those that could."""
+    short = replace(task, max_tokens=min(WARM_UP_TOKENS, task.max_tokens))
+    able = []
+    with shown(console, "warming up", len(contenders)) as advance:
+        for contender in contenders:
+            try:
+                contender.complete(short)
+                able.append(contender)
+            except ContenderError as error:
+                console.print(f"left out: {error}", highlight=False, soft_wrap=True)
+            advance()
+    return able
+
+
+def name_differences(completions: Sequence[Completion]) -> None:
+    """Say on standard error which of our texts are not the target's own."""
+    for completion in completions:
+        if completion.contender.is_ours and not completion.equal:
+            who, task = completion.contender, completion.task
+            print(
+                f"error: {who} wrote another text than the "
+                f"target alone for prompt {task.prompt.id} at temperature {task.temperature:g}",
+                file=sys.stderr,
+            )
+
+
+def refuse(reason: str) -> NoReturn:
+    print(f"error: {reason}", file=sys.stderr)
+    raise typer.Exit(LACKING)

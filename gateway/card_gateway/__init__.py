@@ -1,0 +1,17 @@
+"""The OpenAI-compatible route to CARD on Triton: HTTP and JSON in front, gRPC behind.
+
+`command`    the command line: settings, then uvicorn
+`app`        the routes
+`admission`  who may ask, and how much at a time
+`body`       what a request may say, and what becomes of it on Triton's wire
+`template`   messages of a chat become one prompt
+`generation` the text of one request, cancelled when its client leaves
+`tokens`     which part of a text goes with which log-probability
+`answer`     the JSON of completions, chat completions and their chunks
+`events`     server-sent events
+`errors`     every failure in OpenAI's shape
+"""
+
+from card_gateway.app import Gateway, create_app
+
+__all__ = ["Gateway", "create_app"]

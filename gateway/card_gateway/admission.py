@@ -1,0 +1,63 @@
+"""Who may ask, and how much at a time: two layers around the application."""
+
+from __future__ import annotations
+
+import hmac
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from card_gateway.errors import ApiError
+
+OPEN_PATHS = ("/health",)
+"""Answered without a key: what a probe asks."""
+
+
+class RequireKey:
+    """Answers 401 unless the request carries `Authorization: Bearer <key>`."""
+
+    def __init__(self, app: ASGIApp, key: str) -> None:
+        self._app = app
+        self._expected = f"Bearer {key}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+            given = Headers(scope=scope).get("authorization", "").encode("latin-1")
+            # In constant time: how long it takes tells nothing about the key.
+            if not hmac.compare_digest(given, self._expected):
+                message = "the API key is missing or wrong; send Authorization: Bearer <key>"
+                error = ApiError(401, message, code="invalid_api_key")
+                await error.response()(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+class LimitBody:
+    """Answers 413 to a body of more than `most` bytes, however its length is announced."""
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self._app = app
+        self._most = most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        announced = Headers(scope=scope).get("content-length", "")
+        if announced.isdecimal() and int(announced) > self._most:
+            await self._too_large().response()(scope, receive, send)
+            return
+        received = 0
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self._most:
+                raise self._too_large()
+            return message
+
+        await self._app(scope, counted, send)
+
+    def _too_large(self) -> ApiError:
+        return ApiError(413, f"the body is too large; at most {self._most} bytes are taken")

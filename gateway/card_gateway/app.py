@@ -1,0 +1,162 @@
+"""The routes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from tokenizers import Tokenizer
+
+from card_client import CardClient, CardError, GenerateRequest
+from card_gateway.admission import LimitBody, RequireKey
+from card_gateway.answer import Answer, ChatAnswer, CompletionAnswer
+from card_gateway.body import ChatBody, CompletionBody, SamplingBody
+from card_gateway.errors import ApiError, answer_error, refused
+from card_gateway.events import EventStream
+from card_gateway.generation import gather, generate, unless_client_leaves
+from card_gateway.template import ChatTemplate, ChatTemplateError
+from card_gateway.tokens import TokenTexts
+
+CLIENT_CLOSED_REQUEST = 499
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """What the gateway is set to.
+
+    triton          the server's gRPC address, host:port
+    triton_model    which of its models is asked
+    model           the name under which clients know it
+    tokenizer       Hugging Face directory of the target's tokenizer; None: chats are written down
+                    plainly and log-probabilities are refused
+    api_key         what clients must send as a bearer token; None: nothing
+    body_bytes      largest request body
+    timeout_s       deadline of one answer
+    """
+
+    triton: str = "localhost:8001"
+    triton_model: str = "ensemble"
+    model: str = "ensemble"
+    tokenizer: Path | None = None
+    api_key: str | None = None
+    body_bytes: int = 4 << 20
+    timeout_s: float = 300.0
+
+
+def create_app(gateway: Gateway) -> FastAPI:
+    """The ASGI application. Raises `ChatTemplateError` if the tokenizer cannot be used."""
+    routes = _Routes(gateway)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await routes.client.close()
+
+    app = FastAPI(
+        title="CARD on Triton", lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None
+    )
+    app.add_api_route("/v1/completions", routes.complete, methods=["POST"], response_model=None)
+    app.add_api_route("/v1/chat/completions", routes.chat, methods=["POST"], response_model=None)
+    app.add_api_route("/v1/models", routes.models, methods=["GET"])
+    app.add_api_route("/v1/models/{name:path}", routes.model, methods=["GET"])
+    app.add_api_route("/health", routes.health, methods=["GET"])
+    for kind in (CardError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, answer_error)
+    app.add_middleware(LimitBody, most=gateway.body_bytes)
+    if gateway.api_key is not None:
+        app.add_middleware(RequireKey, key=gateway.api_key)
+    return app
+
+
+class _Routes:
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._created = int(time.time())
+        tokenizer = _tokenizer(gateway.tokenizer)
+        self._template = ChatTemplate.load(gateway.tokenizer, tokenizer)
+        self._tokens = None if tokenizer is None else TokenTexts(tokenizer)
+        self.client = CardClient(gateway.triton, model=gateway.triton_model)
+
+    async def complete(self, request: Request, body: CompletionBody) -> Response:
+        self._check_model(body.model)
+        answer = CompletionAnswer(body.model, self._scores(body), body.alternatives)
+        return await self._answer(request, body, body.generate_request(), answer)
+
+    async def chat(self, request: Request, body: ChatBody) -> Response:
+        self._check_model(body.model)
+        answer = ChatAnswer(body.model, self._scores(body), body.alternatives)
+        messages = [message.plain() for message in body.messages]
+        try:
+            prompt = self._template.render(messages, body.chat_template_kwargs)
+        except ChatTemplateError as error:
+            raise refused("messages", str(error)) from error
+        generation = body.generate_request(prompt, self._template.stop_words)
+        return await self._answer(request, body, generation, answer)
+
+    async def models(self) -> dict[str, Any]:
+        return {"object": "list", "data": [await self.model(self._gateway.model)]}
+
+    async def model(self, name: str) -> dict[str, Any]:
+        self._check_model(name)
+        return {"id": name, "object": "model", "created": self._created, "owned_by": "card"}
+
+    async def health(self) -> Response:
+        """200 if a request now would be answered, else 503."""
+        try:
+            ready = (await self.client.health()).ready
+        except CardError as error:
+            return JSONResponse({"ready": False, "reason": error.message}, 503)
+        return JSONResponse({"ready": ready}, 200 if ready else 503)
+
+    async def _answer(
+        self, request: Request, body: SamplingBody, generation: GenerateRequest, answer: Answer
+    ) -> Response:
+        pieces = generate(
+            self.client,
+            generation,
+            timeout_s=self._gateway.timeout_s,
+            request_id=answer.identity,
+        )
+        try:
+            if not body.stream:
+                text = await unless_client_leaves(request, gather(pieces))
+                return JSONResponse(answer.whole(text))
+            # Refusals come with the first piece, while they can still have a status.
+            first = await unless_client_leaves(request, anext(pieces))
+        except ClientDisconnect:
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
+        return EventStream(answer, first, pieces, include_usage=body.include_usage)
+
+    def _check_model(self, name: str) -> None:
+        if name != self._gateway.model:
+            message = f"the model {name!r} does not exist; this server has {self._gateway.model!r}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+
+    def _scores(self, body: CompletionBody | ChatBody) -> TokenTexts | None:
+        if not body.wants_log_probs:
+            return None
+        if self._tokens is None:
+            raise refused(
+                "logprobs", "logprobs needs the model's tokenizer, which this gateway was not given"
+            )
+        return self._tokens
+
+
+def _tokenizer(directory: Path | None) -> Tokenizer | None:
+    if directory is None:
+        return None
+    file = directory / "tokenizer.json"
+    if not file.is_file():
+        raise ChatTemplateError(
+            f"{file} does not exist; name the target's Hugging Face directory, with tokenizer.json"
+        )
+    return Tokenizer.from_file(str(file))

@@ -1,0 +1,249 @@
+"""What a request may say, and what becomes of it on Triton's wire.
+
+The fields are OpenAI's, plus those that TensorRT-LLM's and vLLM's servers and `genai-perf` added to
+them. What is not offered is refused by name, unless its value asks for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+
+from card_client import GenerateRequest
+from card_gateway.errors import refused
+
+NOT_OFFERED: Mapping[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "best_of": (1,),
+    "echo": (False,),
+    "suffix": ("",),
+    "logit_bias": ({},),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "reasoning_effort": ("none",),
+    "verbosity": (),
+    "web_search_options": (),
+    "store": (False,),
+    "service_tier": ("auto", "default"),
+}
+"""Fields of OpenAI's API that nothing here can do, each with the values that ask for nothing."""
+
+DEFAULT_COMPLETION_TOKENS = 16
+"""OpenAI's, for a completion that names no limit; a chat then has the server's own."""
+
+DEFAULT_TEMPERATURE = 1.0
+"""OpenAI's; Triton's wire means greedy by an absent temperature."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class StreamOptions(_Part):
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+    """Accepted, without effect."""
+
+
+class NvExt(_Part):
+    """NVIDIA's extensions, as `genai-perf` sends them to Dynamo and NIM."""
+
+    ignore_eos: bool | None = None
+    top_k: int | None = None
+    repetition_penalty: float | None = None
+    greed_sampling: bool | None = None
+
+
+class TextPart(_Part):
+    """One part of a message; images, audio and files are not offered."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(_Part):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart]
+    name: str | None = None
+    refusal: None = None
+    annotations: list[Any] | None = Field(None, max_length=0)
+    audio: None = None
+    function_call: None = None
+    tool_calls: list[Any] | None = Field(None, max_length=0)
+
+    def plain(self) -> dict[str, str]:
+        """As a chat template expects it."""
+        content = self.content
+        if not isinstance(content, str):
+            content = "".join(part.text for part in content)
+        role = "system" if self.role == "developer" else self.role
+        return {"role": role, "content": content}
+
+
+class SamplingBody(_Part):
+    """What completions and chats have in common."""
+
+    model: str
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
+    seed: Annotated[int, Field(ge=0, lt=1 << 64)] | None = None
+    stop: str | list[str] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    # Who asks and what for: accepted, without effect.
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    # Beyond OpenAI's API.
+    top_k: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
+    min_tokens: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0)] | None = None
+    ignore_eos: bool | None = None
+    decoding: str | None = None
+    nvext: NvExt | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_what_is_offered(cls, body: Any) -> Any:
+        if not isinstance(body, dict):
+            return body
+        for name, neutral in NOT_OFFERED.items():
+            value = body.get(name)
+            if value is None or any(type(value) is type(one) and value == one for one in neutral):
+                continue
+            allowed = " or ".join(map(repr, neutral))
+            only = f"only {allowed} is allowed" if neutral else "leave it out"
+            raise refused(name, f"{name} is not offered; {only}", "unsupported_parameter")
+        return {name: value for name, value in body.items() if name not in NOT_OFFERED}
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether the end of a stream tells the usage."""
+        return self.stream_options is not None and self.stream_options.include_usage is True
+
+    @property
+    def wants_log_probs(self) -> bool:
+        raise NotImplementedError
+
+    def to_triton(
+        self, prompt: str, *, max_tokens: int | None, stop_words: tuple[str, ...] = ()
+    ) -> GenerateRequest:
+        """The request on Triton's wire, `stop_words` added to those of the body."""
+        extra = self.nvext or NvExt()
+        greedy = extra.greed_sampling is True
+        temperature = DEFAULT_TEMPERATURE if self.temperature is None else self.temperature
+        stops = [self.stop] if isinstance(self.stop, str) else (self.stop or [])
+        ignore_eos = extra.ignore_eos if self.ignore_eos is None else self.ignore_eos
+        penalty = self.repetition_penalty
+        return GenerateRequest(
+            prompt,
+            max_tokens,
+            temperature=0.0 if greedy else temperature,
+            top_k=extra.top_k if self.top_k is None else self.top_k,
+            top_p=self.top_p,
+            repetition_penalty=extra.repetition_penalty if penalty is None else penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            min_tokens=self.min_tokens,
+            seed=self.seed,
+            stop_words=[*stops, *stop_words],
+            end_id=-1 if ignore_eos else None,
+            return_log_probs=self.wants_log_probs,
+            return_num_input_tokens=True,
+            return_num_output_tokens=True,
+            decoding=self.decoding,
+        )
+
+    def _check_alternatives(self, name: str, count: int) -> None:
+        """Of the likeliest tokens only one is known, the chosen one of plain greedy decoding."""
+        plain = (
+            self.temperature == 0
+            and not (self.presence_penalty or self.frequency_penalty or self.min_tokens)
+            and self.repetition_penalty in (None, 1)
+            and self.nvext is None
+        )
+        if count > plain:
+            raise refused(
+                name,
+                f"{name} is {count}; it must be 0, which reports the chosen tokens, or 1 with "
+                "temperature 0 and no penalties: other tokens' log-probabilities are not offered",
+                "unsupported_parameter",
+            )
+
+    def _check_stream_options(self) -> None:
+        if self.stream_options is not None and not self.stream:
+            raise refused("stream_options", "stream_options is only allowed when stream is true")
+
+
+class CompletionBody(SamplingBody):
+    """`POST /v1/completions`."""
+
+    prompt: Annotated[str, Field(min_length=1)] | list[str]
+    logprobs: Annotated[int, Field(ge=0)] | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> CompletionBody:
+        self._check_stream_options()
+        self._check_alternatives("logprobs", self.logprobs or 0)
+        if not isinstance(self.prompt, str) and len(self.prompt) != 1:
+            raise refused(
+                "prompt", f"prompt holds {len(self.prompt)} texts; send one text a request"
+            )
+        return self
+
+    @property
+    def wants_log_probs(self) -> bool:
+        return self.logprobs is not None
+
+    @property
+    def alternatives(self) -> bool:
+        return bool(self.logprobs)
+
+    def generate_request(self) -> GenerateRequest:
+        prompt = self.prompt if isinstance(self.prompt, str) else self.prompt[0]
+        return self.to_triton(prompt, max_tokens=self.max_tokens or DEFAULT_COMPLETION_TOKENS)
+
+
+class ChatBody(SamplingBody):
+    """`POST /v1/chat/completions`."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0)] | None = None
+    chat_template_kwargs: dict[str, JsonValue] | None = None
+    """Further variables of the chat template."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ChatBody:
+        self._check_stream_options()
+        if self.top_logprobs and not self.logprobs:
+            raise refused("top_logprobs", "top_logprobs is only allowed when logprobs is true")
+        self._check_alternatives("top_logprobs", self.top_logprobs or 0)
+        return self
+
+    @property
+    def wants_log_probs(self) -> bool:
+        return self.logprobs is True
+
+    @property
+    def alternatives(self) -> bool:
+        return bool(self.top_logprobs)
+
+    def generate_request(self, prompt: str, stop_words: tuple[str, ...]) -> GenerateRequest:
+        limit = self.max_completion_tokens or self.max_tokens
+        return self.to_triton(prompt, max_tokens=limit, stop_words=stop_words)

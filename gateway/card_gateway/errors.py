@@ -1,0 +1,113 @@
+"""Every failure in OpenAI's shape: a status and `{"error": {message, type, param, code}}`."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from card_client import CardError
+
+_STATUS = {
+    "INVALID_ARGUMENT": 400,
+    "NOT_FOUND": 503,  # Triton does not know the model that this gateway was told to ask
+    "PERMISSION_DENIED": 403,
+    "RESOURCE_EXHAUSTED": 429,
+    "UNAVAILABLE": 503,
+    "DEADLINE_EXCEEDED": 504,
+}
+"""HTTP statuses of gRPC's codes; any other is 500."""
+
+_FIELDS = {"text_input": None, "stop_words": "stop", "end_id": "ignore_eos"}
+"""OpenAI's names of Triton's inputs, where they differ; a prompt may also be a chat."""
+
+RETRY_S = 1
+"""When to ask again after a server that was full or away."""
+
+_NAMED_FIELD = re.compile(r"([a-z_]+) (?:is|has) ")
+
+
+class ApiError(HTTPException):
+    """A request that gets an error instead of an answer."""
+
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None
+    ) -> None:
+        headers = {"Retry-After": str(RETRY_S)} if status in (429, 503) else {}
+        if status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        super().__init__(status, message, headers or None)
+        self.message = message
+        self.param = param
+        self.code = code
+
+    def body(self) -> dict[str, Any]:
+        """The JSON that carries it."""
+        kind = "server_error" if self.status_code >= 500 else "invalid_request_error"
+        if self.status_code == 429:
+            kind = "rate_limit_error"
+        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        return {"error": error}
+
+    def response(self) -> JSONResponse:
+        return JSONResponse(self.body(), self.status_code, self.headers)
+
+
+def refused(param: str, message: str, code: str | None = None) -> ApiError:
+    """A field of the request is wrong."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def from_triton(error: CardError) -> ApiError:
+    """What Triton or the way to it answered."""
+    status = _STATUS.get(error.code, 500)
+    param = None
+    if status == 400 and (named := _NAMED_FIELD.match(error.message)):
+        param = _FIELDS.get(named[1], named[1])
+    return ApiError(status, error.message, param=param, code=error.code.lower())
+
+
+def from_validation(error: RequestValidationError) -> ApiError:
+    """What is wrong with a body; of several problems, the one deepest inside it."""
+    problem = max(error.errors(), key=lambda one: len(one["loc"]))
+    if problem["type"] == "json_invalid":
+        reason, place = problem["ctx"]["error"], problem["loc"][-1]
+        return ApiError(400, f"the body is not valid JSON: {reason} at character {place}")
+    param = ".".join(str(part) for part in problem["loc"] if _names_a_field(part))
+    if not param:
+        return ApiError(400, "send a JSON object with the header Content-Type: application/json")
+    if problem["type"] == "missing":
+        return refused(param, f"{param} is missing", "missing_required_parameter")
+    if problem["type"] == "extra_forbidden":
+        return refused(param, f"{param} is not known here", "unknown_parameter")
+    allowed = re.sub("^(Input|List|String) should", "it should", problem["msg"])
+    return refused(param, f"{param} is {_shown(problem['input'])}; {allowed}")
+
+
+def _names_a_field(part: str | int) -> bool:
+    """Not `body`, nor one of the types that pydantic tried."""
+    return isinstance(part, int) or (part.isidentifier() and part not in ("body", "str"))
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+async def answer_error(request: Request, error: Exception) -> JSONResponse:
+    """The exception handler for everything that can go wrong."""
+    if isinstance(error, CardError):
+        error = from_triton(error)
+    elif isinstance(error, RequestValidationError):
+        error = from_validation(error)
+    elif isinstance(error, HTTPException) and not isinstance(error, ApiError):
+        route = f"{request.method} {request.url.path}"
+        error = ApiError(error.status_code, f"{route}: {error.detail}")
+    elif not isinstance(error, ApiError):
+        error = ApiError(500, "the gateway failed; its log says why", code="internal")
+    assert isinstance(error, ApiError)
+    return error.response()

@@ -1,0 +1,208 @@
+"""What an engine finds out about itself at load: row invariance and what a row costs."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Self
+
+from card.engines.interface import FOLLOWS_PREFIX, Engine, EngineError, RowCosts, Rows
+from card.engines.options import EngineOptions
+
+COSTED_ROWS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32)
+_CHECKED_TOKENS = 90
+_FAR_TOKENS = 330
+"""Where a row sees several blocks of positions, which a sum may take in another order."""
+_FAR_ROWS = 6
+_COST_CONTEXT = 256
+_COST_ROUNDS = 4
+
+
+class ConfigurableEngine(Engine, Protocol):
+    """An engine whose buffers can be laid out anew around the same weights."""
+
+    row_invariant: bool
+
+    @property
+    def row_multiples(self) -> Sequence[int]:
+        """Paddings to try, cheapest first, until rows no longer influence each other."""
+
+    def know_costs(self, costs: RowCosts) -> None: ...
+
+    @property
+    def options(self) -> EngineOptions: ...
+
+    def reconfigured(self, options: EngineOptions) -> Self: ...
+
+
+AnyEngine = TypeVar("AnyEngine", bound=ConfigurableEngine)
+
+
+def make_row_invariant(engine: AnyEngine) -> AnyEngine:
+    """The engine with the least padding that makes its rows independent, marked accordingly.
+
+    If no padding does, the engine comes back unpadded with `row_invariant` False.
+    """
+    for multiple in engine.row_multiples:
+        options = replace(engine.options, row_multiple=multiple)
+        trial = engine.reconfigured(replace(options, sessions=2, branches=max(2, options.branches)))
+        if check_row_invariance(trial):
+            chosen = engine.reconfigured(options)
+            chosen.row_invariant = True
+            return chosen
+    return engine
+
+
+def check_row_invariance(engine: Engine) -> bool:
+    """Whether one text's logits are the same bits however its rows are put into passes.
+
+    Compares one row at a time with prefill chunks, chains of several lengths, another session's
+    place, a subtree's side branch, a pass shared with a second session, and rows far behind the
+    beginning. The engine must
+    have 2 sessions, 2 branches. Raises `EngineError` if logits are not finite.
+    """
+    tokens = _tokens(engine, _CHECKED_TOKENS)
+    few = tokens[:8]
+    if not _same(_read(engine, few, [1] * 8), _read(engine, few, [8])):
+        return False  # too little padding shows at once
+    expected = _read(engine, tokens, [1] * len(tokens))
+    if not np.isfinite(expected).all():
+        raise EngineError("the model's logits are not finite; is its checkpoint damaged?")
+    chunkings = ([64, 26], [2, 3, 5, 8, 16, 32, 24], [7] * 12 + [6])
+    if not all(_same(_read(engine, tokens, chunks), expected) for chunks in chunkings):
+        return False
+    return (
+        _same(_read(engine, tokens, [3] * 30, first=True), expected)
+        and _same(_read(engine, tokens, [1] * len(tokens), shared=True), expected)
+        and _same(_read_in_branches(engine, tokens, shared=False), expected)
+        and _same(_read_in_branches(engine, tokens, shared=True), expected)
+        and _same(_read_far(engine, 64, _FAR_ROWS), _read_far(engine, 100, 1))
+    )
+
+
+def measure_row_costs(engine: Engine) -> RowCosts:
+    """Median milliseconds of a one-session pass by rows, at a middling context length, and of
+    what the first pass with another number of rows takes longer."""
+    session = engine.open_session()
+    context = min(_COST_CONTEXT, engine.context - max(COSTED_ROWS) - 1)
+    prompt = _tokens(engine, max(1, context))
+    for start in range(0, len(prompt), 64):
+        chunk = prompt[start : start + 64]
+        engine.forward([Rows(session, chunk, logits=0 if start else 1)])
+        engine.keep(session, range(len(chunk)))
+    costs: dict[int, list[float]] = {rows: [] for rows in COSTED_ROWS}
+    changes = []
+    # Round after round over all row counts, so that a disturbance spreads over the whole curve.
+    for _ in range(_COST_ROUNDS):
+        for rows, taken in costs.items():
+            first, *others = (_pass_ms(engine, session, prompt[:1] * rows) for _ in range(4))
+            taken += others
+            changes.append(first - statistics.median(others))
+    engine.close_session(session)
+    return RowCosts(
+        {rows: statistics.median(taken) for rows, taken in costs.items()},
+        max(0.0, statistics.median(changes)),
+    )
+
+
+def _pass_ms(engine: Engine, session: int, tokens: list[int]) -> float:
+    started = time.perf_counter()
+    engine.forward([Rows(session, tokens)])
+    taken = (time.perf_counter() - started) * 1e3
+    engine.keep(session, [])
+    return taken
+
+
+def _same(one: NDArray[np.float32], other: NDArray[np.float32]) -> bool:
+    """Equal bit by bit."""
+    return one.tobytes() == other.tobytes()
+
+
+def _tokens(engine: Engine, count: int) -> list[int]:
+    generator = np.random.default_rng(0)
+    return [int(token) for token in generator.integers(0, engine.vocabulary, count)]
+
+
+def _read(
+    engine: Engine,
+    tokens: Sequence[int],
+    chunks: Sequence[int],
+    *,
+    shared: bool = False,
+    first: bool = False,
+) -> NDArray[np.float32]:
+    """Logits of every token [tokens, vocabulary], read in chunks of these sizes, perhaps with a
+    row of another session in every pass, perhaps by the engine's first session."""
+    session, other = engine.open_session(), engine.open_session()
+    if not first:
+        session, other = other, session
+    found = []
+    at = 0
+    for count in chunks:
+        batch = [Rows(session, tokens[at : at + count])]
+        if shared:
+            batch.append(Rows(other, tokens[at : at + 1]))
+        found += _rows(engine, batch, count)
+        engine.keep(session, range(count))
+        if shared:
+            engine.keep(other, [0])
+        at += count
+    engine.close_session(session)
+    engine.close_session(other)
+    return np.stack(found)
+
+
+def _read_far(engine: Engine, chunk: int, rows: int) -> NDArray[np.float32]:
+    """Logits of the last tokens of a long text, its beginning read in chunks, its end in `rows`."""
+    tokens = _tokens(engine, min(_FAR_TOKENS, engine.context))
+    behind = max(0, len(tokens) - _FAR_ROWS)
+    session = engine.open_session()
+    for start in range(0, behind, chunk):
+        read = tokens[start : min(start + chunk, behind)]
+        engine.forward([Rows(session, read, logits=0)])
+        engine.keep(session, range(len(read)))
+    found = []
+    for start in range(behind, len(tokens), rows):
+        read = tokens[start : start + rows]
+        found += _rows(engine, [Rows(session, read)], len(read))
+        engine.keep(session, range(len(read)))
+    engine.close_session(session)
+    return np.stack(found)
+
+
+def _read_in_branches(
+    engine: Engine, tokens: Sequence[int], *, shared: bool
+) -> NDArray[np.float32]:
+    """The same logits where every pass also holds a wrong branch, and perhaps another session."""
+    other = engine.open_session()
+    session = engine.open_session()
+    found = []
+    at = 0
+    while at < len(tokens):
+        right = tokens[at : at + 6]
+        # A node, then a wrong sibling with a child, and the right path last.
+        wrong = [(right[0] + 1) % engine.vocabulary, right[-1]]
+        rows = [*wrong, *right]
+        parents = [FOLLOWS_PREFIX, 0, FOLLOWS_PREFIX, *range(2, len(rows) - 1)]
+        batch = [Rows(session, rows, parents)]
+        if shared:
+            batch.append(Rows(other, tokens[at : at + 3]))
+        found += _rows(engine, batch, len(rows))[2:]
+        engine.keep(session, range(2, len(rows)))
+        if shared:
+            engine.keep(other, range(len(tokens[at : at + 3])))
+        at += len(right)
+    engine.close_session(session)
+    engine.close_session(other)
+    return np.stack(found)
+
+
+def _rows(engine: Engine, batch: list[Rows], count: int) -> list[NDArray[np.float32]]:
+    logits = engine.forward(batch)[0]
+    return [logits.row(index) for index in range(count)]

@@ -1,0 +1,36 @@
+"""Where rows stand: how the rows of sessions become one pass over lanes of a KV cache.
+
+`chains.ChainLayout` (target) puts every root-to-leaf path of a tree into a lane of its own, at its
+absolute positions. `trees.TreeLayout` (draft) keeps a growing tree behind the prefix and masks it.
+Both are pure NumPy and know no engine.
+"""
+
+from card.engines.layout.chains import ChainLayout
+from card.engines.layout.plan import (
+    EXTENT_MULTIPLE,
+    SHORT,
+    AttentionGroup,
+    Destination,
+    KeyValueStore,
+    Layout,
+    Pass,
+    Scattered,
+    Stretch,
+    rounded_up,
+)
+from card.engines.layout.trees import TreeLayout
+
+__all__ = [
+    "EXTENT_MULTIPLE",
+    "SHORT",
+    "AttentionGroup",
+    "ChainLayout",
+    "Destination",
+    "KeyValueStore",
+    "Layout",
+    "Pass",
+    "Scattered",
+    "Stretch",
+    "TreeLayout",
+    "rounded_up",
+]

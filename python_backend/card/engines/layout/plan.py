@@ -1,0 +1,118 @@
+"""What a layout hands to an engine: one pass, and what it asks of a KV cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from card.engines.interface import Rows
+
+EXTENT_MULTIPLE = 128
+"""Visible places of a pass are rounded up to this, so that few shapes of passes exist."""
+
+SHORT = 16
+"""Rows of a session up to this many are attended together with those of other sessions, padded to
+the most among them."""
+
+HIDDEN = float("-inf")
+"""Mask value of a place that a row must not see."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Rows that go to neighbouring places of one lane, in order: the case of one session."""
+
+    lane: int
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scattered:
+    """Rows that go anywhere.
+
+    lane, place  [writes] int64
+    source       [writes] int64, the pass's row of each; None: every row in order
+    """
+
+    lane: NDArray[np.int64]
+    place: NDArray[np.int64]
+    source: NDArray[np.int64] | None = None
+
+
+Destination = Stretch | Scattered
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionGroup:
+    """Lanes of one pass that are attended together.
+
+    lanes      the range of KV lanes
+    rows       rows per lane (padded)
+    extent     places looked at, from 0
+    gather     [lanes * rows] int64, the pass's row at each (lane, row); None: rows in order
+    mask       [lanes, rows, extent - mask_from] float32, 0 or -inf, for places from `mask_from`;
+               every row sees all places before
+    """
+
+    lanes: range
+    rows: int
+    extent: int
+    gather: NDArray[np.int64] | None
+    mask: NDArray[np.float32]
+    mask_from: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What one forward pass computes.
+
+    tokens, positions  [rows] int64; positions are absolute
+    destination        where the rows' keys and values are stored
+    groups             lanes attended together
+    scatter            [rows] int64, each row's place in the groups' outputs, one after another;
+                       None: same
+    logit_rows         [n] int64, rows whose logits are wanted; None: all
+    """
+
+    tokens: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    destination: Destination
+    groups: list[AttentionGroup]
+    scatter: NDArray[np.int64] | None
+    logit_rows: NDArray[np.int64] | None
+
+
+class KeyValueStore(Protocol):
+    """What a layout asks of the buffers that hold keys and values of every lane."""
+
+    @property
+    def places(self) -> int:
+        """Positions of one lane."""
+
+    def replicate(self, source: int, lanes: range, start: int, stop: int) -> None:
+        """Copy places [start, stop) of lane `source` to `lanes`."""
+
+    def gather(self, lane: int, start: int, sources: NDArray[np.int64]) -> None:
+        """Move the entries at `start + sources` of a lane to `start`, `start + 1`, ..."""
+
+
+class Layout(Protocol):
+    """Sessions of one engine and the places of their rows."""
+
+    def open(self) -> int: ...
+
+    def close(self, session: int) -> None: ...
+
+    def length(self, session: int) -> int: ...
+
+    def plan(self, batch: Sequence[Rows]) -> Pass: ...
+
+    def keep(self, session: int, confirmed: Sequence[int], surviving: Sequence[int]) -> None: ...
+
+
+def rounded_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple

@@ -1,0 +1,72 @@
+"""From settings to an engine: which one, its buffers, the self-check and the cost curve."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Literal
+
+from card.engines.calibration import ConfigurableEngine, make_row_invariant, measure_row_costs
+from card.engines.interface import Engine, EngineError
+from card.engines.options import EngineOptions
+from card.engines.vocabulary import check_shared_vocabulary
+from card.settings import ModelSettings, Settings
+
+
+def load_checkpoint_engine(settings: Settings, role: Literal["draft", "target"]) -> Engine:
+    """Load the model of `role`. Raises `EngineError` saying which file does not fit and why."""
+    model = settings.draft if role == "draft" else settings.target
+    speculation = settings.speculation
+    check_shared_vocabulary(settings.draft.path, settings.target.path)
+    is_draft = role == "draft"
+    branches = speculation.branches if speculation.query == "subtree" else 1
+    options = EngineOptions(
+        context=settings.limits.context_tokens,
+        sessions=settings.cache.slots,
+        branches=0 if is_draft else branches,
+        pending=settings.cache.nodes if is_draft else 0,
+        dtype=model.dtype,
+        threads=model.threads,
+        device=model.device,
+    )
+    engine = _load(settings, model, options)
+    if is_draft:
+        engine.know_costs(measure_row_costs(engine))
+        return engine
+    engine = make_row_invariant(engine)
+    if not engine.row_invariant:
+        raise EngineError(
+            f"{model.path}: on this machine rows of one pass influence each other in "
+            f"{model.dtype}, so a text could depend on the draft; set target.dtype: float32"
+        )
+    engine.know_costs(measure_row_costs(engine))
+    return engine
+
+
+def choose_engine(settings: Settings, model: ModelSettings) -> str:
+    """``auto`` is OpenVINO on a processor where it is installed, else torch."""
+    wanted = settings.engine_of(model)
+    if wanted != "auto":
+        return wanted
+    installed = importlib.util.find_spec("openvino") is not None
+    return "openvino" if installed and model.device == "cpu" else "torch"
+
+
+def _load(settings: Settings, model: ModelSettings, options: EngineOptions) -> ConfigurableEngine:
+    directory: Path = model.path
+    if choose_engine(settings, model) == "openvino":
+        if importlib.util.find_spec("openvino") is None:
+            raise EngineError(
+                "engine: openvino is set and the package is not installed; "
+                "install openvino, or set engine: auto"
+            )
+        from card.engines.openvino.engine import OpenVinoEngine
+
+        return OpenVinoEngine.load(directory, options)
+    if model.device != "cpu":
+        from card.engines.torch.captured.engine import CapturedEngine
+
+        return CapturedEngine.load(directory, options)
+    from card.engines.torch.engine import TorchEngine
+
+    return TorchEngine.load(directory, options)

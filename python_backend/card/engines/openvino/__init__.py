@@ -1,0 +1,1 @@
+"""A checkpoint as one compiled OpenVINO graph on the processor: no operator is dispatched alone."""

@@ -1,0 +1,78 @@
+"""Static key/value buffers that the graph reads in place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from card.engines.architecture import Architecture
+from card.engines.layout import Destination, Stretch
+
+ELEMENTS: dict[ov.Type, np.dtype[Any]] = {
+    ov.Type.bf16: np.dtype(np.int16),
+    ov.Type.f32: np.dtype(np.float32),
+}
+"""NumPy knows no bfloat16; nothing is computed on these bits here."""
+
+
+class KeyValueCache:
+    """Keys and values [layers, lanes, kv_heads, places, head_size], zero at first.
+
+    A place that nobody confirmed may hold anything finite: masks keep it out.
+    """
+
+    def __init__(self, architecture: Architecture, lanes: int, places: int, kind: ov.Type) -> None:
+        a = architecture
+        self.kind = kind
+        self._places = places
+        self._layers = a.layers
+        shape = (a.layers, lanes, a.kv_heads, places, a.head_size)
+        self.keys: NDArray[Any] = np.zeros(shape, ELEMENTS[kind])
+        self.values: NDArray[Any] = np.zeros(shape, ELEMENTS[kind])
+        self._heads = np.arange(a.kv_heads)
+
+    @property
+    def places(self) -> int:
+        return self._places
+
+    @property
+    def bytes_per_lane(self) -> int:
+        return int(self.keys[:, 0].nbytes + self.values[:, 0].nbytes)
+
+    def tensors(self, lanes: range) -> dict[str, ov.Tensor]:
+        """The graph's inputs for a range of lanes; they share memory with the cache."""
+        found = {}
+        for name, buffers in (("keys", self.keys), ("values", self.values)):
+            for layer in range(self._layers):
+                part = buffers[layer, lanes.start : lanes.stop]
+                found[f"{name}.{layer}"] = ov.Tensor(part, list(part.shape), self.kind)
+        return found
+
+    def write(self, destination: Destination, keys: NDArray[Any], values: NDArray[Any]) -> None:
+        """Store what a pass computed, [layers, rows, kv_heads, head_size]."""
+        if isinstance(destination, Stretch):
+            places = slice(destination.place, destination.place + keys.shape[1])
+            self.keys[:, destination.lane, :, places] = keys.swapaxes(1, 2)
+            self.values[:, destination.lane, :, places] = values.swapaxes(1, 2)
+            return
+        lane, place = destination.lane[:, None], destination.place[:, None]
+        source = slice(None) if destination.source is None else destination.source
+        self.keys[:, lane, self._heads, place] = keys[:, source]
+        self.values[:, lane, self._heads, place] = values[:, source]
+
+    def replicate(self, source: int, lanes: range, start: int, stop: int) -> None:
+        """Copy places [start, stop) of lane `source` to `lanes`."""
+        for lane in lanes:
+            if lane != source:
+                for buffers in (self.keys, self.values):
+                    buffers[:, lane, :, start:stop] = buffers[:, source, :, start:stop]
+
+    def gather(self, lane: int, start: int, sources: NDArray[np.int64]) -> None:
+        """Move the entries at `start + sources` of a lane to `start`, `start + 1`, ..."""
+        for buffers in (self.keys, self.values):
+            buffers[:, lane, :, start : start + len(sources)] = buffers[:, lane][
+                :, :, start + sources
+            ]

@@ -1,0 +1,41 @@
+"""How an engine that runs checkpoints itself is to run one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Dtype = Literal["auto", "bfloat16", "float16", "float32", "int8"]
+
+MAX_PASS_ROWS = 256
+"""Most rows that one session may have in one pass (a prefill chunk)."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How to run a checkpoint.
+
+    context       positions per session
+    sessions      most sessions at once
+    branches      most root-to-leaf paths per pass (chains); 0: a growing tree instead
+    pending       most unconfirmed entries of a growing tree
+    dtype         ``auto`` is bfloat16 where the processor computes in it, else float32 (on a CUDA
+                  device: else float16); ``int8`` stores matrices in 8 bits and computes in bfloat16
+    threads       threads of one pass; 0: as the process has them
+    row_multiple  rows of a chain are padded to a multiple of this
+    device        ``cpu``, ``cuda`` (the first) or ``cuda:N``
+    """
+
+    context: int
+    sessions: int
+    branches: int = 1
+    pending: int = 0
+    dtype: Dtype = "auto"
+    threads: int = 0
+    row_multiple: int = 1
+    device: str = "cpu"
+
+    @property
+    def grows_trees(self) -> bool:
+        """Whether the engine is a draft's: its sessions hold growing trees."""
+        return self.branches == 0

@@ -1,0 +1,106 @@
+"""What engines that run checkpoints themselves have in common: sessions over laid-out buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from card.engines.architecture import Architecture
+from card.engines.interface import EngineError, RowCosts
+from card.engines.layout import (
+    EXTENT_MULTIPLE,
+    ChainLayout,
+    KeyValueStore,
+    Layout,
+    TreeLayout,
+    rounded_up,
+)
+from card.engines.options import MAX_PASS_ROWS, EngineOptions
+
+
+class KeyValueBuffers(KeyValueStore, Protocol):
+    """Buffers of an engine, whatever they are made of."""
+
+    @property
+    def bytes_per_lane(self) -> int: ...
+
+
+Buffers = TypeVar("Buffers", bound=KeyValueBuffers)
+
+
+class SessionEngine(Generic[Buffers]):
+    """Sessions, their layout and what was measured at load; a subclass computes.
+
+    make_buffers  makes the KV cache of so many lanes with so many places each
+    """
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        options: EngineOptions,
+        make_buffers: Callable[[int, int], Buffers],
+    ) -> None:
+        self.architecture = architecture
+        self.options = options
+        self.row_invariant = False
+        self.row_costs = RowCosts({})
+        # Padding and pending entries may stand behind the last position of the context.
+        pending = max(options.pending, MAX_PASS_ROWS)
+        places = rounded_up(options.context + pending, EXTENT_MULTIPLE)
+        lanes = options.sessions * max(1, options.branches)
+        self._kv = make_buffers(lanes, places)
+        self._layout: Layout
+        if options.grows_trees:
+            self._layout = TreeLayout(self._kv, options.sessions, pending)
+        else:
+            self._layout = ChainLayout(
+                self._kv, options.sessions, options.branches, options.row_multiple
+            )
+
+    def know_costs(self, costs: RowCosts) -> None:
+        """What passes were measured to cost."""
+        self.row_costs = costs
+
+    @property
+    def row_multiples(self) -> tuple[int, ...]:
+        """Paddings of a chain's rows that calibration tries, cheapest first."""
+        return (1, 2, 4, 8, 16)
+
+    @property
+    def row_costs_ms(self) -> dict[int, float]:
+        return self.row_costs.pass_ms
+
+    @property
+    def vocabulary(self) -> int:
+        return self.architecture.vocabulary
+
+    @property
+    def context(self) -> int:
+        return self.options.context
+
+    @property
+    def kv_bytes_per_session(self) -> int:
+        """Bytes of KV cache that one session takes."""
+        return self._kv.bytes_per_lane * max(1, self.options.branches)
+
+    def open_session(self) -> int:
+        return self._layout.open()
+
+    def close_session(self, session: int) -> None:
+        self._layout.close(session)
+
+    def length(self, session: int) -> int:
+        return self._layout.length(session)
+
+    def keep(self, session: int, confirmed: Sequence[int], surviving: Sequence[int] = ()) -> None:
+        self._layout.keep(session, confirmed, surviving)
+
+
+def check_context(directory: Path, architecture: Architecture, options: EngineOptions) -> None:
+    """Raises `EngineError` if more positions are asked for than the model was built for."""
+    if options.context > architecture.context:
+        raise EngineError(
+            f"{directory}: the model was built for {architecture.context} positions; "
+            f"limits.context_tokens asks for {options.context}"
+        )

@@ -1,0 +1,111 @@
+"""From the settings to the arguments of `tensorrt_llm.LLM`, as plain values."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from card.engines.interface import EngineError
+from card.settings import ModelSettings, Settings, TensorRTSettings
+
+DEFAULT_ROWS = 8
+"""Rows of a target pass where `speculation.rows` is auto: every request is always padded to the
+same number, so it is chosen once per deployment."""
+
+_SAMPLER = "TorchSampler"
+"""The only sampler that verifies drafts; a later runtime accepts and ignores the argument."""
+
+
+def candidates_per_step(settings: Settings) -> int:
+    """Candidates that every target pass verifies per request (`max_draft_len`)."""
+    rows = settings.speculation.rows
+    return (DEFAULT_ROWS if rows == "auto" else rows) - 1
+
+
+def target_arguments(settings: Settings, trt: ModuleType, drafter: object | None) -> dict[str, Any]:
+    """Of the target's `LLM`; `drafter` is our `CandidateCacheDrafter`, or None for no speculation.
+
+    trt  the imported `tensorrt_llm.llmapi`
+
+    Raises `EngineError`.
+    """
+    arguments = _common(settings, settings.target, settings.target.tensorrt_llm, trt)
+    arguments["max_batch_size"] = settings.cache.slots
+    # Speculation needs the committed tokens before each pass: no step may overlap the next.
+    arguments["disable_overlap_scheduler"] = True
+    # Pipeline parallelism does not work with a user-provided drafter.
+    arguments["pipeline_parallel_size"] = 1
+    rows = settings.cache.slots * (1 + candidates_per_step(settings))
+    if rows > arguments["max_num_tokens"]:
+        raise EngineError(
+            f"cache.slots times speculation.rows is {rows} rows per pass; allowed: at most "
+            f"target.tensorrt_llm.batch_tokens ({arguments['max_num_tokens']})"
+        )
+    if drafter is not None:
+        arguments["speculative_config"] = trt.UserProvidedDecodingConfig(
+            max_draft_len=candidates_per_step(settings), drafter=drafter
+        )
+    return arguments
+
+
+def draft_arguments(settings: Settings, trt: ModuleType) -> dict[str, Any]:
+    """Of the draft's `LLM`, which runs a spine and side branches for every slot."""
+    how = settings.draft.tensorrt_llm
+    arguments = _common(settings, settings.draft, how, trt)
+    arguments["max_batch_size"] = settings.cache.slots * (1 + how.side_branches)
+    return arguments
+
+
+def _common(
+    settings: Settings, model: ModelSettings, how: TensorRTSettings, trt: ModuleType
+) -> dict[str, Any]:
+    check_quantization(model.path, how.quantization)
+    if model.dtype == "int8":
+        raise EngineError(
+            f"{model.path}: TensorRT-LLM is not given dtype int8; set dtype to auto, bfloat16 or "
+            "float32, and tensorrt_llm.quantization to what the GPU computes in"
+        )
+    return {
+        "model": str(model.path),
+        # Text is made elsewhere: prompts are token ids, stop words are compared with the text.
+        "skip_tokenizer_init": True,
+        "trust_remote_code": False,
+        "dtype": model.dtype,
+        "tensor_parallel_size": how.tensor_parallel,
+        "gpus_per_node": len(how.devices),
+        "max_seq_len": settings.limits.context_tokens,
+        "max_num_tokens": how.batch_tokens,
+        "enable_chunked_prefill": how.chunked_prefill,
+        "sampler_type": _SAMPLER,
+        "cuda_graph_config": trt.CudaGraphConfig() if how.cuda_graphs else None,
+        "kv_cache_config": trt.KvCacheConfig(
+            free_gpu_memory_fraction=how.kv_fraction,
+            dtype=how.kv_dtype,
+            tokens_per_block=how.kv_block_tokens,
+            enable_block_reuse=how.kv_reuse,
+        ),
+    }
+
+
+def check_quantization(directory: Path, wanted: str) -> None:
+    """Compare what the settings expect with what the checkpoint is; nothing is quantized at load.
+
+    Raises `EngineError`.
+    """
+    if wanted == "auto":
+        return
+    file = directory / "hf_quant_config.json"
+    found = "none"
+    if file.exists():
+        try:
+            found = str(json.loads(file.read_text())["quantization"]["quant_algo"]).lower()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise EngineError(f"{file} names no quantization.quant_algo: {error!r}") from error
+    if found != wanted:
+        raise EngineError(
+            f"{directory} is quantized to {found}, the settings say quantization: {wanted}; "
+            "TensorRT-LLM runs checkpoints as they are: quantize one with NVIDIA's Model "
+            "Optimizer, or set auto"
+        )

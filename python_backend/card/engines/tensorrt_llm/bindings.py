@@ -1,0 +1,146 @@
+"""Which engine request decodes which session: a small table in shared memory beside the pool.
+
+The engine's worker knows a request by its client id alone, and the Triton process learns that id
+only when the request is made. So it writes the id here, next to the session's generation, and the
+hook looks it up; until then the request is nobody's and gets no candidates.
+
+As in the pool, every field is an aligned word with one writer, and a record's key is stored last.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from card.cache import Pool
+
+MOST_CANDIDATES = 64
+
+_LINE = 8  # words per cache line
+_OFFERED = _LINE * (1 + MOST_CANDIDATES // _LINE)
+
+
+class Bindings:
+    """The mapped table; one row per slot.
+
+    bound    [slots, 8] written by the Triton process: client id (0: none), generation
+    offered  [slots, 72] written by the hook: committed length, count, generation, candidates
+    owner    [8] written at creation: process id of the Triton process
+    worker   [8] written by the hook: whether it publishes commits
+    """
+
+    def __init__(self, path: Path, descriptor: int, slots: int) -> None:
+        """Map an open file. Raises `ValueError` if it was made for another number of slots."""
+        self._path, self._descriptor = path, descriptor
+        self._inode = os.fstat(descriptor).st_ino
+        if os.fstat(descriptor).st_size != _bytes(slots):
+            raise ValueError(f"{path} was made for another number of slots")
+        self._map = mmap.mmap(descriptor, _bytes(slots))
+        table = np.frombuffer(self._map, np.int64)
+        self._owner, self._worker = table[:_LINE], table[_LINE : 2 * _LINE]
+        self._bound = table[2 * _LINE : _LINE * (2 + slots)].reshape(slots, _LINE)
+        self._offered = table[_LINE * (2 + slots) :].reshape(slots, _OFFERED)
+
+    @classmethod
+    def create(cls, pool: Pool) -> Bindings:
+        """A fresh table beside the pool in place of an older one; its owner's, while it lives."""
+        path = _path(pool)
+        new = path.with_name(f".requests-{os.getpid()}")
+        descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        # A sweep takes what is named after a pool and locked by nobody.
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        os.posix_fallocate(descriptor, 0, _bytes(pool.geometry.slots))
+        table = cls(path, descriptor, pool.geometry.slots)
+        table._owner[0] = os.getpid()
+        new.rename(path)
+        return table
+
+    @classmethod
+    def open(cls, pool: Pool) -> Bindings | None:
+        """The table beside the pool; None while there is none."""
+        path = _path(pool)
+        try:
+            return cls(path, os.open(path, os.O_RDWR), pool.geometry.slots)
+        except FileNotFoundError:
+            return None
+
+    def close(self) -> None:
+        """Let go of the file and its lock. The table must not be used afterwards."""
+        del self._owner, self._worker, self._bound, self._offered
+        self._map.close()
+        os.close(self._descriptor)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the file is still there: not removed with its pool, nor replaced."""
+        try:
+            return os.stat(self._path).st_ino == self._inode
+        except FileNotFoundError:
+            return False
+
+    # --- the Triton process -------------------------------------------------------------------
+
+    def bind(self, slot: int, client_id: int, generation: int) -> None:
+        """From now on the request of `client_id` decodes the session of `generation`."""
+        self._bound[slot, 1] = generation
+        self._bound[slot, 0] = client_id
+
+    def release(self, slot: int) -> None:
+        self._bound[slot, 0] = 0
+
+    @property
+    def followed(self) -> bool:
+        """Whether the hook publishes commits of the requests that are bound."""
+        return bool(self._worker[0])
+
+    def offered(self, slot: int, generation: int, length: int) -> list[int]:
+        """Candidates that the hook gave for the pass behind `length` tokens; none if it did not.
+
+        Only to be asked once the engine is done with the request.
+        """
+        row = self._offered[slot]
+        if row[0] != length or row[2] != generation:
+            return []
+        tokens: list[int] = row[_LINE : _LINE + int(row[1])].tolist()
+        return tokens
+
+    # --- the hook -----------------------------------------------------------------------------
+
+    @property
+    def owner(self) -> int:
+        """Process id of the Triton process whose requests these are."""
+        return int(self._owner[0])
+
+    def follow(self, *, publishes: bool) -> None:
+        """Tell whether the hook publishes commits."""
+        self._worker[0] = publishes
+
+    def requests(self) -> dict[int, tuple[int, int]]:
+        """Slot and generation by client id."""
+        bound: NDArray[np.int64] = self._bound[:, :2].copy()
+        return {
+            client_id: (slot, generation)
+            for slot, (client_id, generation) in enumerate(bound.tolist())
+            if client_id
+        }
+
+    def offer(self, slot: int, generation: int, length: int, tokens: list[int]) -> None:
+        """Remember what is offered behind `length` tokens."""
+        row = self._offered[slot]
+        row[_LINE : _LINE + len(tokens)] = tokens
+        row[2] = generation
+        row[1] = len(tokens)
+        row[0] = length
+
+
+def _path(pool: Pool) -> Path:
+    return pool.path.with_name(f"requests-{pool.path.name}")
+
+
+def _bytes(slots: int) -> int:
+    return 8 * (2 * _LINE + slots * (_LINE + _OFFERED))

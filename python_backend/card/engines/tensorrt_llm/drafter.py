@@ -1,0 +1,80 @@
+"""CARD as TensorRT-LLM's user-provided drafter: the cache is asked before every target pass.
+
+Imported only where `tensorrt_llm` is, and by its worker, into which the drafter is pickled.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from tensorrt_llm._torch.speculative.drafter import Drafter
+
+from card.engines.tensorrt_llm.lookup import CandidateLookup, LookupSettings
+from card.engines.tensorrt_llm.ranks import shared_answer
+
+log = logging.getLogger(__name__)
+
+_LENGTHS = ("max_draft_len", "max_draft_tokens", "max_total_draft_tokens")
+"""Names that the number of candidates has had, as a constructor argument and as an attribute."""
+
+
+def base_arguments(base: type, candidates: int) -> dict[str, int]:
+    """Of `_LENGTHS`, those that this version's constructor takes; none up to 1.1."""
+    known = inspect.signature(base.__init__).parameters  # type: ignore[misc]
+    return {name: candidates for name in _LENGTHS if name in known}
+
+
+class CandidateCacheDrafter(Drafter):  # type: ignore[misc]
+    """Sets the candidates of every request in flight from the candidate cache.
+
+    It is pickled as its settings alone and attaches to the cache at its first call, in the worker.
+    It writes nothing but `py_draft_tokens`: fresh lists of at most `settings.candidates` ids.
+
+    shared  ask on rank 0 alone and tell the other tensor-parallel ranks
+    """
+
+    def __init__(self, settings: LookupSettings, *, shared: bool = False) -> None:
+        super().__init__(**base_arguments(Drafter, settings.candidates))
+        for name in _LENGTHS:  # some versions read what their constructor does not set
+            setattr(self, name, settings.candidates)
+        self._settings = settings
+        self._shared = shared
+        self._lookup = CandidateLookup(settings)
+        self._last_failure = ""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _make_drafter, (self._settings, self._shared)
+
+    def prepare_draft_tokens(self, scheduled_requests: Any, resource_manager: Any = None) -> None:
+        """The hook: in bounded time, and without ever raising, because it runs in the loop that
+        decodes every request. Without an answer there are no candidates."""
+        requests = list(scheduled_requests.generation_requests)
+
+        def ask() -> list[list[int]]:
+            return self._guarded(lambda: self._lookup.answer(requests), len(requests))
+
+        answers = (
+            self._guarded(lambda: shared_answer(ask), len(requests)) if self._shared else ask()
+        )
+        for request, candidates in zip(requests, answers, strict=True):
+            request.py_draft_tokens = candidates
+
+    def _guarded(self, ask: Callable[[], list[list[int]]], count: int) -> list[list[int]]:
+        """An answer to `count` requests, or nothing for each of them."""
+        try:
+            answers = ask()
+            if len(answers) != count:
+                raise ValueError(f"{len(answers)} answers to {count} requests")
+        except Exception as error:
+            if (failure := repr(error)) != self._last_failure:  # not once per pass
+                log.exception("no candidates: the cache cannot be asked")
+                self._last_failure = failure
+            return [[] for _ in range(count)]
+        return answers
+
+
+def _make_drafter(settings: LookupSettings, shared: bool) -> CandidateCacheDrafter:
+    return CandidateCacheDrafter(settings, shared=shared)

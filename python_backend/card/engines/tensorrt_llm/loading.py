@@ -1,0 +1,78 @@
+"""From settings to a loaded model and the loop that works with it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Literal
+
+from card.cache import Geometry, Pool
+from card.engines.tensorrt_llm.arguments import (
+    candidates_per_step,
+    draft_arguments,
+    target_arguments,
+)
+from card.engines.tensorrt_llm.draft import TensorRTDraftLoop
+from card.engines.tensorrt_llm.lookup import LookupSettings
+from card.engines.tensorrt_llm.reaper import WorkerReaper
+from card.engines.tensorrt_llm.runtime import Runtime, import_tensorrt_llm
+from card.engines.tensorrt_llm.support import check_version, installed_version
+from card.engines.tensorrt_llm.target import TensorRTTargetLoop
+from card.engines.vocabulary import check_shared_vocabulary, vocabulary_size
+from card.settings import Settings
+
+Role = Literal["draft", "target"]
+
+
+class TensorRTModel:
+    """A model that TensorRT-LLM runs in this process."""
+
+    def __init__(self, settings: Settings, role: Role, geometry: Geometry, server_pid: int) -> None:
+        """Load it. Raises `EngineError` saying what is missing or does not fit."""
+        check_version(installed_version())
+        check_shared_vocabulary(settings.draft.path, settings.target.path)
+        model = settings.draft if role == "draft" else settings.target
+        package = import_tensorrt_llm(model.tensorrt_llm.devices)
+        self._settings = settings
+        self._role = role
+        self._loop: TensorRTDraftLoop | TensorRTTargetLoop | None = None
+        if role == "draft":
+            arguments = draft_arguments(settings, package.llmapi)
+        else:
+            drafter = _drafter(settings, geometry, server_pid)
+            arguments = target_arguments(settings, package.llmapi, drafter)
+        self._runtime = Runtime(package, arguments)
+        self._reaper = WorkerReaper()
+
+    def loop(self, pool: Pool) -> TensorRTDraftLoop | TensorRTTargetLoop:
+        """Work for this pool, and no longer for an earlier one."""
+        if self._loop is not None:
+            self._loop.abandon()
+        make = TensorRTDraftLoop if self._role == "draft" else TensorRTTargetLoop
+        self._loop = make(self._runtime, pool, self._settings)
+        return self._loop
+
+    def close(self) -> None:
+        """End its requests, its event loop and its workers."""
+        self._runtime.shutdown()
+        self._reaper.close()
+
+
+def _drafter(settings: Settings, geometry: Geometry, server_pid: int) -> object | None:
+    """The hook, or None where the settings leave it no candidates."""
+    if candidates_per_step(settings) < 1:
+        return None
+    # It subclasses a class of the runtime, so it can be imported only now.
+    drafter = importlib.import_module("card.engines.tensorrt_llm.drafter")
+    lookup = LookupSettings(
+        directory=settings.cache.directory,
+        owner_pid=os.getpid(),
+        server_pid=server_pid,
+        geometry=geometry,
+        vocabulary=vocabulary_size(settings.target.path),
+        candidates=candidates_per_step(settings),
+    )
+    made: object = drafter.CandidateCacheDrafter(
+        lookup, shared=settings.target.tensorrt_llm.tensor_parallel > 1
+    )
+    return made

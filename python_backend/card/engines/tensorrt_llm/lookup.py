@@ -1,0 +1,227 @@
+"""What the hook does before a target pass: publish what was accepted, ask the cache for more.
+
+Free of the runtime: requests are whatever looks like `EngineRequest`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from card.cache import ROOT, Decoding, Geometry, Pool, SlotRequest, TargetSlot, best_chain, descend
+from card.engines.tensorrt_llm.bindings import Bindings
+from card.engines.tensorrt_llm.commits import publish
+from card.pacing import target_queries
+
+BUDGET_S = 0.005
+"""The hook's time is added to every target pass: what is not answered by then gets no candidates
+this time. Whoever came last comes first in the next pass."""
+
+_DUMMIES = ("is_dummy", "is_attention_dp_dummy", "is_cuda_graph_dummy")
+
+
+class EngineRequest(Protocol):
+    """What is read of the runtime's `LlmRequest`."""
+
+    py_client_id: int | None
+
+    def get_tokens(self, beam: int) -> Sequence[int]:
+        """Prompt and output so far: all that is committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookupSettings:
+    """Plain values, so that they can be pickled into the engine's worker.
+
+    directory   shared-memory mount of the pool
+    owner_pid   the Triton process that makes the requests
+    server_pid  the Triton server whose pool it is
+    vocabulary  ids that a token may have
+    candidates  most tokens per request and pass
+    """
+
+    directory: Path
+    owner_pid: int
+    server_pid: int
+    geometry: Geometry
+    vocabulary: int
+    candidates: int
+
+
+@dataclass(slots=True)
+class _Session:
+    slot: TargetSlot
+    generation: int
+    request: SlotRequest
+    offered: list[int] = field(default_factory=list)
+
+
+class CandidateLookup:
+    """Attaches to the pool when first asked, and again whenever the pool is another."""
+
+    def __init__(self, settings: LookupSettings) -> None:
+        self._settings = settings
+        self._pool: Pool | None = None
+        self._bindings: Bindings | None = None
+        self._sessions: dict[int, _Session] = {}
+        self._first = 0
+
+    def answer(self, requests: Sequence[EngineRequest]) -> list[list[int]]:
+        """Candidates for every request, in order: a fresh list of at most `candidates` ids each."""
+        bindings = self._attached()
+        if bindings is None:
+            return [[] for _ in requests]
+        try:
+            answers = self._answers(requests, bindings)
+        except BaseException:
+            # What is requested from now on is published by the Triton process.
+            bindings.follow(publishes=False)
+            raise
+        bindings.follow(publishes=True)
+        return answers
+
+    def _answers(self, requests: Sequence[EngineRequest], bindings: Bindings) -> list[list[int]]:
+        answers: list[list[int]] = [[] for _ in requests]
+        bound = bindings.requests()
+        deadline = time.monotonic() + BUDGET_S
+        count = len(requests)
+        for turn in range(count):
+            index = (self._first + turn) % count
+            if time.monotonic() > deadline:
+                self._first = index
+                break
+            session = self._session(requests[index], bound)
+            if session is not None:
+                answers[index] = self._candidates(requests[index], session, bindings)
+        return answers
+
+    # --- attach -------------------------------------------------------------------------------
+
+    def _attached(self) -> Bindings | None:
+        """The table of our Triton process; None while there is none, and once that has ended:
+        then another process decodes its sessions."""
+        if self._bindings is not None and not self._bindings.is_current:
+            self._detach()
+        if not _runs(self._settings.owner_pid):
+            return None
+        if self._bindings is None:
+            self._attach()
+        return self._bindings
+
+    def _attach(self) -> None:
+        how = self._settings
+        pool = Pool.open(how.directory, how.server_pid, how.geometry)
+        if pool is None:
+            return
+        bindings = Bindings.open(pool)
+        if bindings is None or bindings.owner != how.owner_pid:  # it is not attached yet
+            if bindings is not None:
+                bindings.close()
+            pool.close()
+            return
+        self._pool, self._bindings = pool, bindings
+
+    def _detach(self) -> None:
+        self._sessions.clear()
+        if self._bindings is not None and self._pool is not None:
+            self._bindings.close()
+            self._pool.close()
+        self._bindings = self._pool = None
+
+    # --- one request --------------------------------------------------------------------------
+
+    def _session(
+        self, request: EngineRequest, bound: dict[int, tuple[int, int]]
+    ) -> _Session | None:
+        """The open session that the request decodes; None if it is unknown, dummy or closed."""
+        client_id = getattr(request, "py_client_id", None)
+        if client_id is None or any(getattr(request, name, False) for name in _DUMMIES):
+            return None
+        slot_index, generation = bound.get(client_id, (-1, 0))
+        if slot_index < 0 or self._pool is None:
+            return None
+        session = self._sessions.get(slot_index)
+        if session is None or session.generation != generation:
+            slot = self._pool.target_slot(slot_index)
+            opened = slot.opened()
+            if opened is None:
+                return None
+            session = self._sessions[slot_index] = _Session(slot, *opened)
+        is_its_own = session.generation == generation and session.slot.is_open(generation)
+        return session if is_its_own else None
+
+    def _candidates(
+        self, request: EngineRequest, session: _Session, bindings: Bindings
+    ) -> list[int]:
+        tokens = list(request.get_tokens(0))
+        accepted = _newly_accepted(session, tokens)
+        if accepted is None:
+            return []
+        if accepted and is_published_by_hook(session.request):
+            publish(session.slot, accepted, session.offered)
+            session.slot.count_time(runs=True)
+        limit = len(session.request.prompt) + session.request.max_tokens - 1 - len(tokens)
+        limit = min(self._settings.candidates, limit)
+        session.offered = self._query(session, tokens, limit)
+        bindings.offer(session.slot.index, session.generation, len(tokens), session.offered)
+        if session.request.decoding is Decoding.AUTOREGRESSIVE:
+            return _unacceptable(session.request, limit)
+        return list(session.offered)
+
+    def _query(self, session: _Session, tokens: list[int], limit: int) -> list[int]:
+        """The likeliest continuation of what is committed, at most `limit` tokens."""
+        if limit < 1 or not target_queries(session.request.decoding):
+            return []
+        found: list[int] = []
+        tree = session.slot.tree(session.generation, self._settings.vocabulary)
+        if tree is not None and 0 <= tree.root_length <= len(tokens):
+            node = descend(tree, ROOT, tokens[tree.root_length :])
+            if node is not None:
+                found = best_chain(tree, node, limit).tokens
+        session.slot.count_query(hit=bool(found))
+        return found
+
+
+def is_published_by_hook(request: SlotRequest) -> bool:
+    """Whether the hook commits what was accepted. It sees no log-probabilities, so where they are
+    wanted the Triton process commits everything."""
+    return not request.log_probabilities
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _newly_accepted(session: _Session, tokens: list[int]) -> list[int] | None:
+    """Tokens that the runtime accepted since the last commit; None if the two do not fit.
+
+    They fit if what is committed is where the runtime's text had it: then the request is the
+    session's, whatever the table said.
+    """
+    slot, request = session.slot, session.request
+    output = slot.committed(session.generation)
+    length = len(request.prompt) + output
+    # A request with all its tokens is no longer in flight: its last pass is not the hook's.
+    if not length <= len(tokens) < len(request.prompt) + request.max_tokens:
+        return None
+    last = slot.output(output - 1, output)[0] if output else request.prompt[-1]
+    return tokens[length:] if tokens[length - 1] == last else None
+
+
+def _unacceptable(request: SlotRequest, count: int) -> list[int]:
+    """Candidates for a request that is to be decoded without any.
+
+    The runtime verifies the same number of rows for every request and fills up with id 0, which
+    the target may well choose; what it then samples behind it is a verified row like any other.
+    Behind an accepted end token nothing is sampled. A request without an end token gets nothing.
+    """
+    end_id = request.parameters.end_id
+    return [] if end_id is None else [end_id] * max(count, 0)

@@ -1,0 +1,97 @@
+"""One `tensorrt_llm.LLM` and the event loop that its requests live on."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from types import ModuleType
+from typing import Any, TypeVar
+
+from card.engines.interface import EngineError
+
+_Result = TypeVar("_Result")
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def import_tensorrt_llm(devices: Sequence[int]) -> ModuleType:
+    """Import the package with these CUDA devices alone in sight. Raises `EngineError`.
+
+    The import opens the devices, and the workers that it spawns inherit what is open: the variable
+    has no effect afterwards.
+    """
+    visible = ",".join(map(str, devices))
+    if sys.modules.get("tensorrt_llm") is not None and os.environ.get(_VISIBLE) != visible:
+        raise EngineError(
+            f"tensorrt_llm was imported with {_VISIBLE}={os.environ.get(_VISIBLE)!r}; it cannot "
+            f"be moved to {visible!r}: one process runs one model"
+        )
+    os.environ[_VISIBLE] = visible
+    try:
+        return importlib.import_module("tensorrt_llm")
+    except ImportError as error:
+        raise EngineError(
+            f"tensorrt_llm cannot be imported on devices {visible}: {error}; it needs an NVIDIA "
+            "GPU and a Triton container that carries it "
+            "(nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3)"
+        ) from error
+
+
+class Runtime:
+    """A loaded model. Requests are made, read and aborted on its event loop and nowhere else."""
+
+    def __init__(self, package: ModuleType, arguments: dict[str, Any]) -> None:
+        """Load the model, which takes a while. Raises `EngineError`."""
+        self.package = package
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="tensorrt_llm requests", daemon=True
+        )
+        self._thread.start()
+        try:
+            self.llm = self.run(self._in_thread(lambda: package.LLM(**arguments)))
+        except Exception as error:
+            self._end_loop()
+            raise EngineError(f"{arguments['model']} cannot be loaded: {error}") from error
+
+    def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """Run a coroutine on the event loop, from another thread, and wait for its result."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def call(self, function: Callable[[], _Result]) -> _Result:
+        """`run` for a plain function."""
+
+        async def work() -> _Result:
+            return function()
+
+        return self.run(work())
+
+    def generate(self, prompt: list[int], sampling: dict[str, Any]) -> Any:
+        """Start a streamed request; on the event loop only. Returns its `RequestOutput`."""
+        parameters = self.package.SamplingParams(**sampling)
+        return self.llm.generate_async(prompt, parameters, streaming=True)
+
+    def shutdown(self) -> None:
+        """End what is under way, the engine's workers, and the event loop."""
+        self.run(self._cancel_all())
+        self.run(self._in_thread(self.llm.shutdown))
+        self._end_loop()
+
+    async def _in_thread(self, function: Callable[[], Any]) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(None, function)
+
+    def _end_loop(self) -> None:
+        self.run(self._loop.shutdown_default_executor())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _cancel_all(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)

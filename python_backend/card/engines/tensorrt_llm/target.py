@@ -1,0 +1,177 @@
+"""The target's side in the Triton process: sessions become requests, results become commits.
+
+While a request runs, the hook in the engine's worker publishes what was accepted, a pass earlier
+than it would arrive here; what the last pass gave is published here, when the engine is done with
+the request and no hook sees it any more. So a session has one writer at a time. Requests that the
+hook does not follow (it is attached to no pool yet) are published here altogether.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from card.cache import Finish, Pool, SlotRequest, SlotState, SlotWatch, TargetSlot
+from card.engines.tensorrt_llm.bindings import Bindings
+from card.engines.tensorrt_llm.commits import publish
+from card.engines.tensorrt_llm.lookup import is_published_by_hook
+from card.engines.tensorrt_llm.runtime import Runtime
+from card.engines.tensorrt_llm.sampling import NO_END_ID, sampling_arguments
+from card.engines.tensorrt_llm.tasks import SessionTasks
+from card.settings import Settings
+
+log = logging.getLogger(__name__)
+
+_FIRST_REQUEST = {"max_tokens": 3, "end_id": NO_END_ID, "pad_id": 0, "ignore_eos": True, "top_k": 1}
+"""Makes the hook run, so that it attaches before the first session comes."""
+
+
+@dataclass(slots=True)
+class _Session:
+    slot: TargetSlot
+    generation: int
+    request: SlotRequest
+    output: Any = None  # tensorrt_llm.RequestOutput, once requested
+
+    def abort(self) -> None:
+        if self.output is not None:
+            self.output.abort()
+
+
+class TensorRTTargetLoop:
+    """Follows the pool's slots; call `step` again and again from one thread.
+
+    Raises what the engine raised: the process is of no use then.
+    """
+
+    def __init__(self, runtime: Runtime, pool: Pool, settings: Settings) -> None:
+        self._runtime = runtime
+        self._pool = pool
+        self._slots = [pool.target_slot(index) for index in range(pool.geometry.slots)]
+        self._watch = SlotWatch(pool)
+        self._bindings = Bindings.create(pool)
+        self._sessions: dict[int, _Session] = {}
+        self._tasks = SessionTasks(settings.target.tensorrt_llm.stall_timeout_s)
+        runtime.call(lambda: self._tasks.start(self._first_request()))
+
+    def step(self) -> bool:
+        """Take up what was opened and let go of what was closed; whether there was anything."""
+        self._tasks.check()
+        if not self._watch.changed():
+            return False
+        self._runtime.call(self._look)
+        return True
+
+    def abandon(self) -> None:
+        """The pool is another: end every request without a word."""
+
+        def abort() -> None:
+            for session in self._sessions.values():
+                session.abort()
+
+        self._runtime.call(abort)
+
+    # --- on the event loop --------------------------------------------------------------------
+
+    async def _first_request(self) -> None:
+        async for _ in self._runtime.generate([0], _FIRST_REQUEST):
+            self._tasks.progress()
+
+    def _look(self) -> None:
+        self._release_closed()
+        self._adopt_opened()
+
+    def _release_closed(self) -> None:
+        for slot in self._slots:
+            generation = slot.generation
+            if slot.state is not SlotState.CLOSED:
+                continue
+            session = self._sessions.get(slot.index)
+            if session is None:
+                slot.release(generation)
+            else:  # released when the engine is done with it: until then the hook may write
+                session.abort()
+
+    def _adopt_opened(self) -> None:
+        for index in (self._pool.states == SlotState.OPEN).nonzero()[0].tolist():
+            if index in self._sessions:
+                continue
+            slot = self._slots[index]
+            opened = slot.opened()
+            if opened is None:
+                self._watch.forget()
+                continue
+            generation, request = opened
+            if slot.finish(generation) is Finish.RUNNING:
+                session = self._sessions[index] = _Session(slot, generation, request)
+                self._tasks.start(self._serve(session))
+
+    async def _serve(self, session: _Session) -> None:
+        slot = session.slot
+        try:
+            await self._decode(session)
+        except (self._runtime.package.llmapi.RequestError, ValueError) as error:
+            log.error("session of slot %d failed: %s", slot.index, error)
+            slot.fail()
+        self._bindings.release(slot.index)
+        del self._sessions[slot.index]
+        if not slot.is_open(session.generation):
+            slot.release(session.generation)
+
+    async def _decode(self, session: _Session) -> None:
+        """Generate behind what is committed already, until the end or until the slot is closed."""
+        slot, generation, request = session.slot, session.generation, session.request
+        first = slot.adopt(generation)
+        followed = self._bindings.followed
+        prompt = [*request.prompt.tolist(), *slot.output(0, first).tolist()]
+        output = self._runtime.generate(
+            prompt, sampling_arguments(request, request.max_tokens - first)
+        )
+        session.output = output
+        if followed:
+            self._bindings.bind(slot.index, output.request_id, generation)
+        elsewhere = followed and is_published_by_hook(request)
+        if not slot.is_open(generation):  # closed while it was requested
+            output.abort()
+        async for _ in output:
+            self._tasks.progress()
+            if not elsewhere and not output.finished:
+                self._commit(session, first, [], Finish.RUNNING)
+        if slot.is_open(generation):
+            self._finish(session, first)
+
+    def _finish(self, session: _Session, first: int) -> None:
+        """Publish what the last pass gave."""
+        slot, request = session.slot, session.request
+        completion = session.output.outputs[0]
+        reason = completion.finish_reason
+        if reason not in ("stop", "length"):
+            log.error("session of slot %d ended as %r", slot.index, reason)
+            slot.fail()
+            return
+        end_id = request.parameters.end_id
+        if reason == "stop" and (not completion.token_ids or completion.token_ids[-1] != end_id):
+            completion.token_ids.append(end_id)  # cut off by the runtime, expected by `card`
+        length = len(request.prompt) + slot.committed(session.generation)
+        offered = self._bindings.offered(slot.index, session.generation, length)
+        finish = Finish.END_ID if reason == "stop" else Finish.LENGTH
+        self._commit(session, first, offered, finish)
+
+    def _commit(self, session: _Session, first: int, offered: list[int], finish: Finish) -> None:
+        """Publish what is not yet; `first` tokens were committed before the request."""
+        completion, slot = session.output.outputs[0], session.slot
+        known = slot.committed(session.generation) - first
+        tokens = completion.token_ids[known:]
+        if tokens or finish is not Finish.RUNNING:
+            publish(slot, tokens, offered, finish, _log_probabilities(completion, known))
+
+
+def _log_probabilities(completion: Any, known: int) -> list[float]:
+    """Of the tokens behind the first `known`; nothing if they were not asked for."""
+    found = []
+    entries = (completion.logprobs or [])[known:]
+    for token, entry in zip(completion.token_ids[known:], entries, strict=False):
+        found.append(entry[token].logprob if token in entry else 0.0)
+    missing = len(completion.token_ids) - known - len(found)
+    return [*found, *[0.0] * missing] if found else []

@@ -1,0 +1,89 @@
+"""Keys and values of every layer on a device, as passes of fixed shape read and write them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from card.engines.architecture import Architecture
+from card.engines.interface import EngineError
+from card.engines.layout import EXTENT_MULTIPLE
+
+
+class DeviceKeyValueCache:
+    """Keys and values [layers, lanes, kv_heads, stride, head_size], zero at first.
+
+    A lane has `places` positions and, behind them, places where padded rows write: nobody reads
+    those. Memory is taken at the first use, so that an engine that is only a template takes none.
+    """
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        lanes: int,
+        places: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        a = architecture
+        self.lanes = lanes
+        self.places = places
+        self.stride = places + EXTENT_MULTIPLE
+        self._shape = (a.layers, lanes, a.kv_heads, self.stride, a.head_size)
+        self._dtype = dtype
+        self.device = device
+        self._heads = a.kv_heads
+
+    @cached_property
+    def keys(self) -> Tensor:
+        return self._allocated()
+
+    @cached_property
+    def values(self) -> Tensor:
+        return self._allocated()
+
+    def _allocated(self) -> Tensor:
+        try:
+            return torch.zeros(self._shape, dtype=self._dtype, device=self.device)
+        except torch.OutOfMemoryError as error:
+            raise EngineError(
+                f"the KV cache does not fit on {self.device}, where less is free than when the "
+                "model was loaded; give the device to fewer processes, or lower cache.slots or "
+                "limits.context_tokens"
+            ) from error
+
+    def allocate(self) -> None:
+        """Take the memory now, if it is not taken yet. Raises `EngineError` if it is not there."""
+        _ = self.keys, self.values
+
+    @property
+    def bytes_per_lane(self) -> int:
+        layers, _, heads, stride, size = self._shape
+        return 2 * layers * heads * stride * size * self._dtype.itemsize
+
+    def first_places(self, lane: NDArray[np.int64], place: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where head 0 of each entry stands in a flat layer; head h stands h * stride further."""
+        found: NDArray[np.int64] = lane * (self._heads * self.stride) + place
+        return found
+
+    @property
+    def refuse(self) -> int:
+        """The first place that nobody reads, in a flat layer."""
+        return self.places
+
+    def replicate(self, source: int, lanes: range, start: int, stop: int) -> None:
+        """Copy places [start, stop) of lane `source` to `lanes`."""
+        for buffers in (self.keys, self.values):
+            copied = buffers[:, source : source + 1, :, start:stop].clone()
+            buffers[:, lanes.start : lanes.stop, :, start:stop] = copied
+
+    def gather(self, lane: int, start: int, sources: NDArray[np.int64]) -> None:
+        """Move the entries at `start + sources` of a lane to `start`, `start + 1`, ..."""
+        moved = torch.from_numpy(start + sources).to(self.device, non_blocking=True)
+        for buffers in (self.keys, self.values):
+            of_lane = buffers[:, lane]
+            of_lane[:, :, start : start + len(sources)] = of_lane.index_select(2, moved)

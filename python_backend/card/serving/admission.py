@@ -1,0 +1,47 @@
+"""What the target's engine cannot do for a request as it was sent.
+
+Our own engines do everything that the wire can say. TensorRT-LLM's runtime does not honour some
+parameters beside candidates, and some not at all.
+"""
+
+from __future__ import annotations
+
+from card.engines.tensorrt_llm.support import installed_version, obstacles
+from card.sampling import SamplingParameters
+from card.serving.refusal import invalid
+from card.serving.wire import GenerateRequest
+from card.settings import Settings
+
+
+class Admission:
+    """Raises `EngineError` if the target's engine is not installed."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._policy = settings.target.tensorrt_llm.unproven_parameters
+        self._version = None
+        if settings.engine_of(settings.target) == "tensorrt_llm":
+            self._version = installed_version()
+
+    def decoding(
+        self, request: GenerateRequest, parameters: SamplingParameters, wanted: str
+    ) -> str:
+        """How the request is decoded if `wanted` is what it or the settings ask for.
+
+        Raises `Refusal` naming what the engine cannot do.
+        """
+        if self._version is None:
+            return wanted
+        if wanted in ("draft_then_verify", "pearl"):
+            raise invalid(
+                "decoding", wanted, "card or autoregressive: TensorRT-LLM's loop waits for no draft"
+            )
+        for obstacle in obstacles(
+            parameters,
+            seeded=request.seed is not None,
+            log_probabilities=request.return_log_probs,
+            version=self._version,
+        ):
+            if obstacle.ignored or self._policy == "refuse":
+                raise invalid(obstacle.field, getattr(request, obstacle.field), obstacle.allowed)
+            wanted = "autoregressive"
+        return wanted

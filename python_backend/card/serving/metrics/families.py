@@ -1,0 +1,128 @@
+"""The table of all metrics of `card`: name, kind, meaning, labels with every value they can have.
+
+Names and meanings are a contract with dashboards and alerts; `docs/operations.md` explains them.
+Every series exists, at 0, from the start, so that a first event is a visible increase.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from card.cache import ENGINES, Decoding
+from card.serving.refusal import CODES, REASONS
+
+Kind = Literal["counter", "gauge", "histogram"]
+Labels = tuple[tuple[str, str], ...]
+
+DECODINGS = tuple(decoding.name.lower() for decoding in Decoding)
+OUTCOMES = ("stop", "length", *(code.lower() for code in CODES))
+
+TOKEN_BUCKETS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0, 32.0, 64.0)
+TIME_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5,
+                5.0, 10.0, 30.0, 60.0, 120.0)  # fmt: skip
+"""Seconds."""
+
+_PER_DECODING = {"decoding": DECODINGS}
+
+
+@dataclass(frozen=True)
+class Family:
+    """One metric. `labels` gives all values of each label, `buckets` is a histogram's alone."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    buckets: tuple[float, ...] = ()
+
+    def series(self) -> Iterator[Labels]:
+        """Every combination of label values."""
+        for values in itertools.product(*self.labels.values()):
+            yield labels_of(dict(zip(self.labels, values, strict=True)))
+
+
+def labels_of(labels: Mapping[str, str]) -> Labels:
+    """In one order, whatever the caller's."""
+    return tuple(sorted(labels.items()))
+
+
+def _counter(name: str, text: str, **labels: tuple[str, ...]) -> Family:
+    return Family(name, "counter", text, labels or _PER_DECODING)
+
+
+def _seconds(name: str, text: str) -> Family:
+    return Family(name, "histogram", text, _PER_DECODING, TIME_BUCKETS)
+
+
+FAMILIES: tuple[Family, ...] = (
+    # requests
+    _counter(
+        "card_requests_total",
+        "Requests that got a slot, by how they ended: stop, length, or the code of their error.",
+        decoding=DECODINGS,
+        outcome=OUTCOMES,
+    ),
+    _counter(
+        "card_rejections_total",
+        "Requests refused before they got a slot, by reason.",
+        reason=REASONS,
+    ),
+    _seconds("card_queue_time_seconds", "From a request's arrival in card to its slot."),
+    _seconds(
+        "card_time_to_first_token_seconds",
+        "From a request's arrival in card to its first committed token.",
+    ),
+    _seconds(
+        "card_inter_token_latency_seconds",
+        "Between two commits to one stream; the tokens of one commit come together.",
+    ),
+    _seconds(
+        "card_time_per_output_token_seconds",
+        "Per request: from its first token to its last, divided by the tokens after the first.",
+    ),
+    _seconds("card_request_duration_seconds", "From a request's arrival in card to its end."),
+    # tokens
+    _counter("card_committed_tokens_total", "Tokens that the target committed."),
+    _counter("card_drafted_tokens_total", "Candidates that the target verified."),
+    _counter("card_accepted_tokens_total", "Candidates that the target accepted."),
+    _counter("card_target_steps_total", "Target passes that committed, summed over sessions."),
+    Family(
+        "card_tokens_per_step",
+        "histogram",
+        "Tokens that one target step committed.",
+        _PER_DECODING,
+        TOKEN_BUCKETS,
+    ),
+    # candidate cache
+    _counter("card_queries_total", "Queries of the candidate cache."),
+    _counter("card_query_hits_total", "Queries that gave candidates."),
+    _counter("card_query_misses_total", "Queries that gave none."),
+    _counter("card_corrections_total", "Steps that rejected a candidate."),
+    _counter("card_re_roots_total", "Times that the draft moved its tree to what was committed."),
+    _counter("card_restarts_total", "Re-roots whose committed token was not in the tree."),
+    # time, summed over sessions
+    _counter("card_draft_running_seconds_total", "Session time in which the draft grew a tree."),
+    _counter("card_draft_idle_seconds_total", "Session time in which it had nothing to grow."),
+    _counter("card_target_running_seconds_total", "Session time in which the target could decode."),
+    _counter("card_target_wait_seconds_total", "Session time in which it waited for the draft."),
+    # now
+    Family("card_slots", "gauge", "Slots in all."),
+    Family("card_slots_in_use", "gauge", "Slots that hold a session, or that the target holds."),
+    Family("card_open_sessions", "gauge", "Sessions being decoded.", _PER_DECODING),
+    Family("card_queued_requests", "gauge", "Requests that wait for a slot."),
+    Family(
+        "card_engine_up",
+        "gauge",
+        "Whether an engine is attached and beating.",
+        {"engine": ENGINES},
+    ),
+    Family(
+        "card_engine_silence_seconds",
+        "gauge",
+        "Seconds since an engine's last heartbeat; -1 before the first.",
+        {"engine": ENGINES},
+    ),
+)

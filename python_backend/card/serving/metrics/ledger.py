@@ -1,0 +1,191 @@
+"""What happens to requests, as the follower and the model tell it; the rest is read in the pool."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from card.cache import ENGINES, Pool, SlotState
+from card.serving.log import RequestLog
+from card.serving.metrics.exporter import Exporter
+from card.serving.metrics.families import DECODINGS
+from card.serving.metrics.progress import Progress, ProgressReader
+from card.serving.refusal import REASONS, Refusal
+from card.serving.sessions import Session
+
+EXPORT_S = 0.25
+
+_COUNTERS = {
+    "steps": "card_target_steps_total",
+    "drafted": "card_drafted_tokens_total",
+    "accepted": "card_accepted_tokens_total",
+    "queries": "card_queries_total",
+    "hits": "card_query_hits_total",
+    "misses": "card_query_misses_total",
+    "corrections": "card_corrections_total",
+    "re_roots": "card_re_roots_total",
+    "restarts": "card_restarts_total",
+}
+_NANOSECONDS = {
+    "draft_running_ns": "card_draft_running_seconds_total",
+    "draft_idle_ns": "card_draft_idle_seconds_total",
+    "target_running_ns": "card_target_running_seconds_total",
+    "target_waiting_ns": "card_target_wait_seconds_total",
+}
+
+
+@dataclass(slots=True)
+class _Times:
+    """One request: who it is, for the log, and moments on the monotonic clock."""
+
+    request_id: str
+    prompt: str | None
+    arrival_ns: int
+    tokens: int = 0
+    first_ns: int = 0
+    last_ns: int = 0
+
+
+class Metrics:
+    """Counts and notes; a thread of its own exports. `stop` ends it.
+
+    `admitted`, `committed`, `answered`, `ended` and `occupancy` are called from one event loop,
+    all others from any thread.
+    """
+
+    def __init__(self, pool: Pool, metric_family: Any, log: RequestLog) -> None:
+        self._pool = pool
+        self._log = log
+        self._exporter = Exporter(metric_family)
+        self._exporter.set("card_slots", pool.geometry.slots)
+        self._reading = threading.Lock()
+        self._progress = ProgressReader(pool)
+        self._refusals = pool.refusals.copy()
+        self._requests: dict[int, _Times] = {}
+        self._stopping = threading.Event()
+        self.occupancy(0, 0)
+        self.export()
+        self._thread = threading.Thread(target=self._export_for_ever, name="metrics", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    # --- requests -----------------------------------------------------------------------------
+
+    def rejected(self, refusal: Refusal, request_id: str, prompt: str | None) -> None:
+        """A request got no slot."""
+        self._exporter.add("card_rejections_total", 1, reason=refusal.reason)
+        self._log.refused(refusal, request_id, prompt)
+
+    def admitted(
+        self, session: Session, arrival_ns: int, request_id: str, prompt: str | None
+    ) -> None:
+        """A request got a slot."""
+        waited_s = (time.monotonic_ns() - arrival_ns) / 1e9
+        self._exporter.observe("card_queue_time_seconds", [waited_s], decoding=_mode(session))
+        self._requests[session.generation] = _Times(request_id, prompt, arrival_ns)
+
+    def committed(self, session: Session, tokens: int, now_ns: int) -> None:
+        """So many new tokens of a session were seen."""
+        if not tokens:
+            return
+        times, observe = self._requests[session.generation], self._exporter.observe
+        if times.tokens:
+            gap_s = (now_ns - times.last_ns) / 1e9
+            observe("card_inter_token_latency_seconds", [gap_s], decoding=_mode(session))
+        else:
+            times.first_ns = now_ns
+            first_s = (now_ns - times.arrival_ns) / 1e9
+            observe("card_time_to_first_token_seconds", [first_s], decoding=_mode(session))
+        times.tokens += tokens
+        times.last_ns = now_ns
+
+    def answered(self, session: Session, outcome: str) -> None:
+        """A request ended: `stop`, `length`, or the code of its error in lower case."""
+        mode, add, observe = _mode(session), self._exporter.add, self._exporter.observe
+        times = self._requests.pop(session.generation)
+        took_s = (time.monotonic_ns() - times.arrival_ns) / 1e9
+        add("card_requests_total", 1, decoding=mode, outcome=outcome)
+        observe("card_request_duration_seconds", [took_s], decoding=mode)
+        if times.tokens > 1:
+            per_token_s = (times.last_ns - times.first_ns) / 1e9 / (times.tokens - 1)
+            observe("card_time_per_output_token_seconds", [per_token_s], decoding=mode)
+        first_s = (times.first_ns - times.arrival_ns) / 1e9 if times.tokens else None
+        self._log.answered(
+            times.request_id,
+            times.prompt,
+            decoding=mode,
+            outcome=outcome,
+            prompt_tokens=len(session.request.prompt),
+            tokens=times.tokens,
+            seconds=round(took_s, 4),
+            first_token_seconds=None if first_s is None else round(first_s, 4),
+            slot=session.slot.index,
+        )
+
+    def ended(self) -> None:
+        """Slots are free again: their counters are final, and may be gone at the next commit."""
+        self._read_pool()
+
+    def occupancy(self, slots: int, queue: int) -> None:
+        """How many slots are in use and how many requests wait."""
+        self._exporter.set("card_slots_in_use", slots)
+        self._exporter.set("card_queued_requests", queue)
+
+    def engine_up(self, engine: str, alive: bool) -> None:
+        self._exporter.set("card_engine_up", float(alive), engine=engine)
+
+    # --- pool ---------------------------------------------------------------------------------
+
+    def export(self) -> None:
+        """Read the pool and send everything to Triton."""
+        self._read_pool()
+        self._show_state()
+        self._exporter.flush()
+
+    def _export_for_ever(self) -> None:
+        while not self._stopping.wait(EXPORT_S):
+            self.export()
+
+    def _read_pool(self) -> None:
+        with self._reading:
+            progress = self._progress.read()
+            refusals = self._pool.refusals.copy()
+            refused, self._refusals = refusals - self._refusals, refusals
+        for decoding, gained in progress.items():
+            self._add_progress(decoding.name.lower(), gained)
+        for index in refused.nonzero()[0].tolist():
+            reason = REASONS[index]
+            self._exporter.add("card_rejections_total", int(refused[index]), reason=reason)
+
+    def _add_progress(self, mode: str, gained: Progress) -> None:
+        add = self._exporter.add
+        for counter, name in _COUNTERS.items():
+            add(name, gained.counters[counter], decoding=mode)
+        for counter, name in _NANOSECONDS.items():
+            add(name, gained.counters[counter] / 1e9, decoding=mode)
+        add("card_committed_tokens_total", gained.committed, decoding=mode)
+        steps = np.repeat(np.arange(len(gained.tokens_per_step)), gained.tokens_per_step)
+        self._exporter.observe("card_tokens_per_step", steps.astype(float).tolist(), decoding=mode)
+
+    def _show_state(self) -> None:
+        """What holds now: sessions per decoding mode, heartbeats."""
+        records = self._pool.slots
+        open_now = records["decoding"][records["state"] == SlotState.OPEN]
+        sessions = np.bincount(open_now, minlength=len(DECODINGS))
+        for mode, count in zip(DECODINGS, sessions.tolist(), strict=True):
+            self._exporter.set("card_open_sessions", count, decoding=mode)
+        for engine in ENGINES:
+            silence_s = self._pool.silence_s(engine)
+            shown = round(silence_s, 1) if np.isfinite(silence_s) else -1.0
+            self._exporter.set("card_engine_silence_seconds", shown, engine=engine)
+
+
+def _mode(session: Session) -> str:
+    return session.request.decoding.name.lower()

@@ -1,0 +1,107 @@
+"""What the engines counted in the pool since the last look, per decoding mode.
+
+Every slot is read as arrays of all slots, without locks: a slot whose generation changed while it
+was read is left for the next look. `card` reads at each session's end too, before the slot can be
+taken again, so nothing is lost between two looks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.lib import recfunctions
+from numpy.typing import NDArray
+
+from card.cache import DRAFT_COUNTERS, TARGET_COUNTERS, Decoding, Pool
+
+_MOST = 1 << 52
+"""Of one counter: 52 days in nanoseconds. The sum over all slots is far from wrapping."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Increase of the counters of all sessions of one decoding mode.
+
+    counters         name in the pool -> increase (times in nanoseconds)
+    tokens_per_step  [MAX_ROWS + 1] int64, steps that committed so many tokens
+    """
+
+    counters: dict[str, int]
+    tokens_per_step: NDArray[np.int64]
+
+    @property
+    def committed(self) -> int:
+        """Tokens."""
+        return int((self.tokens_per_step * np.arange(len(self.tokens_per_step))).sum())
+
+
+class ProgressReader:
+    """Remembers what was read of each slot. Used by one thread at a time."""
+
+    def __init__(self, pool: Pool) -> None:
+        """What sessions of an earlier `card` left counts for nobody."""
+        self._pool = pool
+        self._target = _Counters([*TARGET_COUNTERS], pool)
+        self._draft = _Counters([*DRAFT_COUNTERS], pool)
+        self.read()
+
+    def read(self) -> dict[Decoding, Progress]:
+        """The increase since the last call, of the modes in which there was any."""
+        records = self._pool.slots
+        generations = records["generation"].copy()
+        decodings = records["decoding"].copy()
+        adopted = records["commit_generation"] == generations
+        half = records["flip"] & 1
+        followed = records["tree_generation"][np.arange(len(half)), half] == generations
+        histograms = records["tokens_per_step"].copy()
+        target = np.concatenate([self._target.values(), histograms], axis=1)
+        draft = self._draft.values()
+        same = records["generation"] == generations
+        target = self._target.increase(target, generations, adopted & same)
+        draft = self._draft.increase(draft, generations, followed & same)
+        return {
+            decoding: self._progress(target[rows].sum(axis=0), draft[rows].sum(axis=0))
+            for decoding in Decoding
+            if (target[rows := decodings == decoding].any() or draft[rows].any())
+        }
+
+    def _progress(self, target: NDArray[np.int64], draft: NDArray[np.int64]) -> Progress:
+        counted = len(TARGET_COUNTERS)
+        counters = dict(zip(TARGET_COUNTERS, target[:counted].tolist(), strict=True))
+        counters |= zip(DRAFT_COUNTERS, draft.tolist(), strict=True)
+        return Progress(counters, target[counted:])
+
+
+class _Counters:
+    """The counters of one engine: what was last read of each slot, and of which generation."""
+
+    def __init__(self, names: list[str], pool: Pool) -> None:
+        self._records = pool.slots[names]  # a view
+        self._seen: NDArray[np.int64] | None = None
+        self._generations = np.zeros(len(pool.slots), np.int64)
+
+    def values(self) -> NDArray[np.int64]:
+        """[slots, counters] int64, now."""
+        values: NDArray[np.int64] = recfunctions.structured_to_unstructured(
+            self._records, copy=True
+        )
+        return values
+
+    def increase(
+        self, values: NDArray[np.int64], generations: NDArray[np.int64], valid: NDArray[np.bool_]
+    ) -> NDArray[np.int64]:
+        """[slots, counters] int64 since the last call; 0 for slots that are not `valid`.
+
+        Counters that became less were begun anew, by an engine that was reloaded. The draft may
+        have left anything: what no session can have counted is cut off, so that nothing wraps to
+        less than 0 (Triton's stub dies of a counter that is decreased).
+        """
+        values = values.clip(0, _MOST)
+        if self._seen is None:
+            self._seen = np.zeros_like(values)
+        known = (generations == self._generations)[:, None] & (values >= self._seen)
+        gained = np.where(known, values - self._seen, values)
+        self._seen[valid] = values[valid]
+        self._generations[valid] = generations[valid]
+        return np.where(valid[:, None], gained, 0)

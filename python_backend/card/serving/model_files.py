@@ -1,0 +1,26 @@
+"""Whether the pair's files can be served at all, looked at in a moment before anything starts.
+
+The models check the same and more when they load them, but then a server has been started.
+"""
+
+from __future__ import annotations
+
+from card.engines.architecture import read_architecture
+from card.engines.checkpoint import Checkpoint
+from card.engines.vocabulary import check_shared_vocabulary
+from card.serving.load_failure import LOAD_ERRORS
+from card.serving.vocabulary import Vocabulary
+from card.settings import Settings
+
+
+def check_model_files(settings: Settings) -> str | None:
+    """What is wrong with configuration, tokenizer or weights of draft or target, in one line."""
+    try:
+        for model in (settings.target, settings.draft):
+            if settings.engine_of(model) != "tensorrt_llm":
+                Checkpoint(model.path, read_architecture(model.path))
+        check_shared_vocabulary(settings.draft.path, settings.target.path)
+        Vocabulary.load(settings.target.path)
+    except LOAD_ERRORS as error:
+        return str(error)
+    return None

@@ -1,0 +1,30 @@
+"""What the supervisor saw at its last look around."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+STATES = ("starting", "ready", "degraded", "unready", "draining")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelHealth:
+    """One model: `well`, or else what is known to be wrong."""
+
+    state: str
+    pid: int | None = None
+    reloads: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceHealth:
+    """The whole service; `state` is one of `STATES`."""
+
+    state: str
+    server_pid: int | None = None
+    server_restarts: int = 0
+    models: dict[str, ModelHealth] = field(default_factory=dict)
+
+    @property
+    def ready(self) -> bool:
+        return self.state in ("ready", "degraded")

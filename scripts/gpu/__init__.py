@@ -1,0 +1,12 @@
+"""`scripts/gpu_check`: is the torch engine right on this device, and how fast is it?
+
+command      the command line: what is checked in which order, and the verdict
+environment  one line about the device
+models       the engines that are compared, and the texts they read
+arithmetic   logits against float32 on a processor; rows that do not influence each other
+losslessness every way to decode writes what the target writes alone
+steps        milliseconds of a step against what memory bandwidth allows
+systems      tokens per second of every way to decode
+pairs        random pairs of real shapes at a chosen agreement
+report       what was found, as lines and as JSON
+"""

@@ -1,0 +1,110 @@
+"""Is the arithmetic right, and does no row influence another?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import repeat
+
+import numpy as np
+
+from card.engines import Rows
+from card.engines.calibration import make_row_invariant
+from card.engines.layout import EXTENT_MULTIPLE
+from card.engines.options import Dtype, EngineOptions
+from card.engines.torch.captured.engine import CapturedEngine
+from card.engines.torch.engine import TorchEngine
+from gpu.models import Extent, Pair, load_target, read, text_of
+from gpu.report import Check
+
+TOLERANCE: dict[str, float] = {"float32": 2e-3, "bfloat16": 0.75, "float16": 0.1}
+"""Most that a logit may differ from float32 on a processor; logits are of the order of ten."""
+
+LEAST_AGREEMENT: dict[str, float] = {"float32": 0.99, "bfloat16": 0.9, "float16": 0.97}
+"""Share of positions with the same first choice; ties and near-ties may fall either way."""
+
+_SHARING = 8
+"""Sessions that read the same text in the same passes."""
+
+_AROUND = 6
+"""Rows on each side of a border between extents."""
+
+
+def check_logits(pair: Pair, device: str, extent: Extent) -> list[Check]:
+    """The target's logits on the device against those of float32 on a processor."""
+    tokens = text_of(pair, extent.read)
+    options = EngineOptions(extent.context, sessions=1, dtype="float32", threads=1)
+    expected = read(TorchEngine.load(pair.target, options), tokens, repeat(64))
+    wanted: tuple[Dtype, ...] = ("float32", "auto")
+    checks = []
+    for dtype in wanted:
+        engine = load_target(pair, device, dtype, extent.context)
+        name = str(engine.dtype).removeprefix("torch.")
+        found = read(engine, tokens, repeat(64))
+        worst = float(np.abs(found - expected).max())
+        agreed = float((found.argmax(-1) == expected.argmax(-1)).mean())
+        passed = worst <= TOLERANCE[name] and agreed >= LEAST_AGREEMENT[name]
+        checks.append(
+            Check(
+                f"logits in {name}",
+                passed,
+                f"at most {worst:.2g} from float32 on a processor (allowed {TOLERANCE[name]:g}), "
+                f"same first choice at {agreed:.1%} of {len(tokens)} positions",
+                {"max_abs_difference": worst, "agreement": agreed},
+            )
+        )
+    return checks
+
+
+def check_rows(pair: Pair, device: str, extent: Extent) -> tuple[Check, CapturedEngine]:
+    """The self-check that serving makes at load, and every border between extents; the engine."""
+    engine = make_row_invariant(load_target(pair, device, "auto", extent.context))
+    if not engine.row_invariant:
+        detail = "the self-check found rows that change with their pass"
+        return Check("row invariance", False, detail), engine
+    crossed, differing = _cross_borders(engine, pair, extent)
+    alike = _share_a_pass(engine, pair)
+    detail = f"padded to {engine.options.row_multiple} rows; the same bits on both sides of "
+    detail += f"{', '.join(map(str, crossed))} positions and in a pass of {_SHARING} sessions"
+    if differing:
+        detail = f"other bits at the border of {', '.join(map(str, differing))} positions"
+    elif not alike:
+        detail = f"other bits in a pass that {_SHARING} sessions share"
+    figures = {"row_multiple": float(engine.options.row_multiple)}
+    return Check("row invariance", alike and not differing, detail, figures), engine
+
+
+def _share_a_pass(engine: CapturedEngine, pair: Pair) -> bool:
+    """Whether each of several sessions reads as if it were alone."""
+    many = engine.reconfigured(replace(engine.options, sessions=_SHARING))
+    tokens = text_of(pair, 48)
+    expected = read(many, tokens, [16, 16, 16])
+    sessions = [many.open_session() for _ in range(_SHARING)]
+    for start in range(0, 48, 8):
+        batch = [Rows(session, tokens[start : start + 8]) for session in sessions]
+        for session, logits in zip(sessions, many.forward(batch), strict=True):
+            rows = np.stack([logits.row(row) for row in range(8)])
+            if rows.tobytes() != expected[start : start + 8].tobytes():
+                return False
+            many.keep(session, range(8))
+    return True
+
+
+def _cross_borders(
+    engine: CapturedEngine, pair: Pair, extent: Extent
+) -> tuple[list[int], list[int]]:
+    """Where the places looked at double: all such borders, and those that changed a bit."""
+    borders = []
+    border = EXTENT_MULTIPLE
+    while border + _AROUND <= extent.context:
+        borders.append(border)
+        border *= 2
+    differing = []
+    for border in borders:
+        tokens = text_of(pair, border + _AROUND)
+        before = [64] * ((border - _AROUND) // 64) + [(border - _AROUND) % 64]
+        before = [chunk for chunk in before if chunk]
+        one = read(engine, tokens, [*before, *[1] * (2 * _AROUND)])[-2 * _AROUND :]
+        many = read(engine, tokens, [*before, 2 * _AROUND])[-2 * _AROUND :]
+        if one.tobytes() != many.tobytes():
+            differing.append(border)
+    return borders, differing

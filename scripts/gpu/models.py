@@ -1,0 +1,110 @@
+"""The engines that are compared, the texts they read, and how a text is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from bench.prompts import Prompt, read_prompts
+from card.engines import Engine, Rows
+from card.engines.options import Dtype, EngineOptions
+from card.engines.torch.captured.engine import CapturedEngine
+from card.settings import REPOSITORY_ROOT
+
+_PENDING = 512
+"""Nodes of a draft's tree."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much is read, written and timed.
+
+    context      positions of a session
+    read         tokens whose logits are compared
+    texts        prompts that are continued
+    tokens       written for each, where texts are compared
+    timed        written for each, where they are timed
+    rounds       measurements of a step, of which the median counts
+    copied       bytes copied to measure bandwidth
+    rows         of the timed steps
+    draft_rows   of draft-then-verify and PEARL (γ), tried one after another
+    """
+
+    context: int
+    read: int
+    texts: int
+    tokens: int
+    timed: int
+    rounds: int
+    copied: int
+    rows: tuple[int, ...] = (1, 8, 32)
+    gammas: tuple[int, ...] = (4, 8)
+
+
+FULL = Extent(1152, 256, 4, 96, 192, 30, 1 << 30)
+TINY = Extent(300, 48, 1, 16, 16, 3, 1 << 25, gammas=(4,))
+"""For a processor, where nothing is proven but that the code runs."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two checkpoints, and prompts as the target's tokenizer reads them."""
+
+    name: str
+    target: Path
+    draft: Path
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer.from_file(str(self.target / "tokenizer.json"))
+
+    def prompts(self, count: int) -> list[Prompt]:
+        return read_prompts(REPOSITORY_ROOT / "benchmarks/prompts.jsonl", self.tokenizer, count)
+
+
+BUNDLED = Pair("bundled", REPOSITORY_ROOT / "models/target", REPOSITORY_ROOT / "models/draft")
+
+
+def load_target(pair: Pair, device: str, dtype: Dtype, context: int) -> CapturedEngine:
+    """With room for the two sessions and two branches that the self-check needs."""
+    options = EngineOptions(context, sessions=2, branches=2, dtype=dtype, threads=1, device=device)
+    return CapturedEngine.load(pair.target, options)
+
+
+def load_draft(pair: Pair, device: str, dtype: Dtype, context: int) -> CapturedEngine:
+    """Whose sessions hold growing trees."""
+    options = EngineOptions(
+        context, 2, branches=0, pending=_PENDING, dtype=dtype, threads=1, device=device
+    )
+    return CapturedEngine.load(pair.draft, options)
+
+
+def read(engine: Engine, tokens: Sequence[int], chunks: Iterable[int]) -> NDArray[np.float32]:
+    """Logits [tokens, vocabulary] of a text that is read in chunks of these sizes."""
+    session = engine.open_session()
+    found = []
+    at = 0
+    for chunk in chunks:
+        part = tokens[at : at + chunk]
+        if not part:
+            break
+        logits = engine.forward([Rows(session, part)])[0]
+        found += [logits.row(row).copy() for row in range(len(part))]
+        engine.keep(session, range(len(part)))
+        at += len(part)
+    engine.close_session(session)
+    return np.stack(found)
+
+
+def text_of(pair: Pair, count: int) -> list[int]:
+    """The first `count` tokens of all prompts, one behind the other, again and again."""
+    tokens: list[int] = []
+    prompts = pair.prompts(16)
+    while len(tokens) < count:
+        tokens += [token for prompt in prompts for token in prompt.tokens]
+    return tokens[:count]

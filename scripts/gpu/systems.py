@@ -1,0 +1,89 @@
+"""Tokens per second of every way to decode, each model as it would be served."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+
+from bench.in_process import InProcess, Loops
+from bench.measurement import Measurement, Task
+from card.cache import Decoding
+from card.settings import Settings
+from gpu.models import Extent, Pair
+
+_GREEDY = 0.0
+_SEED = 0
+_THREADS = 1
+
+Complete = Callable[[Task], Measurement]
+
+
+@dataclass(frozen=True)
+class Speed:
+    """One way to decode.
+
+    step_ms  of the target's forward passes; while the draft runs beside it on the same device,
+             more than a step alone: what contention costs
+    equal    whether it wrote the autoregressive texts
+    """
+
+    system: str
+    tokens_per_s: float
+    tokens_per_step: float
+    step_ms: float
+    equal: bool
+
+
+def systems_of(extent: Extent) -> list[str]:
+    """What `compare` measures, in order."""
+    return [
+        "autoregressive",
+        *(f"PEARL, γ = {gamma}" for gamma in extent.gammas),
+        "CARD",
+        *(f"draft-verify, γ = {gamma}" for gamma in extent.gammas),
+    ]
+
+
+def compare(pair: Pair, settings: Settings, extent: Extent) -> Generator[Speed, None, None]:
+    """Autoregressive first, then every pacing, greedy, as `systems_of` says.
+
+    Close it to end the draft's process early. Raises `EngineError`.
+    """
+    names = iter(systems_of(extent))
+    both = InProcess(settings, pair.tokenizer)
+    tasks = [Task(p, _GREEDY, _SEED, extent.timed) for p in pair.prompts(extent.texts)]
+    with both.beside() as loops:
+        alone = _run(_completing(loops, Decoding.AUTOREGRESSIVE), tasks)
+        yield _speed(next(names), alone, alone)
+        for gamma in extent.gammas:
+            found = _run(_completing(loops, Decoding.PEARL, gamma), tasks)
+            yield _speed(next(names), found, alone)
+        found = _run(_completing(loops, Decoding.CARD), tasks)
+        yield _speed(next(names), found, alone)
+    with both.alternating() as alternate:
+        for gamma in extent.gammas:
+            loops = alternate(gamma, 1)
+            found = _run(_completing(loops, Decoding.DRAFT_THEN_VERIFY, gamma), tasks)
+            yield _speed(next(names), found, alone)
+
+
+def _completing(loops: Loops, decoding: Decoding, gamma: int = 1) -> Complete:
+    return lambda task: loops.complete(task, decoding, threads=_THREADS, gamma=gamma)
+
+
+def _run(complete: Complete, tasks: list[Task]) -> list[Measurement]:
+    complete(tasks[0])  # shapes are captured when they are first met
+    return [complete(task) for task in tasks]
+
+
+def _speed(system: str, found: list[Measurement], alone: list[Measurement]) -> Speed:
+    passes = [m.phases for m in found if m.phases is not None]
+    steps = sum(phases.steps for phases in passes)
+    return Speed(
+        system,
+        statistics.median(m.tokens_per_s for m in found),
+        sum(m.generated for m in found) / sum(m.steps for m in found),
+        sum(phases.forward for phases in passes) / max(1, steps),
+        all(one.tokens == other.tokens for one, other in zip(found, alone, strict=True)),
+    )

@@ -1,0 +1,8 @@
+"""Looks at a draft and a target before they are served together.
+
+`checks`         what CARD needs of two Hugging Face directories
+`settings_file`  the settings that follow
+`measuring`      agreement and costs of passes, where our own engines can run the pair here
+`prediction`     the speed-up that the planner predicts from them
+`command`        the command line
+"""

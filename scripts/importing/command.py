@@ -1,0 +1,161 @@
+"""`scripts/import_pair`: may these two models be served together, and what would it bring?"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from tokenizers import Tokenizer
+
+from bench.prompts import Prompt, PromptsError, check_room, read_prompts
+from card.engines.interface import EngineError
+from card.settings import REPOSITORY_ROOT, Settings, SettingsError
+from importing.checks import Finding, Model, PairError, Verdict, check_pair
+from importing.measuring import measure, why_not_measured
+from importing.prediction import predicted_speed_up
+from importing.settings_file import settings_text, write_settings
+
+PROMPTS = REPOSITORY_ROOT / "benchmarks/prompts.jsonl"
+UNUSABLE = 1
+"""Exit code when the pair does not have what CARD needs."""
+WRONG = 2
+"""Exit code when an argument or a file is wrong."""
+
+_STYLES = {Verdict.MET: "green", Verdict.LESS: "yellow", Verdict.UNMET: "red"}
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def import_pair(
+    draft_dir: Annotated[Path, typer.Argument(help="Hugging Face directory of the draft model.")],
+    target_dir: Annotated[Path, typer.Argument(help="Hugging Face directory of the target model.")],
+    settings: Annotated[
+        Path | None,
+        typer.Option(help="Where to write the settings file.", show_default="on the screen"),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace that file.")] = False,
+    context: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            help="Positions per slot, prompt and output together.",
+            show_default="as in settings, or what the models have",
+        ),
+    ] = None,
+    prompts: Annotated[
+        Path, typer.Option(help="Prompts to measure agreement on (JSONL, a text under `prompt`).")
+    ] = PROMPTS,
+    limit: Annotated[int, typer.Option(min=1, help="How many of them.")] = 8,
+    max_tokens: Annotated[int, typer.Option(min=2, help="New tokens after each.")] = 96,
+    temperature: Annotated[
+        float, typer.Option(min=0.0, help="Sampling temperature; 0 is greedy.")
+    ] = 0.0,
+    measured: Annotated[
+        bool, typer.Option("--measure/--no-measure", help="Load the models and measure them.")
+    ] = True,
+) -> None:
+    """Check a draft and a target, write settings for them, measure their agreement."""
+    console = Console()
+    if settings is not None and settings.exists() and not force:
+        _refuse(f"--settings {settings} exists; name another file, or add --force")
+    try:
+        draft, target = Model.read(draft_dir), Model.read(target_dir)
+        findings = check_pair(draft, target)
+    except PairError as error:
+        _refuse(str(error))
+    console.print(_table(findings))
+    if any(finding.verdict is Verdict.UNMET for finding in findings):
+        console.print("These two models cannot be served together.", style="red")
+        raise typer.Exit(UNUSABLE)
+    text = settings_text(draft, target, context)
+    loaded = _write(settings, text)
+    if settings is None:
+        print(text, end="")
+    else:
+        console.print(f"Settings written: ./scripts/run --settings {settings}", soft_wrap=True)
+    if not measured:
+        return
+    if reason := why_not_measured(draft, target, loaded):
+        console.print(f"Agreement is not measured: {reason}.", soft_wrap=True)
+        console.print("./scripts/plan predicts the speed-up for an agreement and hardware given.")
+        return
+    try:
+        texts = _prompts(prompts, target, limit, max_tokens, loaded)
+        _measure(console, loaded, texts, max_tokens, temperature)
+    except (PromptsError, EngineError) as error:
+        _refuse(str(error))
+
+
+def _write(file: Path | None, text: str) -> Settings:
+    """Write the settings, to nowhere if there is no file, and read them as the server will."""
+    try:
+        if file is not None:
+            return write_settings(file, text)
+        with tempfile.NamedTemporaryFile(suffix=".yaml") as nowhere:
+            return write_settings(Path(nowhere.name), text)
+    except (OSError, SettingsError) as error:
+        _refuse(str(error))
+
+
+def _prompts(
+    file: Path, target: Model, limit: int, max_tokens: int, settings: Settings
+) -> list[Prompt]:
+    tokenizer = Tokenizer.from_file(str(target.path / "tokenizer.json"))
+    found = read_prompts(file, tokenizer, limit)
+    check_room(found, max_tokens, settings.limits)
+    return found
+
+
+def _measure(
+    console: Console, settings: Settings, prompts: list[Prompt], max_tokens: int, temperature: float
+) -> None:
+    done = 0
+    with console.status("loading both models") as status:
+
+        def show() -> None:
+            nonlocal done
+            done += 1
+            status.update(f"measured {done} of {len(prompts)} texts")
+
+        result = measure(settings, prompts, max_tokens, temperature, show)
+    foresight = result.foresight
+    console.print(
+        f"Agreement: {foresight.agreement:.3f} of {len(prompts) * max_tokens} tokens are the "
+        f"draft's first choice, {foresight.within(4):.3f} among its best four "
+        f"(temperature {temperature:g}).",
+        soft_wrap=True,
+    )
+    target, draft = result.target_costs_ms, result.draft_costs_ms
+    console.print(
+        f"A pass of 1 and of 8 rows takes {target[1]:.2f} and {target[8]:.2f} ms in the target, "
+        f"{draft[1]:.2f} and {draft[8]:.2f} ms in the draft.",
+        soft_wrap=True,
+    )
+    console.print(
+        f"Predicted, not measured: {predicted_speed_up(settings, result):.2f} times the speed of "
+        "autoregressive decoding for one stream here, if each model had cores of its own. "
+        "./scripts/bench measures it.",
+        soft_wrap=True,
+    )
+
+
+def _table(findings: list[Finding]) -> Table:
+    table = Table()
+    for heading in ("needed", "", "found"):
+        table.add_column(heading)
+    for finding in findings:
+        verdict = Text(finding.verdict.value, style=_STYLES[finding.verdict])
+        table.add_row(finding.need, verdict, Text(finding.detail))
+    return table
+
+
+def _refuse(reason: str) -> NoReturn:
+    print(f"error: {reason}", file=sys.stderr)
+    raise typer.Exit(WRONG)

@@ -1,0 +1,76 @@
+"""How well the draft foresees the target, and what their passes cost on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import psutil
+
+from bench.prompts import Prompt
+from card.engines import load_engine
+from card.engines.calibration import measure_row_costs
+from card.engines.processor import resolve_dtype
+from card.settings import CacheSettings, Settings
+from importing.checks import Model
+from planning.acceptance import Foresight
+from planning.measuring import measure_foresight
+
+LOADED_BYTES_PER_BYTE = 2.0
+"""Memory at load for a byte of weights on disk: they are read, and prepared for the processor."""
+
+_KEPT_BYTES = {"bfloat16": 2, "float32": 4, "int8": 1}
+_STORED_BYTES = 2
+"""Of one weight on disk, bfloat16 or float16."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a pair did here.
+
+    foresight        of the draft on texts that the target wrote
+    *_costs_ms       milliseconds of a pass by its rows, each model alone on the machine
+    """
+
+    foresight: Foresight
+    target_costs_ms: Mapping[int, float]
+    draft_costs_ms: Mapping[int, float]
+
+
+def why_not_measured(draft: Model, target: Model, settings: Settings) -> str | None:
+    """What keeps the pair from being measured here; None if nothing does."""
+    unknown = [model.path.name for model in (draft, target) if model.obstacle is not None]
+    if unknown:
+        return f"our own engines do not know the family of {' and '.join(unknown)}"
+    needed = sum(
+        model.bytes * LOADED_BYTES_PER_BYTE * _KEPT_BYTES[resolve_dtype(how.dtype)] / _STORED_BYTES
+        for model, how in ((draft, settings.draft), (target, settings.target))
+    )
+    available = psutil.virtual_memory().available
+    if needed <= available:
+        return None
+    return f"both models need about {_gib(needed)} of memory, {_gib(available)} are available"
+
+
+def measure(
+    settings: Settings,
+    prompts: Sequence[Prompt],
+    max_tokens: int,
+    temperature: float,
+    on_text: Callable[[], None],
+) -> Measured:
+    """Let the target write `max_tokens` after each prompt and the draft read along.
+
+    Raises `EngineError` if a model cannot be loaded after all.
+    """
+    alone = settings.model_copy(update={"cache": CacheSettings(slots=1)})
+    target = load_engine(alone, "target")
+    draft = load_engine(alone, "draft")
+    foresight = measure_foresight(target, draft, prompts, max_tokens, temperature, on_text)
+    # A chain costs what a tree of as many rows costs, and can be measured again and again.
+    chain = draft.reconfigured(replace(draft.options, branches=1, pending=0))
+    return Measured(foresight, target.row_costs_ms, measure_row_costs(chain).pass_ms)
+
+
+def _gib(count: float) -> str:
+    return f"{count / 2**30:.1f} GiB"

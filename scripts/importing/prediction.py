@@ -1,0 +1,48 @@
+"""What the planner's simulation says of a measured pair on this machine."""
+
+from __future__ import annotations
+
+from card.decoding import RowPlan
+from card.settings import Settings
+from importing.measuring import Measured
+from planning.candidates import Text
+from planning.checking import BUS_MS, WAKE_MS
+from planning.costs import MeasuredCost
+from planning.simulation import Delays, Machinery, Pacing, Speculation, simulate
+
+
+def predicted_speed_up(settings: Settings, measured: Measured) -> float:
+    """Tokens per second of CARD relative to autoregressive decoding, one stream, in process.
+
+    Both models are simulated with the costs of passes that they had alone: with cores and memory
+    that they must share, it is less.
+    """
+    machinery = Machinery(
+        MeasuredCost(measured.target_costs_ms),
+        MeasuredCost(measured.draft_costs_ms),
+        Delays(bus=BUS_MS, wake=WAKE_MS),
+    )
+    texts = [Text(record, measured.foresight) for record in measured.foresight.texts]
+
+    def speed(pacing: Pacing, how: Speculation) -> float:
+        runs = [simulate(text, pacing, how, machinery, seed) for seed, text in enumerate(texts)]
+        return sum(run.tokens for run in runs) / sum(run.ms for run in runs)
+
+    return speed("card", _speculation(settings, measured)) / speed(
+        "autoregressive", Speculation(rows=1)
+    )
+
+
+def _speculation(settings: Settings, measured: Measured) -> Speculation:
+    """As the server would run it."""
+    how = settings.speculation
+    rows = RowPlan(measured.target_costs_ms).rows() if how.rows == "auto" else how.rows
+    return Speculation(
+        width=how.width,
+        depth=how.depth,
+        rows=rows,
+        lookahead=how.lookahead,
+        gamma=how.gamma,
+        growth=how.growth,
+        nodes=settings.cache.nodes,
+    )

@@ -1,0 +1,35 @@
+"""The settings that serve a pair, as `scripts/run --settings` takes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from card.settings import LimitSettings, Settings, load_settings
+from importing.checks import Model
+
+_HEADER = """\
+# Written by scripts/import_pair. Every field and its range: python_backend/card/settings.py.
+# Every slot holds limits.context_tokens positions of KV cache in each engine.
+"""
+
+
+def settings_text(draft: Model, target: Model, context: int | None) -> str:
+    """The YAML: both models with the engine that can run them, and a context that both have.
+
+    `context` is what is wanted; None: the default, or what the models have if that is less.
+    """
+    have = min(model.context for model in (draft, target) if model.context is not None)
+    content = {
+        "target": {"path": str(target.path), "engine": target.engine},
+        "draft": {"path": str(draft.path), "engine": draft.engine},
+        "limits": {"context_tokens": min(context or LimitSettings().context_tokens, have)},
+    }
+    return _HEADER + yaml.safe_dump(content, sort_keys=False)
+
+
+def write_settings(file: Path, text: str) -> Settings:
+    """Write the file and read it as the server will. Raises `SettingsError`, `OSError`."""
+    file.write_text(text, encoding="utf-8")
+    return load_settings(file)

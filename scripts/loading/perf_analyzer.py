@@ -1,0 +1,139 @@
+"""NVIDIA's `perf_analyzer`, which ships inside the tritonclient wheel."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
+"""What the program links to and a plain machine lacks, and how nvidia-pytriton names its copies."""
+WINDOWS = 3
+"""It wants so many windows in a row; how far they differ is shown, not judged."""
+
+
+class PerfAnalyzerError(RuntimeError):
+    """It cannot be started, or measured nothing; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One level of concurrency. Rates are per second, times are milliseconds.
+
+    responses  per request
+    first      from a request to its first response
+    gap        between two responses of one stream
+    whole      from a request to its last response
+    """
+
+    concurrency: int
+    requests: float
+    responses: float
+    whole_p50: float
+    whole_p99: float
+    first_p50: float
+    first_p99: float
+    gap_p50: float
+    gap_p99: float
+
+
+def measure(
+    url: str, body: dict[str, Any], concurrency: int, seconds: float, folder: Path
+) -> Measurement:
+    """Load `ensemble` at `url` with streams of one request; the raw CSV and timestamps stay in
+    `folder`. Raises `PerfAnalyzerError`."""
+    data, raw, times = (
+        folder / name for name in ("input.json", f"{concurrency:03}.csv", f"{concurrency:03}.json")
+    )
+    tensors = {name: [value] for name, value in body.items()}
+    data.write_text(json.dumps({"data": [tensors]}), encoding="utf-8")
+    options = [
+        *("-m", "ensemble", "-u", url, "-i", "grpc", "-f", str(raw)),
+        "--streaming",
+        "--async",
+        "--shape=text_input:1",
+        f"--input-data={data}",
+        f"--concurrency-range={concurrency}",
+        "--measurement-mode=time_windows",
+        f"--measurement-interval={round(seconds * 1000 / WINDOWS)}",
+        f"--max-trials={WINDOWS}",
+        "--stability-percentage=999",
+        f"--profile-export-file={times}",
+    ]
+    with _started(options) as program:
+        said, _ = program.communicate()
+    (folder / f"{concurrency:03}.log").write_text(said, encoding="utf-8")
+    if not raw.exists() or not times.exists():
+        last = [line for line in said.splitlines() if line.strip()][-3:]
+        raise PerfAnalyzerError(f"perf_analyzer measured nothing: {' '.join(last)}")
+    return _summary(concurrency, raw, times)
+
+
+@contextlib.contextmanager
+def _started(options: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    program = Path(sys.prefix, "bin", "perf_analyzer")
+    if not program.exists():
+        raise PerfAnalyzerError(f"{program} is missing; run scripts/setup")
+    with tempfile.TemporaryDirectory() as libraries:
+        _provide_libraries(Path(libraries))
+        path = os.pathsep.join(filter(None, (libraries, os.environ.get("LD_LIBRARY_PATH"))))
+        with subprocess.Popen(
+            [program, *options],
+            env=os.environ | {"LD_LIBRARY_PATH": path},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.terminate()
+
+
+def _provide_libraries(folder: Path) -> None:
+    """Link nvidia-pytriton's copies under the names that perf_analyzer asks for.
+
+    Where the wheel is not installed (in a container), the system is expected to have them.
+    """
+    wheel = find_spec("pytriton")
+    if wheel is None or wheel.origin is None:
+        return
+    bundled = Path(wheel.origin).parent.parent / "nvidia_pytriton.libs"
+    for name, pattern in LIBRARIES.items():
+        if found := sorted(bundled.glob(pattern)):
+            (folder / name).symlink_to(found[0])
+
+
+def _summary(concurrency: int, raw: Path, times: Path) -> Measurement:
+    with raw.open(newline="", encoding="utf-8") as file:
+        (row,) = csv.DictReader(file)
+    first, whole, gaps, counts = [], [], [], []
+    for experiment in json.loads(times.read_text(encoding="utf-8"))["experiments"]:
+        for request in experiment["requests"]:
+            arrivals = (np.array(request["response_timestamps"]) - request["timestamp"]) / 1e6
+            if len(arrivals):
+                first.append(arrivals[0])
+                whole.append(arrivals[-1])
+                gaps.extend(np.diff(arrivals).tolist())
+                counts.append(len(arrivals))
+    if not first:
+        raise PerfAnalyzerError(f"no request was answered at concurrency {concurrency}; see {raw}")
+    return Measurement(
+        concurrency,
+        float(row["Inferences/Second"]),
+        float(np.mean(counts)),
+        *np.percentile(whole, (50, 99)).tolist(),
+        *np.percentile(first, (50, 99)).tolist(),
+        *np.percentile(gaps or [0.0], (50, 99)).tolist(),
+    )

@@ -1,0 +1,103 @@
+"""A service of one's own for a long run, and what it tells about itself."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from card.serving.supervised import PORTS, SupervisedServer
+from card.settings import Settings
+
+_ANSWER_S = 10.0
+_LOOK_S = 0.1
+
+
+@dataclass(frozen=True)
+class Service:
+    """A running service on this machine; `supervisor_pid` is its first process."""
+
+    settings: Settings
+    host: str
+    supervisor_pid: int
+
+    @property
+    def grpc(self) -> str:
+        return f"{self.host}:{self.settings.serving.grpc_port}"
+
+    @property
+    def http(self) -> str:
+        return f"http://{self.host}:{self.settings.serving.http_port}"
+
+    def health(self) -> dict[str, Any]:
+        """What the supervisor says under /ready, ready or not. Raises `OSError`."""
+        url = f"http://{self.host}:{self.settings.serving.health_port}/ready"
+        try:
+            with urllib.request.urlopen(url, timeout=_ANSWER_S) as answer:
+                return dict(json.load(answer))
+        except urllib.error.HTTPError as answer:
+            return dict(json.load(answer))
+
+    def processes(self) -> dict[str, int]:
+        """Process ids by name: the supervisor, the server and the five models with a process."""
+        health = self.health()
+        models = {name: int(model["pid"] or 0) for name, model in health["models"].items()}
+        return {"supervisor": self.supervisor_pid, "tritonserver": health["server_pid"], **models}
+
+    def metric(self, name: str) -> float:
+        """The sum of a metric's samples. Raises `OSError`."""
+        url = f"http://{self.host}:{self.settings.serving.metrics_port}/metrics"
+        with urllib.request.urlopen(url, timeout=_ANSWER_S) as answer:
+            page = answer.read().decode()
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(page)
+            for sample in family.samples
+            if sample.name == name
+        )
+
+    def busy(self) -> tuple[float, float]:
+        """Slots in use and requests in the queue."""
+        return self.metric("card_slots_in_use"), self.metric("card_queued_requests")
+
+
+@contextlib.contextmanager
+def running_service(settings: Settings, settings_file: Path | None, log: Path) -> Iterator[Service]:
+    """Start a service on free ports and wait until it is ready; stop it at the end.
+
+    Raises `card.serving.supervised.SupervisorEndedError` if it does not start.
+    """
+    serving = settings.serving.model_copy(
+        update=dict(zip(PORTS, _free_ports(len(PORTS)), strict=True))
+    )
+    with log.open("wb") as output:
+        server = SupervisedServer(
+            serving,
+            settings_file=settings_file,
+            variables={"CARD_SERVING__DRAIN_S": "1"},
+            output=output,
+        )
+        try:
+            while not server.is_ready():
+                time.sleep(_LOOK_S)
+            yield Service(settings.model_copy(update={"serving": serving}), server.host, server.pid)
+        finally:
+            server.stop()
+            server.wait()
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody uses now, all different."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]

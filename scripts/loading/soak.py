@@ -1,0 +1,228 @@
+"""Hours of everything at once, and a verdict: right texts, no slot lost, nothing that grows."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import psutil
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from card.serving.supervised import SupervisorEndedError
+from card.settings import REPOSITORY_ROOT, SettingsError, load_settings
+from card_client import CardClient, CardError
+from loading.catalogue import draw_catalogue
+from loading.clients import Crowd, Expected, Tally, reference
+from loading.resources import MEBIBYTE, Sample, growth, look, write_csv
+from loading.service import Service, running_service
+
+SAMPLE_S = 1.0
+WARM_UP_S = 60.0
+"""Clients come and go for so long before anything is measured, or for a third of the time asked
+for if that is less: connections, buffers and threads are made when they are first needed."""
+REST_S = 30.0
+"""For slots, queue and connections to be given back after the last request."""
+MOST_GROWTH = 1.0
+"""MiB a minute."""
+SHORTEST_FIT_S = 60.0
+"""A line through less than this says nothing about growth: reported, not judged."""
+FEWEST_REQUESTS, REQUESTS_A_MINUTE = 24, 6
+LACKING = 2
+
+console = Console()
+
+
+def soak(
+    minutes: Annotated[float, typer.Option(help="How long the clients go on.", min=0.05)] = 5.0,
+    seed: Annotated[int, typer.Option(help="Another seed, other requests.")] = 1,
+    clients: Annotated[
+        int | None,
+        typer.Option(help="Clients at once.", min=1, show_default="half as many more than slots"),
+    ] = None,
+    requests: Annotated[
+        int | None,
+        typer.Option(help="Different requests.", min=1, show_default="24 and 6 more a minute"),
+    ] = None,
+    settings: Annotated[
+        Path | None, typer.Option(help="Settings file (YAML).", show_default="built in")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Folder for samples and log.", show_default="build/soak/TIME"),
+    ] = None,
+) -> None:
+    """Start a server, load it with clients of every kind, and judge what it did.
+
+    Exit codes: 0 nothing was wrong; 1 something was, said in one line each; 2 it does not start.
+    """
+    try:
+        values = load_settings(settings)
+    except SettingsError as error:
+        _refuse(str(error))
+    stamp = datetime.now().strftime("%Y-%m-%dT%H%M%S")
+    folder = output or REPOSITORY_ROOT / "build" / "soak" / stamp
+    folder.mkdir(parents=True, exist_ok=True)
+    chosen = requests or FEWEST_REQUESTS + round(REQUESTS_A_MINUTE * minutes)
+    crowd = clients or values.cache.slots * 3 // 2
+    console.print(f"seed {seed}, {crowd} clients, {chosen} requests; log and samples in {folder}")
+    try:
+        with running_service(values, settings, folder / "service.log") as service:
+            found = asyncio.run(_soak(service, seed, chosen, crowd, minutes * 60))
+    except SupervisorEndedError as error:
+        _refuse(f"{error}; see {folder / 'service.log'}")
+    write_csv(folder / "samples.csv", found.samples)
+    wrong = found.judge(minutes * 60)
+    found.show(minutes * 60)
+    for line in wrong:
+        console.print(f"WRONG  {line}", style="red", highlight=False, markup=False)
+    console.print(
+        "verdict: FAILED" if wrong else "verdict: passed", style="red" if wrong else "green"
+    )
+    raise typer.Exit(1 if wrong else 0)
+
+
+class Findings:
+    """All that was seen; `judge` says what of it is wrong."""
+
+    def __init__(self, tally: Tally, resting: Sample) -> None:
+        self.tally = tally
+        self.resting = resting
+        """Idle, before the load but with everything used once."""
+        self.rested = resting
+        """Idle again, after it."""
+        self.samples: list[Sample] = []
+        self.busy: tuple[float, float] = (0.0, 0.0)
+        self.incidents: list[str] = []
+
+    def judge(self, seconds: float) -> list[str]:
+        """What is wrong, in one line each; nothing if all is well.
+
+        Memory grows if the line through the second half rises and more is held at rest, too: what
+        a few large requests take and give back moves the line of a short run alone.
+        """
+        wrong = [*self.tally.failures, *self.incidents]
+        if self.tally.compared == 0:
+            wrong.append("no text was completed, so nothing was compared")
+        if any(self.busy):
+            slots, queued = self.busy
+            wrong.append(f"{slots:g} slots in use and {queued:g} requests queued after the end")
+        if seconds / 2 >= SHORTEST_FIT_S:
+            for name, before in self.resting.bytes_held.items():
+                kept = (self.rested.bytes_held[name] - before) / MEBIBYTE / (seconds / 60)
+                if (slope := growth(self.samples, name)) >= MOST_GROWTH and kept >= MOST_GROWTH:
+                    wrong.append(
+                        f"{name} grows by {slope:.2f} MiB a minute and kept {kept:.2f} of them"
+                    )
+        for name, before in self.resting.descriptors.items():
+            if (after := self.rested.descriptors[name]) > before:
+                wrong.append(f"{name} holds {after} file descriptors at rest, {before} before")
+        return wrong
+
+    def show(self, seconds: float) -> None:
+        """The figures, as tables."""
+        outcomes = Table("outcome", "requests", title="Requests")
+        for outcome, count in self.tally.outcomes.most_common():
+            outcomes.add_row(outcome, str(count))
+        outcomes.add_row("texts compared with their references", str(self.tally.compared))
+        console.print(outcomes)
+        fit = "MiB a minute" if seconds / 2 >= SHORTEST_FIT_S else "MiB a minute (too short)"
+        held = Table("", "MiB at rest", "most", "at the end", fit, "descriptors", title="Held")
+        for name, before in self.resting.bytes_held.items():
+            held.add_row(
+                name,
+                f"{before / MEBIBYTE:.1f}",
+                f"{max(sample.bytes_held[name] for sample in self.samples) / MEBIBYTE:.1f}",
+                f"{self.rested.bytes_held[name] / MEBIBYTE:.1f}",
+                f"{growth(self.samples, name):+.2f}",
+                f"{self.resting.descriptors[name]} → {self.rested.descriptors[name]}"
+                if name in self.resting.descriptors
+                else "",
+            )
+        console.print(held)
+
+
+async def _soak(
+    service: Service, seed: int, requests: int, clients: int, seconds: float
+) -> Findings:
+    """References one after another, then the crowd, then rest."""
+    with console.status("computing the references, one request at a time"):
+        expected = await _references(service, seed, requests)
+    crowd = Crowd(service.grpc, service.http, expected, seed)
+    with console.status("warming up"):
+        await _for(min(WARM_UP_S, seconds / 3), crowd, clients)
+    await _until_at_rest(service)
+    processes = service.processes()
+    directory = service.settings.cache.directory
+    found = Findings(crowd.tally, look(processes, directory, 0.0))
+    stop = asyncio.Event()
+    started = time.monotonic()
+    running = asyncio.create_task(crowd.run(clients, stop))
+    with console.status("") as status:
+        while not running.done():
+            passed = time.monotonic() - started
+            if passed >= seconds:
+                stop.set()
+            try:
+                if passed < seconds or not found.samples:
+                    found.samples.append(look(processes, directory, passed))
+            except psutil.NoSuchProcess as error:
+                found.incidents.append(f"a process died under load: {error}")
+                stop.set()
+            status.update(f"{passed:.0f} of {seconds:.0f} s, {crowd.tally.compared} texts compared")
+            await asyncio.wait({running}, timeout=SAMPLE_S)
+    await running
+    found.busy = await _until_at_rest(service)
+    if (now := service.processes()) != processes:
+        found.incidents.append(f"processes were replaced: {processes} became {now}")
+    else:
+        found.rested = await _settled(service, processes, found.resting)
+    return found
+
+
+async def _for(seconds: float, crowd: Crowd, clients: int) -> None:
+    """Let the crowd run for a while and end."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().call_later(seconds, stop.set)
+    await crowd.run(clients, stop)
+
+
+async def _references(service: Service, seed: int, requests: int) -> list[Expected]:
+    catalogue = draw_catalogue(service.settings, seed, requests)
+    async with CardClient(service.grpc) as client:
+        try:
+            return [await reference(client, request) for request in catalogue]
+        except CardError as error:
+            _refuse(f"a reference failed: {error}")
+
+
+async def _until_at_rest(service: Service) -> tuple[float, float]:
+    """Wait until no slot is in use and nobody is queued; what still is after `REST_S`."""
+    limit = time.monotonic() + REST_S
+    while any(busy := service.busy()) and time.monotonic() < limit:
+        await asyncio.sleep(SAMPLE_S)
+    return busy
+
+
+async def _settled(service: Service, processes: dict[str, int], before: Sample) -> Sample:
+    """A look at rest, once connections are closed; the last one after `REST_S`."""
+    limit = time.monotonic() + REST_S
+    while True:
+        now = look(processes, service.settings.cache.directory, 0.0)
+        grown = any(now.descriptors[name] > count for name, count in before.descriptors.items())
+        if not grown or time.monotonic() > limit:
+            return now
+        await asyncio.sleep(SAMPLE_S)
+
+
+def _refuse(reason: str) -> NoReturn:
+    console.print(f"error: {reason}", style="red", highlight=False, markup=False)
+    raise typer.Exit(LACKING)
+
+
+if __name__ == "__main__":
+    typer.run(soak)

@@ -1,0 +1,5 @@
+"""Entry point of `python -m planning`."""
+
+from planning.command import app
+
+app(prog_name="plan")

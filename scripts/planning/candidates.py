@@ -1,0 +1,253 @@
+"""The candidate tree as the simulation needs it: where the text is, and what competes with it.
+
+It mirrors `card.drafting` and `card.cache.query`: nodes on the text's path carry the measured
+ranks and confidences; of a node beside it only its probability matters, because it takes rows from
+the others. Such a node continues like a place of the text drawn at random.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from planning.acceptance import ABSENT, MISSED, RIGHT, Foresight, TextRecord
+
+WORTH_A_NODE = 0.01
+"""`card.drafting.children`: a child less likely than this, given its parent, is no node."""
+
+WORTH_A_LOOK = 1e-3
+"""`card.cache.query`: a node less likely than this, given the query's, is not looked at."""
+
+WORTH_A_GUESS = 0.2
+"""`card.lookup`: a guess less likely than this to come true is not made."""
+
+TRUST_MEMORY = 16
+"""`card.lookup`: about so many tokens decide how far guesses are trusted."""
+
+
+class Node:
+    """One candidate token.
+
+    place     index of its token in the output; -1 for the end of the prompt
+    row       place of the text whose prediction its children take; None: not yet drawn
+    on_path   it and all above it are the text
+    score     log-probability of its path, from wherever the tree once began
+    at        when it was published, milliseconds; expanded: its children are known
+    """
+
+    __slots__ = ("at", "children", "expanded", "on_path", "place", "row", "score")
+
+    def __init__(self, place: int, on_path: bool, score: float, at: float) -> None:
+        self.place = place
+        self.row: int | None = place + 1 if on_path else None
+        self.on_path = on_path
+        self.score = score
+        self.at = at
+        self.expanded = False
+        self.children: list[Node] = []
+
+    def next_on_path(self) -> Node | None:
+        """The child that is the text's next token."""
+        return next((child for child in self.children if child.on_path), None)
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text and everything that decides which of its tokens are candidates."""
+
+    record: TextRecord
+    foresight: Foresight
+
+    def __len__(self) -> int:
+        return len(self.record.ranks)
+
+    @cached_property
+    def _log_probabilities(self) -> list[list[float]]:
+        return [
+            [
+                math.log(max(p, 1e-6))
+                for rank, p in enumerate(level)
+                if rank == 0 or p > WORTH_A_NODE
+            ]
+            for level in self.foresight.children
+        ]
+
+    def rank(self, place: int) -> int | None:
+        """The draft's rank of the token at `place`; None: not among those it keeps."""
+        found = self.record.ranks[place]
+        return None if found == MISSED else int(found)
+
+    def children(self, row: int) -> list[float]:
+        """Log-probabilities of the children that stand at place `row`, best first."""
+        found = self._log_probabilities[int(self.record.confidence[row])]
+        rank = self.rank(row)
+        if rank is not None and rank >= len(found):
+            # The table holds means; this one was likelier than the mean, or it were not kept.
+            return [*found, *[math.log(WORTH_A_NODE)] * (rank + 1 - len(found))]
+        return found
+
+
+class Guesses:
+    """Guesses from the text, as `card.lookup` makes them; both loops keep their own trust."""
+
+    def __init__(self, text: Text) -> None:
+        self._text = text
+        self.trust = text.record.trust
+
+    def extend(self, first: int, last: int) -> None:
+        """The text grew by the tokens from place `first` to before `last`."""
+        for place in range(first, last):
+            found = self._text.record.guesses[place]
+            if found != ABSENT:
+                self.trust += ((found == RIGHT) - self.trust) / TRUST_MEMORY
+
+    def behind(self, row: int, most: int, *, on_path: bool) -> Iterator[bool]:
+        """For each guess that is made at `row` and on whether it foresees the text there."""
+        likelihood = self.trust
+        right = True
+        for place in range(row, row + most):
+            if likelihood < WORTH_A_GUESS or place >= len(self._text):
+                return
+            found = self._text.record.guesses[place]
+            if found == ABSENT:
+                return
+            right = right and found == RIGHT
+            yield right and on_path
+            likelihood *= self.trust
+
+
+class CandidateTree:
+    """What the draft has grown below the last token it knows to be committed."""
+
+    def __init__(self, text: Text, capacity: int, seed: int) -> None:
+        self._text = text
+        self._capacity = capacity
+        self._random = random.Random(seed)
+        self.root = Node(-1, True, 0.0, 0.0)
+        self.count = 0
+        self._open: list[tuple[float, int, Node]] = []
+        self._hung = 0
+
+    @property
+    def room(self) -> int:
+        return self._capacity - self.count
+
+    @property
+    def height(self) -> int:
+        """Nodes of the longest path below the root."""
+        # Whatever is expanded has children: the deepest nodes are open.
+        deepest = max((node.place for _, _, node in self._open), default=self.root.place)
+        return deepest - self.root.place
+
+    def re_root(self, place: int) -> int:
+        """Make the committed token at `place` the root; returns how many tokens of the text
+        between the old root and it were never forwarded, itself included."""
+        node: Node = self.root
+        unread = 0 if node.expanded else 1
+        while node.place < place:
+            child = node.next_on_path()
+            if child is None:
+                unread += place - node.place
+                self.root = Node(place, True, 0.0, 0.0)
+                self.count, self._open = 0, []
+                return unread
+            node = child
+            unread += not node.expanded
+        self.root = node
+        self._recount()
+        return unread
+
+    def _recount(self) -> None:
+        self.count, self._open = 0, []
+        below = list(self.root.children)
+        while below:
+            node = below.pop()
+            self.count += 1
+            if node.expanded:
+                below += node.children
+            else:
+                self._offer(node)
+
+    def _offer(self, node: Node) -> None:
+        self._hung += 1
+        heapq.heappush(self._open, (-node.score, self._hung, node))
+
+    def likeliest(self, width: int, depth: int) -> list[Node]:
+        """Best-first growth: the `width` likeliest unexpanded nodes less than `depth` ahead."""
+        return self._take(width, self.root.place + depth - 1, least=0)
+
+    def newest_layer(self, width: int, depth: int) -> list[Node]:
+        """CARD's rule: the `width` likeliest of the deepest unexpanded nodes."""
+        last = self.root.place + depth - 1
+        deepest = max((n.place for _, _, n in self._open if n.place <= last), default=0)
+        return self._take(width, last, least=deepest)
+
+    def _take(self, width: int, last: int, least: int) -> list[Node]:
+        """The likeliest open nodes between two places; they stay open until they are expanded."""
+        taken: list[Node] = []
+        aside: list[tuple[float, int, Node]] = []
+        while self._open and len(taken) < width:
+            entry = heapq.heappop(self._open)
+            node = entry[2]
+            if node.expanded:
+                continue
+            aside.append(entry)
+            if least <= node.place <= last:
+                taken.append(node)
+        for entry in aside:
+            heapq.heappush(self._open, entry)
+        return taken
+
+    def row(self, node: Node) -> int:
+        """The place of the text whose prediction the node's children take."""
+        if node.row is None:
+            node.row = int(self._random.random() * len(self._text))
+        return node.row
+
+    def expand(self, node: Node, at: float) -> None:
+        """Hang the children of a node that was forwarded."""
+        if node.expanded:
+            return
+        node.expanded = True
+        row = self.row(node)
+        if row >= len(self._text):
+            return
+        own = self._text.rank(row) if node.on_path else None
+        for rank, log_probability in enumerate(self._text.children(row)[: self.room]):
+            child = Node(node.place + 1, rank == own, node.score + log_probability, at)
+            node.children.append(child)
+            self._offer(child)
+        self.count += len(node.children)
+
+    def query(self, place: int, limit: int, published_before: float) -> list[Node]:
+        """The chain of at most `limit` nodes below the committed token at `place` with the most
+        accepted ones to be expected."""
+        node: Node | None = self.root
+        while node is not None and node.place < place:
+            node = node.next_on_path()
+            if node is not None and node.at > published_before:
+                node = None
+        if node is None or node.place > place:
+            return []
+        worth = node.score + math.log(WORTH_A_LOOK)
+        return _best_chain(node, node.score, worth, limit, published_before)[1]
+
+
+def _best_chain(
+    node: Node, base: float, worth: float, limit: int, published_before: float
+) -> tuple[float, list[Node]]:
+    best, chain = 0.0, list[Node]()
+    if not limit:
+        return best, chain
+    for child in node.children:
+        if child.score < worth or child.at > published_before:
+            continue
+        value, below = _best_chain(child, base, worth, limit - 1, published_before)
+        value += math.exp(min(0.0, child.score - base))
+        if value > best:
+            best, chain = value, [child, *below]
+    return best, chain

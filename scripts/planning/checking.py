@@ -1,0 +1,162 @@
+"""Predicts what a benchmark measured, from its step costs and the pair's foresight.
+
+What goes in: the cost curve of a target pass, the milliseconds of the phases of a step, of a draft
+pass and to the first token, as the result holds them, and the draft's foresight of these texts.
+What comes out, and is compared: tokens per second and tokens per step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from planning.acceptance import Foresight
+from planning.candidates import Text
+from planning.costs import MeasuredCost
+from planning.errors import PlanError
+from planning.results import MeasuredRow, Result
+from planning.simulation import Delays, Machinery, Run, Speculation, simulate
+
+BUS_MS = 0.01
+"""Until one process sees what another wrote into shared memory: a store and a load."""
+
+WAKE_MS = 0.5
+"""Until a resting loop looks again: half of the millisecond that it rests at most."""
+
+_ROUNDS = 3
+"""Simulations until the mean cost of the simulated passes is the measured one."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A measured row and what the simulation says of it.
+
+    measured, predicted  tokens per second of all texts together; where the result does not tell
+                         its steps (gRPC), medians over texts
+    predicted_median     median over texts, to be held against the row's `tokens_per_s`
+    draft_from           where the cost of a draft pass was taken from
+    """
+
+    row: MeasuredRow
+    measured: float
+    predicted: float
+    predicted_median: float
+    tokens_per_step: float
+    target_ms: float
+    draft_ms: float | None
+    draft_from: str | None
+
+    @property
+    def error(self) -> float:
+        """Of tokens per second, relative to the measured."""
+        return self.predicted / self.measured - 1.0
+
+
+def compare(result: Result, row: MeasuredRow, foresight: Foresight, seed: int = 0) -> Comparison:
+    """Simulate one row of a result on the texts it was measured with.
+
+    Raises:
+        PlanError: the result lacks a step cost that this row needs.
+    """
+    measured = foresight.limited(result.prompt_count, result.max_tokens)
+    texts = [Text(record, measured) for record in measured.texts]
+    return _Replay(result, row, texts, seed).compare()
+
+
+class _Replay:
+    def __init__(self, result: Result, row: MeasuredRow, texts: list[Text], seed: int) -> None:
+        if row.pacing is None:
+            raise PlanError(f"{row.system} is no pacing of this engine")
+        self.result = result
+        self.row = row
+        self.pacing = row.pacing
+        self.texts = texts
+        self.seed = seed
+        self.phases = row if row.forward_ms is not None else result.beside(row, row.system)
+
+    def compare(self) -> Comparison:
+        draft_ms, draft_from = self._draft_ms()
+        factor = 1.0
+        runs: list[Run] = []
+        for _ in range(_ROUNDS):
+            runs = self._simulate(factor, draft_ms or 0.0)
+            factor = self._factor(runs)
+        steps = sum(run.steps for run in runs)
+        tokens = sum(run.tokens for run in runs)
+        middle = median(run.tokens_per_s for run in runs)
+        overall = self.row.overall_tokens_per_s(self.result.max_tokens)
+        return Comparison(
+            row=self.row,
+            measured=overall or self.row.tokens_per_s,
+            predicted=1e3 * tokens / sum(run.ms for run in runs) if overall else middle,
+            predicted_median=middle,
+            # The benchmark counts the pass that gave the first token.
+            tokens_per_step=tokens / (steps + len(runs)),
+            target_ms=sum(run.target_busy_ms for run in runs) / steps,
+            draft_ms=draft_ms,
+            draft_from=draft_from,
+        )
+
+    def _simulate(self, factor: float, draft_ms: float) -> list[Run]:
+        machinery = Machinery(
+            target=MeasuredCost(self._curve(self.phases), factor, self.phases.around_ms or 0.0),
+            draft=MeasuredCost({1: draft_ms}),
+            delays=self._delays(),
+            prefill_ms=self.phases.time_to_first_token_ms,
+        )
+        return [
+            simulate(text, self.pacing, self._speculation(), machinery, self.seed + number)
+            for number, text in enumerate(self.texts)
+        ]
+
+    def _speculation(self) -> Speculation:
+        how, row = self.result.settings.speculation, self.row
+        return Speculation(
+            width=row.width or how.width,
+            depth=how.depth,
+            rows=row.rows,
+            lookahead=how.lookahead,
+            gamma=row.gamma or 1,
+            growth=how.growth,
+            nodes=self.result.settings.cache.nodes,
+        )
+
+    def _delays(self) -> Delays:
+        served = self.row.where != "in_process"
+        if self.pacing == "draft_then_verify" and not served:
+            return Delays()  # one process runs both loops in turn
+        stream = self.row.time_to_first_token_ms - self.phases.time_to_first_token_ms
+        return Delays(bus=BUS_MS, wake=WAKE_MS, stream=max(0.0, stream) if served else 0.0)
+
+    def _curve(self, row: MeasuredRow) -> dict[int, float]:
+        curves = self.result.row_costs_ms
+        if row.threads not in curves:
+            raise PlanError(f"the result has no cost curve of {row.threads} threads")
+        return curves[row.threads]
+
+    def _factor(self, runs: list[Run]) -> float:
+        """By how much a pass was slower in the run than the cost curve says of its rows."""
+        assert self.phases.forward_ms is not None
+        alone = MeasuredCost(self._curve(self.phases))
+        return self.phases.forward_ms / fmean(
+            alone.alone(rows) for run in runs for rows in run.rows_of_steps
+        )
+
+    def _draft_ms(self) -> tuple[float | None, str | None]:
+        """Milliseconds of a draft pass in this run, and where that was taken from."""
+        if self.pacing == "autoregressive":
+            return None, None
+        if self.row.draft_ms_per_pass is not None:
+            return self.row.draft_ms_per_pass, "measured in this row"
+        if self.phases.draft_ms_per_pass is not None:
+            return self.phases.draft_ms_per_pass, "measured in process"
+        # Older results: what draft-then-verify spent between its target passes was γ draft passes.
+        waiting = self.row
+        if self.pacing != "draft_then_verify" or waiting.ms_per_step is None:
+            waiting = self.result.beside(self.row, "draft_then_verify")
+        if waiting.ms_per_step is None or waiting.forward_ms is None or not waiting.gamma:
+            raise PlanError(
+                "the result tells neither draft_ms_per_pass nor what draft-then-verify waited for"
+            )
+        wait_ms = waiting.ms_per_step - waiting.forward_ms - (waiting.around_ms or 0.0)
+        return wait_ms / waiting.gamma, "wait of draft-then-verify / γ"

@@ -1,0 +1,251 @@
+"""The command line: check a result, predict a placement, measure a pair."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+import yaml
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from planning import report
+from planning.acceptance import Likeness, Profile, weights_hash
+from planning.checking import compare
+from planning.errors import PlanError
+from planning.hardware import preset_names, read_preset, scenes
+from planning.predicting import predict as predict_scene
+from planning.results import Result
+
+PROFILES = Path(__file__).parent / "profiles"
+REPOSITORY = Path(__file__).resolve().parents[2]
+TOLERANCE = 0.10
+OFF, WRONG = 1, 2
+"""Exit codes: a prediction is off by more than the tolerance, an input is wrong."""
+_FILE_COLUMNS = 140
+
+app = typer.Typer(
+    help="Predict the speed of every pacing. Everything printed as predicted is simulated.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+_ProfileFile = Annotated[
+    Optional[Path],  # noqa: UP045  (Typer reads annotations on CPython 3.10 too)
+    typer.Option("--profile", help="Measured foresight of the pair (see `measure`)."),
+]
+_Json = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--json", help="Also write the figures to this file."),
+]
+_Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same figures.")]
+
+
+@app.command()
+def check(
+    result_file: Annotated[
+        Path, typer.Argument(metavar="RESULT.json", help="A result of ./scripts/bench.")
+    ],
+    profile_file: _ProfileFile = None,
+    swept: Annotated[bool, typer.Option(help="All settings, not only the best ones.")] = False,
+    tolerance: Annotated[float, typer.Option(min=0, help="Largest error allowed.")] = TOLERANCE,
+    seed: _Seed = 0,
+    json_file: _Json = None,
+) -> None:
+    """Predict what a benchmark measured from its step costs, and compare.
+
+    The exit code is 1 if a prediction is off by more than the tolerance.
+    """
+    with _told():
+        result = Result.read(result_file)
+        profile = Profile.read(profile_file) if profile_file else _profile_of(result)
+        rows = result.swept if swept else result.rows
+        comparisons = []
+        for row in rows:
+            foresight = profile.at(row.temperature)
+            if row.pacing is None:
+                continue
+            if foresight is None:
+                raise PlanError(
+                    f"the profile of {profile.prompts} has no temperature {row.temperature:g}: "
+                    "run ./scripts/plan measure with it"
+                )
+            comparisons.append(compare(result, row, foresight, seed))
+    console = _console()
+    console.print(f"{result.command}, {result.date}", highlight=False)
+    report.print_comparisons(console, comparisons, tolerance)
+    worst = max((abs(found.error) for found in comparisons), default=0.0)
+    console.print(f"Largest error {worst:.1%}; allowed {tolerance:.0%}.", highlight=False)
+    _store(json_file, [report.comparison_record(found) for found in comparisons])
+    if worst > tolerance:
+        raise typer.Exit(OFF)
+
+
+@app.command()
+def predict(
+    presets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PRESET|FILE...",
+            help=f"Presets ({', '.join(preset_names())}) or YAML files.",
+        ),
+    ],
+    profile_file: _ProfileFile = None,
+    agreement: Annotated[
+        Optional[list[float]],  # noqa: UP045
+        typer.Option(
+            min=0.01, max=0.99, help="May be repeated.", show_default="as the preset says"
+        ),
+    ] = None,
+    placement: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="Only placements whose name holds this.", show_default="all"),
+    ] = None,
+    seed: _Seed = 0,
+    json_file: _Json = None,
+) -> None:
+    """Predict every pacing for hardware that is not here, and recommend settings for CARD."""
+    with _told():
+        chosen = [read_preset(name) for name in presets]
+        profile = Profile.read(profile_file or PROFILES / "prompts.yaml")
+        likeness = Likeness.of(profile.foresights[0])
+    console = _console()
+    records = []
+    for preset in chosen:
+        report.print_preset(console, preset)
+        levels = agreement or preset.agreements
+        for scene in scenes(preset):
+            if placement and placement not in scene.placement.name:
+                continue
+            if scene.problem:
+                report.print_impossible(console, scene)
+                records.append({"preset": preset.title, **report.impossible_record(scene)})
+                continue
+            with _bar(console, "simulating", len(levels)) as advance:
+                found = predict_scene(scene, likeness, levels, seed, advance)
+            report.print_prediction(console, found)
+            records.append({"preset": preset.title, **report.prediction_record(found)})
+    _store(json_file, records)
+
+
+@app.command()
+def measure(
+    output: Annotated[Path, typer.Argument(metavar="PROFILE.yaml", help="Where it goes.")],
+    prompts: Annotated[
+        Path, typer.Option(help="JSONL with id, category and prompt in each line.")
+    ] = REPOSITORY / "benchmarks" / "prompts.jsonl",
+    limit: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, help="Use the first prompts only.", show_default="all"),
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Tokens written for a prompt.")] = 256,
+    temperature: Annotated[
+        Optional[list[float]],  # noqa: UP045
+        typer.Option(min=0, help="May be repeated.", show_default="0, 0.8"),
+    ] = None,
+    settings_file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--settings", help="Another settings file (YAML).", show_default="built in"),
+    ] = None,
+) -> None:
+    """Measure how the draft foresees the target's texts."""
+    # Models take seconds to import; only this command needs them.
+    from bench.conditions import relative
+    from bench.prompts import PromptsError, check_room, read_prompts
+    from card.engines import EngineError, load_engine
+    from card.serving.vocabulary import Vocabulary
+    from card.settings import SettingsError, load_settings
+    from planning.measuring import measure_foresight
+
+    console = _console()
+    temperatures = temperature or [0.0, 0.8]
+    try:
+        settings = load_settings(settings_file)
+        tokenizer = Vocabulary.load(settings.target.path).tokenizer
+        chosen = read_prompts(prompts, tokenizer, limit)
+        check_room(chosen, max_tokens, settings.limits)
+        target, draft = load_engine(settings, "target"), load_engine(settings, "draft")
+    except (SettingsError, PromptsError, EngineError) as error:
+        _refuse(error)
+    with _bar(console, "texts", len(chosen) * len(temperatures)) as advance:
+        foresights = [
+            measure_foresight(target, draft, chosen, max_tokens, at, advance) for at in temperatures
+        ]
+    name = relative(prompts)
+    profile = Profile(
+        command=f"./scripts/plan measure --prompts {name} --max-tokens {max_tokens}"
+        + (f" --limit {limit}" if limit else "")
+        + "".join(f" --temperature {at:g}" for at in temperatures),
+        date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        prompts=name,
+        target=weights_hash(settings.target.path),
+        draft=weights_hash(settings.draft.path),
+        foresights=foresights,
+    )
+    output.write_text(
+        yaml.safe_dump(profile.model_dump(), sort_keys=False, width=4096), encoding="utf-8"
+    )
+    report.print_profile(console, profile)
+
+
+def _profile_of(result: Result) -> Profile:
+    """The profile of the result's prompts, measured with the weights that are here."""
+    known = [Profile.read(path) for path in sorted(PROFILES.glob("*.yaml"))]
+    found = [
+        profile for profile in known if Path(profile.prompts).name == Path(result.prompts).name
+    ]
+    if not found:
+        raise PlanError(
+            f"no profile of {result.prompts}: run ./scripts/plan measure and name the file with "
+            "--profile"
+        )
+    profile = found[0]
+    for role, path in (
+        ("target", result.settings.target.path),
+        ("draft", result.settings.draft.path),
+    ):
+        folder = REPOSITORY / path
+        if folder.is_dir() and weights_hash(folder) != getattr(profile, role):
+            raise PlanError(
+                f"the profile of {profile.prompts} was measured with another {role} than {path} "
+                "holds: run ./scripts/plan measure again"
+            )
+    return profile
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except PlanError as error:
+        _refuse(error)
+
+
+def _refuse(error: Exception) -> None:
+    Console(stderr=True).print(f"error: {error}", highlight=False, markup=False, soft_wrap=True)
+    raise typer.Exit(WRONG) from error
+
+
+@contextmanager
+def _bar(console: Console, what: str, total: int) -> Iterator[Any]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda: progress.advance(task)
+
+
+def _console() -> Console:
+    """A terminal as wide as it is; a file wide enough for the tables."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_FILE_COLUMNS)
+
+
+def _store(file: Path | None, records: list[dict[str, Any]]) -> None:
+    if file is not None:
+        file.write_text(json.dumps(records, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,150 @@
+"""Measures what the simulation needs of a pair: the draft's foresight of the target's texts."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench.prompts import Prompt
+from card.drafting.children import Child, best_children, ranking_of
+from card.engines import Engine, Rows
+from card.lookup import TextLookup
+from card.sampling import History, PositionNoise, SamplingParameters, sample
+from planning.acceptance import (
+    ABSENT,
+    CONFIDENCE,
+    MISSED,
+    RIGHT,
+    WRONG,
+    Foresight,
+    TextRecord,
+    children_table,
+)
+
+_CHUNK = 32
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """One token as the draft saw it coming.
+
+    rank           of the target's token among the children that the draft keeps; None: it is none
+    probabilities  of these children, best first
+    """
+
+    rank: int | None
+    probabilities: list[float]
+
+    @property
+    def level(self) -> int:
+        return bisect_right(CONFIDENCE, self.probabilities[0])
+
+
+def measure_foresight(
+    target: Engine,
+    draft: Engine,
+    prompts: Sequence[Prompt],
+    max_tokens: int,
+    temperature: float,
+    on_text: Callable[[], None] = lambda: None,
+) -> Foresight:
+    """Let the target write alone and the draft read along; prompt i is sampled with seed i.
+
+    Every text has `max_tokens` tokens: no token ends it, as in the benchmark.
+    """
+    texts: list[TextRecord] = []
+    levels: list[int] = []
+    probabilities: list[list[float]] = []
+    for seed, prompt in enumerate(prompts):
+        # On the wire a temperature has 32 bits.
+        parameters = SamplingParameters(
+            temperature=float(np.float32(temperature)), seed=seed, end_id=None
+        )
+        written = _write(target, prompt.tokens, parameters, max_tokens)
+        readings = _read_along(draft, prompt.tokens, written, parameters)
+        trust, guesses = _guess_along(prompt.tokens, written)
+        texts.append(
+            TextRecord(
+                prompt_tokens=len(prompt.tokens),
+                trust=round(trust, 3),
+                ranks="".join(MISSED if r.rank is None else str(r.rank) for r in readings),
+                confidence="".join(str(r.level) for r in readings),
+                guesses=guesses,
+            )
+        )
+        levels += [reading.level for reading in readings]
+        probabilities += [reading.probabilities for reading in readings]
+        on_text()
+    return Foresight(
+        temperature=temperature, children=children_table(levels, probabilities), texts=texts
+    )
+
+
+def _write(
+    target: Engine, prompt: Sequence[int], parameters: SamplingParameters, count: int
+) -> list[int]:
+    history = History(list(prompt), len(prompt) + count)
+    session = target.open_session()
+    _read(target, session, prompt[:-1])
+    for _ in range(count):
+        logits = target.forward([Rows(session, history.tokens[-1:].tolist())])[0]
+        history.append(sample(logits.row(0), history, parameters))
+        target.keep(session, [0])
+    target.close_session(session)
+    found: list[int] = history.tokens[len(prompt) :].tolist()
+    return found
+
+
+def _read(engine: Engine, session: int, tokens: Sequence[int]) -> None:
+    for start in range(0, len(tokens), _CHUNK):
+        chunk = list(tokens[start : start + _CHUNK])
+        engine.forward([Rows(session, chunk, logits=0)])
+        engine.keep(session, range(len(chunk)))
+
+
+def _read_along(
+    draft: Engine, prompt: Sequence[int], written: Sequence[int], parameters: SamplingParameters
+) -> list[_Reading]:
+    """What the draft would have hung into its tree behind every true beginning of the text."""
+    session = draft.open_session()
+    _read(draft, session, prompt[:-1])
+    read = [prompt[-1], *written[:-1]]
+    noise = PositionNoise(parameters.seed, draft.vocabulary)
+    readings = []
+    for start in range(0, len(read), _CHUNK):
+        chunk = read[start : start + _CHUNK]
+        positions = len(prompt) + start + np.arange(len(chunk))
+        ranking = ranking_of(positions, parameters, noise)
+        logits = draft.forward([Rows(session, chunk, ranking=ranking)])[0]
+        children = best_children(logits, positions, parameters)
+        truth = written[start : start + len(chunk)]
+        readings += [_reading(*pair) for pair in zip(children, truth, strict=True)]
+        draft.keep(session, range(len(chunk)))
+    draft.close_session(session)
+    return readings
+
+
+def _reading(children: Sequence[Child], token: int) -> _Reading:
+    tokens = [child.token for child in children]
+    return _Reading(
+        tokens.index(token) if token in tokens else None,
+        [math.exp(child.log_probability) for child in children],
+    )
+
+
+def _guess_along(prompt: Sequence[int], written: Sequence[int]) -> tuple[float, str]:
+    """Trust at the text's begin, and what became of a guess before every token."""
+    lookup = TextLookup()
+    lookup.extend(prompt)
+    trust = lookup.trust
+    outcomes = []
+    for token in written:
+        lookup.trust = 1.0  # every guess is asked for here; the simulation decides on trust
+        guessed = lookup.guesses([], 1)
+        outcomes.append(ABSENT if not guessed else RIGHT if guessed[0] == token else WRONG)
+        lookup.extend([token])
+    return trust, "".join(outcomes)

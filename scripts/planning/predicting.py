@@ -1,0 +1,148 @@
+"""Predicts every pacing for a placement, and recommends width, depth and rows for CARD."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from planning.acceptance import Foresight, Likeness
+from planning.candidates import Text
+from planning.hardware import Scene
+from planning.simulation import Delays, Machinery, Pacing, Run, Speculation, simulate
+
+WIDTHS = (1, 2, 4, 8, 16)
+DEPTHS = (8, 16, 32)
+ROWS = (4, 6, 8, 12, 16, 24)
+GAMMAS = (2, 3, 4, 6, 8, 10, 12, 16)
+
+TEXTS = 3
+TOKENS = 256
+
+_NOTICEABLE = 0.01
+"""A smaller setting is recommended unless a larger one is faster by more than this."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is predicted of one pacing at one agreement.
+
+    speed_up  tokens per second relative to autoregressive decoding in the same place
+    """
+
+    pacing: Pacing
+    agreement: float
+    how: Speculation
+    tokens_per_s: float
+    tokens_per_step: float
+    speed_up: float
+    target_ms: float
+    draft_ms: float | None
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """All pacings of one placement, and the settings of CARD at every agreement."""
+
+    scene: Scene
+    outcomes: list[Outcome]
+
+    def of(self, pacing: Pacing, agreement: float) -> Outcome:
+        return next(o for o in self.outcomes if (o.pacing, o.agreement) == (pacing, agreement))
+
+
+def predict(
+    scene: Scene,
+    likeness: Likeness,
+    agreements: Sequence[float],
+    seed: int = 0,
+    on_agreement: Callable[[], None] = lambda: None,
+) -> Prediction:
+    """Simulate every pacing at its best setting; the same seed gives the same figures."""
+    outcomes: list[Outcome] = []
+    for agreement in agreements:
+        drawn = likeness.draw(agreement, TEXTS, TOKENS, seed)
+        outcomes += _Trial(scene, drawn, agreement, seed).outcomes()
+        on_agreement()
+    return Prediction(scene, outcomes)
+
+
+@dataclass
+class _Total:
+    """Several texts together."""
+
+    runs: list[Run]
+
+    @property
+    def speed(self) -> float:
+        return 1e3 * sum(run.tokens for run in self.runs) / sum(run.ms for run in self.runs)
+
+
+class _Trial:
+    """One placement at one agreement."""
+
+    def __init__(self, scene: Scene, foresight: Foresight, agreement: float, seed: int) -> None:
+        self._agreement = agreement
+        self._seed = seed
+        self._texts = [
+            Text(record.model_copy(update={"prompt_tokens": scene.preset.context}), foresight)
+            for record in foresight.texts
+        ]
+        delays = Delays(bus=scene.preset.bus_ms, wake=scene.preset.wake_ms)
+        self._machinery = Machinery(scene.target, scene.draft, delays)
+        self._tried: dict[tuple[Pacing, Speculation], _Total] = {}
+
+    def outcomes(self) -> list[Outcome]:
+        alone = self._run("autoregressive", Speculation(rows=1))
+        found = [self._outcome("autoregressive", Speculation(rows=1), alone.speed)]
+        for pacing in ("draft_then_verify", "pearl"):
+            how = self._best(pacing, [_chain(gamma, pacing) for gamma in GAMMAS])
+            found.append(self._outcome(pacing, how, alone.speed))
+        found.append(self._outcome("card", self._recommend(), alone.speed))
+        return found
+
+    def _recommend(self) -> Speculation:
+        """The best rows, width and depth for CARD one after the other, and the rows again."""
+        how = Speculation(width=4, depth=32, rows=12)
+        how = self._best("card", [replace(how, rows=rows) for rows in ROWS])
+        how = self._best("card", [replace(how, width=width) for width in WIDTHS])
+        how = self._best("card", [replace(how, depth=depth) for depth in DEPTHS])
+        return self._best("card", [replace(how, rows=rows) for rows in ROWS])
+
+    def _best(self, pacing: Pacing, settings: Sequence[Speculation]) -> Speculation:
+        """The first of the ascending settings that no other beats noticeably."""
+        speeds = [self._run(pacing, how).speed for how in settings]
+        enough = max(speeds) / (1 + _NOTICEABLE)
+        return next(how for how, speed in zip(settings, speeds, strict=True) if speed >= enough)
+
+    def _run(self, pacing: Pacing, how: Speculation) -> _Total:
+        if (pacing, how) not in self._tried:
+            self._tried[pacing, how] = _Total(
+                [
+                    simulate(text, pacing, how, self._machinery, self._seed + number)
+                    for number, text in enumerate(self._texts)
+                ]
+            )
+        return self._tried[pacing, how]
+
+    def _outcome(self, pacing: Pacing, how: Speculation, alone: float) -> Outcome:
+        total = self._run(pacing, how)
+        steps = sum(run.steps for run in total.runs)
+        passes = sum(run.draft_passes for run in total.runs)
+        return Outcome(
+            pacing=pacing,
+            agreement=self._agreement,
+            how=how,
+            tokens_per_s=total.speed,
+            tokens_per_step=sum(run.tokens - 1 for run in total.runs) / steps,
+            speed_up=total.speed / alone,
+            target_ms=sum(run.target_busy_ms for run in total.runs) / steps,
+            draft_ms=sum(run.draft_busy_ms for run in total.runs) / passes if passes else None,
+        )
+
+
+def _chain(gamma: int, pacing: Pacing) -> Speculation:
+    """γ candidates in a chain: what the papers of both pacings describe."""
+    rows = gamma + 1 if pacing == "draft_then_verify" else gamma
+    return Speculation(
+        width=1, depth=2 * gamma + 1, rows=max(2, rows), gamma=gamma, growth="layered"
+    )

@@ -1,0 +1,173 @@
+"""Tables for the terminal and records for JSON. Whatever is predicted says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Literal
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from planning.acceptance import Profile
+from planning.checking import Comparison
+from planning.hardware import Preset, Scene
+from planning.predicting import Outcome, Prediction
+from planning.simulation import PACINGS, Pacing
+
+NAMES: dict[Pacing, str] = {
+    "autoregressive": "autoregressive",
+    "draft_then_verify": "draft-then-verify",
+    "pearl": "PEARL",
+    "card": "CARD",
+}
+_PLACES = {"in_process": "in process", "grpc": "gRPC"}
+_LEFT: Literal["left"] = "left"
+_RIGHT: Literal["right"] = "right"
+
+
+def _table(title: str, headings: Sequence[str], names: int) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for number, heading in enumerate(headings):
+        justify = _LEFT if number < names else _RIGHT
+        table.add_column(heading, justify=justify, no_wrap=number < names, overflow="fold")
+    return table
+
+
+def print_comparisons(
+    console: Console, comparisons: Sequence[Comparison], tolerance: float
+) -> None:
+    """Measured beside predicted, one line for each row of the result."""
+    headings = (
+        *("system", "where", "t", "γ"),
+        *("measured", "predicted", "error"),
+        *("median measured", "median predicted"),
+        *("tokens/step measured", "predicted"),
+        *("ms/step", "ms/draft pass"),
+    )
+    table = _table("Tokens per second, measured and predicted", headings, 3)
+    for found in comparisons:
+        row = found.row
+        assert row.pacing is not None
+        table.add_row(
+            NAMES[row.pacing],
+            _PLACES.get(row.where, row.where),
+            f"{row.temperature:g}",
+            "" if row.gamma is None else str(row.gamma),
+            f"{found.measured:.0f}",
+            f"{found.predicted:.0f}",
+            f"{found.error:+.1%}",
+            f"{row.tokens_per_s:.0f}",
+            f"{found.predicted_median:.0f}",
+            f"{row.tokens_per_step:.2f}",
+            f"{found.tokens_per_step:.2f}",
+            f"{found.target_ms:.2f}",
+            "" if found.draft_ms is None else f"{found.draft_ms:.2f}",
+            style="red" if abs(found.error) > tolerance else None,
+        )
+    console.print(table)
+    origins = dict.fromkeys(found.draft_from for found in comparisons if found.draft_from)
+    for origin in origins:
+        console.print(f"Cost of a draft pass: {origin}.", highlight=False)
+
+
+def print_preset(console: Console, preset: Preset) -> None:
+    """What is predicted, and what is published about the pair."""
+    console.rule(f"{preset.title} (predicted)")
+    for published in preset.literature:
+        console.print(f"Published: {published.value} ({published.source}).", highlight=False)
+    for note in preset.notes:
+        console.print(f"Note: {note}", highlight=False)
+
+
+def print_prediction(console: Console, prediction: Prediction) -> None:
+    """Speed-ups of all pacings over agreement, and the settings for CARD."""
+    agreements = list(dict.fromkeys(o.agreement for o in prediction.outcomes))
+    scene = prediction.scene
+    context = scene.preset.context
+    alone = prediction.of("autoregressive", agreements[0]).tokens_per_s
+    console.print(
+        f"[bold]{scene.placement.name}[/bold]: predicted pass of the target "
+        f"{scene.target.work(1, context).ms:.2f} ms at 1 row, "
+        f"{scene.target.work(16, context).ms:.2f} at 16; of the draft "
+        f"{scene.draft.work(4, context).ms:.2f} ms at 4; autoregressive {alone:.1f} tokens/s.",
+        highlight=False,
+    )
+    headings = ["pacing", *(f"at agreement {a:g}" for a in agreements)]
+    table = _table("Predicted speed-up over autoregressive decoding", headings, 1)
+    for pacing in PACINGS:
+        found = [prediction.of(pacing, agreement) for agreement in agreements]
+        table.add_row(NAMES[pacing], *(_speed_up(outcome) for outcome in found))
+    table.add_section()
+    cards = [prediction.of("card", agreement).how for agreement in agreements]
+    table.add_row("CARD: width", *(str(how.width) for how in cards))
+    table.add_row("CARD: depth", *(str(how.depth) for how in cards))
+    table.add_row("CARD: rows", *(str(how.rows) for how in cards))
+    console.print(table)
+
+
+def _speed_up(outcome: Outcome) -> str:
+    shown = f"{outcome.speed_up:.2f}"
+    if outcome.pacing in ("draft_then_verify", "pearl"):
+        shown += f" (γ {outcome.how.gamma})"
+    return shown
+
+
+def print_impossible(console: Console, scene: Scene) -> None:
+    console.print(f"[bold]{scene.placement.name}[/bold]: {scene.problem}", highlight=False)
+
+
+def print_profile(console: Console, profile: Profile) -> None:
+    """What `measure` found."""
+    headings = (
+        *("temperature", "tokens", "agreement", "in best 2, 4, 8"),
+        *("mean run", "persistence", "right guesses"),
+    )
+    table = _table(f"Foresight on {profile.prompts} (measured)", headings, 0)
+    for found in profile.foresights:
+        table.add_row(
+            f"{found.temperature:g}",
+            str(sum(len(text.ranks) for text in found.texts)),
+            f"{found.agreement:.3f}",
+            "  ".join(f"{found.within(best):.3f}" for best in (2, 4, 8)),
+            f"{found.mean_run:.1f}",
+            f"{found.persistence:.2f}",
+            f"{found.right_guesses:.3f}",
+        )
+    console.print(table)
+
+
+def comparison_record(found: Comparison) -> dict[str, Any]:
+    """A comparison as JSON."""
+    row = found.row
+    return {
+        **row.model_dump(include={"system", "where", "temperature", "threads", "rows", "gamma"}),
+        "measured_tokens_per_s": found.measured,
+        "predicted_tokens_per_s": found.predicted,
+        "error": found.error,
+        "measured_median": row.tokens_per_s,
+        "predicted_median": found.predicted_median,
+        "measured_tokens_per_step": row.tokens_per_step,
+        "predicted_tokens_per_step": found.tokens_per_step,
+        "predicted_target_ms": found.target_ms,
+        "draft_ms": found.draft_ms,
+        "draft_from": found.draft_from,
+    }
+
+
+def prediction_record(prediction: Prediction) -> dict[str, Any]:
+    """A prediction as JSON."""
+    return {
+        "placement": prediction.scene.placement.model_dump(),
+        "problem": None,
+        "predicted": [asdict(outcome) for outcome in prediction.outcomes],
+    }
+
+
+def impossible_record(scene: Scene) -> dict[str, Any]:
+    return {
+        "placement": scene.placement.model_dump(),
+        "problem": scene.problem,
+        "predicted": [],
+    }

@@ -1,0 +1,143 @@
+"""What the planner reads of a benchmark's result, and how it turns that into step costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from planning.errors import PlanError
+from planning.simulation import PACINGS, Pacing
+
+
+class _Read(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class MeasuredRow(_Read):
+    """One system with one setting at one temperature; the fields are the benchmark's own.
+
+    draft_ms_per_pass  milliseconds of a pass of the draft while it ran; None in older results
+    """
+
+    system: str
+    where: str
+    temperature: float
+    threads: int
+    rows: int
+    gamma: int | None = None
+    width: int | None = None
+    tokens_per_s: float
+    tokens_per_step: float
+    time_to_first_token_ms: float
+    ms_per_step: float | None = None
+    query_ms: float | None = None
+    forward_ms: float | None = None
+    walk_ms: float | None = None
+    draft_ms_per_pass: float | None = None
+
+    @property
+    def pacing(self) -> Pacing | None:
+        """The pacing that the simulation knows; None for other systems."""
+        return next((pacing for pacing in PACINGS if pacing == self.system), None)
+
+    @property
+    def around_ms(self) -> float | None:
+        """Milliseconds of a target step besides its forward pass and its wait for the draft."""
+        if self.ms_per_step is None or self.query_ms is None or self.walk_ms is None:
+            return None
+        if self.waits_for_draft:
+            return self.query_ms + self.walk_ms
+        assert self.forward_ms is not None
+        return self.ms_per_step - self.forward_ms
+
+    def overall_tokens_per_s(self, max_tokens: int) -> float | None:
+        """Tokens per second of all texts together, as means of steps and first tokens give it.
+
+        The benchmark's `tokens_per_s` is the median over texts. Where texts differ, or the machine
+        did, the two part, and step costs are means: this is the figure that they can explain.
+        """
+        if self.ms_per_step is None:
+            return None
+        steps = max_tokens / self.tokens_per_step - 1
+        return 1e3 * max_tokens / (self.time_to_first_token_ms + steps * self.ms_per_step)
+
+    @property
+    def waits_for_draft(self) -> bool:
+        return self.pacing in ("draft_then_verify", "pearl")
+
+
+class _Speculation(_Read):
+    width: int
+    depth: int
+    lookahead: int
+    growth: Literal["best_first", "layered"]
+
+
+class _Cache(_Read):
+    nodes: int
+
+
+class _Model(_Read):
+    path: Path
+    threads: int
+
+
+class _Settings(_Read):
+    speculation: _Speculation
+    cache: _Cache
+    target: _Model
+    draft: _Model
+
+
+class Result(_Read):
+    """A result of the benchmark, as far as a simulation needs it."""
+
+    command: str
+    date: str
+    settings: _Settings
+    prompts: str
+    prompt_count: int
+    max_tokens: int
+    row_costs_ms: dict[int, dict[int, float]]
+    rows: list[MeasuredRow]
+    swept: list[MeasuredRow]
+
+    @classmethod
+    def read(cls, path: Path) -> Result:
+        """Raises `PlanError` saying which field is missing or wrong."""
+        try:
+            return cls.model_validate_json(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise PlanError(f"{path} cannot be read: {error}") from error
+        except ValidationError as error:
+            (problem, *_) = error.errors()
+            field = ".".join(map(str, problem["loc"])) or "the file"
+            raise PlanError(
+                f"{path}: {field}: {problem['msg']}; a result of ./scripts/bench is needed"
+            ) from error
+
+    def beside(self, row: MeasuredRow, system: str) -> MeasuredRow:
+        """The best setting of a system in process, at the temperature of `row`."""
+        for other in self.rows:
+            same = other.temperature == row.temperature
+            if other.system == system and other.where == "in_process" and same:
+                return other
+        raise PlanError(
+            f"the result has no figures of {system} in process at temperature {row.temperature:g}, "
+            "and without them no step costs"
+        )
+
+    def alone(self, threads: int, temperature: float) -> MeasuredRow | None:
+        """Autoregressive decoding with so many threads."""
+        found: Sequence[MeasuredRow] = [
+            row
+            for row in self.swept
+            if row.system == "autoregressive"
+            and row.where == "in_process"
+            and row.threads == threads
+            and row.temperature == temperature
+        ]
+        return found[0] if found else None

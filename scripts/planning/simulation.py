@@ -1,0 +1,277 @@
+"""The two loops in virtual time, for every pacing.
+
+`simulate` decodes one text: the draft's passes and the target's passes are processes that take the
+time of a step-cost model, meet in the candidate tree, and share a device if they are placed on
+one. What each of them does between its passes follows `card.drafting` and `card.decoding` step by
+step, and who may run when is decided by `card.pacing` itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from card.cache import Decoding
+from card.pacing import SETTLED, draft_may_run, target_may_run, target_queries
+from planning.candidates import CandidateTree, Guesses, Node, Text
+from planning.clock import Clock, Process, Signal, Work
+
+Pacing = Literal["autoregressive", "draft_then_verify", "pearl", "card"]
+_INSTANT = 1e-6
+"""Milliseconds within which two events are one."""
+
+PACINGS: tuple[Pacing, ...] = ("autoregressive", "draft_then_verify", "pearl", "card")
+
+
+class StepCost(Protocol):
+    """What a pass of one model costs by its rows and the context they attend to."""
+
+    def work(self, rows: int, context: int) -> Work: ...
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """The settings of section `speculation` that decide about speed."""
+
+    width: int = 4
+    depth: int = 32
+    rows: int = 8
+    lookahead: int = 0
+    gamma: int = 4
+    growth: Literal["best_first", "layered"] = "best_first"
+    nodes: int = 512
+
+
+@dataclass(frozen=True)
+class Delays:
+    """Milliseconds.
+
+    bus      until a commit or a published node is seen by the other side
+    wake     until a loop that rests notices that it has something to do
+    stream   until a committed token is with the client
+    """
+
+    bus: float = 0.0
+    wake: float = 0.0
+    stream: float = 0.0
+
+
+@dataclass(frozen=True)
+class Machinery:
+    """Two models somewhere: what their passes cost and how they hear of each other."""
+
+    target: StepCost
+    draft: StepCost
+    delays: Delays = Delays()
+    prefill_ms: float = 0.0
+
+
+@dataclass
+class Run:
+    """What one simulated text counts, as the benchmark counts it; milliseconds."""
+
+    tokens: int = 0
+    ms: float = 0.0
+    steps: int = 0
+    target_busy_ms: float = 0.0
+    accepted: int = 0
+    queries: int = 0
+    hits: int = 0
+    draft_passes: int = 0
+    draft_rows: int = 0
+    draft_busy_ms: float = 0.0
+    rows_of_steps: list[int] = field(default_factory=list)
+
+    @property
+    def tokens_per_s(self) -> float:
+        return 1e3 * self.tokens / self.ms
+
+
+def simulate(
+    text: Text, pacing: Pacing, how: Speculation, machinery: Machinery, seed: int = 0
+) -> Run:
+    """Decode `text` once. The same arguments give the same figures."""
+    return _Loops(text, pacing, how, machinery, seed).run()
+
+
+class _Loops:
+    """Both loops over one text. The pacing is the product's own pair of predicates."""
+
+    def __init__(
+        self, text: Text, pacing: Pacing, how: Speculation, machinery: Machinery, seed: int
+    ) -> None:
+        self.text = text
+        self.how = how
+        self.machinery = machinery
+        self.decoding = Decoding[pacing.upper()]
+        self.clock = Clock()
+        self.result = Run()
+        self.committed = 0
+        self.tree = CandidateTree(text, how.nodes, seed)
+        self.drafts_guesses = Guesses(text)
+        self.targets_guesses = Guesses(text)
+        self.passes = 0
+        self.inherited = 0
+        self.commits: list[tuple[float, int]] = []
+        self.known = 0
+        self.committed_signal = Signal(machinery.delays.wake + machinery.delays.bus)
+        self.drafted_signal = Signal(machinery.delays.wake + machinery.delays.bus)
+
+    def run(self) -> Run:
+        self.clock.start(self._target())
+        if self.decoding is not Decoding.AUTOREGRESSIVE:
+            self.clock.start(self._draft())
+        self.clock.run()
+        self.result.tokens = len(self.text)
+        self.result.ms = self.clock.now + self.machinery.delays.stream
+        return self.result
+
+    @property
+    def left(self) -> int:
+        return len(self.text) - self.committed
+
+    def context(self, committed: int) -> int:
+        return self.text.record.prompt_tokens + committed
+
+    # --- target -------------------------------------------------------------------------------
+
+    def _target(self) -> Process:
+        if self.machinery.prefill_ms:
+            yield Work(self.machinery.prefill_ms)
+        self._commit(1)
+        while self.left:
+            while not self._target_may_run():
+                yield self.drafted_signal
+            candidates, right = self._query()
+            yield from self._verify(1 + candidates)
+            self.result.accepted += right
+            self._commit(right + 1)
+
+    def _target_may_run(self) -> bool:
+        ahead = 0
+        if self.decoding is Decoding.PEARL:
+            ahead = len(self._from_cache(self.how.gamma))
+        passes = self.passes if self.known == self.committed else 0
+        return target_may_run(self.decoding, self.how.gamma, passes, draft_lives=True, ahead=ahead)
+
+    def _query(self) -> tuple[int, int]:
+        """How many candidates join the pass, and how many of them the target will accept."""
+        limit = min(self.how.rows, self.left) - 1
+        if limit < 1 or not target_queries(self.decoding):
+            return 0, 0
+        chain = self._from_cache(limit)
+        self.result.queries += 1
+        self.result.hits += bool(chain)
+        right = _leading(chain)
+        on_path = right == len(chain)
+        more = min(limit - len(chain), self.how.lookahead)
+        guesses = list(
+            self.targets_guesses.behind(self.committed + len(chain), more, on_path=on_path)
+        )
+        return len(chain) + len(guesses), right + sum(guesses)
+
+    def _from_cache(self, limit: int) -> list[Node]:
+        seen = self.clock.now - self.machinery.delays.bus + _INSTANT
+        return self.tree.query(self.committed - 1, limit, seen)
+
+    def _verify(self, rows: int) -> Iterator[Work]:
+        """A pass over the last committed token and the candidates behind it."""
+        began = self.clock.now
+        yield self.machinery.target.work(rows, self.context(self.committed))
+        self.result.steps += 1
+        self.result.rows_of_steps.append(rows)
+        self.result.target_busy_ms += self.clock.now - began
+
+    def _commit(self, tokens: int) -> None:
+        self.targets_guesses.extend(self.committed, self.committed + tokens)
+        self.committed += tokens
+        self.commits.append((self.clock.now, self.committed))
+        self.committed_signal.raised += 1
+
+    # --- draft --------------------------------------------------------------------------------
+
+    def _draft(self) -> Process:
+        if self.machinery.prefill_ms and self.decoding is Decoding.DRAFT_THEN_VERIFY:
+            yield Work(self.machinery.prefill_ms)
+        while True:
+            unread = self._follow_commits()
+            if not self._draft_may_run() or not (rows := self._choose(unread)):
+                yield self._next_commit()
+                continue
+            nodes, guesses = rows
+            yield from self._forward((unread or len(nodes)) + guesses)
+            self._hang(nodes, guesses)
+            self.passes += 1
+            self.drafted_signal.raised += 1
+
+    def _draft_may_run(self) -> bool:
+        return draft_may_run(self.decoding, self.how.gamma, self.passes, self.inherited)
+
+    def _forward(self, rows: int) -> Iterator[Work]:
+        began = self.clock.now
+        yield self.machinery.draft.work(rows, self.context(self.known))
+        self.result.draft_passes += 1
+        self.result.draft_rows += rows
+        self.result.draft_busy_ms += self.clock.now - began
+
+    def _next_commit(self) -> Work | Signal:
+        """A commit that is on its way, or the next one."""
+        if self.commits:
+            return Work(self.commits[0][0] + self.machinery.delays.bus - self.clock.now)
+        return self.committed_signal
+
+    def _follow_commits(self) -> int:
+        """Re-root at what is committed; returns the tokens of the text that were never read."""
+        seen = self.clock.now - self.machinery.delays.bus + _INSTANT
+        committed = self.known
+        while self.commits and self.commits[0][0] <= seen:
+            committed = self.commits.pop(0)[1]
+        if committed > self.known:
+            self.drafts_guesses.extend(self.known, committed)
+            self.known = committed
+            self.passes = 0
+            unread = self.tree.re_root(committed - 1)
+            self.inherited = self.tree.height
+            return unread
+        return 0 if self.tree.root.expanded else 1
+
+    def _choose(self, unread: int) -> tuple[list[Node], int] | None:
+        """The nodes that the next pass forwards and the guesses behind the likeliest of them."""
+        depth = min(self.how.depth, len(self.text) - self.known)
+        if unread:
+            most = max(0, min(self.how.lookahead, depth - 1))
+            return [self.tree.root], self._count_guesses(self.tree.root, most)
+        width = min(self.how.width, self.tree.room)
+        grow = self.tree.likeliest if self.how.growth == "best_first" else self.tree.newest_layer
+        nodes = grow(width, depth) if width > 0 else []
+        if not nodes:
+            self.passes = SETTLED
+            self.drafted_signal.raised += 1
+            return None
+        best = nodes[0]
+        ahead = best.place - self.tree.root.place - 1
+        most = max(0, min(self.how.lookahead, depth - 2 - ahead, self.tree.room - len(nodes)))
+        return nodes, self._count_guesses(best, most)
+
+    def _count_guesses(self, node: Node, most: int) -> int:
+        return sum(1 for _ in self.drafts_guesses.behind(self.tree.row(node), most, on_path=True))
+
+    def _hang(self, nodes: list[Node], guesses: int) -> None:
+        """The children of every forwarded node; a guess among them is forwarded already."""
+        now = self.clock.now
+        for node in nodes:
+            self.tree.expand(node, now)
+        node = nodes[0]
+        row = self.tree.row(node)
+        for right in list(self.drafts_guesses.behind(row, guesses, on_path=True)):
+            row = self.tree.row(node)
+            rank = self.text.rank(row) if right and row < len(self.text) else None
+            if rank is None or rank >= len(node.children):
+                return
+            node = node.children[rank]
+            self.tree.expand(node, now)
+
+
+def _leading(chain: list[Node]) -> int:
+    return next((i for i, node in enumerate(chain) if not node.on_path), len(chain))

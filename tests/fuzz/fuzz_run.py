@@ -1,0 +1,78 @@
+"""What `scripts/fuzz` does: hostile inputs at every boundary until the time is over, and counts."""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from fuzz_boundaries import BOUNDARIES
+from fuzz_wire import WireFuzz
+from rich.console import Console
+from running_service import running_service
+
+EXAMPLES = 200
+"""Inputs of one boundary before the next one has its turn."""
+SHORT_TEXTS = {"limits": {"max_tokens": 16, "default_max_tokens": 16}}
+"""A request that happens to be sound is answered quickly."""
+
+console = Console(highlight=False, soft_wrap=True)
+
+
+def main(
+    minutes: Annotated[float, typer.Option(min=0.0, help="How long to go on.")] = 5.0,
+    seed: Annotated[int | None, typer.Option(help="Repeats a run's inputs.")] = None,
+) -> None:
+    """Try hostile inputs on a real server and at every other boundary.
+
+    Exit code 0: all were answered or refused. 1: one was not; it is shown, as small as it gets.
+    """
+    if seed is None:
+        seed = random.SystemRandom().randrange(1 << 32)
+    console.print(f"seed {seed}, {minutes:g} minutes")
+    end_s = time.monotonic() + 60 * minutes
+    tried: Counter[str] = Counter()
+    with running_service(Path(tempfile.mkdtemp(prefix="card-fuzz-")), SHORT_TEXTS) as service:
+        wire = WireFuzz(service)
+        try:
+            _take_turns({"tensors over gRPC": wire.over_grpc, "JSON over HTTP": wire.over_http,
+                         **BOUNDARIES}, tried, seed, end_s)  # fmt: skip
+        except Exception:
+            console.print_exception(show_locals=False)
+            console.print(f"failed with seed {seed}; the service's log: {service.log}")
+            sys.exit(1)
+        finally:
+            wire.close()
+            _report(tried, wire)
+
+
+def _take_turns(
+    boundaries: dict[str, Callable[[int, int], int]],
+    tried: Counter[str],
+    seed: int,
+    end_s: float,
+) -> None:
+    turn = 0
+    while turn == 0 or time.monotonic() < end_s:
+        for name, fuzz in boundaries.items():
+            tried[name] += fuzz(seed + turn, EXAMPLES)
+        turn += 1
+
+
+def _report(tried: Counter[str], wire: WireFuzz) -> None:
+    for name, count in tried.items():
+        console.print(f"{count:8d}  {name}")
+    console.print(
+        f"{tried.total():8d}  inputs tried; of those to the server {wire.answered} were answered "
+        f"and {wire.refused} refused"
+    )
+
+
+if __name__ == "__main__":
+    typer.run(main)

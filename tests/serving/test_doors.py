@@ -1,0 +1,311 @@
+"""Every door but the front door is closed: model control, the engines, the segment, the logs."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import psutil
+import pytest
+import trustme
+from running_service import Refused, RunningService, StartService
+from traces import Traces
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from card.serving.supervision.residue import REGIONS
+
+PROMPT = "def fibonacci(n):"
+MARK = "Zanzibar-4711"
+"""Appears in no log unless it was sent in a request."""
+
+RESTRICTED_HTTP = (
+    ("POST", "/v2/repository/index", "{}"),
+    ("POST", "/v2/repository/models/card/load", "{}"),
+    ("POST", "/v2/repository/models/card/unload", "{}"),
+    ("GET", "/v2/systemsharedmemory/status", None),
+    (
+        "POST",
+        "/v2/systemsharedmemory/region/mine/register",
+        '{"key": "/any", "offset": 0, "byte_size": 64}',
+    ),
+    ("POST", "/v2/systemsharedmemory/unregister", "{}"),
+    ("GET", "/v2/cudasharedmemory/status", None),
+    ("POST", "/v2/cudasharedmemory/region/mine/register", "{}"),
+    ("GET", "/v2/trace/setting", None),
+    ("POST", "/v2/trace/setting", '{"trace_level": ["TENSORS"]}'),
+    ("POST", "/v2/models/card/trace/setting", '{"trace_level": ["TENSORS"]}'),
+    ("GET", "/v2/logging", None),
+    ("POST", "/v2/logging", '{"log_verbose_level": 9}'),
+)
+RESTRICTED_GRPC: dict[str, Any] = {
+    "RepositoryIndex": service_pb2.RepositoryIndexRequest(),
+    "RepositoryModelLoad": service_pb2.RepositoryModelLoadRequest(model_name="card"),
+    "RepositoryModelUnload": service_pb2.RepositoryModelUnloadRequest(model_name="card"),
+    "SystemSharedMemoryStatus": service_pb2.SystemSharedMemoryStatusRequest(),
+    "SystemSharedMemoryRegister": service_pb2.SystemSharedMemoryRegisterRequest(
+        name="mine", key="/any", byte_size=64
+    ),
+    "SystemSharedMemoryUnregister": service_pb2.SystemSharedMemoryUnregisterRequest(),
+    "CudaSharedMemoryStatus": service_pb2.CudaSharedMemoryStatusRequest(),
+    "CudaSharedMemoryRegister": service_pb2.CudaSharedMemoryRegisterRequest(name="mine"),
+    "TraceSetting": service_pb2.TraceSettingRequest(),
+    "LogSettings": service_pb2.LogSettingsRequest(),
+}
+HEADERS: tuple[dict[str, str], ...] = ({}, {"card-supervisor": "guess"}, {"card-supervisor": ""})
+
+
+# --- what only the supervisor may call -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("headers", HEADERS, ids=["no header", "a guess", "an empty value"])
+@pytest.mark.parametrize(("method", "path", "body"), RESTRICTED_HTTP)
+def test_restricted_apis_are_refused_over_http(
+    server: RunningService, method: str, path: str, body: str | None, headers: dict[str, str]
+) -> None:
+    data = None if body is None else body.encode()
+    request = urllib.request.Request(f"{server.http}{path}", data, headers, method=method)
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=10)
+    assert refused.value.code == 403
+    assert "restricted" in refused.value.read().decode()
+    assert server.health["state"] == "ready"
+
+
+@pytest.mark.parametrize("headers", HEADERS, ids=["no header", "a guess", "an empty value"])
+@pytest.mark.parametrize("call", RESTRICTED_GRPC)
+def test_restricted_protocols_are_refused_over_grpc(
+    server: RunningService, call: str, headers: dict[str, str]
+) -> None:
+    metadata = [(f"triton-grpc-protocol-{name}", value) for name, value in headers.items()]
+    with grpc.insecure_channel(server.grpc) as channel:
+        method = getattr(service_pb2_grpc.GRPCInferenceServiceStub(channel), call)
+        with pytest.raises(grpc.RpcError, match="restricted"):
+            method(RESTRICTED_GRPC[call], metadata=metadata, timeout=10)
+    assert server.health["state"] == "ready"
+
+
+def test_every_call_of_the_server_is_restricted_or_meant_for_clients() -> None:
+    """A new version of the server with another call does not go unnoticed."""
+    for_clients = {
+        "ServerLive",
+        "ServerReady",
+        "ServerMetadata",
+        "ModelReady",
+        "ModelMetadata",
+        "ModelConfig",
+        "ModelStatistics",
+        "ModelInfer",
+        "ModelStreamInfer",
+    }
+    same_kind = {"CudaSharedMemoryUnregister"}
+    known = {
+        m.name for m in service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods
+    }
+    assert known == for_clients | same_kind | set(RESTRICTED_GRPC)
+
+
+def test_the_header_stands_in_no_command_line_and_no_log(server: RunningService) -> None:
+    line = Path(f"/proc/{server.server_pid}/cmdline").read_bytes().decode()
+    values = re.findall(r"card-supervisor=([^\0]*)", line)
+    assert len(values) == 2
+    assert {*"".join(values)} == {"*"}
+    assert not re.search(r"\b[0-9a-f]{64}\b", server.log.read_text(errors="replace"))
+
+
+# --- the engines ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["draft", "target"])
+def test_an_engine_has_nothing_but_attach(server: RunningService, model: str) -> None:
+    with urllib.request.urlopen(f"{server.http}/v2/models/{model}", timeout=10) as answer:
+        metadata = json.loads(answer.read())
+    assert {tensor["name"] for tensor in metadata["inputs"]} == {"key", "deadline_ns"}
+    assert {tensor["name"] for tensor in metadata["outputs"]} == {"epoch"}
+
+
+@pytest.mark.parametrize("model", ["draft", "target"])
+@pytest.mark.parametrize("key", ["", "guess", "0" * 64, "\x00", "k" * 100_000])
+async def test_an_attach_without_the_pools_key_is_refused_and_changes_nothing(
+    server: RunningService, model: str, key: str
+) -> None:
+    pid = server.health["models"][model]["pid"]
+    with pytest.raises(Refused, match="PERMISSION_DENIED"):
+        await server.ask(model=model, key=_flat(key.encode()), deadline_ns=_flat(1 << 62))
+    assert server.health["models"][model]["pid"] == pid
+    assert server.health["state"] == "ready"
+
+
+# --- the segment ---------------------------------------------------------------------------------
+
+
+def test_the_segment_is_private_and_its_name_cannot_be_guessed(server: RunningService) -> None:
+    pool = server.pool()
+    pool.close()
+    assert stat.S_IMODE(pool.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(pool.path.parent.stat().st_mode) == 0o700
+    assert re.fullmatch(r"pool-[0-9a-f]{32}", pool.path.name)
+
+
+def test_what_else_lies_in_shared_memory_is_private_too(server: RunningService) -> None:
+    """Prompts and texts pass through the regions of the stubs."""
+    traces = Traces.of(server)
+    regions = list(REGIONS.glob(f"{traces.region_prefix}*"))
+    assert regions
+    for path in (*regions, *traces.files):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+
+
+# --- sizes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["ensemble", "preprocessing", "card"])
+async def test_a_text_too_long_to_be_tokenized_is_refused_by_its_bytes(
+    server: RunningService, model: str
+) -> None:
+    most = server.settings.limits.prompt_bytes
+    ids = {"input_ids": [5]} if model == "card" else {}
+    with pytest.raises(Refused, match=rf"text_input is .* at most {most} bytes"):
+        await server.ask(model=model, text_input="a" * (most + 1), **ids)
+
+
+# --- logs ----------------------------------------------------------------------------------------
+
+
+async def test_no_prompt_and_no_text_is_logged_unless_asked_for(server: RunningService) -> None:
+    await server.text(f"# {MARK}\n{PROMPT}", max_tokens=16)
+    server.generate(text_input=MARK, max_tokens=4)
+    server.generate(text_input=MARK, max_tokens=1 << 20)
+    server.generate(text_input=MARK, decoding=MARK)
+    server.generate(text_input=MARK * 10_000, max_tokens=1)
+    server.generate(text_input=MARK, bad_words=[MARK] * 1000)
+    server.generate(text_input=MARK, **{MARK: 1})
+    server.generate(model=MARK, text_input=MARK)
+    with pytest.raises(Refused):
+        await server.ask(text_input=MARK, stop_words=["\ud800".encode("utf-8", "surrogatepass")])
+    with pytest.raises(Refused):
+        await server.ask(text_input=MARK, max_tokens=900, timeout_us=1)
+    assert MARK not in server.log.read_text(errors="replace")
+
+
+# --- TLS -----------------------------------------------------------------------------------------
+
+
+class Certificates:
+    """A server's and a client's, of one authority; and a client's that nobody knows."""
+
+    def __init__(self, folder: Path) -> None:
+        authority = trustme.CA()
+        self.authority = folder / "authority.pem"
+        authority.cert_pem.write_to_path(self.authority)
+        self.server = _written(authority.issue_cert("localhost", "127.0.0.1"), folder / "server")
+        self.client = _written(authority.issue_cert("client@example.org"), folder / "client")
+        stranger = trustme.CA().issue_cert("stranger@example.org")
+        self.stranger = _written(stranger, folder / "stranger")
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def mutual(start_service: StartService, certificates: Certificates) -> Iterator[RunningService]:
+    """A service that asks its gRPC clients for a certificate."""
+    chain, key = certificates.server
+    arguments = [
+        "--grpc-use-ssl=true",
+        "--grpc-use-ssl-mutual=true",
+        f"--grpc-server-cert={chain}",
+        f"--grpc-server-key={key}",
+        f"--grpc-root-cert={certificates.authority}",
+        "--http-address=127.0.0.1",
+    ]
+    overrides = {"serving": {"address": "0.0.0.0", "triton_arguments": arguments}}
+    with start_service(overrides) as service:
+        yield service
+
+
+def test_mutual_tls_admits_a_client_with_a_certificate(
+    mutual: RunningService, certificates: Certificates
+) -> None:
+    channel = grpc.secure_channel(mutual.grpc, _credentials(certificates, certificates.client))
+    assert _streamed_text(channel)
+
+
+@pytest.mark.parametrize("known", ["nothing", "the authority", "a strange certificate"])
+def test_mutual_tls_admits_nobody_else(
+    mutual: RunningService, certificates: Certificates, known: str
+) -> None:
+    channel = {
+        "nothing": lambda: grpc.insecure_channel(mutual.grpc),
+        "the authority": lambda: grpc.secure_channel(mutual.grpc, _credentials(certificates, None)),
+        "a strange certificate": lambda: grpc.secure_channel(
+            mutual.grpc, _credentials(certificates, certificates.stranger)
+        ),
+    }[known]()
+    with pytest.raises(grpc.RpcError) as refused:
+        _streamed_text(channel)
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_later_option_closes_http_to_the_outside(mutual: RunningService) -> None:
+    """HTTP knows no TLS, so whoever asks for it binds HTTP to this machine alone."""
+    line = Path(f"/proc/{mutual.server_pid}/cmdline").read_bytes().decode().split("\0")
+    assert [a for a in line if a.startswith("--http-address=")][-1] == "--http-address=127.0.0.1"
+    port = mutual.settings.serving.http_port
+    assert _listens_on(port) == {"127.0.0.1"}
+    assert _listens_on(mutual.settings.serving.grpc_port) != {"127.0.0.1"}
+
+
+def _written(certificate: trustme.LeafCert, stem: Path) -> tuple[Path, Path]:
+    chain, key = stem.with_suffix(".pem"), stem.with_suffix(".key")
+    certificate.cert_chain_pems[0].write_to_path(chain)
+    certificate.private_key_pem.write_to_path(key)
+    return chain, key
+
+
+def _credentials(
+    certificates: Certificates, client: tuple[Path, Path] | None
+) -> grpc.ChannelCredentials:
+    chain, key = (None, None) if client is None else (path.read_bytes() for path in client)
+    return grpc.ssl_channel_credentials(certificates.authority.read_bytes(), key, chain)
+
+
+def _streamed_text(channel: grpc.Channel) -> str:
+    request = service_pb2.ModelInferRequest(model_name="ensemble")
+    for name, datatype, content in (
+        ("text_input", "BYTES", len(PROMPT).to_bytes(4, "little") + PROMPT.encode()),
+        ("max_tokens", "INT32", (4).to_bytes(4, "little")),
+    ):
+        request.inputs.add(name=name, datatype=datatype, shape=[1, 1])
+        request.raw_input_contents.append(content)
+    with channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        replies = list(stub.ModelStreamInfer(iter([request]), timeout=30))
+    assert [reply.error_message for reply in replies if reply.error_message] == []
+    return str(replies[0].infer_response.raw_output_contents[0])
+
+
+def _flat(value: bytes | int) -> Any:
+    """[1], as the engines take it: their models have no batch dimension."""
+
+    kind = np.object_ if isinstance(value, bytes) else np.int64
+    return np.array([value], kind)
+
+
+def _listens_on(port: int) -> set[str]:
+    """The IPv4 addresses of this machine at which something listens on `port`."""
+
+    return {
+        connection.laddr.ip
+        for connection in psutil.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+    }

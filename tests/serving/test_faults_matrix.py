@@ -1,0 +1,90 @@
+"""A fixed selection of the matrix of faults; `scripts/faults` draws others, for as long as told."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+
+import grpc
+import lying_draft
+import pytest
+from fault_matrix import Blow, Cell, Moment, Ordeal
+from running_service import Refused, Reply, StartService
+from traces import TRACES, Traces
+
+SELECTION = (
+    Cell("draft", Blow.KILL, Moment.MID_STREAM),
+    Cell("draft", Blow.STOP, Moment.MID_STREAM),
+    Cell("draft", Blow.PAUSE, Moment.PREFILL, times=2, pause_s=0.5),
+    Cell("target", Blow.KILL, Moment.MID_STREAM),
+    Cell("target", Blow.STOP, Moment.MID_STREAM),
+    Cell("target", Blow.KILL, Moment.PREFILL, times=2),
+    Cell("preprocessing", Blow.KILL, Moment.MID_STREAM),
+    Cell("preprocessing", Blow.STOP, Moment.IDLE),
+    Cell("postprocessing", Blow.KILL, Moment.MID_STREAM),
+    Cell("postprocessing", Blow.PAUSE, Moment.MID_STREAM, pause_s=0.5),
+    Cell("card", Blow.KILL, Moment.MID_STREAM),
+    Cell("server", Blow.KILL, Moment.MID_STREAM),
+    Cell("server", Blow.STOP, Moment.IDLE),
+)
+
+DRAIN_S = 1.0
+
+
+@pytest.fixture(scope="module")
+def ordeal(start_service: StartService) -> Iterator[Ordeal]:
+    with start_service({"serving": {"drain_s": DRAIN_S}}) as service:
+        ordeal = Ordeal(service)
+        asyncio.run(ordeal.prepare())
+        yield ordeal
+
+
+@pytest.mark.parametrize("cell", SELECTION, ids=str)
+async def test_no_stream_is_wrong_or_hangs_and_the_service_comes_back(
+    ordeal: Ordeal, cell: Cell
+) -> None:
+    assert await ordeal.endure(cell) == []
+    assert len(Traces.of(ordeal.service).paths()) == TRACES
+
+
+async def test_a_draft_that_lies_changes_no_text_and_kills_nobody_else(ordeal: Ordeal) -> None:
+    """It writes into the pool that the real draft uses too; that one may fall over it."""
+    service = ordeal.service
+    before = service.health
+    command = [sys.executable, lying_draft.__file__, str(service.settings_file)]
+    with subprocess.Popen(
+        [*command, str(service.server_pid), "7"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as liar:
+        for _ in range(3):
+            assert await ordeal.stream_all() == []
+        told, _ = await asyncio.to_thread(liar.communicate, b"stop", 10)
+    assert int(told) > 1000
+    after = service.health
+    assert after["server_pid"] == before["server_pid"]
+    for model in ("card", "target", "preprocessing", "postprocessing"):
+        assert after["models"][model] == before["models"][model]
+
+
+async def test_sigterm_cuts_streams_off_at_the_drain_limit_and_leaves_nothing(
+    ordeal: Ordeal,
+) -> None:
+    service = ordeal.service
+    traces = Traces.of(service)
+    long = service.stream(text_input="class", max_tokens=1000, stream=True, end_id=-1)
+    await anext(long)
+    service.process.send_signal(signal.SIGTERM)
+    with pytest.raises((Refused, grpc.RpcError)) as cut:
+        await _read_on(long)
+    assert str(cut.value)
+    await service.until(lambda: service.process.poll() is not None, "the supervisor ends")
+    assert service.process.returncode == 0
+    assert traces.processes() == []
+    assert traces.paths() == []
+
+
+async def _read_on(replies: AsyncIterator[Reply]) -> None:
+    async for _ in replies:
+        pass

@@ -1,0 +1,207 @@
+"""What does not fit is refused at the start: said by name, never ready, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from running_service import free_ports
+from safetensors.torch import load_file, save_file
+
+from card.cache.pool import pool_bytes
+from card.serving.geometry import pool_geometry
+from card.serving.supervision.residue import REGIONS
+from card.settings import REPOSITORY_ROOT, load_settings
+
+END_S = 120.0
+BUNDLED = REPOSITORY_ROOT / "models"
+GIVEN_UP, REFUSED = 1, 2
+"""Exit codes: the server did not come up; it was not even started."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a start ended: exit code, everything it said, what /ready answered meanwhile."""
+
+    code: int
+    said: str
+    answers: set[int]
+
+
+def start(
+    folder: Path,
+    settings: Mapping[str, Mapping[str, Any]],
+    *,
+    before: Callable[[], None] | None = None,
+    shell: str = "",
+) -> Ending:
+    """Start a supervisor and wait for its end; `shell` runs before it in mounts of its own."""
+    http, grpc, metrics, health = free_ports(4)
+    ports = {"http_port": http, "grpc_port": grpc, "metrics_port": metrics, "health_port": health}
+    directory = folder / "shared"
+    directory.mkdir()
+    content = {"cache": {"directory": str(directory)}, **settings}
+    content["serving"] = {**content.get("serving", {}), **ports}
+    file = folder / "settings.yaml"
+    file.write_text(yaml.safe_dump(content), encoding="utf-8")
+    command = [sys.executable, "-m", "card.serving.supervisor", "--settings", str(file)]
+    if shell:
+        command = [*NAMESPACE, "sh", "-c", f'{shell} && exec "$@"', "sh", *command]
+    log, answers, tokens = folder / "log", set(), set()
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, preexec_fn=before)
+    end_s = time.monotonic() + END_S
+    try:
+        while process.poll() is None and time.monotonic() < end_s:
+            answers.add(ready(health))
+            tokens |= {path.name.rpartition("_")[2] for path in directory.glob("card_run_*")}
+            time.sleep(0.05)
+    finally:
+        process.kill()
+        process.wait()
+    assert list(directory.iterdir()) == []
+    assert [r for token in tokens for r in REGIONS.glob(f"*{token}*")] == []
+    return Ending(process.returncode, log.read_text(errors="replace"), answers)
+
+
+def ready(port: int) -> int:
+    """The status of /ready; 0 if nobody answers."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=5) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0
+
+
+# --- models --------------------------------------------------------------------------------------
+
+
+def truncated_weights(model: Path) -> str:
+    weights = model / "model.safetensors"
+    os.truncate(weights, weights.stat().st_size // 2)
+    return "is not a sound safetensors file"
+
+
+def another_vocabulary(model: Path) -> str:
+    file = model / "tokenizer.json"
+    tokenizer = json.loads(file.read_text(encoding="utf-8"))
+    vocabulary = tokenizer["model"]["vocab"]
+    (first, number), (second, other) = list(vocabulary.items())[-2:]
+    vocabulary[first], vocabulary[second] = other, number
+    file.write_text(json.dumps(tokenizer), encoding="utf-8")
+    return "draft and target must share a vocabulary"
+
+
+def corrupted_configuration(model: Path) -> str:
+    (model / "config.json").write_text('{"model_type": "llama", "vocab_si', encoding="utf-8")
+    return "config.json cannot be read"
+
+
+def no_tokenizer(model: Path) -> str:
+    (model / "tokenizer.json").write_text('{"version": "1.0"}', encoding="utf-8")
+    return "tokenizer.json"
+
+
+FAULTS = (truncated_weights, another_vocabulary, corrupted_configuration, no_tokenizer)
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+@pytest.mark.parametrize("spoil", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_model_that_does_not_fit_starts_no_server(
+    tmp_path: Path, role: str, spoil: Callable[[Path], str]
+) -> None:
+    model = tmp_path / role
+    shutil.copytree(BUNDLED / role, model)
+    reason = spoil(model)
+    ending = start(tmp_path, {role: {"path": str(model)}})
+    assert ending.code == REFUSED
+    assert ending.said.startswith("error: ")
+    assert ending.said.count("\n") == 1
+    assert reason in ending.said
+    assert str(model) in ending.said
+    assert 200 not in ending.answers
+
+
+def test_weights_that_only_the_engine_can_judge_end_the_start(tmp_path: Path) -> None:
+    model = tmp_path / "target"
+    shutil.copytree(BUNDLED / "target", model)
+    weights = model / "model.safetensors"
+    tensors = load_file(weights)
+    name = max(tensors)
+    tensors[name][0] = float("nan")
+    save_file(tensors, weights)
+    ending = start(tmp_path, {"target": {"path": str(model)}})
+    assert ending.code == GIVEN_UP
+    assert f"target cannot be loaded: {model}: {name} holds values" in ending.said
+    assert "gave_up" in ending.said.rstrip().splitlines()[-1]
+    assert 200 not in ending.answers
+
+
+# --- shared memory -------------------------------------------------------------------------------
+
+POOL_BYTES = pool_bytes(pool_geometry(load_settings()))
+
+
+def test_memory_that_is_gone_when_card_wants_it_ends_the_start(tmp_path: Path) -> None:
+    """The check before the start passed; a limit on files' sizes stands for what came later."""
+    most = POOL_BYTES - 4096
+    ending = start(
+        tmp_path, {}, before=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    )
+    assert ending.code == GIVEN_UP
+    assert "cannot create the cache pool under" in ending.said
+    assert f"it needs {POOL_BYTES} writable bytes there" in ending.said
+    assert 200 not in ending.answers
+
+
+def test_a_directory_where_nothing_can_be_made_is_refused(tmp_path: Path) -> None:
+    ending = start(tmp_path, {"cache": {"directory": "/proc"}})
+    assert ending.code == REFUSED
+    assert ending.said.startswith("error: shared memory /proc ")
+    assert 200 not in ending.answers
+
+
+def _namespace() -> list[str]:
+    """How a process gets mounts of its own on this machine; empty where it may not."""
+    for command in (["unshare", "--mount"], ["unshare", "--user", "--map-root-user", "--mount"]):
+        probe = [*command, "mount", "-t", "tmpfs", "none", "/dev/shm"]
+        try:
+            if subprocess.run(probe, capture_output=True, check=False).returncode == 0:
+                return command
+        except FileNotFoundError:
+            return []
+    return []
+
+
+NAMESPACE = _namespace()
+MOUNTS = {
+    "too small": ("mount -t tmpfs -o size=2m none /dev/shm", "has 2 MiB free"),
+    "read-only": ("mount -t tmpfs -o ro none /dev/shm", "is no folder that this user can write"),
+}
+
+
+@pytest.mark.parametrize("mount", MOUNTS if NAMESPACE else [])
+def test_shared_memory_that_is_too_small_or_read_only_is_refused(
+    tmp_path: Path, mount: str
+) -> None:
+    """Where mounts can be made; the tests above stand for these elsewhere."""
+    shell, reason = MOUNTS[mount]
+    ending = start(tmp_path, {}, shell=shell)
+    assert ending.code == REFUSED
+    assert ending.said.startswith(f"error: shared memory /dev/shm {reason}")
+    assert 200 not in ending.answers

@@ -1,0 +1,40 @@
+"""Hostile inputs at every boundary, for a short while; `scripts/fuzz` goes on for as long as told.
+
+How many inputs were tried is printed at the end of each test (`pytest -s`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from fuzz_boundaries import BOUNDARIES
+from fuzz_wire import WireFuzz
+from running_service import RunningService
+
+SEED = 20
+REQUESTS = 400
+EXAMPLES = {"pool files": 50}
+"""Of boundaries where one input takes long; 150 of the others."""
+
+
+@pytest.fixture(scope="module")
+def wire(server: RunningService) -> Iterator[WireFuzz]:
+    wire = WireFuzz(server)
+    yield wire
+    wire.close()
+
+
+@pytest.mark.parametrize("way", ["over_grpc", "over_http"])
+def test_every_request_is_answered_or_refused_and_nothing_dies(wire: WireFuzz, way: str) -> None:
+    tried = getattr(wire, way)(SEED, REQUESTS)
+    print(f"{tried} requests {way}; {wire.answered} answered and {wire.refused} refused so far")
+    assert tried >= REQUESTS
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+def test_every_input_is_taken_or_refused(boundary: str) -> None:
+    examples = EXAMPLES.get(boundary, 150)
+    tried = BOUNDARIES[boundary](SEED, examples)
+    print(f"{tried} {boundary}")
+    assert tried >= examples

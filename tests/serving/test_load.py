@@ -1,0 +1,150 @@
+"""Crowds, floods and clients that do not read, on the real server."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from running_service import Refused, RunningService
+
+from card_client import CardClient, Delta, GenerateRequest
+from loading.load import load
+from loading.soak import soak
+
+PROMPTS = ("def fibonacci(n):", "class Stack:\n", "import os\n", "x")
+ENDLESS: dict[str, Any] = {"text_input": "x", "max_tokens": 1000, "end_id": -1, "stream": True}
+
+
+async def free(service: RunningService) -> None:
+    """Wait until no slot is in use and nobody waits for one."""
+    await service.until(
+        lambda: (
+            service.metric("card_slots_in_use") == 0 and service.metric("card_queued_requests") == 0
+        ),
+        "all slots free",
+    )
+
+
+async def test_a_prompt_at_the_limit_is_served_and_one_token_more_is_refused(
+    server: RunningService,
+) -> None:
+    ids = [1 + number % 8000 for number in range(2048)]
+    request: dict[str, Any] = {"model": "card", "max_tokens": 256, "end_id": -1}
+    outputs = [
+        await server.ask(input_ids=ids, decoding=decoding, **request)
+        for decoding in ("autoregressive", "card")
+    ]
+    texts = [replies[-1].tensors["delta_text"] for replies in outputs]
+    assert texts[0] == texts[1]
+    assert texts[0] != [""]
+    with pytest.raises(Refused, match="input_ids is 2049 tokens long; it must be 1 to 2048"):
+        await server.ask(input_ids=[*ids, 1], **request)
+
+
+async def test_streams_that_nobody_reads_slow_nobody_and_hold_no_slot(
+    server: RunningService,
+) -> None:
+    """Their responses wait in the server, as many as `max_tokens` allows; the slots come back."""
+    alone = [await server.text(prompt, max_tokens=64, end_id=-1) for prompt in PROMPTS]
+    request = GenerateRequest("x", 1000, end_id=-1)
+    clients = [CardClient(server.grpc) for _ in range(4)]
+    streams = [client.stream(request) for client in clients]
+    begun = [(await anext(stream)).text for stream in streams]
+    beside = await asyncio.gather(
+        *(server.text(prompt, max_tokens=64, end_id=-1) for prompt in PROMPTS)
+    )
+    assert beside == alone
+    await free(server)
+    whole = [first + await _rest(stream) for first, stream in zip(begun, streams, strict=True)]
+    right = await server.text("x", max_tokens=1000, end_id=-1, decoding="autoregressive")
+    assert whole == [right] * len(whole)
+    for client in clients:
+        await client.close()
+
+
+async def _rest(stream: AsyncIterator[Delta]) -> str:
+    return "".join([delta.text async for delta in stream])
+
+
+@pytest.mark.parametrize("endpoint", ["gRPC", "HTTP"])
+async def test_a_client_that_leaves_frees_its_slot_before_its_text_is_done(
+    server: RunningService, endpoint: str
+) -> None:
+    before = server.metric("card_requests_total", outcome="cancelled")
+    if endpoint == "gRPC":
+        stream = server.stream(**ENDLESS)
+        await anext(stream)
+        await stream.aclose()
+    else:
+        await _leave_http(server)
+    await server.until(
+        lambda: server.metric("card_requests_total", outcome="cancelled") == before + 1,
+        "the session is cancelled",
+    )
+    await free(server)
+
+
+async def _leave_http(server: RunningService) -> None:
+    serving = server.settings.serving
+    reader, writer = await asyncio.open_connection("127.0.0.1", serving.http_port)
+    body = b'{"text_input": "x", "max_tokens": 1000, "end_id": -1, "stream": true}'
+    writer.write(
+        b"POST /v2/models/ensemble/generate_stream HTTP/1.1\r\nHost: card\r\n"
+        b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+    )
+    assert await reader.readuntil(b"data: ")
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_a_flood_is_answered_or_refused_and_leaves_nothing(
+    start_service: Any,
+) -> None:
+    """Four times what fits: whoever is refused hears UNAVAILABLE, everybody else his own text."""
+    overrides = {"cache": {"slots": 4}, "limits": {"queued_requests": 12}}
+    with start_service(overrides) as service:
+        alone = {p: await service.text(p, max_tokens=32, end_id=-1) for p in PROMPTS}
+        asked = PROMPTS * 16
+        answers = await asyncio.gather(
+            *(service.text(prompt, max_tokens=32, end_id=-1) for prompt in asked),
+            return_exceptions=True,
+        )
+        refused = [answer for answer in answers if isinstance(answer, Refused)]
+        assert all("UNAVAILABLE: all 4 slots are in use" in str(error) for error in refused)
+        assert 0 < len(refused) <= len(asked) - 16
+        answered = [(p, a) for p, a in zip(asked, answers, strict=True) if isinstance(a, str)]
+        assert len(answered) + len(refused) == len(asked)
+        assert all(text == alone[prompt] for prompt, text in answered)
+        await free(service)
+
+
+def test_scripts_load_measures_and_keeps_the_raw_figures(
+    server: RunningService, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load(server.grpc, [1, 8], 1.0, PROMPTS[0], 16, None, tmp_path)
+    shown = capsys.readouterr().out
+    assert "16 tokens a request" in shown
+    for streams in (1, 8):
+        with (tmp_path / f"{streams:03}.csv").open(encoding="utf-8") as file:
+            (row,) = csv.DictReader(file)
+        assert int(row["Concurrency"]) == streams
+        assert float(row["Inferences/Second"]) > 0
+
+
+def test_scripts_soak_finds_nothing_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(
+        "cache: {slots: 4}\nlimits: {prompt_tokens: 512, context_tokens: 768}", encoding="utf-8"
+    )
+    with pytest.raises(typer.Exit) as ended:
+        soak(0.1, 11, 8, 8, settings, tmp_path)
+    assert ended.value.exit_code == 0, capsys.readouterr().out
+    assert "verdict: passed" in capsys.readouterr().out
+    assert len((tmp_path / "samples.csv").read_text(encoding="utf-8").splitlines()) > 2

@@ -1,0 +1,233 @@
+"""OpenAI's own client, curl and genai-perf's requests against the gateway and the real server."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import openai
+import pytest
+from running_gateway import MODEL, RunningGateway, running_gateway
+from running_service import RunningService, StartService
+
+PROMPT = "def fibonacci(n):"
+TALK: Any = [
+    {"role": "system", "content": "You write Python."},
+    {"role": "user", "content": "Add two numbers."},
+]
+TRANSCRIPT = "You write Python.\n\nUser: Add two numbers.\nAssistant:"
+
+
+@pytest.fixture(scope="module")
+def gateway(server: RunningService) -> Iterator[RunningGateway]:
+    with running_gateway(server) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(gateway: RunningGateway) -> openai.OpenAI:
+    return gateway.client()
+
+
+async def test_a_greedy_completion_is_the_servers_text(
+    server: RunningService, client: openai.OpenAI
+) -> None:
+    wanted = await server.text(PROMPT, max_tokens=48)
+    whole = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=48, temperature=0)
+    stream = client.completions.create(
+        model=MODEL, prompt=[PROMPT], max_tokens=48, temperature=0, stream=True
+    )
+    pieces = [chunk.choices[0] for chunk in stream]
+    assert whole.choices[0].text == "".join(piece.text for piece in pieces) == wanted
+    assert whole.choices[0].finish_reason == pieces[-1].finish_reason == "length"
+    assert [piece.finish_reason for piece in pieces[:-1]] == [None] * (len(pieces) - 1)
+    assert len(pieces) > 1
+    assert whole.usage is not None
+    assert whole.usage.completion_tokens == 48
+    assert whole.usage.prompt_tokens > 0
+
+
+async def test_a_chat_is_written_down_as_documented(
+    server: RunningService, client: openai.OpenAI
+) -> None:
+    wanted = await server.text(TRANSCRIPT, max_tokens=40, stop_words=["\nUser:"])
+    whole = client.chat.completions.create(
+        model=MODEL, messages=TALK, max_completion_tokens=40, temperature=0
+    )
+    assert whole.choices[0].message.content == wanted
+    stream = client.chat.completions.create(
+        model=MODEL,
+        messages=TALK,
+        max_tokens=40,
+        temperature=0,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    *chunks, last = stream
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == wanted
+    assert last.choices == []
+    assert last.usage == whole.usage
+
+
+def test_a_seed_repeats_a_sampled_text(client: openai.OpenAI) -> None:
+    def sample(seed: int) -> str:
+        answer = client.completions.create(
+            model=MODEL, prompt=PROMPT, max_tokens=48, seed=seed, temperature=0.9, top_p=0.95
+        )
+        return answer.choices[0].text
+
+    assert sample(7) == sample(7)
+    assert len({sample(seed) for seed in range(4)}) > 1
+
+
+def test_a_stop_text_ends_the_answer_and_is_left_out(client: openai.OpenAI) -> None:
+    def ask(stop: Any) -> Any:
+        answer = client.completions.create(
+            model=MODEL, prompt=PROMPT, max_tokens=64, temperature=0, stop=stop
+        )
+        return answer.choices[0]
+
+    whole = ask(None).text
+    stop = whole[20:24]
+    for given in (stop, [stop, "never written"]):
+        choice = ask(given)
+        assert choice.text == whole[: whole.index(stop)]
+        assert choice.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_log_probabilities_come_one_per_token(client: openai.OpenAI, stream: bool) -> None:
+    answer: Any = client.completions.create(
+        model=MODEL, prompt=PROMPT, max_tokens=32, temperature=0, logprobs=1, stream=stream
+    )
+    choices = [chunk.choices[0] for chunk in answer] if stream else [answer.choices[0]]
+    values = [value for choice in choices for value in choice.logprobs.token_logprobs]
+    assert len(values) == 32
+    assert all(math.isfinite(value) and value <= 0 for value in values)
+    if not stream:
+        assert "".join(choices[0].logprobs.tokens) == choices[0].text
+    chat: Any = client.chat.completions.create(
+        model=MODEL, messages=TALK, max_tokens=16, temperature=0, logprobs=True
+    )
+    tokens = chat.choices[0].logprobs.content
+    assert len(tokens) == chat.usage.completion_tokens
+    assert "".join(token.token for token in tokens) == chat.choices[0].message.content
+
+
+def test_what_the_server_refuses_names_openais_field(client: openai.OpenAI) -> None:
+    for field, value in (("min_tokens", 5000), ("max_tokens", 5000), ("stop", ["x"] * 99)):
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.completions.create(model=MODEL, prompt=PROMPT, extra_body={field: value})
+        assert caught.value.param == field
+    with pytest.raises(openai.BadRequestError, match="tokens long"):
+        client.completions.create(model=MODEL, prompt="x " * 4000)
+    with pytest.raises(openai.NotFoundError):
+        client.completions.create(model="gpt-4", prompt=PROMPT)
+    assert client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=1).choices[0]
+
+
+GENAI_PERF: list[dict[str, Any]] = [
+    {"messages": [{"role": "user", "content": "a b c"}]},
+    {"messages": [{"role": "user", "content": [{"type": "text", "text": "a b c"}]}]},
+    {"prompt": ["a b c"]},
+]
+"""What its converters for chat, multi-modal chat and completions write beside `model`."""
+
+
+@pytest.mark.parametrize("shape", GENAI_PERF)
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    "extra",
+    [{}, {"ignore_eos": True, "min_tokens": 24}, {"nvext": {"ignore_eos": True}}],
+)
+def test_requests_of_genai_perf_are_answered(
+    gateway: RunningGateway, shape: dict[str, Any], stream: bool, extra: dict[str, Any]
+) -> None:
+    route = "/v1/chat/completions" if "messages" in shape else "/v1/completions"
+    # It leaves `stream` out rather than set it to false.
+    streaming = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+    status, text = gateway.post(route, model=MODEL, max_tokens=24, **shape, **streaming, **extra)
+    assert status == 200, text
+    if stream:
+        *events, usage, done = [line for line in text.splitlines() if line]
+        assert done == "data: [DONE]"
+        assert all(event.startswith("data: {") for event in events)
+        answer = json.loads(usage.removeprefix("data: "))
+    else:
+        answer = json.loads(text)
+    tokens = answer["usage"]["completion_tokens"]
+    assert tokens == 24 or (not extra and 0 < tokens <= 24)
+
+
+def test_characters_of_several_bytes_are_never_split(gateway: RunningGateway) -> None:
+    prompt = "# é 🙂 日本語 é 🙂 日本語 é 🙂 "
+    body = {"model": MODEL, "prompt": prompt, "max_tokens": 200, "temperature": 1.5, "seed": 3}
+    status, whole = gateway.post("/v1/completions", **body)
+    assert status == 200
+    _, streamed = gateway.post("/v1/completions", stream=True, **body)
+    events = [line.removeprefix("data: ") for line in streamed.splitlines() if line][:-1]
+    text = "".join(json.loads(event)["choices"][0]["text"] for event in events)
+    assert text == json.loads(whole)["choices"][0]["text"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_clients_that_leave_leave_no_slot_in_use(
+    server: RunningService, gateway: RunningGateway, stream: bool
+) -> None:
+    before = server.metric("card_requests_total", outcome="cancelled")
+    body = json.dumps(
+        {"model": MODEL, "prompt": "x", "max_tokens": 1000, "ignore_eos": True, "stream": stream}
+    )
+    connections = [gateway.connect() for _ in range(6)]
+    for connection in connections:
+        connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+    await server.until(lambda: server.metric("card_slots_in_use") > 0, "a slot in use")
+    for connection in connections:
+        connection.close()
+    await server.until(
+        lambda: (
+            server.metric("card_slots_in_use") == 0 and server.metric("card_queued_requests") == 0
+        ),
+        "all slots free",
+    )
+    cancelled = server.metric("card_requests_total", outcome="cancelled") - before
+    assert cancelled == len(connections)
+
+
+def test_a_full_server_says_so_and_recovers(start_service: StartService) -> None:
+    limits = {"queued_requests": 0}
+    with (
+        start_service({"cache": {"slots": 1}, "limits": limits}) as service,
+        running_gateway(service) as gateway,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        client = gateway.client()
+
+        def ask(_: int) -> str:
+            try:
+                client.completions.create(
+                    model=MODEL, prompt="x", max_tokens=900, extra_body={"ignore_eos": True}
+                )
+            except openai.APIStatusError as error:
+                return f"{error.status_code} {error.message}"
+            return "answered"
+
+        answers = list(pool.map(ask, range(4)))
+        refusals = [answer for answer in answers if answer != "answered"]
+        assert 0 < len(refusals) < len(answers)
+        assert all(answer.startswith("503 ") for answer in refusals)
+        assert all("limits.queued_requests is 0" in answer for answer in refusals)
+        assert ask(0) == "answered"
+
+
+def test_an_answer_that_takes_too_long_is_a_gateway_timeout(server: RunningService) -> None:
+    with running_gateway(server, "--timeout-s=0.2") as gateway:
+        status, text = gateway.post(
+            "/v1/completions", model=MODEL, prompt="x", max_tokens=1000, ignore_eos=True
+        )
+    assert status == 504
+    assert json.loads(text)["error"]["type"] == "server_error"

@@ -1,0 +1,63 @@
+"""`scripts/run --openai` as a person at a terminal meets it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import socket
+import subprocess
+
+import openai
+import pytest
+from test_run_script import LIMIT_S, Terminal, terminal
+
+
+@pytest.fixture
+def free_ports() -> list[int]:
+    sockets = [socket.socket() for _ in range(4)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [int(one.getsockname()[1]) for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def printed_curl(run: Terminal) -> list[str]:
+    """The words of the line that asks the gateway, once it is shown whole."""
+    run.until(lambda: "/v1/chat/completions" in run.shown and run.shown.endswith("\n"))
+    (line,) = (line for line in run.shown.splitlines() if line.startswith("curl -s "))
+    return shlex.split(line)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_printed_line_works_and_everything_stops(
+    free_ports: list[int], number: signal.Signals
+) -> None:
+    *ports, port = free_ports
+    with terminal("--openai", f"--openai-port={port}", ports=ports) as run:
+        command = printed_curl(run)
+        answer = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=True)
+        message = json.loads(answer.stdout)["choices"][0]["message"]
+        assert message["role"] == "assistant"
+        assert message["content"]
+        client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none")
+        assert [model.id for model in client.models.list()] == ["ensemble"]
+        assert f"http://127.0.0.1:{port}/v1" in run.shown
+        run.process.send_signal(number)
+        assert run.end() == 0
+        assert run.residue() == []
+        with socket.socket() as gone:
+            assert gone.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_a_busy_port_is_one_line_that_says_what_to_do(free_ports: list[int]) -> None:
+    *ports, port = free_ports
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        with terminal("--openai", f"--openai-port={port}", ports=ports) as run:
+            assert run.end() == 2
+            (line,) = run.shown.splitlines()
+            assert line.startswith(f"error: --openai-port: port {port} is busy: ")

@@ -1,0 +1,246 @@
+"""The service with TensorRT-LLM as the engine of both models: the stand-in in its place.
+
+Triton, the supervisor and the adapter are real; only the package `tensorrt_llm` is not. The tests
+share one service; those that kill come last and leave it well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from running_service import Refused, RunningService, running_service
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "standin"))
+from installation import make_environment
+
+PROMPTS = (
+    "def fibonacci(n):",
+    'def is_prime(number: int) -> bool:\n    """Whether a number is prime."""\n',
+    "class Stack:\n    def __init__(self):\n",
+    "import os\n\n\ndef walk(path):\n    for name in",
+    "def merge(left, right):\n    result = []\n    while",
+)
+MAX_TOKENS = 64
+BACK_S = 120.0
+"""Two Python processes load PyTorch for every engine that is loaded again."""
+
+SETTINGS: dict[str, Any] = {
+    "engine": "tensorrt_llm",
+    "draft": {"tensorrt_llm": {"devices": [1], "side_branches": 1}},
+    "speculation": {"rows": 8, "depth": 16},
+    "cache": {"slots": 3},
+    "limits": {"prompt_tokens": 128, "context_tokens": 512, "max_tokens": 300},
+    "serving": {"load_timeout_s": BACK_S},
+}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    folder = tmp_path_factory.mktemp("tensorrt_llm")
+    with running_service(folder, SETTINGS, make_environment(folder, "1.2.1")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def right(service: RunningService) -> list[str]:
+    """What the target writes without speculation, one prompt at a time."""
+
+    async def alone() -> list[str]:
+        return [
+            await service.text(prompt, max_tokens=MAX_TOKENS, decoding="autoregressive")
+            for prompt in PROMPTS
+        ]
+
+    return asyncio.run(alone())
+
+
+async def accepted_of(service: RunningService, **request: Any) -> tuple[str, int, int]:
+    """Text, accepted and drafted tokens of one request."""
+    replies = await service.ask(return_perf_metrics=True, **request)
+    last = replies[-1]
+    return (
+        "".join(reply.text for reply in replies),
+        int(last.one("total_accepted_draft_tokens")),
+        int(last.one("total_draft_tokens")),
+    )
+
+
+async def speculates(service: RunningService, **sampling: Any) -> None:
+    """Until candidates are verified, and without sampling accepted too: a draft that shares two
+    cores with its target is often late."""
+    limit = time.monotonic() + BACK_S
+    accepted = drafted = 0
+    while drafted == 0 or (accepted == 0 and not sampling):
+        assert time.monotonic() < limit, "there are no candidates"
+        text, accepted, drafted = await accepted_of(
+            service, text_input=PROMPTS[0], max_tokens=MAX_TOKENS, **sampling
+        )
+        assert text
+
+
+def pid_of(service: RunningService, model: str) -> int:
+    return int(service.health["models"][model]["pid"])
+
+
+async def test_one_stream_is_lossless_and_speculated(
+    service: RunningService, right: list[str]
+) -> None:
+    await speculates(service)
+    for prompt, text in zip(PROMPTS, right, strict=True):
+        found, accepted, drafted = await accepted_of(
+            service, text_input=prompt, max_tokens=MAX_TOKENS, stream=True
+        )
+        assert found == text
+        assert 0 <= accepted <= drafted
+
+
+async def test_more_streams_than_slots_write_what_the_target_alone_writes(
+    service: RunningService, right: list[str]
+) -> None:
+    together = await asyncio.gather(
+        *(service.text(prompt, max_tokens=MAX_TOKENS) for prompt in PROMPTS)
+    )
+    assert list(together) == right
+
+
+async def test_an_unstreamed_text_and_a_stop_word(
+    service: RunningService, right: list[str]
+) -> None:
+    whole = right[0]
+    stop = whole[len(whole) // 2 : len(whole) // 2 + 3]
+    (reply,) = await service.ask(
+        text_input=PROMPTS[0], max_tokens=MAX_TOKENS, stream=False, stop_words=[stop]
+    )
+    assert reply.text == whole[: whole.index(stop)]
+    assert reply.finish_reason == "stop"
+
+
+async def test_sampled_text_is_speculated_too(service: RunningService) -> None:
+    await speculates(service, temperature=0.8, top_p=0.9)
+
+
+@pytest.mark.parametrize(
+    "parameters", [{"min_tokens": 5}, {"temperature": 0.8, "seed": 7}, {"return_log_probs": True}]
+)
+async def test_unproven_parameters_are_decoded_without_speculation(
+    service: RunningService, parameters: dict[str, Any]
+) -> None:
+    text, accepted, drafted = await accepted_of(
+        service, text_input=PROMPTS[0], max_tokens=32, **parameters
+    )
+    assert text
+    assert (accepted, drafted) == (0, 0)
+
+
+async def test_log_probabilities_come_with_their_tokens(service: RunningService) -> None:
+    (reply,) = await service.ask(
+        text_input=PROMPTS[0], max_tokens=16, end_id=-1, return_log_probs=True,
+        return_num_output_tokens=True,
+    )  # fmt: skip
+    values = reply.tensors["output_log_probs"]
+    assert len(values) == reply.one("num_output_tokens") == 16
+    assert all(value < 0 for value in values)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"repetition_penalty": 1.2}, "repetition_penalty is 1.2; .* ignores it"),
+        ({"bad_words": ["import"]}, "bad_words is .* ignores it"),
+        ({"decoding": "draft_then_verify"}, "decoding is 'draft_then_verify'; .* waits for no"),
+    ],
+)
+async def test_what_the_runtime_cannot_do_is_refused_by_name(
+    service: RunningService, parameters: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(Refused, match=f"INVALID_ARGUMENT: {message}"):
+        await service.ask(text_input=PROMPTS[0], max_tokens=8, **parameters)
+
+
+async def test_clients_that_leave_leave_no_slot_in_use(service: RunningService) -> None:
+    async def leave() -> None:
+        stream = service.stream(text_input="x", stream=True, max_tokens=300, end_id=-1)
+        async for _ in stream:
+            break
+        await stream.aclose()
+
+    await asyncio.gather(*(leave() for _ in range(6)))
+    await service.until(lambda: service.metric("card_slots_in_use") == 0, "all slots free")
+    assert await service.text(PROMPTS[0], max_tokens=8)
+
+
+# --- kills ----------------------------------------------------------------------------------------
+
+
+def worker_of(service: RunningService, model: str) -> int:
+    """The engine's own process below the model's."""
+    children = psutil.Process(pid_of(service, model)).children()
+    workers = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+    (worker,) = workers
+    return worker.pid
+
+
+async def streams_while(service: RunningService, victim: int) -> list[str | None]:
+    """Three streams' texts; the victim is killed while they flow. None where an error was told."""
+    begun = [asyncio.Event() for _ in range(3)]
+
+    async def read(index: int) -> str | None:
+        text = ""
+        try:
+            async for reply in service.stream(
+                text_input=PROMPTS[index], max_tokens=MAX_TOKENS, stream=True,
+                client_timeout_s=2 * BACK_S,
+            ):  # fmt: skip
+                text += reply.text
+                begun[index].set()
+        except Refused:
+            return None
+        finally:
+            begun[index].set()
+        return text
+
+    tasks = [asyncio.create_task(read(index)) for index in range(3)]
+    await asyncio.gather(*(event.wait() for event in begun))
+    os.kill(victim, signal.SIGKILL)
+    return list(await asyncio.gather(*tasks))
+
+
+async def back(service: RunningService, model: str, old: int) -> None:
+    await service.until(
+        lambda: service.health.get("state") == "ready" and pid_of(service, model) != old,
+        f"{model} is back",
+        BACK_S,
+    )
+
+
+@pytest.mark.parametrize("part", ["model", "worker"])
+async def test_a_killed_draft_never_changes_a_text(
+    service: RunningService, right: list[str], part: str
+) -> None:
+    old = pid_of(service, "draft")
+    victim = old if part == "model" else worker_of(service, "draft")
+    assert await streams_while(service, victim) == right[:3]
+    await back(service, "draft", old)
+    await speculates(service)
+
+
+@pytest.mark.parametrize("part", ["model", "worker"])
+async def test_a_killed_target_goes_on_with_the_same_text_after_the_reload(
+    service: RunningService, right: list[str], part: str
+) -> None:
+    old = pid_of(service, "target")
+    victim = old if part == "model" else worker_of(service, "target")
+    texts = await streams_while(service, victim)
+    await back(service, "target", old)
+    assert texts == right[:3]
+    await speculates(service)
+    await service.until(lambda: service.metric("card_slots_in_use") == 0, "all slots free")

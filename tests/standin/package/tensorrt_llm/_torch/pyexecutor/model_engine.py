@@ -1,0 +1,57 @@
+"""The model: this repository's torch engine, as the target would use it."""
+
+from __future__ import annotations
+
+from numpy.typing import NDArray
+
+from card.engines import Engine, Rows, load_engine
+from card.settings import load_settings
+from tensorrt_llm.llmapi.llm_args import TorchLlmArgs
+
+_CHUNK = 64
+
+
+class ModelEngine:
+    """Sessions and logits of chains of rows."""
+
+    def __init__(self, args: TorchLlmArgs) -> None:
+        model = {"path": args.model, "dtype": args.dtype}
+        settings = load_settings(
+            target=model,
+            draft=model,
+            cache={"slots": args.max_batch_size},
+            limits={"context_tokens": args.max_seq_len},
+        )
+        self._engine: Engine = load_engine(settings, "target")
+
+    @property
+    def vocabulary(self) -> int:
+        return self._engine.vocabulary
+
+    def open(self) -> int:
+        return self._engine.open_session()
+
+    def close(self, session: int) -> None:
+        self._engine.close_session(session)
+
+    def prefill(self, session: int, tokens: list[int]) -> NDArray:
+        """Logits behind the last of the tokens."""
+        found = None
+        for start in range(0, len(tokens), _CHUNK):
+            chunk = tokens[start : start + _CHUNK]
+            (found,) = self._engine.forward([Rows(session, chunk, logits=1)])
+            self._engine.keep(session, range(len(chunk)))
+        assert found is not None
+        return found.row(0)
+
+    def forward(self, batch: list[tuple[int, list[int]]]) -> list[list[NDArray]]:
+        """Logits of every row of every (session, tokens), in one pass."""
+        rows = [Rows(session, tokens) for session, tokens in batch]
+        return [
+            [logits.row(row) for row in range(len(tokens))]
+            for logits, (_, tokens) in zip(self._engine.forward(rows), batch, strict=True)
+        ]
+
+    def keep(self, session: int, rows: int) -> None:
+        """The first so many rows were right; the rest is rewound."""
+        self._engine.keep(session, range(rows))

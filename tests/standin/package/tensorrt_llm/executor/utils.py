@@ -1,0 +1,2 @@
+class RequestError(RuntimeError):
+    """One request failed; the engine goes on."""

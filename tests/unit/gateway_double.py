@@ -1,0 +1,86 @@
+"""The gateway on a free port of the loopback interface, in front of a stand-in for Triton."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import uvicorn
+from client_double import TritonDouble, served
+
+from card_gateway import Gateway, create_app
+
+LIMIT_S = 20.0
+
+
+@dataclass
+class RunningGateway:
+    """Where a gateway listens, and the stand-in it asks."""
+
+    port: int
+    triton: TritonDouble
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def connect(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
+
+    def ask(
+        self, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, dict[str, str], str]:
+        """One request: POST if there is a body (bytes go as they are). Status, headers, text."""
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        with closing(self.connect()) as connection:
+            connection.request(
+                "GET" if data is None else "POST",
+                path,
+                data,
+                {"Content-Type": "application/json", **(headers or {})},
+            )
+            answer = connection.getresponse()
+            names = {name.lower(): value for name, value in answer.getheaders()}
+            return answer.status, names, answer.read().decode()
+
+    def sent(self) -> dict[str, Any]:
+        """The inputs of the last request that reached Triton: name to raw bytes."""
+        request = self.triton.requests[-1]
+        return {
+            tensor.name: raw
+            for tensor, raw in zip(request.inputs, request.raw_input_contents, strict=True)
+        }
+
+
+@contextmanager
+def running_gateway(**options: Any) -> Iterator[RunningGateway]:
+    """A gateway with these options of `Gateway` in place of the defaults."""
+    with served() as triton, socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        app = create_app(replace(Gateway(triton=triton.address), **options))
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            # The socket listens once the server has started; until then connections are refused.
+            yield _once_it_answers(RunningGateway(listener.getsockname()[1], triton), thread)
+        finally:
+            server.should_exit = True
+            thread.join(LIMIT_S)
+            assert not thread.is_alive()
+
+
+def _once_it_answers(gateway: RunningGateway, thread: threading.Thread) -> RunningGateway:
+    while True:
+        assert thread.is_alive()
+        try:
+            gateway.ask("/health")
+        except ConnectionRefusedError:
+            continue
+        return gateway

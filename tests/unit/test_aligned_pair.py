@@ -1,0 +1,144 @@
+"""Pairs of random weights: they agree as asked, the draft is the target's begin, both load."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from aligned import writing
+from aligned.agreement import Texts
+from aligned.making import TOLERANCE, Alignment, AlignmentError, find_scale, make_pair
+from aligned.shapes import SHAPES
+from card.engines import Rows
+from card.engines.options import EngineOptions
+from card.engines.torch.engine import TorchEngine
+from card.engines.vocabulary import check_shared_vocabulary
+from card.settings import REPOSITORY_ROOT
+from make_aligned_pair import app
+
+TOKENIZER = REPOSITORY_ROOT / "models" / "target"
+SHAPE = SHAPES["tiny"]
+ASKED = 0.75
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Alignment]:
+    folder = tmp_path_factory.mktemp("pair")
+    found = make_pair(
+        SHAPE, ASKED, folder, TOKENIZER, dtype=torch.float32, texts=Texts(count=16, tokens=48)
+    )
+    return folder, found
+
+
+def engine(folder: Path, *, tree: bool = False) -> TorchEngine:
+    options = EngineOptions(
+        context=128, sessions=1, branches=0 if tree else 1, pending=64, dtype="float32"
+    )
+    return TorchEngine.load(folder, options)
+
+
+def test_the_agreement_is_near_the_one_asked_for(made: tuple[Path, Alignment]) -> None:
+    _, found = made
+    assert abs(found.agreement - ASKED) <= TOLERANCE
+    assert abs(found.held_out - ASKED) < 0.08
+
+
+def test_both_models_load_in_the_engine_and_agree_there_too(
+    made: tuple[Path, Alignment],
+) -> None:
+    folder, _ = made
+    target, draft = engine(folder / "target"), engine(folder / "draft")
+    agreed = tokens = 0
+    for prompt in range(8):
+        both = [(model, model.open_session()) for model in (target, draft)]
+        token = 17 + 401 * prompt
+        for _ in range(48):
+            chosen = []
+            for model, session in both:
+                row = model.forward([Rows(session, [token])])[0].row(0)
+                model.keep(session, [0])
+                chosen.append(int(row.argmax()))
+            agreed += chosen[0] == chosen[1]
+            tokens += 1
+            token = chosen[0]
+        for model, session in both:
+            model.close_session(session)
+    assert abs(agreed / tokens - ASKED) < 0.12
+
+
+def test_the_draft_is_the_first_layers_of_the_target(made: tuple[Path, Alignment]) -> None:
+    folder, _ = made
+    target = load_file(folder / "target" / "model.safetensors")
+    draft = load_file(folder / "draft" / "model.safetensors")
+    assert len(draft) == 9 * SHAPE.draft_layers + 3
+    for name, weight in draft.items():
+        assert torch.equal(weight, target[name]), name
+
+
+def test_later_layers_contribute_less(made: tuple[Path, Alignment]) -> None:
+    folder, found = made
+    weights = load_file(folder / "target" / "model.safetensors")
+    first, last = (weights[f"model.layers.{i}.mlp.down_proj.weight"].std() for i in (0, 5))
+    assert last / first == pytest.approx(found.scale, rel=0.05)
+
+
+def test_the_models_share_a_tokenizer_with_an_id_for_every_logit(
+    made: tuple[Path, Alignment], tmp_path: Path
+) -> None:
+    folder, _ = made
+    check_shared_vocabulary(folder / "draft", folder / "target")
+    writing.write_tokenizer(TOKENIZER, tmp_path, 9000)
+    vocabulary = json.loads((tmp_path / "tokenizer.json").read_text())["model"]["vocab"]
+    assert vocabulary["<8999>"] == 8999
+
+
+def test_large_models_are_written_in_shards(
+    made: tuple[Path, Alignment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "SHARD", "1MB")
+    make_pair(SHAPE, 0.5, tmp_path, TOKENIZER, dtype=torch.float32, texts=Texts(count=8, tokens=32))
+    assert len(list((tmp_path / "target").glob("*.safetensors"))) > 1
+    assert engine(tmp_path / "target").vocabulary == SHAPE.vocabulary
+    assert engine(tmp_path / "draft", tree=True).vocabulary == SHAPE.vocabulary
+
+
+def test_what_was_reached_is_written_beside_the_pair(made: tuple[Path, Alignment]) -> None:
+    folder, found = made
+    content = json.loads((folder / "pair.json").read_text())
+    assert content["agreement"] == found.agreement
+    assert content["held_out"] == found.held_out
+    assert "random weights" in content["note"]
+
+
+def test_bisection_follows_a_falling_agreement() -> None:
+    scale, reached = find_scale(lambda scale: 1.0 / (1.0 + 20.0 * scale), 0.7)
+    assert abs(reached - 0.7) <= TOLERANCE
+    assert 1.0 / (1.0 + 20.0 * scale) == reached
+
+
+def test_an_agreement_that_cannot_be_reached_is_refused() -> None:
+    with pytest.raises(AlignmentError, match=r"no scale of the later layers.*0\.500"):
+        find_scale(lambda scale: 0.5, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("shape", "target", "draft"), [("1b-8b", 7.5, 1.18), ("3b-32b", 31.98, 3.21)]
+)
+def test_presets_read_as_many_weights_as_their_names_say(
+    shape: str, target: float, draft: float
+) -> None:
+    found = SHAPES[shape]
+    assert found.read_weights(found.layers) / 1e9 == pytest.approx(target, rel=0.01)
+    assert found.read_weights(found.draft_layers) / 1e9 == pytest.approx(draft, rel=0.01)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
+def test_a_missing_gpu_is_named(tmp_path: Path) -> None:
+    found = CliRunner().invoke(app, [str(tmp_path), "--preset", "tiny", "--device", "cuda"])
+    assert found.exit_code == 2
+    assert "no CUDA device" in found.stderr

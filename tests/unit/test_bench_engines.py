@@ -1,0 +1,85 @@
+"""Engines by thread count, and what a step's linear layers are measured on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_models
+
+from bench import engines
+from bench.engines import Engines
+from bench.limits import LimitsMeter
+from bench.linears import linears_of, shapes_of
+from card.engines import EngineError
+from card.engines.calibration import measure_row_costs
+from card.engines.openvino.engine import OpenVinoEngine
+from card.engines.options import EngineOptions
+from card.settings import Settings, load_settings
+
+OPTIONS = EngineOptions(context=400, sessions=1, dtype="float32", threads=2, row_multiple=4)
+
+
+@pytest.fixture
+def engine(engine_class: Any, tmp_path: Path) -> Any:
+    tiny_models.save(tmp_path, "llama3")
+    return engine_class.load(tmp_path, OPTIONS)
+
+
+def test_a_model_is_loaded_once_for_each_thread_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = []
+
+    def load(settings: Settings, role: str) -> object:
+        loaded.append((role, settings.target.threads, settings.draft.threads))
+        return object()
+
+    monkeypatch.setattr(engines, "load_engine", load)
+    pair = Engines(load_settings(target={"threads": 7}, draft={"threads": 9}))
+    first = pair.on("target", 1)
+    assert pair.on("target", 2) is not first
+    assert pair.on("target", 1) is first
+    pair.on("draft", 2)
+    assert loaded == [("target", 1, 9), ("target", 2, 9), ("draft", 7, 2)]
+
+
+def test_a_pair_that_no_checkpoint_engine_runs_is_refused() -> None:
+    with pytest.raises(EngineError, match=r"set draft\.engine to auto, openvino or torch"):
+        Engines(load_settings(draft={"engine": "tensorrt_llm"}))
+
+
+def test_costs_are_measured_on_an_engine_that_knows_none(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "load_engine", lambda settings, role: engine)
+    engine.know_costs(measure_row_costs(engine))
+    known = engine.row_costs_ms
+    pair = Engines(load_settings())
+    assert pair.probe(2).row_costs_ms == {}
+    assert pair.probe(2) is pair.probe(2)
+    assert set(pair.row_costs_ms(2)) == set(known)
+    assert engine.row_costs_ms is known
+
+
+def test_a_step_reads_every_linear_weight_once(engine: Any) -> None:
+    a = engine.architecture
+    weights = sum(inputs * outputs for inputs, outputs in shapes_of(a))
+    assert weights == 2 * (48 * (48 + 2 * 24) + 48 * 48 + 48 * 160 + 80 * 48) + 48 * 96
+    meter = LimitsMeter(engine, context=100)
+    meter.measure()
+    limits = meter.limits()
+    assert limits.threads == 2
+    assert limits.weight_bytes == 4 * weights
+    assert limits.kv_bytes == 4 * 2 * 2 * 24 * 100
+    assert limits.linears_ms > 0
+
+
+def test_openvino_runs_the_layers_in_a_row_on_the_engines_rows(tmp_path: Path) -> None:
+    tiny_models.save(tmp_path, "llama3")
+    openvino = OpenVinoEngine.load(tmp_path, OPTIONS)
+    found: Any = linears_of(openvino)()
+    (logits,) = found.values()
+    assert logits.shape == (4, 96), "rows as the engine pads them"
+    assert np.isfinite(logits).all()
+    assert logits.std() > 0.01, "sums neither vanish nor grow"

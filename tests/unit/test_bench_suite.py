@@ -1,0 +1,412 @@
+"""The suite: who stands where, who leaves, what was watched, and what a step costs at least."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fake_engine import FakeEngine, FakeModel
+from one_process import OneProcess, settings_of
+from rich.console import Console
+from tokenizers import Tokenizer
+from typer.testing import CliRunner
+
+from bench import peers, progress
+from bench.command import app
+from bench.conditions import Conditions, Machine
+from bench.contest import Completion, Contender, ContenderError, compete
+from bench.extremes import Observed, Timeline, Variant, WorstCase
+from bench.figures import summarise
+from bench.in_process import Loops
+from bench.limits import Limits
+from bench.measurement import Measurement, Task
+from bench.peers import Environment, Mode, PeerError, line_up_peer
+from bench.prompts import Prompt
+from bench.standings import Standing, best, compare, narrowed, stand
+from bench.streams_figures import ContextCost, row_of
+from bench.suite_report import SuiteReport
+from bench.unrelated import unrelated_draft
+from bench.watch import Step, Watch
+from card.cache import Decoding
+from card.settings import REPOSITORY_ROOT, load_settings
+
+TOKENIZER = Tokenizer.from_file(str(REPOSITORY_ROOT / "models/target/tokenizer.json"))
+RANKS = {0.0: [np.array([0, 0, 1, 0])]}
+COSTS = {1: {1: 2.0, 8: 3.0}, 2: {1: 1.0, 8: 2.5}}
+
+
+def task_of(name: str, temperature: float = 0.0) -> Task:
+    return Task(Prompt(name, name, (1, 2, 3)), temperature, 7, 4)
+
+
+def written(speed: float = 100.0, tokens: tuple[int, ...] | None = (1, 2, 3, 4)) -> Measurement:
+    return Measurement(
+        text=str(tokens), tokens=tokens, generated=4, seconds=4 / speed, first_token_s=0.01,
+        steps=4, drafted=0, accepted=0, queries=0, hits=0, draft_idle_s=0.0,
+    )  # fmt: skip
+
+
+def contender(
+    system: str, speed: float = 100.0, *, where: str = "in_process", gamma: int | None = None,
+    tokens: tuple[int, ...] = (1, 2, 3, 4), threads: int = 1,
+) -> Contender:  # fmt: skip
+    return Contender(
+        system, where, threads, 8, gamma,  # type: ignore[arg-type]
+        complete=lambda task: written(speed, tokens),
+    )  # fmt: skip
+
+
+ALONE = contender("autoregressive", 100)
+LINE_UP = [
+    ALONE,
+    contender("autoregressive", 200, threads=2),
+    contender("draft_then_verify", 500, gamma=4),
+    contender("draft_then_verify", 400, gamma=8),
+    contender("pearl", 600, gamma=4),
+    contender("card", 800),
+    contender("card", 760, where="grpc"),
+    contender("draft_alone", 1600, tokens=(9, 9, 9, 9)),
+    contender("openvino", 200, where="peer", tokens=(1, 2, 3, 9)),
+    contender("openvino_speculative", 400, where="peer", gamma=8),
+]
+TASKS = [task_of("a"), task_of("b")]
+
+
+# --- the contest ------------------------------------------------------------------------------
+
+
+def test_who_cannot_go_on_leaves_and_the_others_do_not_notice() -> None:
+    def fail(task: Task) -> Measurement:
+        if task.prompt.id == "b":
+            raise ContenderError("out of words")
+        return written()
+
+    failing = Contender("openvino", "peer", 2, 1, complete=fail)
+    told: list[str] = []
+    completions = compete(
+        [ALONE, failing, contender("card")],
+        [task_of(name) for name in "abc"],
+        1,
+        on_failure=lambda who, error: told.append(f"{who.system}: {error}"),
+    )
+    assert told == ["openvino: out of words"]
+    texts = {s.system: s.texts for s in stand(completions)}
+    assert texts == {"autoregressive": 3, "openvino": 1, "card": 3}
+
+
+def test_no_prompt_is_begun_when_time_is_up_and_none_is_left_half() -> None:
+    tasks = [task_of(name, temperature) for name in "abc" for temperature in (0.0, 0.8)]
+    answers = iter([True, False])
+    completions = compete([ALONE], tasks, 1, has_time=lambda: next(answers))
+    assert [(c.task.prompt.id, c.task.temperature) for c in completions] == [
+        ("a", 0.0), ("a", 0.8), ("b", 0.0), ("b", 0.8),
+    ]  # fmt: skip
+
+
+# --- standings --------------------------------------------------------------------------------
+
+
+def standings() -> list[Standing]:
+    return stand(compete(LINE_UP, TASKS, 1))
+
+
+def of(found: Sequence[Standing], system: str, where: str = "in_process") -> Standing:
+    (standing,) = (s for s in found if (s.system, s.where) == (system, where))
+    return standing
+
+
+def test_everybody_is_compared_with_our_target_alone_at_its_best_thread_count() -> None:
+    fastest = best(standings())
+    assert of(fastest, "autoregressive").threads == 2
+    assert of(fastest, "card").ratio_to_autoregressive == pytest.approx(4.0)
+    assert of(fastest, "openvino", "peer").ratio_to_autoregressive == pytest.approx(1.0)
+    assert of(fastest, "draft_then_verify").gamma == 4
+
+
+def test_only_our_texts_must_be_equal_and_a_peers_common_prefix_is_told() -> None:
+    found = standings()
+    assert of(found, "pearl").texts_equal is True
+    assert of(found, "draft_alone").texts_equal is None
+    peer = of(found, "openvino", "peer")
+    assert (peer.texts_equal, peer.common_prefix) == (None, 0.75)
+    assert of(found, "card").common_prefix is None
+    wrong = stand(compete([ALONE, contender("pearl", tokens=(1, 2, 9, 4))], TASKS, 1))
+    assert of(wrong, "pearl").texts_equal is False
+
+
+def test_after_the_pilot_only_good_settings_go_on() -> None:
+    fast_when_warm = Contender(
+        "pearl", "in_process", 1, 8, 8, complete=lambda t: written(600 if t.temperature else 300)
+    )
+    line_up = [*LINE_UP, fast_when_warm]
+    tasks = [task_of("a"), task_of("a", 0.8)]
+    kept = narrowed(line_up, compete(line_up, tasks, 1), 0.85)
+    assert ALONE not in kept, "one thread is half as fast as two"
+    assert [(c.system, c.gamma) for c in kept if c.system in ("draft_then_verify", "pearl")] == [
+        ("draft_then_verify", 4), ("pearl", 4), ("pearl", 8),
+    ]  # fmt: skip
+
+
+def test_card_is_compared_with_the_best_setting_of_every_other_system() -> None:
+    ratios = {comparison.to: comparison.ratio for comparison in compare(standings())}
+    assert ratios == {
+        "autoregressive": pytest.approx(4.0),
+        "draft_then_verify": pytest.approx(1.6),
+        "pearl": pytest.approx(800 / 600),
+        "draft_alone": pytest.approx(0.5),
+        "openvino": pytest.approx(4.0),
+        "openvino_speculative": pytest.approx(2.0),
+    }
+
+
+# --- the report -------------------------------------------------------------------------------
+
+
+def report() -> SuiteReport:
+    completions = compete(LINE_UP, TASKS, 1)
+    machine = Machine("a processor", 2, 8.0, "Linux", "3.11", "2.13", "2026.4", 0.1)
+    conditions = Conditions(
+        "./scripts/bench suite", "2026-01-01", machine, {}, "p.jsonl", 2, 4, 1,
+        {"target": "openvino", "draft": "openvino"}, "bfloat16", True, COSTS,
+    )  # fmt: skip
+    ours: list[Completion] = [c for c in completions if c.contender.is_ours]
+    passes = [(0.0, 0.5), (1.0, 1.5)]
+    return SuiteReport(
+        conditions=conditions,
+        standings=stand(completions),
+        figures=summarise(ours, RANKS, COSTS),
+        limits=[Limits(1, 20.0, 10.0, 40_000_000, 0, 1.5), Limits(2, 20.0, 10.0, 40_000_000, 0, 1)],
+        observed=Observed({1: 2, 4: 6}, 0.75),
+        timelines=[Timeline("card", None, passes, passes)],
+        worst_case=WorstCase(1.5, 2, 100.0, 97.0, 0.97, True),
+        sweep=[Variant("width", 1, 700.0, 3.5, 4.0), Variant("width", 4, 800.0, 4.0, 4.4)],
+        skipped=["openvino cannot be installed: no network"],
+    )
+
+
+def test_the_figures_that_card_is_judged_by() -> None:
+    found = {headline.figure: headline.value for headline in report().headlines()}
+    assert found["CARD / autoregressive"] == pytest.approx(4.0)
+    assert found["CARD / draft-then-verify"] == pytest.approx(1.6)
+    assert found["CARD / PEARL"] == pytest.approx(4 / 3)
+    assert found["CARD / OpenVINO GenAI, speculative"] == pytest.approx(2.0)
+    assert found["our autoregressive / OpenVINO GenAI"] == pytest.approx(1.0)
+    assert found["share of the draft model's own speed"] == pytest.approx(0.5)
+    assert found["CARD through gRPC / in process"] == pytest.approx(0.95)
+    assert found["worst case: CARD with an unrelated draft / autoregressive"] == 0.97
+    assert "CARD / its ideal" in found
+
+
+def test_json_markdown_and_pictures_are_stored(tmp_path: Path) -> None:
+    paths = report().store(tmp_path / "new" / "suite.json")
+    assert all(path.stat().st_size for path in paths)
+    assert {path.suffix for path in paths} == {".json", ".md", ".png"}
+    content = json.loads(paths[0].read_text())
+    assert content["best"][0]["system"] == "autoregressive"
+    assert content["limits"][0]["floor_ms"] == pytest.approx(2.0)
+    markdown = paths[1].read_text()
+    assert "| OpenVINO GenAI, speculative | 8 tokens | peer | 0 |" in markdown
+    assert "- openvino cannot be installed: no network" in markdown
+
+
+# --- what is watched --------------------------------------------------------------------------
+
+
+def test_hits_after_corrections_are_of_the_queries_right_behind_one() -> None:
+    watch = Watch(
+        steps=[
+            Step(committed=5, drafted=4, hit=True),  # all accepted
+            Step(committed=2, drafted=4, hit=True),  # corrects
+            Step(committed=1, drafted=0, hit=False),  # a miss behind it
+            Step(committed=1, drafted=3, hit=True),  # corrects
+            Step(committed=4, drafted=3, hit=True),
+        ]
+    )
+    assert watch.hit_rate_after_corrections == 0.5
+    assert watch.committed_histogram() == {1: 2, 2: 1, 4: 1, 5: 1}
+    assert Watch().hit_rate_after_corrections is None
+
+
+def test_watching_changes_no_token_and_sees_every_step() -> None:
+    target, draft = (
+        FakeEngine(FakeModel(), tree=False),
+        FakeEngine(FakeModel(agreement=0.8), tree=True),
+    )
+    task = Task(Prompt("a", "", (3, 1, 4, 1, 5)), 0.0, 11, 40)
+    watch = Watch()
+    with OneProcess(target, draft, settings_of()) as both:
+        plain = Loops(both.pool, TOKENIZER, lambda _: both.target, lambda _: both.draft)
+        expected = plain.complete(task, Decoding.CARD, threads=1)
+        loops = Loops(
+            both.pool,
+            TOKENIZER,
+            lambda _: watch.target(both.target, both.pool.card_slot(0)),
+            lambda _: watch.draft(both.draft),
+        )
+        found = loops.complete(task, Decoding.CARD, threads=1)
+    assert found.tokens == expected.tokens
+    unasked = 2  # the first token comes with the prompt, the last needs no candidate
+    assert sum(step.committed for step in watch.steps) >= task.max_tokens - unasked
+    assert len(watch.target_passes) == found.steps
+    assert all(begin < end for begin, end in [*watch.target_passes, *watch.draft_passes])
+
+
+# --- streams ----------------------------------------------------------------------------------
+
+
+def test_latency_is_per_token_and_the_rate_that_of_all_streams() -> None:
+    commits = [
+        [(0.1, 1), (0.2, 5), (0.4, 2)],  # gaps 100 ms for 5 tokens, 200 ms for 2
+        [(0.3, 1), (0.5, 1)],
+    ]
+    row = row_of("card", commits, 2.0, True)
+    assert row.tokens_per_s == pytest.approx(10 / 0.5)
+    assert row.p50_ms == pytest.approx(20.0)  # 20 ms five times, 100 ms twice, 200 ms once
+    assert row.gap_p99_ms == pytest.approx(200.0)
+    assert row.first_token_ms == pytest.approx(200.0)
+
+
+def test_streams_have_a_picture(tmp_path: Path) -> None:
+    from bench.plots import plot_streams
+
+    rows = [row_of("card", [[(0.1, 1), (0.2, 5)]], 2.0, True)]
+    file = plot_streams(tmp_path / "streams.png", rows, [ContextCost(64, 1, 2.0)])
+    assert file.stat().st_size
+
+
+# --- peers ------------------------------------------------------------------------------------
+
+WORKER = """
+from answering import Answer, serve
+import os, sys
+print("chatter of a library")
+sys.stdout.flush()
+def answer(request):
+    if request["seed"] == 1:
+        raise RuntimeError("no luck")
+    if request["seed"] == 2:
+        os._exit(3)
+    return Answer(request["prompt"] + [5], 2.0, 0.5)
+serve({"peer": "1.0"}, answer, int(sys.argv[-1]))
+"""
+
+
+@contextmanager
+def standing_peer(
+    home: Path, monkeypatch: pytest.MonkeyPatch, worker: str = WORKER
+) -> Iterator[list[Contender]]:
+    """A peer that needs no installation, and what of it competes."""
+    folder = home / "workers"
+    folder.mkdir()
+    (folder / "fake_worker.py").write_text(worker)
+    answering = REPOSITORY_ROOT / "benchmarks" / "peers" / "answering.py"
+    (folder / "answering.py").write_text(answering.read_text())
+    monkeypatch.setattr(peers, "_WORKERS", folder)
+    monkeypatch.setattr(peers, "_install", lambda environment: Path(sys.executable))
+    pair: Any = SimpleNamespace(settings=load_settings(), dtype="bfloat16")
+    environment = Environment("fake", [], [], None, [Mode("openvino", "generate")])
+    with line_up_peer(environment, pair, TOKENIZER, 2) as contenders:
+        yield contenders
+
+
+def test_a_peer_answers_with_tokens_whatever_its_libraries_print(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with standing_peer(tmp_path, monkeypatch) as (peer,):
+        for _ in range(2):
+            found = peer.complete(Task(Prompt("a", "x", (3, 4)), 0.0, 0, 3))
+            assert found.tokens == (3, 4, 5)
+            assert (found.tokens_per_s, found.first_token_s) == (1.5, 0.5)
+        assert not peer.is_ours
+
+
+def test_a_peer_that_fails_or_dies_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with standing_peer(tmp_path, monkeypatch) as (peer,):
+        with pytest.raises(PeerError, match="fake generate: RuntimeError: no luck"):
+            peer.complete(Task(Prompt("a", "x", (3,)), 0.0, 1, 3))
+        with pytest.raises(PeerError, match="the worker ended"):
+            peer.complete(Task(Prompt("a", "x", (3,)), 0.0, 2, 3))
+
+
+def test_a_peer_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = "raise SystemExit('no such processor')"
+    with (
+        pytest.raises(PeerError, match="no such processor"),
+        standing_peer(tmp_path, monkeypatch, worker),
+    ):
+        raise AssertionError("it did start")
+
+
+def test_a_peer_that_cannot_be_installed_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "peer.txt").write_text("there-is-no-such-package-anywhere==1.0\n")
+    monkeypatch.setattr(peers, "_REQUIREMENTS", tmp_path)
+    monkeypatch.setattr(peers, "HOME", tmp_path / "peers")
+    monkeypatch.setitem(os.environ, "PIP_NO_INDEX", "1")
+    environment = Environment("fake", ["peer.txt"], [], None, [])
+    pair: Any = SimpleNamespace(settings=load_settings(), dtype="bfloat16")
+    with (
+        pytest.raises(PeerError, match=r"fake cannot be installed: .*no-such-package"),
+        line_up_peer(environment, pair, TOKENIZER, 2),
+    ):
+        raise AssertionError("it was installed")
+
+
+def test_every_peer_is_pinned_to_the_last_package() -> None:
+    for environment in peers.ENVIRONMENTS:
+        for name in (*environment.requirements, *environment.bare):
+            lines = (REPOSITORY_ROOT / "requirements" / name).read_text().splitlines()
+            wanted = [line for line in lines if line and not line.startswith("#")]
+            assert wanted
+            assert all("==" in line for line in wanted)
+
+
+# --- the rest ---------------------------------------------------------------------------------
+
+
+def test_an_unrelated_draft_has_the_shape_but_not_the_weights() -> None:
+    from safetensors.torch import load_file
+
+    own = load_settings().draft.path
+    with unrelated_draft(own) as path:
+        assert json.loads((path / "config.json").read_text()) == json.loads(
+            (own / "config.json").read_text()
+        )
+        before, after = (load_file(folder / "model.safetensors") for folder in (own, path))
+    assert {n: (w.shape, w.dtype) for n, w in before.items()} == {
+        n: (w.shape, w.dtype) for n, w in after.items()
+    }
+    matrices = [name for name, weight in before.items() if weight.dim() > 1]
+    assert not any(torch.equal(before[name], after[name]) for name in matrices)
+    assert not path.exists()
+
+
+def test_off_a_terminal_progress_is_told_in_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([0.0, 5.0, 25.0, 26.0, 27.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    output = StringIO()
+    with progress.shown(Console(file=output), "texts", 4) as advance:
+        for _ in range(4):
+            advance()
+    assert output.getvalue().splitlines() == ["texts: 2 of 4, 25 s", "texts: 4 of 4, 27 s"]
+
+
+def test_the_command_names_its_subcommands() -> None:
+    shown = CliRunner().invoke(app, ["--help"]).output
+    assert "suite" in shown
+    assert "streams" in shown
+    assert "--no-grpc" in shown
+    assert "--minutes" in CliRunner().invoke(app, ["suite", "--help"]).output

@@ -1,0 +1,46 @@
+"""Long prompts among running streams: nobody waits for more than one chunk of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fake_engine import FakeEngine, FakeModel
+from one_process import OneProcess, Stream, request_of, settings_of
+
+MODEL = FakeModel()
+CHUNK = 8
+LONG = [token % 20 for token in range(100)]
+
+
+@contextmanager
+def both_running(count: int) -> Iterator[tuple[OneProcess, list[Stream]]]:
+    """`count` streams that have begun and go on for long, in the first slots."""
+    engines = FakeEngine(MODEL, tree=False), FakeEngine(MODEL, tree=True)
+    with OneProcess(*engines, settings_of(prefill_chunk=CHUNK)) as both:
+        running = [both.open(request_of([number, 1], 120), number) for number in range(count)]
+        while not all(stream.output for stream in running):
+            both.target.step()
+        yield both, running
+
+
+def prompt_rows(both: OneProcess) -> int:
+    """Prompt tokens that the target's last pass read."""
+    engine = both.target_engine
+    assert isinstance(engine, FakeEngine)
+    return sum(len(rows.tokens) for rows in engine.batches[-1] if rows.logits is not None)
+
+
+def test_every_running_stream_gets_a_token_with_each_chunk_of_a_long_prompt() -> None:
+    with both_running(2) as (both, running):
+        long = both.open(request_of(LONG, 4), 3)
+        chunks = 0
+        while not long.output:
+            before = [len(stream.output) for stream in running]
+            both.target.step()
+            chunks += 1
+            assert prompt_rows(both) <= CHUNK
+            assert all(
+                len(stream.output) > count for stream, count in zip(running, before, strict=True)
+            )
+        assert chunks == -(-len(LONG) // CHUNK)

@@ -1,0 +1,39 @@
+"""The draft rests while speculation does not pay, and is tried again."""
+
+from __future__ import annotations
+
+from card.decoding.rest import DraftRest
+
+POOR, RICH = 1.05, 2.0
+
+
+def rests(gains: list[float], length: int = 100) -> list[int]:
+    """How long every rest lasts when a session goes on to its end and is judged again."""
+    rest, found = DraftRest(), []
+    for gain in gains:
+        if rest.consider(length, gain):
+            found.append(rest.until - length)
+            length = rest.until
+    return found
+
+
+def test_a_draft_that_pays_never_rests() -> None:
+    assert rests([RICH] * 5) == []
+
+
+def test_rests_grow_while_drafting_does_not_pay_and_stay_bounded() -> None:
+    found = rests([POOR] * 12)
+    assert found[:3] == [32, 64, 128]
+    assert found[-1] == found[-2] == 1024
+
+
+def test_a_draft_that_paid_again_starts_with_a_short_rest() -> None:
+    assert rests([POOR, POOR, RICH, POOR]) == [32, 64, 32]
+
+
+def test_the_draft_rests_below_the_length_and_no_longer() -> None:
+    rest = DraftRest()
+    assert not rest.resting(100)
+    rest.consider(100, POOR)
+    assert rest.resting(rest.until - 1)
+    assert not rest.resting(rest.until)

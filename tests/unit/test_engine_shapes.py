@@ -1,0 +1,111 @@
+"""A pass keeps its shape while padding is cheaper than a change, and no longer."""
+
+from __future__ import annotations
+
+import numpy as np
+import openvino as ov
+import pytest
+import tiny_models
+from hypothesis import given
+from hypothesis import strategies as st
+
+from card.engines import FOLLOWS_PREFIX, Rows
+from card.engines.architecture import read_architecture
+from card.engines.interface import RowCosts
+from card.engines.layout import EXTENT_MULTIPLE, ChainLayout
+from card.engines.openvino.feed import Feed
+from card.engines.openvino.kv import KeyValueCache
+from card.engines.openvino.shapes import RowPadding
+
+COSTS = RowCosts({rows: 2.0 + 0.1 * rows for rows in (1, 2, 4, 8, 16, 32)}, change_ms=1.0)
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=60))
+def test_a_pass_has_room_for_what_it_needs(needed: list[int]) -> None:
+    padding = RowPadding(COSTS)
+    assert all(padding.pad(rows) >= rows for rows in needed)
+
+
+def test_without_costs_every_pass_gets_its_own_shape() -> None:
+    padding = RowPadding(None)
+    assert [padding.pad(rows) for rows in (8, 1, 6, 2)] == [8, 1, 6, 2]
+
+
+def test_a_few_smaller_passes_keep_the_shape() -> None:
+    padding = RowPadding(COSTS)
+    assert [padding.pad(rows) for rows in (8, 6, 8, 4, 8, 6)] == [8] * 6
+
+
+def test_a_run_of_smaller_passes_changes_the_shape_once_to_the_most_they_need() -> None:
+    padding = RowPadding(COSTS)
+    padding.pad(8)
+    found = [padding.pad(rows) for rows in (2, 1, 2, 1, 2, 1, 2, 1)]
+    assert found[0] == 8
+    assert found[-1] == 2
+    assert len(set(found)) == 2
+
+
+def test_what_costs_more_than_a_change_is_not_paid_once() -> None:
+    padding = RowPadding(COSTS)
+    padding.pad(64)
+    assert padding.pad(8) == 8
+
+
+@given(rent=st.floats(0.01, 2), price=st.floats(0.1, 5), count=st.integers(1, 50))
+def test_padding_never_costs_much_more_than_twice_the_best_that_hindsight_knows(
+    rent: float, price: float, count: int
+) -> None:
+    """The bound of ski rental: rent until it reaches the price."""
+    padding = RowPadding(RowCosts({1: 1.0, 8: 1.0 + rent}, price))
+    padding.pad(8)
+    shapes = [padding.pad(1) for _ in range(count)]
+    paid = rent * shapes.count(8) + price * (1 in shapes)
+    assert paid <= 2 * min(rent * count, price) + rent + 1e-9
+
+
+# --- the inputs of a pass -------------------------------------------------------------------------
+
+PLACES = 4 * EXTENT_MULTIPLE
+
+
+@pytest.fixture(scope="module")
+def layout(tmp_path_factory: pytest.TempPathFactory) -> ChainLayout:
+    directory = tmp_path_factory.mktemp("llama3")
+    tiny_models.save(directory, "llama3")
+    kv = KeyValueCache(read_architecture(directory), 8, PLACES, ov.Type.f32)
+    return ChainLayout(kv, 2, 4, 1)
+
+
+def feed() -> Feed:
+    return Feed(group=2, kv_heads=3, padding=RowPadding(COSTS))
+
+
+def test_padding_of_one_lane_repeats_the_last_row_and_writes_nowhere_else(
+    layout: ChainLayout,
+) -> None:
+    made, session = feed(), layout.open()
+    made.inputs(layout.plan([Rows(session, list(range(8)))]))
+    inputs = made.inputs(layout.plan([Rows(session, [5, 6, 7])]))
+    layout.close(session)
+    assert inputs["tokens"].tolist() == [5, 6, 7, 7, 7, 7, 7, 7]
+    assert inputs["positions"].tolist() == [0, 1, 2, 2, 2, 2, 2, 2]
+    assert inputs["place"].shape == (8, 3, 3)
+    assert inputs["place"][:, 0, 2].tolist() == [0, 1, 2, 2, 2, 2, 2, 2]
+    mask = inputs["mask"].reshape(2, 8, EXTENT_MULTIPLE)
+    assert np.isfinite(mask[0]).sum(axis=1).tolist() == [1, 2, 3, 3, 3, 3, 3, 3]
+    np.testing.assert_array_equal(mask[0], mask[1])
+
+
+def test_rows_of_branches_find_their_way_back_through_padded_lanes(layout: ChainLayout) -> None:
+    session = layout.open()
+    parents = [FOLLOWS_PREFIX, FOLLOWS_PREFIX, 0, 1, 2]
+    inputs = feed().inputs(layout.plan([Rows(session, [4, 5, 6, 7, 8], parents)]))
+    layout.close(session)
+    gather, scatter = inputs["gather"], inputs["scatter"]
+    assert gather.shape[1] % 4 == 0
+    assert gather.reshape(-1)[scatter[:5]].tolist() == [0, 1, 2, 3, 4]
+    written = {
+        (int(source), int(lane), int(place))
+        for source, (lane, _, place) in zip(inputs["source"], inputs["place"][:, 0], strict=True)
+    }
+    assert written == {(1, 0, 0), (3, 0, 1), (0, 1, 0), (2, 1, 1), (4, 1, 2)}

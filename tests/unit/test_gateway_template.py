@@ -1,0 +1,130 @@
+"""Chat templates: the tokenizer's own where there is one, a plain transcript otherwise."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
+
+from card.settings import REPOSITORY_ROOT
+from card_gateway.template import ChatTemplate, ChatTemplateError
+from card_gateway.tokens import TokenTexts
+
+TALK = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Hé?"},
+    {"role": "assistant", "content": "Yes."},
+    {"role": "user", "content": "Why?"},
+]
+LLAMA = """\
+{{ bos_token }}
+{%- for message in messages %}
+    {%- if (message.role == 'user') != (loop.index0 % 2 == 1) %}
+        {{- raise_exception('roles must alternate') }}
+    {%- endif %}
+    {{- '<' ~ message.role ~ '>' ~ message.content | trim | tojson ~ eos_token }}
+{%- endfor %}
+    {% if add_generation_prompt %}
+<assistant>
+    {% endif %}"""
+
+
+def tokenizer(*, adds_bos: bool) -> Tokenizer:
+    words = Tokenizer(WordLevel({"<s>": 0, "</s>": 1, "[UNK]": 2}, unk_token="[UNK]"))
+    words.pre_tokenizer = Whitespace()
+    if adds_bos:
+        words.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    return words
+
+
+def directory(folder: Path, **config: object) -> Path:
+    content = {"bos_token": {"content": "<s>"}, "eos_token": "</s>", **config}
+    (folder / "tokenizer_config.json").write_text(json.dumps(content), encoding="utf-8")
+    return folder
+
+
+def test_the_bundled_pair_is_given_a_plain_transcript() -> None:
+    template = ChatTemplate.load(REPOSITORY_ROOT / "models/target")
+    assert template.render(TALK) == (
+        "Be brief.\n\nUser: Hé?\nAssistant: Yes.\nUser: Why?\nAssistant:"
+    )
+    assert template.stop_words == ("\nUser:",)
+
+
+def test_a_template_renders_as_transformers_renders_it(tmp_path: Path) -> None:
+    theirs = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer(adds_bos=False), bos_token="<s>", eos_token="</s>"
+    )
+    expected = theirs.apply_chat_template(
+        TALK, chat_template=LLAMA, tokenize=False, add_generation_prompt=True
+    )
+    template = ChatTemplate.load(directory(tmp_path, chat_template=LLAMA))
+    assert template.render(TALK) == expected
+    assert "Hé?" in expected
+    assert template.stop_words == ()
+
+
+def test_a_token_that_the_tokenizer_adds_is_not_written_twice(tmp_path: Path) -> None:
+    folder = directory(tmp_path, chat_template=LLAMA)
+    plain, adding = (
+        ChatTemplate.load(folder, tokenizer(adds_bos=adds)).render(TALK) for adds in (False, True)
+    )
+    assert plain == f"<s>{adding}"
+    assert adding.startswith("<system>")
+
+
+def test_a_file_of_its_own_wins_and_a_list_gives_its_default(tmp_path: Path) -> None:
+    named = [
+        {"name": "tool_use", "template": "tools"},
+        {"name": "default", "template": "{{ x }}"},
+    ]
+    folder = directory(tmp_path, chat_template=named)
+    assert ChatTemplate.load(folder).render(TALK, {"x": "from the list"}) == "from the list"
+    (folder / "chat_template.jinja").write_text("from the file", encoding="utf-8")
+    assert ChatTemplate.load(folder).render(TALK) == "from the file"
+
+
+def test_variables_never_replace_the_messages(tmp_path: Path) -> None:
+    template = ChatTemplate.load(directory(tmp_path, chat_template="{{ messages | length }}"))
+    assert template.render(TALK, {"messages": []}) == "4"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ raise_exception('roles must alternate') }}",
+        "{{ messages.__class__.__mro__ }}",
+        "{{ messages.append(1) }}",
+        "{{ 1 + 'x' }}",
+    ],
+)
+def test_a_template_that_fails_or_reaches_out_says_so(tmp_path: Path, source: str) -> None:
+    template = ChatTemplate.load(directory(tmp_path, chat_template=source))
+    with pytest.raises(ChatTemplateError, match=r"the chat template refuses these messages: ."):
+        template.render(TALK)
+
+
+def test_a_template_that_is_none_names_its_directory(tmp_path: Path) -> None:
+    with pytest.raises(ChatTemplateError, match=f"{tmp_path}: wrong chat template"):
+        ChatTemplate.load(directory(tmp_path, chat_template="{% for %}"))
+    (tmp_path / "tokenizer_config.json").write_text("{", encoding="utf-8")
+    with pytest.raises(ChatTemplateError, match=r"tokenizer_config\.json cannot be read"):
+        ChatTemplate.load(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["def f(x):\n    return x  ", "é🙂 naïve", "", "  "])
+@pytest.mark.parametrize("count", [1, 3, 12])
+def test_pieces_are_as_many_as_tokens_and_make_up_the_text(text: str, count: int) -> None:
+    tokens = Tokenizer.from_file(str(REPOSITORY_ROOT / "models/target/tokenizer.json"))
+    pieces = TokenTexts(tokens).cut(text, count)
+    assert len(pieces) == count
+    assert "".join(pieces) == text
+    exact = tokens.encode(text, add_special_tokens=False)
+    if len(exact.ids) == count and text.isascii():
+        assert pieces == [tokens.decode([one]) for one in exact.ids]

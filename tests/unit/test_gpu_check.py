@@ -1,0 +1,97 @@
+"""`scripts/gpu_check`: it says what it found, and fails when something is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from typer.testing import CliRunner
+
+from card.engines.torch.captured import decoder as captured_decoder
+from card.engines.torch.captured.decoder import attend
+from card.engines.torch.captured.device import Devices
+from gpu import command
+from gpu.command import app
+from gpu.environment import Environment
+from gpu.report import Check, Report
+
+CHECKS_ONLY = ["--device", "cpu", "--budget-s", "1"]
+
+
+@pytest.mark.parametrize(
+    ("devices", "named"),
+    [
+        (Devices("2.13.0+cpu", None, ()), "without CUDA"),
+        (Devices("2.13.0", "12.9", ()), "no CUDA device"),
+    ],
+)
+def test_without_a_gpu_it_says_so_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, devices: Devices, named: str
+) -> None:
+    monkeypatch.setattr(command.Devices, "seen", lambda: devices)
+    result = CliRunner().invoke(app)
+    assert result.exit_code == 2
+    assert result.output.count("\n") == 1
+    assert named in result.output
+    assert "--device cpu" in result.output
+
+
+def test_an_unknown_device_is_refused_too() -> None:
+    result = CliRunner().invoke(app, ["--device", "abacus"])
+    assert result.exit_code == 2
+    assert result.output.count("\n") == 1
+
+
+def test_on_a_processor_everything_runs_and_is_written_down(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["--device", "cpu", "--results", str(tmp_path)])
+    lines = result.output.splitlines()
+    assert lines[-1].startswith("PASS: 6 of 6 checks on cpu"), result.output
+    assert "says nothing of one" in lines[-1]
+    (file,) = tmp_path.iterdir()
+    written = json.loads(file.read_text())
+    assert written["verdict"] == lines[-1]
+    assert [step["rows"] for step in written["steps"]["bundled"]] == [1, 8, 32] * 2
+    systems = [speed["system"] for speed in written["speeds"]["bundled"]]
+    assert systems == ["autoregressive", "PEARL, γ = 4", "CARD", "draft-verify, γ = 4"]
+    assert all(speed["equal"] for speed in written["speeds"]["bundled"])
+
+
+def test_what_there_was_no_time_for_is_named() -> None:
+    result = CliRunner().invoke(app, CHECKS_ONLY)
+    assert "no time for: bundled" in result.output.splitlines()[-1]
+    assert result.exit_code == 0, result.output
+
+
+def wrong(query: Tensor, keys: Tensor, values: Tensor, visible: Tensor, tile: int) -> Tensor:
+    return attend(query, keys, values, visible, tile) * 1.25
+
+
+def leaking(query: Tensor, keys: Tensor, values: Tensor, visible: Tensor, tile: int) -> Tensor:
+    return attend(query, keys, values, torch.ones_like(visible), tile)
+
+
+@pytest.mark.parametrize(
+    ("broken", "named"), [(wrong, ["logits in float32"]), (leaking, ["row invariance"])]
+)
+def test_broken_arithmetic_fails_by_name(
+    monkeypatch: pytest.MonkeyPatch, broken: object, named: list[str]
+) -> None:
+    monkeypatch.setattr(captured_decoder, "attend", broken)
+    result = CliRunner().invoke(app, CHECKS_ONLY)
+    last = result.output.splitlines()[-1]
+    assert result.exit_code == 1, result.output
+    assert last.startswith("FAIL")
+    for name in named:
+        assert name in last.split("failed:")[1]
+
+
+def test_a_run_that_checked_nothing_does_not_pass() -> None:
+    report = Report(Environment.of(torch.device("cpu")), 1.0)
+    assert report.verdict().startswith("FAIL")
+    report.checks.append(Check("one", True, ""))
+    assert report.verdict().startswith("PASS")
+    report.checks.append(Check("two", False, ""))
+    assert report.verdict().startswith("FAIL: 1 of 2")

@@ -1,0 +1,73 @@
+"""One event, one line, for people or for machines."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from card.serving.log import open_log
+
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+
+
+Said = Callable[[], str]
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Iterator[Said]:
+    """What has been written to standard error since the last call."""
+    yield lambda: capsys.readouterr().err
+    root = logging.getLogger("card")
+    root.handlers.clear()
+    root.propagate = True
+
+
+def test_pairs_are_for_people(said: Said) -> None:
+    open_log("supervisor", "text").warn(
+        "reloading", model="draft", reason='no "heart"\nbeat', empty="", nothing=None, pairs="a=b"
+    )
+    (line,) = said().splitlines()
+    assert re.fullmatch(
+        TIME + r" level=warning component=supervisor event=reloading model=draft "
+        r'reason="no \\"heart\\"\\nbeat" empty="" pairs="a=b"',
+        line,
+    )
+
+
+def test_json_is_for_machines(said: Said) -> None:
+    open_log("supervisor", "json").note("ready", seconds=7.3, path=Path("/tmp"), word="Grüße\n")
+    (line,) = said().splitlines()
+    event = json.loads(line)
+    assert re.fullmatch(TIME, event.pop("time"))
+    assert event == {
+        "level": "info",
+        "component": "supervisor",
+        "event": "ready",
+        "seconds": 7.3,
+        "path": "/tmp",
+        "word": "Grüße\n",
+    }
+
+
+def test_what_other_modules_log_is_an_event_too(said: Said) -> None:
+    open_log("target", "json")
+    try:
+        raise RuntimeError("no such row")
+    except RuntimeError:
+        logging.getLogger("card.decoding.loop").exception("session of slot %d failed", 3)
+    event = json.loads(said())
+    assert (event["component"], event["event"], event["level"]) == ("target", "message", "error")
+    assert event["message"] == "session of slot 3 failed"
+    assert "RuntimeError: no such row" in event["traceback"]
+
+
+def test_a_log_that_is_opened_again_does_not_say_everything_twice(said: Said) -> None:
+    for _ in range(2):
+        log = open_log("card", "text")
+    log.note("once")
+    assert len(said().splitlines()) == 1

@@ -1,0 +1,186 @@
+"""The simulated loops: virtual time, the candidate tree, and what pacings must do in the limit."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from card import lookup
+from card.cache import query
+from card.drafting import children
+from planning import candidates
+from planning.acceptance import LEVELS, Foresight, TextRecord
+from planning.candidates import CandidateTree, Guesses, Text
+from planning.clock import Clock, Process, Signal, Work
+from planning.costs import MeasuredCost
+from planning.simulation import PACINGS, Delays, Machinery, Speculation, simulate
+
+SURE = [0.98, 0.01]
+
+
+def text_of(ranks: str, guesses: str | None = None, trust: float = 0.0) -> Text:
+    record = TextRecord(
+        prompt_tokens=8,
+        trust=trust,
+        ranks=ranks,
+        confidence="9" * len(ranks),
+        guesses=guesses or "-" * len(ranks),
+    )
+    return Text(record, Foresight(temperature=0, children=[SURE] * LEVELS, texts=[record]))
+
+
+def machinery(target_ms: float = 10.0, draft_ms: float = 1.0, **delays: float) -> Machinery:
+    return Machinery(MeasuredCost({1: target_ms}), MeasuredCost({1: draft_ms}), Delays(**delays))
+
+
+def test_two_processes_on_one_device_share_its_bandwidth() -> None:
+    clock, ended = Clock(), []
+
+    def process(name: str, ms: float, demand: float) -> Process:
+        yield Work(ms, "device", demand)
+        ended.append((name, clock.now))
+
+    def last() -> Process:
+        yield Work(100.0)
+
+    clock.start(last())
+    clock.start(process("long", 10.0, 0.8))
+    clock.start(process("short", 5.0, 0.7))
+    clock.run()
+    # Both are slowed by 1.5 until the short one ends; then the long one runs alone.
+    assert ended == [("short", pytest.approx(7.5)), ("long", pytest.approx(12.5))]
+
+
+def test_demands_below_the_whole_do_not_slow_each_other() -> None:
+    clock, ended = Clock(), []
+
+    def process(ms: float) -> Process:
+        yield Work(ms, "device", 0.5)
+        ended.append(clock.now)
+
+    clock.start(process(8.0))
+    clock.start(process(5.0))
+    clock.run()
+    assert ended == [5.0, 8.0]
+
+
+def test_a_signal_is_heard_after_its_delay() -> None:
+    clock, signal, heard = Clock(), Signal(delay_ms=2.0), []
+
+    def sleeper() -> Process:
+        yield signal
+        heard.append(clock.now)
+
+    def caller() -> Process:
+        yield Work(3.0)
+        signal.raised += 1
+        yield Work(10.0)
+
+    clock.start(caller())
+    clock.start(sleeper())
+    clock.run()
+    assert heard == [5.0]
+
+
+def test_loops_that_wait_for_each_other_are_named() -> None:
+    clock, signal = Clock(), Signal()
+
+    def sleeper() -> Process:
+        yield signal
+
+    clock.start(sleeper())
+    with pytest.raises(RuntimeError, match="wait for each other"):
+        clock.run()
+
+
+def test_autoregressive_decoding_takes_one_pass_a_token() -> None:
+    run = simulate(text_of("0" * 50), "autoregressive", Speculation(), machinery())
+    assert run.steps == 49
+    assert run.ms == pytest.approx(490.0)
+    assert run.draft_passes == 0
+
+
+def test_a_draft_that_is_always_right_fills_every_row() -> None:
+    how = Speculation(width=1, depth=16, rows=5, gamma=4)
+    for pacing in ("draft_then_verify", "card"):
+        run = simulate(text_of("0" * 101), pacing, how, machinery())
+        assert run.accepted == run.steps * 4 or run.rows_of_steps[0] < 5
+    # Draft-then-verify: four passes of the draft and one of the target for five tokens.
+    run = simulate(text_of("0" * 101), "draft_then_verify", how, machinery())
+    assert run.ms / run.steps == pytest.approx(14.0)
+
+
+def test_card_never_waits_and_hides_the_draft() -> None:
+    how = Speculation(width=1, depth=32, rows=5, gamma=4)
+    card = simulate(text_of("0" * 101), "card", how, machinery())
+    assert card.ms == pytest.approx(card.steps * 10.0)
+    assert card.ms < simulate(text_of("0" * 101), "draft_then_verify", how, machinery()).ms
+
+
+def test_a_draft_that_is_always_wrong_costs_card_nothing_but_the_hidden_passes() -> None:
+    text = text_of("." * 41)
+    card = simulate(text, "card", Speculation(width=2, rows=4), machinery())
+    alone = simulate(text, "autoregressive", Speculation(), machinery())
+    assert card.accepted == 0
+    assert card.ms == pytest.approx(alone.ms)
+
+
+def test_a_correction_that_is_in_the_tree_keeps_what_was_grown_below_it() -> None:
+    tree = CandidateTree(text_of("010"), capacity=64, seed=0)
+    tree.expand(tree.root, 0.0)
+    for node in tree.likeliest(2, 8):
+        tree.expand(node, 0.0)
+    right = tree.root.next_on_path()
+    assert right is not None
+    (second,) = [child for child in right.children if child.on_path]
+    tree.expand(second, 0.0)
+    assert tree.re_root(1) == 0
+    assert tree.root is second
+    assert tree.count == len(second.children)
+
+
+def test_a_correction_that_is_not_in_the_tree_clears_it() -> None:
+    tree = CandidateTree(text_of("0.0"), capacity=64, seed=0)
+    tree.expand(tree.root, 0.0)
+    for node in tree.likeliest(2, 8):
+        tree.expand(node, 0.0)
+    assert tree.re_root(1) == 1
+    assert tree.count == 0
+    assert not tree.query(1, 4, 100.0)
+
+
+def test_the_target_does_not_see_nodes_before_they_are_published() -> None:
+    tree = CandidateTree(text_of("000"), capacity=64, seed=0)
+    tree.expand(tree.root, 5.0)
+    assert not tree.query(-1, 4, 4.9)
+    assert [node.on_path for node in tree.query(-1, 4, 5.0)] == [True]
+
+
+def test_guesses_end_where_trust_ends() -> None:
+    text = text_of("0" * 20, guesses="1" * 20, trust=0.5)
+    # 0.5, 0.25, then 0.125: not worth a row.
+    assert list(Guesses(text).behind(0, 8, on_path=True)) == [True, True]
+
+
+def test_right_guesses_save_passes() -> None:
+    how = Speculation(width=1, rows=6, lookahead=5)
+    text = text_of("." * 60, guesses="1" * 60, trust=1.0)
+    assert simulate(text, "card", how, machinery()).steps < 20
+
+
+@pytest.mark.parametrize("pacing", PACINGS)
+def test_the_same_seed_gives_the_same_figures(pacing: str) -> None:
+    text = text_of("00100.0020" * 6)
+    how = Speculation(width=3, depth=8, rows=6, gamma=3)
+    served = machinery(bus=0.1, wake=0.5)
+    runs = [simulate(text, pacing, how, served, seed=3) for _ in range(2)]  # type: ignore[arg-type]
+    assert runs[0] == runs[1]
+    assert runs[0].tokens == 60
+
+
+def test_constants_are_those_of_the_product() -> None:
+    assert pytest.approx(lookup._WORTH_A_ROW) == candidates.WORTH_A_GUESS
+    assert lookup._MEMORY == candidates.TRUST_MEMORY
+    assert float(query._UNLIKELY) == pytest.approx(math.log(candidates.WORTH_A_LOOK))
+    assert pytest.approx(math.log(candidates.WORTH_A_NODE)) == children._UNLIKELY

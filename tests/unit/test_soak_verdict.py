@@ -1,0 +1,92 @@
+"""The soak's verdict can be a bad one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from loading.clients import Tally
+from loading.resources import MEBIBYTE, Sample, growth
+from loading.soak import Findings
+
+LONG_S = 300.0
+AT_REST = Sample(0.0, {"card": 60 * MEBIBYTE}, {"card": 9})
+
+
+def found_nothing() -> Findings:
+    """What a sound server shows: memory that grew at first and then stayed as it is."""
+    found = Findings(Tally(compared=10), AT_REST)
+    for second in range(int(LONG_S)):
+        held = {"card": 60 * MEBIBYTE + min(second, 100) * MEBIBYTE}
+        found.samples.append(Sample(float(second), held, {"card": 30}))
+    return found
+
+
+def grow(found: Findings) -> None:
+    found.samples = [
+        replace(sample, bytes_held={"card": int(sample.seconds / 60 * 1.5 * MEBIBYTE)})
+        for sample in found.samples
+    ]
+    found.rested = replace(AT_REST, bytes_held={"card": 68 * MEBIBYTE})
+
+
+def keep_a_slot(found: Findings) -> None:
+    found.busy = (1.0, 0.0)
+
+
+def keep_a_request_queued(found: Findings) -> None:
+    found.busy = (0.0, 1.0)
+
+
+def keep_a_descriptor(found: Findings) -> None:
+    found.rested = replace(AT_REST, descriptors={"card": 10})
+
+
+def answer_another_text(found: Findings) -> None:
+    found.tally.failures.append("another text than its reference")
+
+
+def answer_nothing(found: Findings) -> None:
+    found.tally.compared = 0
+
+
+def lose_a_process(found: Findings) -> None:
+    found.incidents.append("a process died under load")
+
+
+def test_a_sound_server_passes() -> None:
+    assert found_nothing().judge(LONG_S) == []
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (grow, "card grows by 1.50 MiB a minute"),
+        (keep_a_slot, "1 slots in use"),
+        (keep_a_request_queued, "1 requests queued"),
+        (keep_a_descriptor, "card holds 10 file descriptors at rest, 9 before"),
+        (answer_another_text, "another text than its reference"),
+        (answer_nothing, "nothing was compared"),
+        (lose_a_process, "a process died under load"),
+    ],
+)
+def test_every_fault_fails_the_soak_and_is_named(
+    spoil: Callable[[Findings], None], said: str
+) -> None:
+    found = found_nothing()
+    spoil(found)
+    (line,) = found.judge(LONG_S)
+    assert said in line
+
+
+def test_memory_that_is_given_back_at_rest_is_no_leak() -> None:
+    found = found_nothing()
+    grow(found)
+    found.rested = AT_REST
+    assert found.judge(LONG_S) == []
+
+
+def test_growth_is_the_slope_of_the_second_half_alone() -> None:
+    assert growth(found_nothing().samples, "card") == pytest.approx(0.0, abs=1e-6)

@@ -1,0 +1,363 @@
+"""Settings to the runtime's constructor, requests to its sampling parameters."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from tensorrt_double import forget_standin, standin
+
+from card.cache import Decoding, SlotRequest
+from card.engines import EngineError
+from card.engines.tensorrt_llm.arguments import (
+    candidates_per_step,
+    check_quantization,
+    draft_arguments,
+    target_arguments,
+)
+from card.engines.tensorrt_llm.runtime import Runtime, import_tensorrt_llm
+from card.engines.tensorrt_llm.sampling import sampling_arguments
+from card.engines.tensorrt_llm.support import check_version, installed_version, obstacles
+from card.sampling import SamplingParameters
+from card.serving.admission import Admission
+from card.serving.refusal import Refusal
+from card.serving.wire import GenerateRequest
+from card.settings import Settings, SettingsError, load_settings
+
+VERSIONS = ["1.1.0", "1.2.1", "1.3.0rc24"]
+TARGET = {"engine": "tensorrt_llm"}
+
+
+@pytest.fixture(params=VERSIONS)
+def package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Any]:
+    with standin(tmp_path, request.param, monkeypatch) as imported:
+        yield imported
+
+
+# --- the constructor ------------------------------------------------------------------------------
+
+
+def test_every_argument_is_one_that_the_runtime_knows(package: Any) -> None:
+    """An unknown one is an error there."""
+    settings = load_settings(target=TARGET, draft=TARGET)
+    for arguments in (
+        target_arguments(settings, package.llmapi, object()),
+        target_arguments(settings, package.llmapi, None),
+        draft_arguments(settings, package.llmapi),
+    ):
+        package.llmapi.TorchLlmArgs(**arguments)
+
+
+def test_the_settings_reach_the_runtime(package: Any) -> None:
+    how = {
+        "devices": [2, 3],
+        "tensor_parallel": 2,
+        "tensor_parallel_candidates": True,
+        "kv_fraction": 0.4,
+        "kv_dtype": "fp8",
+        "kv_block_tokens": 64,
+        "chunked_prefill": False,
+        "batch_tokens": 512,
+        "cuda_graphs": False,
+    }
+    settings = load_settings(
+        target={**TARGET, "tensorrt_llm": how, "dtype": "bfloat16"},
+        speculation={"rows": 5},
+        cache={"slots": 7},
+        limits={"context_tokens": 400},
+    )
+    drafter = object()
+    made = package.llmapi.TorchLlmArgs(**target_arguments(settings, package.llmapi, drafter))
+    assert (made.tensor_parallel_size, made.gpus_per_node) == (2, 2)
+    assert (made.max_batch_size, made.max_num_tokens, made.max_seq_len) == (7, 512, 400)
+    assert (made.enable_chunked_prefill, made.cuda_graph_config) == (False, None)
+    assert made.dtype == "bfloat16"
+    kv = made.kv_cache_config
+    assert (kv.free_gpu_memory_fraction, kv.dtype, kv.tokens_per_block) == (0.4, "fp8", 64)
+    assert made.speculative_config.max_draft_len == candidates_per_step(settings) == 4
+    assert made.speculative_config.drafter is drafter
+
+
+def test_only_the_draft_shares_blocks_unless_the_settings_say_so(package: Any) -> None:
+    settings = load_settings()
+    target = target_arguments(settings, package.llmapi, object())
+    assert not target["kv_cache_config"].enable_block_reuse
+    assert draft_arguments(settings, package.llmapi)["kv_cache_config"].enable_block_reuse
+
+
+def test_a_pass_must_hold_the_rows_of_every_slot(package: Any) -> None:
+    settings = load_settings(
+        target={**TARGET, "tensorrt_llm": {"batch_tokens": 64}}, cache={"slots": 9}
+    )
+    with pytest.raises(EngineError, match="is 72 rows per pass; allowed: at most"):
+        target_arguments(settings, package.llmapi, object())
+
+
+def test_a_target_with_a_drafter_runs_without_overlap_and_with_the_torch_sampler(
+    package: Any,
+) -> None:
+    settings = load_settings(target=TARGET)
+    target = target_arguments(settings, package.llmapi, object())
+    assert target["disable_overlap_scheduler"] is True
+    assert target["sampler_type"] == "TorchSampler"
+    assert "disable_overlap_scheduler" not in draft_arguments(settings, package.llmapi)
+
+
+def test_the_draft_has_room_for_all_side_branches(package: Any) -> None:
+    settings = load_settings(draft={"tensorrt_llm": {"side_branches": 3}}, cache={"slots": 5})
+    assert draft_arguments(settings, package.llmapi)["max_batch_size"] == 20
+
+
+def test_the_package_is_imported_with_its_own_devices_in_sight(package: Any) -> None:
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
+    assert import_tensorrt_llm([3]) is package
+    with pytest.raises(EngineError, match="cannot be moved to '0,1'"):
+        import_tensorrt_llm([0, 1])
+
+
+def test_without_the_package_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_standin()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setitem(sys.modules, "tensorrt_llm", None)
+    with pytest.raises(EngineError, match=r"tritonserver:26\.07-trtllm-python-py3"):
+        import_tensorrt_llm([0])
+    with pytest.raises(EngineError, match="or set engine: torch"):
+        installed_version()
+
+
+def test_a_model_that_cannot_be_loaded_is_named_and_leaves_no_thread() -> None:
+    def out_of_memory(**_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    threads = threading.active_count()
+    package: Any = SimpleNamespace(LLM=out_of_memory)
+    with pytest.raises(EngineError, match="/models/large cannot be loaded: out of memory"):
+        Runtime(package, {"model": "/models/large"})
+    assert threading.active_count() == threads
+
+
+def test_what_a_checkpoint_is_quantized_to_is_checked(tmp_path: Path) -> None:
+    check_quantization(tmp_path, "auto")
+    check_quantization(tmp_path, "none")
+    with pytest.raises(EngineError, match="quantized to none, the settings say quantization: fp8"):
+        check_quantization(tmp_path, "fp8")
+    (tmp_path / "hf_quant_config.json").write_text(
+        json.dumps({"quantization": {"quant_algo": "FP8"}})
+    )
+    check_quantization(tmp_path, "fp8")
+    with pytest.raises(EngineError, match="quantized to fp8"):
+        check_quantization(tmp_path, "none")
+
+
+# --- the settings ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"target": {"tensorrt_llm": {"devices": [0, 1]}}}, "must name 1 different device"),
+        (
+            {"target": {"tensorrt_llm": {"devices": [1, 1], "tensor_parallel": 2}}},
+            "must name 2 different device",
+        ),
+        (
+            {"target": {**TARGET, "tensorrt_llm": {"devices": [0, 1], "tensor_parallel": 2}}},
+            "has not yet run on hardware",
+        ),
+        ({"target": {"tensorrt_llm": {"kv_block_tokens": 48}}}, "must be a power of two"),
+        (
+            {"target": TARGET, "speculation": {"decoding": "draft_then_verify"}},
+            "its loop waits for no draft",
+        ),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(overrides: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        load_settings(**overrides)
+
+
+# --- sampling parameters --------------------------------------------------------------------------
+
+
+def arguments_of(max_tokens: int = 9, **parameters: Any) -> dict[str, Any]:
+    log_probabilities = parameters.pop("log_probabilities", False)
+    request = SlotRequest(
+        np.array([1], np.int64),
+        max_tokens,
+        Decoding.CARD,
+        SamplingParameters(**parameters),
+        log_probabilities=log_probabilities,
+    )
+    return sampling_arguments(request, max_tokens)
+
+
+OFF = {"pad_id": 0, "ignore_eos": False, "detokenize": False}
+
+
+def test_greedy_is_greedy_in_every_version() -> None:
+    assert arguments_of(end_id=4) == {
+        **OFF, "max_tokens": 9, "end_id": 4, "pad_id": 4, "top_k": 1,
+    }  # fmt: skip
+    assert arguments_of(end_id=4, temperature=0.7, top_k=1)["top_k"] == 1
+
+
+def test_sampling_sends_temperature_top_k_and_top_p_together() -> None:
+    """Up to 1.1 a temperature without the others would be greedy."""
+    found = arguments_of(end_id=4, temperature=0.7, seed=11)
+    assert (found["temperature"], found["top_k"], found["top_p"], found["seed"]) == (
+        0.7,
+        0,
+        1.0,
+        11,
+    )
+    found = arguments_of(end_id=4, temperature=0.7, top_k=5, top_p=0.9)
+    assert (found["top_k"], found["top_p"]) == (5, 0.9)
+
+
+def test_every_other_parameter_has_its_own_name() -> None:
+    found = arguments_of(
+        repetition_penalty=1.1,
+        presence_penalty=0.2,
+        frequency_penalty=0.3,
+        min_tokens=2,
+        bad_words=((7,), (8,)),
+        log_probabilities=True,
+    )
+    assert found == {
+        **OFF,
+        "max_tokens": 9,
+        "end_id": -1,
+        "ignore_eos": True,
+        "top_k": 1,
+        "repetition_penalty": 1.1,
+        "presence_penalty": 0.2,
+        "frequency_penalty": 0.3,
+        "min_tokens": 2,
+        "bad_token_ids": [7, 8],
+        "logprobs": 1,
+    }
+
+
+def test_the_runtime_accepts_them_all(package: Any) -> None:
+    package.SamplingParams(
+        **arguments_of(
+            temperature=0.7, top_k=5, top_p=0.9, seed=11, repetition_penalty=1.1, min_tokens=2,
+            presence_penalty=0.2, frequency_penalty=0.3, bad_words=((7,),), log_probabilities=True,
+        )
+    )  # fmt: skip
+
+
+# --- what the runtime honours ---------------------------------------------------------------------
+
+
+def fields(version: str, **parameters: Any) -> dict[str, bool]:
+    """The obstacles of a request: whether the runtime ignores them altogether."""
+    seeded, log_probabilities = parameters.pop("seeded", False), parameters.pop("logs", False)
+    found = obstacles(
+        SamplingParameters(**parameters),
+        seeded=seeded,
+        log_probabilities=log_probabilities,
+        version=version,
+    )
+    return {obstacle.field: obstacle.ignored for obstacle in found}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_plain_greedy_and_plain_sampling_stand_in_nobodys_way(version: str) -> None:
+    assert fields(version) == {}
+    assert fields(version, temperature=0.8, top_k=9, top_p=0.9) == {}
+    assert fields(version, seeded=True) == {}, "a seed means nothing to greedy"
+
+
+@pytest.mark.parametrize(
+    ("version", "ignored"), [("1.1.0", True), ("1.2.1", True), ("1.3.0rc24", False)]
+)
+def test_penalties_and_bad_words_are_ignored_by_older_samplers(version: str, ignored: bool) -> None:
+    assert fields(
+        version, repetition_penalty=1.2, presence_penalty=0.1, frequency_penalty=0.1,
+        bad_words=((3,),),
+    ) == dict.fromkeys(
+        ("repetition_penalty", "presence_penalty", "frequency_penalty", "bad_words"), ignored
+    )  # fmt: skip
+
+
+def test_bad_words_of_several_tokens_cannot_be_said_to_a_runtime_without_text() -> None:
+    assert fields("1.3.0", bad_words=((3,), (4, 5))) == {"bad_words": True}
+
+
+def test_the_rest_is_unproven_beside_candidates() -> None:
+    found = fields("1.2.1", min_tokens=3, temperature=0.5, seeded=True, logs=True)
+    assert found == {"min_tokens": False, "return_log_probs": False, "seed": False}
+
+
+@pytest.mark.parametrize("version", ["1.0.0", "0.21.0"])
+def test_a_runtime_without_the_interfaces_is_refused(version: str) -> None:
+    with pytest.raises(EngineError, match="too old"):
+        check_version(version)
+
+
+def admission(
+    policy: str, monkeypatch: pytest.MonkeyPatch, version: str = "1.3.0rc24"
+) -> Admission:
+    monkeypatch.setattr("card.serving.admission.installed_version", lambda: version)
+    return Admission(
+        Settings.model_validate(
+            {"target": {**TARGET, "tensorrt_llm": {"unproven_parameters": policy}}}
+        )
+    )
+
+
+def decided(by: Admission, wanted: str = "card", **request: Any) -> str:
+    sent = GenerateRequest(**request)
+    parameters = SamplingParameters(
+        temperature=sent.temperature,
+        repetition_penalty=sent.repetition_penalty,
+        min_tokens=sent.min_tokens,
+    )
+    return by.decoding(sent, parameters, wanted)
+
+
+UNPROVEN = [
+    {"repetition_penalty": 1.2},
+    {"min_tokens": 3},
+    {"return_log_probs": True},
+    {"seed": 5, "temperature": 0.5},
+]
+
+
+@pytest.mark.parametrize("request_", UNPROVEN)
+def test_unproven_parameters_switch_speculation_off_by_default(
+    request_: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert decided(admission("without_speculation", monkeypatch), **request_) == "autoregressive"
+
+
+@pytest.mark.parametrize("request_", UNPROVEN)
+def test_or_are_refused_by_name(request_: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Refusal, match=f"{next(iter(request_))} is .*; it must be"):
+        decided(admission("refuse", monkeypatch), **request_)
+
+
+def test_what_the_runtime_ignores_is_refused_whatever_the_setting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    older = admission("without_speculation", monkeypatch, version="1.2.1")
+    with pytest.raises(Refusal, match="this version of TensorRT-LLM ignores it"):
+        decided(older, repetition_penalty=1.2)
+
+
+def test_nothing_changes_for_the_torch_engine() -> None:
+    by = Admission(Settings())
+    for request in UNPROVEN:
+        assert decided(by, **request) == "card"
+    assert decided(by, "draft_then_verify") == "draft_then_verify"

@@ -1,0 +1,247 @@
+"""The draft's side: spines and side branches grow the tree, commits prune it."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from scripted_runtime import RequestError, ScriptedOutput, ScriptedRuntime
+from tensorrt_double import GEOMETRY, VOCABULARY, Cache
+
+from card.cache import CardSlot, Decoding, Finish, Pool, Tree
+from card.engines.tensorrt_llm.draft import TensorRTDraftLoop
+from card.pacing import SETTLED
+from card.settings import Settings
+
+PROMPT = [5, 6, 7]
+LIKELY, UNLIKELY = math.log(0.6), math.log(0.3)
+
+
+class Draft:
+    """The loop under test, and the slot's tree as the target reads it."""
+
+    def __init__(self, directory: Path, side_branches: int = 1) -> None:
+        self.cache = Cache(directory)
+        self.runtime = ScriptedRuntime()
+        pool = Pool.open(directory, os.getpid(), GEOMETRY)
+        assert pool is not None
+        settings = Settings.model_validate(
+            {
+                "speculation": {"width": 2, "depth": 6},
+                "draft": {
+                    "tensorrt_llm": {"side_branches": side_branches, "side_branch_tokens": 3}
+                },
+            }
+        )
+        self.loop = TensorRTDraftLoop(self.runtime, pool, settings)
+
+    def open(self, **how: object) -> CardSlot:
+        slot = self.cache.open(PROMPT, **how)  # type: ignore[arg-type]
+        self.loop.step()
+        self.runtime.settle()
+        return slot
+
+    def give(
+        self, output: ScriptedOutput, tokens: list[int], others: list[int], end: bool = False
+    ) -> None:
+        """Tokens, each with another beside it that is half as likely."""
+        told = [{t: LIKELY, o: UNLIKELY} for t, o in zip(tokens, others, strict=True)]
+        self.runtime.give(output, tokens, "length" if end else None, told)
+        self.runtime.settle()
+
+    def commit(self, tokens: list[int]) -> None:
+        self.cache.pool.target_slot(0).commit(
+            tokens, [False] * len(tokens), [0.0] * len(tokens), Finish.RUNNING
+        )
+        self.loop.step()
+        self.runtime.settle()
+
+    def tree(self, slot: CardSlot) -> Tree:
+        found = self.cache.pool.target_slot(0).tree(slot.generation, VOCABULARY)
+        assert found is not None
+        return found
+
+    def paths(self, slot: CardSlot) -> dict[tuple[int, ...], float]:
+        """Log-probability by path."""
+        tree = self.tree(slot)
+        paths: list[tuple[int, ...]] = []
+        for token, parent in zip(tree.token.tolist(), tree.parent.tolist(), strict=True):
+            paths.append((*(paths[parent] if parent >= 0 else ()), token))
+        return dict(zip(paths, tree.score.tolist(), strict=True))
+
+    def passes(self, slot: CardSlot) -> int:
+        return self.cache.pool.target_slot(0).draft_passes(
+            slot.generation, self.tree(slot).root_length
+        )
+
+
+@pytest.fixture
+def draft(tmp_path: Path) -> Iterator[Draft]:
+    made = Draft(tmp_path)
+    yield made
+    made.runtime.shutdown()
+    made.cache.pool.unlink()
+
+
+def test_a_spine_with_alternatives_grows_the_tree(draft: Draft) -> None:
+    slot = draft.open()
+    (spine,) = draft.runtime.requests
+    assert spine.prompt == PROMPT
+    assert (spine.sampling.max_tokens, spine.sampling.logprobs) == (6, 2)
+    assert spine.sampling.ignore_eos, "it runs on behind an end token"
+    draft.give(spine, [8, 9], [18, 19])
+    paths = draft.paths(slot)
+    assert set(paths) == {(8,), (18,), (8, 9), (8, 19)}
+    assert paths[8, 19] == pytest.approx(LIKELY + UNLIKELY)
+    assert draft.tree(slot).root_length == len(PROMPT)
+
+
+def test_the_likeliest_side_branch_grows_beside_the_spine(draft: Draft) -> None:
+    slot = draft.open()
+    spine = draft.runtime.requests[0]
+    draft.give(spine, [8, 9], [18, 19])
+    _, branch = draft.runtime.requests
+    assert branch.prompt == [*PROMPT, 18]
+    assert branch.sampling.max_tokens == 3
+    draft.give(branch, [30], [31])
+    assert {(18, 30), (18, 31)} <= set(draft.paths(slot))
+
+
+def test_a_side_branch_that_a_commit_prunes_is_aborted(draft: Draft) -> None:
+    slot = draft.open()
+    spine = draft.runtime.requests[0]
+    draft.give(spine, [8, 9, 10, 11, 12, 13], [18, 19, 20, 21, 22, 23], end=True)
+    branch = draft.runtime.requests[1]
+    assert branch.prompt == [*PROMPT, 18]
+    draft.commit([8])
+    assert branch.was_aborted
+    assert draft.tree(slot).root_length == len(PROMPT) + 1
+    assert (9, 10) in draft.paths(slot)
+    assert (18,) not in draft.paths(slot)
+
+
+def test_a_side_branch_that_was_right_goes_on(draft: Draft) -> None:
+    slot = draft.open()
+    spine = draft.runtime.requests[0]
+    draft.give(spine, [8, 9], [18, 19])
+    branch = draft.runtime.requests[1]
+    assert branch.prompt == [*PROMPT, 18]
+    draft.give(branch, [30], [31])
+    draft.commit([18])
+    assert spine.was_aborted
+    assert not branch.was_aborted
+    draft.give(branch, [32], [33])
+    assert {(30,), (30, 32), (30, 33)} <= set(draft.paths(slot))
+
+
+def test_a_correction_that_the_tree_lacks_starts_a_new_spine(draft: Draft) -> None:
+    slot = draft.open()
+    spine = draft.runtime.requests[0]
+    draft.give(spine, [8, 9], [18, 19])
+    draft.commit([40])
+    assert spine.was_aborted
+    assert draft.runtime.requests[-1].prompt == [*PROMPT, 40]
+    assert draft.paths(slot) == {}
+    draft.give(spine, [10], [11])  # on its way while it was aborted
+    assert draft.paths(slot) == {}
+    assert slot.counters().restarts == 1
+
+
+def test_a_spine_that_is_behind_the_text_but_right_catches_up(draft: Draft) -> None:
+    slot = draft.open()
+    (spine,) = draft.runtime.requests
+    draft.commit([8, 9])
+    assert not spine.was_aborted
+    assert draft.runtime.requests == [spine]
+    draft.give(spine, [8, 9, 10], [18, 19, 20])
+    assert set(draft.paths(slot)) == {(10,), (20,)}
+
+
+def test_a_spine_that_is_behind_the_text_and_wrong_starts_anew(draft: Draft) -> None:
+    slot = draft.open()
+    (spine,) = draft.runtime.requests
+    draft.commit([8])
+    draft.give(spine, [18, 19], [8, 20])
+    assert spine.was_aborted
+    assert draft.runtime.requests[-1].prompt == [*PROMPT, 8]
+    assert draft.paths(slot) == {}
+
+
+def test_a_used_up_spine_is_continued_where_it_ended(draft: Draft) -> None:
+    draft.open()
+    spine = draft.runtime.requests[0]
+    draft.give(spine, [8, 9, 10, 11, 12, 13], [18] * 6, end=True)
+    draft.commit([8, 9])
+    assert all(r.prompt[-1] == 18 for r in draft.runtime.requests[1:]), "half is left"
+    draft.commit([10])
+    spines = [r for r in draft.runtime.requests if r.prompt[-1] == 13]
+    assert [r.prompt for r in spines] == [[*PROMPT, 8, 9, 10, 11, 12, 13]]
+    assert spines[0].sampling.max_tokens == 3
+
+
+def test_the_tree_never_runs_past_the_last_token(draft: Draft) -> None:
+    draft.open(max_tokens=3)
+    assert draft.runtime.requests[0].sampling.max_tokens == 3
+
+
+def test_no_alternatives_told_is_no_reason_to_stop(draft: Draft) -> None:
+    slot = draft.open()
+    draft.runtime.give(draft.runtime.requests[0], [8, 9])
+    draft.runtime.settle()
+    assert set(draft.paths(slot)) == {(8,), (8, 9)}
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["failed", "empty"])
+def test_a_request_that_gives_nothing_is_not_made_again_before_the_next_commit(
+    draft: Draft, fails: bool
+) -> None:
+    draft.open()
+    (spine,) = draft.runtime.requests
+    if fails:
+        draft.runtime.fail(spine, RequestError("no room"))
+    else:
+        draft.runtime.give(spine, [], "length")
+    draft.runtime.settle()
+    draft.loop.step()
+    assert draft.runtime.requests == [spine]
+    draft.commit([8])
+    assert draft.runtime.requests[-1].prompt == [*PROMPT, 8]
+
+
+def test_an_autoregressive_session_is_not_drafted_for(draft: Draft) -> None:
+    draft.open(decoding=Decoding.AUTOREGRESSIVE)
+    assert draft.runtime.requests == []
+
+
+def test_a_full_tree_stops_growing(draft: Draft) -> None:
+    slot = draft.open(max_tokens=64)
+    for _ in range(40):
+        running = [r for r in draft.runtime.requests if not r.finished and not r.was_aborted]
+        if not running:
+            break
+        for number, output in enumerate(running):
+            draft.give(output, [8 + number], [18 + number])
+    assert len(draft.tree(slot).token) <= GEOMETRY.nodes
+
+
+def test_a_target_that_waits_hears_when_the_draft_has_settled(tmp_path: Path) -> None:
+    draft = Draft(tmp_path, side_branches=0)
+    slot = draft.open(decoding=Decoding.DRAFT_THEN_VERIFY)
+    spine = draft.runtime.requests[0]
+    draft.give(spine, [8, 9], [18, 19])
+    assert draft.passes(slot) == 2
+    draft.give(spine, [10, 11, 12, 13], [20, 21, 22, 23], end=True)
+    assert draft.passes(slot) == SETTLED
+    draft.runtime.shutdown()
+    draft.cache.pool.unlink()
+
+
+def test_a_closed_session_ends_its_requests(draft: Draft) -> None:
+    slot = draft.open()
+    draft.give(draft.runtime.requests[0], [8, 9], [18, 19])
+    slot.close()
+    draft.loop.step()
+    assert all(request.was_aborted for request in draft.runtime.requests)

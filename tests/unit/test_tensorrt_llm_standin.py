@@ -1,0 +1,173 @@
+"""The whole adapter around the stand-in's processes: lossless against its plain decoding."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tensorrt_double import standin
+from tokenizers import Tokenizer
+
+from card.cache import Decoding, Finish, Pool, SlotCounters, SlotRequest
+from card.engines.tensorrt_llm.loading import TensorRTModel
+from card.engines.tensorrt_llm.runtime import Runtime
+from card.engines.tensorrt_llm.sampling import sampling_arguments
+from card.sampling import SamplingParameters
+from card.serving.geometry import pool_geometry
+from card.settings import Settings, load_settings
+
+PROMPTS = (
+    "def fibonacci(n):",
+    "class Stack:\n    def __init__(self):\n",
+    "import os\n\n\ndef walk(path):\n    for name in",
+)
+TOKENS = 40
+GREEDY = SamplingParameters(end_id=0)
+PATIENCE_S = 120.0
+
+
+class Pair:
+    """Both models behind the adapter, their loops stepped by the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.settings = settings_for(folder)
+        geometry = pool_geometry(self.settings)
+        self.pool = Pool.create(folder, os.getpid(), geometry)
+        self.models = [
+            TensorRTModel(self.settings, role, geometry, os.getpid())
+            for role in ("target", "draft")
+        ]
+        self.loops = []
+        for model in self.models:
+            pool = Pool.open(folder, os.getpid(), geometry)
+            assert pool is not None
+            self.loops.append(model.loop(pool))
+        self.until(lambda: self.loops[0]._bindings.followed)  # type: ignore[union-attr]
+
+    def close(self) -> None:
+        for model in self.models:
+            model.close()
+        self.pool.unlink()
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        limit = time.monotonic() + PATIENCE_S
+        while not holds():
+            assert time.monotonic() < limit, "it never came to hold"
+            for loop in self.loops:
+                loop.step()
+
+    def write(
+        self, prompts: list[list[int]], decoding: Decoding, parameters: SamplingParameters = GREEDY
+    ) -> tuple[list[list[int]], list[SlotCounters]]:
+        """Texts of sessions that are decoded together."""
+        slots = [self.pool.card_slot(index) for index in range(len(prompts))]
+        for slot, prompt in zip(slots, prompts, strict=True):
+            request = SlotRequest(np.array(prompt, np.int64), TOKENS, decoding, parameters)
+            slot.open(request, self.pool.new_generation())
+        self.until(lambda: all(s.finish(s.generation) is not Finish.RUNNING for s in slots))
+        texts = [slot.output(0, slot.committed(slot.generation)).tolist() for slot in slots]
+        counters = [slot.counters() for slot in slots]
+        for slot in slots:
+            slot.close()
+        self.until(lambda: all(slot.reclaim() for slot in slots))
+        return texts, counters
+
+
+def settings_for(folder: Path) -> Settings:
+    return load_settings(
+        engine="tensorrt_llm",
+        speculation={"rows": 8, "depth": 16},
+        cache={"directory": folder, "slots": 3, "nodes": 256},
+        limits={"prompt_tokens": 64, "context_tokens": 256, "max_tokens": 64},
+    )
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    folder = tmp_path_factory.mktemp("standin")
+    with pytest.MonkeyPatch.context() as patch, standin(folder, "1.2.1", patch) as imported:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "0")
+        yield imported
+
+
+@pytest.fixture(scope="module")
+def pair(package: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    made = Pair(tmp_path_factory.mktemp("pool"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    tokenizer = Tokenizer.from_file(str(load_settings().target.path / "tokenizer.json"))
+    return [tokenizer.encode(prompt).ids for prompt in PROMPTS]
+
+
+@pytest.fixture(scope="module")
+def plain(package: Any, pair: Pair, prompts: list[list[int]]) -> list[list[int]]:
+    """What the runtime writes as it comes, without a drafter."""
+    settings = pair.settings
+    runtime = Runtime(
+        package,
+        {
+            "model": str(settings.target.path),
+            "skip_tokenizer_init": True,
+            "max_batch_size": 1,
+            "max_seq_len": 256,
+        },
+    )
+
+    async def text(prompt: list[int]) -> list[int]:
+        request = SlotRequest(np.array(prompt, np.int64), TOKENS, Decoding.AUTOREGRESSIVE, GREEDY)
+        output = runtime.generate(prompt, sampling_arguments(request, TOKENS))
+        async for _ in output:
+            pass
+        tokens: list[int] = output.outputs[0].token_ids
+        return tokens
+
+    texts = [runtime.run(text(prompt)) for prompt in prompts]
+    runtime.shutdown()
+    assert max(map(len, texts)) == TOKENS
+    return texts
+
+
+def test_alone_or_together_the_text_is_the_plain_one(
+    pair: Pair, prompts: list[list[int]], plain: list[list[int]]
+) -> None:
+    together, counters = pair.write(prompts, Decoding.CARD)
+    assert together == plain
+    for prompt, text in zip(prompts, plain, strict=True):
+        found, more = pair.write([prompt], Decoding.CARD)
+        assert found == [text]
+        counters += more
+    assert sum(one.accepted for one in counters) > 0
+    for one in counters:
+        assert one.accepted <= one.drafted
+        assert one.hits <= one.queries
+
+
+def test_without_speculation_the_text_is_the_plain_one_and_every_step_one_token(
+    pair: Pair, prompts: list[list[int]], plain: list[list[int]]
+) -> None:
+    texts, counters = pair.write(prompts, Decoding.AUTOREGRESSIVE)
+    assert texts == plain
+    assert [one.steps for one in counters] == [len(text) for text in plain]
+    assert sum(one.drafted for one in counters) == 0
+
+
+def test_sampled_texts_end_as_they_should(pair: Pair, prompts: list[list[int]]) -> None:
+    texts, counters = pair.write(
+        prompts, Decoding.CARD, SamplingParameters(temperature=0.8, top_p=0.9, seed=1)
+    )
+    assert [len(text) for text in texts] == [TOKENS] * len(prompts)
+    assert sum(one.drafted for one in counters) > 0
+
+
+def test_the_devices_were_set_before_the_import(package: Any) -> None:
+    """The stand-in cannot be imported otherwise."""
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"

@@ -1,0 +1,187 @@
+"""Which device a model runs on, and what is refused before anything is loaded.
+
+No test here needs a GPU: what a machine shows is handed in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tiny_models
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from card.engines import EngineError, load_engine, loading
+from card.engines.architecture import read_architecture
+from card.engines.options import Dtype, EngineOptions
+from card.engines.torch.captured import engine as captured_engine
+from card.engines.torch.captured.device import (
+    Devices,
+    choose_device,
+    choose_dtype,
+    forbid_varying_arithmetic,
+)
+from card.engines.torch.captured.engine import CapturedEngine
+from card.engines.torch.captured.memory import Need, check_fits, need_of
+from card.settings import SettingsError, load_settings
+
+WITHOUT_CUDA = Devices("2.13.0+cpu", None, ())
+WITHOUT_DEVICE = Devices("2.13.0", "12.9", ())
+HOPPERS = Devices("2.13.0", "12.9", ((9, 0), (9, 0)))
+TURING = Devices("2.13.0", "12.9", ((7, 5),))
+OPTIONS = EngineOptions(context=256, sessions=4, branches=2, dtype="float32", device="cuda:0")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [("cpu", "cpu"), ("cuda", "cuda:0"), ("cuda:0", "cuda:0"), ("cuda:1", "cuda:1")],
+)
+def test_a_device_that_is_there_is_taken(wanted: str, found: str) -> None:
+    assert choose_device(wanted, HOPPERS) == torch.device(found)
+
+
+@pytest.mark.parametrize(
+    ("devices", "wanted", "named"),
+    [
+        (WITHOUT_CUDA, "cuda:0", ["cuda:0", "2.13.0+cpu", "without CUDA", "device: cpu"]),
+        (WITHOUT_DEVICE, "cuda", ["no CUDA device", "nvidia-smi", "CUDA_VISIBLE_DEVICES"]),
+        (HOPPERS, "cuda:2", ["cuda:2", "allowed: cpu, cuda:0, cuda:1"]),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused_by_name(
+    devices: Devices, wanted: str, named: list[str]
+) -> None:
+    with pytest.raises(EngineError) as caught:
+        choose_device(wanted, devices)
+    for part in named:
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "devices", "found"),
+    [
+        ("auto", HOPPERS, torch.bfloat16),
+        ("auto", TURING, torch.float16),
+        ("float16", HOPPERS, torch.float16),
+        ("float32", TURING, torch.float32),
+    ],
+)
+def test_auto_is_what_the_device_multiplies(
+    wanted: Dtype, devices: Devices, found: torch.dtype
+) -> None:
+    assert choose_dtype(wanted, torch.device("cuda:0"), devices) is found
+
+
+@pytest.mark.parametrize(
+    ("wanted", "devices", "named"),
+    [("bfloat16", TURING, "set dtype: float16"), ("int8", HOPPERS, "allowed: auto, bfloat16")],
+)
+def test_a_dtype_that_the_device_does_not_compute_in_is_refused(
+    wanted: Dtype, devices: Devices, named: str
+) -> None:
+    with pytest.raises(EngineError, match=named):
+        choose_dtype(wanted, torch.device("cuda:0"), devices)
+
+
+def test_no_product_may_round_or_split_its_sums() -> None:
+    forbid_varying_arithmetic()
+    products = torch.backends.cuda.matmul
+    assert not products.allow_tf32
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert not products.allow_bf16_reduced_precision_reduction
+    assert not products.allow_fp16_reduced_precision_reduction
+    assert not products.allow_bf16_reduced_precision_reduction_split_k  # type: ignore[attr-defined]
+
+
+def test_a_missing_device_is_noticed_before_any_file_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(captured_engine.Devices, "seen", lambda: WITHOUT_CUDA)
+    with pytest.raises(EngineError, match="without CUDA"):
+        CapturedEngine.load(Path("/nowhere"), OPTIONS)
+
+
+def test_a_device_in_the_settings_reaches_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captured_engine.Devices, "seen", lambda: HOPPERS)
+    settings = load_settings(target={"device": "cuda:7"}, draft={"device": "cuda"})
+    assert loading.choose_engine(settings, settings.target) == "torch"
+    with pytest.raises(EngineError, match="cuda:7 is not there"):
+        load_engine(settings, "target")
+
+
+@pytest.mark.parametrize(
+    ("section", "named"),
+    [
+        ({"device": "cuda:0", "engine": "openvino"}, "openvino, which runs on cpu"),
+        ({"device": "cuda:0", "dtype": "int8"}, "int8 does not run on device cuda:0"),
+        ({"device": "cpu", "dtype": "float16"}, "float16 does not run on device cpu"),
+        ({"device": "cuda:"}, "device"),
+        ({"device": "mps"}, "device"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(
+    section: dict[str, str], named: str
+) -> None:
+    with pytest.raises(SettingsError, match="target") as caught:
+        load_settings(target=section)
+    assert named in str(caught.value)
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["llama3", "smollm", "qwen3"])
+def test_what_is_reckoned_is_at_least_what_is_taken(tmp_path: Path, family: str) -> None:
+    tiny_models.save(tmp_path, family)
+    engine = CapturedEngine.load(tmp_path, replace(OPTIONS, device="cpu"))
+    need = need_of(read_architecture(tmp_path), OPTIONS, 4)
+    stored = sum(
+        tensor.nbytes for tensor in tiny_models.build(tiny_models.FAMILIES[family]).parameters()
+    )
+    assert 0.9 * stored <= need.weights <= 1.1 * stored
+    taken = OPTIONS.sessions * engine.kv_bytes_per_session
+    assert taken <= need.kv(OPTIONS.sessions, OPTIONS.context) <= 1.5 * taken
+
+
+def refusal(need: Need, options: EngineOptions, free: int) -> str | None:
+    try:
+        check_fits(Path("models/target"), "cuda:0", need, options, free)
+    except EngineError as error:
+        return str(error)
+    return None
+
+
+@given(
+    slots=st.integers(1, 16), asked=st.integers(17, 64), context=st.sampled_from([256, 2304, 8192])
+)
+def test_the_slots_that_a_refusal_names_fit_and_no_more_do(
+    slots: int, asked: int, context: int
+) -> None:
+    need = Need(weights=16 << 30, workspace=1 << 30, kv_position=1 << 17, spare=512)
+    options = replace(OPTIONS, sessions=asked, context=context)
+    free = need.total(slots, context)
+    message = refusal(need, options, free)
+    assert message is not None
+    assert f"{slots} slot" in message
+    assert refusal(need, replace(options, sessions=slots), free) is None
+    assert refusal(need, replace(options, sessions=slots + 1), free) is not None
+
+
+def test_a_refusal_names_the_context_that_would_fit() -> None:
+    need = Need(weights=16 << 30, workspace=1 << 30, kv_position=1 << 17, spare=512)
+    options = replace(OPTIONS, sessions=16, context=8192)
+    message = refusal(need, options, need.total(16, 2048))
+    assert message is not None
+    assert "16 slots of 2048 positions (limits.context_tokens)" in message
+    assert refusal(need, replace(options, context=2048), need.total(16, 2048)) is None
+    assert "16.0 GiB" in message
+
+
+def test_a_device_too_small_for_the_weights_is_said_so() -> None:
+    need = Need(weights=16 << 30, workspace=1 << 30, kv_position=1 << 17, spare=512)
+    message = refusal(need, OPTIONS, 12 << 30)
+    assert message is not None
+    assert "not even one slot" in message

@@ -1,0 +1,305 @@
+"""Passes of fixed shape over static buffers give what the eager engine gives, bit for bit alike
+however they are put together.
+
+On a processor a replay is a call; everything else is what a CUDA device would run.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_models
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_models import forward_rows, opened, random_tokens, read, read_alone
+from torch import Tensor
+
+from card.engines import FOLLOWS_PREFIX, Ranking, Rows
+from card.engines.calibration import check_row_invariance, make_row_invariant
+from card.engines.options import Dtype, EngineOptions
+from card.engines.torch.captured import decoder as captured_decoder
+from card.engines.torch.captured import engine as captured_engine
+from card.engines.torch.captured.decoder import attend, tree_sum
+from card.engines.torch.captured.engine import CapturedEngine
+from card.engines.torch.captured.graphs import Replayed
+from card.engines.torch.engine import TorchEngine
+
+SESSIONS, BRANCHES, CONTEXT = 3, 2, 400
+CLOSE = 2e-4
+
+few = settings(max_examples=8, deadline=None)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def options(dtype: Dtype = "float32", branches: int = BRANCHES) -> EngineOptions:
+    pending = 0 if branches else 256
+    return EngineOptions(CONTEXT, SESSIONS, branches, pending, dtype=dtype)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("llama3")
+    tiny_models.save(path, "llama3")
+    return path
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16", "float16"])
+def target(request: pytest.FixtureRequest, directory: Path) -> CapturedEngine:
+    engine = make_row_invariant(CapturedEngine.load(directory, options(request.param)))
+    assert engine.row_invariant
+    return engine
+
+
+@pytest.mark.parametrize("family", tiny_models.FAMILIES)
+def test_every_family_gives_the_logits_of_the_eager_engine(tmp_path: Path, family: str) -> None:
+    tiny_models.save(tmp_path, family)
+    context = min(CONTEXT, tiny_models.SLIDING_WINDOW)
+    wanted = EngineOptions(context, 1, dtype="float32")
+    text = random_tokens(100)
+    expected = read_alone(TorchEngine.load(tmp_path, wanted), text, [64])
+    for chunks in ([64], [1], [7, 100]):
+        found = read_alone(CapturedEngine.load(tmp_path, wanted), text, chunks)
+        np.testing.assert_allclose(found, expected, atol=CLOSE)
+
+
+@given(chunks=st.lists(st.integers(1, 100), min_size=1, max_size=5))
+@few
+def test_reading_in_chunks_gives_the_bits_of_single_rows(
+    target: CapturedEngine, chunks: list[int]
+) -> None:
+    text = random_tokens(300)  # over two borders of the places looked at
+    expected = read_alone(target, text, [1])
+    assert read_alone(target, text, chunks).tobytes() == expected.tobytes()
+
+
+@given(
+    prefixes=st.lists(st.sampled_from([1, 60, 120, 250]), min_size=2, max_size=SESSIONS),
+    rows=st.integers(1, 20),
+)
+@few
+def test_sessions_that_share_a_pass_get_the_bits_of_one_alone(
+    target: CapturedEngine, prefixes: list[int], rows: int
+) -> None:
+    text = random_tokens(300)
+    expected = read_alone(target, text, [64])
+    sessions = [target.open_session() for _ in prefixes]
+    batch = []
+    for session, prefix in zip(sessions, prefixes, strict=True):
+        read(target, session, text[:prefix], [64])
+        batch.append(Rows(session, text[prefix : prefix + rows]))
+    for prefix, found in zip(prefixes, forward_rows(target, batch), strict=True):
+        assert found.tobytes() == expected[prefix : prefix + rows].tobytes()
+    for session in sessions:
+        target.close_session(session)
+
+
+def test_the_branch_that_wins_is_continued(target: CapturedEngine) -> None:
+    """Branches are read behind one prefix; the second is kept, in every lane."""
+    text = random_tokens(40)
+    expected = read_alone(target, text, [1])
+    with opened(target) as session:
+        at = 0
+        while at + 3 <= len(text):
+            right = text[at : at + 3]
+            rows = [(right[0] + 1) % target.vocabulary, *right]
+            parents = [FOLLOWS_PREFIX, FOLLOWS_PREFIX, 1, 2]
+            found = forward_rows(target, [Rows(session, rows, parents)])[0]
+            assert found[1:].tobytes() == expected[at : at + 3].tobytes()
+            target.keep(session, [1, 2, 3])
+            at += 3
+
+
+def test_a_growing_tree_is_ranked_as_the_eager_engine_ranks_it(directory: Path) -> None:
+    """A tree grows, is pruned to a branch and grows on; greedy and with noise."""
+    noise = np.random.default_rng(1).gumbel(size=(2, tiny_models.VOCABULARY)).astype(np.float32)
+    found: list[list[Any]] = []
+    for engine_class in (TorchEngine, CapturedEngine):
+        engine = engine_class.load(directory, options(branches=0))
+        session, other = engine.open_session(), engine.open_session()
+        seen = []
+        for each in (session, other):
+            engine.forward([Rows(each, random_tokens(20), logits=0)])
+            engine.keep(each, range(20))
+        for ranking in (Ranking(4), Ranking(4, 0.8, noise)):
+            pair = Rows(session, [5, 9], [FOLLOWS_PREFIX, FOLLOWS_PREFIX], ranking=ranking)
+            single = Rows(other, [7], [FOLLOWS_PREFIX], ranking=Ranking(3))
+            seen += [logits.best() for logits in engine.forward([pair, single])]
+            below = engine.forward([Rows(session, [6, 8], [1, 0], ranking=ranking)])
+            seen.append(below[0].best())
+            engine.keep(session, [1], [2])  # the right node, and the child of it
+            engine.keep(session, [0])
+            engine.keep(other, [0])
+        found.append(seen)
+    for (ids, values), (other_ids, other_values) in zip(*found, strict=True):
+        assert ids.tolist() == other_ids.tolist()
+        np.testing.assert_allclose(values, other_values, atol=CLOSE)
+
+
+@given(parts=st.integers(1, 20), behind=st.integers(0, 20), seed=st.integers(0, 9))
+def test_places_that_weigh_nothing_change_no_bit_of_a_sum(
+    parts: int, behind: int, seed: int
+) -> None:
+    values = torch.randn(2, parts, 3, generator=torch.Generator().manual_seed(seed))
+    longer = torch.cat([values, torch.zeros(2, behind, 3)], dim=1)
+    assert torch.equal(tree_sum(longer), tree_sum(values))
+    torch.testing.assert_close(tree_sum(values), values.sum(1))
+
+
+# --- static buffers -------------------------------------------------------------------------------
+
+
+def test_passes_of_one_shape_share_their_buffers(directory: Path) -> None:
+    engine = CapturedEngine.load(directory, options())
+    with opened(engine) as session:
+        read(engine, session, random_tokens(100), [1, 2, 3, 5])
+        assert len(engine._passes) == 1
+        read(engine, session, random_tokens(100), [3])
+        assert len(engine._passes) == 2, "over the border of the places looked at"
+        static = next(iter(engine._passes.values()))
+        before = static._inputs.bytes.data_ptr()
+        read(engine, session, random_tokens(10), [3])
+        assert static._inputs.bytes.data_ptr() == before
+
+
+def test_no_more_shapes_are_kept_than_allowed(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = random_tokens(300)
+    engine = CapturedEngine.load(directory, options())
+    expected = read_alone(engine, text, [1, 17, 40, 70])
+    assert len(engine._passes) > 2
+    monkeypatch.setattr(captured_engine, "MOST_CAPTURED", 2)
+    engine = CapturedEngine.load(directory, options())
+    assert read_alone(engine, text, [1, 17, 40, 70]).tobytes() == expected.tobytes()
+    assert len(engine._passes) == 2
+
+
+class WarmedUp(Replayed):
+    """As a device does: computes when it is made, before it is run."""
+
+    def __init__(self, compute: Callable[[], None], device: torch.device, pool: Any) -> None:
+        compute()
+        compute()
+        super().__init__(compute, device, pool)
+
+
+def test_capturing_writes_over_nobodys_keys(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(captured_engine, "Replayed", WarmedUp)
+    text = random_tokens(300)
+    engine = CapturedEngine.load(directory, options())
+    expected = read_alone(TorchEngine.load(directory, options()), text, [64])
+    np.testing.assert_allclose(read_alone(engine, text, [1, 17, 40, 70]), expected, atol=CLOSE)
+
+
+class Cuda:
+    """Stands in for `torch.cuda` while a graph is captured, and writes down what is asked."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def Stream(self, device: object) -> Cuda:
+        return self
+
+    def current_stream(self, device: object) -> Cuda:
+        return self
+
+    def wait_stream(self, stream: object) -> None:
+        self.calls.append("wait")
+
+    @contextmanager
+    def stream(self, stream: object) -> Iterator[None]:
+        self.calls.append("aside")
+        yield
+        self.calls.append("back")
+
+    def CUDAGraph(self) -> Cuda:
+        return self
+
+    @contextmanager
+    def graph(self, graph: object, pool: object) -> Iterator[None]:
+        self.calls.append(f"capture into {pool}")
+        yield
+        self.calls.append("captured")
+
+    def replay(self) -> None:
+        self.calls.append("replay")
+
+
+def test_a_graph_is_captured_once_after_warming_up_and_then_replayed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The order of calls that CUDA wants; not yet run on hardware."""
+    cuda = Cuda()
+    monkeypatch.setattr(torch, "cuda", cuda)
+    replayed = Replayed(lambda: cuda.calls.append("compute"), torch.device("cuda:0"), "pool")
+    warm_up = ["wait", "aside", "compute", "compute", "back", "wait"]
+    assert cuda.calls == [*warm_up, "capture into pool", "compute", "captured"]
+    cuda.calls.clear()
+    replayed.run()
+    replayed.run()
+    assert cuda.calls == ["replay", "replay"]
+
+
+def test_an_engine_that_is_dropped_frees_its_memory_at_once(directory: Path) -> None:
+    engine = CapturedEngine.load(directory, options())
+    read_alone(engine, random_tokens(10), [4])
+    keys = weakref.ref(engine._kv.keys)
+    gc.disable()
+    try:
+        del engine
+        assert keys() is None
+    finally:
+        gc.enable()
+
+
+def test_an_engine_that_is_only_a_template_takes_no_memory(directory: Path) -> None:
+    engine = CapturedEngine.load(directory, options())
+    make_row_invariant(engine)
+    assert "keys" not in vars(engine._kv)
+
+
+# --- the self-check can fail ----------------------------------------------------------------------
+
+
+def rounded_by_lanes(
+    query: Tensor, keys: Tensor, values: Tensor, visible: Tensor, tile: int
+) -> Tensor:
+    """A last bit that depends on how many sessions share the pass."""
+    return attend(query, keys, values, visible, tile) * (1 + 2**-7 * (len(visible) > 2))
+
+
+def summed_at_once(
+    query: Tensor, keys: Tensor, values: Tensor, visible: Tensor, tile: int
+) -> Tensor:
+    """A last bit that depends on how many rows are attended."""
+    return attend(query, keys, values, visible, tile) * (1 + 2**-7 * (visible.shape[1] > 16))
+
+
+def without_mask(query: Tensor, keys: Tensor, values: Tensor, visible: Tensor, tile: int) -> Tensor:
+    return attend(query, keys, values, torch.ones_like(visible), tile)
+
+
+@pytest.mark.parametrize("broken", [rounded_by_lanes, summed_at_once, without_mask])
+def test_the_self_check_finds_attention_that_depends_on_the_pass(
+    target: CapturedEngine, monkeypatch: pytest.MonkeyPatch, broken: Callable[..., Tensor]
+) -> None:
+    assert check_row_invariance(target)
+    monkeypatch.setattr(captured_decoder, "attend", broken)
+    assert not check_row_invariance(target)
