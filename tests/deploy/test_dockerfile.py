@@ -1,0 +1,169 @@
+"""The images: what they are made of, whom they run as, how they start and say how they are."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import re
+import sys
+from collections.abc import Iterator
+from http import HTTPStatus
+from pathlib import Path
+
+import pathspec
+import pytest
+import typer
+from dockerfile import Stage, stages
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from card.serving import supervisor
+from card.serving.supervision.health import HealthServer
+from card.settings import REPOSITORY_ROOT, ServingSettings
+
+IMAGES = ("cpu", "gpu")
+PACKAGE = REPOSITORY_ROOT / "python_backend/card"
+
+FROM_THE_CONTAINER = {"tensorrt_llm", "mpi4py", "triton_python_backend_utils"}
+"""Modules that Triton's container alone brings along."""
+
+
+@pytest.fixture(params=IMAGES)
+def image(request: pytest.FixtureRequest) -> Stage:
+    return stages()[str(request.param)]
+
+
+def _copied(stage: Stage) -> Iterator[str]:
+    """Sources in the build context."""
+    for value in stage.all("COPY"):
+        words = [word for word in value.split() if not word.startswith("--")]
+        if "--from=" not in value:
+            yield from words[:-1]
+    for value in stage.all("RUN"):
+        for mount in re.findall(r"--mount=(\S+)", value):
+            options = dict(option.split("=") for option in mount.split(","))
+            if "from" not in options:
+                yield options["source"]
+
+
+def _ignored(path: Path) -> bool:
+    lines = (REPOSITORY_ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    spec = pathspec.PathSpec.from_lines("gitignore", lines)
+    return bool(spec.match_file(path.relative_to(REPOSITORY_ROOT).as_posix()))
+
+
+def test_the_gpu_image_is_made_from_tritons_container() -> None:
+    gpu = stages()["gpu"]
+    assert gpu.base == "nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3"
+    assert gpu.last("ENV").startswith("PATH=/opt/venv-tritonserver/bin:${PATH}")
+
+
+def test_the_cpu_image_is_made_from_a_slim_python_that_the_server_knows() -> None:
+    version = re.fullmatch(r"python:3\.(\d+)-slim-bookworm", stages()["cpu"].base)
+    assert version
+    assert 10 <= int(version.group(1)) <= 12
+
+
+def test_everything_copied_is_there_and_not_ignored() -> None:
+    for stage in stages().values():
+        for source in _copied(stage):
+            path = REPOSITORY_ROOT / source
+            assert path.exists(), source
+            files = [path] if path.is_file() else [p for p in path.rglob("*.*") if p.is_file()]
+            kept = [file for file in files if not _ignored(file)]
+            assert kept, f"{source} is ignored"
+
+
+def test_no_weights_reach_the_images() -> None:
+    for file in (REPOSITORY_ROOT / "models").rglob("*"):
+        if file.is_file():
+            assert _ignored(file)
+    for stage in stages().values():
+        assert not [source for source in _copied(stage) if source.startswith((".", "models"))]
+
+
+def test_an_image_does_not_run_as_root(image: Stage) -> None:
+    user = re.fullmatch(r"(\d+):(\d+)", image.last("USER"))
+    assert user
+    assert int(user.group(1)) > 0
+    names = [name for name, _ in image.instructions]
+    assert "RUN" not in names[len(names) - names[::-1].index("USER") :]
+
+
+def test_an_image_starts_the_supervisor_below_an_init(image: Stage) -> None:
+    words = image.words("ENTRYPOINT")
+    assert words[:2] == ["tini", "--"]
+    start = words.index("python")
+    assert words[start : start + 3] == ["python", "-m", supervisor.__name__]
+    options = [*words[start + 3 :], *image.words("CMD")]
+    app = typer.Typer()
+    app.command()(supervisor.main)
+    command = typer.main.get_command(app)
+    values = command.make_context("supervisor", options).params
+    assert values == {
+        "settings": Path("/etc/card/settings.yaml"),
+        "model_repository": Path("/opt/card/model_repository"),
+    }
+    (copied,) = [value for value in image.all("COPY") if "model_repository" in value]
+    assert copied.split()[-2:] == ["model_repository", str(values["model_repository"])]
+
+
+def test_nvidias_entry_point_is_kept() -> None:
+    assert stages()["gpu"].words("ENTRYPOINT")[2] == "/opt/nvidia/nvidia_entrypoint.sh"
+
+
+def test_the_health_check_asks_what_the_supervisor_answers(image: Stage) -> None:
+    value = image.last("HEALTHCHECK")
+    found = re.search(r"http://127\.0\.0\.1:(\d+)(/\w+)", value)
+    assert found
+    assert int(found.group(1)) == ServingSettings().health_port
+    health = HealthServer("127.0.0.1", 0)
+    try:
+        assert health.answer(found.group(2))[0] is not HTTPStatus.NOT_FOUND
+    finally:
+        health.close()
+
+
+def test_the_ports_of_the_defaults_are_exposed(image: Stage) -> None:
+    serving = ServingSettings()
+    ports = (serving.http_port, serving.grpc_port, serving.metrics_port, serving.health_port)
+    assert image.last("EXPOSE").split() == [str(port) for port in ports]
+
+
+ONLY_FOR_PROCESSORS = {"openvino"}
+"""Engines that a GPU image does not run; `engine: auto` passes over them where they are absent."""
+
+
+def _imported() -> set[str]:
+    """Top-level names of everything that the package imports, wherever it does."""
+    names = set()
+    for file in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names.add(node.module.partition(".")[0])
+    return names - set(sys.stdlib_module_names) - {"card"}
+
+
+def test_the_gpu_image_brings_every_package_that_the_code_imports() -> None:
+    lines = (REPOSITORY_ROOT / "requirements/gpu.txt").read_text(encoding="utf-8").splitlines()
+    required = {Requirement(line).name for line in lines if line and not line.startswith("#")}
+    distributions = importlib.metadata.packages_distributions()
+    for name in _imported() - FROM_THE_CONTAINER - ONLY_FOR_PROCESSORS:
+        assert required & {canonicalize_name(found) for found in distributions[name]}, name
+
+
+def test_the_gpu_image_changes_nothing_that_the_container_brought() -> None:
+    (install,) = [run for run in stages()["gpu"].all("RUN") if "container.txt" in run]
+    assert "pip list --format=freeze > /opt/card/container.txt" in install
+    assert "--constraint /opt/card/container.txt --requirement" in " ".join(install.split())
+    assert "--no-deps /wheels/" in install
+
+
+def test_the_cpu_image_installs_what_the_setup_installs() -> None:
+    setup = (REPOSITORY_ROOT / "scripts/setup").read_text(encoding="utf-8")
+    (install,) = [run for run in stages()["cpu"].all("RUN") if "constraints.txt" in run]
+    for file in ("constraints.txt", "base.txt", "server.txt"):
+        assert f"/requirements/{file}" in install
+        assert f"requirements/{file}" in setup

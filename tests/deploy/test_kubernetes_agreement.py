@@ -1,0 +1,344 @@
+"""The manifests agree with one another, with the settings they mount, and with the code."""
+
+from __future__ import annotations
+
+import re
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rendered_manifests import (
+    KUBERNETES,
+    MODELS,
+    OVERLAYS,
+    Manifest,
+    container_of,
+    devices_of,
+    in_bytes,
+    name_of,
+    of_kind,
+    only,
+    pod_of,
+    rendered,
+    settings_of,
+    volume,
+)
+from tritonclient.grpc import service_pb2
+
+from card.cache.pool import pool_bytes
+from card.serving.geometry import pool_geometry
+from card.serving.metrics.families import FAMILIES
+from card.serving.supervised import PORTS
+from card.serving.supervision.health import HealthServer
+from card.serving.supervision.policy import STUBS
+from card.serving.supervisor import LINGER_S
+from card.serving.triton_server import MINIMUM_REGION_BYTES
+from card.settings import Settings
+
+KILL_S = 10.0
+"""How long the supervisor may take to end processes that do not answer (`stubs.kill`)."""
+
+GPU = "nvidia.com/gpu"
+
+
+def _adapter_rules() -> list[dict[str, Any]]:
+    values = yaml.safe_load(
+        (KUBERNETES / "prometheus-adapter/values.yaml").read_text(encoding="utf-8")
+    )
+    return list(values["rules"]["custom"])
+
+
+def _port_names(manifests: list[Manifest]) -> dict[str, int]:
+    return {port["name"]: port["containerPort"] for port in container_of(manifests)["ports"]}
+
+
+# --- who is selected -----------------------------------------------------------------------------
+
+
+def test_every_selector_finds_the_pods(manifests: list[Manifest]) -> None:
+    labels = pod_of(manifests)["metadata"]["labels"]
+    deployment = only(manifests, "Deployment")["spec"]
+    budget = only(manifests, "PodDisruptionBudget")["spec"]
+    (spread,) = pod_of(manifests)["spec"]["topologySpreadConstraints"]
+    selectors = [
+        deployment["selector"]["matchLabels"],
+        budget["selector"]["matchLabels"],
+        only(manifests, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
+        only(manifests, "PodMonitor")["spec"]["selector"]["matchLabels"],
+        spread["labelSelector"]["matchLabels"],
+        *(service["spec"]["selector"] for service in of_kind(manifests, "Service")),
+    ]
+    for selector in selectors:
+        assert selector
+        assert selector.items() <= labels.items()
+
+
+def test_the_models_pods_are_not_taken_for_the_service(manifests: list[Manifest]) -> None:
+    selector = only(manifests, "Deployment")["spec"]["selector"]["matchLabels"]
+    job = only(rendered(MODELS), "Job")["spec"]["template"]["metadata"]["labels"]
+    assert not selector.items() <= job.items()
+
+
+# --- ports and paths -----------------------------------------------------------------------------
+
+
+def test_the_container_listens_on_the_ports_of_its_settings(
+    manifests: list[Manifest], settings: Settings
+) -> None:
+    expected = {name.removesuffix("_port"): getattr(settings.serving, name) for name in PORTS}
+    assert _port_names(manifests) == expected
+    assert settings.serving.address == "0.0.0.0"
+
+
+def test_every_port_that_is_named_exists(manifests: list[Manifest]) -> None:
+    ports = _port_names(manifests)
+    container = container_of(manifests)
+    policy = only(manifests, "NetworkPolicy")["spec"]
+    used = {
+        *(container[f"{kind}Probe"]["httpGet"]["port"] for kind in ("startup", "readiness")),
+        container["livenessProbe"]["httpGet"]["port"],
+        *(end["port"] for end in only(manifests, "PodMonitor")["spec"]["podMetricsEndpoints"]),
+        *(port["port"] for rule in policy["ingress"] for port in rule["ports"]),
+    }
+    assert used == set(ports)
+    for service in of_kind(manifests, "Service"):
+        for port in service["spec"]["ports"]:
+            assert port["targetPort"] == port["name"]
+            assert port["port"] == ports[port["name"]]
+
+
+def test_the_service_has_separate_ports_and_the_headless_one_grpc(
+    manifests: list[Manifest],
+) -> None:
+    services = {name_of(service): service["spec"] for service in of_kind(manifests, "Service")}
+    assert [port["name"] for port in services["card"]["ports"]] == ["http", "grpc", "metrics"]
+    assert [port["name"] for port in services["card-pods"]["ports"]] == ["grpc"]
+    assert services["card-pods"]["clusterIP"] == "None"
+
+
+def test_the_probes_ask_what_the_supervisor_answers(manifests: list[Manifest]) -> None:
+    container = container_of(manifests)
+    health = HealthServer("127.0.0.1", 0)
+    try:
+        for probe, path in (("startup", "/ready"), ("readiness", "/ready"), ("liveness", "/live")):
+            get = container[f"{probe}Probe"]["httpGet"]
+            assert (get["path"], get["port"]) == (path, "health")
+            assert health.answer(path)[0] is not HTTPStatus.NOT_FOUND
+    finally:
+        health.close()
+
+
+def test_prometheus_scrapes_the_server_and_the_supervisor(manifests: list[Manifest]) -> None:
+    ends = only(manifests, "PodMonitor")["spec"]["podMetricsEndpoints"]
+    assert [(end["port"], end["path"]) for end in ends] == [
+        ("metrics", "/metrics"),
+        ("health", "/metrics"),
+    ]
+    policy = only(manifests, "NetworkPolicy")["spec"]["ingress"]
+    scraped = {end["port"] for end in ends}
+    assert any({port["port"] for port in rule["ports"]} == scraped for rule in policy)
+
+
+def test_the_route_leads_to_the_service(manifests: list[Manifest]) -> None:
+    services = {name_of(service): service["spec"] for service in of_kind(manifests, "Service")}
+    (rule,) = only(manifests, "GRPCRoute")["spec"]["rules"]
+    (backend,) = rule["backendRefs"]
+    ports = {port["port"]: port["name"] for port in services[backend["name"]]["ports"]}
+    assert ports[backend["port"]] == "grpc"
+
+
+def test_the_route_admits_calls_that_exist_and_none_that_control(manifests: list[Manifest]) -> None:
+    (rule,) = only(manifests, "GRPCRoute")["spec"]["rules"]
+    service = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+    methods = {match["method"]["method"] for match in rule["matches"]}
+    assert {match["method"]["service"] for match in rule["matches"]} == {service.full_name}
+    assert methods <= set(service.methods_by_name)
+    assert "ModelStreamInfer" in methods
+    assert not [name for name in methods if re.search("Repository|SharedMemory|Trace|Log", name)]
+
+
+# --- time ----------------------------------------------------------------------------------------
+
+
+def test_a_pod_may_take_as_long_to_start_as_its_settings_allow(
+    manifests: list[Manifest], settings: Settings
+) -> None:
+    probe = container_of(manifests)["startupProbe"]
+    patience_s = probe["periodSeconds"] * probe["failureThreshold"]
+    assert patience_s > settings.serving.load_timeout_s
+    assert only(manifests, "Deployment")["spec"]["progressDeadlineSeconds"] > patience_s
+
+
+def test_a_pod_may_drain_as_long_as_its_settings_say(
+    manifests: list[Manifest], settings: Settings
+) -> None:
+    command, seconds = container_of(manifests)["lifecycle"]["preStop"]["exec"]["command"]
+    assert command == "sleep"
+    needed_s = int(seconds) + settings.serving.drain_s + LINGER_S + KILL_S
+    grace_s = pod_of(manifests)["spec"]["terminationGracePeriodSeconds"]
+    assert needed_s <= grace_s <= 2 * needed_s
+
+
+# --- memory, files, devices ----------------------------------------------------------------------
+
+
+def test_shared_memory_is_a_memory_volume_that_holds_the_cache(
+    manifests: list[Manifest], settings: Settings
+) -> None:
+    directory = volume(manifests, str(settings.cache.directory))["emptyDir"]
+    assert directory["medium"] == "Memory"
+    size = in_bytes(directory["sizeLimit"])
+    assert size >= 2 * pool_bytes(pool_geometry(settings)) + 8 * len(STUBS) * MINIMUM_REGION_BYTES
+    # A memory volume counts as memory of the container.
+    assert in_bytes(container_of(manifests)["resources"]["limits"]["memory"]) > 2 * size
+
+
+def test_every_volume_is_mounted_once_and_every_mount_has_one(manifests: list[Manifest]) -> None:
+    for template in (pod_of(manifests), only(rendered(MODELS), "Job")["spec"]["template"]):
+        volumes = sorted(volume["name"] for volume in template["spec"]["volumes"])
+        for container in template["spec"]["containers"]:
+            mounts = container["volumeMounts"]
+            assert sorted(mount["name"] for mount in mounts) == volumes
+            assert len({mount["mountPath"] for mount in mounts}) == len(mounts)
+
+
+def test_the_mounted_settings_are_the_generated_ones(manifests: list[Manifest]) -> None:
+    generated = only(manifests, "ConfigMap")
+    assert volume(manifests, "/etc/card")["configMap"]["name"] == name_of(generated)
+    assert list(generated["data"]) == ["settings.yaml"]
+
+
+def test_the_models_are_where_the_settings_look_and_cannot_be_written(
+    manifests: list[Manifest], settings: Settings
+) -> None:
+    claim = volume(manifests, "/models")["persistentVolumeClaim"]
+    assert claim["claimName"] == name_of(only(rendered(MODELS), "PersistentVolumeClaim"))
+    assert claim["readOnly"]
+    (mount,) = [m for m in container_of(manifests)["volumeMounts"] if m["mountPath"] == "/models"]
+    assert mount["readOnly"]
+    loaded = {
+        re.search(r"--local-dir (\S+)", " ".join(container["command"])).group(1)  # type: ignore[union-attr]
+        for container in only(rendered(MODELS), "Job")["spec"]["template"]["spec"]["containers"]
+    }
+    assert loaded == {str(settings.target.path), str(settings.draft.path)}
+
+
+def test_the_download_reads_the_pair_that_is_named() -> None:
+    manifests = rendered(MODELS)
+    pair = only(manifests, "ConfigMap")
+    for container in only(manifests, "Job")["spec"]["template"]["spec"]["containers"]:
+        (source,) = container["envFrom"]
+        assert source["configMapRef"]["name"] == name_of(pair)
+        (variable,) = re.findall(r"\$\((\w+)\)", " ".join(container["command"]))
+        assert variable in pair["data"]
+        assert variable.lower() == container["name"]
+
+
+def test_the_pod_gets_as_many_gpus_as_its_settings_name(
+    manifests: list[Manifest], settings: Settings
+) -> None:
+    devices = devices_of(settings)
+    resources = container_of(manifests)["resources"]
+    assert resources["requests"] == resources["limits"]
+    assert int(resources["limits"].get(GPU, 0)) == len(devices)
+    assert devices == set(range(len(devices)))
+
+
+def test_the_gpu_overlays_are_what_they_are_called() -> None:
+    names = {name: container_of(rendered(name))["image"] for name in OVERLAYS}
+    assert {name: image.rpartition("/")[2].partition(":")[0] for name, image in names.items()} == {
+        "cpu": "card-cpu",
+        "gpu-2": "card-gpu",
+        "gpu-tp": "card-gpu",
+    }
+
+
+def test_the_tensor_parallel_target_shares_no_device_with_its_draft(tmp_path: Path) -> None:
+    settings = settings_of(rendered("gpu-tp"), tmp_path)
+    assert settings.target.tensorrt_llm.tensor_parallel > 1
+    target, draft = settings.target.tensorrt_llm.devices, settings.draft.tensorrt_llm.devices
+    assert not set(target) & set(draft)
+
+
+# --- confinement ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*OVERLAYS, MODELS])
+def test_every_container_is_confined(name: str) -> None:
+    kind = "Job" if name == MODELS else "Deployment"
+    spec = only(rendered(name), kind)["spec"]["template"]["spec"]
+    pod = spec["securityContext"]
+    assert pod["runAsNonRoot"]
+    assert pod["runAsUser"] > 0
+    assert pod["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert spec["automountServiceAccountToken"] is False
+    for container in spec["containers"]:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert set(container["resources"]) == {"requests", "limits"}
+        writable = {
+            mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")
+        }
+        assert "/tmp" in writable
+
+
+def test_variables_of_services_cannot_be_taken_for_settings(manifests: list[Manifest]) -> None:
+    assert pod_of(manifests)["spec"]["enableServiceLinks"] is False
+
+
+def test_a_pod_reaches_nobody(manifests: list[Manifest]) -> None:
+    policy = only(manifests, "NetworkPolicy")["spec"]
+    assert sorted(policy["policyTypes"]) == ["Egress", "Ingress"]
+    assert policy.get("egress", []) == []
+    assert all(rule["from"] for rule in policy["ingress"])
+
+
+# --- scaling -------------------------------------------------------------------------------------
+
+
+def test_the_autoscaler_scales_the_deployment_and_nobody_else_does(
+    manifests: list[Manifest],
+) -> None:
+    target = only(manifests, "HorizontalPodAutoscaler")["spec"]["scaleTargetRef"]
+    deployment = only(manifests, "Deployment")
+    assert (target["apiVersion"], target["kind"], target["name"]) == (
+        deployment["apiVersion"],
+        deployment["kind"],
+        name_of(deployment),
+    )
+    assert "replicas" not in deployment["spec"]
+
+
+def test_the_autoscaler_asks_for_what_the_adapter_offers(manifests: list[Manifest]) -> None:
+    asked = {
+        metric["pods"]["metric"]["name"]
+        for metric in only(manifests, "HorizontalPodAutoscaler")["spec"]["metrics"]
+    }
+    assert asked == {rule["name"]["as"] for rule in _adapter_rules()}
+
+
+def test_the_adapter_reads_gauges_that_the_code_exports() -> None:
+    gauges = {family.name for family in FAMILIES if family.kind == "gauge" and not family.labels}
+    for rule in _adapter_rules():
+        series = rule["seriesQuery"].partition("{")[0]
+        assert re.fullmatch(rule["name"]["matches"], series)
+        read = set(re.findall(r"card_\w+", rule["metricsQuery"]))
+        assert series in read
+        assert read <= gauges
+        assert rule["metricsQuery"].count("<<.LabelMatchers>>") == len(read)
+        # Every pod on its own: the autoscaler averages.
+        assert rule["metricsQuery"].count("by (<<.GroupBy>>)") == len(read)
+        assert set(rule["resources"]["overrides"]) == {"namespace", "pod"}
+
+
+def test_the_slots_target_leaves_room(manifests: list[Manifest]) -> None:
+    metrics = only(manifests, "HorizontalPodAutoscaler")["spec"]["metrics"]
+    (ratio,) = [m["pods"] for m in metrics if m["pods"]["metric"]["name"].endswith("_ratio")]
+    value = ratio["target"]["averageValue"]
+    assert value.endswith("m")
+    assert 0 < int(value[:-1]) < 1000
