@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator, Sequence
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
 
+from card.cache.layout import SlotState
 from card.cache.pool import Pool
+from card.cache.slot import DraftSlot, SlotRequest, TargetSlot
+
+View = TypeVar("View", DraftSlot, TargetSlot)
 
 
 class SlotWatch:
@@ -21,6 +28,22 @@ class SlotWatch:
         before = self._seen
         self._seen = np.stack([self._pool.states, self._pool.generations])
         return not np.array_equal(before, self._seen)
+
+    def opened(
+        self, slots: Sequence[View], known: Container[int]
+    ) -> Iterator[tuple[View, int, SlotRequest]]:
+        """Slot, generation and request of every open slot whose index is not `known` yet; one that
+        cannot be read yet is looked at again next time."""
+        for index in (self._pool.states == SlotState.OPEN).nonzero()[0].tolist():
+            if index in known:
+                continue
+            slot = slots[index]
+            opened = slot.opened()
+            if opened is None:
+                self.forget()
+                continue
+            generation, request = opened
+            yield slot, generation, request
 
     def forget(self) -> None:
         """Look again next time: something could not be read yet."""

@@ -68,18 +68,10 @@ class TargetLoop:
         return True
 
     def _adopt_opened(self) -> None:
-        for index in (self._pool.states == SlotState.OPEN).nonzero()[0].tolist():
-            if index in self._sessions:
-                continue
-            slot = self._slots[index]
-            opened = slot.opened()
-            if opened is None:
-                self._watch.forget()
-                continue
-            generation, request = opened
+        for slot, generation, request in self._watch.opened(self._slots, self._sessions):
             if slot.finish(generation) is Finish.RUNNING:
                 session = TargetSession.adopt(slot, generation, request, self._engine)
-                self._sessions[index] = session
+                self._sessions[slot.index] = session
 
     def _release_closed(self) -> None:
         # Read first, the generation before the state: only a session that is dropped below is

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from card.cache import Decoding, Pool, SlotState, SlotWatch
+from card.cache import Decoding, Pool, SlotWatch
 from card.drafting.session import DraftSession
 from card.engines import Engine, Rows
 from card.settings import Settings, SpeculationSettings
@@ -95,15 +95,7 @@ class DraftLoop:
             self._engine.close_session(self._sessions.pop(index).engine_session)
 
     def _follow_opened(self) -> None:
-        for index in (self._pool.states == SlotState.OPEN).nonzero()[0].tolist():
-            if index in self._sessions:
-                continue
-            slot = self._slots[index]
-            opened = slot.opened()
-            if opened is None:
-                self._watch.forget()
-                continue
-            generation, request = opened
+        for slot, generation, request in self._watch.opened(self._slots, self._sessions):
             if request.decoding is not Decoding.AUTOREGRESSIVE:
                 session = DraftSession.follow(slot, generation, request, self._engine)
-                self._sessions[index] = session
+                self._sessions[slot.index] = session

@@ -51,6 +51,11 @@ class Rows:
     logits: int | None = None
     ranking: Ranking | None = None
 
+    @property
+    def wanted(self) -> int:
+        """How many of the last rows need logits, all of them if that was left open."""
+        return len(self.tokens) if self.logits is None else self.logits
+
 
 class Logits(Protocol):
     """Logits of one session's rows in one pass."""

@@ -83,7 +83,7 @@ class ChainLayout:
             tokens.extend(rows.tokens)
             tokens.extend([0] * (base + len(depth) - len(tokens)))
             positions.extend(placed.start + d for d in depth)
-            wanted = count if rows.logits is None else rows.logits
+            wanted = rows.wanted
             logit_rows.extend(range(base + count - wanted, base + count))
             for lane, chain in enumerate(placed.chains, placed.first_lane):
                 writes.extend((base + row, lane, placed.start + i) for i, row in enumerate(chain))

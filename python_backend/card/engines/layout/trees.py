@@ -187,5 +187,5 @@ def _last_rows(counts: Sequence[int], batch: Sequence[Rows]) -> NDArray[np.int64
     end = 0
     for count, rows in zip(counts, batch, strict=True):
         end += count
-        wanted.extend(range(end - (count if rows.logits is None else rows.logits), end))
+        wanted.extend(range(end - (rows.wanted), end))
     return np.array(wanted, np.int64)

@@ -151,7 +151,7 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
         noise = np.zeros((logit_rows, self.vocabulary), np.float32)
         at = 0
         for ranking, rows in zip(asked, batch, strict=True):
-            part = slice(at, at + _logit_count(rows))
+            part = slice(at, at + rows.wanted)
             temperature[part] = ranking.temperature
             if ranking.noise is not None:
                 noise[part] = ranking.noise
@@ -177,7 +177,7 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
         found: list[Logits] = []
         at = 0
         for rows in batch:
-            count = _logit_count(rows)
+            count = rows.wanted
             part = slice(at, at + count)
             # The next pass overwrites these buffers.
             if rows.ranking is not None and self._ranks:
@@ -216,11 +216,6 @@ class RankedIds:
 
     def best(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         return self._ids, self._log_probabilities
-
-
-def _logit_count(rows: Rows) -> int:
-    """Rows whose logits are wanted."""
-    return len(rows.tokens) if rows.logits is None else rows.logits
 
 
 def compile_graph(graph: ov.Model, options: EngineOptions) -> ov.CompiledModel:

@@ -18,6 +18,7 @@ class RowPadding:
 
     def __init__(self, costs: RowCosts | None) -> None:
         self._costs = costs
+        self._curve = [] if costs is None else sorted(costs.pass_ms.items())
         self._rows = 0
         self._most_needed = 0
         self._overpaid_ms = 0.0
@@ -40,12 +41,10 @@ class RowPadding:
         return rows
 
     def _cost(self, rows: int) -> float:
-        assert self._costs is not None
-        known = sorted(self._costs.pass_ms)
-        costs = [self._costs.pass_ms[count] for count in known]
+        known, costs = zip(*self._curve, strict=True)
         if rows <= known[-1]:
             return float(np.interp(rows, known, costs))
-        return costs[-1] * rows / known[-1]
+        return float(costs[-1] * rows / known[-1])
 
 
 def _bucket(rows: int) -> int:

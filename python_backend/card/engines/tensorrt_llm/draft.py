@@ -11,7 +11,7 @@ import logging
 import math
 from typing import Any
 
-from card.cache import ROOT, Decoding, DraftSlot, Pool, SlotRequest, SlotState, SlotWatch
+from card.cache import ROOT, Decoding, DraftSlot, Pool, SlotRequest, SlotWatch
 from card.engines.tensorrt_llm.runtime import Runtime
 from card.engines.tensorrt_llm.sampling import draft_arguments
 from card.engines.tensorrt_llm.tasks import SessionTasks
@@ -273,18 +273,8 @@ class TensorRTDraftLoop:
                 session.follow_commits()
             else:
                 self._sessions.pop(index).close()
-        for index in (self._pool.states == SlotState.OPEN).nonzero()[0].tolist():
-            if index not in self._sessions:
-                self._follow_opened(index)
-
-    def _follow_opened(self, index: int) -> None:
-        slot = self._slots[index]
-        opened = slot.opened()
-        if opened is None:
-            self._watch.forget()
-            return
-        generation, request = opened
-        if request.decoding is not Decoding.AUTOREGRESSIVE:
-            self._sessions[index] = DraftSession(
-                slot, generation, request, self._runtime, self._tasks, self._settings
-            )
+        for slot, generation, request in self._watch.opened(self._slots, self._sessions):
+            if request.decoding is not Decoding.AUTOREGRESSIVE:
+                self._sessions[slot.index] = DraftSession(
+                    slot, generation, request, self._runtime, self._tasks, self._settings
+                )

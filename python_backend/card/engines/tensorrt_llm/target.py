@@ -94,17 +94,9 @@ class TensorRTTargetLoop:
                 session.abort()
 
     def _adopt_opened(self) -> None:
-        for index in (self._pool.states == SlotState.OPEN).nonzero()[0].tolist():
-            if index in self._sessions:
-                continue
-            slot = self._slots[index]
-            opened = slot.opened()
-            if opened is None:
-                self._watch.forget()
-                continue
-            generation, request = opened
+        for slot, generation, request in self._watch.opened(self._slots, self._sessions):
             if slot.finish(generation) is Finish.RUNNING:
-                session = self._sessions[index] = _Session(slot, generation, request)
+                session = self._sessions[slot.index] = _Session(slot, generation, request)
                 self._tasks.start(self._serve(session))
 
     async def _serve(self, session: _Session) -> None:

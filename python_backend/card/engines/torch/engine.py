@@ -63,7 +63,7 @@ class TorchEngine(SessionEngine[KeyValueCache]):
         found: list[Logits] = []
         at = 0
         for rows in batch:
-            count = len(rows.tokens) if rows.logits is None else rows.logits
+            count = rows.wanted
             found.append(TensorLogits(output[at : at + count], rows.ranking))
             at += count
         return found

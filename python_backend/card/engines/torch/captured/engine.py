@@ -149,7 +149,7 @@ class CapturedEngine(SessionEngine[DeviceKeyValueCache]):
         found: list[Logits] = []
         at = 0
         for rows in batch:
-            count = len(rows.tokens) if rows.logits is None else rows.logits
+            count = rows.wanted
             if logits is None or not count:
                 found.append(TensorLogits(torch.empty(0, self.vocabulary)))
                 continue
