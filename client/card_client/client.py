@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 import grpc
-from tritonclient.grpc import InferResult
+from tritonclient.grpc import MAX_GRPC_MESSAGE_SIZE, InferResult
 from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
@@ -22,6 +22,13 @@ from card_client.wire import Completion, Delta, GenerateRequest, decode, encode
 
 DEFAULT_PORT = 8001
 DEFAULT_TIMEOUT_S = 300.0
+
+_BALANCED = [
+    ("grpc.lb_policy_name", "round_robin"),
+    ("grpc.max_send_message_length", MAX_GRPC_MESSAGE_SIZE),
+    ("grpc.max_receive_message_length", MAX_GRPC_MESSAGE_SIZE),
+]
+"""Options of a balanced connection; tritonclient's limits of a message, which they replace."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +68,18 @@ class CardClient:
         model: str = "ensemble",
         tls: Tls | None = None,
         headers: Mapping[str, str] | None = None,
+        balanced: bool = False,
     ) -> None:
-        """`url` is `host` or `host:port`, without a scheme; `headers` go with every request."""
+        """`url` is `host` or `host:port`, without a scheme; `headers` go with every request.
+
+        With `balanced` each request goes to the next of the addresses that the host's name has,
+        otherwise all go to the first that answers.
+        """
         self.address = _address(url)
         self.model = model
         self._tls = tls
         self._headers = dict(headers or {})
+        self._balanced = balanced
 
     async def __aenter__(self) -> CardClient:
         return self
@@ -149,6 +162,8 @@ class CardClient:
             root_certificates=tls.ca,
             private_key=tls.key,
             certificate_chain=tls.cert,
+            # None: tritonclient's own options.
+            channel_args=_BALANCED if self._balanced else None,
         )
 
     async def _exchange(

@@ -33,7 +33,8 @@ CLIENT_CLOSED_REQUEST = 499
 class Gateway:
     """What the gateway is set to.
 
-    triton          the server's gRPC address, host:port
+    triton          the server's gRPC address, host:port; requests take turns where the host's name
+                    has several addresses
     triton_model    which of its models is asked
     model           the name under which clients know it
     tokenizer       Hugging Face directory of the target's tokenizer; None: chats are written down
@@ -84,7 +85,7 @@ class _Routes:
         tokenizer = _tokenizer(gateway.tokenizer)
         self._template = ChatTemplate.load(gateway.tokenizer, tokenizer)
         self._tokens = None if tokenizer is None else TokenTexts(tokenizer)
-        self.client = CardClient(gateway.triton, model=gateway.triton_model)
+        self.client = CardClient(gateway.triton, model=gateway.triton_model, balanced=True)
 
     async def complete(self, request: Request, body: CompletionBody) -> Response:
         self._check_model(body.model)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from card_client import GenerateRequest
 from card_gateway.errors import refused
@@ -42,6 +42,9 @@ DEFAULT_COMPLETION_TOKENS = 16
 
 DEFAULT_TEMPERATURE = 1.0
 """OpenAI's; Triton's wire means greedy by an absent temperature."""
+
+
+_Text = Annotated[str, Field(min_length=1)]
 
 
 class _Part(BaseModel):
@@ -98,7 +101,7 @@ class SamplingBody(_Part):
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     max_tokens: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
-    seed: Annotated[int, Field(ge=0, lt=1 << 64)] | None = None
+    seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
     stop: str | list[str] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -159,7 +162,8 @@ class SamplingBody(_Part):
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
             min_tokens=self.min_tokens,
-            seed=self.seed,
+            # OpenAI's may be negative, Triton's may not.
+            seed=None if self.seed is None else self.seed % (1 << 64),
             stop_words=[*stops, *stop_words],
             end_id=-1 if ignore_eos else None,
             return_log_probs=self.wants_log_probs,
@@ -192,8 +196,18 @@ class SamplingBody(_Part):
 class CompletionBody(SamplingBody):
     """`POST /v1/completions`."""
 
-    prompt: Annotated[str, Field(min_length=1)] | list[str]
+    prompt: _Text | list[_Text]
     logprobs: Annotated[int, Field(ge=0)] | None = None
+
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _no_token_ids(cls, prompt: Any) -> Any:
+        first = prompt[0] if isinstance(prompt, list) and prompt else None
+        if isinstance(first[0] if isinstance(first, list) and first else first, int):
+            raise refused(
+                "prompt", "prompt holds token ids; send it as text", "unsupported_parameter"
+            )
+        return prompt
 
     @model_validator(mode="after")
     def _consistent(self) -> CompletionBody:

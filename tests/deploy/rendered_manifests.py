@@ -17,6 +17,7 @@ from card.settings import REPOSITORY_ROOT, Settings, load_settings
 KUBERNETES = REPOSITORY_ROOT / "deploy/kubernetes"
 OVERLAYS = ("cpu", "gpu-2", "gpu-tp")
 MODELS = "models"
+GATEWAY = "gateway"
 
 Manifest = dict[str, Any]
 
@@ -24,8 +25,8 @@ _BYTES = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
 
 
 def folder(name: str) -> Path:
-    """The kustomization of an overlay, or of the models."""
-    return KUBERNETES / name if name == MODELS else KUBERNETES / "overlays" / name
+    """The kustomization of an overlay, or of the models or the gateway."""
+    return KUBERNETES / name if name in (MODELS, GATEWAY) else KUBERNETES / "overlays" / name
 
 
 @functools.cache
@@ -42,7 +43,7 @@ def _rendered_text(name: str) -> str:
 
 
 def rendered(name: str) -> list[Manifest]:
-    """All manifests of an overlay, or of `MODELS`. Fails the test where kubectl is missing."""
+    """All manifests of an overlay, of `MODELS` or of `GATEWAY`; fails the test without kubectl."""
     return [manifest for manifest in yaml.safe_load_all(_rendered_text(name)) if manifest]
 
 

@@ -1,17 +1,14 @@
-"""docker-compose.yml as Compose itself reads it."""
+"""docker-compose.yml as Compose itself reads it, against the settings and the code."""
 
 from __future__ import annotations
 
-import functools
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+from compose_file import FILE, Service, compose, mounts, ports, seconds, services_of, size_in_bytes
 from dockerfile import stages
 from rendered_manifests import devices_of, folder
 
@@ -23,76 +20,11 @@ from card.serving.supervisor import LINGER_S
 from card.serving.triton_server import MINIMUM_REGION_BYTES
 from card.settings import REPOSITORY_ROOT, Settings, load_settings
 
-FILE = REPOSITORY_ROOT / "docker-compose.yml"
 KILL_S = 10.0
 """How long the supervisor may take to end processes that do not answer (`stubs.kill`)."""
-SIZES = {"mb": 1 << 20, "gb": 1 << 30}
 
 TRITON = {"cpu": "triton-cpu", "gpu": "triton-gpu"}
 OVERLAY = {"cpu": "cpu", "gpu": "gpu-2"}
-
-Service = dict[str, Any]
-
-
-def _compose(file: Path, profile: str) -> subprocess.CompletedProcess[str]:
-    program = shutil.which("docker-compose")
-    if program is None:
-        pytest.fail(
-            "docker-compose is missing: run 'apt-get install docker-compose'", pytrace=False
-        )
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("CARD_")}
-    return subprocess.run(
-        [program, "--file", str(file), "--profile", profile, "config"],
-        env=variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-@functools.cache
-def _services(profile: str) -> dict[str, Service]:
-    """The services that a profile starts."""
-    answer = _compose(FILE, profile)
-    assert answer.returncode == 0, answer.stderr
-    services = yaml.safe_load(answer.stdout)["services"]
-    # Compose 1 lists the others, too.
-    return {name: service for name, service in services.items() if profile in service["profiles"]}
-
-
-def _mounts(service: Service) -> dict[str, tuple[Path, bool]]:
-    """Source and whether it is read-only, by path in the container; Compose 1 and 2 differ."""
-    mounts = {}
-    for mount in service["volumes"]:
-        if isinstance(mount, str):
-            source, target, *mode = mount.split(":")
-            mounts[target] = Path(source), mode == ["ro"]
-        else:
-            mounts[mount["target"]] = Path(mount["source"]), mount.get("read_only", False)
-    return mounts
-
-
-def _ports(service: Service) -> dict[int, tuple[str, int]]:
-    """Address and port on the host, by port in the container."""
-    ports = {}
-    for port in service["ports"]:
-        if isinstance(port, str):
-            address, published, target = port.removesuffix("/tcp").split(":")
-            ports[int(target)] = address, int(published)
-        else:
-            ports[int(port["target"])] = port["host_ip"], int(port["published"])
-    return ports
-
-
-def _seconds(duration: str) -> float:
-    minutes, seconds = re.fullmatch(r"(?:(\d+)m)?(?:(\d+)s)?", duration).groups()  # type: ignore[union-attr]
-    return 60 * int(minutes or 0) + int(seconds or 0)
-
-
-def _bytes(size: str | int) -> int:
-    if isinstance(size, int) or size.isdigit():
-        return int(size)
-    return int(size[:-2]) * SIZES[size[-2:]]
 
 
 @pytest.fixture(params=sorted(TRITON))
@@ -102,19 +34,19 @@ def profile(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def triton(profile: str) -> Service:
-    return _services(profile)[TRITON[profile]]
+    return services_of(profile)[TRITON[profile]]
 
 
 @pytest.fixture
 def settings(triton: Service) -> Settings:
     """What the mounted file says."""
-    return load_settings(_mounts(triton)["/etc/card/settings.yaml"][0])
+    return load_settings(mounts(triton)["/etc/card/settings.yaml"][0])
 
 
 def test_profiles_start_what_they_should() -> None:
-    assert set(_services("cpu")) == {"triton-cpu"}
-    assert set(_services("gpu")) == {"triton-gpu", "prometheus", "grafana"}
-    assert set(_services("monitoring")) == {"prometheus", "grafana"}
+    assert set(services_of("cpu")) == {"triton-cpu"}
+    assert set(services_of("gpu")) == {"triton-gpu", "prometheus", "grafana"}
+    assert set(services_of("monitoring")) == {"prometheus", "grafana"}
 
 
 def test_compose_refuses_an_unknown_field(tmp_path: Path) -> None:
@@ -122,12 +54,11 @@ def test_compose_refuses_an_unknown_field(tmp_path: Path) -> None:
     content["services"]["triton-cpu"]["read_onyl"] = True
     broken = tmp_path / "docker-compose.yml"
     broken.write_text(yaml.safe_dump(content), encoding="utf-8")
-    assert "read_onyl" in _compose(broken, "cpu").stderr
+    assert "read_onyl" in compose(broken, "cpu").stderr
 
 
 def test_models_and_settings_are_mounted_read_only(profile: str, triton: Service) -> None:
-    mounts = _mounts(triton)
-    assert mounts == {
+    assert mounts(triton) == {
         "/models": (REPOSITORY_ROOT / "models", True),
         "/etc/card/settings.yaml": (folder(OVERLAY[profile]) / "settings.yaml", True),
     }
@@ -139,30 +70,30 @@ def test_the_settings_find_the_models(settings: Settings) -> None:
 
 
 def test_all_ports_are_published_to_this_host_alone(triton: Service, settings: Settings) -> None:
-    ports = [getattr(settings.serving, name) for name in PORTS]
-    assert _ports(triton) == {port: ("127.0.0.1", port) for port in ports}
+    numbers = [getattr(settings.serving, name) for name in PORTS]
+    assert ports(triton) == {port: ("127.0.0.1", port) for port in numbers}
     assert settings.serving.address == "0.0.0.0"
 
 
 def test_a_container_is_given_the_time_to_drain(triton: Service, settings: Settings) -> None:
     needed_s = settings.serving.drain_s + LINGER_S + KILL_S
-    assert _seconds(triton["stop_grace_period"]) >= needed_s
+    assert seconds(triton["stop_grace_period"]) >= needed_s
 
 
 def test_shared_memory_holds_the_cache(triton: Service, settings: Settings) -> None:
     assert str(settings.cache.directory) == "/dev/shm"
     needed = 2 * pool_bytes(pool_geometry(settings)) + 8 * len(STUBS) * MINIMUM_REGION_BYTES
-    assert _bytes(triton["shm_size"]) >= needed
+    assert size_in_bytes(triton["shm_size"]) >= needed
 
 
 def test_the_gpu_profile_reserves_the_devices_of_its_settings() -> None:
-    service = _services("gpu")["triton-gpu"]
+    service = services_of("gpu")["triton-gpu"]
     (reserved,) = service["deploy"]["resources"]["reservations"]["devices"]
     settings = load_settings(folder("gpu-2") / "settings.yaml")
     assert reserved["driver"] == "nvidia"
     assert reserved["capabilities"] == ["gpu"]
     assert devices_of(settings) == set(range(reserved["count"]))
-    assert "deploy" not in _services("cpu")["triton-cpu"]
+    assert "deploy" not in services_of("cpu")["triton-cpu"]
 
 
 def test_the_images_are_stages_of_the_dockerfile(profile: str, triton: Service) -> None:
@@ -173,7 +104,7 @@ def test_the_images_are_stages_of_the_dockerfile(profile: str, triton: Service) 
 
 
 def test_every_container_is_confined() -> None:
-    for service in (_services("cpu") | _services("gpu")).values():
+    for service in (services_of("cpu") | services_of("gpu")).values():
         assert service["read_only"] is True
         assert service["cap_drop"] == ["ALL"]
         assert service["security_opt"] == ["no-new-privileges:true"]
@@ -183,7 +114,7 @@ def test_prometheus_scrapes_the_server_and_the_supervisor(
     triton: Service, settings: Settings
 ) -> None:
     file = REPOSITORY_ROOT / "deploy/prometheus/prometheus.yml"
-    assert _mounts(_services("gpu")["prometheus"])["/etc/prometheus"] == (file.parent, True)
+    assert mounts(services_of("gpu")["prometheus"])["/etc/prometheus"] == (file.parent, True)
     (job,) = yaml.safe_load(file.read_text(encoding="utf-8"))["scrape_configs"]
     (static,) = job["static_configs"]
     serving = settings.serving
@@ -222,16 +153,16 @@ def test_prometheus_takes_its_configuration(tmp_path: Path) -> None:
 
 
 def test_grafana_finds_prometheus_and_the_dashboards() -> None:
-    services = _services("gpu")
+    services = services_of("gpu")
     provisioning = REPOSITORY_ROOT / "deploy/grafana/provisioning"
-    mounts = _mounts(services["grafana"])
-    assert mounts["/etc/grafana/provisioning"] == (provisioning, True)
+    mounted = mounts(services["grafana"])
+    assert mounted["/etc/grafana/provisioning"] == (provisioning, True)
     (source,) = yaml.safe_load((provisioning / "datasources/prometheus.yml").read_text())[
         "datasources"
     ]
     host, port = source["url"].removeprefix("http://").split(":")
-    assert int(port) in _ports(services[host])
+    assert int(port) in ports(services[host])
     (provider,) = yaml.safe_load((provisioning / "dashboards/card.yml").read_text())["providers"]
-    folder_on_host, read_only = mounts[provider["options"]["path"]]
+    folder_on_host, read_only = mounted[provider["options"]["path"]]
     assert read_only
     assert list(folder_on_host.glob("*.json"))

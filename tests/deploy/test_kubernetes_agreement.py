@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from rendered_manifests import (
+    GATEWAY,
     KUBERNETES,
     MODELS,
     OVERLAYS,
@@ -196,7 +197,8 @@ def test_shared_memory_is_a_memory_volume_that_holds_the_cache(
 
 
 def test_every_volume_is_mounted_once_and_every_mount_has_one(manifests: list[Manifest]) -> None:
-    for template in (pod_of(manifests), only(rendered(MODELS), "Job")["spec"]["template"]):
+    job = only(rendered(MODELS), "Job")["spec"]["template"]
+    for template in (pod_of(manifests), job, pod_of(rendered(GATEWAY))):
         volumes = sorted(volume["name"] for volume in template["spec"]["volumes"])
         for container in template["spec"]["containers"]:
             mounts = container["volumeMounts"]
@@ -265,7 +267,7 @@ def test_the_tensor_parallel_target_shares_no_device_with_its_draft(tmp_path: Pa
 # --- confinement ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [*OVERLAYS, MODELS])
+@pytest.mark.parametrize("name", [*OVERLAYS, MODELS, GATEWAY])
 def test_every_container_is_confined(name: str) -> None:
     kind = "Job" if name == MODELS else "Deployment"
     spec = only(rendered(name), kind)["spec"]["template"]["spec"]

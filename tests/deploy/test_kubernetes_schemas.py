@@ -12,7 +12,16 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
-from rendered_manifests import KUBERNETES, MODELS, OVERLAYS, Manifest, folder, of_kind, rendered
+from rendered_manifests import (
+    GATEWAY,
+    KUBERNETES,
+    MODELS,
+    OVERLAYS,
+    Manifest,
+    folder,
+    of_kind,
+    rendered,
+)
 
 KUBERNETES_VERSIONS = ("1.27.0", "1.37.0")
 """The oldest and the newest that we validate against."""
@@ -60,7 +69,7 @@ def _validate(manifest: Manifest, version: str) -> None:
 
 
 @pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
-@pytest.mark.parametrize("name", [*OVERLAYS, MODELS])
+@pytest.mark.parametrize("name", [*OVERLAYS, MODELS, GATEWAY])
 def test_every_manifest_is_valid(name: str, version: str) -> None:
     manifests = rendered(name)
     assert manifests
@@ -105,7 +114,7 @@ def test_an_overlay_has_all_that_a_service_needs(overlay_name: str) -> None:
     }
 
 
-@pytest.mark.parametrize("name", [*OVERLAYS, MODELS])
+@pytest.mark.parametrize("name", [*OVERLAYS, MODELS, GATEWAY])
 def test_names_are_unique_and_in_one_namespace(name: str) -> None:
     manifests = rendered(name)
     names = [(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests]
@@ -129,5 +138,5 @@ def test_kubectl_1_20_knows_every_field(kustomization: Path) -> None:
 
 
 def test_every_kustomization_is_rendered_somewhere() -> None:
-    rendered_ones = {folder(name) for name in (*OVERLAYS, MODELS)} | {KUBERNETES / "base"}
+    rendered_ones = {folder(name) for name in (*OVERLAYS, MODELS, GATEWAY)} | {KUBERNETES / "base"}
     assert {path.parent for path in KUBERNETES.rglob("kustomization.yaml")} == rendered_ones

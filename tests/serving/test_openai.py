@@ -130,6 +130,77 @@ def test_what_the_server_refuses_names_openais_field(client: openai.OpenAI) -> N
     assert client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=1).choices[0]
 
 
+OFFERED: list[dict[str, Any]] = [
+    {"n": 1, "best_of": 1, "echo": False, "suffix": "", "logit_bias": {}},
+    {"stop": ["aa", "bb", "cc", "dd"]},
+    {"seed": -5, "top_p": 0.5, "presence_penalty": 0.1, "frequency_penalty": 0.1},
+    {"extra_body": {"ignore_eos": True, "min_tokens": 4, "top_k": 3, "repetition_penalty": 1.1}},
+    {"extra_body": {"decoding": "autoregressive"}},
+]
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"n": 2}, "n"),
+    ({"best_of": 2}, "best_of"),
+    ({"echo": True}, "echo"),
+    ({"suffix": "x"}, "suffix"),
+    ({"logit_bias": {"50": 1}}, "logit_bias"),
+    ({"logprobs": 5}, "logprobs"),
+    ({"stop": [1]}, "stop"),
+    ({"stream_options": {"include_use": True}}, "stream_options"),
+    ({"temperature": "hot"}, "temperature"),
+    ({"prompt": ""}, "prompt"),
+    ({"prompt": []}, "prompt"),
+    ({"prompt": ["a", "b"]}, "prompt"),
+    ({"prompt": [1, 2, 3]}, "prompt"),
+    ({"prompt": [[1, 2], [3]]}, "prompt"),
+    ({"extra_body": {"unheard_of": 1}}, "unheard_of"),
+    ({"extra_body": {"max_completion_tokens": 4}}, "max_completion_tokens"),
+    ({"extra_body": {"decoding": "magic"}}, "decoding"),
+    ({"extra_body": {"min_tokens": 5000}}, "min_tokens"),
+]
+
+
+@pytest.mark.parametrize("fields", OFFERED)
+def test_a_field_that_is_offered_works(client: openai.OpenAI, fields: dict[str, Any]) -> None:
+    answer = client.completions.create(
+        **{"model": MODEL, "prompt": PROMPT, "max_tokens": 6} | fields
+    )
+    assert answer.usage is not None
+    assert 0 < answer.usage.completion_tokens <= 6
+
+
+@pytest.mark.parametrize(("fields", "param"), REFUSED)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_field_that_is_not_is_refused_by_name(
+    client: openai.OpenAI, fields: dict[str, Any], param: str, stream: bool
+) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(
+            **{"model": MODEL, "prompt": PROMPT, "max_tokens": 6, "stream": stream} | fields
+        )
+    assert (caught.value.param or "").split(".")[0] == param
+    assert param in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"n": 2}, "n"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"logprobs": True, "top_logprobs": 5}, "top_logprobs"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]}, "messages"),
+        ({"extra_body": {"unheard_of": 1}}, "unheard_of"),
+    ],
+)
+def test_a_field_of_a_chat_that_is_not_is_refused_by_name(
+    client: openai.OpenAI, fields: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(**{"model": MODEL, "messages": TALK} | fields)
+    assert (caught.value.param or "").split(".")[0] == param
+
+
 GENAI_PERF: list[dict[str, Any]] = [
     {"messages": [{"role": "user", "content": "a b c"}]},
     {"messages": [{"role": "user", "content": [{"type": "text", "text": "a b c"}]}]},

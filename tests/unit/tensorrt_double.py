@@ -41,6 +41,8 @@ class EngineRequest:
     is_attention_dp_dummy: bool = False
     is_cuda_graph_dummy: bool = False
     py_draft_tokens: list[int] = field(default_factory=lambda: [0] * CANDIDATES)
+    py_request_id: int = 3
+    """The engine's own number, which may well be another request's client id."""
 
     def get_tokens(self, beam: int) -> list[int]:
         assert beam == 0

@@ -35,6 +35,20 @@ async def test_an_unreachable_host_is_named_with_what_to_check(host: str) -> Non
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("balanced", [True, False])
+async def test_requests_take_turns_on_all_addresses_only_when_asked_to(balanced: bool) -> None:
+    with served() as one, served() as other:
+        async with CardClient(one.address, balanced=balanced) as client:
+            # What a name with two addresses resolves to.
+            client.address = f"ipv4:{one.address},{other.address}"
+            for _ in range(40):
+                await client.generate(REQUEST)
+                if one.requests and other.requests:
+                    break
+        assert bool(one.requests and other.requests) == balanced
+
+
+@pytest.mark.asyncio
 async def test_health_tells_ready_and_every_model(triton: TritonDouble) -> None:
     async with CardClient(triton.address) as client:
         health = await client.health()

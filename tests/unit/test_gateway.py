@@ -14,6 +14,8 @@ from client_double import refusal, response
 from gateway_double import RunningGateway, running_gateway
 
 from card.settings import REPOSITORY_ROOT
+from card_client import CardClient
+from card_gateway import Gateway, create_app
 
 TARGET = REPOSITORY_ROOT / "models/target"
 PROMPT = {"model": "ensemble", "prompt": "def f("}
@@ -212,13 +214,25 @@ NOT_OFFERED: list[tuple[str, Any]] = [
     ("logprobs", 2),
     ("prompt", ["a", "b"]),
     ("prompt", [1, 2]),
+    ("prompt", [[1, 2]]),
+    ("prompt", []),
+    ("prompt", [""]),
     ("prompt", ""),
+    ("prompt", None),
+    ("prompt", {"text": "a"}),
+    ("stop", 5),
+    ("stop", ["a", 1]),
+    ("max_completion_tokens", 5),
+    ("logprobs", True),
+    ("stream", "true"),
     ("temperature", 2.5),
     ("temperature", "hot"),
     ("top_p", 0),
     ("max_tokens", 0),
     ("max_tokens", 1.5),
-    ("seed", -1),
+    ("seed", 1 << 64),
+    ("seed", -(1 << 63) - 1),
+    ("seed", "7"),
     ("presence_penalty", 3),
     ("stream_options", {"include_usage": True}),
     ("bogus", 1),
@@ -237,6 +251,31 @@ def test_what_is_not_offered_is_refused_by_name(
     assert error["param"].split(".")[0] == name
     assert name in error["message"]
     assert len(gateway.triton.requests) == seen
+
+
+def test_a_prompt_of_token_ids_is_told_to_come_as_text(
+    gateway: RunningGateway, client: openai.OpenAI
+) -> None:
+    for ids in ([1, 2], [[1, 2]]):
+        with pytest.raises(openai.BadRequestError, match="token ids; send it as text") as caught:
+            client.completions.create(model="ensemble", prompt=ids)
+        assert caught.value.param == "prompt"
+
+
+def test_a_negative_seed_is_one_of_its_own(gateway: RunningGateway, client: openai.OpenAI) -> None:
+    client.completions.create(**PROMPT, seed=-3)
+    assert number(gateway, "seed", "<Q") == 2**64 - 3
+
+
+def test_four_stop_texts_reach_triton(gateway: RunningGateway, client: openai.OpenAI) -> None:
+    client.completions.create(**PROMPT, stop=["a", "b", "c", "d"])
+    sent = gateway.sent()["stop_words"]
+    words = []
+    while sent:
+        (length,) = struct.unpack("<I", sent[:4])
+        words.append(sent[4 : 4 + length])
+        sent = sent[4 + length :]
+    assert words == [b"a", b"b", b"c", b"d"]
 
 
 def test_what_asks_for_nothing_is_taken(gateway: RunningGateway, client: openai.OpenAI) -> None:
@@ -343,6 +382,18 @@ def test_a_triton_that_is_not_there_is_503_and_not_healthy(tmp_path: Path) -> No
         assert status == 503
         assert "cannot reach" in json.loads(text)["error"]["message"]
         assert gateway.ask("/health")[0] == 503
+
+
+def test_requests_take_turns_on_the_pods_of_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+
+    def remember(url: str, **how: Any) -> CardClient:
+        asked.update(how, url=url)
+        return CardClient(url, **how)
+
+    monkeypatch.setattr("card_gateway.app.CardClient", remember)
+    create_app(Gateway(triton="card-pods:8001"))
+    assert asked == {"url": "card-pods:8001", "model": "ensemble", "balanced": True}
 
 
 def test_health_follows_triton(gateway: RunningGateway) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 from tensorrt_double import forget_standin, standin
 
 from card.cache import Decoding, SlotRequest
@@ -47,7 +49,7 @@ def package(
 # --- the constructor ------------------------------------------------------------------------------
 
 
-def test_every_argument_is_one_that_the_runtime_knows(package: Any) -> None:
+def test_every_argument_is_one_that_the_runtime_knows_and_arrives_unchanged(package: Any) -> None:
     """An unknown one is an error there."""
     settings = load_settings(target=TARGET, draft=TARGET)
     for arguments in (
@@ -55,7 +57,18 @@ def test_every_argument_is_one_that_the_runtime_knows(package: Any) -> None:
         target_arguments(settings, package.llmapi, None),
         draft_arguments(settings, package.llmapi),
     ):
-        package.llmapi.TorchLlmArgs(**arguments)
+        made = package.llmapi.TorchLlmArgs(**arguments)
+        assert made.model_fields_set == set(arguments)
+        assert {name: getattr(made, name) for name in arguments} == arguments
+    with pytest.raises(ValidationError, match="misspelt"):
+        package.llmapi.TorchLlmArgs(**arguments, misspelt=1)
+
+
+def test_the_target_alone_has_a_drafter_and_only_one_that_was_given(package: Any) -> None:
+    settings = load_settings(target=TARGET, draft=TARGET)
+    assert "speculative_config" in target_arguments(settings, package.llmapi, object())
+    assert "speculative_config" not in target_arguments(settings, package.llmapi, None)
+    assert "speculative_config" not in draft_arguments(settings, package.llmapi)
 
 
 def test_the_settings_reach_the_runtime(package: Any) -> None:
@@ -248,13 +261,34 @@ def test_every_other_parameter_has_its_own_name() -> None:
     }
 
 
-def test_the_runtime_accepts_them_all(package: Any) -> None:
-    package.SamplingParams(
-        **arguments_of(
-            temperature=0.7, top_k=5, top_p=0.9, seed=11, repetition_penalty=1.1, min_tokens=2,
-            presence_penalty=0.2, frequency_penalty=0.3, bad_words=((7,),), log_probabilities=True,
-        )
+def test_the_runtime_takes_them_all_and_what_is_off_keeps_its_default(package: Any) -> None:
+    wanted = arguments_of(
+        temperature=0.7, top_k=5, top_p=0.9, seed=11, repetition_penalty=1.1, min_tokens=2,
+        presence_penalty=0.2, frequency_penalty=0.3, bad_words=((7,),), log_probabilities=True,
     )  # fmt: skip
+    made, plain = package.SamplingParams(**wanted), package.SamplingParams()
+    for field in dataclasses.fields(made):
+        expected = wanted.get(field.name, getattr(plain, field.name))
+        assert getattr(made, field.name) == expected, field.name
+    with pytest.raises(TypeError, match="misspelt"):
+        package.SamplingParams(**wanted, misspelt=1)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "greedy"),
+    [
+        ({}, True),
+        ({"temperature": 0.7, "top_k": 1}, True),
+        ({"temperature": 0.7}, False),
+        ({"temperature": 0.7, "top_p": 0.9}, False),
+        ({"temperature": 0.7, "top_k": 5}, False),
+    ],
+)
+def test_each_version_takes_for_greedy_what_we_mean_by_it(
+    package: Any, parameters: dict[str, Any], greedy: bool
+) -> None:
+    """Up to 1.1 a temperature without top-k and top-p is greedy, and 0 is none of their values."""
+    assert package.SamplingParams(**arguments_of(**parameters)).is_greedy == greedy
 
 
 # --- what the runtime honours ---------------------------------------------------------------------

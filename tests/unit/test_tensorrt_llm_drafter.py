@@ -12,7 +12,7 @@ import pytest
 from tensorrt_double import CANDIDATES, Cache, EngineRequest, scheduled, standin, take_all_the_time
 
 PROMPT = [5, 6, 7]
-VERSIONS = ["1.1.0", "1.2.0rc1", "1.2.1", "1.3.0rc24"]
+VERSIONS = ["1.1.0", "1.2.0rc1", "1.2.0rc4", "1.2.1", "1.3.0rc24"]
 
 
 @pytest.fixture(autouse=True)

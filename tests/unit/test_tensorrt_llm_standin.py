@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 from tensorrt_double import standin
 from tokenizers import Tokenizer
 
-from card.cache import Decoding, Finish, Pool, SlotCounters, SlotRequest
+from card.cache import CardSlot, Decoding, Finish, Pool, SlotCounters, SlotRequest
+from card.engines.tensorrt_llm import draft
 from card.engines.tensorrt_llm.loading import TensorRTModel
 from card.engines.tensorrt_llm.runtime import Runtime
 from card.engines.tensorrt_llm.sampling import sampling_arguments
@@ -166,6 +168,69 @@ def test_sampled_texts_end_as_they_should(pair: Pair, prompts: list[list[int]]) 
     )
     assert [len(text) for text in texts] == [TOKENS] * len(prompts)
     assert sum(one.drafted for one in counters) > 0
+
+
+class Requests:
+    """All that is asked of a runtime from now on, oldest first."""
+
+    def __init__(self, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.outputs: list[Any] = []
+        plain = runtime.generate
+
+        def generate(prompt: list[int], sampling: dict[str, Any]) -> Any:
+            self.outputs.append(plain(prompt, sampling))
+            return self.outputs[-1]
+
+        monkeypatch.setattr(runtime, "generate", generate)
+
+    @property
+    def cancelled(self) -> int:
+        """How many the engine ended because they were aborted."""
+        return sum(one.outputs[0].finish_reason == "cancelled" for one in self.outputs)
+
+
+def test_what_a_commit_prunes_is_cancelled_in_the_engine(
+    pair: Pair, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would go on taking part in the draft's passes."""
+    # Requests that are behind the text could be given up later, too, when they come to differ.
+    monkeypatch.setattr(draft, "_MOST_BEHIND", 0)
+    requests = Requests(pair.models[1]._runtime, monkeypatch)
+    limit = time.monotonic() + PATIENCE_S
+    while not requests.cancelled:
+        assert time.monotonic() < limit, "nothing was ever cancelled"
+        with opened(pair, prompts[0], Decoding.CARD) as slot:
+            pair.until(
+                lambda: requests.cancelled > 0 or slot.finish(slot.generation) is not Finish.RUNNING
+            )
+            # The end of a session cancels, too: only what came before counts here.
+            found = requests.cancelled
+        if not found:
+            requests.outputs.clear()
+
+
+def test_what_a_closed_session_asked_for_is_cancelled_in_both_engines(
+    pair: Pair, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engines = [Requests(model._runtime, monkeypatch) for model in pair.models]
+    limit = time.monotonic() + PATIENCE_S
+    while not all(engine.cancelled for engine in engines):
+        assert time.monotonic() < limit, "nothing was ever cancelled"
+        with opened(pair, prompts[1], Decoding.CARD):
+            pair.until(lambda: all(engine.outputs for engine in engines))
+        # An engine that was quicker than the closing ends as `length`: then once more.
+        pair.until(lambda: all(one.finished for engine in engines for one in engine.outputs))
+
+
+@contextmanager
+def opened(pair: Pair, prompt: list[int], decoding: Decoding) -> Iterator[CardSlot]:
+    """A session that is closed, and its slot free again, when the block ends."""
+    slot = pair.pool.card_slot(0)
+    request = SlotRequest(np.array(prompt, np.int64), TOKENS, decoding, GREEDY)
+    slot.open(request, pair.pool.new_generation())
+    yield slot
+    slot.close()
+    pair.until(lambda: slot.reclaim())
 
 
 def test_the_devices_were_set_before_the_import(package: Any) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tensorrt_llm import __version__
+
 
 @dataclass(slots=True, kw_only=True)
 class SamplingParams:
@@ -46,6 +48,8 @@ class SamplingParams:
 
     @property
     def is_greedy(self) -> bool:
-        """As 1.2 and later have it; the adapter never sends what 1.1 reads differently."""
+        """`_greedy_decoding` of up to 1.1, `params_imply_greedy_decoding` of later versions."""
+        if __version__.startswith("1.1"):
+            return self.top_k in (None, 1) and self.top_p in (None, 0.0)
         unset = self.temperature is None and self.top_p is None and self.top_k is None
         return unset or self.top_k == 1 or self.top_p == 0 or self.temperature == 0

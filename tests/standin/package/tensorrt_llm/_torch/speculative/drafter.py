@@ -40,6 +40,26 @@ class _Drafter120rc(_Base):
             request.py_draft_tokens.extend(0 for _ in range(missing))
 
 
+class _Drafter120rcTokens(_Base):
+    """Later candidates of 1.2.0: one length, under another name and without a default."""
+
+    def __init__(
+        self,
+        max_draft_tokens: int,
+        max_concurrency: int | None = None,
+        draft_len_schedule: dict[int, int] | None = None,
+    ) -> None:
+        self.max_concurrency = max_concurrency
+        self.max_draft_tokens = max_draft_tokens
+        self._static_max_draft_tokens = max_draft_tokens
+        self.draft_len_schedule = draft_len_schedule
+
+    def pad_draft_tokens_for_cuda_graph(self, scheduled_requests: Any) -> None:
+        for request in scheduled_requests.generation_requests:
+            missing = self._static_max_draft_tokens - len(request.py_draft_tokens)
+            request.py_draft_tokens.extend(0 for _ in range(missing))
+
+
 class _Drafter12(_Base):
     """1.2: all lengths in the constructor; padding fails without them."""
 
@@ -74,6 +94,8 @@ class _Drafter13(_Drafter12):
 def _form() -> type[_Base]:
     if __version__.startswith("1.1"):
         return _Drafter11
+    if __version__ == "1.2.0rc4":  # some candidate: which one is not known
+        return _Drafter120rcTokens
     if __version__.startswith("1.2.0rc"):
         return _Drafter120rc
     return _Drafter12 if __version__.startswith("1.2") else _Drafter13

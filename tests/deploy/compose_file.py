@@ -1,0 +1,82 @@
+"""docker-compose.yml as Compose itself reads it, and ways to read what it says."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from card.settings import REPOSITORY_ROOT
+
+FILE = REPOSITORY_ROOT / "docker-compose.yml"
+SIZES = {"mb": 1 << 20, "gb": 1 << 30}
+
+Service = dict[str, Any]
+
+
+def compose(file: Path, profile: str) -> subprocess.CompletedProcess[str]:
+    program = shutil.which("docker-compose")
+    if program is None:
+        pytest.fail(
+            "docker-compose is missing: run 'apt-get install docker-compose'", pytrace=False
+        )
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("CARD_")}
+    return subprocess.run(
+        [program, "--file", str(file), "--profile", profile, "config"],
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@functools.cache
+def services_of(profile: str) -> dict[str, Service]:
+    """The services that a profile starts."""
+    answer = compose(FILE, profile)
+    assert answer.returncode == 0, answer.stderr
+    services = yaml.safe_load(answer.stdout)["services"]
+    # Compose 1 lists the others, too.
+    return {name: service for name, service in services.items() if profile in service["profiles"]}
+
+
+def mounts(service: Service) -> dict[str, tuple[Path, bool]]:
+    """Source and whether it is read-only, by path in the container; Compose 1 and 2 differ."""
+    found = {}
+    for mount in service["volumes"]:
+        if isinstance(mount, str):
+            source, target, *mode = mount.split(":")
+            found[target] = Path(source), mode == ["ro"]
+        else:
+            found[mount["target"]] = Path(mount["source"]), mount.get("read_only", False)
+    return found
+
+
+def ports(service: Service) -> dict[int, tuple[str, int]]:
+    """Address and port on the host, by port in the container."""
+    found = {}
+    for port in service["ports"]:
+        if isinstance(port, str):
+            address, published, target = port.removesuffix("/tcp").split(":")
+            found[int(target)] = address, int(published)
+        else:
+            found[int(port["target"])] = port["host_ip"], int(port["published"])
+    return found
+
+
+def seconds(duration: str) -> float:
+    minutes, seconds = re.fullmatch(r"(?:(\d+)m)?(?:(\d+)s)?", duration).groups()  # type: ignore[union-attr]
+    return 60 * int(minutes or 0) + int(seconds or 0)
+
+
+def size_in_bytes(size: str | int) -> int:
+    if isinstance(size, int) or size.isdigit():
+        return int(size)
+    return int(size[:-2]) * SIZES[size[-2:]]

@@ -1,0 +1,278 @@
+"""The OpenAI gateway in its image, in Compose and on Kubernetes: the three agree with its options,
+and with the service that it stands in front of."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from compose_file import mounts, ports, seconds, services_of
+from dockerfile import Stage, stages
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from rendered_manifests import (
+    GATEWAY,
+    MODELS,
+    Manifest,
+    container_of,
+    name_of,
+    of_kind,
+    only,
+    pod_of,
+    rendered,
+    volume,
+)
+
+from card.settings import REPOSITORY_ROOT, Settings
+from card_gateway import command
+from card_gateway.app import create_app
+from card_gateway.command import KEY_VARIABLE
+
+PACKAGE = REPOSITORY_ROOT / "gateway/card_gateway"
+
+
+def options(arguments: list[str], variables: dict[str, str]) -> dict[str, Any]:
+    """What the gateway understands by a command line and an environment; fails if it does not."""
+    app = typer.Typer()
+    app.command()(command.serve)
+    parser = typer.main.get_command(app)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        return dict(parser.make_context("card-gateway", list(arguments)).params)
+
+
+def routes() -> set[str]:
+    return {route.path for route in create_app(command.Gateway()).routes}  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def image() -> Stage:
+    return stages()["gateway"]
+
+
+@pytest.fixture
+def in_image(image: Stage) -> dict[str, Any]:
+    """The options of a container that is started without arguments."""
+    return options(image.words("CMD"), _variables(image))
+
+
+@pytest.fixture
+def manifests_of_gateway() -> list[Manifest]:
+    return rendered(GATEWAY)
+
+
+def _variables(image: Stage) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in image.last("ENV").split() if "=" in word)
+
+
+# --- the image -----------------------------------------------------------------------------------
+
+
+def test_the_image_starts_the_gateway_below_an_init_for_others_to_reach(
+    image: Stage, in_image: dict[str, Any]
+) -> None:
+    assert image.words("ENTRYPOINT") == ["tini", "--", "python", "-m", "card_gateway"]
+    assert in_image["host"] == "0.0.0.0"
+    assert image.last("EXPOSE") == str(in_image["port"])
+    assert image.last("USER") == "1000:1000"
+
+
+def test_the_image_is_of_the_python_of_the_cpu_image(image: Stage) -> None:
+    assert image.base == stages()["cpu"].base
+
+
+def test_the_image_finds_the_tokenizer_where_the_settings_have_the_target(
+    in_image: dict[str, Any], settings: Settings
+) -> None:
+    assert in_image["tokenizer"] == settings.target.path
+
+
+def test_the_health_check_asks_what_the_gateway_answers(
+    image: Stage, in_image: dict[str, Any]
+) -> None:
+    assert f"http://127.0.0.1:{in_image['port']}/health" in image.last("HEALTHCHECK")
+    assert "/health" in routes()
+
+
+def test_the_image_holds_the_gateways_wheels_alone(image: Stage) -> None:
+    (build,) = stages()["gateway-wheels"].all("RUN")
+    assert build.endswith("./client ./gateway")
+    (install,) = (run for run in image.all("RUN") if "pip install" in run)
+    assert "from=gateway-wheels" in install
+    assert "--constraint /requirements/constraints.txt /wheels/*.whl" in install
+    assert "--no-deps" not in install
+
+
+def test_the_gateway_requires_every_package_that_it_imports() -> None:
+    """The image has nothing but what the package metadata asks for."""
+    distributions = importlib.metadata.packages_distributions()
+    required = {
+        canonicalize_name(Requirement(line).name)
+        for name in ("card-gateway", "card-client", "fastapi")
+        for line in importlib.metadata.requires(name) or ()
+    }
+    for name in _imported(PACKAGE) - {"card_gateway"}:
+        assert required & {canonicalize_name(found) for found in distributions[name]}, name
+
+
+def _imported(package: Path) -> set[str]:
+    names = set()
+    for file in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names.add(node.module.partition(".")[0])
+    return names - set(sys.stdlib_module_names)
+
+
+# --- Compose -------------------------------------------------------------------------------------
+
+
+def test_compose_starts_it_with_a_profile_of_its_own(image: Stage) -> None:
+    assert set(services_of("openai")) == {"gateway"}
+    assert services_of("openai")["gateway"]["build"]["target"] == "gateway"
+
+
+@pytest.mark.parametrize(("profile", "name"), [("cpu", "triton-cpu"), ("gpu", "triton-gpu")])
+def test_compose_leads_it_to_the_server_of_either_profile(
+    image: Stage, profile: str, name: str
+) -> None:
+    service, server = services_of("openai")["gateway"], services_of(profile)[name]
+    chosen = options(service["command"], _variables(image))
+    host, port = chosen["triton"].split(":")
+    assert host in server["networks"]["default"]["aliases"]
+    assert int(port) in ports(server)
+    assert mounts(service)["/models"] == mounts(server)["/models"]
+    assert mounts(service)["/models"][1], "read-only"
+
+
+def test_compose_publishes_its_port_to_this_host_alone(in_image: dict[str, Any]) -> None:
+    port = in_image["port"]
+    assert ports(services_of("openai")["gateway"]) == {port: ("127.0.0.1", port)}
+
+
+def test_compose_confines_it_and_lets_it_drain(in_image: dict[str, Any]) -> None:
+    service = services_of("openai")["gateway"]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert seconds(service["stop_grace_period"]) > in_image["drain_s"]
+    assert KEY_VARIABLE in service["environment"]
+
+
+# --- Kubernetes ----------------------------------------------------------------------------------
+
+
+def test_every_selector_finds_the_gateways_pods_and_no_others(
+    manifests_of_gateway: list[Manifest], manifests: list[Manifest]
+) -> None:
+    pod = pod_of(manifests_of_gateway)
+    (spread,) = pod["spec"]["topologySpreadConstraints"]
+    selectors = [
+        only(manifests_of_gateway, "Deployment")["spec"]["selector"]["matchLabels"],
+        only(manifests_of_gateway, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+        only(manifests_of_gateway, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
+        only(manifests_of_gateway, "Service")["spec"]["selector"],
+        spread["labelSelector"]["matchLabels"],
+    ]
+    for selector in selectors:
+        assert selector == pod["metadata"]["labels"]
+        assert not selector.items() <= pod_of(manifests)["metadata"]["labels"].items()
+    served = only(manifests, "Deployment")["spec"]["selector"]["matchLabels"]
+    assert not served.items() <= pod["metadata"]["labels"].items()
+
+
+def test_it_listens_where_probes_service_and_policy_look(
+    manifests_of_gateway: list[Manifest], image: Stage
+) -> None:
+    container = container_of(manifests_of_gateway)
+    (port,) = container["ports"]
+    chosen = options(container["args"], _variables(image))
+    assert port["containerPort"] == chosen["port"]
+    (service,) = only(manifests_of_gateway, "Service")["spec"]["ports"]
+    assert (service["port"], service["targetPort"]) == (chosen["port"], port["name"])
+    assert container["startupProbe"]["tcpSocket"]["port"] == port["name"]
+    # A server that is away makes it unready; to start it again would help nobody.
+    assert container["livenessProbe"]["tcpSocket"]["port"] == port["name"]
+    ready = container["readinessProbe"]["httpGet"]
+    assert ready["port"] == port["name"]
+    assert ready["path"] in routes()
+    (rule,) = only(manifests_of_gateway, "NetworkPolicy")["spec"]["ingress"]
+    assert [one["port"] for one in rule["ports"]] == [port["name"]]
+
+
+def test_it_asks_all_pods_of_the_service_and_may_reach_them(
+    manifests_of_gateway: list[Manifest], manifests: list[Manifest]
+) -> None:
+    chosen = options(container_of(manifests_of_gateway)["args"], {})
+    host, number = chosen["triton"].split(":")
+    asked = {name_of(one): one["spec"] for one in of_kind(manifests, "Service")}[host]
+    assert asked["clusterIP"] == "None", "requests could not take turns"
+    (grpc,) = (one for one in asked["ports"] if one["port"] == int(number))
+    (target,) = (
+        port["containerPort"]
+        for port in container_of(manifests)["ports"]
+        if port["name"] == grpc["targetPort"]
+    )
+    policy = only(manifests_of_gateway, "NetworkPolicy")["spec"]
+    assert sorted(policy["policyTypes"]) == ["Egress", "Ingress"]
+    pods, names = policy["egress"]
+    (peer,) = pods["to"]
+    assert peer["podSelector"]["matchLabels"].items() <= (
+        pod_of(manifests)["metadata"]["labels"].items()
+    )
+    assert [port["port"] for port in pods["ports"]] == [target]
+    assert {port["port"] for port in names["ports"]} == {53}
+    # And the service lets it in: it is of the same namespace.
+    clients = only(manifests, "NetworkPolicy")["spec"]["ingress"][0]
+    assert {"podSelector": {}} in clients["from"]
+    assert "grpc" in {port["port"] for port in clients["ports"]}
+
+
+def test_its_clients_are_those_of_the_service(
+    manifests_of_gateway: list[Manifest], manifests: list[Manifest]
+) -> None:
+    (rule,) = only(manifests_of_gateway, "NetworkPolicy")["spec"]["ingress"]
+    assert rule["from"] == only(manifests, "NetworkPolicy")["spec"]["ingress"][0]["from"]
+
+
+def test_it_reads_the_targets_tokenizer_from_the_models(
+    manifests_of_gateway: list[Manifest], image: Stage, settings: Settings
+) -> None:
+    claim = volume(manifests_of_gateway, "/models")["persistentVolumeClaim"]
+    assert claim["claimName"] == name_of(only(rendered(MODELS), "PersistentVolumeClaim"))
+    assert claim["readOnly"]
+    chosen = options(container_of(manifests_of_gateway)["args"], _variables(image))
+    assert chosen["tokenizer"] == settings.target.path
+    assert chosen["tokenizer"].is_relative_to("/models")
+
+
+def test_a_pod_may_drain_as_long_as_the_gateway_does(
+    manifests_of_gateway: list[Manifest],
+) -> None:
+    container = container_of(manifests_of_gateway)
+    _, before = container["lifecycle"]["preStop"]["exec"]["command"]
+    needed_s = int(before) + options(container["args"], {})["drain_s"]
+    assert needed_s < pod_of(manifests_of_gateway)["spec"]["terminationGracePeriodSeconds"]
+
+
+def test_its_key_is_a_secret_that_need_not_be_there(
+    manifests_of_gateway: list[Manifest],
+) -> None:
+    (variable,) = container_of(manifests_of_gateway)["env"]
+    assert variable["name"] == KEY_VARIABLE
+    assert variable["valueFrom"]["secretKeyRef"]["optional"] is True
+
+
+def test_variables_of_services_cannot_be_taken_for_options(
+    manifests_of_gateway: list[Manifest],
+) -> None:
+    """A Service of this name would set CARD_GATEWAY_PORT to a URL."""
+    assert pod_of(manifests_of_gateway)["spec"]["enableServiceLinks"] is False
