@@ -359,7 +359,8 @@ def _check_fields(file: Path) -> None:
         raise SettingsError(f"settings file {file} does not exist") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"settings file {file} cannot be read: {error}") from error
-    except yaml.YAMLError as error:
+    # Numbers of thousands of digits, impossible dates and bottomless nesting are no YAMLError.
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         problem = " ".join(str(error).split())
         raise SettingsError(f"settings file {file} is not valid YAML: {problem}") from error
     sections = ", ".join(Settings.model_fields)

@@ -67,7 +67,7 @@ def _table(max_tokens: int) -> Table:
     return Table(
         *("streams", "req/s", "tok/s", "deltas"),
         *times,
-        title=f"{max_tokens} tokens a request; ms to the first delta, between two, in all",
+        title=f"{max_tokens} tokens a request; ms to the first text, between two, in all",
         padding=(0, 0),
     )
 

@@ -32,7 +32,7 @@ class Measurement:
     """One level of concurrency. Rates are per second, times are milliseconds.
 
     responses  per request
-    first      from a request to its first response
+    first      from a request to its first text
     gap        between two responses of one stream
     whole      from a request to its last response
     """
@@ -115,13 +115,22 @@ def _provide_libraries(folder: Path) -> None:
             (folder / name).symlink_to(found[0])
 
 
+def _texts_ns(request: dict[str, Any]) -> list[int]:
+    """When the responses of a request came, without the empty ones of its time in the queue."""
+    times: list[int] = request["response_timestamps"]
+    for first, outputs in enumerate(request.get("response_outputs", ())):
+        if str(outputs.get("text_output", "-")).strip("\0"):
+            return times[first:]
+    return times
+
+
 def _summary(concurrency: int, raw: Path, times: Path) -> Measurement:
     with raw.open(newline="", encoding="utf-8") as file:
         (row,) = csv.DictReader(file)
     first, whole, gaps, counts = [], [], [], []
     for experiment in json.loads(times.read_text(encoding="utf-8"))["experiments"]:
         for request in experiment["requests"]:
-            arrivals = (np.array(request["response_timestamps"]) - request["timestamp"]) / 1e6
+            arrivals = (np.array(_texts_ns(request)) - request["timestamp"]) / 1e6
             if len(arrivals):
                 first.append(arrivals[0])
                 whole.append(arrivals[-1])

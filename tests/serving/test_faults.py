@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 import psutil
@@ -172,6 +173,54 @@ async def test_sigterm_lets_open_streams_finish_and_leaves_nothing(
     assert service.process.returncode == 0
     assert traces.processes() == []
     assert traces.paths() == []
+
+
+async def test_a_card_that_nobody_streams_through_comes_back_without_a_new_server(
+    start_service: StartService,
+) -> None:
+    with start_service({}) as service:
+        await service.text(PROMPTS[0], max_tokens=64, end_id=-1)
+        before = service.metric("card_committed_tokens_total")
+        server, victim = service.server_pid, pid_of(service, "card")
+        os.kill(victim, signal.SIGKILL)
+        await replaced(service, "card", victim)
+        assert service.server_pid == server
+        assert len(Traces.of(service).paths()) == TRACES
+        await speculates(service)
+        await service.until(
+            lambda: service.metric("card_committed_tokens_total") >= before + 64,
+            "the new card counts on",
+        )
+
+
+async def test_a_draining_service_refuses_with_words_that_say_so(
+    start_service: StartService,
+) -> None:
+    words = "UNAVAILABLE: the service is draining"
+    with start_service({"serving": {"drain_s": HANG_S}}) as service:
+        request: dict[str, Any] = {"max_tokens": 1000, "end_id": -1}
+        streams = [asyncio.create_task(service.text(prompt, **request)) for prompt in PROMPTS * 4]
+        await service.until(
+            lambda: service.metric("card_slots_in_use") == len(streams), "all streams are open"
+        )
+        service.process.send_signal(signal.SIGTERM)
+        await service.until(lambda: state(service) == "draining", "the service drains")
+        with pytest.raises(Refused, match=words):
+            await service.ask(text_input="x", max_tokens=4)
+        with pytest.raises(Refused, match=words):
+            await service.ask(model="card", input_ids=[3], max_tokens=4)
+        _, body = await asyncio.to_thread(service.generate, text_input="x", max_tokens=4)
+        assert words in body["error"]
+        (event,) = await asyncio.to_thread(
+            service.generate_stream, text_input="x", max_tokens=4, stream=True
+        )
+        assert words in event["error"]
+        assert service.metric("card_slots_in_use") > 0
+        await service.until(
+            lambda: service.metric("card_rejections_total", reason="draining") == 4,
+            "all refusals are counted",
+        )
+        assert all(await asyncio.gather(*streams))
 
 
 async def test_a_killed_supervisor_takes_its_server_along(start_service: StartService) -> None:

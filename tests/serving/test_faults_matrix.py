@@ -27,6 +27,7 @@ SELECTION = (
     Cell("postprocessing", Blow.KILL, Moment.MID_STREAM),
     Cell("postprocessing", Blow.PAUSE, Moment.MID_STREAM, pause_s=0.5),
     Cell("card", Blow.KILL, Moment.MID_STREAM),
+    Cell("card", Blow.KILL, Moment.IDLE),
     Cell("server", Blow.KILL, Moment.MID_STREAM),
     Cell("server", Blow.STOP, Moment.IDLE),
 )

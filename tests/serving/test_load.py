@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import typer
 from running_service import Refused, RunningService
@@ -121,6 +122,62 @@ async def test_a_flood_is_answered_or_refused_and_leaves_nothing(
         assert len(answered) + len(refused) == len(asked)
         assert all(text == alone[prompt] for prompt, text in answered)
         await free(service)
+
+
+async def test_a_full_service_refuses_before_a_text_is_tokenized(start_service: Any) -> None:
+    """`preprocessing` does, once `card` has told it; whoever calls `card` is refused there."""
+    overrides = {"cache": {"slots": 1}, "limits": {"queued_requests": 1, "queue_timeout_s": 300.0}}
+    full = "UNAVAILABLE: all 1 slots are in use and 1 requests wait"
+    with start_service(overrides) as service:
+        streams = [asyncio.create_task(service.ask(**ENDLESS)) for _ in range(2)]
+        await service.until(lambda: service.metric("card_queued_requests") == 1, "one waits")
+        for _ in range(2):
+            with pytest.raises(Refused, match=full):
+                await service.ask(text_input="class", max_tokens=4)
+        with pytest.raises(Refused, match=full):
+            await service.ask(model="card", input_ids=[3], max_tokens=4)
+        # The counts of `preprocessing` are exported by `card`, together with its own.
+        await service.until(
+            lambda: service.metric("card_rejections_total", reason="queue_full") == 3,
+            "all refusals are counted",
+        )
+        refusals = [line for line in service.log.read_text().splitlines() if "queue_full" in line]
+        assert ["component=preprocessing" in line for line in refusals] == [True, True, False]
+        await asyncio.gather(*streams)
+        assert await service.text("class", max_tokens=4)
+
+
+async def test_a_client_that_leaves_the_queue_gives_its_place_up(start_service: Any) -> None:
+    """While others before it still wait, and long before anybody's patience ends."""
+    overrides = {"cache": {"slots": 1}, "limits": {"queued_requests": 8, "queue_timeout_s": 300.0}}
+    with start_service(overrides) as service:
+        patient = [asyncio.create_task(service.ask(**ENDLESS)) for _ in range(6)]
+        await service.until(lambda: service.metric("card_queued_requests") == 5, "five wait")
+        leaving = [
+            service.stream(**ENDLESS),
+            service.stream(model="card", input_ids=[3], max_tokens=4, end_id=-1),
+        ]
+        waiting = [asyncio.ensure_future(anext(stream)) for stream in leaving]
+        await service.until(lambda: service.metric("card_queued_requests") == 7, "seven wait")
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+        await service.until(
+            lambda: service.metric("card_rejections_total", reason="cancelled") == 2,
+            "both places are given up",
+        )
+        assert not any(task.done() for task in patient[-2:])
+        texts = ["".join(reply.text for reply in await replies) for replies in patient]
+        assert texts[0]
+        assert len(set(texts)) == 1  # what was sent to see whether somebody reads is no text
+
+
+def test_models_give_back_what_large_passes_took(server: RunningService) -> None:
+    """The allocator's limits would grow by themselves, and resident memory for a long time."""
+    for model in server.health["models"].values():
+        environment = psutil.Process(model["pid"]).environ()
+        assert int(environment["MALLOC_MMAP_THRESHOLD_"]) < 32 << 20
+        assert int(environment["MALLOC_TRIM_THRESHOLD_"]) < 32 << 20
 
 
 def test_scripts_load_measures_and_keeps_the_raw_figures(

@@ -22,6 +22,7 @@ from card.text import Detokenizer
 LETTERS = Tokenizer(models.WordLevel({chr(97 + i): i for i in range(26)}, unk_token="a"))
 LETTERS.decoder = decoders.Fuse()
 PATIENCE_S = 10.0
+QUEUE = 4
 
 
 class Client:
@@ -74,10 +75,11 @@ class Scene:
         self.pool = pool
         self.target = HandPlayedTarget(pool)
         self.target_is_dead = False
-        self.sessions = Sessions(pool, 4, 30.0)
+        self.sessions = Sessions(pool, QUEUE, 30.0)
         self.ledger = Ledger()
+        self.told: list[bool] = []
         self.follower = Follower(
-            self.sessions, self.ledger, lambda: self.target_is_dead, PATIENCE_S
+            self.sessions, self.ledger, lambda: self.target_is_dead, PATIENCE_S, self.told.append
         )
 
     async def open(
@@ -223,3 +225,24 @@ async def test_the_task_sleeps_until_something_is_open(scene: Scene) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_whether_the_queue_is_full_is_told_when_it_changes(scene: Scene) -> None:
+    for _ in range(2):
+        _, index = await scene.open()
+    waiting = [asyncio.ensure_future(scene.open()) for _ in range(QUEUE)]
+    for _ in range(2):
+        scene.follower.tick(0)
+    assert scene.told == []
+    await asyncio.sleep(0)
+    for now_ns in range(2):
+        scene.follower.tick(now_ns)
+    assert scene.told == [True]
+    scene.target.commit(index, [1] * 8, Finish.LENGTH)
+    scene.follower.tick(2)
+    scene.target.release(index)
+    scene.follower.tick(3)
+    assert scene.told == [True, False]
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for task in waiting:
+        task.cancel()

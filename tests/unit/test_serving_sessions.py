@@ -11,6 +11,7 @@ import pytest
 from serving_double import HandPlayedTarget, make_pool, slot_request
 
 from card.cache import Finish, Pool, SlotState
+from card.serving import sessions as module
 from card.serving.refusal import Refusal
 from card.serving.sessions import Session, Sessions
 
@@ -112,8 +113,10 @@ async def test_a_promised_slot_is_given_to_nobody_else(pool: Pool) -> None:
 
 async def test_a_full_queue_refuses_at_once(pool: Pool) -> None:
     sessions = sessions_of(pool, queue=0)
+    assert not sessions.is_full
     for _ in range(2):
         await admit(sessions)
+    assert sessions.is_full
     with pytest.raises(Refusal, match=r"UNAVAILABLE: all 2 slots .*queued_requests is 0"):
         await admit(sessions)
 
@@ -145,6 +148,35 @@ async def test_a_client_that_left_the_queue_takes_no_slot(pool: Pool) -> None:
     with pytest.raises(Refusal, match="CANCELLED"):
         await gone
     assert (await patient).slot.index == held[0].slot.index
+
+
+async def test_a_client_that_leaves_the_queue_gives_its_place_up_before_a_slot_is_free(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PRESENCE_S", 0.001)
+    sessions = sessions_of(pool, queue=1)
+    held = [await admit(sessions) for _ in range(2)]
+    with pytest.raises(Refusal, match="CANCELLED: the client left while its request waited"):
+        await sessions.admit(slot_request(), None, lambda: True)
+    assert sessions.waiting == 0
+    patient = asyncio.ensure_future(admit(sessions))
+    await asyncio.sleep(0)
+    give_back(sessions, pool, held[0])
+    assert (await patient).slot.index == held[0].slot.index
+
+
+async def test_a_request_that_is_cancelled_itself_leaves_nothing_in_the_queue(pool: Pool) -> None:
+    sessions = sessions_of(pool)
+    held = [await admit(sessions) for _ in range(2)]
+    for slot_is_late in (False, True):
+        waiting = asyncio.ensure_future(admit(sessions))
+        await asyncio.sleep(0)
+        if slot_is_late:
+            give_back(sessions, pool, held[0])
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        assert sessions.waiting == 0
+    assert (await admit(sessions)).slot.index == held[0].slot.index
 
 
 async def test_news_are_commits_of_the_sessions_own_generation_alone(pool: Pool) -> None:

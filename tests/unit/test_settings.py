@@ -253,7 +253,11 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     assert f"{file} cannot be read" in refusal(file)
 
 
-@pytest.mark.parametrize("text", ["limits: {", "a: 1\n---\nb: 2", "\tlimits: {}"])
+@pytest.mark.parametrize(
+    "text",
+    ["limits: {", "a: 1\n---\nb: 2", "\tlimits: {}", "1" * 10_000, "a: 2001-99-99", "[" * 10_000],
+    ids=lambda text: text[:12],
+)
 def test_a_file_that_is_not_yaml_is_refused(write: Write, text: str) -> None:
     file = write(text)
     assert f"{file} is not valid YAML" in refusal(file)

@@ -8,7 +8,6 @@ from card.serving.supervision.policy import (
     ATTEMPTS,
     LONGEST_PAUSE_S,
     PROBATION_S,
-    RELOADABLE,
     SERVER_SILENCE_S,
     STUBS,
     Action,
@@ -84,7 +83,7 @@ def test_nothing_is_done_while_all_is_well(watch: Watch) -> None:
     assert watch.look() == []
 
 
-@pytest.mark.parametrize("model", RELOADABLE)
+@pytest.mark.parametrize("model", STUBS)
 def test_a_dead_model_is_reloaded_at_once_and_once(watch: Watch, model: str) -> None:
     assert models(watch.look(**{model: GONE})) == [model]
     assert watch.look(**{model: GONE}) == []
@@ -98,7 +97,7 @@ def test_two_dead_models_are_reloaded_side_by_side(watch: Watch) -> None:
     assert models(watch.look(draft=GONE, target=GONE)) == ["draft", "target"]
 
 
-@pytest.mark.parametrize("model", RELOADABLE)
+@pytest.mark.parametrize("model", STUBS)
 def test_a_stopped_model_is_reloaded_after_the_engine_timeout_and_not_before(
     watch: Watch, model: str
 ) -> None:
@@ -130,16 +129,17 @@ def test_an_engine_that_is_never_attached_is_reloaded_after_the_load_timeout(wat
     assert models(watch.look(target=detached)) == ["target"]
 
 
-@pytest.mark.parametrize("sight", [GONE, STOPPED])
-def test_losing_card_restarts_the_server(watch: Watch, sight: Sight) -> None:
+@pytest.mark.parametrize("model", ["card", "postprocessing"])
+def test_open_streams_that_only_the_server_can_end_restart_it(watch: Watch, model: str) -> None:
+    """And a model that nobody streams through is only reloaded."""
+    assert restarts(watch.look(**{model: Sight(ProcessState.GONE, streams=2)}))
+    assert models(watch.look(**{model: GONE})) == [model]
+
+
+def test_a_stopped_card_with_open_streams_restarts_the_server(watch: Watch) -> None:
+    sight = Sight(ProcessState.STOPPED, streams=1)
     watch.look(card=sight)
     assert restarts(watch.look(after_s=ENGINE_TIMEOUT_S + 0.1, card=sight))
-
-
-def test_open_streams_that_only_the_server_can_end_restart_it(watch: Watch) -> None:
-    """And a postprocessing that nobody streams through is only reloaded."""
-    assert restarts(watch.look(postprocessing=Sight(ProcessState.GONE, streams=2)))
-    assert models(watch.look(postprocessing=GONE)) == ["postprocessing"]
 
 
 def test_a_dead_server_is_restarted_whatever_else_is_wrong(watch: Watch) -> None:
@@ -157,7 +157,7 @@ def test_a_server_that_does_not_answer_is_restarted(watch: Watch) -> None:
     assert restarts(watch.look(server_silence_s=SERVER_SILENCE_S + 0.1))
 
 
-@pytest.mark.parametrize("model", sorted(set(RELOADABLE) - {"draft"}))
+@pytest.mark.parametrize("model", sorted(set(STUBS) - {"draft"}))
 def test_a_recovery_that_fails_twice_restarts_the_server(watch: Watch, model: str) -> None:
     watch.look(**{model: GONE})
     second = watch.fail(model)

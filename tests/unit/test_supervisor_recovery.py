@@ -14,6 +14,7 @@ from card.serving.supervision import recovery as module
 from card.serving.supervision import residue
 from card.serving.supervision.policy import ProcessState
 from card.serving.supervision.recovery import (
+    LostRequestsError,
     RecoveryError,
     StuckLoadError,
     reload_model,
@@ -40,10 +41,17 @@ class FakeRepository:
         self.refusal: str | None = None
         self.answers = threading.Event()
         self.answers.set()
+        self.open_looks = 0
+        """How often the unloaded model is still seen to have open requests."""
         self._old = old
 
     def unload(self, model: str, timeout_s: float) -> None:
         self._note("unload", model)
+
+    def is_unloaded(self, model: str) -> bool:
+        self._note("look at", model)
+        self.open_looks -= 1
+        return self.open_looks < 0
 
     def load(self, model: str, timeout_s: float) -> None:
         self._note("load", model)
@@ -65,7 +73,9 @@ class Recovery:
         self.server = FakeServer()
         self._looks_left = well_after
 
-    def run(self, dead: Stub | None = None, timeout_s: float = 5.0) -> None:
+    def run(
+        self, dead: Stub | None = None, timeout_s: float = 5.0, must_let_go: bool = False
+    ) -> None:
         reload_model(
             "draft",
             dead,
@@ -73,6 +83,7 @@ class Recovery:
             self.repository,  # type: ignore[arg-type]
             self._is_well,
             timeout_s,
+            must_let_go=must_let_go,
         )
 
     def _is_well(self) -> bool:
@@ -101,6 +112,23 @@ def test_a_recovery_lasts_until_the_model_is_well() -> None:
     recovery = Recovery(FakeRepository(), well_after=3)
     recovery.run()
     assert recovery._looks_left == -1
+
+
+def test_a_model_that_must_let_go_is_loaded_when_no_request_is_open_in_the_old_one() -> None:
+    repository = FakeRepository()
+    repository.open_looks = 2
+    Recovery(repository).run(must_let_go=True)
+    looks = [("look at", "draft")] * 3
+    assert repository.calls == [("unload", "draft"), *looks, ("load", "draft")]
+
+
+def test_requests_that_are_lost_with_a_model_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LET_GO_S", 0.05)
+    repository = FakeRepository()
+    repository.open_looks = 1_000_000
+    with pytest.raises(LostRequestsError, match="requests were open in its process"):
+        Recovery(repository).run(must_let_go=True)
+    assert ("load", "draft") not in repository.calls
 
 
 def test_a_refused_load_is_said() -> None:

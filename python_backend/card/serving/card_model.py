@@ -25,11 +25,13 @@ from card.serving.geometry import pool_geometry
 from card.serving.load_failure import announced
 from card.serving.log import RequestLog
 from card.serving.metrics import Metrics
+from card.serving.notices import Notices
 from card.serving.refusal import Refusal
 from card.serving.sessions import Sessions
 from card.serving.streams import Stream
 from card.serving.triton_request import TritonClient, deadline_ns, input_arrays
 from card.serving.vocabulary import Vocabulary
+from card.serving.waiting import WaitingClient
 from card.serving.wire import Bounds, TokenRequest, output_budget, parse
 from card.settings import load_settings
 from card.text import Detokenizer
@@ -52,6 +54,8 @@ class CardModel:
         self._sessions = Sessions(
             pool, settings.limits.queued_requests, settings.limits.queue_timeout_s
         )
+        self._notices = Notices.of_this_service()
+        self._notices.queue_full.withdraw()
         self._follower: Follower | None = None
         self._following: asyncio.Task[None] | None = None
         self._attacher = Attacher(
@@ -83,6 +87,7 @@ class CardModel:
         client = TritonClient(request)
         prompt: str | None = None
         try:
+            self._notices.check_draining()
             deadline = deadline_ns(request)
             parsed = parse(
                 TokenRequest, input_arrays(request), self._bounds, required=("input_ids",)
@@ -90,7 +95,8 @@ class CardModel:
             prompt = parsed.text_input
             slot_request = self._slot_request(parsed)
             stream = self._stream(parsed, arrival_ns)
-            session = await self._sessions.admit(slot_request, deadline, client.is_gone)
+            waiting = WaitingClient(client, self._pool, streams=parsed.stream)
+            session = await self._sessions.admit(slot_request, deadline, waiting.is_gone)
         except Refusal as refusal:
             self._metrics.rejected(refusal, request.request_id(), prompt)
             client.fail(refusal)
@@ -153,10 +159,15 @@ class CardModel:
             self._metrics,
             lambda: is_dead(self._pool, "target"),
             self._settings.serving.load_timeout_s,
+            self._tell_full,
         )
         self._following = asyncio.get_running_loop().create_task(follower.run())
         self._following.add_done_callback(_die_with)
         return follower
+
+    def _tell_full(self, full: bool) -> None:
+        notice = self._notices.queue_full
+        notice.post() if full else notice.withdraw()
 
 
 def _ask(engine: str, key: str, deadline: int) -> None:

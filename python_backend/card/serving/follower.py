@@ -64,7 +64,9 @@ class Follower:
         ledger: Ledger,
         target_is_dead: Callable[[], bool],
         patience_s: float,
+        tell_full: Callable[[bool], None],
     ) -> None:
+        """`tell_full` is called whenever the queue becomes full, or is not full any more."""
         self._sessions = sessions
         self._ledger = ledger
         self._target_is_dead = target_is_dead
@@ -73,6 +75,8 @@ class Follower:
         self._opened = asyncio.Event()
         self._next_presence_ns = 0
         self._dead_since_ns: int | None = None
+        self._tell_full = tell_full
+        self._told_full = False
 
     def follow(self, answer: Answer) -> None:
         """Answer a request whose session was just opened."""
@@ -105,6 +109,9 @@ class Follower:
         if self._sessions.closing:
             self._reclaim()
         self._ledger.occupancy(self._sessions.in_use, self._sessions.waiting)
+        if (full := self._sessions.is_full) != self._told_full:
+            self._told_full = full
+            self._tell_full(full)
 
     def fail_all(self, refusal: Refusal) -> None:
         """End every open stream with an error."""

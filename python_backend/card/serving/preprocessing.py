@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from card.cache import Pool
 from card.serving.geometry import pool_geometry
 from card.serving.log import RequestLog
+from card.serving.notices import Notices, queue_full
 from card.serving.refusal import REASONS, Refusal
 from card.serving.triton_request import deadline_ns, input_arrays, refused, response
 from card.serving.vocabulary import Vocabulary
@@ -28,12 +29,15 @@ class PreprocessingModel:
         self._geometry = pool_geometry(settings)
         self._vocabulary = Vocabulary.load(settings.target.path)
         self._bounds = Bounds(settings.limits, self._vocabulary.size)
+        self._notices = Notices.of_this_service()
+        self._pool: Pool | None = None
 
     def execute(self, requests: list[Any]) -> list[Any]:
         return [self._respond(request) for request in requests]
 
     def _respond(self, request: Any) -> Any:
         try:
+            self._notices.check_draining()
             deadline_ns(request)  # a wrong timeout is refused here, before any work
             return response({"input_ids": self._input_ids(input_arrays(request))})
         except Refusal as refusal:
@@ -43,15 +47,24 @@ class PreprocessingModel:
 
     def _count(self, refusal: Refusal) -> None:
         """Leave it in the pool, for `card` to export."""
-        # Opened anew each time: a restarted `card` may have a new pool.
-        pool = Pool.open(self._directory, os.getppid(), self._geometry)
-        if pool is not None:
-            pool.count_refusal(REASONS.index(refusal.reason))
-            pool.close()
+        if self._pool is not None and not self._pool.path.exists():  # a new `card` made another
+            self._pool.close()
+            self._pool = None
+        if self._pool is None:
+            self._pool = Pool.open(self._directory, os.getppid(), self._geometry)
+        if self._pool is not None:
+            self._pool.count_refusal(REASONS.index(refusal.reason))
 
     def _input_ids(self, arrays: dict[str, NDArray[Any]]) -> NDArray[np.int32]:
         request = parse(GenerateRequest, arrays, self._bounds, required=("text_input",))
         assert request.text_input is not None
+        self._check_room()  # before the one thing here that takes long
         ids = self._vocabulary.tokenizer.encode(request.text_input).ids
         output_budget(request, len(ids), self._bounds.limits)
         return np.array([ids], np.int32)
+
+    def _check_room(self) -> None:
+        """Raises `Refusal` where `card` would: one model's work less for a full service."""
+        if self._notices.queue_full.stands:
+            slots, limit = self._geometry.slots, self._bounds.limits.queued_requests
+            raise queue_full(slots, limit, limit)

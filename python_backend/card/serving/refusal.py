@@ -20,6 +20,7 @@ Reason = Literal[
     "queue_full",
     "queue_timeout",
     "unavailable",
+    "draining",
     "deadline_exceeded",
     "cancelled",
     "internal",

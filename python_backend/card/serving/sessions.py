@@ -12,7 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from card.cache import CardSlot, Finish, Pool, SlotRequest, SlotState
+from card.serving.notices import queue_full
 from card.serving.refusal import Refusal
+
+_PRESENCE_S = 0.5
+"""How often a client is asked whether it is still there, while its request waits."""
 
 
 @dataclass
@@ -76,6 +80,11 @@ class Sessions:
         """Requests in the queue."""
         return len(self._waiting)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the next request would be refused."""
+        return not self._free and len(self._waiting) >= self._queue_limit
+
     async def admit(
         self, request: SlotRequest, deadline_ns: int | None, is_gone: Callable[[], bool]
     ) -> Session:
@@ -83,49 +92,53 @@ class Sessions:
 
         Raises `Refusal`: `UNAVAILABLE` at once when the queue is full, or when it was waited in
         for too long; `DEADLINE_EXCEEDED` at the request's own deadline; `CANCELLED` when the
-        client left meanwhile.
+        client left meanwhile: its place is free again at once.
         """
         if self._free:
             slot = self._free.popleft()
         else:
-            slot = await self._wait(deadline_ns)
-            if is_gone():
-                self._hand_on(slot)
-                raise Refusal("CANCELLED", "the client left while its request waited for a slot")
+            slot = await self._wait(deadline_ns, is_gone)
         session = Session(slot, self._pool.new_generation(), request)
         slot.open(request, session.generation)
         self._open[slot.index] = session
         self._read[slot.index] = 0
         return session
 
-    async def _wait(self, deadline_ns: int | None) -> CardSlot:
+    async def _wait(self, deadline_ns: int | None, is_gone: Callable[[], bool]) -> CardSlot:
         if len(self._waiting) >= self._queue_limit:
-            raise Refusal(
-                "UNAVAILABLE",
-                f"all {len(self._slots)} slots are in use and {len(self._waiting)} requests wait "
-                f"(limits.queued_requests is {self._queue_limit}); try again later",
-                reason="queue_full",
-            )
+            raise queue_full(len(self._slots), len(self._waiting), self._queue_limit)
         patience_s = self._queue_timeout_s
         if deadline_ns is not None:
             patience_s = min(patience_s, (deadline_ns - time.monotonic_ns()) / 1e9)
+        until_s = time.monotonic() + patience_s
         ticket: asyncio.Future[CardSlot] = asyncio.get_running_loop().create_future()
         self._waiting.append(ticket)
         try:
-            return await asyncio.wait_for(ticket, patience_s)
-        except asyncio.TimeoutError:
-            if ticket in self._waiting:
-                self._waiting.remove(ticket)
-            elif not ticket.cancelled():
-                self._hand_on(ticket.result())
-            if patience_s < self._queue_timeout_s:
-                raise deadline_exceeded("waiting for a slot") from None
-            raise Refusal(
-                "UNAVAILABLE",
-                f"no slot became free within {self._queue_timeout_s:g} s "
-                "(limits.queue_timeout_s); try again later",
-                reason="queue_timeout",
-            ) from None
+            while (left_s := until_s - time.monotonic()) > 0:
+                await asyncio.wait({ticket}, timeout=min(left_s, _PRESENCE_S))
+                if is_gone():
+                    raise Refusal("CANCELLED", "the client left while its request waited")
+                if ticket.done():
+                    return ticket.result()
+        except BaseException:
+            self._give_up(ticket)
+            raise
+        self._give_up(ticket)
+        if patience_s < self._queue_timeout_s:
+            raise deadline_exceeded("waiting for a slot")
+        raise Refusal(
+            "UNAVAILABLE",
+            f"no slot became free within {self._queue_timeout_s:g} s "
+            "(limits.queue_timeout_s); try again later",
+            reason="queue_timeout",
+        )
+
+    def _give_up(self, ticket: asyncio.Future[CardSlot]) -> None:
+        """Wait no longer; a slot that came too late goes to the next."""
+        if ticket.done():
+            self._hand_on(ticket.result())
+        else:
+            self._waiting.remove(ticket)
 
     def _hand_on(self, slot: CardSlot) -> None:
         """Give a free slot to the first request that still waits for one."""

@@ -32,7 +32,6 @@ from card.serving.supervision.health import HealthServer
 from card.serving.supervision.journal import note, open_journal, warn
 from card.serving.supervision.policy import (
     DRAFT,
-    RELOADABLE,
     STUBS,
     Action,
     ProcessState,
@@ -40,7 +39,12 @@ from card.serving.supervision.policy import (
     Reload,
     RestartServer,
 )
-from card.serving.supervision.recovery import LoadWatch, RecoveryError, StuckLoadError
+from card.serving.supervision.recovery import (
+    BeyondReloadError,
+    LoadWatch,
+    RecoveryError,
+    StuckLoadError,
+)
 from card.serving.supervision.repository import RepositoryError
 from card.serving.supervision.residue import REGIONS, RunDirectory, sweep
 from card.serving.supervision.service import Service
@@ -58,11 +62,11 @@ LOOK_S = 0.05
 """Pause between two looks around."""
 START_ATTEMPTS = 3
 """Starts in a row that may fail before the supervisor gives up and says so by its exit code."""
-CALM_S = 5.0
+CALM_S = 2.0
 """Without an open session for so long, no client waits: Triton does not finish every request whose
 client has left or whose process has died."""
 LINGER_S = 0.5
-"""For the last responses to leave the server after their requests have ended."""
+"""Without an open session for so long, the last responses have left and nobody waits in a queue."""
 
 
 class StartError(RuntimeError):
@@ -96,7 +100,7 @@ class Supervisor:
         )
         self._stopping = threading.Event()
         self._hurrying = threading.Event()
-        self._workers = ThreadPoolExecutor(len(RELOADABLE), thread_name_prefix="recovery")
+        self._workers = ThreadPoolExecutor(len(STUBS), thread_name_prefix="recovery")
         self._recoveries: dict[str, Future[None]] = {}
         self._service: Service | None = None
         self._restarts = 0
@@ -187,22 +191,28 @@ class Supervisor:
         note("draining", open_sessions=service.open_slots, limit_s=drain_s)
         busy_s = time.monotonic()
         limit_s = busy_s + drain_s
+        service.refuse()
+        while not self._has_ended(service, busy_s):
+            now_s = time.monotonic()
+            if open_sessions := service.open_slots:
+                busy_s = now_s
+            if now_s > min(limit_s, busy_s + CALM_S):
+                note("cut_off", open_sessions=open_sessions)
+                return
+            if self._hurrying.wait(LOOK_S) or self._heal(service) is not None:
+                return
+            self._publish(service, "draining")
+
+    def _has_ended(self, service: Service, busy_s: float) -> bool:
+        """Whether a service that refuses has answered everything; `busy_s` is its last session."""
+        if service.open_slots or time.monotonic() - busy_s < LINGER_S:
+            return False
         try:
-            service.refuse()
-            while not service.is_idle():
-                now_s = time.monotonic()
-                if open_sessions := service.open_slots:
-                    busy_s = now_s
-                if now_s > min(limit_s, busy_s + CALM_S):
-                    note("cut_off", open_sessions=open_sessions)
-                    return
-                if self._hurrying.wait(LOOK_S) or self._heal(service) is not None:
-                    return
-                self._publish(service, "draining")
+            service.retire()
         except RepositoryError as error:
             warn("not_drained", reason=error)
-            return
-        self._hurrying.wait(LINGER_S)
+            return True
+        return service.is_idle()
 
     def _clear(self) -> None:
         """End the server and everything that belongs to it."""
@@ -249,8 +259,8 @@ class Supervisor:
             recovery, now_s = self._recoveries.pop(model), time.monotonic()
             try:
                 recovery.result()
-            except StuckLoadError as error:
-                if model == DRAFT and service.open_slots:
+            except BeyondReloadError as error:
+                if isinstance(error, StuckLoadError) and model == DRAFT and service.open_slots:
                     self._recoveries[model] = recovery  # streams go on without it; look again
                 else:
                     actions.append(RestartServer(f"{model}: {error}"))

@@ -18,7 +18,7 @@ _TRITON_CODES = {
     "INVALID_ARGUMENT": "INVALID_ARG",
     "PERMISSION_DENIED": "UNSUPPORTED",
     "UNAVAILABLE": "UNAVAILABLE",
-    # Triton has no code for it; UNAVAILABLE gives the nearest HTTP status (503).
+    # Triton has no code for it; UNAVAILABLE is the nearest.
     "DEADLINE_EXCEEDED": "UNAVAILABLE",
     "CANCELLED": "CANCELLED",
     "INTERNAL": "INTERNAL",

@@ -15,6 +15,8 @@ from card.serving.supervision.server import TritonProcess
 from card.serving.supervision.stubs import Stub, kill
 
 _LOOK_S = 0.02
+LET_GO_S = 2.0
+"""Triton fails what it had queued for a dead process within a second, if it does at all."""
 STUCK_S = 3.0
 """A model whose process has not run for so long while Triton loads it will never be loaded."""
 
@@ -23,8 +25,16 @@ class RecoveryError(RuntimeError):
     """The model is not back; the message says at which step it failed."""
 
 
-class StuckLoadError(RecoveryError):
+class BeyondReloadError(RecoveryError):
+    """Only a new server helps."""
+
+
+class StuckLoadError(BeyondReloadError):
     """Triton waits for a process that is gone, and this model can be loaded no more by it."""
+
+
+class LostRequestsError(BeyondReloadError):
+    """Triton waits for answers of a process that is gone, and so do clients."""
 
 
 class LoadWatch:
@@ -53,18 +63,23 @@ def reload_model(
     repository: Repository,
     is_well: Callable[[], bool],
     timeout_s: float,
+    *,
+    must_let_go: bool = False,
 ) -> None:
     """Bring `model` back within `timeout_s`; runs in a thread of its own.
 
     `dead` is the last known process. It is killed first, whatever its state: a stopped process
     that goes on after a request was sent to it would abort the whole server. `is_well` tells
-    whether the new one takes part in serving. Raises `RecoveryError`.
+    whether the new one takes part in serving. With `must_let_go` no request may be open in the old
+    one. Raises `RecoveryError`.
     """
     deadline = time.monotonic() + timeout_s
     try:
         if dead is not None:
             kill([dead.process])
         repository.unload(model, timeout_s)
+        if must_let_go:
+            _see_it_let_go(model, repository)
         _load(model, server, repository, timeout_s)
         while not is_well():
             if server.state is ProcessState.GONE:
@@ -77,6 +92,15 @@ def reload_model(
     finally:
         if dead is not None:
             remove_region(dead.region)
+
+
+def _see_it_let_go(model: str, repository: Repository) -> None:
+    """Wait until Triton has no open request left for the process that is gone."""
+    limit_s = time.monotonic() + LET_GO_S
+    while not repository.is_unloaded(model):
+        if time.monotonic() > limit_s:
+            raise LostRequestsError("requests were open in its process")
+        time.sleep(_LOOK_S)
 
 
 def _load(model: str, server: TritonProcess, repository: Repository, timeout_s: float) -> None:

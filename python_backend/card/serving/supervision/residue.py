@@ -47,6 +47,13 @@ class RunDirectory:
         directory.mkdir(exist_ok=True)
         return directory
 
+    def fresh_notices(self) -> Path:
+        """An empty directory for `card.serving.notices` of a server that is about to start."""
+        directory = self.path / "notices"
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir()
+        return directory
+
     def sweep_regions(self) -> None:
         """Remove every shared-memory file of this supervisor's stubs; none may be alive."""
         _remove_regions(self.region_prefix)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+import os
 import secrets
 from pathlib import Path
 
 from card.cache import ENGINES
 from card.serving.geometry import pool_geometry
+from card.serving.notices import NOTICES_VARIABLE, Notices
 from card.serving.supervision.command_line import conceal
 from card.serving.supervision.heartbeats import Heartbeats
 from card.serving.supervision.policy import (
+    CARD,
     ENSEMBLE,
+    HOLDS_STREAMS,
     MODELS,
-    POSTPROCESSING,
     STUBS,
     ProcessState,
     Sight,
@@ -29,6 +32,9 @@ from card.settings import SETTINGS_VARIABLE, ObservabilitySettings, Settings
 HEADER = "card-supervisor"
 QUIET = ("--log-info=false",)
 """Warnings and errors only; `serving.triton_arguments` come later and win."""
+STEADY_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "4194304", "MALLOC_TRIM_THRESHOLD_": "4194304"}
+"""For the C library's allocator. By itself it raises these limits to the largest block ever freed,
+keeps what a few large passes took, and so grows for many minutes of mixed load."""
 WITHOUT_GPU = ("--allow-gpu-metrics=false", "--pinned-memory-pool-byte-size=0")
 """Keeps the server from looking, and complaining, where no model asks for a GPU."""
 
@@ -65,12 +71,15 @@ class Service:
                 *serving.triton_arguments,
             ),
         )
-        variables = {"TMPDIR": str(run_directory.temporary)}
+        notices = run_directory.fresh_notices()
+        variables = {name: os.environ.get(name, value) for name, value in STEADY_MEMORY.items()}
+        variables |= {"TMPDIR": str(run_directory.temporary), NOTICES_VARIABLE: str(notices)}
         if settings_file is not None:
             variables[SETTINGS_VARIABLE] = str(settings_file.resolve())
         self.server = TritonProcess(install, options, variables)
         self._secret = restriction.value
-        self._refuses = False
+        self._notices = Notices(notices)
+        self._retired = False
         self._run_directory = run_directory
         self._engine_timeout_s = serving.engine_timeout_s
         self._load_timeout_s = serving.load_timeout_s
@@ -94,7 +103,7 @@ class Service:
         if stub is None:
             return Sight(ProcessState.GONE)
         state = stub.state
-        if model == POSTPROCESSING:
+        if model in HOLDS_STREAMS:
             return Sight(state, streams=self.open_slots)
         if model not in ENGINES or state is ProcessState.GONE:
             return Sight(state)
@@ -147,30 +156,37 @@ class Service:
             server=self.server,
             repository=self._repository,
             is_well=lambda: (
-                self.is_well(model) and (self._refuses or self._repository.is_ready(ENSEMBLE))
+                self.is_well(model) and (self._retired or self._repository.is_ready(ENSEMBLE))
             ),
             timeout_s=self._load_timeout_s,
+            # Requests that no slot shows, because they had none yet or no longer, hang with `card`.
+            must_let_go=model == CARD,
         )
 
     def refuse(self) -> None:
-        """Take no new request; those that are open go on. Raises `RepositoryError`.
+        """Let the models refuse new requests, with words of ours; those that are open go on.
 
         Not by SIGTERM: that stops open gRPC streams at once, and never ends if a process died
         under a request.
         """
-        self._refuses = True
-        self._repository.unload(ENSEMBLE, self._load_timeout_s)
+        self._notices.draining.post()
+
+    def retire(self) -> None:
+        """Take the ensemble away, whose open requests can then be seen to end.
+
+        Comes last, because Triton itself answers those who still come, and says no more than that
+        the model has no version. Raises `RepositoryError`.
+        """
+        if not self._retired:
+            self._retired = True
+            self._repository.unload(ENSEMBLE, self._load_timeout_s)
 
     def is_idle(self) -> bool:
-        """Whether, after `refuse`, every open request has been answered to its end."""
+        """Whether, after `retire`, every open request has been answered to its end."""
         try:
-            return not self.open_slots and self._repository.is_unloaded(ENSEMBLE)
+            return self._repository.is_unloaded(ENSEMBLE)
         except RepositoryError:
             return True
-
-    def _takes_requests(self) -> bool:
-        """As far as it should."""
-        return self._refuses or self._repository.is_ready(ENSEMBLE)
 
     def close(self) -> None:
         """Kill the server and its stubs and remove their shared-memory files."""

@@ -1,0 +1,70 @@
+"""What the processes of one service tell each other before a request is let in.
+
+Two notices, each a file in a directory of the supervisor: the supervisor says that the service
+drains, `card` that its queue is full. Whoever takes requests looks before it does any work for
+one, so that a refusal costs next to nothing however busy the machine is. `card` still decides
+about its queue; the notice may be a moment old.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from card.serving.refusal import Refusal
+
+NOTICES_VARIABLE = "CARD_NOTICES"
+"""Names the directory in the environment of the server and its models."""
+
+
+class Notice:
+    """A file that says something by being there. Without a directory it never does."""
+
+    def __init__(self, directory: Path | None, name: str) -> None:
+        self._path = None if directory is None else directory / name
+
+    @property
+    def stands(self) -> bool:
+        return self._path is not None and os.path.exists(self._path)
+
+    def post(self) -> None:
+        if self._path is not None:
+            self._path.touch()
+
+    def withdraw(self) -> None:
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+
+class Notices:
+    """Both notices of one service."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self.draining = Notice(directory, "draining")
+        self.queue_full = Notice(directory, "queue_full")
+
+    @classmethod
+    def of_this_service(cls) -> Notices:
+        """Those of the supervisor that started this process; none stands where there is none."""
+        named = os.environ.get(NOTICES_VARIABLE)
+        return cls(Path(named) if named else None)
+
+    def check_draining(self) -> None:
+        """Raises `Refusal` while the service ends."""
+        if self.draining.stands:
+            raise Refusal(
+                "UNAVAILABLE",
+                "the service is draining: it finishes what it has begun and then stops; "
+                "send this request to another one, or again later",
+                reason="draining",
+            )
+
+
+def queue_full(slots: int, waiting: int, limit: int) -> Refusal:
+    """No slot is free and nobody else may wait for one."""
+    return Refusal(
+        "UNAVAILABLE",
+        f"all {slots} slots are in use and {waiting} requests wait "
+        f"(limits.queued_requests is {limit}); try again later",
+        reason="queue_full",
+    )

@@ -1,0 +1,72 @@
+"""A client whose request waits for a slot: is it still there?
+
+`card` sees a client leave that called it directly. Through an ensemble it never does: Triton hands
+a client's departure to the next step alone, when that step begins. So a request that streams is
+sent an empty delta now and then while it waits; `postprocessing` takes it, sees whether anybody is
+there to read it, and says so in the pool as it does for every other delta.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from card.cache import Pool
+from card.serving.delta import Delta, Numbers
+
+SIGN_NS = 1_000_000_000
+"""Between two empty deltas to one client."""
+
+
+class Receiver(Protocol):
+    """The client, as far as waiting goes."""
+
+    def send(self, delta: Delta, *, last: bool) -> None: ...
+
+    def is_gone(self) -> bool: ...
+
+
+class WaitingClient:
+    """Asked again and again while its request is in the queue.
+
+    Its number is a session's that will never be: it can stand in any slot's `abandoned`, and what
+    it displaces there is written again with that session's next delta.
+    """
+
+    def __init__(
+        self,
+        client: Receiver,
+        pool: Pool,
+        *,
+        streams: bool,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._client = client
+        self._pool = pool
+        self._streams = streams
+        self._clock_ns = clock_ns
+        self._number: int | None = None
+        self._signed_ns = clock_ns()
+
+    def is_gone(self) -> bool:
+        """Whether nobody waits for the answer any more, as far as can be known."""
+        if self._client.is_gone():
+            return True
+        if not self._streams:
+            return False  # a second response would be one too many
+        if self._number is not None and self._is_abandoned():
+            return True
+        if self._clock_ns() - self._signed_ns >= SIGN_NS:
+            self._sign()
+        return False
+
+    def _is_abandoned(self) -> bool:
+        return bool((self._pool.slots["abandoned"] == self._number).any())
+
+    def _sign(self) -> None:
+        if self._number is None:
+            self._number = self._pool.new_generation()
+        slot = self._number % self._pool.geometry.slots
+        self._client.send(Delta("", Numbers(slot, self._number)), last=False)
+        self._signed_ns = self._clock_ns()
