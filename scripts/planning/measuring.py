@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.prompts import Prompt
-from card.drafting.children import Child, best_children, ranking_of
+from card.drafting.children import Child, best_children, noise_for, ranking_of
 from card.engines import Engine, Rows
 from card.lookup import TextLookup
-from card.sampling import History, PositionNoise, SamplingParameters, sample
+from card.sampling import History, SamplingParameters, sample
 from planning.acceptance import (
     ABSENT,
     CONFIDENCE,
@@ -113,11 +113,12 @@ def _read_along(
     session = draft.open_session()
     _read(draft, session, prompt[:-1])
     read = [prompt[-1], *written[:-1]]
-    noise = PositionNoise(parameters.seed, draft.vocabulary)
+    noise = noise_for(parameters, draft.vocabulary)
     readings = []
     for start in range(0, len(read), _CHUNK):
         chunk = read[start : start + _CHUNK]
-        positions = len(prompt) + start + np.arange(len(chunk))
+        first = len(prompt) + start
+        positions = list(range(first, first + len(chunk)))
         ranking = ranking_of(positions, parameters, noise)
         logits = draft.forward([Rows(session, chunk, ranking=ranking)])[0]
         children = best_children(logits, positions, parameters)
@@ -129,10 +130,10 @@ def _read_along(
 
 
 def _reading(children: Sequence[Child], token: int) -> _Reading:
-    tokens = [child.token for child in children]
+    tokens = [token for token, _ in children]
     return _Reading(
         tokens.index(token) if token in tokens else None,
-        [math.exp(child.log_probability) for child in children],
+        [math.exp(log_probability) for _, log_probability in children],
     )
 
 

@@ -84,9 +84,9 @@ class FakeLogits:
         ranking = self._ranking
         if ranking is None:
             raise Misuse("no ranking was asked for")
-        values = self._values
+        values = self._values / np.float32(ranking.temperature)
         if ranking.noise is not None:
-            values = values / np.float32(ranking.temperature) + ranking.noise
+            values += np.stack(ranking.noise)
         highest = values.max(axis=1, keepdims=True)
         normaliser = np.log(np.exp(values - highest).sum(axis=1, keepdims=True)) + highest
         ids = np.argsort(-values, axis=1, kind="stable")[:, : ranking.count]

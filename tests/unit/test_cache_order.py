@@ -22,6 +22,7 @@ from card.cache import (
     TargetSlot,
     Tree,
 )
+from card.cache.record import Record
 from card.sampling import SamplingParameters
 
 GEOMETRY = Geometry(slots=1, nodes=64, prompt=16, output=16, bad_words=4, bad_word_tokens=8)
@@ -44,7 +45,7 @@ class WatchedArray(np.ndarray[Any, Any]):
 class WatchedRecord:
     """A slot's record; somebody looks after every store into it."""
 
-    def __init__(self, record: Any, look: Look) -> None:
+    def __init__(self, record: Record, look: Look) -> None:
         self._record = record
         self._look = look
 
@@ -69,7 +70,7 @@ def pool(tmp_path: Path) -> Iterator[Pool]:
 
 
 def watched(pool: Pool, look: Look) -> Any:
-    return WatchedRecord(pool.slots[0], look)
+    return WatchedRecord(Record(pool.slots, 0), look)
 
 
 def nodes(first_token: int, count: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -80,7 +81,7 @@ def nodes(first_token: int, count: int) -> tuple[NDArray[Any], NDArray[Any], NDA
 def as_lists(tree: Tree | None) -> tuple[int, list[int], list[int], list[float]] | None:
     if tree is None:
         return None
-    return tree.root_length, tree.token.tolist(), tree.parent.tolist(), tree.score.tolist()
+    return tree.root_length, tree.token, tree.parent, tree.score
 
 
 def test_a_tree_is_seen_as_it_was_or_as_it_is(pool: Pool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 from collections.abc import Iterator
 from multiprocessing.synchronize import Event
@@ -128,9 +129,9 @@ def test_hostile_bytes_give_a_sound_tree_or_none(
     half = flip & 1
     assert generations[half] == GENERATION
     assert len(tree.token) == counts[half]
-    assert ((tree.token >= 0) & (tree.token < VOCABULARY)).all()
-    assert ((tree.parent >= ROOT) & (tree.parent < np.arange(len(tree.parent)))).all()
-    assert not np.isnan(tree.score).any()
+    assert all(0 <= token < VOCABULARY for token in tree.token)
+    assert all(ROOT <= parent < node for node, parent in enumerate(tree.parent))
+    assert not any(math.isnan(score) for score in tree.score)
 
 
 @given(st.integers(0, 60), st.data())

@@ -59,7 +59,7 @@ def commit(slot: TargetSlot, tokens: list[int]) -> None:
 
 def paths_of(tree: Tree) -> list[tuple[int, ...]]:
     paths: list[tuple[int, ...]] = []
-    for token, parent in zip(tree.token.tolist(), tree.parent.tolist(), strict=True):
+    for token, parent in zip(tree.token, tree.parent, strict=True):
         paths.append((*(paths[parent] if parent != ROOT else ()), token))
     return paths
 
@@ -70,8 +70,9 @@ def fresh_log_probabilities(text: list[int], parameters: SamplingParameters) -> 
     logits = (row - np.log(np.exp(row).sum())).astype(np.float32)
     ids = np.arange(MODEL.vocabulary)[None]
     normaliser, position = np.zeros(1, np.float32), np.array([len(text)])
-    ranked = rank_candidates(ids, logits[None], normaliser, position, parameters)
-    return dict(enumerate(ranked[0].tolist()))
+    (ranked,) = rank_candidates(ids, logits[None], normaliser, position, parameters)
+    squared = 2.0 * ranked  # the draft counts on its likeliest ids more than its softmax does
+    return dict(enumerate((squared - np.log(np.exp(squared).sum())).tolist()))
 
 
 def assert_read_correctly(tree: Tree, text: list[int], parameters: SamplingParameters) -> None:
@@ -80,8 +81,8 @@ def assert_read_correctly(tree: Tree, text: list[int], parameters: SamplingParam
     paths = paths_of(tree)
     assert len(set(paths)) == len(paths)
     known: dict[tuple[int, ...], dict[int, float]] = {}
-    score_of = {(): 0.0, **dict(zip(paths, tree.score.tolist(), strict=True))}
-    for path, score in zip(paths, tree.score.tolist(), strict=True):
+    score_of = {(): 0.0, **dict(zip(paths, tree.score, strict=True))}
+    for path, score in zip(paths, tree.score, strict=True):
         above = path[:-1]
         if above not in known:
             known[above] = fresh_log_probabilities([*text, *above], parameters)
@@ -186,12 +187,12 @@ def test_a_draft_equal_to_the_target_ranks_the_targets_choice_first(
         text = [*PROMPT, *stream.output]
         paths = paths_of(tree)
         for node in [ROOT, *range(len(paths))]:
-            children = np.flatnonzero(tree.parent == node)
-            if children.size == 0:
+            children = [child for child, above in enumerate(tree.parent) if above == node]
+            if not children:
                 continue
             history = History([*text, *(paths[node] if node != ROOT else ())], 64)
             choice = sample(MODEL.row_after(history.tokens.tolist()), history, parameters)
-            assert tree.token[children[tree.score[children].argmax()]] == choice
+            assert tree.token[max(children, key=lambda child: tree.score[child])] == choice
 
 
 @pytest.mark.parametrize("parameters", [GREEDY, SAMPLED], ids=["greedy", "temperature 0.8"])

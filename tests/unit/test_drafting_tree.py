@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from card.cache import ROOT
 from card.drafting import GrowingTree
-from card.drafting.growth import RULES
-from card.drafting.tree import UNEXPANDED
+from card.drafting.growth import FRONTIERS, UNEXPANDED
 
 Path = tuple[int, ...]
 
@@ -28,7 +26,7 @@ class Node:
 def paths_of(tree: GrowingTree) -> list[Path]:
     """The tokens from the root to every node, in the tree's order."""
     paths: list[Path] = []
-    for token, parent in zip(tree.token.tolist(), tree.parent.tolist(), strict=True):
+    for token, parent in zip(tree.token, tree.parent, strict=True):
         assert ROOT <= parent < len(paths), "parents stand before their children"
         paths.append((*(paths[parent] if parent != ROOT else ()), token))
     return paths
@@ -36,7 +34,7 @@ def paths_of(tree: GrowingTree) -> list[Path]:
 
 def assert_equals(tree: GrowingTree, model: dict[Path, Node]) -> None:
     paths = paths_of(tree)
-    assert len(set(paths)) == len(paths) == tree.count
+    assert len(set(paths)) == len(paths) == len(tree)
     assert set(paths) == set(model)
     for index, path in enumerate(paths):
         node = model[path]
@@ -48,13 +46,13 @@ def assert_equals(tree: GrowingTree, model: dict[Path, Node]) -> None:
 class Pair:
     """The tree and its model, changed together."""
 
-    def __init__(self, capacity: int) -> None:
-        self.tree = GrowingTree(capacity)
+    def __init__(self, capacity: int, growth: str = "best_first") -> None:
+        self.tree = GrowingTree(capacity, FRONTIERS[growth]())
         self.model: dict[Path, Node] = {}
         self.pending = 0
 
     def grow_root(self, tokens: list[int]) -> None:
-        if not self.tree.count:
+        if not len(self.tree):
             self._add([()], tokens)
 
     def grow(self, chosen: list[int], tokens: list[int]) -> None:
@@ -71,22 +69,23 @@ class Pair:
         for number, node in enumerate(nodes):
             self.model[paths[node]] = Node(self.model[paths[node]].score, self.pending + len(rows))
             rows += [node, GrowingTree.NO_NODE] if number % 2 else [node]
-        self.tree.set_entries(np.array(rows), self.pending)
+        for entry, row in enumerate(rows, self.pending):
+            if row != GrowingTree.NO_NODE:
+                self.tree.entry[row] = entry
         self.pending += len(rows)
         self._add([paths[node] for node in nodes], tokens)
 
     def _add(self, above: list[Path], tokens: list[int]) -> None:
+        """Hang `tokens`, likeliest first, below each of `above`, as far as there is room."""
         paths = paths_of(self.tree)
-        new = [(path, token) for path in above for token in tokens]
-        room = self.tree.capacity - self.tree.count
-        added = self.tree.add(
-            np.array([token for _, token in new], np.int64),
-            np.array([paths.index(path) if path else ROOT for path, _ in new], np.int64),
-            np.array([self._score(path, token) for path, token in new]),
-        )
-        assert added.stop - added.start == min(room, len(new))
-        best = sorted(new, key=lambda edge: -self._score(*edge))[:room]
-        self.model |= {(*path, token): Node(self._score(path, token), None) for path, token in best}
+        for path in above:
+            given = self.model[path].score if path else 0.0
+            ranked = sorted(tokens, key=lambda token: -self._score(path, token))
+            room = self.tree.capacity - len(self.tree)
+            parent = paths.index(path) if path else ROOT
+            self.tree.hang(parent, [(token, self._score(path, token) - given) for token in ranked])
+            for token in ranked[:room]:
+                self.model[(*path, token)] = Node(self._score(path, token), None)
 
     def _score(self, path: Path, token: int) -> float:
         """Distinct for every edge, so that what is likeliest is never a matter of taste."""
@@ -153,33 +152,34 @@ def test_re_rooting_keeps_the_descendants_of_the_committed_path_and_nothing_else
 @pytest.mark.parametrize("committed", [0, 1])
 def test_a_re_root_takes_the_committed_child_and_never_its_sibling(committed: int) -> None:
     tree = GrowingTree(16)
-    tree.add(np.array([1, 2]), np.array([ROOT, ROOT]), np.array([-0.1, -3.0]))
-    tree.set_entries(np.array([0, 1]), 0)
-    tree.add(np.array([3, 4]), np.array([0, 1]), np.array([-0.2, -3.5]))
-    tree.set_entries(np.array([2, 3]), 2)
+    tree.hang(ROOT, [(1, -0.1), (2, -3.0)])
+    tree.hang(0, [(3, -0.1)])
+    tree.hang(1, [(4, -0.5)])
+    tree.entry = [0, 1, 2, 3]
     outcome = tree.re_root([[1], [2]][committed])
     assert (outcome.matched, outcome.confirmed) == (1, [committed])
     assert outcome.surviving == [2 + committed]
     assert paths_of(tree) == [[(3,)], [(4,)]][committed]
-    assert tree.entry.tolist() == [0]
-    assert tree.score.tolist() == pytest.approx([[-0.1], [-0.5]][committed])
+    assert tree.entry == [0]
+    assert tree.score == pytest.approx([[-0.1], [-0.5]][committed])
 
 
 def test_a_commit_that_the_tree_lacks_leaves_nothing_but_the_shared_path() -> None:
     tree = GrowingTree(16)
-    tree.add(np.array([1, 2]), np.array([ROOT, ROOT]), np.array([-0.1, -3.0]))
-    tree.set_entries(np.array([0, 1]), 0)
-    tree.add(np.array([3, 4]), np.array([0, 1]), np.array([-0.2, -3.5]))
+    tree.hang(ROOT, [(1, -0.1), (2, -3.0)])
+    tree.hang(0, [(3, -0.1)])
+    tree.hang(1, [(4, -0.5)])
+    tree.entry[:2] = [0, 1]
     outcome = tree.re_root([1, 9])
     assert (outcome.matched, outcome.confirmed, outcome.surviving) == (1, [0], [])
-    assert tree.count == 0
+    assert not len(tree)
 
 
 # --- growth ---------------------------------------------------------------------------------
 
 
-def grown(script: list[tuple[list[int], list[int]]]) -> Pair:
-    pair = Pair(200)
+def grown(script: list[tuple[list[int], list[int]]], growth: str) -> Pair:
+    pair = Pair(200, growth)
     pair.grow_root([0, 1, 2])
     for chosen, children in script:
         pair.grow(chosen, children)
@@ -195,9 +195,9 @@ scripts = st.lists(
 def test_best_first_expands_the_likeliest_nodes_wherever_they_are(
     script: list[tuple[list[int], list[int]]], width: int, depth: int
 ) -> None:
-    pair = grown(script)
+    pair = grown(script, "best_first")
     paths = paths_of(pair.tree)
-    chosen = {paths[i] for i in RULES["best_first"](pair.tree, width, depth).tolist()}
+    chosen = {paths[i] for i in pair.tree.take(width, depth)}
     open_paths = [p for p, n in pair.model.items() if n.entry is None and len(p) < depth]
     assert chosen == set(sorted(open_paths, key=lambda p: -pair.model[p].score)[:width])
 
@@ -206,9 +206,9 @@ def test_best_first_expands_the_likeliest_nodes_wherever_they_are(
 def test_layered_growth_expands_the_likeliest_of_the_newest_layer(
     script: list[tuple[list[int], list[int]]], width: int, depth: int
 ) -> None:
-    pair = grown(script)
+    pair = grown(script, "layered")
     paths = paths_of(pair.tree)
-    chosen = {paths[i] for i in RULES["layered"](pair.tree, width, depth).tolist()}
+    chosen = {paths[i] for i in pair.tree.take(width, depth)}
     open_paths = [p for p, n in pair.model.items() if n.entry is None and len(p) < depth]
     newest = [p for p in open_paths if len(p) == max(map(len, open_paths))]
     assert chosen == set(sorted(newest, key=lambda p: -pair.model[p].score)[:width])

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import numpy as np
 import openvino as ov
 import pytest
 import tiny_models
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from card.engines import FOLLOWS_PREFIX, Rows
 from card.engines.architecture import read_architecture
 from card.engines.interface import RowCosts
 from card.engines.layout import EXTENT_MULTIPLE, ChainLayout
 from card.engines.openvino.feed import Feed
+from card.engines.openvino.inputs import Inputs
 from card.engines.openvino.kv import KeyValueCache
 from card.engines.openvino.shapes import RowPadding
 
@@ -76,16 +80,32 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> ChainLayout:
     return ChainLayout(kv, 2, 4, 1)
 
 
-def feed() -> Feed:
-    return Feed(group=2, kv_heads=3, padding=RowPadding(COSTS))
+class BoundTensors:
+    """An infer request that only remembers what was bound to it."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, ov.Tensor] = {}
+
+    def set_tensor(self, name: str, tensor: ov.Tensor) -> None:
+        self.tensors[name] = tensor
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        found: NDArray[Any] = self.tensors[name].data
+        return found
+
+
+def feed() -> tuple[BoundTensors, Feed]:
+    bound = BoundTensors()
+    inputs = Inputs(cast(ov.InferRequest, bound))
+    return bound, Feed(inputs, group=2, kv_heads=3, padding=RowPadding(COSTS))
 
 
 def test_padding_of_one_lane_repeats_the_last_row_and_writes_nowhere_else(
     layout: ChainLayout,
 ) -> None:
-    made, session = feed(), layout.open()
-    made.inputs(layout.plan([Rows(session, list(range(8)))]))
-    inputs = made.inputs(layout.plan([Rows(session, [5, 6, 7])]))
+    (inputs, made), session = feed(), layout.open()
+    made.write(layout.plan([Rows(session, list(range(8)))]))
+    assert made.write(layout.plan([Rows(session, [5, 6, 7])])) == 8
     layout.close(session)
     assert inputs["tokens"].tolist() == [5, 6, 7, 7, 7, 7, 7, 7]
     assert inputs["positions"].tolist() == [0, 1, 2, 2, 2, 2, 2, 2]
@@ -99,7 +119,8 @@ def test_padding_of_one_lane_repeats_the_last_row_and_writes_nowhere_else(
 def test_rows_of_branches_find_their_way_back_through_padded_lanes(layout: ChainLayout) -> None:
     session = layout.open()
     parents = [FOLLOWS_PREFIX, FOLLOWS_PREFIX, 0, 1, 2]
-    inputs = feed().inputs(layout.plan([Rows(session, [4, 5, 6, 7, 8], parents)]))
+    inputs, made = feed()
+    made.write(layout.plan([Rows(session, [4, 5, 6, 7, 8], parents)]))
     layout.close(session)
     gather, scatter = inputs["gather"], inputs["scatter"]
     assert gather.shape[1] % 4 == 0

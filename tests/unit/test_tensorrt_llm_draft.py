@@ -68,9 +68,9 @@ class Draft:
         """Log-probability by path."""
         tree = self.tree(slot)
         paths: list[tuple[int, ...]] = []
-        for token, parent in zip(tree.token.tolist(), tree.parent.tolist(), strict=True):
+        for token, parent in zip(tree.token, tree.parent, strict=True):
             paths.append((*(paths[parent] if parent >= 0 else ()), token))
-        return dict(zip(paths, tree.score.tolist(), strict=True))
+        return dict(zip(paths, tree.score, strict=True))
 
     def passes(self, slot: CardSlot) -> int:
         return self.cache.pool.target_slot(0).draft_passes(

@@ -65,7 +65,7 @@ def test_any_growth_and_re_rooting_leaves_a_sound_tree(data: st.DataObject) -> N
     paths = {tuple(tree.path(node)) for node in range(len(tree))}
     tree.re_root(committed)
     token, parent, score = tree.arrays()
-    assert Tree(0, token, parent, score).is_sound(4)
+    assert Tree.checked(0, token, parent, score, 4) is not None
     below = {p[len(committed) :] for p in paths if list(p[: len(committed)]) == committed}
     matched = not committed or tuple(committed) in paths
     expected = below - {()} if matched else set()

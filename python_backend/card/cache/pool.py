@@ -34,6 +34,7 @@ from card.cache.layout import (
     header_dtype,
     slot_dtype,
 )
+from card.cache.record import Record
 from card.cache.slot import CardSlot, DraftSlot, PostprocessingSlot, TargetSlot
 
 _PREFIX = "card-"
@@ -299,16 +300,16 @@ class Pool:
         return self.slots["finish"]
 
     def card_slot(self, index: int) -> CardSlot:
-        return CardSlot(self.slots[index], index)
+        return CardSlot(Record(self.slots, index), index)
 
     def postprocessing_slot(self, index: int) -> PostprocessingSlot:
-        return PostprocessingSlot(self.slots[index], index)
+        return PostprocessingSlot(Record(self.slots, index), index)
 
     def target_slot(self, index: int) -> TargetSlot:
-        return TargetSlot(self.slots[index], index)
+        return TargetSlot(Record(self.slots, index), index)
 
     def draft_slot(self, index: int) -> DraftSlot:
-        return DraftSlot(self.slots[index], index)
+        return DraftSlot(Record(self.slots, index), index)
 
 
 def pool_bytes(geometry: Geometry) -> int:

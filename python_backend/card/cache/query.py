@@ -5,14 +5,13 @@ Pure functions of a snapshot. Nothing here decides a token; a poor answer costs 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from card.cache.tree import ROOT, Tree
 
-_UNLIKELY = np.log(1e-3)
+_UNLIKELY = math.log(1e-3)
 """Nodes below this probability (given the last committed token) are not worth a row."""
 
 
@@ -43,14 +42,20 @@ class Candidates:
 NO_CANDIDATES = Candidates([], [])
 
 
-def descend(tree: Tree, node: int, committed: Iterable[int]) -> int | None:
+def descend(tree: Tree, node: int, committed: Sequence[int]) -> int | None:
     """The node reached from `node` along `committed` tokens, or None where the tree lacks one."""
-    for token in committed:
-        children = np.flatnonzero((tree.parent == node) & (tree.token == token))
-        if children.size == 0:
-            return None
-        node = int(children[0])
-    return node
+    if not committed:
+        return node
+    step, last = 0, len(committed)
+    token, parent = tree.token, tree.parent
+    # Children stand behind their parents, so one look at every node finds the whole path.
+    for child in range(node + 1, len(token)):
+        if parent[child] == node and token[child] == committed[step]:
+            node = child
+            step += 1
+            if step == last:
+                return node
+    return None
 
 
 def best_chain(tree: Tree, node: int, limit: int) -> Candidates:
@@ -65,13 +70,13 @@ def best_chain(tree: Tree, node: int, limit: int) -> Candidates:
     parent = tree.parent
     for index, probability in zip(reversed(below), reversed(weight), strict=True):
         total = probability + value.get(index, 0.0)
-        above = int(parent[index])
+        above = parent[index]
         if total > value.get(above, 0.0):
             value[above] = total
             heir[above] = index
     tokens: list[int] = []
     while (child := heir.get(node)) is not None:
-        tokens.append(int(tree.token[child]))
+        tokens.append(tree.token[child])
         node = child
     return Candidates.chain(tokens)
 
@@ -88,7 +93,7 @@ def best_subtree(tree: Tree, node: int, limit: int, branches: int) -> Candidates
     for i in order:
         if len(tokens) == limit:
             break
-        above = int(tree.parent[below[i]])
+        above = tree.parent[below[i]]
         if above not in place:
             continue
         opens_branch = above in has_child or not tokens
@@ -97,7 +102,7 @@ def best_subtree(tree: Tree, node: int, limit: int, branches: int) -> Candidates
         leaves += opens_branch
         has_child.add(above)
         place[below[i]] = len(tokens)
-        tokens.append(int(tree.token[below[i]]))
+        tokens.append(tree.token[below[i]])
         parents.append(place[above])
     return Candidates(tokens, parents)
 
@@ -105,17 +110,19 @@ def best_subtree(tree: Tree, node: int, limit: int, branches: int) -> Candidates
 def _likely_descendants(tree: Tree, node: int, reach: int) -> tuple[list[int], list[float]]:
     """Nodes at most `reach` below `node` worth considering, in order, with their probability
     given `node`."""
-    base = float(tree.score[node]) if node != ROOT else 0.0
-    if not np.isfinite(base):
+    base = tree.score[node] if node != ROOT else 0.0
+    if not math.isfinite(base):
         return [], []
-    after = node + 1
-    likely = np.flatnonzero(tree.score[after:] >= base + _UNLIKELY) + after
+    parent, score, least = tree.parent, tree.score, base + _UNLIKELY
     depth = {node: 0}
     below: list[int] = []
-    for index, above in zip(likely.tolist(), tree.parent[likely].tolist(), strict=True):
-        above_depth = depth.get(above, reach)
+    weight: list[float] = []
+    for index in range(node + 1, len(score)):
+        if score[index] < least:
+            continue
+        above_depth = depth.get(parent[index], reach)
         if above_depth < reach:
             depth[index] = above_depth + 1
             below.append(index)
-    weight = np.exp(np.minimum(tree.score[below] - base, 0.0)).tolist() if below else []
+            weight.append(math.exp(min(score[index] - base, 0.0)))
     return below, weight

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from card.cache.layout import DRAFT_COUNTERS, TARGET_COUNTERS, Decoding, Finish, SlotState
+from card.cache.record import Record
+from card.cache.stopwatch import Stopwatch
 from card.cache.tree import Tree
 from card.sampling import SamplingParameters
+
+Integers = Sequence[int] | NDArray[np.int64]
+Reals = Sequence[float] | NDArray[np.float64]
 
 _NO_END_ID = -1
 _READ_ATTEMPTS = 3
@@ -50,39 +55,16 @@ class SlotCounters:
     tokens_per_step: NDArray[np.int64]
 
 
-class _Stopwatch:
-    """Divides a session's time between two counters of its slot, in nanoseconds."""
-
-    def __init__(self, record: np.void, running: str, resting: str) -> None:
-        self._record = record
-        self._counters = (resting, running)
-        self.restart()
-
-    def restart(self) -> None:
-        """Another session: the time until its first look is nobody's."""
-        self._spent_ns = [int(self._record[name]) for name in self._counters]
-        self._looked_ns: int | None = None
-        self._runs = False
-
-    def look(self, runs: bool) -> None:
-        """The time since the last look counts for what was seen then."""
-        now_ns = time.perf_counter_ns()
-        if self._looked_ns is not None:
-            self._spent_ns[self._runs] += now_ns - self._looked_ns
-            self._record[self._counters[self._runs]] = self._spent_ns[self._runs]
-        self._looked_ns, self._runs = now_ns, runs
-
-
 class _Slot:
     """What every role may read."""
 
-    def __init__(self, record: np.void, index: int) -> None:
+    def __init__(self, record: Record, index: int) -> None:
         self._record = record
         self.index = index
 
     @property
     def state(self) -> SlotState:
-        return SlotState(int(self._record["state"]))
+        return SlotState(self._record["state"])
 
     @property
     def generation(self) -> int:
@@ -96,29 +78,29 @@ class _Slot:
     def request(self) -> SlotRequest:
         """The request, valid while the slot is open with the generation read before and after."""
         record = self._record
-        lengths = record["bad_word_lengths"][: int(record["bad_word_count"])].tolist()
+        lengths = record["bad_word_lengths"][: record["bad_word_count"]].tolist()
         tokens = record["bad_word_tokens"].tolist()
         words, at = [], 0
         for length in lengths:
             words.append(tuple(tokens[at : at + length]))
             at += length
-        end_id = int(record["end_id"])
+        end_id = record["end_id"]
         return SlotRequest(
-            prompt=record["prompt"][: int(record["prompt_length"])].copy(),
-            max_tokens=int(record["max_tokens"]),
-            decoding=Decoding(int(record["decoding"])),
-            gamma=int(record["gamma"]),
+            prompt=record["prompt"][: record["prompt_length"]].copy(),
+            max_tokens=record["max_tokens"],
+            decoding=Decoding(record["decoding"]),
+            gamma=record["gamma"],
             log_probabilities=bool(record["log_probabilities"]),
             parameters=SamplingParameters(
-                temperature=float(record["temperature"]),
-                top_k=int(record["top_k"]),
-                top_p=float(record["top_p"]),
-                repetition_penalty=float(record["repetition_penalty"]),
-                presence_penalty=float(record["presence_penalty"]),
-                frequency_penalty=float(record["frequency_penalty"]),
-                min_tokens=int(record["min_tokens"]),
+                temperature=record["temperature"],
+                top_k=record["top_k"],
+                top_p=record["top_p"],
+                repetition_penalty=record["repetition_penalty"],
+                presence_penalty=record["presence_penalty"],
+                frequency_penalty=record["frequency_penalty"],
+                min_tokens=record["min_tokens"],
                 bad_words=tuple(words),
-                seed=int(record["seed"]),
+                seed=record["seed"],
                 end_id=None if end_id == _NO_END_ID else end_id,
             ),
         )
@@ -154,7 +136,7 @@ class _Slot:
             return Finish.RUNNING
         if record["committed"] != record["finish_length"]:
             return Finish.RUNNING  # being committed, or a target was killed just there
-        return Finish(int(record["finish"]))
+        return Finish(record["finish"])
 
 
 class CardSlot(_Slot):
@@ -179,7 +161,7 @@ class CardSlot(_Slot):
         record["presence_penalty"] = parameters.presence_penalty
         record["frequency_penalty"] = parameters.frequency_penalty
         record["min_tokens"] = parameters.min_tokens
-        record["seed"] = np.uint64(parameters.seed)
+        record["seed"] = parameters.seed
         record["end_id"] = _NO_END_ID if parameters.end_id is None else parameters.end_id
         lengths = [len(word) for word in parameters.bad_words]
         record["bad_word_count"] = len(lengths)
@@ -238,9 +220,9 @@ class PostprocessingSlot(_Slot):
 class TargetSlot(_Slot):
     """The view of the target: queries trees, commits tokens, releases sessions."""
 
-    def __init__(self, record: np.void, index: int) -> None:
+    def __init__(self, record: Record, index: int) -> None:
         super().__init__(record, index)
-        self._stopwatch = _Stopwatch(record, "target_running_ns", "target_waiting_ns")
+        self._stopwatch = Stopwatch(record, "target_running_ns", "target_waiting_ns")
 
     def adopt(self, generation: int) -> int:
         """Take the session over and return how many tokens are committed already.
@@ -270,7 +252,7 @@ class TargetSlot(_Slot):
     ) -> None:
         """Append tokens to the output: records first, then the finish, the count last."""
         record = self._record
-        start = int(record["committed"])
+        start = record["committed"]
         stop = start + len(tokens)
         record["output"][start:stop] = tokens
         record["from_cache"][start:stop] = from_cache
@@ -315,27 +297,25 @@ class TargetSlot(_Slot):
         """A validated snapshot of the draft's tree for `generation`, or None."""
         record = self._record
         for _ in range(_READ_ATTEMPTS):
-            flip = int(record["flip"])
+            flip = record["flip"]
             half = flip & 1
             if record["tree_generation"][half] != generation:
                 return None
             count = int(record["node_count"][half])
             if not 0 <= count <= record["node_token"].shape[1]:
                 return None
-            tree = Tree(
-                root_length=int(record["root_length"][half]),
-                token=record["node_token"][half, :count].copy(),
-                parent=record["node_parent"][half, :count].copy(),
-                score=record["node_score"][half, :count].copy(),
-            )
-            if int(record["flip"]) == flip:
-                return tree if tree.is_sound(vocabulary) else None
+            root_length = int(record["root_length"][half])
+            token = record["node_token"][half, :count].copy()
+            parent = record["node_parent"][half, :count].copy()
+            score = record["node_score"][half, :count].copy()
+            if record["flip"] == flip:
+                return Tree.checked(root_length, token, parent, score, vocabulary)
         return None
 
     def draft_passes(self, generation: int, root_length: int) -> int:
         """Passes the draft made since its tree's root is at `root_length` tokens; 0 elsewhere."""
         record = self._record
-        half = int(record["flip"]) & 1
+        half = record["flip"] & 1
         if record["tree_generation"][half] != generation:
             return 0
         if record["root_length"][half] != root_length:
@@ -346,9 +326,9 @@ class TargetSlot(_Slot):
 class DraftSlot(_Slot):
     """The view of the draft: publishes trees."""
 
-    def __init__(self, record: np.void, index: int) -> None:
+    def __init__(self, record: Record, index: int) -> None:
         super().__init__(record, index)
-        self._stopwatch = _Stopwatch(record, "draft_running_ns", "draft_idle_ns")
+        self._stopwatch = Stopwatch(record, "draft_running_ns", "draft_idle_ns")
 
     @property
     def capacity(self) -> int:
@@ -366,13 +346,13 @@ class DraftSlot(_Slot):
         self,
         generation: int,
         root_length: int,
-        token: NDArray[np.int64],
-        parent: NDArray[np.int64],
-        score: NDArray[np.float64],
+        token: Integers,
+        parent: Integers,
+        score: Reals,
     ) -> None:
         """Publish a whole tree in the half that nobody reads, then flip."""
         record = self._record
-        half = (int(record["flip"]) + 1) & 1
+        half = (record["flip"] + 1) & 1
         count = len(token)
         record["tree_generation"][half] = generation
         record["root_length"][half] = root_length
@@ -385,9 +365,9 @@ class DraftSlot(_Slot):
 
     def append(
         self,
-        token: NDArray[np.int64],
-        parent: NDArray[np.int64],
-        score: NDArray[np.float64],
+        token: Integers,
+        parent: Integers,
+        score: Reals,
         passes: int,
     ) -> None:
         """Add nodes to the published tree: records first, count last.
@@ -395,7 +375,7 @@ class DraftSlot(_Slot):
         `passes` made since this root tell a waiting target (draft-then-verify) when to go.
         """
         record = self._record
-        half = int(record["flip"]) & 1
+        half = record["flip"] & 1
         start = int(record["node_count"][half])
         stop = start + len(token)
         record["node_token"][half, start:stop] = token

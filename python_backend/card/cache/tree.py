@@ -10,36 +10,47 @@ from numpy.typing import NDArray
 ROOT = -1
 """Parent of the nodes that follow the last token at the tree's root."""
 
+_HIGHEST_SCORE = 1e-6
+"""Log-probabilities are at most 0, but for rounding."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class Tree:
     """A snapshot of a candidate tree; parents stand before their children.
 
     root_length  committed tokens (prompt and output) that the root stands for
-    token        [nodes] int64
-    parent       [nodes] int64, index of a node or `ROOT`
-    score        [nodes] float64, log-probability of the path from the root under the draft
+    token        token id of every node
+    parent       of every node, another node or `ROOT`
+    score        of every node, log-probability of the path from the root under the draft
     """
 
     root_length: int
-    token: NDArray[np.int64]
-    parent: NDArray[np.int64]
-    score: NDArray[np.float64]
+    token: list[int]
+    parent: list[int]
+    score: list[float]
 
-    def is_sound(self, vocabulary: int) -> bool:
-        """Whether every node can be trusted to be a node: whoever wrote it, reading it is safe.
+    @classmethod
+    def checked(
+        cls,
+        root_length: int,
+        token: NDArray[np.int64],
+        parent: NDArray[np.int64],
+        score: NDArray[np.float64],
+        vocabulary: int,
+    ) -> Tree | None:
+        """The tree of these nodes [nodes]; None unless every node can be trusted to be one:
+        whoever wrote it, reading it is safe.
 
         Tokens lie in the vocabulary, parents stand before children (so there is no cycle) and
         scores are numbers. Whether the tokens are *likely* matters to speed alone.
         """
-        count = len(self.token)
-        if count == 0:
-            return True
-        return bool(
-            self.token.min() >= 0
-            and self.token.max() < vocabulary
-            and self.parent.min() >= ROOT
-            and (self.parent < np.arange(count)).all()
-            and not np.isnan(self.score).any()
-            and self.score.max() <= 1e-6
+        count = len(token)
+        # Negative numbers, read without a sign, are greater than any token or node.
+        is_sound = not count or (
+            token.view(np.uint64).max() < vocabulary
+            and ((parent - ROOT).view(np.uint64) <= np.arange(count, dtype=np.uint64)).all()
+            and score.max() <= _HIGHEST_SCORE  # false if any score is not a number
         )
+        if not is_sound:
+            return None
+        return cls(root_length, token.tolist(), parent.tolist(), score.tolist())

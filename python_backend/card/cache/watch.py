@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from typing import TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from card.cache.layout import SlotState
 from card.cache.pool import Pool
 from card.cache.slot import DraftSlot, SlotRequest, TargetSlot
@@ -20,14 +17,13 @@ class SlotWatch:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._seen: NDArray[np.int64]
-        self.forget()
+        self._seen = b""
 
     def changed(self) -> bool:
         """Whether any slot changed since the last look (at the first look: yes)."""
         before = self._seen
-        self._seen = np.stack([self._pool.states, self._pool.generations])
-        return not np.array_equal(before, self._seen)
+        self._seen = self._pool.states.tobytes() + self._pool.generations.tobytes()
+        return before != self._seen
 
     def opened(
         self, slots: Sequence[View], known: Container[int]
@@ -47,4 +43,4 @@ class SlotWatch:
 
     def forget(self) -> None:
         """Look again next time: something could not be read yet."""
-        self._seen = np.full((2, self._pool.geometry.slots), -1, np.int64)
+        self._seen = b""

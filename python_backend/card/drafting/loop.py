@@ -97,5 +97,6 @@ class DraftLoop:
     def _follow_opened(self) -> None:
         for slot, generation, request in self._watch.opened(self._slots, self._sessions):
             if request.decoding is not Decoding.AUTOREGRESSIVE:
-                session = DraftSession.follow(slot, generation, request, self._engine)
+                growth = self._settings.speculation.growth
+                session = DraftSession.follow(slot, generation, request, self._engine, growth)
                 self._sessions[slot.index] = session

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
-from card.cache import ROOT, DraftSlot, SlotRequest
-from card.drafting.children import Child, best_children, ranking_of
+from card.cache import DraftSlot, SlotRequest
+from card.drafting.children import Child, best_children, noise_for, ranking_of
 from card.drafting.expansion import Expansion, choose_expansion
+from card.drafting.growth import FRONTIERS
 from card.drafting.tree import GrowingTree
 from card.engines import Engine, Logits, Ranking, Rows
 from card.lookup import TextLookup
@@ -38,16 +36,21 @@ class DraftSession:
     _lookup: TextLookup = field(default_factory=TextLookup)
     _pending: int = 0
     _expansion: Expansion | None = None
-    _children_at: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    _children_at: list[int] = field(default_factory=list)
 
     @classmethod
     def follow(
-        cls, slot: DraftSlot, generation: int, request: SlotRequest, engine: Engine
+        cls,
+        slot: DraftSlot,
+        generation: int,
+        request: SlotRequest,
+        engine: Engine,
+        growth: str = "best_first",
     ) -> DraftSession:
         """Start at the prompt and what the target may have committed already."""
         slot.reset_counters()
-        noise = PositionNoise(request.parameters.seed, engine.vocabulary)
-        tree = GrowingTree(slot.capacity)
+        noise = noise_for(request.parameters, engine.vocabulary)
+        tree = GrowingTree(slot.capacity, FRONTIERS[growth]())
         session = cls(slot, generation, request, engine.open_session(), tree, noise)
         committed = slot.output(0, slot.committed(generation)).tolist()
         session._extend([*request.prompt.tolist(), *committed])
@@ -119,7 +122,8 @@ class DraftSession:
     def _ranking(self, expansion: Expansion) -> Ranking:
         parameters = self.request.parameters
         if not parameters.is_greedy:  # else nothing depends on where the children stand
-            self._children_at = len(self.tokens) + expansion.depths(self.tree) + 1
+            first = len(self.tokens) + 1
+            self._children_at = [first + depth for depth in expansion.depths(self.tree)]
         return ranking_of(self._children_at, parameters, self.noise)
 
     def _depth(self, how: SpeculationSettings) -> int:
@@ -127,13 +131,12 @@ class DraftSession:
         return min(how.depth, left)
 
     def _room(self) -> int:
-        return self.tree.capacity - max(self.tree.count, self._pending)
+        return self.tree.capacity - max(len(self.tree), self._pending)
 
     def _settle(self) -> None:
         if self.passes < SETTLED:
             self.passes = SETTLED
-            nothing = np.empty(0, np.int64)
-            self.slot.append(nothing, nothing, np.empty(0), SETTLED)
+            self.slot.append([], [], [], SETTLED)
 
     def grow(self, rows: Rows, logits: Logits, engine: Engine) -> None:
         """Hang the best children of the forwarded rows into the tree and publish them."""
@@ -142,53 +145,47 @@ class DraftSession:
             engine.keep(self.engine_session, range(len(rows.tokens)))
             return
         children = best_children(logits, self._children_at, self.request.parameters)
-        first = self.tree.count
+        tree = self.tree
+        first = len(tree)
         nodes = self._hang(expansion, children)
         if rows.parents is None:
             self._keep_text(rows, expansion, nodes, engine)
         else:
-            self.tree.set_entries(nodes, self._pending)
+            for entry, node in enumerate(nodes, self._pending):
+                if node != GrowingTree.NO_NODE:
+                    tree.entry[node] = entry
             self._pending += len(nodes)
         self.passes += 1
-        tree, added = self.tree, slice(first, self.tree.count)
-        self.slot.append(tree.token[added], tree.parent[added], tree.score[added], self.passes)
+        self.slot.append(tree.token[first:], tree.parent[first:], tree.score[first:], self.passes)
 
-    def _hang(self, expansion: Expansion, children: list[list[Child]]) -> NDArray[np.int64]:
+    def _hang(self, expansion: Expansion, children: list[list[Child]]) -> list[int]:
         """Add the children of every row that is a node; returns the node of each row.
 
         A guess is a node if it is among the children of the row it was guessed behind.
         """
         tree = self.tree
-        chosen = expansion.nodes.tolist()
-        nodes = [*chosen, *[GrowingTree.NO_NODE] * len(expansion.guesses)]
-        token: list[int] = []
-        parent: list[int] = []
-        score = [0.0 if node == ROOT else float(tree.score[node]) for node in chosen]
-        hung: list[float] = []
-        node_of: dict[tuple[int, int], int] = {}
-        room = tree.capacity - tree.count
+        nodes = list(expansion.nodes)
+        first_child: list[int] = []
         for row, below in enumerate(children):
-            if row >= len(chosen):
-                above, guess = expansion.guesses[row - len(chosen)]
-                nodes[row] = node_of.get((above, guess), GrowingTree.NO_NODE)
-                new = nodes[row] - tree.count
-                score.append(hung[new] if new >= 0 else 0.0)
-            if nodes[row] == GrowingTree.NO_NODE:
-                continue
-            for child in below[: room - len(token)]:
-                node_of[row, child.token] = tree.count + len(token)
-                token.append(child.token)
-                parent.append(nodes[row])
-                hung.append(score[row] + child.log_probability)
-        tree.add(np.array(token, np.int64), np.array(parent, np.int64), np.array(hung))
-        return np.array(nodes, np.int64)
+            if row >= len(nodes):
+                above, guess = expansion.guesses[row - len(expansion.nodes)]
+                stop = first_child[above + 1] if above + 1 < row else len(tree)
+                hung = tree.token[first_child[above] : stop]
+                nodes.append(
+                    first_child[above] + hung.index(guess) if guess in hung else GrowingTree.NO_NODE
+                )
+            first_child.append(len(tree))
+            if nodes[row] != GrowingTree.NO_NODE:
+                tree.hang(nodes[row], below)
+        return nodes
 
     def _keep_text(
-        self, rows: Rows, expansion: Expansion, nodes: NDArray[np.int64], engine: Engine
+        self, rows: Rows, expansion: Expansion, nodes: list[int], engine: Engine
     ) -> None:
         """The text joins the prefix, and of the guesses those that became nodes stay."""
         text = len(rows.tokens) - len(expansion.guesses)
-        right = np.flatnonzero(nodes[1:] != GrowingTree.NO_NODE)
-        engine.keep(self.engine_session, range(text), (text + right).tolist())
-        self.tree.set_entries(nodes[1:][right], 0)
+        right = [guess for guess, node in enumerate(nodes[1:]) if node != GrowingTree.NO_NODE]
+        engine.keep(self.engine_session, range(text), [text + guess for guess in right])
+        for entry, guess in enumerate(right):
+            self.tree.entry[nodes[1 + guess]] = entry
         self._pending = len(right)

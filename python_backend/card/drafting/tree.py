@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from card.cache import ROOT
+from card.drafting.children import Child
+from card.drafting.growth import UNEXPANDED, BestFirst, Frontier
 
-UNEXPANDED = -1
-"""Entry of a node whose token was never forwarded, so its children are unknown."""
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ReRoot:
     """What a re-root means for the draft's KV cache, in pending entries of the engine session.
 
@@ -30,132 +27,110 @@ class ReRoot:
 class GrowingTree:
     """Nodes below the last committed token; parents stand before their children.
 
-    token, parent  [nodes] int64; parent is a node or `ROOT`
-    score          [nodes] float64, log-probability of the path from the root
-    depth          [nodes] int64, 0 for children of the root
-    entry          [nodes] int64, pending KV entry or `UNEXPANDED`
+    Lists by node, because a pass adds a dozen nodes and NumPy takes longer to begin than that:
+
+    token, parent  parent is a node or `ROOT`
+    score          log-probability of the path from the root
+    depth          0 for children of the root
+    entry          pending KV entry or `UNEXPANDED`
     """
 
     NO_NODE = -2
     """Stands for a forwarded row that turned out to be no node."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, frontier: Frontier | None = None) -> None:
         self.capacity = capacity
-        self.count = 0
-        self._token = np.empty(capacity, np.int64)
-        self._parent = np.empty(capacity, np.int64)
-        self._score = np.empty(capacity, np.float64)
-        self._depth = np.empty(capacity, np.int64)
-        self._entry = np.empty(capacity, np.int64)
+        self._frontier: Frontier = BestFirst() if frontier is None else frontier
+        self.clear()
 
-    @property
-    def token(self) -> NDArray[np.int64]:
-        return self._token[: self.count]
+    def clear(self) -> None:
+        self.token: list[int] = []
+        self.parent: list[int] = []
+        self.score: list[float] = []
+        self.depth: list[int] = []
+        self.entry: list[int] = []
+        self._frontier.refill(())
 
-    @property
-    def parent(self) -> NDArray[np.int64]:
-        return self._parent[: self.count]
-
-    @property
-    def score(self) -> NDArray[np.float64]:
-        return self._score[: self.count]
-
-    @property
-    def depth(self) -> NDArray[np.int64]:
-        return self._depth[: self.count]
-
-    @property
-    def entry(self) -> NDArray[np.int64]:
-        return self._entry[: self.count]
+    def __len__(self) -> int:
+        return len(self.token)
 
     @property
     def height(self) -> int:
         """Nodes of the longest path."""
-        return int(self.depth.max()) + 1 if self.count else 0
+        return max(self.depth, default=-1) + 1
 
-    def clear(self) -> None:
-        self.count = 0
+    def hang(self, parent: int, children: Sequence[Child]) -> None:
+        """Add unexpanded children below a node (or `ROOT`): the first of them, if not all fit."""
+        above = 0.0 if parent == ROOT else self.score[parent]
+        depth = self.depth_of(parent) + 1
+        node = len(self.token)
+        for token, log_probability in children[: self.capacity - node]:
+            score = above + log_probability
+            self.token.append(token)
+            self.parent.append(parent)
+            self.score.append(score)
+            self.depth.append(depth)
+            self.entry.append(UNEXPANDED)
+            self._frontier.push(node, score, depth)
+            node += 1
 
-    def add(
-        self,
-        token: NDArray[np.int64],
-        parent: NDArray[np.int64],
-        score: NDArray[np.float64],
-    ) -> slice:
-        """Append unexpanded nodes; the likeliest ones if not all fit. Returns where they stand."""
-        room = self.capacity - self.count
-        if len(token) > room:
-            fits = np.sort(np.argsort(-score, kind="stable")[:room])
-            token, parent, score = token[fits], parent[fits], score[fits]
-        added = slice(self.count, self.count + len(token))
-        self._token[added] = token
-        self._parent[added] = parent
-        self._score[added] = score
-        self._entry[added] = UNEXPANDED
-        self._depth[added] = np.where(parent == ROOT, 0, self._depth[parent] + 1)
-        for node in (np.flatnonzero(parent >= added.start) + added.start).tolist():
-            self._depth[node] = self._depth[self._parent[node]] + 1
-        self.count = added.stop
-        return added
-
-    def set_entries(self, nodes: NDArray[np.int64], first_entry: int) -> None:
-        """Nodes were forwarded: their KV entries are `first_entry`, `first_entry` + 1, ...;
-        an entry of `NO_NODE` belongs to nobody."""
-        is_node = nodes != self.NO_NODE
-        self._entry[nodes[is_node]] = first_entry + np.flatnonzero(is_node)
+    def take(self, width: int, depth: int) -> list[int]:
+        """At most `width` nodes that are to be expanded next by the growth rule; `depth` layers
+        are all there may be."""
+        return self._frontier.take(width, depth, self.entry)
 
     def depth_of(self, node: int) -> int:
         """Depth of a node; -1 for `ROOT`."""
-        return -1 if node == ROOT else int(self._depth[node])
+        return -1 if node == ROOT else self.depth[node]
 
     def child(self, node: int, token: int) -> int | None:
         """The child of `node` (or `ROOT`) that carries `token`."""
-        found = np.flatnonzero((self.parent == node) & (self.token == token))
-        return int(found[0]) if found.size else None
+        path = self._path([token], node)
+        return path[0] if path else None
 
     def re_root(self, committed: list[int]) -> ReRoot:
         """Make the last of `committed` tokens the root: its descendants survive, the rest goes.
 
         When the tree lacks a committed token everything below the last match is wrong and goes.
         """
-        path = self._path(committed)
-        confirmed = [int(self._entry[node]) for node in path if self._entry[node] != UNEXPANDED]
+        path = self._path(committed, ROOT)
+        confirmed = [self.entry[node] for node in path if self.entry[node] != UNEXPANDED]
         if len(path) < len(committed) or not path:
             self.clear()
             return ReRoot(confirmed, [], len(path))
-        surviving = self._keep_below(path[-1])
-        return ReRoot(confirmed, surviving, len(path))
+        return ReRoot(confirmed, self._keep_below(path[-1]), len(path))
 
-    def _path(self, committed: list[int]) -> list[int]:
+    def _path(self, tokens: list[int], node: int) -> list[int]:
+        """Nodes below `node` along `tokens`, as far as there are any."""
         path: list[int] = []
-        node = ROOT
-        for token in committed:
-            child = self.child(node, token)
-            if child is None:
-                break
-            path.append(child)
-            node = child
+        # Children stand behind their parents, so one look at every node finds the whole path.
+        for child in range(node + 1, len(self.token)):
+            if self.parent[child] == node and self.token[child] == tokens[len(path)]:
+                path.append(child)
+                if len(path) == len(tokens):
+                    break
+                node = child
         return path
 
     def _keep_below(self, root: int) -> list[int]:
         """Drop all but the descendants of `root`; returns the KV entries that stay, in order."""
-        new_index = {root: ROOT}
-        nodes: list[int] = []
-        for node, parent in enumerate(self.parent[root + 1 :].tolist(), root + 1):
-            if parent in new_index:
-                new_index[node] = len(nodes)
-                nodes.append(node)
-        kept = np.array(nodes, dtype=np.int64)
-        count = len(nodes)
-        parents = [new_index[parent] for parent in self._parent[kept].tolist()]
-        entries = self._entry[kept]
-        self._token[:count] = self._token[kept]
-        self._score[:count] = self._score[kept] - self._score[root]
-        self._depth[:count] = self._depth[kept] - self._depth[root] - 1
-        self._parent[:count] = parents
-        expanded = entries != UNEXPANDED
-        surviving = np.sort(entries[expanded])
-        self._entry[:count] = UNEXPANDED
-        self._entry[:count][expanded] = np.searchsorted(surviving, entries[expanded])
-        self.count = count
-        return [int(entry) for entry in surviving]
+        place = {root: ROOT}
+        kept: list[int] = []
+        for node in range(root + 1, len(self.token)):
+            if self.parent[node] in place:
+                place[node] = len(kept)
+                kept.append(node)
+        above, base = self.score[root], self.depth[root] + 1
+        surviving = sorted(self.entry[node] for node in kept if self.entry[node] != UNEXPANDED)
+        moved = {entry: index for index, entry in enumerate(surviving)} | {UNEXPANDED: UNEXPANDED}
+        self.token = [self.token[node] for node in kept]
+        self.parent = [place[self.parent[node]] for node in kept]
+        self.score = [self.score[node] - above for node in kept]
+        self.depth = [self.depth[node] - base for node in kept]
+        self.entry = [moved[self.entry[node]] for node in kept]
+        self._frontier.refill(
+            (node, self.score[node], self.depth[node])
+            for node, entry in enumerate(self.entry)
+            if entry == UNEXPANDED
+        )
+        return surviving

@@ -68,6 +68,11 @@ class Checkpoint:
         self._architecture = architecture
         self._stored = {name: stored for file in self._files() for name, stored in _read(file)}
 
+    @property
+    def bytes(self) -> int:
+        """Size of the files."""
+        return sum(file.stat().st_size for file in self._files())
+
     def embedding(self) -> NDArray[np.float32]:
         """[vocabulary, hidden]"""
         a = self._architecture

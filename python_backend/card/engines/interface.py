@@ -21,19 +21,19 @@ class EngineError(RuntimeError):
     """A model cannot be loaded or run; the message says which file, what is wrong, what to do."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Ranking:
     """Asks for the `count` likeliest ids of each row under softmax(logits / temperature + noise).
 
-    noise  [rows with logits, vocabulary] float32; None: none
+    noise  of every row with logits, [vocabulary] float32; None: none
     """
 
     count: int
     temperature: float = 1.0
-    noise: NDArray[np.float32] | None = None
+    noise: Sequence[NDArray[np.float32]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Rows:
     """Rows of one session in one pass.
 

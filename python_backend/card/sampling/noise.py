@@ -102,16 +102,20 @@ def gumbel(seed: int, positions: ArrayLike, ids: ArrayLike) -> NDArray[np.float6
 
 
 class PositionNoise:
-    """The noise of whole vocabularies at the positions of one text, drawn once each."""
+    """The noise of whole vocabularies at the positions of one text, drawn once each.
 
-    def __init__(self, seed: int, vocabulary: int) -> None:
+    scale  what it is multiplied by
+    """
+
+    def __init__(self, seed: int, vocabulary: int, scale: float = 1.0) -> None:
         self._seed = seed
         self._ids = np.arange(vocabulary)
+        self._scale = scale
         self._drawn: dict[int, NDArray[np.float32]] = {}
 
-    def rows(self, positions: NDArray[np.int64]) -> NDArray[np.float32]:
-        """[positions, vocabulary]"""
-        return np.stack([self._at(position) for position in positions.tolist()])
+    def rows(self, positions: list[int]) -> list[NDArray[np.float32]]:
+        """[vocabulary] of each position."""
+        return [self._at(position) for position in positions]
 
     def forget(self, before: int) -> None:
         """Positions below `before` will not be asked for again."""
@@ -120,5 +124,6 @@ class PositionNoise:
 
     def _at(self, position: int) -> NDArray[np.float32]:
         if position not in self._drawn:
-            self._drawn[position] = gumbel(self._seed, position, self._ids).astype(np.float32)
+            noise = gumbel(self._seed, position, self._ids) * self._scale
+            self._drawn[position] = noise.astype(np.float32)
         return self._drawn[position]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from card.engines.interface import FOLLOWS_PREFIX, Rows
@@ -50,10 +51,7 @@ class ChainLayout:
         self._multiple = row_multiple
         self._sessions = Sessions(sessions)
         self._placed: dict[int, _PlacedRows] = {}
-        # Row p of the windows over this vector is the mask of a row at position p.
-        self._ramp = np.concatenate(
-            [np.zeros(kv.places, np.float32), np.full(kv.places, HIDDEN, np.float32)]
-        )
+        self._masks = _masks_by_position(kv.places)
 
     def open(self) -> int:
         return self._sessions.open()
@@ -66,6 +64,30 @@ class ChainLayout:
         return self._sessions.length[session]
 
     def plan(self, batch: Sequence[Rows]) -> Pass:
+        if len(batch) == 1 and batch[0].parents is None and self._multiple == 1:
+            return self._plan_one_chain(batch[0])
+        return self._plan_many(batch)
+
+    def _plan_one_chain(self, rows: Rows) -> Pass:
+        """Rows as they stand, behind one session's prefix: the same as `_plan_many` says."""
+        count, wanted = len(rows.tokens), rows.wanted
+        lane, start = rows.session * self._branches, self._sessions.length[rows.session]
+        stop = start + count
+        self._placed[rows.session] = _PlacedRows(lane, start, [list(range(count))])
+        extent = rounded_up(stop, EXTENT_MULTIPLE)
+        mask = self._masks[start:stop, start + 1 : extent]
+        return Pass(
+            tokens=np.array(rows.tokens, np.int64),
+            positions=np.arange(start, stop),
+            destination=Stretch(lane, start),
+            groups=[
+                AttentionGroup(range(lane, lane + 1), count, extent, None, mask[None], start + 1)
+            ],
+            scatter=None,
+            logit_rows=None if wanted == count else np.arange(count - wanted, count),
+        )
+
+    def _plan_many(self, batch: Sequence[Rows]) -> Pass:
         tokens: list[int] = []
         positions: list[int] = []
         writes: list[tuple[int, int, int]] = []  # row, lane, place
@@ -199,10 +221,7 @@ class ChainLayout:
     ) -> AttentionGroup:
         extent = rounded_up(int(position.max()) + 1, EXTENT_MULTIPLE)
         mask_from = int(position.min()) + 1
-        mask = np.empty((len(lanes), rows, extent - mask_from), np.float32)
-        for lane, row in np.ndindex(len(lanes), rows):
-            first = self._kv.places - 1 - position[lane, row] + mask_from
-            mask[lane, row] = self._ramp[first : first + extent - mask_from]
+        mask = self._masks[position, mask_from:extent]
         return AttentionGroup(lanes, rows, extent, gather.reshape(-1), mask, mask_from)
 
     def keep(self, session: int, confirmed: Sequence[int], surviving: Sequence[int]) -> None:
@@ -223,3 +242,11 @@ class ChainLayout:
         if self._branches > 1:
             lanes = range(placed.first_lane, placed.first_lane + self._branches)
             self._kv.replicate(lane, lanes, placed.start, placed.start + count)
+
+
+def _masks_by_position(places: int) -> NDArray[np.float32]:
+    """[places, places], what a row at each position sees: windows over one vector."""
+    ramp = np.full(2 * places - 1, HIDDEN, np.float32)
+    ramp[:places] = 0.0
+    step = ramp.itemsize
+    return as_strided(ramp[places - 1 :], (places, places), (-step, step), writeable=False)

@@ -22,7 +22,7 @@ HIDDEN = float("-inf")
 """Mask value of a place that a row must not see."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Stretch:
     """Rows that go to neighbouring places of one lane, in order: the case of one session."""
 
@@ -30,7 +30,7 @@ class Stretch:
     place: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Scattered:
     """Rows that go anywhere.
 
@@ -46,7 +46,7 @@ class Scattered:
 Destination = Stretch | Scattered
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AttentionGroup:
     """Lanes of one pass that are attended together.
 
@@ -66,7 +66,7 @@ class AttentionGroup:
     mask_from: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pass:
     """What one forward pass computes.
 

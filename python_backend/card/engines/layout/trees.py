@@ -34,8 +34,8 @@ class TreeLayout:
         self._kv = kv
         self._pending = pending
         self._sessions = Sessions(sessions)
-        self._count = [0] * sessions
-        self._depth = np.zeros((sessions, pending), dtype=np.int64)
+        self._depths: list[list[int]] = [[] for _ in range(sessions)]
+        """Of every pending entry, 0 for those that follow the prefix."""
         # Row 0 is the prefix: it sees no pending entry. Row e + 1 is entry e. What lies behind
         # the last entry stays hidden, so rows are masks as they stand.
         self._sees = np.full(
@@ -44,7 +44,7 @@ class TreeLayout:
 
     def open(self) -> int:
         session = self._sessions.open()
-        self._count[session] = 0
+        self._depths[session] = []
         return session
 
     def close(self, session: int) -> None:
@@ -61,23 +61,16 @@ class TreeLayout:
     def _plan_one(self, rows: Rows) -> Pass:
         """One session: places and masks are stretches of what lies there already."""
         session, count = rows.session, len(rows.tokens)
-        start, stop = self._sessions.length[session], self._count[session]
+        start, depths = self._sessions.length[session], self._depths[session]
+        stop = len(depths)
         extent = rounded_up(start + stop, EXTENT_MULTIPLE)
         mask = self._sees[session, stop - count + 1 : stop + 1, : extent - start]
+        lane = range(session, session + 1)
         return Pass(
             tokens=np.array(rows.tokens, np.int64),
-            positions=start + self._depth[session, stop - count : stop],
+            positions=np.array(depths[stop - count :], np.int64) + start,
             destination=Stretch(session, start + stop - count),
-            groups=[
-                AttentionGroup(
-                    range(session, session + 1),
-                    count,
-                    extent,
-                    None,
-                    mask[None],
-                    start,
-                )
-            ],
+            groups=[AttentionGroup(lane, count, extent, None, mask[None], start)],
             scatter=None,
             logit_rows=_last_rows([count], [rows]),
         )
@@ -86,7 +79,7 @@ class TreeLayout:
         sessions = [rows.session for rows in batch]
         counts = [len(rows.tokens) for rows in batch]
         starts = [self._sessions.length[session] for session in sessions]
-        stops = [self._count[session] for session in sessions]
+        stops = [len(self._depths[session]) for session in sessions]
         lanes = range(min(sessions), max(sessions) + 1)
         longest = max(counts)
         mask_from = min(starts)
@@ -95,22 +88,23 @@ class TreeLayout:
         # Rows that stand for nobody see everything, or their softmax would not be a number.
         mask = np.zeros((len(lanes), longest, extent - mask_from), np.float32)
         gather = np.zeros((len(lanes), longest), dtype=np.int64)
-        scatter, positions, places = [], [], []
+        scatter, places = [], []
+        positions: list[int] = []
         base = 0
         for session, count, start, stop in zip(sessions, counts, starts, stops, strict=True):
-            lane, entries = session - lanes.start, slice(stop - count, stop)
+            lane = session - lanes.start
             mask[lane, :count, start - mask_from :] = HIDDEN
             mask[lane, :count, start - mask_from : start - mask_from + stop] = self._sees[
                 session, stop - count + 1 : stop + 1, :stop
             ]
             gather[lane, :count] = np.arange(base, base + count)
             scatter.append(lane * longest + np.arange(count))
-            positions.append(start + self._depth[session, entries])
+            positions.extend(start + depth for depth in self._depths[session][stop - count :])
             places.append(np.arange(start + stop - count, start + stop))
             base += count
         return Pass(
             tokens=np.array([token for rows in batch for token in rows.tokens], np.int64),
-            positions=np.concatenate(positions),
+            positions=np.array(positions, np.int64),
             destination=Scattered(np.repeat(np.array(sessions), counts), np.concatenate(places)),
             groups=[
                 AttentionGroup(
@@ -128,25 +122,24 @@ class TreeLayout:
 
     def _append(self, rows: Rows) -> None:
         """Give the rows entries: their depth and whom they see."""
-        session, count = rows.session, len(rows.tokens)
-        first = self._count[session]
+        count, depths = len(rows.tokens), self._depths[rows.session]
+        first = len(depths)
         stop = first + count
         if stop > self._pending:
             raise EngineError(f"{stop} pending entries; a session holds {self._pending}")
-        sees = self._sees[session, first + 1 : stop + 1]
+        sees = self._sees[rows.session]
         if rows.parents is None:
             if first:
                 raise ValueError("a chain continues the prefix only when nothing is pending")
-            self._depth[session, :count] = np.arange(count)
-            sees.fill(HIDDEN)
-            sees[:, :count] = np.triu(np.full((count, count), HIDDEN, np.float32), 1)
-        else:
-            earlier, own = _ancestry(rows.parents, first)
-            sees[:] = self._sees[session, earlier + 1]
-            sees[:, first:stop] = own
-            above = np.where(earlier == FOLLOWS_PREFIX, -1, self._depth[session, earlier])
-            self._depth[session, first:stop] = above + (own == 0.0).sum(axis=1)
-        self._count[session] = stop
+            depths.extend(range(count))
+            sees[1 : stop + 1] = HIDDEN
+            sees[1 : stop + 1, :stop] = np.triu(np.full((count, count), HIDDEN, np.float32), 1)
+            return
+        for entry, parent in enumerate(rows.parents, first):
+            # A parent sees nothing behind itself, so its row is a child's but for the child.
+            sees[entry + 1] = sees[parent + 1]
+            sees[entry + 1, entry] = 0.0
+            depths.append(0 if parent == FOLLOWS_PREFIX else depths[parent] + 1)
 
     def keep(self, session: int, confirmed: Sequence[int], surviving: Sequence[int]) -> None:
         """Confirmed entries join the prefix, survivors follow it, everything else is dropped."""
@@ -161,22 +154,9 @@ class TreeLayout:
             seen = sees[np.ix_(index + 1, index)]
             sees[1 : stay + 1] = HIDDEN
             sees[1 : stay + 1, :stay] = seen
-            self._depth[session, :stay] = self._depth[session, index] - count
+        depths = self._depths[session]
+        self._depths[session] = [depths[entry] - count for entry in surviving]
         self._sessions.length[session] = start + count
-        self._count[session] = stay
-
-
-def _ancestry(parents: Sequence[int], first: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Whom rows see, when their entries begin at `first`: the nearest ancestor of an earlier pass
-    (or `FOLLOWS_PREFIX`) [rows], and a mask [rows, rows] of themselves and each other."""
-    earlier = np.array(parents, dtype=np.int64)
-    own = np.full((len(earlier), len(earlier)), HIDDEN, np.float32)
-    np.fill_diagonal(own, 0.0)
-    for row, parent in enumerate(parents):
-        if parent >= first:
-            earlier[row] = earlier[parent - first]
-            own[row, own[parent - first] == 0.0] = 0.0
-    return earlier, own
 
 
 def _last_rows(counts: Sequence[int], batch: Sequence[Rows]) -> NDArray[np.int64] | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -15,12 +14,11 @@ from openvino.properties import hint
 
 from card.engines.architecture import Architecture, read_architecture
 from card.engines.checkpoint import Checkpoint
-from card.engines.interface import Logits, Ranking, RowCosts, Rows
-from card.engines.layout import SHORT, Pass
-from card.engines.openvino.feed import Feed
-from card.engines.openvino.graph import GraphOptions, build_graph, most_ranked
-from card.engines.openvino.kv import ELEMENTS, KeyValueCache
-from card.engines.openvino.shapes import RowPadding
+from card.engines.interface import Logits, RowCosts, Rows
+from card.engines.layout import SHORT
+from card.engines.openvino.graph import GraphOptions, build_graph
+from card.engines.openvino.kv import KeyValueCache
+from card.engines.openvino.runner import Runner
 from card.engines.openvino.weights import Bfloat16Weights, Float32Weights, Int8Weights, WeightFormat
 from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions
 from card.engines.processor import resolve_dtype
@@ -33,10 +31,10 @@ WEIGHT_FORMATS: dict[Dtype, type[WeightFormat]] = {
 }
 
 
-_REAL_INPUTS = frozenset({"mask", "temperature", "noise"})
-"""Inputs of float32; all others are int32."""
-
-_NO_RANKING = Ranking(1)
+_LONE_ROW_BYTES = 1 << 30
+"""A target whose checkpoint is at most so large gets a second graph, with its own copy of the
+weights, for passes of one row. A query that finds nothing needs one row, and to make a graph ready
+for that and back for many costs more than the pass itself."""
 
 _PREPARED_CAPACITY = "CPU_RUNTIME_CACHE_CAPACITY"
 _PREPARED_OPERATORS = 1024
@@ -50,10 +48,8 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
     def __init__(
         self,
         architecture: Architecture,
-        compiled: ov.CompiledModel,
+        compiled: Sequence[ov.CompiledModel],
         options: EngineOptions,
-        *,
-        ranks: bool,
     ) -> None:
         kind = _kv_type(options.dtype)
         super().__init__(
@@ -62,12 +58,9 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
             lambda lanes, places: KeyValueCache(architecture, lanes, places, kind),
         )
         self._compiled = compiled
-        self._ranks = ranks
-        self._request = compiled.create_infer_request()
-        self._bound_lanes: range | None = None
-        self._inputs: dict[str, NDArray[Any]] = {}
-        """What the graph reads, by input."""
-        self._feed = Feed(architecture.group, architecture.kv_heads, RowPadding(None))
+        self._ranks = options.grows_trees
+        runners = [Runner(one, architecture, self._kv, ranks=self._ranks) for one in compiled]
+        self._runner, self._lone_row_runner = runners[0], runners[-1]
 
     @classmethod
     def load(cls, directory: Path, options: EngineOptions) -> OpenVinoEngine:
@@ -75,9 +68,10 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
         architecture = read_architecture(directory)
         check_context(directory, architecture, options)
         options = replace(options, dtype=resolve_dtype(options.dtype))
+        checkpoint = Checkpoint(directory, architecture)
         graph = build_graph(
             architecture,
-            Checkpoint(directory, architecture),
+            checkpoint,
             GraphOptions(
                 weights=WEIGHT_FORMATS[options.dtype](),
                 kv_type=_kv_type(options.dtype),
@@ -85,11 +79,14 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
                 ranks=options.grows_trees,
             ),
         )
-        return cls(architecture, compile_graph(graph, options), options, ranks=options.grows_trees)
+        has_lone = not options.grows_trees and checkpoint.bytes <= _LONE_ROW_BYTES
+        return cls(
+            architecture, [compile_graph(graph, options) for _ in range(1 + has_lone)], options
+        )
 
     def reconfigured(self, options: EngineOptions) -> OpenVinoEngine:
         """The same weights with other buffers (used while calibrating)."""
-        return OpenVinoEngine(self.architecture, self._compiled, options, ranks=self._ranks)
+        return OpenVinoEngine(self.architecture, self._compiled, options)
 
     @property
     def dtype(self) -> str:
@@ -108,72 +105,15 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
 
     def _forward(self, batch: Sequence[Rows]) -> list[Logits]:
         this = self._layout.plan(batch)
-        logit_rows = self._bind(this)
-        if self._ranks:
-            self._put_ranking(batch, logit_rows)
-        self._request.infer()
-        kind = ELEMENTS[self._kv.kind]
-        rows = len(this.tokens)
-        self._kv.write(
-            this.destination,
-            self._get("keys")[:, :rows].view(kind),
-            self._get("values")[:, :rows].view(kind),
-        )
-        return self._logits(batch)
+        runner = self._lone_row_runner if len(this.tokens) == 1 else self._runner
+        runner.run(this, batch)
+        return self._logits(batch, runner)
 
     def know_costs(self, costs: RowCosts) -> None:
         super().know_costs(costs)
-        a = self.architecture
-        self._feed = Feed(a.group, a.kv_heads, RowPadding(costs))
+        self._runner.know_costs(costs)
 
-    def _bind(self, this: Pass) -> int:
-        """Hand the pass to the graph; returns how many rows it gives logits of, padding and all."""
-        (attended,) = this.groups
-        if attended.lanes != self._bound_lanes:
-            for name, tensor in self._kv.tensors(attended.lanes).items():
-                self._request.set_tensor(name, tensor)
-            self._bound_lanes = attended.lanes
-        inputs = self._feed.inputs(this)
-        for name, values in inputs.items():
-            self._put(name, values)
-        return len(inputs["logit_rows"])
-
-    def _put_ranking(self, batch: Sequence[Rows], logit_rows: int) -> None:
-        """What is to be ranked; rows that ask for nothing are ranked as they are."""
-        asked = [rows.ranking or _NO_RANKING for rows in batch]
-        count = max(ranking.count for ranking in asked)
-        self._put("count", np.array(min(count, most_ranked(self.vocabulary))))
-        if all(ranking.noise is None for ranking in asked):
-            self._put("temperature", np.ones((1, 1)))
-            self._put("noise", np.zeros((1, 1)))
-            return
-        temperature = np.ones((logit_rows, 1))
-        noise = np.zeros((logit_rows, self.vocabulary), np.float32)
-        at = 0
-        for ranking, rows in zip(asked, batch, strict=True):
-            part = slice(at, at + rows.wanted)
-            temperature[part] = ranking.temperature
-            if ranking.noise is not None:
-                noise[part] = ranking.noise
-            at = part.stop
-        self._put("temperature", temperature)
-        self._put("noise", noise)
-
-    def _put(self, name: str, values: NDArray[Any]) -> None:
-        """Write an input; its tensor stays while its shape does."""
-        inside = self._inputs.get(name)
-        if inside is None or inside.shape != values.shape:
-            kind = ov.Type.f32 if name in _REAL_INPUTS else ov.Type.i32
-            tensor = ov.Tensor(kind, list(values.shape))
-            self._request.set_tensor(name, tensor)
-            self._inputs[name] = inside = tensor.data
-        inside[...] = values
-
-    def _get(self, name: str) -> NDArray[Any]:
-        data: NDArray[Any] = self._request.get_tensor(name).data
-        return data
-
-    def _logits(self, batch: Sequence[Rows]) -> list[Logits]:
+    def _logits(self, batch: Sequence[Rows], runner: Runner) -> list[Logits]:
         found: list[Logits] = []
         at = 0
         for rows in batch:
@@ -182,10 +122,10 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
             # The next pass overwrites these buffers.
             if rows.ranking is not None and self._ranks:
                 wanted = (part, slice(rows.ranking.count))
-                ids = self._get("ids")[wanted].astype(np.int64)
-                found.append(RankedIds(ids, self._get("log_probabilities")[wanted].copy()))
+                ids = runner.output("ids")[wanted].astype(np.int64)
+                found.append(RankedIds(ids, runner.output("log_probabilities")[wanted].copy()))
             else:
-                found.append(ArrayLogits(self._get("logits")[part].copy()))
+                found.append(ArrayLogits(runner.output("logits")[part].copy()))
             at += count
         return found
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from card.engines.layout import AttentionGroup, Destination, Pass, Stretch, rounded_up
+from card.engines.openvino.inputs import Inputs
 from card.engines.openvino.shapes import RowPadding
 
 _SHARED_ROWS = 8
@@ -19,60 +20,71 @@ _SHARED_WIDTH = 4
 
 
 class Feed:
-    """Makes inputs of passes. Padding repeats the last row; nobody reads what comes of it.
+    """Writes passes into a graph's inputs. Padding repeats the last row; nobody reads what comes
+    of it.
 
     group, kv_heads  of the architecture
     """
 
-    def __init__(self, group: int, kv_heads: int, padding: RowPadding) -> None:
+    def __init__(self, inputs: Inputs, group: int, kv_heads: int, padding: RowPadding) -> None:
+        self._inputs = inputs
         self._group = group
         self._kv_heads = kv_heads
         self._padding = padding
 
-    def inputs(self, this: Pass) -> dict[str, NDArray[Any]]:
-        """Every input but the KV cache and the ranking; see `graph`."""
+    def write(self, this: Pass) -> int:
+        """Every input but the KV cache and the ranking (see `graph`); returns how many rows the
+        graph gives logits of, padding and all."""
         (attended,) = this.groups
-        if len(attended.lanes) == 1 and attended.gather is None:
-            return self._of_one_lane(this, attended)
-        return self._of_many_lanes(this, attended)
+        self._inputs.array("extent", 1)[0] = attended.extent
+        if attended.gather is None and isinstance(this.destination, Stretch):
+            return self._write_one_lane(this, attended, this.destination)
+        return self._write_many_lanes(this, attended)
 
-    def _of_one_lane(self, this: Pass, attended: AttentionGroup) -> dict[str, NDArray[Any]]:
+    def _write_one_lane(self, this: Pass, attended: AttentionGroup, at: Stretch) -> int:
         """Rows as they stand; those of the padding are rows like others, equal to the last."""
         needed = len(this.tokens)
         rows = self._padding.pad(needed)
+        array = self._inputs.array
         every_row = _every_row(rows)
-        _, place = self._writes(this.destination, attended.lanes.start, needed)
-        chosen = this.logit_rows
-        return {
-            "tokens": _lengthened(this.tokens, rows),
-            "positions": _lengthened(this.positions, rows),
-            "gather": every_row[None],
-            "scatter": every_row,
-            "extent": np.array([attended.extent]),
-            "mask": self._mask(attended, rows),
-            "source": every_row,
-            "place": _lengthened(place, rows),
-            "logit_rows": every_row if chosen is None else chosen,
-        }
+        array("gather", 1, rows)[0] = every_row
+        for name in ("scatter", "source"):
+            array(name, rows)[:] = every_row
+        for name, values in (("tokens", this.tokens), ("positions", this.positions)):
+            written = array(name, rows)
+            written[:needed] = values
+            written[needed:] = values[-1]
+        place = array("place", rows, self._kv_heads, 3)
+        place[:, :, 0] = at.lane - attended.lanes.start
+        place[:, :, 1] = _every_row(self._kv_heads)
+        place[:needed, :, 2] = every_row[:needed, None] + at.place
+        place[needed:, :, 2] = at.place + needed - 1
+        mask = array("mask", 1, 1, self._group * rows, attended.extent)
+        mask = mask.reshape(self._group, rows, attended.extent)
+        mask[:, :, : attended.mask_from] = 0.0
+        mask[:, :needed, attended.mask_from :] = attended.mask[0]
+        mask[:, needed:, attended.mask_from :] = attended.mask[0, -1]
+        chosen = every_row if this.logit_rows is None else this.logit_rows
+        array("logit_rows", len(chosen))[:] = chosen
+        return len(chosen)
 
-    def _of_many_lanes(self, this: Pass, attended: AttentionGroup) -> dict[str, NDArray[Any]]:
+    def _write_many_lanes(self, this: Pass, attended: AttentionGroup) -> int:
         needed = len(this.tokens)
         rows = rounded_up(needed, _SHARED_ROWS)
         width = rounded_up(attended.rows, _SHARED_WIDTH)
         source, place = self._writes(this.destination, attended.lanes.start, needed)
         writes = rounded_up(len(source), _SHARED_ROWS)
-        chosen = this.logit_rows
-        return {
-            "tokens": _lengthened(this.tokens, rows),
-            "positions": _lengthened(this.positions, rows),
-            "gather": self._gather(attended, needed, width),
-            "scatter": _lengthened(_moved(this.scatter, attended.rows, width, needed), rows),
-            "extent": np.array([attended.extent]),
-            "mask": self._mask(attended, width),
-            "source": _lengthened(source, writes),
-            "place": _lengthened(place, writes),
-            "logit_rows": _every_row(rows) if chosen is None else chosen,
-        }
+        chosen = _every_row(rows) if this.logit_rows is None else this.logit_rows
+        put = self._inputs.put
+        put("tokens", _lengthened(this.tokens, rows))
+        put("positions", _lengthened(this.positions, rows))
+        put("gather", self._gather(attended, needed, width))
+        put("scatter", _lengthened(_moved(this.scatter, attended.rows, width, needed), rows))
+        put("mask", self._mask(attended, width))
+        put("source", _lengthened(source, writes))
+        put("place", _lengthened(place, writes))
+        put("logit_rows", chosen)
+        return len(chosen)
 
     def _gather(self, attended: AttentionGroup, rows: int, width: int) -> NDArray[np.int64]:
         """[lanes, width], the row at each (lane, row)."""

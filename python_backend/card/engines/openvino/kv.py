@@ -32,6 +32,8 @@ class KeyValueCache:
         shape = (a.layers, lanes, a.kv_heads, places, a.head_size)
         self.keys: NDArray[Any] = np.zeros(shape, ELEMENTS[kind])
         self.values: NDArray[Any] = np.zeros(shape, ELEMENTS[kind])
+        for buffers in (self.keys, self.values):
+            buffers.fill(0)  # or their memory would be taken bit by bit, as longer texts come
         self._heads = np.arange(a.kv_heads)
 
     @property

@@ -40,7 +40,7 @@ class GroupTensors:
 
     @classmethod
     def of(cls, group: AttentionGroup, dtype: torch.dtype) -> GroupTensors:
-        mask = torch.from_numpy(group.mask).to(dtype)
+        mask = torch.from_numpy(group.mask.copy(order="C")).to(dtype)
         return cls(
             group.lanes,
             group.rows,

@@ -1,0 +1,42 @@
+"""A slot's fields for processes that read and write some twenty of them in every pass."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+_FORMATS: Final = {"i": "q", "u": "Q", "f": "d"}
+"""What a memoryview calls the words of a NumPy kind."""
+
+
+class Record:
+    """The fields of one slot by name: single words as numbers, everything else as live arrays.
+
+    Words go through memoryviews, which load or store all eight bytes at once like NumPy's records
+    and take a third of their time.
+
+    slots  [slots] of `layout.slot_dtype`
+    """
+
+    __slots__ = ("_arrays", "_words")
+
+    def __init__(self, slots: NDArray[np.void], index: int) -> None:
+        self._words: dict[str, memoryview[Any]] = {}
+        self._arrays: dict[str, NDArray[Any]] = {}
+        row = slots[index : index + 1]
+        everything = row.view(np.uint8).data
+        for name, (kind, at, *_) in (row.dtype.fields or {}).items():
+            if kind.shape:
+                self._arrays[name] = row[name][0]
+            else:
+                word = everything[at : at + kind.itemsize]
+                self._words[name] = word.cast(_FORMATS[kind.kind])  # type: ignore[call-overload]
+
+    def __getitem__(self, name: str) -> Any:
+        word = self._words.get(name)
+        return self._arrays[name] if word is None else word[0]
+
+    def __setitem__(self, name: str, value: float) -> None:
+        self._words[name][0] = value

@@ -1,0 +1,101 @@
+"""One compiled graph with the tensors it reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import openvino as ov
+from numpy.typing import NDArray
+
+from card.engines.architecture import Architecture
+from card.engines.interface import Ranking, RowCosts, Rows
+from card.engines.layout import Pass
+from card.engines.openvino.feed import Feed
+from card.engines.openvino.graph import most_ranked
+from card.engines.openvino.inputs import Inputs
+from card.engines.openvino.kv import ELEMENTS, KeyValueCache
+from card.engines.openvino.shapes import RowPadding
+
+_NO_RANKING = Ranking(1)
+
+
+class Runner:
+    """Computes passes. It prepares anew whenever a pass has another shape than the one before.
+
+    compiled  of `graph.build_graph`
+    kv        read in place and written behind every pass
+    ranks     whether the graph ranks
+    """
+
+    def __init__(
+        self,
+        compiled: ov.CompiledModel,
+        architecture: Architecture,
+        kv: KeyValueCache,
+        *,
+        ranks: bool,
+    ) -> None:
+        self._request = compiled.create_infer_request()
+        self._outputs = {output.any_name: index for index, output in enumerate(compiled.outputs)}
+        self._architecture = architecture
+        self._kv = kv
+        self._ranks = ranks
+        self._bound_lanes: range | None = None
+        self._inputs = Inputs(self._request)
+        self._feed: Feed
+        self.know_costs(None)
+
+    def know_costs(self, costs: RowCosts | None) -> None:
+        """Pad passes by what they were measured to cost."""
+        a = self._architecture
+        self._feed = Feed(self._inputs, a.group, a.kv_heads, RowPadding(costs))
+
+    def run(self, this: Pass, batch: Sequence[Rows]) -> None:
+        """Compute the pass that `batch` was laid out as and store its keys and values."""
+        (attended,) = this.groups
+        self._bind(attended.lanes)
+        logit_rows = self._feed.write(this)
+        if self._ranks:
+            self._write_ranking(batch, logit_rows)
+        self._request.infer()
+        kind, rows = ELEMENTS[self._kv.kind], len(this.tokens)
+        keys, values = (self.output(name)[:, :rows].view(kind) for name in ("keys", "values"))
+        self._kv.write(this.destination, keys, values)
+
+    def output(self, name: str) -> NDArray[Any]:
+        """An output of the last pass; the next one overwrites it."""
+        data: NDArray[Any] = self._request.get_output_tensor(self._outputs[name]).data
+        return data
+
+    def _bind(self, lanes: range) -> None:
+        if lanes != self._bound_lanes:
+            for name, tensor in self._kv.tensors(lanes).items():
+                self._request.set_tensor(name, tensor)
+            self._bound_lanes = lanes
+
+    def _write_ranking(self, batch: Sequence[Rows], logit_rows: int) -> None:
+        """What is to be ranked; rows that ask for nothing are ranked as they are."""
+        asked = [rows.ranking or _NO_RANKING for rows in batch]
+        vocabulary = self._architecture.vocabulary
+        array = self._inputs.array
+        array("count")[...] = min(max(r.count for r in asked), most_ranked(vocabulary))
+        first = asked[0].temperature
+        if all(ranking.noise is None and ranking.temperature == first for ranking in asked):
+            array("temperature", 1, 1)[...] = first
+            array("noise", 1, 1)[...] = 0.0
+            return
+        temperature = array("temperature", logit_rows, 1)
+        noise = array("noise", logit_rows, vocabulary)
+        temperature[...] = 1.0
+        at = 0
+        for ranking, rows in zip(asked, batch, strict=True):
+            stop = at + rows.wanted
+            temperature[at:stop] = ranking.temperature
+            if ranking.noise is None:
+                noise[at:stop] = 0.0
+            else:
+                for row, drawn in enumerate(ranking.noise, at):
+                    noise[row] = drawn
+            at = stop
+        noise[at:] = 0.0
