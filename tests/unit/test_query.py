@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from card.cache import NO_CANDIDATES, ROOT, Candidates, Tree, best_chain, best_subtree, descend
 
-LIKELY = 1e-3
+LIKELY = 1e-2
 """Below this probability a candidate is not worth a row (`card.cache.query`)."""
 
 

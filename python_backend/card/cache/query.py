@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from card.cache.tree import ROOT, Tree
 
-_UNLIKELY = math.log(1e-3)
+_UNLIKELY = math.log(1e-2)
 """Nodes below this probability (given the last committed token) are not worth a row."""
 
 

@@ -24,8 +24,10 @@ BEAT_S = 0.1
 DRAFT_NICENESS = 5
 """Of the draft: what streams goes first, a late candidate costs less than a late token."""
 _SHORTEST_REST_S = 0.0002
-_LONGEST_REST_S = 0.001
-"""An idle loop looks at the pool this often: a commit is followed within a millisecond."""
+_LONGEST_REST_S = 0.004
+_REST_GROWTH = 1.1
+"""An idle loop looks at the pool this often. While the other model works the looks are less than a
+millisecond apart; a process that nobody needs for longer leaves the cores to those that work."""
 
 
 class Loop(Protocol):
@@ -175,7 +177,7 @@ class EngineProcess:
                     rest_s = _SHORTEST_REST_S
                 else:
                     time.sleep(rest_s)
-                    rest_s = min(2 * rest_s, _LONGEST_REST_S)
+                    rest_s = min(_REST_GROWTH * rest_s, _LONGEST_REST_S)
         finally:
             self._step_began_ns = None
 
