@@ -29,6 +29,11 @@ _NEVER_CONNECTED = re.compile(
 )
 
 
+_NO_STATUS = "Internal error from Core"
+"""What gRPC for Python says of a call that its deadline ended in the same moment as the server: no
+status was left to read (https://github.com/grpc/grpc/issues/2685)."""
+
+
 class CardError(Exception):
     """A request that could not be answered.
 
@@ -73,6 +78,8 @@ def rpc_error(error: grpc.RpcError, address: str, timeout_s: float | None) -> Ca
 
 def status_error(code: str, details: str, address: str, timeout_s: float | None) -> CardError:
     """As `rpc_error`, from the status code's name and the details in words."""
+    if code == "INTERNAL" and details == _NO_STATUS and timeout_s is not None:
+        code = "DEADLINE_EXCEEDED"
     if code == "UNAVAILABLE" and _NEVER_CONNECTED.search(details):
         return CardError(
             code,

@@ -155,8 +155,9 @@ class SpeculationSettings(_Section):
     depth: Annotated[int, Field(ge=1, le=128)] = 32
     """How many tokens the tree may run ahead of what is committed."""
     lookahead: Annotated[int, Field(ge=0, le=16)] = 6
-    """Tokens guessed from the text, at most: behind the likeliest node of a draft pass, and behind
-    a chain that leaves rows of a target pass unused; 0: none."""
+    """Tokens guessed from the text, at most: behind a chain that leaves rows of a target pass
+    unused, behind a text that the draft has just read, and (two at most) behind the likeliest node
+    of a draft pass; 0: none."""
     query: Literal["chain", "subtree"] = "chain"
     branches: Annotated[int, Field(ge=1, le=8)] = 4
     """Most root-to-leaf paths of a subtree query; each keeps a replica of the target's KV cache."""

@@ -11,6 +11,7 @@ from client_double import Request, TritonDouble, refusal, response, served
 from tritonclient.grpc.aio import InferenceServerClient
 
 from card_client import CardClient, CardError, Completion, Delta, GenerateRequest
+from card_client.errors import status_error
 
 REQUEST = GenerateRequest("def f(", 8)
 
@@ -255,3 +256,9 @@ async def test_an_empty_success_is_never_taken_for_an_answer(triton: TritonDoubl
 async def test_a_server_that_reports_no_finish_reason_is_understood(triton: TritonDouble) -> None:
     triton.answer = lambda request: [response(text_output="x"), response(text_output="y")]
     assert [delta.text for delta in await streamed(triton)] == ["x", "y"]
+
+
+@pytest.mark.parametrize(("timeout_s", "code"), [(0.05, "DEADLINE_EXCEEDED"), (None, "INTERNAL")])
+def test_a_deadline_that_left_no_status_is_a_deadline(timeout_s: float | None, code: str) -> None:
+    error = status_error("INTERNAL", "Internal error from Core", "127.0.0.1:8001", timeout_s)
+    assert error.code == code
