@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -16,10 +17,12 @@ from card.engines import FOLLOWS_PREFIX, Rows
 from card.engines.architecture import read_architecture
 from card.engines.interface import RowCosts
 from card.engines.layout import EXTENT_MULTIPLE, ChainLayout
+from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.openvino.feed import Feed
 from card.engines.openvino.inputs import Inputs
 from card.engines.openvino.kv import KeyValueCache
 from card.engines.openvino.shapes import RowPadding
+from card.engines.options import EngineOptions
 
 COSTS = RowCosts({rows: 2.0 + 0.1 * rows for rows in (1, 2, 4, 8, 16, 32)}, change_ms=1.0)
 
@@ -130,3 +133,75 @@ def test_rows_of_branches_find_their_way_back_through_padded_lanes(layout: Chain
         for source, (lane, _, place) in zip(inputs["source"], inputs["place"][:, 0], strict=True)
     }
     assert written == {(1, 0, 0), (3, 0, 1), (0, 1, 0), (2, 1, 1), (4, 1, 2)}
+
+
+# --- memory that would come and go ----------------------------------------------------------------
+
+
+def test_all_shapes_of_an_input_lie_in_one_block_of_memory() -> None:
+    bound = BoundTensors()
+    inputs = Inputs(cast(ov.InferRequest, bound))
+    widest = inputs.array("mask", 2, 1, 8, 128)
+    for shape in ((1, 1, 2, 128), (2, 1, 4, 256), (2, 1, 8, 128)):
+        array = inputs.array("mask", *shape)
+        array[...] = 7.0
+        assert np.shares_memory(array, widest)
+        assert bound["mask"].shape == shape
+        assert (bound["mask"] == 7.0).all()
+    inputs.put("mask", np.full((4, 1, 8, 128), 5.0))
+    assert bound["mask"].shape == (4, 1, 8, 128)
+    assert (bound["mask"] == 5.0).all()
+
+
+class RecordedRequest:
+    """An infer request that remembers how it was used."""
+
+    def __init__(self, request: ov.InferRequest) -> None:
+        self._request = request
+        self.bound: list[str] = []
+        self.shares_outputs: list[bool] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._request, name)
+
+    def set_tensor(self, name: str, tensor: ov.Tensor) -> None:
+        self.bound.append(name)
+        self._request.set_tensor(name, tensor)
+
+    def infer(self, *, share_outputs: bool = False) -> None:
+        self.shares_outputs.append(share_outputs)
+        self._request.infer(share_outputs=share_outputs)
+
+
+class RecordedGraph:
+    """A compiled graph whose requests are recorded."""
+
+    def __init__(self, compiled: ov.CompiledModel) -> None:
+        self._compiled = compiled
+        self.requests: list[RecordedRequest] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._compiled, name)
+
+    def create_infer_request(self) -> RecordedRequest:
+        self.requests.append(RecordedRequest(self._compiled.create_infer_request()))
+        return self.requests[-1]
+
+
+@pytest.mark.parametrize("branches", [0, 2], ids=["trees", "chains"])
+def test_the_kv_cache_is_bound_once_and_no_output_is_copied(tmp_path: Path, branches: int) -> None:
+    tiny_models.save(tmp_path, "llama3")
+    options = EngineOptions(
+        context=128, sessions=3, branches=branches, pending=8, dtype="float32", threads=1
+    )
+    loaded = OpenVinoEngine.load(tmp_path, options)
+    graph = RecordedGraph(loaded._compiled[0])
+    engine = OpenVinoEngine(loaded.architecture, [cast(ov.CompiledModel, graph)], options)
+    sessions = [engine.open_session() for _ in range(3)]
+    for sharing in ([0], [0, 1], [1, 2], [2], [0, 2]):
+        engine.forward([Rows(sessions[place], [1, 2]) for place in sharing])
+        for place in sharing:
+            engine.keep(sessions[place], [0])
+    (request,) = graph.requests
+    assert request.bound.count("keys.0") == request.bound.count("values.0") == 1
+    assert request.shares_outputs == [True] * 5

@@ -36,7 +36,9 @@ class Feed:
         """Every input but the KV cache and the ranking (see `graph`); returns how many rows the
         graph gives logits of, padding and all."""
         (attended,) = this.groups
-        self._inputs.array("extent", 1)[0] = attended.extent
+        lanes = attended.lanes
+        self._inputs.array("first", 2)[:] = lanes.start, 0
+        self._inputs.array("end", 2)[:] = lanes.stop, attended.extent
         if attended.gather is None and isinstance(this.destination, Stretch):
             return self._write_one_lane(this, attended, this.destination)
         return self._write_many_lanes(this, attended)

@@ -6,16 +6,17 @@ places and `writes` stored entries:
 tokens, positions  [rows] int32; positions are absolute
 gather             [lanes, width] int32, the row at each (lane, row)
 scatter            [rows] int32, each row's place among lanes * width
-extent             [1] int32
+first, end         [2] int32, (lane, place) where the visible part of the KV cache begins, and
+                   behind its end
 mask               [lanes, 1, group * width, extent] float32, 0 or -inf, the same for every query
                    head of a group
 source             [writes] int32, the row of each stored entry
-place              [writes, kv_heads, 3] int32, its (lane, head, place)
+place              [writes, kv_heads, 3] int32, its (lane, head, place), lanes from the first one
 logit_rows         [n] int32, rows whose logits are wanted
 count              [] int32, ids to rank (graphs that rank)
 temperature        [n, 1] float32 and noise [n, vocabulary] float32: what is ranked is
                    logits / temperature + noise
-keys.N, values.N   [lanes, kv_heads, places, head_size] of layer N, as they are before the pass
+keys.N, values.N   [all lanes, kv_heads, places, head_size] of layer N, as they are before the pass
 
 Outputs: ``logits`` [n, vocabulary] float32; with `ranks` the `count` likeliest ``ids`` int32 and
 their ``log_probabilities`` float32, both [n, count]; ``keys`` and ``values`` [layers, rows,
@@ -89,7 +90,8 @@ class _Builder:
         positions = self._input("positions", [-1])
         self._gather = self._input("gather", [-1, -1])
         self._scatter = self._input("scatter", [-1])
-        self._extent = self._input("extent", [1])
+        self._first = self._input("first", [2])
+        self._end = self._input("end", [2])
         self._mask = self._input("mask", [-1, 1, -1, -1], ov.Type.f32)
         self._source = self._input("source", [-1])
         self._place = self._input("place", [-1, a.kv_heads, 3])
@@ -185,7 +187,7 @@ class _Builder:
         """[lanes, kv_heads, extent, size]: the places a pass looks at, new entries among them."""
         a = self._a
         cached = self._input(name, [-1, a.kv_heads, -1, a.head_size], self._options.kv_type)
-        visible = ops.slice(cached, _ids([0]), self._extent, _ids([1]), _ids([2]))
+        visible = ops.slice(cached, self._first, self._end, _ids([1, 1]), _ids([0, 2]))
         entries = ops.gather(new, self._source, _id(0))
         return ops.convert(ops.scatter_nd_update(visible, self._place, entries), ov.Type.f32)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
@@ -12,21 +14,36 @@ _REAL_INPUTS = frozenset({"mask", "temperature", "noise"})
 
 
 class Inputs:
-    """Making and binding a tensor takes longer than writing into it."""
+    """Making and binding a tensor takes longer than writing into it.
+
+    All shapes of an input share one block of memory, which grows: blocks of ever other sizes that
+    come and go would leave holes between them, and the process would grow for many minutes.
+    """
 
     def __init__(self, request: ov.InferRequest) -> None:
         self._request = request
+        self._memory: dict[str, NDArray[Any]] = {}
         self._arrays: dict[str, NDArray[Any]] = {}
 
     def array(self, name: str, *shape: int) -> NDArray[Any]:
-        """The memory of an input, to be written; it holds what was last written in this shape."""
+        """The memory of an input, to be written; it holds what was last written in this shape, or
+        anything if the shape is another than before."""
         array = self._arrays.get(name)
         if array is None or array.shape != shape:
             kind = ov.Type.f32 if name in _REAL_INPUTS else ov.Type.i32
-            tensor = ov.Tensor(kind, list(shape))
-            self._request.set_tensor(name, tensor)
-            self._arrays[name] = array = tensor.data
+            array = self._block(name, math.prod(shape)).reshape(shape)
+            self._request.set_tensor(name, ov.Tensor(array, list(shape), kind))
+            self._arrays[name] = array
         return array
 
     def put(self, name: str, values: NDArray[Any]) -> None:
         self.array(name, *values.shape)[...] = values
+
+    def _block(self, name: str, size: int) -> NDArray[Any]:
+        """The first `size` elements of an input's memory."""
+        memory = self._memory.get(name)
+        if memory is None or memory.size < size:
+            kind = np.float32 if name in _REAL_INPUTS else np.int32
+            memory = np.zeros(1 << max(0, size - 1).bit_length(), kind)
+            self._memory[name] = memory
+        return memory[:size]

@@ -44,12 +44,12 @@ class KeyValueCache:
     def bytes_per_lane(self) -> int:
         return int(self.keys[:, 0].nbytes + self.values[:, 0].nbytes)
 
-    def tensors(self, lanes: range) -> dict[str, ov.Tensor]:
-        """The graph's inputs for a range of lanes; they share memory with the cache."""
+    def tensors(self) -> dict[str, ov.Tensor]:
+        """The graph's inputs; they share memory with the cache."""
         found = {}
         for name, buffers in (("keys", self.keys), ("values", self.values)):
             for layer in range(self._layers):
-                part = buffers[layer, lanes.start : lanes.stop]
+                part = buffers[layer]
                 found[f"{name}.{layer}"] = ov.Tensor(part, list(part.shape), self.kind)
         return found
 

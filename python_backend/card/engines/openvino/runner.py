@@ -41,7 +41,9 @@ class Runner:
         self._architecture = architecture
         self._kv = kv
         self._ranks = ranks
-        self._bound_lanes: range | None = None
+        # Once and whole: for a tensor of another size the plugin takes as much memory of its own.
+        for name, tensor in kv.tensors().items():
+            self._request.set_tensor(name, tensor)
         self._inputs = Inputs(self._request)
         self._feed: Feed
         self.know_costs(None)
@@ -53,12 +55,10 @@ class Runner:
 
     def run(self, this: Pass, batch: Sequence[Rows]) -> None:
         """Compute the pass that `batch` was laid out as and store its keys and values."""
-        (attended,) = this.groups
-        self._bind(attended.lanes)
         logit_rows = self._feed.write(this)
         if self._ranks:
             self._write_ranking(batch, logit_rows)
-        self._request.infer()
+        self._request.infer(share_outputs=True)  # else every output is copied too
         kind, rows = ELEMENTS[self._kv.kind], len(this.tokens)
         keys, values = (self.output(name)[:, :rows].view(kind) for name in ("keys", "values"))
         self._kv.write(this.destination, keys, values)
@@ -67,12 +67,6 @@ class Runner:
         """An output of the last pass; the next one overwrites it."""
         data: NDArray[Any] = self._request.get_output_tensor(self._outputs[name]).data
         return data
-
-    def _bind(self, lanes: range) -> None:
-        if lanes != self._bound_lanes:
-            for name, tensor in self._kv.tensors(lanes).items():
-                self._request.set_tensor(name, tensor)
-            self._bound_lanes = lanes
 
     def _write_ranking(self, batch: Sequence[Rows], logit_rows: int) -> None:
         """What is to be ranked; rows that ask for nothing are ranked as they are."""
