@@ -6,9 +6,15 @@ import importlib.util
 from pathlib import Path
 from typing import Literal
 
-from card.engines.calibration import ConfigurableEngine, make_row_invariant, measure_row_costs
+from card.engines.calibration import (
+    ConfigurableEngine,
+    known_invariant,
+    make_row_invariant,
+    measure_row_costs,
+)
 from card.engines.interface import Engine, EngineError
 from card.engines.options import EngineOptions
+from card.engines.remembered import Findings, FindingsMemory
 from card.engines.vocabulary import check_shared_vocabulary
 from card.settings import ModelSettings, Settings
 
@@ -29,17 +35,24 @@ def load_checkpoint_engine(settings: Settings, role: Literal["draft", "target"])
         threads=model.threads,
         device=model.device,
     )
+    kind = choose_engine(settings, model)
+    memory = FindingsMemory.of_this_service(role, kind, model.path, options)
     engine = _load(settings, model, options)
-    if is_draft:
-        engine.know_costs(measure_row_costs(engine))
-        return engine
-    engine = make_row_invariant(engine)
-    if not engine.row_invariant:
-        raise EngineError(
-            f"{model.path}: on this machine rows of one pass influence each other in "
-            f"{model.dtype}, so a text could depend on the draft; set target.dtype: float32"
-        )
-    engine.know_costs(measure_row_costs(engine))
+    known = memory.recall()
+    if not is_draft:
+        if known is None:
+            engine = make_row_invariant(engine)
+        else:
+            engine = known_invariant(engine, known.row_multiple)
+        if not engine.row_invariant:
+            raise EngineError(
+                f"{model.path}: on this machine rows of one pass influence each other in "
+                f"{model.dtype}, so a text could depend on the draft; set target.dtype: float32"
+            )
+    if known is None:
+        known = Findings.of(engine.options.row_multiple, measure_row_costs(engine))
+        memory.remember(known)
+    engine.know_costs(known.costs)
     return engine
 
 

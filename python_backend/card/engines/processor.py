@@ -10,13 +10,27 @@ from card.engines.options import Dtype
 _BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
 
 
+_DESCRIBING = ("vendor_id", "cpu family", "model", "stepping", "microcode", "flags")
+"""Fields of /proc/cpuinfo that tell processors apart and do not change by themselves."""
+
+
 @cache
 def computes_in_bfloat16() -> bool:
     """Whether products of bfloat16 are an instruction here; elsewhere float32 is faster."""
-    for line in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines():
-        if line.startswith("flags"):
-            return not _BFLOAT16_FLAGS.isdisjoint(line.split())
-    return False
+    return not _BFLOAT16_FLAGS.isdisjoint(_first_core().get("flags", "").split())
+
+
+@cache
+def describe_processor() -> str:
+    """Differs between processors that may compute differently."""
+    core = _first_core()
+    return "; ".join(f"{name}: {value}" for name, value in core.items() if name in _DESCRIBING)
+
+
+def _first_core() -> dict[str, str]:
+    text = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
+    lines = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
+    return {name.strip(): value.strip() for name, _, value in lines}
 
 
 def resolve_dtype(wanted: Dtype) -> Dtype:

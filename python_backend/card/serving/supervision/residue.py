@@ -54,6 +54,13 @@ class RunDirectory:
         directory.mkdir()
         return directory
 
+    @property
+    def findings(self) -> Path:
+        """Where engines keep what they found out, see `card.engines.remembered`."""
+        directory = self.path / "findings"
+        directory.mkdir(exist_ok=True)
+        return directory
+
     def sweep_regions(self) -> None:
         """Remove every shared-memory file of this supervisor's stubs; none may be alive."""
         _remove_regions(self.region_prefix)

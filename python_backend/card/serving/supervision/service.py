@@ -8,6 +8,7 @@ import secrets
 from pathlib import Path
 
 from card.cache import ENGINES
+from card.engines.remembered import FINDINGS_VARIABLE
 from card.serving.geometry import pool_geometry
 from card.serving.notices import NOTICES_VARIABLE, Notices
 from card.serving.supervision.command_line import conceal
@@ -73,7 +74,11 @@ class Service:
         )
         notices = run_directory.fresh_notices()
         variables = {name: os.environ.get(name, value) for name, value in STEADY_MEMORY.items()}
-        variables |= {"TMPDIR": str(run_directory.temporary), NOTICES_VARIABLE: str(notices)}
+        variables |= {
+            "TMPDIR": str(run_directory.temporary),
+            NOTICES_VARIABLE: str(notices),
+            FINDINGS_VARIABLE: str(run_directory.findings),
+        }
         if settings_file is not None:
             variables[SETTINGS_VARIABLE] = str(settings_file.resolve())
         self.server = TritonProcess(install, options, variables)

@@ -1,0 +1,152 @@
+"""What was found out about a model at load, kept for its next load in the same service.
+
+To check that rows are independent and to measure passes takes longer than all else of a load, and a
+model that died is wanted back soon. What was found is believed only if nothing that it depends on
+has changed; otherwise, and outside a service, it is found out anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import logging
+import os
+import platform
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from card.engines.interface import RowCosts
+from card.engines.options import EngineOptions
+from card.engines.processor import describe_processor
+
+log = logging.getLogger(__name__)
+
+FINDINGS_VARIABLE = "CARD_FINDINGS"
+"""Names the directory in the environment of the server and its models."""
+
+_SOURCES = Path(__file__).parent
+_PACKAGES = ("card-triton", "numpy", "openvino", "torch")
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Subject(_Record):
+    """All that findings depend on.
+
+    files      (path, size, mtime_ns) of the checkpoint's files and of the engines' source
+    options    `EngineOptions` by field
+    versions   of Python and packages
+    processor  and how many of its cores this process may use
+    """
+
+    engine: str
+    files: tuple[tuple[str, int, int], ...]
+    options: dict[str, int | str]
+    versions: dict[str, str]
+    processor: str
+
+    @classmethod
+    def of(cls, engine: str, checkpoint: Path, options: EngineOptions) -> Subject:
+        """Look at it as it is now. Raises `OSError` where a file cannot be looked at."""
+        files = (*checkpoint.resolve().iterdir(), *_SOURCES.rglob("*.py"))
+        return cls(
+            engine=engine,
+            files=tuple(sorted(_stamps(files))),
+            options=asdict(options),
+            versions={"python": platform.python_version()}
+            | {package: _version(package) for package in _PACKAGES},
+            processor=f"{len(os.sched_getaffinity(0))} cores of {describe_processor()}",
+        )
+
+
+_Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Findings(_Record):
+    """What is found out: the padding that makes rows independent, and what passes cost."""
+
+    row_multiple: Annotated[int, Field(ge=1)]
+    pass_ms: Annotated[dict[Annotated[int, Field(ge=1)], _Milliseconds], Field(min_length=1)]
+    change_ms: _Milliseconds
+
+    @classmethod
+    def of(cls, row_multiple: int, costs: RowCosts) -> Findings:
+        return cls(row_multiple=row_multiple, pass_ms=costs.pass_ms, change_ms=costs.change_ms)
+
+    @property
+    def costs(self) -> RowCosts:
+        return RowCosts(dict(self.pass_ms), self.change_ms)
+
+
+class _Entry(_Record):
+    subject: Subject
+    findings: Findings
+
+
+class FindingsMemory:
+    """One subject's place in the service's directory; without one nothing is remembered."""
+
+    def __init__(self, file: Path, subject: Subject | None) -> None:
+        self._file = file
+        self._subject = subject
+
+    @classmethod
+    def of_this_service(
+        cls, role: Literal["draft", "target"], engine: str, checkpoint: Path, options: EngineOptions
+    ) -> FindingsMemory:
+        """That of the supervisor that started this process, if one did.
+
+        To be asked before the checkpoint is read: a file that changes meanwhile is another one at
+        the next load.
+        """
+        named = os.environ.get(FINDINGS_VARIABLE)
+        subject = None
+        # A processor describes itself; which GPU there is is not known here.
+        if named and options.device == "cpu":
+            with contextlib.suppress(OSError):  # what is missing, the load says in its words
+                subject = Subject.of(engine, checkpoint, options)
+        return cls(Path(named or "") / f"{role}.json", subject)
+
+    def recall(self) -> Findings | None:
+        """What was found out about exactly this; None: nothing."""
+        if self._subject is None:
+            return None
+        try:
+            entry = _Entry.model_validate_json(self._file.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError) as error:
+            log.warning("%s is not believed: %s", self._file, str(error).splitlines()[0])
+            return None
+        return entry.findings if entry.subject == self._subject else None
+
+    def remember(self, findings: Findings) -> None:
+        """Keep it for the next load; where that fails the next load takes longer."""
+        if self._subject is None:
+            return
+        entry = _Entry(subject=self._subject, findings=findings)
+        written = self._file.with_suffix(".new")
+        try:
+            written.write_text(entry.model_dump_json(), encoding="utf-8")
+            written.replace(self._file)
+        except OSError as error:
+            log.warning("%s cannot be written: %s", self._file, error)
+
+
+def _stamps(files: Iterable[Path]) -> Iterable[tuple[str, int, int]]:
+    for file in files:
+        status = file.stat()
+        yield str(file), status.st_size, status.st_mtime_ns
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""

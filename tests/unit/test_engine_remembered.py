@@ -1,0 +1,194 @@
+"""A model loaded again in the same service is not examined again, unless anything changed."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_models
+
+from card.engines import Engine, EngineError, load_engine, loading
+from card.engines.options import EngineOptions
+from card.engines.remembered import FINDINGS_VARIABLE, Findings, FindingsMemory, Subject
+from card.serving.supervision.residue import RunDirectory
+from card.settings import Settings, load_settings
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Settings:
+    vocabulary = {f"token{i}": i for i in range(tiny_models.VOCABULARY)}
+    for role, family in (("target", "llama3"), ("draft", "smollm")):
+        tiny_models.save(tmp_path / role, family)
+        tokenizer = {"model": {"type": "BPE", "vocab": vocabulary}}
+        (tmp_path / role / "tokenizer.json").write_text(json.dumps(tokenizer))
+    engine = {"dtype": "float32", "engine": "openvino"}
+    return load_settings(
+        target=engine | {"path": str(tmp_path / "target")},
+        draft=engine | {"path": str(tmp_path / "draft")},
+        limits={"prompt_tokens": 32, "context_tokens": 128},
+        cache={"slots": 2},
+    )
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory that a supervisor names to its models."""
+    directory = tmp_path / "findings"
+    directory.mkdir()
+    monkeypatch.setenv(FINDINGS_VARIABLE, str(directory))
+    return directory
+
+
+@pytest.fixture
+def examined(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was found out by trying, in order."""
+    seen: list[str] = []
+
+    def spied(name: str) -> Callable[[Any], Any]:
+        original = getattr(loading, name)
+
+        def call(engine: Engine) -> Any:
+            seen.append(name)
+            return original(engine)
+
+        return call
+
+    for name in ("make_row_invariant", "measure_row_costs"):
+        monkeypatch.setattr(loading, name, spied(name))
+    return seen
+
+
+BOTH = ["make_row_invariant", "measure_row_costs"]
+
+
+@pytest.mark.usefixtures("service")
+def test_a_second_load_knows_what_the_first_found_out(pair: Settings, examined: list[str]) -> None:
+    first = load_engine(pair, "target")
+    assert examined == BOTH
+    second = load_engine(pair, "target")
+    assert examined == BOTH
+    assert second.row_invariant
+    assert second.row_costs_ms == first.row_costs_ms
+    load_engine(pair, "draft")
+    assert examined == [*BOTH, "measure_row_costs"]
+    load_engine(pair, "draft")
+    assert examined == [*BOTH, "measure_row_costs"]
+
+
+def test_outside_a_service_nothing_is_remembered(
+    pair: Settings, examined: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(FINDINGS_VARIABLE, raising=False)
+    load_engine(pair, "target")
+    load_engine(pair, "target")
+    assert examined == 2 * BOTH
+
+
+@pytest.mark.usefixtures("service")
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
+def test_a_checkpoint_that_was_written_anew_is_examined_anew(
+    pair: Settings, examined: list[str], file: str
+) -> None:
+    load_engine(pair, "target")
+    path = pair.target.path / file
+    path.write_bytes(path.read_bytes())
+    load_engine(pair, "target")
+    assert examined == 2 * BOTH
+
+
+@pytest.mark.usefixtures("service")
+def test_other_options_are_examined_anew(pair: Settings, examined: list[str]) -> None:
+    load_engine(pair, "target")
+    target = pair.target.model_copy(update={"threads": 2})
+    load_engine(pair.model_copy(update={"target": target}), "target")
+    assert examined == 2 * BOTH
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"engine": "torch"},
+        {"versions": {"python": "3.10.0"}},
+        {"processor": "another"},
+        {"files": (("elsewhere", 1, 1),)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_nothing_is_believed_about_another_subject(
+    pair: Settings, service: Path, change: dict[str, Any]
+) -> None:
+    load_engine(pair, "target")
+    file = service / "target.json"
+    subject = Subject.model_validate(json.loads(file.read_bytes())["subject"])
+    assert FindingsMemory(file, subject).recall() is not None
+    assert FindingsMemory(file, subject.model_copy(update=change)).recall() is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", '{"subject": 1}', None, "findings.change_ms=-1", "findings.row_multiple=0"],
+    ids=["empty", "another form", "cut off", "negative cost", "no padding"],
+)
+def test_a_broken_file_is_said_once_and_not_believed(
+    pair: Settings,
+    service: Path,
+    examined: list[str],
+    caplog: pytest.LogCaptureFixture,
+    content: str | None,
+) -> None:
+    load_engine(pair, "target")
+    file = service / "target.json"
+    kept = file.read_text()
+    if content is None:
+        content = kept[:-20]
+    elif "=" in content:
+        name, value = content.removeprefix("findings.").split("=")
+        record = json.loads(kept)
+        record["findings"][name] = int(value)
+        content = json.dumps(record)
+    file.write_text(content)
+    with caplog.at_level(logging.WARNING):
+        load_engine(pair, "target")
+        load_engine(pair, "target")
+    assert examined == 2 * BOTH  # and mended by the second load
+    assert [record.message for record in caplog.records if "not believed" in record.message] == [
+        record.message for record in caplog.records
+    ]
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.usefixtures("service")
+def test_rows_that_influence_each_other_are_never_remembered(
+    pair: Settings, service: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "make_row_invariant", lambda engine: engine)
+    with pytest.raises(EngineError, match="influence each other"):
+        load_engine(pair, "target")
+    assert not list(service.iterdir())
+
+
+def test_a_service_that_cannot_write_still_loads(
+    pair: Settings, monkeypatch: pytest.MonkeyPatch, examined: list[str]
+) -> None:
+    monkeypatch.setenv(FINDINGS_VARIABLE, "/nowhere/findings")
+    assert load_engine(pair, "draft").row_costs_ms
+    assert examined == ["measure_row_costs"]
+
+
+def test_what_another_device_computes_is_not_remembered(pair: Settings, service: Path) -> None:
+    options = EngineOptions(context=128, sessions=2, device="cuda")
+    memory = FindingsMemory.of_this_service("target", "torch", pair.target.path, options)
+    memory.remember(Findings(row_multiple=1, pass_ms={1: 1.0}, change_ms=0.0))
+    assert not list(service.iterdir())
+
+
+def test_every_server_of_a_supervisor_shares_one_directory(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    (run.findings / "target.json").write_text("{}")
+    assert [path.name for path in run.findings.iterdir()] == ["target.json"]
+    run.close()
+    assert not list(tmp_path.iterdir())
