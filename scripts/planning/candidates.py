@@ -19,11 +19,14 @@ from planning.acceptance import ABSENT, MISSED, RIGHT, Foresight, TextRecord
 WORTH_A_NODE = 0.01
 """`card.drafting.children`: a child less likely than this, given its parent, is no node."""
 
-WORTH_A_LOOK = 1e-3
+WORTH_A_LOOK = 1e-2
 """`card.cache.query`: a node less likely than this, given the query's, is not looked at."""
 
 WORTH_A_GUESS = 0.2
 """`card.lookup`: a guess less likely than this to come true is not made."""
+
+MOST_GUESSES = 2
+"""`card.drafting.expansion`: guesses behind a node."""
 
 TRUST_MEMORY = 16
 """`card.lookup`: about so many tokens decide how far guesses are trusted."""

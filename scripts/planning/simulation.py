@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 
 from card.cache import Decoding
 from card.pacing import SETTLED, draft_may_run, target_may_run, target_queries
-from planning.candidates import CandidateTree, Guesses, Node, Text
+from planning.candidates import MOST_GUESSES, CandidateTree, Guesses, Node, Text
 from planning.clock import Clock, Process, Signal, Work
 
 Pacing = Literal["autoregressive", "draft_then_verify", "pearl", "card"]
@@ -251,7 +251,8 @@ class _Loops:
             return None
         best = nodes[0]
         ahead = best.place - self.tree.root.place - 1
-        most = max(0, min(self.how.lookahead, depth - 2 - ahead, self.tree.room - len(nodes)))
+        room = self.tree.room - len(nodes)
+        most = max(0, min(self.how.lookahead, MOST_GUESSES, depth - 2 - ahead, room))
         return nodes, self._count_guesses(best, most)
 
     def _count_guesses(self, node: Node, most: int) -> int:
