@@ -29,7 +29,7 @@ from card.decoding import RowPlan, TargetLoop, TargetTimes
 from card.drafting import DraftLoop
 from card.engines import load_engine
 from card.sampling import SamplingParameters
-from card.serving.engine_process import DRAFT_NICENESS, EngineProcess
+from card.serving.engine_process import EngineProcess
 from card.serving.geometry import pool_geometry
 from card.settings import Settings
 from card.text import Detokenizer
@@ -302,7 +302,6 @@ def _run_draft(
 ) -> None:
     # A Ctrl-C is for the parent, which ends us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(DRAFT_NICENESS)
     engine = load_engine(settings, "draft")
     watch = Watch()
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from card.serving.attach import ATTACHED_EPOCH, DEADLINE, KEY
-from card.serving.engine_process import DRAFT_NICENESS, EngineProcess
+from card.serving.engine_process import EngineProcess
 from card.serving.geometry import pool_geometry
 from card.serving.load_failure import announced
 from card.serving.loaded_model import Role, load_model
@@ -63,10 +63,6 @@ class DraftModel(_EngineModel):
     """Grows candidate trees."""
 
     role = "draft"
-
-    def initialize(self, args: dict[str, str]) -> None:
-        os.nice(DRAFT_NICENESS)
-        super().initialize(args)
 
 
 class TargetModel(_EngineModel):

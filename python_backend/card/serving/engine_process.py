@@ -21,8 +21,6 @@ from card.serving.refusal import Refusal
 log = logging.getLogger(__name__)
 
 BEAT_S = 0.1
-DRAFT_NICENESS = 5
-"""Of the draft: what streams goes first, a late candidate costs less than a late token."""
 _SHORTEST_REST_S = 0.0002
 _LONGEST_REST_S = 0.004
 _REST_GROWTH = 1.1
