@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -17,7 +19,7 @@ from card.serving.supervised import SupervisorEndedError
 from card.settings import REPOSITORY_ROOT, SettingsError, load_settings
 from card_client import CardClient, CardError
 from loading.catalogue import draw_catalogue
-from loading.clients import Crowd, Expected, Tally, reference
+from loading.clients import NONSENSE, Crowd, Expected, Tally, reference
 from loading.resources import MEBIBYTE, Sample, growth, look, write_csv
 from loading.service import Service, running_service
 
@@ -190,6 +192,8 @@ async def _for(seconds: float, crowd: Crowd, clients: int) -> None:
 async def _references(service: Service, seed: int, requests: int) -> list[Expected]:
     catalogue = draw_catalogue(service.settings, seed, requests)
     async with CardClient(service.grpc) as client:
+        with suppress(CardError):  # what the first refusal opens stays open and is no growth
+            await client.generate(replace(catalogue[0], **NONSENSE[0]))
         try:
             return [await reference(client, request) for request in catalogue]
         except CardError as error:
