@@ -76,7 +76,9 @@ def measure(
     (folder / f"{concurrency:03}.log").write_text(said, encoding="utf-8")
     if not raw.exists() or not times.exists():
         last = [line for line in said.splitlines() if line.strip()][-3:]
-        raise PerfAnalyzerError(f"perf_analyzer measured nothing: {' '.join(last)}")
+        raise PerfAnalyzerError(
+            f"perf_analyzer measured nothing (allow more --seconds?): {' '.join(last)}"
+        )
     return _summary(concurrency, raw, times)
 
 

@@ -183,7 +183,7 @@ def test_models_give_back_what_large_passes_took(server: RunningService) -> None
 def test_scripts_load_measures_and_keeps_the_raw_figures(
     server: RunningService, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    load(server.grpc, [1, 8], 1.0, PROMPTS[0], 16, None, tmp_path)
+    load(server.grpc, [1, 8], 6.0, PROMPTS[0], 16, None, tmp_path)
     shown = capsys.readouterr().out
     assert "16 tokens a request" in shown
     for streams in (1, 8):
