@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import io
 import json
 import re
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from dockerfile_parse import DockerfileParser
@@ -63,3 +66,16 @@ def stages() -> dict[str, Stage]:
         else:
             instructions.append((name, value))
     return found
+
+
+def imported_packages(package: Path) -> set[str]:
+    """Top-level names of everything that a package imports, wherever it does, but its own and the
+    standard library's."""
+    names = set()
+    for file in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names.add(node.module.partition(".")[0])
+    return names - set(sys.stdlib_module_names) - {package.name}

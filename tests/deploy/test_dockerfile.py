@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.metadata
 import re
-import sys
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
@@ -13,7 +11,7 @@ from pathlib import Path
 import pathspec
 import pytest
 import typer
-from dockerfile import Stage, stages
+from dockerfile import Stage, imported_packages, stages
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -134,23 +132,11 @@ ONLY_FOR_PROCESSORS = {"openvino"}
 """Engines that a GPU image does not run; `engine: auto` passes over them where they are absent."""
 
 
-def _imported() -> set[str]:
-    """Top-level names of everything that the package imports, wherever it does."""
-    names = set()
-    for file in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                names |= {alias.name.partition(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                names.add(node.module.partition(".")[0])
-    return names - set(sys.stdlib_module_names) - {"card"}
-
-
 def test_the_gpu_image_brings_every_package_that_the_code_imports() -> None:
     lines = (REPOSITORY_ROOT / "requirements/gpu.txt").read_text(encoding="utf-8").splitlines()
     required = {Requirement(line).name for line in lines if line and not line.startswith("#")}
     distributions = importlib.metadata.packages_distributions()
-    for name in _imported() - FROM_THE_CONTAINER - ONLY_FOR_PROCESSORS:
+    for name in imported_packages(PACKAGE) - FROM_THE_CONTAINER - ONLY_FOR_PROCESSORS:
         assert required & {canonicalize_name(found) for found in distributions[name]}, name
 
 

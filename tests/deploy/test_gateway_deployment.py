@@ -3,16 +3,13 @@ and with the service that it stands in front of."""
 
 from __future__ import annotations
 
-import ast
 import importlib.metadata
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 from compose_file import mounts, ports, seconds, services_of
-from dockerfile import Stage, stages
+from dockerfile import Stage, imported_packages, stages
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from rendered_manifests import (
@@ -117,19 +114,8 @@ def test_the_gateway_requires_every_package_that_it_imports() -> None:
         for name in ("card-gateway", "card-client", "fastapi")
         for line in importlib.metadata.requires(name) or ()
     }
-    for name in _imported(PACKAGE) - {"card_gateway"}:
+    for name in imported_packages(PACKAGE):
         assert required & {canonicalize_name(found) for found in distributions[name]}, name
-
-
-def _imported(package: Path) -> set[str]:
-    names = set()
-    for file in package.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                names |= {alias.name.partition(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                names.add(node.module.partition(".")[0])
-    return names - set(sys.stdlib_module_names)
 
 
 # --- Compose -------------------------------------------------------------------------------------

@@ -212,11 +212,7 @@ def test_a_dtype_that_an_engine_does_not_compute_in_is_refused(directory: Path) 
 
 def pair(tmp_path: Path) -> Settings:
     """Settings for a tiny pair with one tokenizer between them."""
-    vocabulary = {f"token{i}": i for i in range(tiny_models.VOCABULARY)}
-    for role, family in (("target", "llama3"), ("draft", "smollm")):
-        tiny_models.save(tmp_path / role, family)
-        tokenizer = {"model": {"type": "BPE", "vocab": vocabulary}}
-        (tmp_path / role / "tokenizer.json").write_text(json.dumps(tokenizer))
+    tiny_models.save_pair(tmp_path)
     (tmp_path / "settings.yaml").write_text(
         json.dumps(
             {

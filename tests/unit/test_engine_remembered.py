@@ -20,11 +20,7 @@ from card.settings import Settings, load_settings
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Settings:
-    vocabulary = {f"token{i}": i for i in range(tiny_models.VOCABULARY)}
-    for role, family in (("target", "llama3"), ("draft", "smollm")):
-        tiny_models.save(tmp_path / role, family)
-        tokenizer = {"model": {"type": "BPE", "vocab": vocabulary}}
-        (tmp_path / role / "tokenizer.json").write_text(json.dumps(tokenizer))
+    tiny_models.save_pair(tmp_path)
     engine = {"dtype": "float32", "engine": "openvino"}
     return load_settings(
         target=engine | {"path": str(tmp_path / "target")},

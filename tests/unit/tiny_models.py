@@ -6,6 +6,7 @@ have: a mistake anywhere in the decoder shows as a difference of order one.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -108,6 +109,15 @@ def save(directory: Path, name: str, seed: int = 0) -> PreTrainedModel:
     model = build(FAMILIES[name], seed)
     model.save_pretrained(directory)
     return model
+
+
+def save_pair(directory: Path) -> None:
+    """Save a target and a draft of two families, with one tokenizer between them."""
+    vocabulary = {f"token{i}": i for i in range(VOCABULARY)}
+    for role, family in (("target", "llama3"), ("draft", "smollm")):
+        save(directory / role, family)
+        tokenizer = {"model": {"type": "BPE", "vocab": vocabulary}}
+        (directory / role / "tokenizer.json").write_text(json.dumps(tokenizer))
 
 
 def random_tokens(count: int, seed: int = 0, vocabulary: int = VOCABULARY) -> list[int]:

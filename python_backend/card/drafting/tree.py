@@ -83,32 +83,28 @@ class GrowingTree:
         """Depth of a node; -1 for `ROOT`."""
         return -1 if node == ROOT else self.depth[node]
 
-    def child(self, node: int, token: int) -> int | None:
-        """The child of `node` (or `ROOT`) that carries `token`."""
-        path = self._path([token], node)
-        return path[0] if path else None
-
     def re_root(self, committed: list[int]) -> ReRoot:
         """Make the last of `committed` tokens the root: its descendants survive, the rest goes.
 
         When the tree lacks a committed token everything below the last match is wrong and goes.
         """
-        path = self._path(committed, ROOT)
+        path = self._path(committed)
         confirmed = [self.entry[node] for node in path if self.entry[node] != UNEXPANDED]
         if len(path) < len(committed) or not path:
             self.clear()
             return ReRoot(confirmed, [], len(path))
         return ReRoot(confirmed, self._keep_below(path[-1]), len(path))
 
-    def _path(self, tokens: list[int], node: int) -> list[int]:
-        """Nodes below `node` along `tokens`, as far as there are any."""
+    def _path(self, tokens: list[int]) -> list[int]:
+        """Nodes from the root along `tokens`, as far as there are any."""
         path: list[int] = []
+        node = ROOT
         # Children stand behind their parents, so one look at every node finds the whole path.
-        for child in range(node + 1, len(self.token)):
+        for child in range(len(self.token)):
+            if len(path) == len(tokens):
+                break
             if self.parent[child] == node and self.token[child] == tokens[len(path)]:
                 path.append(child)
-                if len(path) == len(tokens):
-                    break
                 node = child
         return path
 

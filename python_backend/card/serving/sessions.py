@@ -105,7 +105,7 @@ class Sessions:
         return session
 
     async def _wait(self, deadline_ns: int | None, is_gone: Callable[[], bool]) -> CardSlot:
-        if len(self._waiting) >= self._queue_limit:
+        if self.is_full:
             raise queue_full(len(self._slots), len(self._waiting), self._queue_limit)
         patience_s = self._queue_timeout_s
         if deadline_ns is not None:

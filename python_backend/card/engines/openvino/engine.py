@@ -43,7 +43,8 @@ limit of 5,000 let a process under mixed load grow for many minutes."""
 
 
 class OpenVinoEngine(SessionEngine[KeyValueCache]):
-    """Implements `card.engines.interface.Engine` with one compiled graph."""
+    """Implements `card.engines.interface.Engine` with a compiled graph, perhaps a second for passes
+    of one row."""
 
     def __init__(
         self,
@@ -58,8 +59,8 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
             lambda lanes, places: KeyValueCache(architecture, lanes, places, kind),
         )
         self._compiled = compiled
-        self._ranks = options.grows_trees
-        runners = [Runner(one, architecture, self._kv, ranks=self._ranks) for one in compiled]
+        ranks = options.grows_trees
+        runners = [Runner(one, architecture, self._kv, ranks=ranks) for one in compiled]
         self._runner, self._lone_row_runner = runners[0], runners[-1]
 
     @classmethod
@@ -120,7 +121,7 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
             count = rows.wanted
             part = slice(at, at + count)
             # The next pass overwrites these buffers.
-            if rows.ranking is not None and self._ranks:
+            if rows.ranking is not None and self.options.grows_trees:
                 wanted = (part, slice(rows.ranking.count))
                 ids = runner.output("ids")[wanted].astype(np.int64)
                 found.append(RankedIds(ids, runner.output("log_probabilities")[wanted].copy()))

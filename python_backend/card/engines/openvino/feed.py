@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from card.engines.layout import AttentionGroup, Destination, Pass, Stretch, rounded_up
+from card.engines.layout import AttentionGroup, Pass, Scattered, Stretch, rounded_up
 from card.engines.openvino.inputs import Inputs
 from card.engines.openvino.shapes import RowPadding
 
@@ -39,9 +39,9 @@ class Feed:
         lanes = attended.lanes
         self._inputs.array("first", 2)[:] = lanes.start, 0
         self._inputs.array("end", 2)[:] = lanes.stop, attended.extent
-        if attended.gather is None and isinstance(this.destination, Stretch):
+        if isinstance(this.destination, Stretch):
             return self._write_one_lane(this, attended, this.destination)
-        return self._write_many_lanes(this, attended)
+        return self._write_many_lanes(this, attended, this.destination)
 
     def _write_one_lane(self, this: Pass, attended: AttentionGroup, at: Stretch) -> int:
         """Rows as they stand; those of the padding are rows like others, equal to the last."""
@@ -70,11 +70,11 @@ class Feed:
         array("logit_rows", len(chosen))[:] = chosen
         return len(chosen)
 
-    def _write_many_lanes(self, this: Pass, attended: AttentionGroup) -> int:
+    def _write_many_lanes(self, this: Pass, attended: AttentionGroup, at: Scattered) -> int:
         needed = len(this.tokens)
         rows = rounded_up(needed, _SHARED_ROWS)
         width = rounded_up(attended.rows, _SHARED_WIDTH)
-        source, place = self._writes(this.destination, attended.lanes.start, needed)
+        source, place = self._writes(at, attended.lanes.start, needed)
         writes = rounded_up(len(source), _SHARED_ROWS)
         chosen = _every_row(rows) if this.logit_rows is None else this.logit_rows
         put = self._inputs.put
@@ -101,21 +101,14 @@ class Feed:
         return mask.reshape(lanes, 1, self._group * width, attended.extent)
 
     def _writes(
-        self, destination: Destination, first_lane: int, rows: int
+        self, at: Scattered, first_lane: int, rows: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Row [writes] and (lane, head, place) [writes, kv_heads, 3] of every stored entry."""
-        source = np.arange(rows)
-        if isinstance(destination, Stretch):
-            lane = np.full(rows, destination.lane)
-            at = np.arange(destination.place, destination.place + rows)
-        else:
-            lane, at = destination.lane, destination.place
-            if destination.source is not None:
-                source = destination.source
+        source = _every_row(rows) if at.source is None else at.source
         place = np.empty((len(source), self._kv_heads, 3), np.int64)
-        place[:, :, 0] = (lane - first_lane)[:, None]
+        place[:, :, 0] = (at.lane - first_lane)[:, None]
         place[:, :, 1] = np.arange(self._kv_heads)
-        place[:, :, 2] = at[:, None]
+        place[:, :, 2] = at.place[:, None]
         return source, place
 
 
