@@ -12,7 +12,9 @@ import psutil
 from fake_stub import fake_stub, status_of
 
 from card.serving.supervision.policy import ProcessState
-from card.serving.supervision.stubs import Stub, find_orphans, find_stubs, kill
+from card.serving.supervision.server import TritonProcess
+from card.serving.supervision.stubs import Stub, find_orphans, find_stubs, kill, process_state
+from card.serving.triton_server import Restriction, ServerOptions, TritonInstall
 
 
 def until(status: str, stub: Stub) -> None:
@@ -68,3 +70,19 @@ def test_a_server_that_is_gone_has_no_stubs() -> None:
 def test_orphans_are_found_by_their_region(tmp_path: Path) -> None:
     with fake_stub(tmp_path, "draft", "mine_1") as stub, fake_stub(tmp_path, "target", "yours_1"):
         assert find_orphans("mine_") == [stub.process]
+
+
+def test_a_server_takes_every_child_along_whatever_its_command_line_says(tmp_path: Path) -> None:
+    """A child that is just being executed has none, and one of them outlived its server so."""
+    binary = tmp_path / "tritonserver"
+    binary.write_text("#!/bin/sh\nsleep 1000 &\nwait\n")
+    binary.chmod(0o700)
+    options = ServerOptions(tmp_path, (), Restriction("name", "value"), region_prefix="mine_")
+    server = TritonProcess(TritonInstall(binary, tmp_path, ()), options, {})
+    observed = psutil.Process(server.pid)
+    while not (children := observed.children()):
+        os.sched_yield()
+    server.kill()
+    assert [process_state(child) for child in children] == [ProcessState.GONE]
+    assert server.ending == "killed by SIGKILL"
+    server.kill()

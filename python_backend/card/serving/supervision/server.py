@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -10,7 +12,7 @@ import psutil
 
 from card.serving.supervision.policy import ProcessState
 from card.serving.supervision.residue import make_region_private
-from card.serving.supervision.stubs import Stub, find_orphans, find_stubs, kill, process_state
+from card.serving.supervision.stubs import Stub, find_session, find_stubs, kill, process_state
 from card.serving.supervision.tether import tethered
 from card.serving.triton_server import ServerOptions, TritonInstall
 
@@ -26,7 +28,6 @@ class TritonProcess:
         self, install: TritonInstall, options: ServerOptions, variables: dict[str, str]
     ) -> None:
         """Start it, from the main thread (see `tethered`); `variables` go to its environment."""
-        self._region_prefix = options.region_prefix
         self._stubs: dict[str, Stub] = {}
         self._process = subprocess.Popen(
             install.command(options),
@@ -68,5 +69,8 @@ class TritonProcess:
     def kill(self) -> None:
         """End the server and its stubs, stopped ones too, and wait until all are gone."""
         self._process.kill()
+        with contextlib.suppress(ChildProcessError):  # it ended earlier and is reaped already
+            # Dead, so that it starts no other stub, but not reaped, so that nobody gets its number.
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        kill(find_session(self.pid))
         self._process.wait()
-        kill(find_orphans(self._region_prefix))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterable
@@ -52,6 +53,19 @@ def find_orphans(region_prefix: str) -> list[psutil.Process]:
         except (*_GONE, psutil.AccessDenied):
             continue
     return [process for process in orphans if process.pid != os.getpid()]
+
+
+def find_session(leader_pid: int) -> list[psutil.Process]:
+    """Living processes of the session that `leader_pid` opened, itself included.
+
+    Nothing hides from it: a process that is just being executed has no command line for a while.
+    """
+    members = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(*_GONE, PermissionError):
+            if os.getsid(process.pid) == leader_pid:
+                members.append(process)
+    return members
 
 
 def kill(processes: Iterable[psutil.Process], timeout_s: float = 10.0) -> None:
