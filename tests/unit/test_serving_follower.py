@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, decoders, models
 
 from card.cache import Finish, Pool, SlotState
 from card.serving.delta import Delta
-from card.serving.follower import Answer, Follower
+from card.serving.follower import TICK_S, Answer, Follower
 from card.serving.refusal import Refusal
 from card.serving.sessions import Session, Sessions
 from card.serving.streams import Stream
@@ -83,15 +83,26 @@ class Scene:
         )
 
     async def open(
-        self, *, end_id: int | None = None, deadline_ns: int | None = None, **request: object
+        self,
+        *,
+        end_id: int | None = None,
+        deadline_ns: int | None = None,
+        max_tokens: int = 8,
+        flush_ns: int = 0,
+        streams: bool = True,
+        **request: object,
     ) -> tuple[Client, int]:
         """Start answering a streamed request; the client, and the index of its slot."""
         client = Client()
-        asked = TokenRequest(input_ids=(0, 1, 2), stream=True, **request)  # type: ignore[arg-type]
+        asked = TokenRequest(input_ids=(0, 1, 2), stream=streams, **request)  # type: ignore[arg-type]
         stream = Stream(
-            asked, Detokenizer(LETTERS, (0, 1, 2), asked.stop_words), "", flush_ns=0, arrival_ns=0
+            asked,
+            Detokenizer(LETTERS, (0, 1, 2), asked.stop_words),
+            "",
+            flush_ns=flush_ns,
+            arrival_ns=0,
         )
-        session = await self.sessions.admit(slot_request(8, end_id), None, lambda: False)
+        session = await self.sessions.admit(slot_request(max_tokens, end_id), None, lambda: False)
         self.follower.follow(Answer(client, stream, session, deadline_ns))
         return client, session.slot.index
 
@@ -225,6 +236,37 @@ async def test_the_task_sleeps_until_something_is_open(scene: Scene) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_it_looks_often_at_beginnings_and_ends_and_otherwise_when_a_delta_is_due(
+    scene: Scene,
+) -> None:
+    _, slot = await scene.open(max_tokens=100, flush_ns=7_000_000)
+    assert scene.follower.pause_s(0) == TICK_S
+    scene.target.commit(slot, [3])
+    scene.follower.tick(0)
+    assert scene.follower.pause_s(1_000_000) == 0.006
+    assert scene.follower.pause_s(8_000_000) == TICK_S
+    await scene.open(max_tokens=100)
+    assert scene.follower.pause_s(1_000_000) == TICK_S
+
+
+async def test_a_long_gathering_does_not_hide_what_else_may_happen(scene: Scene) -> None:
+    _, streamed = await scene.open(max_tokens=100, flush_ns=10**9)
+    _, whole = await scene.open(max_tokens=100, streams=False)
+    for slot in (streamed, whole):
+        scene.target.commit(slot, [3])
+    scene.follower.tick(0)
+    assert scene.follower.pause_s(0) == 0.01
+    scene.target.commit(whole, [3] * 80)
+    scene.follower.tick(0)
+    assert scene.follower.pause_s(0) == TICK_S
+    scene.target.commit(whole, [3] * 19, Finish.LENGTH)
+    scene.follower.tick(0)
+    assert scene.follower.pause_s(0) == TICK_S  # until the target lets go of the slot
+    scene.target.release(whole)
+    scene.follower.tick(0)
+    assert scene.follower.pause_s(0) == 0.01
 
 
 async def test_whether_the_queue_is_full_is_told_when_it_changes(scene: Scene) -> None:

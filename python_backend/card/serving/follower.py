@@ -15,6 +15,11 @@ from card.serving.sessions import Session, Sessions, deadline_exceeded
 from card.serving.streams import Stream
 
 TICK_S = 0.002
+_REST_S = 0.01
+"""Longest pause between two looks; every look takes the engines' cores for a tenth of a
+millisecond."""
+_LAST_TOKENS = 32
+"""About what the target can commit in such a pause."""
 _PRESENCE_NS = 100_000_000
 """How often clients are asked whether they are still there."""
 
@@ -52,7 +57,8 @@ class Answer:
 
 
 class Follower:
-    """Compares the commit counters of all slots once per tick; sleeps while nothing is open.
+    """Looks at the commit counters of all slots when a delta may be due; sleeps while nothing is
+    open.
 
     While the target is dead the streams wait, because a reloaded target goes on where the commits
     end; after `patience_s` they get an error.
@@ -77,6 +83,7 @@ class Follower:
         self._dead_since_ns: int | None = None
         self._tell_full = tell_full
         self._told_full = False
+        self._told_occupancy = (0, 0)
 
     def follow(self, answer: Answer) -> None:
         """Answer a request whose session was just opened."""
@@ -90,7 +97,7 @@ class Follower:
                 self._opened.clear()
                 await self._opened.wait()
             self.tick(time.monotonic_ns())
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(self.pause_s(time.monotonic_ns()))
 
     def tick(self, now_ns: int) -> None:
         """One look at everything that is open: commits, deadlines, departures, dead engines."""
@@ -108,15 +115,32 @@ class Follower:
             self._look_around(now_ns)
         if self._sessions.closing:
             self._reclaim()
-        self._ledger.occupancy(self._sessions.in_use, self._sessions.waiting)
+        occupancy = (self._sessions.in_use, self._sessions.waiting)
+        if occupancy != self._told_occupancy:
+            self._told_occupancy = occupancy
+            self._ledger.occupancy(*occupancy)
         if (full := self._sessions.is_full) != self._told_full:
             self._told_full = full
             self._tell_full(full)
+
+    def pause_s(self, now_ns: int) -> float:
+        """How long nothing needs to be looked at: short where somebody waits for a beginning, an
+        end or a slot, else until the next delta is due."""
+        if self._sessions.closing:
+            return TICK_S
+        soonest_ns = min((self._next_look_ns(x) for x in self._answers.values()), default=0)
+        return min(max((soonest_ns - now_ns) / 1e9, TICK_S), _REST_S)
 
     def fail_all(self, refusal: Refusal) -> None:
         """End every open stream with an error."""
         for answer in list(self._answers.values()):
             self._fail(answer, refusal)
+
+    @staticmethod
+    def _next_look_ns(answer: Answer) -> float:
+        session = answer.session
+        begins_or_ends = not session.read or session.remaining <= _LAST_TOKENS
+        return 0 if begins_or_ends else answer.stream.due_ns
 
     def _take_commits(self, answer: Answer, now_ns: int) -> None:
         session, stream = answer.session, answer.stream

@@ -28,6 +28,11 @@ class Session:
     request: SlotRequest
     read: int = 0
 
+    @property
+    def remaining(self) -> int:
+        """Tokens that the request may still get."""
+        return self.request.max_tokens - self.read
+
     def finish(self) -> Finish:
         """Why the target stopped, once the tokens read are all there is.
 
@@ -35,7 +40,7 @@ class Session:
         tokens that caused it.
         """
         finish = self.slot.finish(self.generation)
-        if finish is Finish.LENGTH and self.read < self.request.max_tokens:
+        if finish is Finish.LENGTH and self.remaining:
             return Finish.RUNNING
         if finish is Finish.END_ID and not self._ends_with_end_id():
             return Finish.RUNNING

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Literal
@@ -83,13 +84,16 @@ class Stream:
         self._gather(piece.text, piece.accepted_bytes)
         self.finish_reason = "stop" if self._detokenizer.stopped else reason
 
+    @property
+    def due_ns(self) -> float:
+        """When text may be sent that comes now; never, for a request that does not stream."""
+        if not self.request.stream:
+            return math.inf
+        return 0 if self._sent_ns is None else self._sent_ns + self._flush_ns
+
     def is_due(self, now_ns: int) -> bool:
         """Whether a delta should be sent now."""
-        if self.finished:
-            return True
-        if not self.request.stream or not self._text:
-            return False
-        return self._sent_ns is None or now_ns - self._sent_ns >= self._flush_ns
+        return self.finished or (bool(self._text) and now_ns >= self.due_ns)
 
     def take(self, slot: int, generation: int, counters: SlotCounters, now_ns: int) -> Delta:
         """The next delta; what it carries is not carried again."""

@@ -38,6 +38,7 @@ from card.serving.supervision.policy import (
     RecoveryPolicy,
     Reload,
     RestartServer,
+    Sight,
 )
 from card.serving.supervision.recovery import (
     BeyondReloadError,
@@ -58,8 +59,8 @@ from card.serving.triton_server import (
 )
 from card.settings import REPOSITORY_ROOT, Settings, SettingsError, load_settings
 
-LOOK_S = 0.05
-"""Pause between two looks around."""
+LOOK_S = 0.1
+"""Pause between two looks around; each takes a millisecond from the engines' cores."""
 START_ATTEMPTS = 3
 """Starts in a row that may fail before the supervisor gives up and says so by its exit code."""
 CALM_S = 2.0
@@ -154,16 +155,19 @@ class Supervisor:
                     "its own messages stand above"
                 )
             if time.monotonic() - began_s > limit_s:
-                missing = {m: c for m in STUBS if (c := service.condition(m)) != "well"}
+                conditions = {m: service.condition(s) for m, s in service.sights().items()}
+                missing = {
+                    m: condition for m, condition in conditions.items() if condition != "well"
+                }
                 raise StartError(
                     f"the models were not ready within serving.load_timeout_s = {limit_s:g} s: "
                     f"{missing or 'the ensemble'}"
                 )
-            self._publish(service, "starting")
+            self._publish(service, service.sights(), "starting")
             if self._stopping.wait(LOOK_S):
                 return service
         self._policy.server_started()
-        self._publish(service)
+        self._publish(service, service.sights())
         if not (concealed or service.conceal_header()):
             warn(
                 "header_visible",
@@ -199,9 +203,10 @@ class Supervisor:
             if now_s > min(limit_s, busy_s + CALM_S):
                 note("cut_off", open_sessions=open_sessions)
                 return
-            if self._hurrying.wait(LOOK_S) or self._heal(service) is not None:
+            sights = service.sights()
+            if self._hurrying.wait(LOOK_S) or self._heal(service, sights) is not None:
                 return
-            self._publish(service, "draining")
+            self._publish(service, sights, "draining")
 
     def _has_ended(self, service: Service, busy_s: float) -> bool:
         """Whether a service that refuses has answered everything; `busy_s` is its last session."""
@@ -227,19 +232,20 @@ class Supervisor:
 
     def _look_around(self, service: Service) -> Service:
         """One look at everything, and what follows from it. Returns the service that runs now."""
-        if reason := self._heal(service):
+        sights = service.sights()
+        if reason := self._heal(service, sights):
             return self._restart(reason)
-        self._publish(service)
+        self._publish(service, sights)
         return service
 
-    def _heal(self, service: Service) -> str | None:
+    def _heal(self, service: Service, sights: dict[str, Sight]) -> str | None:
         """Reload what needs it; why the server must restart, if it must."""
         actions = self._finished_recoveries(service)
         actions += self._policy.decide(
             time.monotonic(),
             service.server.state,
             service.silence_s,
-            {model: service.sight(model) for model in STUBS},
+            sights,
         )
         for action in actions:
             if isinstance(action, RestartServer):
@@ -273,14 +279,16 @@ class Supervisor:
                 self._policy.recovered(now_s, model)
         return actions
 
-    def _publish(self, service: Service, state: str | None = None) -> None:
+    def _publish(
+        self, service: Service, sights: dict[str, Sight], state: str | None = None
+    ) -> None:
         """Tell the health port what is seen; `state` overrides the judgement."""
         models = {}
-        for model in STUBS:
+        for model, sight in sights.items():
             recovering = self._policy.is_recovering(model)
             stub = service.server.stub(model)
             models[model] = ModelHealth(
-                "recovering" if recovering else service.condition(model),
+                "recovering" if recovering else service.condition(sight),
                 pid=None if stub is None else stub.process.pid,
                 reloads=self._reloads[model],
             )

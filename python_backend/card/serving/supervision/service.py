@@ -117,9 +117,12 @@ class Service:
             return Sight(state, attached=False)
         return Sight(state, pulse.silence_s, pulse.attached)
 
-    def condition(self, model: str) -> str:
-        """`well`, or in one word what is wrong with one of `STUBS`."""
-        sight = self.sight(model)
+    def sights(self) -> dict[str, Sight]:
+        """One look at each of `STUBS`."""
+        return {model: self.sight(model) for model in STUBS}
+
+    def condition(self, sight: Sight) -> str:
+        """`well`, or in one word what is wrong with the process seen."""
         if sight.process is not ProcessState.RUNNING:
             return str(sight.process.value)
         if not sight.attached:
@@ -127,7 +130,7 @@ class Service:
         return "silent" if sight.silence_s > self._engine_timeout_s else "well"
 
     def is_well(self, model: str) -> bool:
-        return self.condition(model) == "well"
+        return self.condition(self.sight(model)) == "well"
 
     @property
     def ensemble_ready(self) -> bool:
