@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -221,6 +222,36 @@ async def test_a_draining_service_refuses_with_words_that_say_so(
             "all refusals are counted",
         )
         assert all(await asyncio.gather(*streams))
+
+
+async def test_a_server_that_crashes_during_its_first_start_gets_another(
+    start_service: StartService,
+) -> None:
+    known = servers()
+    with ThreadPoolExecutor(1) as executor:
+        killing = executor.submit(kill_the_next_server, known)
+        with start_service({}) as service:
+            crashed = killing.result()
+            assert service.server_pid != crashed
+            assert "tritonserver ended during its start (killed by SIGKILL)" in (
+                service.log.read_text()
+            )
+            assert await service.text(PROMPTS[0], max_tokens=8)
+
+
+def servers() -> set[int]:
+    """The servers of all services that these tests started."""
+    children = psutil.Process().children(recursive=True)
+    return {child.pid for child in children if child.name() == "tritonserver"}
+
+
+def kill_the_next_server(known: set[int]) -> int:
+    limit = time.monotonic() + BACK_S
+    while not (new := servers() - known):
+        assert time.monotonic() < limit, "no server was started"
+    (pid,) = new
+    os.kill(pid, signal.SIGKILL)
+    return pid
 
 
 async def test_a_killed_supervisor_takes_its_server_along(start_service: StartService) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import time
@@ -196,7 +197,11 @@ def test_what_an_earlier_card_left_in_the_pool_counts_for_nobody(pool: Pool) -> 
     assert ProgressReader(pool).read() == {}
 
 
-def test_time_is_divided_between_running_and_waiting(scene: Scene) -> None:
+def test_time_is_divided_between_running_and_waiting(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = itertools.count()
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: next(seconds) * 10**9)
     session = scene.open()
     target, draft = scene.pool.target_slot(0), scene.pool.draft_slot(0)
     target.adopt(session.generation)
@@ -204,11 +209,9 @@ def test_time_is_divided_between_running_and_waiting(scene: Scene) -> None:
     for slot in (target, draft):
         for runs in (True, False, False, True):
             slot.count_time(runs=runs)  # type: ignore[attr-defined]
-            time.sleep(0.002)
-    ran = scene.total("card_target_running_seconds_total", "card")
-    waited = scene.total("card_target_wait_seconds_total", "card")
-    assert 0 < ran < waited
-    assert scene.total("card_draft_idle_seconds_total", "card") > 0
+    assert scene.total("card_target_running_seconds_total", "card") == 1
+    assert scene.total("card_target_wait_seconds_total", "card") == 2
+    assert scene.total("card_draft_idle_seconds_total", "card") == 2
     assert scene.total("card_target_wait_seconds_total", "draft_then_verify") == 0
 
 

@@ -74,6 +74,10 @@ class StartError(RuntimeError):
     """The server does not come up; the message says how far it came."""
 
 
+class CrashError(StartError):
+    """A signal ended the server during its start, which says nothing about the next one."""
+
+
 class Supervisor:
     """Keeps one service running until it is told to stop."""
 
@@ -119,7 +123,7 @@ class Supervisor:
         Raises `StartError` when the server does not come up, or not any more.
         """
         try:
-            service = self._start()
+            service = self._start_again_after(CrashError)
             while not self._stopping.wait(LOOK_S):
                 service = self._look_around(service)
             self._drain(service)
@@ -150,7 +154,8 @@ class Supervisor:
                 raise StartError(f"the processes of {', '.join(lost)} did not survive the start")
             concealed = concealed or service.conceal_header()
             if service.server.state is ProcessState.GONE:
-                raise StartError(
+                kind = CrashError if service.server.crashed else StartError
+                raise kind(
                     f"tritonserver ended during its start ({service.server.ending}); "
                     "its own messages stand above"
                 )
@@ -179,15 +184,21 @@ class Supervisor:
     def _restart(self, reason: str) -> Service:
         warn("restarting_server", reason=reason)
         self._restarts += 1
-        for attempt in range(1, START_ATTEMPTS + 1):
-            self._clear()
+        self._clear()
+        return self._start_again_after(StartError)
+
+    def _start_again_after(self, failure: type[StartError]) -> Service:
+        """Start, and after such a failure start anew, a few times."""
+        attempt = 1
+        while True:
             try:
                 return self._start()
-            except StartError as error:
+            except failure as error:
                 if attempt == START_ATTEMPTS:
                     raise
                 warn("start_failed", attempt=attempt, reason=error)
-        raise AssertionError("unreachable")
+            attempt += 1
+            self._clear()
 
     def _drain(self, service: Service) -> None:
         """Refuse new requests and let open ones finish within the drain limit."""

@@ -50,6 +50,12 @@ class TritonProcess:
         return process_state(self._observed)
 
     @property
+    def crashed(self) -> bool:
+        """Whether a signal ended the process."""
+        code = self._process.poll()
+        return code is not None and code < 0
+
+    @property
     def ending(self) -> str:
         """How the process ended, in words; only once it has."""
         code = self._process.poll()
