@@ -18,7 +18,7 @@ from bench.line_up import line_up_alone_and_card
 from bench.measurement import Task
 from bench.standings import best, stand
 from bench.unrelated import unrelated_draft
-from bench.watch import Interval, Watch
+from bench.watch import Account, Interval, Watch
 from card.cache import Decoding
 from card.settings import Settings
 
@@ -70,10 +70,12 @@ class Observed:
     """CARD, step by step, over all texts of the timeline.
 
     committed  steps by the tokens they committed, the target's own included
+    accounts   where the time of the target's and of the draft's loop went
     """
 
     committed: dict[int, int]
     hit_rate_after_corrections: float | None
+    accounts: list[Account]
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,9 @@ def observe(pair: InProcess, tasks: Sequence[Task], gamma: int) -> tuple[Observe
         _write_until(loops, tasks, Decoding.CARD, pair.settings.target.threads)
     with pair.alternating(alternating) as loops_of:
         _write_until(loops_of(gamma, 1), tasks, Decoding.DRAFT_THEN_VERIFY, cores(), gamma)
-    observed = Observed(card.committed_histogram(), card.hit_rate_after_corrections)
+    observed = Observed(
+        card.committed_histogram(), card.hit_rate_after_corrections, card.accounts()
+    )
     return observed, [
         _timeline("card", None, card),
         _timeline("draft_then_verify", gamma, alternating),

@@ -26,7 +26,7 @@ from bench.measurement import Measurement, Phases, Task
 from bench.watch import Interval, Watch, WatchedDraft, WatchedTarget
 from card.cache import Decoding, EngineState, Finish, Pool, SlotRequest
 from card.decoding import RowPlan, TargetLoop, TargetTimes
-from card.drafting import DraftLoop
+from card.drafting import DraftLoop, DraftTimes
 from card.engines import load_engine
 from card.sampling import SamplingParameters
 from card.serving.engine_process import EngineProcess
@@ -187,9 +187,10 @@ class InProcess:
             try:
                 yield Loops(pool, self._tokenizer, target_on)
             finally:
-                passes = draft.stop()
+                passes, times = draft.stop()
                 if watch is not None:
                     watch.draft_passes.extend(passes)
+                    watch.draft_times = times
 
     @contextmanager
     def draft_alone(self) -> Iterator[Loops]:
@@ -287,14 +288,14 @@ class _DraftProcess:
         except EOFError:
             raise DraftProcessError("the draft process ended while it started; see above") from None
 
-    def stop(self) -> list[Interval]:
-        """Returns its passes, if they were watched."""
-        passes: list[Interval] = []
+    def stop(self) -> tuple[list[Interval], DraftTimes]:
+        """Returns its passes, if they were watched, and where its time went."""
+        seen: tuple[list[Interval], DraftTimes] = [], DraftTimes()
         with suppress(BrokenPipeError, EOFError):  # it ended by itself
             self._ours.send(None)
-            passes = self._ours.recv()
+            seen = self._ours.recv()
         self._process.join()
-        return passes
+        return seen
 
 
 def _run_draft(
@@ -324,4 +325,4 @@ def _run_draft(
         parents.recv()
     process.stop()
     with suppress(BrokenPipeError):
-        parents.send(watch.draft_passes)
+        parents.send((watch.draft_passes, watch.draft_times))

@@ -176,6 +176,7 @@ class SuiteReport:
             _table("One target step", _STEP, ours),
             _table("The machine", _LIMITS, self.limits),
             _table("Watched", _OBSERVED, [self.observed]),
+            _table("Where the time of both loops goes", _ACCOUNT, self.observed.accounts),
         ]
         if self.sweep:
             found.append(_table("CARD with one setting changed", _SWEEP, self.sweep))
@@ -266,6 +267,17 @@ _OBSERVED: Columns = (
             for committed, count in x.committed.items()
         ),
     ),
+)
+_ACCOUNT: Columns = (
+    ("model", lambda x: x.model),
+    ("passes", lambda x: str(x.passes)),
+    ("ms/pass", lambda x: f"{sum(x.pass_ms.values()):.2f}"),
+    ("of it", lambda x: ", ".join(f"{phase} {ms:.2f}" for phase, ms in x.pass_ms.items())),
+    (
+        "share of the time",
+        lambda x: ", ".join(f"{phase} {share:.1%}" for phase, share in x.phases.items()),
+    ),
+    ("known", lambda x: f"{x.known:.1%}"),
 )
 _SWEEP: Columns = (
     ("setting", lambda v: v.setting),

@@ -32,6 +32,37 @@ class Step:
         return self.committed - 1 < self.drafted
 
 
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What one loop did between the beginning of its first pass and the end of its last.
+
+    pass_ms  milliseconds of a pass by phase
+    phases   share of the time by phase; `waits`: sessions were open, but there was nothing to do
+    """
+
+    model: str
+    passes: int
+    pass_ms: dict[str, float]
+    phases: dict[str, float]
+
+    @classmethod
+    def of(
+        cls, model: str, passes: list[Interval], spent_ns: dict[str, int], waited_ns: int
+    ) -> Account:
+        span_ns = passes[-1][1] - passes[0][0]
+        return cls(
+            model,
+            len(passes),
+            {phase: ns / 1e6 / len(passes) for phase, ns in spent_ns.items()},
+            {phase: ns / span_ns for phase, ns in {**spent_ns, "waits": waited_ns}.items()},
+        )
+
+    @property
+    def known(self) -> float:
+        """Share of the time that the phases add up to."""
+        return sum(self.phases.values())
+
+
 @dataclass
 class Watch:
     """What was seen, in order."""
@@ -39,11 +70,15 @@ class Watch:
     target_passes: list[Interval] = field(default_factory=list)
     draft_passes: list[Interval] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
+    target_times: TargetTimes = field(default_factory=TargetTimes)
+    draft_times: DraftTimes = field(default_factory=DraftTimes)
 
     def target(self, loop: TargetLoop, slot: CardSlot) -> WatchedTarget:
+        self.target_times = loop.times
         return WatchedTarget(loop, slot, self)
 
     def draft(self, loop: DraftLoop) -> WatchedDraft:
+        self.draft_times = loop.times
         return WatchedDraft(loop, self)
 
     @property
@@ -54,6 +89,24 @@ class Watch:
             if before.corrects
         ]  # fmt: skip
         return sum(behind) / len(behind) if behind else None
+
+    def accounts(self) -> list[Account]:
+        """Where the time of both loops went."""
+        target, draft = self.target_times, self.draft_times
+        return [
+            Account.of(
+                "target",
+                self.target_passes,
+                {"query": target.query, "forward": target.forward, "walk": target.walk},
+                target.waiting,
+            ),
+            Account.of(
+                "draft",
+                self.draft_passes,
+                {"choose": draft.choose, "forward": draft.forward, "grow": draft.grow},
+                draft.idle,
+            ),
+        ]
 
     def committed_histogram(self) -> dict[int, int]:
         """Steps by the tokens they committed."""

@@ -38,6 +38,8 @@ from bench.suite_report import SuiteReport
 from bench.unrelated import unrelated_draft
 from bench.watch import Step, Watch
 from card.cache import Decoding
+from card.decoding import TargetTimes
+from card.drafting import DraftTimes
 from card.settings import REPOSITORY_ROOT, load_settings
 
 TOKENIZER = Tokenizer.from_file(str(REPOSITORY_ROOT / "models/target/tokenizer.json"))
@@ -172,6 +174,14 @@ def test_card_is_compared_with_the_best_setting_of_every_other_system() -> None:
 # --- the report -------------------------------------------------------------------------------
 
 
+WATCHED = Watch(
+    target_passes=[(0, 40), (60, 100)],
+    draft_passes=[(0, 50), (50, 80), (150, 200)],
+    target_times=TargetTimes(steps=2, query=5, forward=60, walk=15, waiting=10),
+    draft_times=DraftTimes(passes=3, choose=20, forward=80, grow=20, idle=60),
+)
+
+
 def report() -> SuiteReport:
     completions = compete(LINE_UP, TASKS, 1)
     machine = Machine("a processor", 2, 8.0, "Linux", "3.11", "2.13", "2026.4", 0.1)
@@ -186,7 +196,7 @@ def report() -> SuiteReport:
         standings=stand(completions),
         figures=summarise(ours, RANKS, COSTS),
         limits=[Limits(1, 20.0, 10.0, 40_000_000, 0, 1.5), Limits(2, 20.0, 10.0, 40_000_000, 0, 1)],
-        observed=Observed({1: 2, 4: 6}, 0.75),
+        observed=Observed({1: 2, 4: 6}, 0.75, WATCHED.accounts()),
         timelines=[Timeline("card", None, passes, passes)],
         worst_case=WorstCase(1.5, 2, 100.0, 97.0, 0.97, True),
         sweep=[Variant("width", 1, 700.0, 3.5, 4.0), Variant("width", 4, 800.0, 4.0, 4.4)],
@@ -237,6 +247,15 @@ def test_hits_after_corrections_are_of_the_queries_right_behind_one() -> None:
     assert Watch().hit_rate_after_corrections is None
 
 
+def test_the_time_of_both_loops_is_told_apart() -> None:
+    target, draft = WATCHED.accounts()
+    assert target.phases == {"query": 0.05, "forward": 0.6, "walk": 0.15, "waits": 0.1}
+    assert target.known == pytest.approx(0.9)
+    assert (target.passes, target.pass_ms["forward"]) == (2, 30e-6)
+    assert draft.phases == {"choose": 0.1, "forward": 0.4, "grow": 0.1, "waits": 0.3}
+    assert draft.known == pytest.approx(0.9)
+
+
 def test_watching_changes_no_token_and_sees_every_step() -> None:
     target, draft = (
         FakeEngine(FakeModel(), tree=False),
@@ -258,6 +277,7 @@ def test_watching_changes_no_token_and_sees_every_step() -> None:
     unasked = 2  # the first token comes with the prompt, the last needs no candidate
     assert sum(step.committed for step in watch.steps) >= task.max_tokens - unasked
     assert len(watch.target_passes) == found.steps
+    assert (watch.target_times, watch.draft_times) == (both.target.times, both.draft.times)
     assert all(begin < end for begin, end in [*watch.target_passes, *watch.draft_passes])
 
 

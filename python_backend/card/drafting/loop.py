@@ -16,11 +16,18 @@ _ROWS_PER_PASS = 24
 
 @dataclass(slots=True)
 class DraftTimes:
-    """Nanoseconds spent since the loop began; `idle` with sessions open but nothing to grow."""
+    """Nanoseconds spent since the loop began, by phase; `idle` with sessions open but nothing to
+    grow."""
 
     passes: int = 0
-    busy: int = 0
+    choose: int = 0
+    forward: int = 0
+    grow: int = 0
     idle: int = 0
+
+    @property
+    def busy(self) -> int:
+        return self.choose + self.forward + self.grow
 
 
 class DraftLoop:
@@ -54,11 +61,15 @@ class DraftLoop:
         if not batch:
             self._idle_since = started if self._sessions else None
             return False
+        chosen = time.perf_counter_ns()
         logits = self._engine.forward([rows for _, rows in batch])
+        forwarded = time.perf_counter_ns()
         for (session, rows), found in zip(batch, logits, strict=True):
             session.grow(rows, found, self._engine)
         self.times.passes += 1
-        self.times.busy += time.perf_counter_ns() - started
+        self.times.choose += chosen - started
+        self.times.forward += forwarded - chosen
+        self.times.grow += time.perf_counter_ns() - forwarded
         self._pool.header["draft_busy_ns"] = self.times.busy
         return True
 
