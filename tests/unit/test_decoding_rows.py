@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from card.decoding.rows import UNMEASURED_ROWS, Acceptance, RowPlan, ideal_tokens
+from card.engines.row_costs import pass_cost_ms
 
 ROWS = (1, 2, 4, 8, 16, 32)
 DEAR = {rows: 4.0 + 0.3 * rows for rows in ROWS}
@@ -88,3 +89,14 @@ def test_old_luck_fades() -> None:
     for _ in range(200):
         acceptance.observe(accepted=0, offered=8)
     assert acceptance.rate < 0.2
+
+
+@given(st.integers(1, 32))
+def test_a_pass_between_two_measured_ones_costs_something_between(rows: int) -> None:
+    assert pass_cost_ms(DEAR, rows) == pytest.approx(4.0 + 0.3 * rows)
+
+
+def test_beyond_the_curve_a_row_costs_what_it_cost_on_average() -> None:
+    assert pass_cost_ms({1: 2.0, 3: 3.0, 5: 6.0}, 9) == pytest.approx(10.0)
+    assert pass_cost_ms({1: 2.0, 5: 1.0}, 9) == 1.0
+    assert pass_cost_ms({4: 2.0}, 9) == 2.0

@@ -51,7 +51,12 @@ def load(engine_class: type[AnyEngine], directory: Path, branches: int) -> AnyEn
     engine = engine_class.load(
         directory,
         EngineOptions(
-            context=CONTEXT, sessions=SESSIONS, branches=branches, pending=256, dtype="float32"
+            context=CONTEXT,
+            sessions=SESSIONS,
+            branches=branches,
+            pending=256,
+            dtype="float32",
+            graph_rows=(1, 6),
         ),
     )
     return make_row_invariant(engine) if branches else engine

@@ -178,7 +178,7 @@ def test_a_service_that_cannot_write_still_loads(
 def test_what_another_device_computes_is_not_remembered(pair: Settings, service: Path) -> None:
     options = EngineOptions(context=128, sessions=2, device="cuda")
     memory = FindingsMemory.of_this_service("target", "torch", pair.target.path, options)
-    memory.remember(Findings(row_multiple=1, pass_ms={1: 1.0}, change_ms=0.0))
+    memory.remember(Findings(row_multiple=1, graph_rows=(), pass_ms={1: 1.0}, change_ms=0.0))
     assert not list(service.iterdir())
 
 

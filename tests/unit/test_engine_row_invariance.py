@@ -77,7 +77,14 @@ class Subject:
 
 
 def options(dtype: Dtype) -> EngineOptions:
-    return EngineOptions(context=336, sessions=SESSIONS, branches=BRANCHES, dtype=dtype, threads=1)
+    return EngineOptions(
+        context=336,
+        sessions=SESSIONS,
+        branches=BRANCHES,
+        dtype=dtype,
+        threads=1,
+        graph_rows=(1, 4, 16),
+    )
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,14 +16,18 @@ from numpy.typing import NDArray
 
 from card.engines import FOLLOWS_PREFIX, Rows
 from card.engines.architecture import read_architecture
-from card.engines.interface import RowCosts
+from card.engines.calibration import make_row_invariant
+from card.engines.checkpoint import Checkpoint
 from card.engines.layout import EXTENT_MULTIPLE, ChainLayout
-from card.engines.openvino.engine import OpenVinoEngine
+from card.engines.openvino import engine as openvino_engine
+from card.engines.openvino.engine import ANY_ROWS, OpenVinoEngine
 from card.engines.openvino.feed import Feed
 from card.engines.openvino.inputs import Inputs
 from card.engines.openvino.kv import KeyValueCache
 from card.engines.openvino.shapes import RowPadding
-from card.engines.options import EngineOptions
+from card.engines.options import Dtype, EngineOptions
+from card.engines.row_costs import RowCosts
+from card.settings import REPOSITORY_ROOT
 
 COSTS = RowCosts({rows: 2.0 + 0.1 * rows for rows in (1, 2, 4, 8, 16, 32)}, change_ms=1.0)
 
@@ -195,8 +200,9 @@ def test_the_kv_cache_is_bound_once_and_no_output_is_copied(tmp_path: Path, bran
         context=128, sessions=3, branches=branches, pending=8, dtype="float32", threads=1
     )
     loaded = OpenVinoEngine.load(tmp_path, options)
-    graph = RecordedGraph(loaded._compiled[0])
-    engine = OpenVinoEngine(loaded.architecture, [cast(ov.CompiledModel, graph)], options)
+    graph = RecordedGraph(loaded._compiled[ANY_ROWS])
+    compiled = {ANY_ROWS: cast(ov.CompiledModel, graph)}
+    engine = OpenVinoEngine(loaded.architecture, compiled, options)
     sessions = [engine.open_session() for _ in range(3)]
     for sharing in ([0], [0, 1], [1, 2], [2], [0, 2]):
         engine.forward([Rows(sessions[place], [1, 2]) for place in sharing])
@@ -205,3 +211,67 @@ def test_the_kv_cache_is_bound_once_and_no_output_is_copied(tmp_path: Path, bran
     (request,) = graph.requests
     assert request.bound.count("keys.0") == request.bound.count("values.0") == 1
     assert request.shares_outputs == [True] * 5
+
+
+# --- graphs for fixed numbers of rows -------------------------------------------------------------
+
+
+def chains(dtype: Dtype = "float32", graph_rows: tuple[int, ...] = (1, 4)) -> EngineOptions:
+    return EngineOptions(context=128, sessions=2, dtype=dtype, threads=1, graph_rows=graph_rows)
+
+
+def test_few_rows_of_one_session_go_to_the_smallest_graph_that_takes_them(tmp_path: Path) -> None:
+    tiny_models.save(tmp_path, "llama3")
+    loaded = OpenVinoEngine.load(tmp_path, chains())
+    graphs = {rows: RecordedGraph(graph) for rows, graph in loaded._compiled.items()}
+    compiled = {rows: cast(ov.CompiledModel, graph) for rows, graph in graphs.items()}
+    engine = OpenVinoEngine(loaded.architecture, compiled, loaded.options)
+    one, other = engine.open_session(), engine.open_session()
+    for batch in ([(one, 1)], [(one, 3)], [(other, 4)], [(one, 5)], [(one, 1), (other, 1)]):
+        engine.forward([Rows(session, list(range(rows))) for session, rows in batch])
+        for session, rows in batch:
+            engine.keep(session, range(rows))
+    passes = {rows: len(graph.requests[0].shares_outputs) for rows, graph in graphs.items()}
+    assert passes == {1: 1, 4: 2, ANY_ROWS: 2}
+
+
+def read_text(engine: OpenVinoEngine, rows: int) -> list[bytes]:
+    """Logits of a text, read so many rows a pass."""
+    session = engine.open_session()
+    found = []
+    for start in range(0, 4 * rows, rows):
+        (logits,) = engine.forward([Rows(session, list(range(start, start + rows)))])
+        found += [logits.row(row).tobytes() for row in range(rows)]
+        engine.keep(session, range(rows))
+    engine.close_session(session)
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int8"])
+def test_the_bundled_target_has_the_same_bits_from_every_graph(dtype: Dtype) -> None:
+    target = REPOSITORY_ROOT / "models/target"
+    with_graphs = OpenVinoEngine.load(target, chains(dtype, (1, 4, 8)))
+    without = with_graphs.reconfigured(replace(with_graphs.options, graph_rows=()))
+    for rows in (1, 3, 4, 7):
+        assert read_text(with_graphs, rows) == read_text(without, rows)
+
+
+def test_a_model_whose_graphs_round_otherwise_goes_without_them(tmp_path: Path) -> None:
+    """With matrices as small as these the plugin fuses more where it knows the rows."""
+    tiny_models.save(tmp_path, "llama2")
+    engine = OpenVinoEngine.load(tmp_path, chains("bfloat16", (1, 4, 16)))
+    without = engine.reconfigured(replace(engine.options, graph_rows=()))
+    assert read_text(engine, 3) != read_text(without, 3)
+    chosen = make_row_invariant(engine)
+    assert chosen.row_invariant
+    assert chosen.options.graph_rows == ()
+
+
+def test_weights_are_copied_as_often_as_there_is_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_models.save(tmp_path, "llama3")
+    size = Checkpoint(tmp_path, read_architecture(tmp_path)).bytes
+    monkeypatch.setattr(openvino_engine, "_COPIES_BYTES", 2 * size)
+    engine = OpenVinoEngine.load(tmp_path, chains(graph_rows=(1, 8, 4)))
+    assert engine._compiled.keys() == {ANY_ROWS, 1, 8}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
+from card.engines.row_costs import pass_cost_ms
 
 EXPECTED_AGREEMENT = 0.8
 """Chance that a drafted token is accepted, believed of a session before anything is known of it."""
@@ -55,7 +55,7 @@ class RowPlan:
     """
 
     def __init__(self, costs_ms: Mapping[int, float]) -> None:
-        self._costs = dict(sorted(costs_ms.items()))
+        self._costs = costs_ms
         self._chosen: dict[tuple[int, int], tuple[int, float]] = {}
 
     def rows(self, agreement: float = EXPECTED_AGREEMENT, sessions: int = 1) -> int:
@@ -75,19 +75,10 @@ class RowPlan:
     def _best(self, agreement: float, sessions: int) -> tuple[int, float]:
         if not self._costs:
             return UNMEASURED_ROWS, ideal_tokens(UNMEASURED_ROWS, agreement)
-        alone = self._cost(sessions)
+        alone = pass_cost_ms(self._costs, sessions)
         gains = {
-            rows: ideal_tokens(rows, agreement) * alone / self._cost(rows * sessions)
+            rows: ideal_tokens(rows, agreement) * alone / pass_cost_ms(self._costs, rows * sessions)
             for rows in self._costs
         }
         rows = max(gains, key=lambda rows: gains[rows])
         return rows, gains[rows]
-
-    def _cost(self, rows: int) -> float:
-        known = list(self._costs)
-        costs = list(self._costs.values())
-        if rows <= known[-1]:
-            return float(np.interp(rows, known, costs))
-        # Beyond the curve a row costs what it cost at its end.
-        slope = (costs[-1] - costs[0]) / max(1, known[-1] - known[0])
-        return costs[-1] + max(0.0, slope) * (rows - known[-1])

@@ -12,14 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from card.engines.interface import FOLLOWS_PREFIX, Engine, EngineError, RowCosts, Rows
+from card.engines.interface import FOLLOWS_PREFIX, Engine, EngineError, Rows
 from card.engines.options import EngineOptions
+from card.engines.row_costs import RowCosts
 
 COSTED_ROWS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32)
 _CHECKED_TOKENS = 90
 _FAR_TOKENS = 330
 """Where a row sees several blocks of positions, which a sum may take in another order."""
-_FAR_ROWS = 6
+_FAR_ROWS = 16
 _COST_CONTEXT = 256
 _COST_ROUNDS = 4
 
@@ -30,8 +31,8 @@ class ConfigurableEngine(Engine, Protocol):
     row_invariant: bool
 
     @property
-    def row_multiples(self) -> Sequence[int]:
-        """Paddings to try, cheapest first, until rows no longer influence each other."""
+    def variants(self) -> Sequence[EngineOptions]:
+        """What to try, cheapest first, until rows no longer influence each other."""
 
     def know_costs(self, costs: RowCosts) -> None: ...
 
@@ -45,21 +46,20 @@ AnyEngine = TypeVar("AnyEngine", bound=ConfigurableEngine)
 
 
 def make_row_invariant(engine: AnyEngine) -> AnyEngine:
-    """The engine with the least padding that makes its rows independent, marked accordingly.
+    """The cheapest variant of the engine whose rows are independent, marked accordingly.
 
-    If no padding does, the engine comes back unpadded with `row_invariant` False.
+    If none is, the engine comes back as it was with `row_invariant` False.
     """
-    for multiple in engine.row_multiples:
-        options = replace(engine.options, row_multiple=multiple)
+    for options in engine.variants:
         trial = engine.reconfigured(replace(options, sessions=2, branches=max(2, options.branches)))
         if check_row_invariance(trial):
-            return known_invariant(engine, multiple)
+            return known_invariant(engine, options)
     return engine
 
 
-def known_invariant(engine: AnyEngine, row_multiple: int) -> AnyEngine:
-    """The engine with a padding that is known to make its rows independent, marked so."""
-    chosen = engine.reconfigured(replace(engine.options, row_multiple=row_multiple))
+def known_invariant(engine: AnyEngine, options: EngineOptions) -> AnyEngine:
+    """The engine with options that are known to make its rows independent, marked so."""
+    chosen = engine.reconfigured(options)
     chosen.row_invariant = True
     return chosen
 
@@ -69,8 +69,8 @@ def check_row_invariance(engine: Engine) -> bool:
 
     Compares one row at a time with prefill chunks, chains of several lengths, another session's
     place, a subtree's side branch, a pass shared with a second session, and rows far behind the
-    beginning. The engine must
-    have 2 sessions, 2 branches. Raises `EngineError` if logits are not finite.
+    beginning. The engine must have 2 sessions, 2 branches. Raises `EngineError` if logits are not
+    finite.
     """
     tokens = _tokens(engine, _CHECKED_TOKENS)
     few = tokens[:8]
@@ -87,13 +87,13 @@ def check_row_invariance(engine: Engine) -> bool:
         and _same(_read(engine, tokens, [1] * len(tokens), shared=True), expected)
         and _same(_read_in_branches(engine, tokens, shared=False), expected)
         and _same(_read_in_branches(engine, tokens, shared=True), expected)
-        and _same(_read_far(engine, 64, _FAR_ROWS), _read_far(engine, 100, 1))
+        and _same_far_rows(engine)
     )
 
 
 def measure_row_costs(engine: Engine) -> RowCosts:
-    """Median milliseconds of a one-session pass by rows, at a middling context length, and of
-    what the first pass with another number of rows takes longer."""
+    """Median milliseconds of a one-session pass by rows, at a middling context length, and what
+    the first pass with another number of rows takes longer where it takes most."""
     session = engine.open_session()
     context = min(_COST_CONTEXT, engine.context - max(COSTED_ROWS) - 1)
     prompt = _tokens(engine, max(1, context))
@@ -102,17 +102,17 @@ def measure_row_costs(engine: Engine) -> RowCosts:
         engine.forward([Rows(session, chunk, logits=0 if start else 1)])
         engine.keep(session, range(len(chunk)))
     costs: dict[int, list[float]] = {rows: [] for rows in COSTED_ROWS}
-    changes = []
+    changes: dict[int, list[float]] = {rows: [] for rows in COSTED_ROWS}
     # Round after round over all row counts, so that a disturbance spreads over the whole curve.
     for _ in range(_COST_ROUNDS):
         for rows, taken in costs.items():
             first, *others = (_pass_ms(engine, session, prompt[:1] * rows) for _ in range(4))
             taken += others
-            changes.append(first - statistics.median(others))
+            changes[rows].append(first - statistics.median(others))
     engine.close_session(session)
     return RowCosts(
         {rows: statistics.median(taken) for rows, taken in costs.items()},
-        max(0.0, statistics.median(changes)),
+        max(0.0, *(statistics.median(longer) for longer in changes.values())),
     )
 
 
@@ -161,6 +161,11 @@ def _read(
     engine.close_session(session)
     engine.close_session(other)
     return np.stack(found)
+
+
+def _same_far_rows(engine: Engine) -> bool:
+    alone = _read_far(engine, 100, 1)
+    return all(_same(_read_far(engine, 64, rows), alone) for rows in (3, 6, _FAR_ROWS))
 
 
 def _read_far(engine: Engine, chunk: int, rows: int) -> NDArray[np.float32]:

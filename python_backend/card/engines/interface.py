@@ -68,18 +68,6 @@ class Logits(Protocol):
         under its softmax, [rows, count]."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowCosts:
-    """What a pass of one session costs on this machine.
-
-    pass_ms    milliseconds by number of rows, of passes that follow one of the same number
-    change_ms  milliseconds more if the pass before had another number of rows
-    """
-
-    pass_ms: dict[int, float]
-    change_ms: float = 0.0
-
-
 class Engine(Protocol):
     """A loaded model. One thread uses it; sessions are small integers."""
 

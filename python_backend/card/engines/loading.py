@@ -18,6 +18,11 @@ from card.engines.remembered import Findings, FindingsMemory
 from card.engines.vocabulary import check_shared_vocabulary
 from card.settings import ModelSettings, Settings
 
+_TARGET_GRAPHS = (1, 8, 16, 4)
+"""Rows of a target pass: one behind a query that found nothing, else a chain of candidates."""
+_DRAFT_GRAPHS = (4, 6, 8, 1)
+"""Rows of a draft pass: nodes by the default width and guesses, or text that was committed."""
+
 
 def load_checkpoint_engine(settings: Settings, role: Literal["draft", "target"]) -> Engine:
     """Load the model of `role`. Raises `EngineError` saying which file does not fit and why."""
@@ -34,6 +39,7 @@ def load_checkpoint_engine(settings: Settings, role: Literal["draft", "target"])
         dtype=model.dtype,
         threads=model.threads,
         device=model.device,
+        graph_rows=_DRAFT_GRAPHS if is_draft else _TARGET_GRAPHS,
     )
     kind = choose_engine(settings, model)
     memory = FindingsMemory.of_this_service(role, kind, model.path, options)
@@ -43,14 +49,14 @@ def load_checkpoint_engine(settings: Settings, role: Literal["draft", "target"])
         if known is None:
             engine = make_row_invariant(engine)
         else:
-            engine = known_invariant(engine, known.row_multiple)
+            engine = known_invariant(engine, known.applied_to(engine.options))
         if not engine.row_invariant:
             raise EngineError(
                 f"{model.path}: on this machine rows of one pass influence each other in "
                 f"{model.dtype}, so a text could depend on the draft; set target.dtype: float32"
             )
     if known is None:
-        known = Findings.of(engine.options.row_multiple, measure_row_costs(engine))
+        known = Findings.of(engine.options, measure_row_costs(engine))
         memory.remember(known)
     engine.know_costs(known.costs)
     return engine

@@ -24,6 +24,8 @@ class EngineOptions:
     threads       threads of one pass; 0: as the process has them
     row_multiple  rows of a chain are padded to a multiple of this
     device        ``cpu``, ``cuda`` (the first) or ``cuda:N``
+    graph_rows    passes of one session with so many rows, or fewer padded to them, are prepared for
+                  once at load (OpenVINO), as far as copies of the weights have room: dearest first
     """
 
     context: int
@@ -34,6 +36,7 @@ class EngineOptions:
     threads: int = 0
     row_multiple: int = 1
     device: str = "cpu"
+    graph_rows: tuple[int, ...] = ()
 
     @property
     def grows_trees(self) -> bool:

@@ -13,15 +13,15 @@ import logging
 import os
 import platform
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from card.engines.interface import RowCosts
 from card.engines.options import EngineOptions
 from card.engines.processor import describe_processor
+from card.engines.row_costs import RowCosts
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Subject(_Record):
 
     engine: str
     files: tuple[tuple[str, int, int], ...]
-    options: dict[str, int | str]
+    options: dict[str, int | str | tuple[int, ...]]
     versions: dict[str, str]
     processor: str
 
@@ -69,15 +69,25 @@ _Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Findings(_Record):
-    """What is found out: the padding that makes rows independent, and what passes cost."""
+    """What is found out: options that make rows independent, and what passes cost."""
 
     row_multiple: Annotated[int, Field(ge=1)]
+    graph_rows: tuple[Annotated[int, Field(ge=1)], ...]
     pass_ms: Annotated[dict[Annotated[int, Field(ge=1)], _Milliseconds], Field(min_length=1)]
     change_ms: _Milliseconds
 
     @classmethod
-    def of(cls, row_multiple: int, costs: RowCosts) -> Findings:
-        return cls(row_multiple=row_multiple, pass_ms=costs.pass_ms, change_ms=costs.change_ms)
+    def of(cls, options: EngineOptions, costs: RowCosts) -> Findings:
+        return cls(
+            row_multiple=options.row_multiple,
+            graph_rows=options.graph_rows,
+            pass_ms=costs.pass_ms,
+            change_ms=costs.change_ms,
+        )
+
+    def applied_to(self, options: EngineOptions) -> EngineOptions:
+        """With what makes rows independent."""
+        return replace(options, row_multiple=self.row_multiple, graph_rows=self.graph_rows)
 
     @property
     def costs(self) -> RowCosts:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from card.engines.architecture import Architecture
-from card.engines.interface import EngineError, RowCosts
+from card.engines.interface import EngineError
 from card.engines.layout import (
     EXTENT_MULTIPLE,
     ChainLayout,
@@ -17,6 +18,7 @@ from card.engines.layout import (
     rounded_up,
 )
 from card.engines.options import MAX_PASS_ROWS, EngineOptions
+from card.engines.row_costs import RowCosts
 
 
 class KeyValueBuffers(KeyValueStore, Protocol):
@@ -63,9 +65,9 @@ class SessionEngine(Generic[Buffers]):
         self.row_costs = costs
 
     @property
-    def row_multiples(self) -> tuple[int, ...]:
-        """Paddings of a chain's rows that calibration tries, cheapest first."""
-        return (1, 2, 4, 8, 16)
+    def variants(self) -> tuple[EngineOptions, ...]:
+        """What calibration tries, cheapest first: paddings of a chain's rows."""
+        return tuple(replace(self.options, row_multiple=rows) for rows in (1, 2, 4, 8, 16))
 
     @property
     def row_costs_ms(self) -> dict[int, float]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +17,16 @@ from openvino.properties import hint
 
 from card.engines.architecture import Architecture, read_architecture
 from card.engines.checkpoint import Checkpoint
-from card.engines.interface import Logits, RowCosts, Rows
-from card.engines.layout import SHORT
-from card.engines.openvino.graph import GraphOptions, build_graph
+from card.engines.interface import Logits, Rows
+from card.engines.layout import SHORT, Pass, Stretch
+from card.engines.openvino.graph import GraphOptions, build_graph, for_rows
 from card.engines.openvino.kv import KeyValueCache
 from card.engines.openvino.runner import Runner
+from card.engines.openvino.shapes import FixedRows, Padding, RowPadding
 from card.engines.openvino.weights import Bfloat16Weights, Float32Weights, Int8Weights, WeightFormat
 from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions
 from card.engines.processor import resolve_dtype
+from card.engines.row_costs import RowCosts
 from card.engines.sessions import SessionEngine, check_context
 
 WEIGHT_FORMATS: dict[Dtype, type[WeightFormat]] = {
@@ -31,10 +36,13 @@ WEIGHT_FORMATS: dict[Dtype, type[WeightFormat]] = {
 }
 
 
-_LONE_ROW_BYTES = 1 << 30
-"""A target whose checkpoint is at most so large gets a second graph, with its own copy of the
-weights, for passes of one row. A query that finds nothing needs one row, and to make a graph ready
-for that and back for many costs more than the pass itself."""
+_COPIES_BYTES = 1 << 30
+"""What the weights of graphs for fixed numbers of rows may take. A graph that takes any shape looks
+at every operator's shape in every pass, a fifth of its time with a small model, and prepares many
+of them anew when the number of rows changes, which takes as long as a pass."""
+
+ANY_ROWS = 0
+"""Key of the graph that takes any pass."""
 
 _PREPARED_CAPACITY = "CPU_RUNTIME_CACHE_CAPACITY"
 _PREPARED_OPERATORS = 1024
@@ -43,15 +51,16 @@ limit of 5,000 let a process under mixed load grow for many minutes."""
 
 
 class OpenVinoEngine(SessionEngine[KeyValueCache]):
-    """Implements `card.engines.interface.Engine` with a compiled graph, perhaps a second for passes
-    of one row."""
+    """Implements `card.engines.interface.Engine` with a compiled graph for any pass and some for
+    passes of one session with few rows."""
 
     def __init__(
         self,
         architecture: Architecture,
-        compiled: Sequence[ov.CompiledModel],
+        compiled: Mapping[int, ov.CompiledModel],
         options: EngineOptions,
     ) -> None:
+        """`compiled`: graphs by the rows that they take; `ANY_ROWS` must be among them."""
         kind = _kv_type(options.dtype)
         super().__init__(
             architecture,
@@ -59,9 +68,17 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
             lambda lanes, places: KeyValueCache(architecture, lanes, places, kind),
         )
         self._compiled = compiled
-        ranks = options.grows_trees
-        runners = [Runner(one, architecture, self._kv, ranks=ranks) for one in compiled]
-        self._runner, self._lone_row_runner = runners[0], runners[-1]
+
+        def runner(rows: int, padding: Padding) -> Runner:
+            ranks = options.grows_trees
+            return Runner(compiled[rows], architecture, self._kv, ranks=ranks, padding=padding)
+
+        self._any = runner(ANY_ROWS, RowPadding(None))
+        self._fixed = [
+            (rows, runner(rows, FixedRows(rows)))
+            for rows in sorted(options.graph_rows)
+            if rows in compiled
+        ]
 
     @classmethod
     def load(cls, directory: Path, options: EngineOptions) -> OpenVinoEngine:
@@ -80,14 +97,25 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
                 ranks=options.grows_trees,
             ),
         )
-        has_lone = not options.grows_trees and checkpoint.bytes <= _LONE_ROW_BYTES
-        return cls(
-            architecture, [compile_graph(graph, options) for _ in range(1 + has_lone)], options
-        )
+        graphs = {ANY_ROWS: graph}
+        for rows in options.graph_rows[: _COPIES_BYTES // checkpoint.bytes]:
+            graphs[rows] = for_rows(graph, rows, architecture.group)
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as executor:
+            compiled = executor.map(partial(compile_graph, options=options), graphs.values())
+            return cls(architecture, dict(zip(graphs, compiled, strict=True)), options)
 
     def reconfigured(self, options: EngineOptions) -> OpenVinoEngine:
         """The same weights with other buffers (used while calibrating)."""
         return OpenVinoEngine(self.architecture, self._compiled, options)
+
+    @property
+    def variants(self) -> tuple[EngineOptions, ...]:
+        """Each padding first with the graphs for fixed rows: of some small models the plugin fuses
+        more in these, and then they round otherwise."""
+        found: list[EngineOptions] = []
+        for options in super().variants:
+            found += dict.fromkeys((options, replace(options, graph_rows=())))
+        return tuple(found)
 
     @property
     def dtype(self) -> str:
@@ -106,13 +134,20 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
 
     def _forward(self, batch: Sequence[Rows]) -> list[Logits]:
         this = self._layout.plan(batch)
-        runner = self._lone_row_runner if len(this.tokens) == 1 else self._runner
+        runner = self._runner_of(this)
         runner.run(this, batch)
         return self._logits(batch, runner)
 
+    def _runner_of(self, this: Pass) -> Runner:
+        if isinstance(this.destination, Stretch):
+            for rows, runner in self._fixed:
+                if len(this.tokens) <= rows:
+                    return runner
+        return self._any
+
     def know_costs(self, costs: RowCosts) -> None:
         super().know_costs(costs)
-        self._runner.know_costs(costs)
+        self._any.pad_by(RowPadding(costs))
 
     def _logits(self, batch: Sequence[Rows], runner: Runner) -> list[Logits]:
         found: list[Logits] = []

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from card.engines.layout import AttentionGroup, Pass, Scattered, Stretch, rounded_up
 from card.engines.openvino.inputs import Inputs
-from card.engines.openvino.shapes import RowPadding
+from card.engines.openvino.shapes import Padding
 
 _SHARED_ROWS = 8
 """Rows and writes of sessions that share a pass are padded to a multiple of this."""
@@ -26,7 +26,7 @@ class Feed:
     group, kv_heads  of the architecture
     """
 
-    def __init__(self, inputs: Inputs, group: int, kv_heads: int, padding: RowPadding) -> None:
+    def __init__(self, inputs: Inputs, group: int, kv_heads: int, padding: Padding) -> None:
         self._inputs = inputs
         self._group = group
         self._kv_heads = kv_heads

@@ -71,6 +71,25 @@ def build_graph(
     return _Builder(architecture, checkpoint, options).build()
 
 
+def for_rows(graph: ov.Model, rows: int, group: int) -> ov.Model:
+    """The same for passes of one session with exactly so many rows.
+
+    The plugin prepares operators whose shapes are known once, when it compiles. Bits stay what they
+    are: nothing that it fuses because of that rounds at other places.
+
+    group  of the architecture
+    """
+    fixed = graph.clone()
+    shapes = {port.any_name: port.get_partial_shape() for port in fixed.inputs}
+    for name in ("tokens", "positions", "scatter", "source"):
+        shapes[name] = ov.PartialShape([rows])
+    shapes["gather"] = ov.PartialShape([1, rows])
+    shapes["place"][0] = rows
+    shapes["mask"] = ov.PartialShape([1, 1, group * rows, -1])
+    fixed.reshape(shapes)
+    return fixed
+
+
 class _Builder:
     """Holds what every layer shares while the graph is put together."""
 
@@ -96,13 +115,14 @@ class _Builder:
         self._source = self._input("source", [-1])
         self._place = self._input("place", [-1, a.kv_heads, 3])
         logit_rows = self._input("logit_rows", [-1])
-        tables = rotary_tables(a, self._options.positions)
-        cosine, sine = (ops.gather(ops.constant(table), positions, _id(0)) for table in tables)
+        self._key_turn = self._turn(positions, 1.0)
+        # Scores are scaled here, where it costs nothing.
+        self._query_turn = self._turn(positions, a.head_size**-0.5)
         table = self._checkpoint.embedding()
         embedding = self._options.weights.constant(table)
         hidden = ops.gather(embedding, tokens, _id(0))
         for index, layer in enumerate(self._checkpoint.layers()):
-            hidden = self._layer(index, layer, hidden, cosine, sine)
+            hidden = self._layer(index, layer, hidden)
         hidden = self._norm(ops.gather(hidden, logit_rows, _id(0)), self._checkpoint.final_norm())
         head = self._checkpoint.head()
         matrix = embedding if head is None else self._options.weights.constant(head)
@@ -121,10 +141,17 @@ class _Builder:
         self._inputs.append(node)
         return node
 
-    def _layer(
-        self, index: int, layer: LayerTensors, hidden: Node, cosine: Node, sine: Node
-    ) -> Node:
-        mixed = self._attention(index, layer, hidden, cosine, sine)
+    def _turn(self, positions: Node, scale: float) -> tuple[Node, Node]:
+        """Cosines and sines [rows, 1, 1, size] of the rotation at `positions`, times `scale`."""
+        cosines, sines = scale * rotary_tables(self._a, self._options.positions)[:, :, None]
+        sines[..., : self._a.head_size // 2] *= -1.0  # the graph negates, see `_rotated`
+        cosine, sine = (
+            ops.gather(ops.constant(table), positions, _id(0)) for table in (cosines, sines)
+        )
+        return cosine, sine
+
+    def _layer(self, index: int, layer: LayerTensors, hidden: Node) -> Node:
+        mixed = self._attention(index, layer, hidden)
         hidden = ops.add(hidden, self._linear(layer.output, mixed))
         normed = self._norm(hidden, layer.post_norm)
         # Two products: splitting one costs more here than it saves.
@@ -132,17 +159,15 @@ class _Builder:
         gated = ops.multiply(ops.swish(gate), up)
         return ops.add(hidden, self._linear(layer.down, gated))
 
-    def _attention(
-        self, index: int, layer: LayerTensors, hidden: Node, cosine: Node, sine: Node
-    ) -> Node:
+    def _attention(self, index: int, layer: LayerTensors, hidden: Node) -> Node:
         a, size = self._a, self._a.head_size
         normed = self._norm(hidden, layer.input_norm)
         joint = self._linear(layer.query_key_value, normed)
         query, keys, values = ops.variadic_split(
             joint, _id(-1), _ids([a.heads * size, a.kv_heads * size, a.kv_heads * size])
         ).outputs()
-        query = self._rotated(query, a.heads, layer.query_norm, cosine, sine)
-        keys = self._rotated(keys, a.kv_heads, layer.key_norm, cosine, sine)
+        query = self._rotated(query, a.heads, layer.query_norm, self._query_turn)
+        keys = self._rotated(keys, a.kv_heads, layer.key_norm, self._key_turn)
         keys = self._stored(keys)
         values = self._stored(values)
         self._new_keys.append(keys)
@@ -151,8 +176,8 @@ class _Builder:
         seen_values = self._visible(f"values.{index}", values)
 
         # [lanes, width, heads, size] -> [lanes, kv_heads, group * width, size]
-        scaled = ops.multiply(query, _number(size**-0.5))
-        by_lane = ops.transpose(ops.gather(scaled, self._gather, _id(0)), _ids([0, 2, 1, 3]))
+        flat_query = ops.reshape(query, _ids([0, a.heads, size]), True)
+        by_lane = ops.transpose(ops.gather(flat_query, self._gather, _id(0)), _ids([0, 2, 1, 3]))
         grouped = ops.reshape(by_lane, _ids([0, a.kv_heads, -1, size]), True)
         scores = ops.add(ops.matmul(grouped, seen_keys, False, True), self._mask)
         mixed = ops.matmul(ops.softmax(scores, -1), seen_values, False, False)
@@ -167,15 +192,17 @@ class _Builder:
         states: Node,
         heads: int,
         norm: NDArray[np.float32] | None,
-        cosine: Node,
-        sine: Node,
+        turn: tuple[Node, Node],
     ) -> Node:
-        """[rows, heads * size] -> [rows, heads, size], normalised where the family does so."""
-        states = ops.reshape(states, _ids([0, heads, self._a.head_size]), True)
+        """[rows, heads * size] -> [rows, heads, 1, size], normalised where the family does so; in
+        the form that OpenVINO recognises as one operator."""
+        size = self._a.head_size
+        states = ops.reshape(states, _ids([0, heads, 1, size]), True)
         if norm is not None:
             states = self._norm(states, norm)
-        first, second = ops.split(states, _id(-1), 2).outputs()
-        turned = ops.concat([second, first], -1)
+        first, second = ops.variadic_split(states, _id(3), _ids([size // 2, -1])).outputs()
+        turned = ops.concat([ops.multiply(second, _number(-1.0)), first], -1)
+        cosine, sine = turn
         return ops.add(ops.multiply(states, cosine), ops.multiply(turned, sine))
 
     def _stored(self, states: Node) -> Node:

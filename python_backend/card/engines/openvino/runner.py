@@ -9,13 +9,13 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from card.engines.architecture import Architecture
-from card.engines.interface import Ranking, RowCosts, Rows
+from card.engines.interface import Ranking, Rows
 from card.engines.layout import Pass
 from card.engines.openvino.feed import Feed
 from card.engines.openvino.graph import most_ranked
 from card.engines.openvino.inputs import Inputs
 from card.engines.openvino.kv import ELEMENTS, KeyValueCache
-from card.engines.openvino.shapes import RowPadding
+from card.engines.openvino.shapes import Padding
 
 _NO_RANKING = Ranking(1)
 
@@ -23,9 +23,10 @@ _NO_RANKING = Ranking(1)
 class Runner:
     """Computes passes. It prepares anew whenever a pass has another shape than the one before.
 
-    compiled  of `graph.build_graph`
+    compiled  of `graph.build_graph`, perhaps through `graph.for_rows`
     kv        read in place and written behind every pass
     ranks     whether the graph ranks
+    padding   of passes of one session
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Runner:
         kv: KeyValueCache,
         *,
         ranks: bool,
+        padding: Padding,
     ) -> None:
         self._request = compiled.create_infer_request()
         self._outputs = {output.any_name: index for index, output in enumerate(compiled.outputs)}
@@ -46,12 +48,11 @@ class Runner:
             self._request.set_tensor(name, tensor)
         self._inputs = Inputs(self._request)
         self._feed: Feed
-        self.know_costs(None)
+        self.pad_by(padding)
 
-    def know_costs(self, costs: RowCosts | None) -> None:
-        """Pad passes by what they were measured to cost."""
+    def pad_by(self, padding: Padding) -> None:
         a = self._architecture
-        self._feed = Feed(self._inputs, a.group, a.kv_heads, RowPadding(costs))
+        self._feed = Feed(self._inputs, a.group, a.kv_heads, padding)
 
     def run(self, this: Pass, batch: Sequence[Rows]) -> None:
         """Compute the pass that `batch` was laid out as and store its keys and values."""

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Protocol
 
-from card.engines.interface import RowCosts
+from card.engines.row_costs import RowCosts, pass_cost_ms
 
 _BUCKETS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 320)
+
+
+class Padding(Protocol):
+    def pad(self, needed: int) -> int:
+        """Rows of a pass that needs so many."""
+
+
+class FixedRows:
+    """A graph that takes so many rows and no others."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+    def pad(self, needed: int) -> int:
+        return self.rows
 
 
 class RowPadding:
@@ -18,19 +33,19 @@ class RowPadding:
 
     def __init__(self, costs: RowCosts | None) -> None:
         self._costs = costs
-        self._curve = [] if costs is None else sorted(costs.pass_ms.items())
+        self._known_ms: dict[int, float] = {}
         self._rows = 0
         self._most_needed = 0
         self._overpaid_ms = 0.0
 
     def pad(self, needed: int) -> int:
-        """Rows of a pass that needs so many."""
         fitting = _bucket(needed)
-        if self._costs is None or fitting >= self._rows:
+        costs = self._costs
+        if costs is None or fitting >= self._rows:
             return self._change(fitting)
         self._most_needed = max(self._most_needed, fitting)
-        self._overpaid_ms += self._cost(self._rows) - self._cost(self._most_needed)
-        if self._overpaid_ms > self._costs.change_ms:
+        self._overpaid_ms += self._cost(costs, self._rows) - self._cost(costs, self._most_needed)
+        if self._overpaid_ms > costs.change_ms:
             return self._change(self._most_needed)
         return self._rows
 
@@ -40,11 +55,11 @@ class RowPadding:
         self._overpaid_ms = 0.0
         return rows
 
-    def _cost(self, rows: int) -> float:
-        known, costs = zip(*self._curve, strict=True)
-        if rows <= known[-1]:
-            return float(np.interp(rows, known, costs))
-        return float(costs[-1] * rows / known[-1])
+    def _cost(self, costs: RowCosts, rows: int) -> float:
+        known = self._known_ms.get(rows)
+        if known is None:
+            known = self._known_ms[rows] = pass_cost_ms(costs.pass_ms, rows)
+        return known
 
 
 def _bucket(rows: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +94,9 @@ class CapturedEngine(SessionEngine[DeviceKeyValueCache]):
         return CapturedEngine(self.architecture, self._decoder, options, self.dtype, self.device)
 
     @property
-    def row_multiples(self) -> tuple[int, ...]:
+    def variants(self) -> tuple[EngineOptions, ...]:
         # Below 16 rows a matrix unit idles; 64 are those of a prefill chunk.
-        return (16, 32, 64)
+        return tuple(replace(self.options, row_multiple=rows) for rows in (16, 32, 64))
 
     def forward(self, batch: Sequence[Rows]) -> list[Logits]:
         # A captured pass attends its lanes alike, so long chunks do not share one with short rows.

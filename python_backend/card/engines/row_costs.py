@@ -1,0 +1,34 @@
+"""What a pass costs by its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class RowCosts:
+    """What a pass of one session costs on this machine.
+
+    pass_ms    milliseconds by number of rows, of passes that follow one of the same number
+    change_ms  milliseconds more if the pass before had another number of rows
+    """
+
+    pass_ms: dict[int, float]
+    change_ms: float = 0.0
+
+
+def pass_cost_ms(measured_ms: Mapping[int, float], rows: int) -> float:
+    """Milliseconds of a pass of `rows`, between and beyond the numbers that were measured.
+
+    Beyond the curve a row costs what it cost on average along it. Raises ValueError for an empty
+    curve.
+    """
+    (first, first_ms), (last, last_ms) = min(measured_ms.items()), max(measured_ms.items())
+    if rows <= last:
+        known = sorted(measured_ms)
+        return float(np.interp(rows, known, [measured_ms[number] for number in known]))
+    slope_ms = (last_ms - first_ms) / max(1, last - first)
+    return last_ms + max(0.0, slope_ms) * (rows - last)
