@@ -17,7 +17,7 @@ from card.serving.metrics.progress import Progress, ProgressReader
 from card.serving.refusal import REASONS, Refusal
 from card.serving.sessions import Session
 
-EXPORT_S = 1.0
+EXPORT_S = 0.25
 
 _COUNTERS = {
     "steps": "card_target_steps_total",
