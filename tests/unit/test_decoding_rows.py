@@ -57,6 +57,33 @@ def test_sessions_that_share_a_pass_share_its_rows() -> None:
     assert chosen[-1] < chosen[0]
 
 
+@given(
+    st.lists(st.floats(0.01, 3), min_size=len(ROWS), max_size=len(ROWS)),
+    st.lists(st.floats(0, 1), max_size=40),
+)
+def test_of_a_chain_as_much_is_verified_as_gives_most_tokens_per_second(
+    steps: list[float], factors: list[float]
+) -> None:
+    costs = dict(zip(ROWS, np.cumsum(steps).tolist(), strict=True))
+    chances = np.cumprod(factors).tolist()
+    speed = {
+        min(rows - 1, len(chances)): (1 + sum(chances[: rows - 1])) / cost
+        for rows, cost in reversed(costs.items())
+    }
+    chosen = RowPlan(costs).worthwhile(chances)
+    assert speed[chosen] == pytest.approx(max(speed.values()))
+
+
+def test_a_chain_is_cut_where_it_gets_unlikely_and_shorter_among_many() -> None:
+    plan = RowPlan(DEAR)
+    sure, unsure = [0.95**n for n in range(1, 32)], [0.5**n for n in range(1, 32)]
+    assert plan.worthwhile(sure) > plan.worthwhile(unsure) > 0
+    assert plan.worthwhile(sure, sessions=8) < plan.worthwhile(sure)
+    assert plan.worthwhile([]) == 0
+    assert RowPlan({}).worthwhile(unsure) == len(unsure), "nothing is known of costs"
+    assert (plan.most_rows(), plan.most_rows(8), plan.most_rows(64)) == (32, 4, 2)
+
+
 def test_a_draft_that_is_never_right_is_soon_not_worth_a_row() -> None:
     acceptance, plan = Acceptance(), RowPlan(DEAR)
     assert plan.rows(acceptance.rate) > 4

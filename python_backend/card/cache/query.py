@@ -7,28 +7,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from card.cache.tree import ROOT, Tree
 
 _UNLIKELY = math.log(1e-2)
 """Nodes below this probability (given the last committed token) are not worth a row."""
 
+_UNSQUARED = 0.5
+"""Scores are squared for ranking (`card.drafting.children`); their roots come truer as chances
+(benchmarks/NOTES.md)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
     """Tokens that may follow the last committed one, parents before children.
 
-    parents[i] is an index into `tokens` or `ROOT` for the last committed token.
+    parents[i] is an index into `tokens` or `ROOT` for the last committed token. chances[i] is how
+    likely token i is accepted, and with it all above it.
     """
 
     tokens: list[int]
     parents: list[int]
+    chances: list[float] = field(default_factory=list, compare=False)
 
     @classmethod
-    def chain(cls, tokens: list[int]) -> Candidates:
+    def chain(cls, tokens: list[int], chances: list[float]) -> Candidates:
         """Every token follows the one before it."""
-        return cls(tokens, list(range(ROOT, len(tokens) - 1)))
+        return cls(tokens, list(range(ROOT, len(tokens) - 1)), chances)
+
+    def first(self, count: int) -> Candidates:
+        """The first `count` of a chain."""
+        return Candidates(self.tokens[:count], self.parents[:count], self.chances[:count])
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -74,11 +84,14 @@ def best_chain(tree: Tree, node: int, limit: int) -> Candidates:
         if total > value.get(above, 0.0):
             value[above] = total
             heir[above] = index
+    base = tree.score[node] if node != ROOT else 0.0
     tokens: list[int] = []
+    chances: list[float] = []
     while (child := heir.get(node)) is not None:
         tokens.append(tree.token[child])
+        chances.append(math.exp(_UNSQUARED * min(tree.score[child] - base, 0.0)))
         node = child
-    return Candidates.chain(tokens)
+    return Candidates.chain(tokens, chances)
 
 
 def best_subtree(tree: Tree, node: int, limit: int, branches: int) -> Candidates:
@@ -90,6 +103,7 @@ def best_subtree(tree: Tree, node: int, limit: int, branches: int) -> Candidates
     leaves = 0
     tokens: list[int] = []
     parents: list[int] = []
+    chances: list[float] = []
     for i in order:
         if len(tokens) == limit:
             break
@@ -104,7 +118,8 @@ def best_subtree(tree: Tree, node: int, limit: int, branches: int) -> Candidates
         place[below[i]] = len(tokens)
         tokens.append(tree.token[below[i]])
         parents.append(place[above])
-    return Candidates(tokens, parents)
+        chances.append(weight[i] ** _UNSQUARED)
+    return Candidates(tokens, parents, chances)
 
 
 def _likely_descendants(tree: Tree, node: int, reach: int) -> tuple[list[int], list[float]]:

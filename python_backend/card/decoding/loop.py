@@ -117,12 +117,15 @@ class TargetLoop:
         prompt_rows = session.prefill(self._engine, chunk)
         if prompt_rows is not None:
             return prompt_rows
-        how = self._settings.speculation
-        rows = how.rows
-        if rows == "auto":
-            session.weigh_drafting(self._plan, sharing)
-            rows = self._plan.rows(session.acceptance.rate, sharing)
-        return session.rows(session.query(rows, self._engine.vocabulary, how))
+        how, plan, vocabulary = self._settings.speculation, self._plan, self._engine.vocabulary
+        if how.rows != "auto":
+            return session.rows(session.query(how.rows, vocabulary, how))
+        session.weigh_drafting(plan, sharing)
+        if how.query == "subtree":
+            rows = plan.rows(session.acceptance.rate, sharing)
+            return session.rows(session.query(rows, vocabulary, how))
+        found = session.query(plan.most_rows(sharing), vocabulary, how)
+        return session.rows(found.first(plan.worthwhile(found.chances, sharing)))
 
     def _verify(self, session: TargetSession, rows: Rows, logits: Logits) -> None:
         """Walk, keep the KV of the committed path, commit."""

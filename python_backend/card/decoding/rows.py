@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from card.engines.row_costs import pass_cost_ms
 
@@ -55,12 +55,34 @@ class RowPlan:
     """
 
     def __init__(self, costs_ms: Mapping[int, float]) -> None:
-        self._costs = costs_ms
+        self._costs = dict(sorted(costs_ms.items()))
+        self._known: dict[int, float] = {}
         self._chosen: dict[tuple[int, int], tuple[int, float]] = {}
 
     def rows(self, agreement: float = EXPECTED_AGREEMENT, sessions: int = 1) -> int:
         """Rows of each of `sessions` sessions that share a pass."""
         return self._choose(agreement, sessions)[0]
+
+    def most_rows(self, sessions: int = 1) -> int:
+        """Rows that each of `sessions` sessions that share a pass may ask the cache for."""
+        return max(2, max(self._costs, default=UNMEASURED_ROWS) // sessions)
+
+    def worthwhile(self, chances: Sequence[float], sessions: int = 1) -> int:
+        """How many of a chain's candidates to verify for most tokens per second.
+
+        chances  [candidates] of each being accepted
+        """
+        best_speed, best = 0.0, 0
+        expected, at = 1.0, 0
+        for rows in self._costs:
+            expected += sum(chances[at : rows - 1])
+            at = min(rows - 1, len(chances))
+            speed = expected / self._cost(rows * sessions)
+            if speed > best_speed:
+                best_speed, best = speed, at
+            if at == len(chances):
+                break
+        return best if self._costs else len(chances)
 
     def gain(self, agreement: float, sessions: int = 1) -> float:
         """Tokens per second with that many rows against one row each."""
@@ -75,10 +97,16 @@ class RowPlan:
     def _best(self, agreement: float, sessions: int) -> tuple[int, float]:
         if not self._costs:
             return UNMEASURED_ROWS, ideal_tokens(UNMEASURED_ROWS, agreement)
-        alone = pass_cost_ms(self._costs, sessions)
+        alone = self._cost(sessions)
         gains = {
-            rows: ideal_tokens(rows, agreement) * alone / pass_cost_ms(self._costs, rows * sessions)
+            rows: ideal_tokens(rows, agreement) * alone / self._cost(rows * sessions)
             for rows in self._costs
         }
         rows = max(gains, key=lambda rows: gains[rows])
         return rows, gains[rows]
+
+    def _cost(self, rows: int) -> float:
+        known = self._known.get(rows)
+        if known is None:
+            known = self._known[rows] = pass_cost_ms(self._costs, rows)
+        return known

@@ -123,7 +123,14 @@ class TargetSession:
         if not found.is_chain:
             return found
         guessed = self.lookup.guesses(found.tokens, length - len(found))
-        return Candidates.chain([*found.tokens, *guessed])
+        if not guessed:
+            return found
+        chances = list(found.chances)
+        chance = chances[-1] if chances else 1.0
+        for _ in guessed:
+            chance *= self.lookup.trust
+            chances.append(chance)
+        return Candidates.chain([*found.tokens, *guessed], chances)
 
     def rows(self, candidates: Candidates) -> Rows:
         """The last committed token and the candidates behind it."""
