@@ -13,7 +13,9 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
+from card.cache.query import UNSQUARED
 from planning.acceptance import ABSENT, MISSED, RIGHT, Foresight, TextRecord
 
 WORTH_A_NODE = 0.01
@@ -92,6 +94,13 @@ class Text:
             # The table holds means; this one was likelier than the mean, or it were not kept.
             return [*found, *[math.log(WORTH_A_NODE)] * (rank + 1 - len(found))]
         return found
+
+
+class Chain(NamedTuple):
+    """What a query found, and the chance of each of its nodes to be accepted."""
+
+    nodes: list[Node]
+    chances: list[float]
 
 
 class Guesses:
@@ -226,7 +235,7 @@ class CandidateTree:
             self._offer(child)
         self.count += len(node.children)
 
-    def query(self, place: int, limit: int, published_before: float) -> list[Node]:
+    def query(self, place: int, limit: int, published_before: float) -> Chain:
         """The chain of at most `limit` nodes below the committed token at `place` with the most
         accepted ones to be expected."""
         node: Node | None = self.root
@@ -235,9 +244,11 @@ class CandidateTree:
             if node is not None and node.at > published_before:
                 node = None
         if node is None or node.place > place:
-            return []
+            return Chain([], [])
         worth = node.score + math.log(WORTH_A_LOOK)
-        return _best_chain(node, node.score, worth, limit, published_before)[1]
+        nodes = _best_chain(node, node.score, worth, limit, published_before)[1]
+        chances = [math.exp(UNSQUARED * min(0.0, found.score - node.score)) for found in nodes]
+        return Chain(nodes, chances)
 
 
 def _best_chain(

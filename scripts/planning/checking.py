@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from card.decoding import RowPlan
 from planning.acceptance import Foresight
 from planning.candidates import Text
 from planning.costs import MeasuredCost
@@ -103,6 +104,7 @@ class _Replay:
             draft=MeasuredCost({1: draft_ms}),
             delays=self._delays(),
             prefill_ms=self.phases.time_to_first_token_ms,
+            plan=self._plan(),
         )
         return [
             simulate(text, self.pacing, self._speculation(), machinery, self.seed + number)
@@ -120,6 +122,13 @@ class _Replay:
             growth=how.growth,
             nodes=self.result.settings.cache.nodes,
         )
+
+    def _plan(self) -> RowPlan | None:
+        """What chose the rows of a pass in the run; draft-then-verify gets a fixed number there."""
+        one_process = self.pacing == "draft_then_verify" and self.row.where == "in_process"
+        if self.result.settings.speculation.rows != "auto" or one_process:
+            return None
+        return RowPlan(self._curve(self.phases))
 
     def _delays(self) -> Delays:
         served = self.row.where != "in_process"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
+from card.engines.row_costs import pass_cost_ms
 from planning.clock import Work
 
 
@@ -14,8 +13,7 @@ from planning.clock import Work
 class MeasuredCost:
     """Milliseconds of a pass by its rows, and what a loop does around every pass.
 
-    curve   measured milliseconds by rows; between them a line is drawn, beyond them the last
-            slope goes on
+    curve   measured milliseconds by rows
     factor  by how much passes were slower in the run than alone on the machine
     around  milliseconds of query, walk and bookkeeping per pass
 
@@ -31,9 +29,4 @@ class MeasuredCost:
 
     def alone(self, rows: int) -> float:
         """Milliseconds of a bare pass with nothing else running."""
-        known = sorted(self.curve)
-        values = [self.curve[row] for row in known]
-        if rows <= known[-1] or len(known) == 1:
-            return float(np.interp(rows, known, values))
-        slope = (values[-1] - values[-2]) / (known[-1] - known[-2])
-        return values[-1] + max(0.0, slope) * (rows - known[-1])
+        return pass_cost_ms(self.curve, rows)

@@ -73,6 +73,7 @@ class _Speculation(_Read):
     width: int
     depth: int
     lookahead: int
+    rows: int | Literal["auto"]
     growth: Literal["best_first", "layered"]
 
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from card.cache import Decoding
+from card.decoding import RowPlan
 from card.pacing import SETTLED, draft_may_run, target_may_run, target_queries
-from planning.candidates import MOST_GUESSES, CandidateTree, Guesses, Node, Text
+from planning.candidates import MOST_GUESSES, CandidateTree, Chain, Guesses, Node, Text
 from planning.clock import Clock, Process, Signal, Work
 
 Pacing = Literal["autoregressive", "draft_then_verify", "pearl", "card"]
@@ -59,12 +60,16 @@ class Delays:
 
 @dataclass(frozen=True)
 class Machinery:
-    """Two models somewhere: what their passes cost and how they hear of each other."""
+    """Two models somewhere: what their passes cost and how they hear of each other.
+
+    plan  chooses how much of a chain is verified; None: as much as `Speculation.rows` say
+    """
 
     target: StepCost
     draft: StepCost
     delays: Delays = Delays()
     prefill_ms: float = 0.0
+    plan: RowPlan | None = None
 
 
 @dataclass
@@ -151,16 +156,18 @@ class _Loops:
     def _target_may_run(self) -> bool:
         ahead = 0
         if self.decoding is Decoding.PEARL:
-            ahead = len(self._from_cache(self.how.gamma))
+            ahead = len(self._from_cache(self.how.gamma).nodes)
         passes = self.passes if self.known == self.committed else 0
         return target_may_run(self.decoding, self.how.gamma, passes, draft_lives=True, ahead=ahead)
 
     def _query(self) -> tuple[int, int]:
         """How many candidates join the pass, and how many of them the target will accept."""
-        limit = min(self.how.rows, self.left) - 1
+        plan = self.machinery.plan
+        rows = self.how.rows if plan is None else plan.most_rows()
+        limit = min(rows, self.left) - 1
         if limit < 1 or not target_queries(self.decoding):
             return 0, 0
-        chain = self._from_cache(limit)
+        chain, chances = self._from_cache(limit)
         self.result.queries += 1
         self.result.hits += bool(chain)
         right = _leading(chain)
@@ -169,9 +176,16 @@ class _Loops:
         guesses = list(
             self.targets_guesses.behind(self.committed + len(chain), more, on_path=on_path)
         )
-        return len(chain) + len(guesses), right + sum(guesses)
+        found, right = len(chain) + len(guesses), right + sum(guesses)
+        if plan is None:
+            return found, right
+        chance = chances[-1] if chances else 1.0
+        trust = self.targets_guesses.trust
+        chances += [chance * trust ** (1 + number) for number in range(len(guesses))]
+        verified = plan.worthwhile(chances)
+        return verified, min(right, verified)
 
-    def _from_cache(self, limit: int) -> list[Node]:
+    def _from_cache(self, limit: int) -> Chain:
         seen = self.clock.now - self.machinery.delays.bus + _INSTANT
         return self.tree.query(self.committed - 1, limit, seen)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from card import lookup
 from card.cache import query
+from card.decoding import RowPlan
 from card.drafting import children
 from planning import candidates
 from planning.acceptance import LEVELS, Foresight, TextRecord
@@ -111,6 +113,14 @@ def test_a_draft_that_is_always_right_fills_every_row() -> None:
     assert run.ms / run.steps == pytest.approx(14.0)
 
 
+def test_as_much_of_a_chain_is_verified_as_the_product_would() -> None:
+    free, dear = {1: 10.0, 8: 10.0}, {1: 10.0, 4: 10.0, 8: 100.0}
+    for costs, rows in ((free, 8), (dear, 4)):
+        chosen = replace(machinery(draft_ms=0.5), plan=RowPlan(costs))
+        found = simulate(text_of("0" * 200), "card", Speculation(rows=2, width=1), chosen, 1)
+        assert max(found.rows_of_steps) == rows
+
+
 def test_card_never_waits_and_hides_the_draft() -> None:
     how = Speculation(width=1, depth=32, rows=5, gamma=4)
     card = simulate(text_of("0" * 101), "card", how, machinery())
@@ -147,14 +157,14 @@ def test_a_correction_that_is_not_in_the_tree_clears_it() -> None:
         tree.expand(node, 0.0)
     assert tree.re_root(1) == 1
     assert tree.count == 0
-    assert not tree.query(1, 4, 100.0)
+    assert not tree.query(1, 4, 100.0).nodes
 
 
 def test_the_target_does_not_see_nodes_before_they_are_published() -> None:
     tree = CandidateTree(text_of("000"), capacity=64, seed=0)
     tree.expand(tree.root, 5.0)
-    assert not tree.query(-1, 4, 4.9)
-    assert [node.on_path for node in tree.query(-1, 4, 5.0)] == [True]
+    assert not tree.query(-1, 4, 4.9).nodes
+    assert [node.on_path for node in tree.query(-1, 4, 5.0).nodes] == [True]
 
 
 def test_guesses_end_where_trust_ends() -> None:

@@ -14,7 +14,7 @@ from card.cache.tree import ROOT, Tree
 _UNLIKELY = math.log(1e-2)
 """Nodes below this probability (given the last committed token) are not worth a row."""
 
-_UNSQUARED = 0.5
+UNSQUARED = 0.5
 """Scores are squared for ranking (`card.drafting.children`); their roots come truer as chances
 (benchmarks/NOTES.md)."""
 
@@ -89,7 +89,7 @@ def best_chain(tree: Tree, node: int, limit: int) -> Candidates:
     chances: list[float] = []
     while (child := heir.get(node)) is not None:
         tokens.append(tree.token[child])
-        chances.append(math.exp(_UNSQUARED * min(tree.score[child] - base, 0.0)))
+        chances.append(math.exp(UNSQUARED * min(tree.score[child] - base, 0.0)))
         node = child
     return Candidates.chain(tokens, chances)
 
@@ -118,7 +118,7 @@ def best_subtree(tree: Tree, node: int, limit: int, branches: int) -> Candidates
         place[below[i]] = len(tokens)
         tokens.append(tree.token[below[i]])
         parents.append(place[above])
-        chances.append(weight[i] ** _UNSQUARED)
+        chances.append(weight[i] ** UNSQUARED)
     return Candidates(tokens, parents, chances)
 
 
