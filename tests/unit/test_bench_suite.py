@@ -1,4 +1,4 @@
-"""The suite: who stands where, who leaves, what was watched, and what a step costs at least."""
+"""The suite: who stands where, who leaves, and what a step costs at least."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fake_engine import FakeEngine, FakeModel
-from one_process import OneProcess, settings_of
 from rich.console import Console
 from tokenizers import Tokenizer
 from typer.testing import CliRunner
@@ -27,7 +25,6 @@ from bench.conditions import Conditions, Machine
 from bench.contest import Completion, Contender, ContenderError, compete
 from bench.extremes import Observed, Timeline, Variant, WorstCase
 from bench.figures import summarise
-from bench.in_process import Loops
 from bench.limits import Limits
 from bench.measurement import Measurement, Task
 from bench.peers import Environment, Mode, PeerError, line_up_peer
@@ -36,10 +33,7 @@ from bench.standings import Standing, best, compare, narrowed, stand
 from bench.streams_figures import ContextCost, row_of
 from bench.suite_report import SuiteReport
 from bench.unrelated import unrelated_draft
-from bench.watch import Step, Watch
-from card.cache import Decoding
-from card.decoding import TargetTimes
-from card.drafting import DraftTimes
+from bench.watch import Account
 from card.settings import REPOSITORY_ROOT, load_settings
 
 TOKENIZER = Tokenizer.from_file(str(REPOSITORY_ROOT / "models/target/tokenizer.json"))
@@ -174,14 +168,6 @@ def test_card_is_compared_with_the_best_setting_of_every_other_system() -> None:
 # --- the report -------------------------------------------------------------------------------
 
 
-WATCHED = Watch(
-    target_passes=[(0, 40), (60, 100)],
-    draft_passes=[(0, 50), (50, 80), (150, 200)],
-    target_times=TargetTimes(steps=2, query=5, forward=60, walk=15, waiting=10),
-    draft_times=DraftTimes(passes=3, choose=20, forward=80, grow=20, idle=60),
-)
-
-
 def report() -> SuiteReport:
     completions = compete(LINE_UP, TASKS, 1)
     machine = Machine("a processor", 2, 8.0, "Linux", "3.11", "2.13", "2026.4", 0.1)
@@ -191,12 +177,13 @@ def report() -> SuiteReport:
     )  # fmt: skip
     ours: list[Completion] = [c for c in completions if c.contender.is_ours]
     passes = [(0.0, 0.5), (1.0, 1.5)]
+    account = Account("target", 2, {"forward": 3.0}, {"forward": 0.9})
     return SuiteReport(
         conditions=conditions,
         standings=stand(completions),
         figures=summarise(ours, RANKS, COSTS),
         limits=[Limits(1, 20.0, 10.0, 40_000_000, 0, 1.5), Limits(2, 20.0, 10.0, 40_000_000, 0, 1)],
-        observed=Observed({1: 2, 4: 6}, 0.75, WATCHED.accounts()),
+        observed=Observed({1: 2, 4: 6}, 0.75, [account]),
         timelines=[Timeline("card", None, passes, passes)],
         worst_case=WorstCase(1.5, 2, 100.0, 97.0, 0.97, True),
         sweep=[Variant("width", 1, 700.0, 3.5, 4.0), Variant("width", 4, 800.0, 4.0, 4.4)],
@@ -223,62 +210,12 @@ def test_json_markdown_and_pictures_are_stored(tmp_path: Path) -> None:
     assert {path.suffix for path in paths} == {".json", ".md", ".png"}
     content = json.loads(paths[0].read_text())
     assert content["best"][0]["system"] == "autoregressive"
+    assert content["observed"]["accounts"][0]["phases"] == {"forward": 0.9}
     assert content["limits"][0]["floor_ms"] == pytest.approx(2.0)
     markdown = paths[1].read_text()
     assert "| OpenVINO GenAI, speculative | 8 tokens | peer | 0 |" in markdown
     assert "- openvino cannot be installed: no network" in markdown
-
-
-# --- what is watched --------------------------------------------------------------------------
-
-
-def test_hits_after_corrections_are_of_the_queries_right_behind_one() -> None:
-    watch = Watch(
-        steps=[
-            Step(committed=5, drafted=4, hit=True),  # all accepted
-            Step(committed=2, drafted=4, hit=True),  # corrects
-            Step(committed=1, drafted=0, hit=False),  # a miss behind it
-            Step(committed=1, drafted=3, hit=True),  # corrects
-            Step(committed=4, drafted=3, hit=True),
-        ]
-    )
-    assert watch.hit_rate_after_corrections == 0.5
-    assert watch.committed_histogram() == {1: 2, 2: 1, 4: 1, 5: 1}
-    assert Watch().hit_rate_after_corrections is None
-
-
-def test_the_time_of_both_loops_is_told_apart() -> None:
-    target, draft = WATCHED.accounts()
-    assert target.phases == {"query": 0.05, "forward": 0.6, "walk": 0.15, "waits": 0.1}
-    assert target.known == pytest.approx(0.9)
-    assert (target.passes, target.pass_ms["forward"]) == (2, 30e-6)
-    assert draft.phases == {"choose": 0.1, "forward": 0.4, "grow": 0.1, "waits": 0.3}
-    assert draft.known == pytest.approx(0.9)
-
-
-def test_watching_changes_no_token_and_sees_every_step() -> None:
-    target, draft = (
-        FakeEngine(FakeModel(), tree=False),
-        FakeEngine(FakeModel(agreement=0.8), tree=True),
-    )
-    task = Task(Prompt("a", "", (3, 1, 4, 1, 5)), 0.0, 11, 40)
-    watch = Watch()
-    with OneProcess(target, draft, settings_of()) as both:
-        plain = Loops(both.pool, TOKENIZER, lambda _: both.target, lambda _: both.draft)
-        expected = plain.complete(task, Decoding.CARD, threads=1)
-        loops = Loops(
-            both.pool,
-            TOKENIZER,
-            lambda _: watch.target(both.target, both.pool.card_slot(0)),
-            lambda _: watch.draft(both.draft),
-        )
-        found = loops.complete(task, Decoding.CARD, threads=1)
-    assert found.tokens == expected.tokens
-    unasked = 2  # the first token comes with the prompt, the last needs no candidate
-    assert sum(step.committed for step in watch.steps) >= task.max_tokens - unasked
-    assert len(watch.target_passes) == found.steps
-    assert (watch.target_times, watch.draft_times) == (both.target.times, both.draft.times)
-    assert all(begin < end for begin, end in [*watch.target_passes, *watch.draft_passes])
+    assert "| target | 2 | 3.00 | forward 3.00 | forward 90.0% | 90.0% |" in markdown
 
 
 # --- streams ----------------------------------------------------------------------------------
