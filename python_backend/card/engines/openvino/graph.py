@@ -74,8 +74,9 @@ def build_graph(
 def for_rows(graph: ov.Model, rows: int, group: int) -> ov.Model:
     """The same for passes of one session with exactly so many rows.
 
-    The plugin prepares operators whose shapes are known once, when it compiles. Bits stay what they
-    are: nothing that it fuses because of that rounds at other places.
+    The plugin prepares operators whose shapes are known once, when it compiles. It also fuses more
+    of them; where something then rounds at another place, as in very small models, the check at
+    load finds out (`card.engines.calibration`).
 
     group  of the architecture
     """
