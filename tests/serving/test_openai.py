@@ -256,7 +256,9 @@ async def test_clients_that_leave_leave_no_slot_in_use(
     connections = [gateway.connect() for _ in range(6)]
     for connection in connections:
         connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
-    await server.until(lambda: server.metric("card_slots_in_use") > 0, "a slot in use")
+    await server.until(
+        lambda: server.metric("card_slots_in_use") == len(connections), "every request has a slot"
+    )
     for connection in connections:
         connection.close()
     await server.until(
