@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from bench.contest import Completion, Contender
+from bench.measurement import Measurement
+from card.engines.row_costs import pass_cost_ms
 from training.agreement import Ranks, ideal_tokens_per_step
 
 Costs = Mapping[int, Mapping[int, float]]
@@ -35,6 +37,10 @@ class Row:
     ms_per_step             behind the first token; query, forward and walk are parts of it
     share_of_ideal          CARD: ratio_to_autoregressive ÷ (ideal_tokens_per_step × milliseconds of
                             an autoregressive pass ÷ milliseconds of a pass of `rows`)
+    decoding_ratio, decoding_share_of_ideal
+                            the same two behind the first token: the prompt's prefill, which no
+                            speculation shortens, is left out. In process alone: a server's first
+                            delta may hold more than one token
     """
 
     system: str
@@ -64,6 +70,8 @@ class Row:
     forward_ms: float | None
     walk_ms: float | None
     share_of_ideal: float | None
+    decoding_ratio: float | None
+    decoding_share_of_ideal: float | None
 
 
 @dataclass(frozen=True)
@@ -113,11 +121,24 @@ class _Group:
 
     def ratio(self, contender: Contender, to: Contender) -> float:
         """Median over prompts and rounds of tokens/s of one to that of the other."""
-        others = self.results[to]
         return _median(
-            completion.measurement.tokens_per_s / others[visit].measurement.tokens_per_s
-            for visit, completion in self.results[contender].items()
+            one.tokens_per_s / other.tokens_per_s for one, other in self._pairs(contender, to)
         )
+
+    def decoding_ratio(self, contender: Contender, to: Contender) -> float | None:
+        """The same behind the first token; None where no text has more than that one."""
+        found = [
+            ours / theirs
+            for one, other in self._pairs(contender, to)
+            if (ours := one.decoding_tokens_per_s) and (theirs := other.decoding_tokens_per_s)
+        ]
+        return _median(found) if found else None
+
+    def _pairs(self, one: Contender, other: Contender) -> Iterator[tuple[Measurement, Measurement]]:
+        """What both measured of the same prompt in the same round."""
+        others = self.results[other]
+        for visit, completion in self.results[one].items():
+            yield completion.measurement, others[visit].measurement
 
 
 def _row(
@@ -142,10 +163,13 @@ def _row(
     if contender.gamma is not None:
         rows = contender.gamma + (contender.system != "pearl")
     ideal = ideal_tokens_per_step(ranks, rows) if speculates else None
-    share_of_ideal = None
+    bound = None
     if contender.system == "card" and ideal is not None:
-        pass_ms = _pass_ms(costs[contender.threads], contender.rows)
-        share_of_ideal = ratio * pass_ms / (ideal * _pass_ms(costs[alone.threads], 1))
+        pass_ms = pass_cost_ms(costs[contender.threads], contender.rows)
+        bound = ideal * pass_cost_ms(costs[alone.threads], 1) / pass_ms
+    decoding_ratio = None
+    if contender.where == "in_process":
+        decoding_ratio = group.decoding_ratio(contender, alone)
     waits = [m.target_wait_s for m in found if m.target_wait_s is not None]
     ms_per_step, query_ms, forward_ms, walk_ms = _milliseconds(done)
     return Row(
@@ -182,7 +206,9 @@ def _row(
         query_ms=query_ms,
         forward_ms=forward_ms,
         walk_ms=walk_ms,
-        share_of_ideal=share_of_ideal,
+        share_of_ideal=ratio / bound if bound else None,
+        decoding_ratio=decoding_ratio,
+        decoding_share_of_ideal=decoding_ratio / bound if bound and decoding_ratio else None,
     )
 
 
@@ -201,11 +227,6 @@ def _milliseconds(
         sum(p.forward for p in phases) / steps,
         sum(p.walk for p in phases) / steps,
     )
-
-
-def _pass_ms(curve: Mapping[int, float], rows: int) -> float:
-    """Between measured row counts a line is drawn."""
-    return float(np.interp(rows, list(curve), list(curve.values())))
 
 
 def _by_system(rows: Sequence[Row]) -> list[list[Row]]:

@@ -59,6 +59,13 @@ class Measurement:
     def tokens_per_s(self) -> float:
         return self.generated / self.seconds
 
+    @property
+    def decoding_tokens_per_s(self) -> float | None:
+        """Behind the first token, so without the prompt's prefill; None if all came with it."""
+        if self.generated < 2 or self.seconds <= self.first_token_s:
+            return None
+        return (self.generated - 1) / (self.seconds - self.first_token_s)
+
     def writes_the_same_as(self, other: Measurement) -> bool:
         """Token by token where both know them, else text by text."""
         if self.tokens is not None and other.tokens is not None:

@@ -48,6 +48,8 @@ SPEED = (
     *PACE,
     Column("of in process", lambda row: _known(row.ratio_to_in_process, ".0%")),
     Column("of ideal", lambda row: _known(row.share_of_ideal, ".0%")),
+    Column("decoding", lambda row: _known(row.decoding_ratio, ".2f")),
+    Column("decoding of ideal", lambda row: _known(row.decoding_share_of_ideal, ".0%")),
     Column("first token ms", lambda row: f"{row.time_to_first_token_ms:.0f}"),
     Column("texts", lambda row: "equal" if row.texts_equal else "DIFFER"),
 )

@@ -78,6 +78,8 @@ class SuiteReport:
         row = self._row("card", temperature)
         if row is not None and row.share_of_ideal is not None:
             found.append(("CARD / its ideal", row.share_of_ideal))
+        if row is not None and row.decoding_share_of_ideal is not None:
+            found.append(("the same behind the first token", row.decoding_share_of_ideal))
         for comparison in compare(self.standings):
             if comparison.temperature == temperature and comparison.to != "draft_alone":
                 found.append((f"CARD / {name_of(comparison.to)}", comparison.ratio))

@@ -10,7 +10,7 @@ from card.settings import LimitSettings, Settings, load_settings
 from importing.checks import Model
 
 _HEADER = """\
-# Written by scripts/import_pair. Every field and its range: python_backend/card/settings.py.
+# Written by scripts/import_pair. Every field and its range: python_backend/card/settings.
 # Every slot holds limits.context_tokens positions of KV cache in each engine.
 """
 
@@ -22,11 +22,18 @@ def settings_text(draft: Model, target: Model, context: int | None) -> str:
     """
     have = min(model.context for model in (draft, target) if model.context is not None)
     content = {
-        "target": {"path": str(target.path), "engine": target.engine},
-        "draft": {"path": str(draft.path), "engine": draft.engine},
+        "target": _section(target, device=0),
+        "draft": _section(draft, device=1),
         "limits": {"context_tokens": min(context or LimitSettings().context_tokens, have)},
     }
     return _HEADER + yaml.safe_dump(content, sort_keys=False)
+
+
+def _section(model: Model, device: int) -> dict[str, object]:
+    section: dict[str, object] = {"path": str(model.path), "engine": model.engine}
+    if model.engine == "tensorrt_llm":
+        section["tensorrt_llm"] = {"devices": [device]}
+    return section
 
 
 def write_settings(file: Path, text: str) -> Settings:

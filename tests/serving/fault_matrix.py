@@ -11,7 +11,6 @@ import contextlib
 import json
 import math
 import os
-import random
 import signal
 import time
 import urllib.error
@@ -19,59 +18,14 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 import grpc
 import psutil
+from fault_cells import VICTIMS, Blow, Cell, Moment
 from running_service import Refused, RunningService
 
 from card.cache import SlotState
-
-VICTIMS = ("draft", "target", "card", "preprocessing", "postprocessing", "server")
-
-
-class Blow(Enum):
-    """KILL: SIGKILL. STOP: SIGSTOP for good. PAUSE: SIGSTOP, then SIGCONT."""
-
-    KILL = "killed"
-    STOP = "stopped"
-    PAUSE = "paused"
-
-
-class Moment(Enum):
-    """When the blow falls, as the clients see it."""
-
-    PREFILL = "at prefill"
-    MID_STREAM = "mid-stream"
-    IDLE = "between requests"
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One fault. `pause_s` is how long a PAUSE lasts."""
-
-    victim: str
-    blow: Blow
-    moment: Moment
-    times: int = 1
-    pause_s: float = 1.0
-
-    def __str__(self) -> str:
-        lasting = f" for {self.pause_s:.1f} s" if self.blow is Blow.PAUSE else ""
-        often = " twice in a row" if self.times == 2 else ""
-        return f"{self.victim} {self.blow.value}{lasting} {self.moment.value}{often}"
-
-    @classmethod
-    def draw(cls, draw: random.Random) -> Cell:
-        """Any cell of the matrix."""
-        return cls(
-            draw.choice(VICTIMS),
-            draw.choice(list(Blow)),
-            draw.choice(list(Moment)),
-            draw.choice((1, 2)),
-            draw.uniform(0.05, 4.0),
-        )
 
 
 @dataclass(frozen=True)
@@ -199,7 +153,7 @@ class Ordeal:
             await asyncio.gather(*reading)
             # A paused stub that had been sent something takes the server down when it goes on.
             complaints += await self._await_recovery(gone)
-            complaints += self._count(answers, errors_allowed=cell.victim != "draft")
+            complaints += self._count(answers, errors_allowed=cell.costs_answers)
             complaints += await self._await_wellbeing()
         finally:
             watching.cancel()
@@ -213,7 +167,7 @@ class Ordeal:
     async def _await_moment(self, cell: Cell, answers: list[Answer]) -> None:
         if cell.moment is Moment.MID_STREAM:
             await self.service.until(lambda: all(a.text or a.error for a in answers), "text flows")
-        elif cell.victim not in ("preprocessing", "postprocessing"):
+        else:
             with self._pool_states() as states:
                 await self.service.until(lambda: SlotState.OPEN in states(), "a slot is open")
 

@@ -1,4 +1,4 @@
-"""What `scripts/faults` does: random cells of the matrix on one service, and a verdict."""
+"""What `scripts/faults` does: cells of the matrix on one service, and a verdict."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from fault_matrix import Cell, Ordeal, Tally
+from fault_cells import Cell
+from fault_matrix import Ordeal, Tally
 from rich.console import Console
 from running_service import RunningService, running_service
 from traces import TRACES, Traces
@@ -22,6 +24,9 @@ console = Console(highlight=False, soft_wrap=True)
 def main(
     minutes: Annotated[float, typer.Option(min=0.0, help="How long to go on.")] = 5.0,
     seed: Annotated[int | None, typer.Option(help="Repeats a run's cells.")] = None,
+    every: Annotated[
+        bool, typer.Option("--every", help="Each cell of the matrix once, however long it takes.")
+    ] = False,
 ) -> None:
     """Strike processes of a real service at random; every text, recovery and health is checked.
 
@@ -29,12 +34,15 @@ def main(
     """
     if seed is None:
         seed = random.SystemRandom().randrange(1 << 32)
-    console.print(f"seed {seed}, {minutes:g} minutes")
+    cells = _drawn(random.Random(seed), minutes)
+    if every:
+        cells = iter(Cell.every())
+    console.print("the whole matrix" if every else f"seed {seed}, {minutes:g} minutes")
     folder = Path(tempfile.mkdtemp(prefix="card-faults-"))
     with running_service(folder, {}) as service:
         ordeal = Ordeal(service)
         tally = ordeal.tally
-        asyncio.run(_endure(ordeal, random.Random(seed), time.monotonic() + 60 * minutes))
+        asyncio.run(_endure(ordeal, cells))
         tally.failures += _left_behind(service)
     _report(tally)
     if tally.failures:
@@ -42,12 +50,15 @@ def main(
         sys.exit(1)
 
 
-async def _endure(ordeal: Ordeal, draw: random.Random, end_s: float) -> None:
-    await ordeal.prepare()
-    number = 0
+def _drawn(draw: random.Random, minutes: float) -> Iterator[Cell]:
+    end_s = time.monotonic() + 60 * minutes
     while time.monotonic() < end_s:
-        number += 1
-        cell = Cell.draw(draw)
+        yield Cell.draw(draw)
+
+
+async def _endure(ordeal: Ordeal, cells: Iterator[Cell]) -> None:
+    await ordeal.prepare()
+    for number, cell in enumerate(cells, 1):
         began_s = time.monotonic()
         try:
             wrong = await ordeal.endure(cell)

@@ -200,7 +200,7 @@ async def test_a_draining_service_refuses_with_words_that_say_so(
     words = "UNAVAILABLE: the service is draining"
     with start_service({"serving": {"drain_s": HANG_S}}) as service:
         request: dict[str, Any] = {"max_tokens": 1000, "end_id": -1}
-        streams = [asyncio.create_task(service.text(prompt, **request)) for prompt in PROMPTS * 4]
+        streams = [asyncio.create_task(service.text(prompt, **request)) for prompt in PROMPTS]
         await service.until(
             lambda: service.metric("card_slots_in_use") == len(streams), "all streams are open"
         )
@@ -224,18 +224,24 @@ async def test_a_draining_service_refuses_with_words_that_say_so(
         assert all(await asyncio.gather(*streams))
 
 
-async def test_a_server_that_crashes_during_its_first_start_gets_another(
-    start_service: StartService,
+@pytest.mark.parametrize(
+    ("blow", "said"),
+    [
+        (signal.SIGKILL, "tritonserver ended during its start (killed by SIGKILL)"),
+        (signal.SIGSTOP, "tritonserver was stopped during its start"),
+    ],
+    ids=["killed", "stopped"],
+)
+async def test_a_server_that_does_not_survive_its_first_start_gets_another(
+    start_service: StartService, blow: signal.Signals, said: str
 ) -> None:
     known = servers()
     with ThreadPoolExecutor(1) as executor:
-        killing = executor.submit(kill_the_next_server, known)
+        striking = executor.submit(strike_the_next_server, known, blow)
         with start_service({}) as service:
-            crashed = killing.result()
-            assert service.server_pid != crashed
-            assert "tritonserver ended during its start (killed by SIGKILL)" in (
-                service.log.read_text()
-            )
+            struck = striking.result()
+            assert service.server_pid != struck
+            assert said in service.log.read_text()
             assert await service.text(PROMPTS[0], max_tokens=8)
 
 
@@ -245,12 +251,12 @@ def servers() -> set[int]:
     return {child.pid for child in children if child.name() == "tritonserver"}
 
 
-def kill_the_next_server(known: set[int]) -> int:
+def strike_the_next_server(known: set[int], blow: signal.Signals) -> int:
     limit = time.monotonic() + BACK_S
     while not (new := servers() - known):
         assert time.monotonic() < limit, "no server was started"
     (pid,) = new
-    os.kill(pid, signal.SIGKILL)
+    os.kill(pid, blow)
     return pid
 
 

@@ -1,4 +1,4 @@
-"""A fixed selection of the matrix of faults; `scripts/faults` draws others, for as long as told."""
+"""A fixed selection of the matrix of faults; `scripts/faults --every` goes through all of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator, Iterator
 import grpc
 import lying_draft
 import pytest
-from fault_matrix import Blow, Cell, Moment, Ordeal
+from fault_cells import Blow, Cell, Moment
+from fault_matrix import Ordeal
 from running_service import Refused, Reply, StartService
 from traces import TRACES, Traces
 
@@ -22,12 +23,15 @@ SELECTION = (
     Cell("target", Blow.KILL, Moment.MID_STREAM),
     Cell("target", Blow.STOP, Moment.MID_STREAM),
     Cell("target", Blow.KILL, Moment.PREFILL, times=2),
+    Cell("target", Blow.PAUSE, Moment.MID_STREAM, pause_s=0.5),
+    Cell("preprocessing", Blow.KILL, Moment.PREFILL),
     Cell("preprocessing", Blow.KILL, Moment.MID_STREAM),
     Cell("preprocessing", Blow.STOP, Moment.IDLE),
     Cell("postprocessing", Blow.KILL, Moment.MID_STREAM),
     Cell("postprocessing", Blow.PAUSE, Moment.MID_STREAM, pause_s=0.5),
     Cell("card", Blow.KILL, Moment.MID_STREAM),
     Cell("card", Blow.KILL, Moment.IDLE),
+    Cell("card", Blow.STOP, Moment.MID_STREAM),
     Cell("server", Blow.KILL, Moment.MID_STREAM),
     Cell("server", Blow.STOP, Moment.IDLE),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -107,6 +108,19 @@ def another_vocabulary(model: Path) -> str:
     return "draft and target must share a vocabulary"
 
 
+def fewer_layers_than_weights(model: Path) -> str:
+    file = model / "config.json"
+    config = json.loads(file.read_text(encoding="utf-8"))
+    config["num_hidden_layers"] -= 1
+    file.write_text(json.dumps(config), encoding="utf-8")
+    return "the two do not belong together"
+
+
+def no_end_token(model: Path) -> str:
+    (model / "generation_config.json").write_text('{"eos_token_id": "x"}', encoding="utf-8")
+    return "no usable eos_token_id"
+
+
 def corrupted_configuration(model: Path) -> str:
     (model / "config.json").write_text('{"model_type": "llama", "vocab_si', encoding="utf-8")
     return "config.json cannot be read"
@@ -117,11 +131,20 @@ def no_tokenizer(model: Path) -> str:
     return "tokenizer.json"
 
 
-FAULTS = (truncated_weights, another_vocabulary, corrupted_configuration, no_tokenizer)
+FAULTS = (
+    truncated_weights,
+    another_vocabulary,
+    corrupted_configuration,
+    fewer_layers_than_weights,
+    no_tokenizer,
+)
 
 
-@pytest.mark.parametrize("role", ["target", "draft"])
-@pytest.mark.parametrize("spoil", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize(
+    ("role", "spoil"),
+    [*itertools.product(("target", "draft"), FAULTS), ("target", no_end_token)],
+    ids=lambda it: getattr(it, "__name__", it),
+)
 def test_a_model_that_does_not_fit_starts_no_server(
     tmp_path: Path, role: str, spoil: Callable[[Path], str]
 ) -> None:

@@ -77,6 +77,10 @@ async def scrape_a_load(service: RunningService, prometheus: Prometheus) -> None
     await load(service)
     committed = service.metric("card_committed_tokens_total")
     await service.until(lambda: scraped_tokens() >= committed, "the load is scraped")
+    await service.until(  # else there is no rate of what only the supervisor tells
+        lambda: len(prometheus.query("count_over_time(up[5m]) > 1")) == 2,
+        "both endpoints are scraped twice",
+    )
 
 
 async def load(service: RunningService) -> None:

@@ -222,6 +222,16 @@ async def back(service: RunningService, model: str, old: int) -> None:
     )
 
 
+@pytest.mark.parametrize("model", ["draft", "target"])
+async def test_a_worker_that_dies_while_nobody_asks_is_replaced(
+    service: RunningService, right: list[str], model: str
+) -> None:
+    old = pid_of(service, model)
+    os.kill(worker_of(service, model), signal.SIGKILL)
+    await back(service, model, old)
+    assert await service.text(PROMPTS[0], max_tokens=MAX_TOKENS) == right[0]
+
+
 @pytest.mark.parametrize("part", ["model", "worker"])
 async def test_a_killed_draft_never_changes_a_text(
     service: RunningService, right: list[str], part: str

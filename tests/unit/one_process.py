@@ -30,7 +30,8 @@ from card.sampling import History, SamplingParameters, sample
 from card.settings import Settings
 
 GREEDY = SamplingParameters()
-_LONG_AGO_NS = 1
+_LONG_AGO_NS = -(10**15)
+"""On a clock that began when the machine did, perhaps only minutes ago."""
 _PATIENCE = 5000
 """Steps without an end after which a run is stuck."""
 

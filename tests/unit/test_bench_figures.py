@@ -45,9 +45,10 @@ def completion(
         "hits": 0,
         "draft_idle_s": 0.0,
         "first_token_s": 0.1,
+        "generated": TOKENS,
         **counted,
     }
-    measured = Measurement(text="", tokens=None, generated=TOKENS, seconds=TOKENS / speed, **values)
+    measured = Measurement(text="", tokens=None, seconds=TOKENS / speed, **values)
     task = Task(Prompt(prompt, prompt, (1,)), 0.0, 0, TOKENS)
     return Completion(contender, task, 0, measured, equal)
 
@@ -120,6 +121,30 @@ def test_the_share_of_ideal_is_speed_over_ideal_tokens_times_gain_per_pass() -> 
     assert row.ideal_tokens_per_step == 4.0
     assert row.share_of_ideal == pytest.approx(0.8 / (4.0 * 1.0 / 3.0))
     assert row.agreement == 0.75
+
+
+def test_behind_the_first_token_only_what_was_decoded_counts() -> None:
+    completions = [
+        *speeds(ONE_THREAD, a=50, b=50),  # 99 tokens in 1.9 s
+        *speeds(CARD, a=100, b=100),  # 99 tokens in 0.9 s
+        *speeds(SERVED, a=100, b=100),
+    ]
+    figures = summarise(completions, RANKS, COSTS)
+    row = row_of(figures, "card")
+    assert row.ratio_to_autoregressive == pytest.approx(2.0)
+    assert row.decoding_ratio == pytest.approx(1.9 / 0.9)
+    assert row.decoding_share_of_ideal == pytest.approx(1.9 / 0.9 / (4.0 * 2.0 / 3.0))
+    served = row_of(figures, "card", "grpc")
+    assert served.decoding_ratio is served.decoding_share_of_ideal is None
+
+
+@pytest.mark.parametrize("counted", [{"generated": 1}, {"first_token_s": TOKENS / 100}])
+def test_of_texts_that_come_with_their_first_token_there_is_no_speed_behind_it(
+    counted: dict[str, Any],
+) -> None:
+    completions = [completion(ONE_THREAD, "a", 50), completion(CARD, "a", 100, **counted)]
+    row = row_of(summarise(completions, RANKS, COSTS), "card")
+    assert row.decoding_ratio is row.decoding_share_of_ideal is None
 
 
 def test_shares_are_of_all_texts_together() -> None:

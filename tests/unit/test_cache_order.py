@@ -138,7 +138,7 @@ def test_a_commit_is_seen_whole_or_not_at_all(pool: Pool) -> None:
         ]
 
     pool.target_slot(0).adopt(NEW)
-    target = TargetSlot(watched(pool, look), 0)
+    target = TargetSlot(watched(pool, look), 0, pool.commit_bell)
     target.commit([4, 5], [True, False], [-0.5, -1.5], Finish.RUNNING)
     target.commit([6, 7], [True, True], [-2.5, -3.5], Finish.END_ID)
     assert card.committed(NEW) == 4
@@ -154,7 +154,7 @@ def test_an_adoption_never_shows_what_an_older_session_left(pool: Pool) -> None:
     old = pool.target_slot(0)
     old.adopt(OLD)
     old.commit([1, 2, 3], [True] * 3, [0.0] * 3, Finish.LENGTH)
-    assert TargetSlot(watched(pool, look), 0).adopt(NEW) == 0
+    assert TargetSlot(watched(pool, look), 0, pool.commit_bell).adopt(NEW) == 0
     assert len(looks) > 3
     assert set(looks) == {(0, Finish.RUNNING)}
 
@@ -173,7 +173,7 @@ def test_a_slot_is_open_only_once_the_whole_request_stands(pool: Pool) -> None:
             assert found.parameters == parameters
             assert found.gamma == 3
 
-    CardSlot(watched(pool, look), 0).open(request, NEW)
+    CardSlot(watched(pool, look), 0, pool.slot_bell).open(request, NEW)
     assert engine.state is SlotState.OPEN
     assert looks.count(True) == 1
     assert looks[-1]

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from card.serving.log import open_log
+from card.serving.log import RequestLog, open_log
+from card.settings import LogFormat, ObservabilitySettings
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 
@@ -37,6 +38,17 @@ def test_pairs_are_for_people(said: Said) -> None:
         r'reason="no \\"heart\\"\\nbeat" empty="" pairs="a=b"',
         line,
     )
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_request_id_is_short_and_no_command_to_a_terminal(said: Said, form: LogFormat) -> None:
+    log = RequestLog("card", ObservabilitySettings(log_format=form, log_requests=True))
+    log.answered("\x1b[2J\x9b1m\u202e" + "x" * 1_000_000, None)
+    (line,) = said().splitlines()
+    assert line.isprintable()
+    assert "\\u001b[2J" in line
+    assert "1000008 characters" in line
+    assert len(line) < 500
 
 
 def test_json_is_for_machines(said: Said) -> None:

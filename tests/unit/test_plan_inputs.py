@@ -226,9 +226,12 @@ def test_step_costs_of_the_result_are_used(tmp_path: Path) -> None:
 
 
 def test_check_prints_every_pacing_and_fails_beyond_the_tolerance(tmp_path: Path) -> None:
-    out = tmp_path / "out.json"
+    out, few = tmp_path / "out.json", tmp_path / "few.json"
+    content = json.loads(MEASURED.read_text())
+    content["rows"] = [row for row in content["rows"] if row["temperature"] == 0]
+    few.write_text(json.dumps(content))
     profile = str(PROFILES / "prompts.yaml")
-    arguments = ["check", str(MEASURED), "--profile", profile, "--json", str(out)]
+    arguments = ["check", str(few), "--profile", profile, "--json", str(out)]
     shown = CliRunner().invoke(app, [*arguments, "--tolerance", "0.5"])
     assert shown.exit_code == 0
     assert "predicted" in shown.output

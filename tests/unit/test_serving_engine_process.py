@@ -10,15 +10,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from serving_double import GEOMETRY, make_pool
+from serving_double import GEOMETRY, make_pool, slot_request
 
 from card.cache import EngineState, Pool
+from card.serving import engine_process
 from card.serving.attach import Attacher, is_dead
 from card.serving.engine_process import EngineProcess
 from card.serving.refusal import Refusal
 
 FAR_NS = 2**62
 TIMEOUT_S = 0.3
+PATIENCE_S = 600.0
+LONG_NS = 10**15
+"""Longer than anybody's patience."""
 
 
 class Loop:
@@ -110,6 +114,37 @@ def test_the_right_key_attaches_and_the_loop_runs(engine: Engine, tmp_path: Path
     assert engine.attach(pool.new_key()) == pool.epoch
     assert pool.is_alive("target", 5.0)
     assert engine.loops[0].stepped.wait(5)
+
+
+@pytest.fixture
+def idle(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
+    """The pool of an attached engine that made its first step, and rests for very long."""
+    monkeypatch.setattr(engine_process, "BEAT_S", PATIENCE_S)
+    pool = make_pool(tmp_path)
+    engine.attach(pool.new_key())
+    assert eventually(engine.loops[0].stepped.is_set)
+    engine.loops[0].stepped.clear()
+    yield pool
+    monkeypatch.setattr(engine_process, "BEAT_S", 0.01)
+    pool.slot_bell.ring()
+
+
+def test_an_idle_loop_steps_again_when_a_slot_is_opened(engine: Engine, idle: Pool) -> None:
+    idle.card_slot(0).open(slot_request(), idle.new_generation())
+    assert eventually(engine.loops[0].stepped.is_set)
+
+
+def test_a_slot_that_is_opened_while_the_loop_steps_is_not_overlooked(
+    engine: Engine, idle: Pool
+) -> None:
+    (loop,) = engine.loops
+    loop.hang.clear()
+    idle.slot_bell.ring()
+    assert eventually(loop.stepped.is_set)
+    loop.stepped.clear()
+    idle.slot_bell.ring()
+    loop.hang.set()
+    assert eventually(loop.stepped.is_set)
 
 
 @pytest.mark.parametrize("key", ["", "guess"])
@@ -221,7 +256,8 @@ class Asked:
 
 
 @pytest.fixture
-def asked() -> Iterator[Asked]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
+    monkeypatch.setattr("card.serving.attach._FRESH_S", PATIENCE_S)
     asked = Asked()
     yield asked
     asked.hanging.set()
@@ -229,7 +265,7 @@ def asked() -> Iterator[Asked]:
 
 def test_a_loaded_engine_is_asked_in_with_the_key(tmp_path: Path, asked: Asked) -> None:
     pool = make_pool(tmp_path)
-    attacher = Attacher(pool, "key", TIMEOUT_S, asked.ask, asked.report)
+    attacher = Attacher(pool, "key", PATIENCE_S, asked.ask, asked.report)
     attacher.look()
     assert asked.requests == []
     pool.beat("target", EngineState.LOADED)
@@ -243,7 +279,7 @@ def test_an_engine_is_not_asked_twice_while_it_may_still_answer(
 ) -> None:
     asked.hanging.clear()
     pool = make_pool(tmp_path)
-    attacher = Attacher(pool, "key", TIMEOUT_S, asked.ask, asked.report)
+    attacher = Attacher(pool, "key", PATIENCE_S, asked.ask, asked.report)
     for _ in range(3):
         pool.beat("target", EngineState.LOADED)
         attacher.look()
@@ -256,7 +292,7 @@ def test_a_new_process_is_asked_though_the_last_one_never_answered(
 ) -> None:
     asked.hanging.clear()
     pool = make_pool(tmp_path)
-    attacher = Attacher(pool, "key", TIMEOUT_S, asked.ask, asked.report)
+    attacher = Attacher(pool, "key", PATIENCE_S, asked.ask, asked.report)
     pool.beat("target", EngineState.LOADED)
     attacher.look()
     pool.header["target_pid"] = os.getpid() + 1
@@ -267,21 +303,21 @@ def test_a_new_process_is_asked_though_the_last_one_never_answered(
 
 def test_a_silent_engine_is_never_sent_anything(tmp_path: Path, asked: Asked) -> None:
     pool = make_pool(tmp_path)
-    attacher = Attacher(pool, "key", TIMEOUT_S, asked.ask, asked.report)
+    attacher = Attacher(pool, "key", PATIENCE_S, asked.ask, asked.report)
     pool.beat("target", EngineState.LOADED)
-    pool.header["target_heartbeat_ns"] -= 10**9
+    pool.header["target_heartbeat_ns"] -= LONG_NS
     attacher.look()
     assert asked.requests == []
 
 
 def test_life_and_death_of_an_engine_are_reported_once(tmp_path: Path, asked: Asked) -> None:
     pool = make_pool(tmp_path)
-    attacher = Attacher(pool, "key", TIMEOUT_S, asked.ask, asked.report)
+    attacher = Attacher(pool, "key", PATIENCE_S, asked.ask, asked.report)
     attacher.look()
     pool.beat("draft", EngineState.ATTACHED)
     attacher.look()
     attacher.look()
-    pool.header["draft_heartbeat_ns"] -= 10**9
+    pool.header["draft_heartbeat_ns"] -= LONG_NS
     attacher.look()
     drafts = [report for report in asked.reports if report[0] == "draft"]
     assert drafts == [("draft", False), ("draft", True), ("draft", False)]

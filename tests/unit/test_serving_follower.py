@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, decoders, models
 from card.cache import Finish, Pool, SlotState
 from card.serving.delta import Delta
 from card.serving.follower import TICK_S, Answer, Follower
+from card.serving.listening import Listener
 from card.serving.refusal import Refusal
 from card.serving.sessions import Session, Sessions
 from card.serving.streams import Stream
@@ -110,6 +111,16 @@ class Scene:
         return SlotState(int(self.pool.states[index]))
 
 
+async def comes_true(holds: Callable[[], bool]) -> None:
+    """Let the event loop go on until it holds."""
+
+    async def turns() -> None:
+        while not holds():
+            await asyncio.sleep(0)
+
+    await asyncio.wait_for(turns(), PATIENCE_S)
+
+
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
     pool = make_pool(tmp_path)
@@ -180,6 +191,23 @@ async def test_a_deadline_ends_the_session_with_its_error(scene: Scene) -> None:
     assert client.ended == 1
 
 
+async def test_text_that_is_due_at_every_look_does_not_outlast_a_deadline(scene: Scene) -> None:
+    client, slot = await scene.open(deadline_ns=2)
+    for now_ns in (1, 2):
+        scene.target.commit(slot, [3])
+        scene.follower.tick(now_ns)
+    assert client.texts == ["d"]
+    assert client.ended == 1
+    assert client.errors[0].startswith("DEADLINE_EXCEEDED")
+
+
+async def test_a_text_that_ends_with_its_deadline_is_an_answer(scene: Scene) -> None:
+    client, slot = await scene.open(deadline_ns=1, max_tokens=1)
+    scene.target.commit(slot, [3], Finish.LENGTH)
+    scene.follower.tick(1)
+    assert (client.texts, client.errors) == (["d"], [])
+
+
 async def test_a_session_that_postprocessing_abandoned_is_closed(scene: Scene) -> None:
     client, slot = await scene.open()
     generation = int(scene.pool.generations[slot])
@@ -242,13 +270,13 @@ async def test_it_looks_often_at_beginnings_and_ends_and_otherwise_when_a_delta_
     scene: Scene,
 ) -> None:
     _, slot = await scene.open(max_tokens=100, flush_ns=7_000_000)
-    assert scene.follower.pause_s(0) == TICK_S
+    assert scene.follower.pause_s(0) == 0.01
     scene.target.commit(slot, [3])
     scene.follower.tick(0)
     assert scene.follower.pause_s(1_000_000) == 0.006
     assert scene.follower.pause_s(8_000_000) == TICK_S
     await scene.open(max_tokens=100)
-    assert scene.follower.pause_s(1_000_000) == TICK_S
+    assert scene.follower.pause_s(1_000_000) == 0.006
 
 
 async def test_a_long_gathering_does_not_hide_what_else_may_happen(scene: Scene) -> None:
@@ -258,15 +286,36 @@ async def test_a_long_gathering_does_not_hide_what_else_may_happen(scene: Scene)
         scene.target.commit(slot, [3])
     scene.follower.tick(0)
     assert scene.follower.pause_s(0) == 0.01
-    scene.target.commit(whole, [3] * 80)
-    scene.follower.tick(0)
-    assert scene.follower.pause_s(0) == TICK_S
-    scene.target.commit(whole, [3] * 19, Finish.LENGTH)
-    scene.follower.tick(0)
-    assert scene.follower.pause_s(0) == TICK_S  # until the target lets go of the slot
-    scene.target.release(whole)
-    scene.follower.tick(0)
-    assert scene.follower.pause_s(0) == 0.01
+
+
+async def test_a_beginning_an_end_and_a_release_are_looked_at_when_they_are_rung(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scene.follower, "pause_s", lambda now_ns: 3600.0)
+    following = asyncio.create_task(scene.follower.run())
+    listener = Listener(scene.pool.commit_bell, asyncio.get_running_loop(), scene.follower.wake)
+    client, slot = await scene.open()
+    scene.target.commit(slot, [3])
+    await comes_true(lambda: client.texts == ["d"])
+    scene.target.commit(slot, [4] * 7, Finish.LENGTH)
+    await comes_true(lambda: client.ended == 1)
+    scene.target.release(slot)
+    await comes_true(lambda: scene.state(slot) is SlotState.FREE)
+    assert client.texts == ["d", "e" * 7]
+    following.cancel()
+    listener.stop()
+
+
+async def test_a_listener_that_was_stopped_calls_nobody(scene: Scene) -> None:
+    calls: list[str] = []
+    bell = scene.pool.commit_bell
+    listener = Listener(bell, asyncio.get_running_loop(), lambda: calls.append("rang"))
+    bell.ring()
+    await comes_true(lambda: calls == ["rang"])
+    listener.stop()
+    bell.ring()
+    await asyncio.sleep(0)
+    assert calls == ["rang"]
 
 
 async def test_whether_the_queue_is_full_is_told_when_it_changes(scene: Scene) -> None:

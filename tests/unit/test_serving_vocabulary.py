@@ -47,6 +47,17 @@ def test_the_generation_configuration_knows_the_end_id_best(
         ("config.json", "{", "config.json cannot be read"),
         ("config.json", "[]", "config.json must hold a JSON object"),
         ("config.json", "{}", "no usable vocab_size"),
+        *(
+            ("generation_config.json", f'{{"eos_token_id": {value}}}', message)
+            for value, message in (
+                ('"x"', "generation_config.json has no usable eos_token_id .'x'."),
+                ("8192", "it must be null, a token id .0 to 8191., or a list of them"),
+                ("[5, -1]", "no usable eos_token_id"),
+                ("true", "no usable eos_token_id"),
+                ("1" + 30 * "0", "no usable eos_token_id"),
+            )
+        ),
+        ("config.json", '{"vocab_size": 9, "eos_token_id": 9}', "config.json has no usable eos_"),
         ("tokenizer.json", None, "tokenizer.json does not exist"),
         ("tokenizer.json", '{"version": "1.0"}', "tokenizer.json is not a sound tokenizer"),
     ],

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from card.serving.supervision.policy import (
+    ANSWERS_THE_ENSEMBLE,
     ATTEMPTS,
     LONGEST_PAUSE_S,
+    MOST_STOPPED_S,
     PROBATION_S,
     SERVER_SILENCE_S,
     STUBS,
@@ -97,7 +99,7 @@ def test_two_dead_models_are_reloaded_side_by_side(watch: Watch) -> None:
     assert models(watch.look(draft=GONE, target=GONE)) == ["draft", "target"]
 
 
-@pytest.mark.parametrize("model", STUBS)
+@pytest.mark.parametrize("model", sorted(set(STUBS) - set(ANSWERS_THE_ENSEMBLE)))
 def test_a_stopped_model_is_reloaded_after_the_engine_timeout_and_not_before(
     watch: Watch, model: str
 ) -> None:
@@ -107,11 +109,22 @@ def test_a_stopped_model_is_reloaded_after_the_engine_timeout_and_not_before(
     assert models(watch.look(**sights)) == [model]
 
 
+@pytest.mark.parametrize("model", ["preprocessing", "postprocessing"])
+def test_a_stopped_stub_of_the_ensemble_is_replaced_before_triton_gives_up_on_it(
+    watch: Watch, model: str
+) -> None:
+    """Later it would answer one client with another's text."""
+    sights = {model: STOPPED}
+    assert watch.look(**sights) == []
+    assert watch.look(after_s=MOST_STOPPED_S - 0.05, **sights) == []
+    assert models(watch.look(**sights)) == [model]
+
+
 def test_a_model_that_goes_on_in_time_is_left_alone(watch: Watch) -> None:
-    assert watch.look(preprocessing=STOPPED) == []
+    assert watch.look(card=STOPPED) == []
     assert watch.look(after_s=ENGINE_TIMEOUT_S - 0.2) == []
-    assert watch.look(preprocessing=STOPPED) == []
-    assert watch.look(after_s=ENGINE_TIMEOUT_S - 0.2, preprocessing=STOPPED) == []
+    assert watch.look(card=STOPPED) == []
+    assert watch.look(after_s=ENGINE_TIMEOUT_S - 0.2, card=STOPPED) == []
 
 
 @pytest.mark.parametrize("engine", ["draft", "target"])

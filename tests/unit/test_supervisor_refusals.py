@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -31,8 +32,9 @@ def busy_port() -> Iterator[int]:
 @pytest.mark.parametrize("field", ["http_port", "grpc_port", "metrics_port", "health_port"])
 def test_a_busy_port_as_of_a_second_supervisor(tmp_path: Path, busy_port: int, field: str) -> None:
     free = {"http_port": 0, "grpc_port": 0, "metrics_port": 0, "health_port": 0}
-    for name in free:
-        with socket.socket() as probe:
+    with ExitStack() as probes:
+        for name in free:
+            probe = probes.enter_context(socket.socket())
             probe.bind(("127.0.0.1", 0))
             free[name] = probe.getsockname()[1]
     settings = tmp_path / "settings.yaml"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -68,8 +69,12 @@ def test_a_server_that_is_gone_has_no_stubs() -> None:
 
 
 def test_orphans_are_found_by_their_region(tmp_path: Path) -> None:
-    with fake_stub(tmp_path, "draft", "mine_1") as stub, fake_stub(tmp_path, "target", "yours_1"):
-        assert find_orphans("mine_") == [stub.process]
+    mine = f"mine_{secrets.token_hex(8)}_"
+    with (
+        fake_stub(tmp_path, "draft", f"{mine}1") as stub,
+        fake_stub(tmp_path, "target", "yours_1"),
+    ):
+        assert find_orphans(mine) == [stub.process]
 
 
 def test_a_server_takes_every_child_along_whatever_its_command_line_says(tmp_path: Path) -> None:

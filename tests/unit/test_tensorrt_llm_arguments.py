@@ -27,12 +27,9 @@ from card.engines.tensorrt_llm.arguments import (
 )
 from card.engines.tensorrt_llm.runtime import Runtime, import_tensorrt_llm
 from card.engines.tensorrt_llm.sampling import sampling_arguments
-from card.engines.tensorrt_llm.support import check_version, installed_version, obstacles
+from card.engines.tensorrt_llm.support import installed_version
 from card.sampling import SamplingParameters
-from card.serving.admission import Admission
-from card.serving.refusal import Refusal
-from card.serving.wire import GenerateRequest
-from card.settings import Settings, SettingsError, load_settings
+from card.settings import load_settings
 
 VERSIONS = ["1.1.0", "1.2.1", "1.3.0rc24"]
 TARGET = {"engine": "tensorrt_llm"}
@@ -172,33 +169,6 @@ def test_what_a_checkpoint_is_quantized_to_is_checked(tmp_path: Path) -> None:
         check_quantization(tmp_path, "none")
 
 
-# --- the settings ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        ({"target": {"tensorrt_llm": {"devices": [0, 1]}}}, "must name 1 different device"),
-        (
-            {"target": {"tensorrt_llm": {"devices": [1, 1], "tensor_parallel": 2}}},
-            "must name 2 different device",
-        ),
-        (
-            {"target": {**TARGET, "tensorrt_llm": {"devices": [0, 1], "tensor_parallel": 2}}},
-            "has not yet run on hardware",
-        ),
-        ({"target": {"tensorrt_llm": {"kv_block_tokens": 48}}}, "must be a power of two"),
-        (
-            {"target": TARGET, "speculation": {"decoding": "draft_then_verify"}},
-            "its loop waits for no draft",
-        ),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(overrides: dict[str, Any], message: str) -> None:
-    with pytest.raises(SettingsError, match=message):
-        load_settings(**overrides)
-
-
 # --- sampling parameters --------------------------------------------------------------------------
 
 
@@ -289,109 +259,3 @@ def test_each_version_takes_for_greedy_what_we_mean_by_it(
 ) -> None:
     """Up to 1.1 a temperature without top-k and top-p is greedy, and 0 is none of their values."""
     assert package.SamplingParams(**arguments_of(**parameters)).is_greedy == greedy
-
-
-# --- what the runtime honours ---------------------------------------------------------------------
-
-
-def fields(version: str, **parameters: Any) -> dict[str, bool]:
-    """The obstacles of a request: whether the runtime ignores them altogether."""
-    seeded, log_probabilities = parameters.pop("seeded", False), parameters.pop("logs", False)
-    found = obstacles(
-        SamplingParameters(**parameters),
-        seeded=seeded,
-        log_probabilities=log_probabilities,
-        version=version,
-    )
-    return {obstacle.field: obstacle.ignored for obstacle in found}
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_plain_greedy_and_plain_sampling_stand_in_nobodys_way(version: str) -> None:
-    assert fields(version) == {}
-    assert fields(version, temperature=0.8, top_k=9, top_p=0.9) == {}
-    assert fields(version, seeded=True) == {}, "a seed means nothing to greedy"
-
-
-@pytest.mark.parametrize(
-    ("version", "ignored"), [("1.1.0", True), ("1.2.1", True), ("1.3.0rc24", False)]
-)
-def test_penalties_and_bad_words_are_ignored_by_older_samplers(version: str, ignored: bool) -> None:
-    assert fields(
-        version, repetition_penalty=1.2, presence_penalty=0.1, frequency_penalty=0.1,
-        bad_words=((3,),),
-    ) == dict.fromkeys(
-        ("repetition_penalty", "presence_penalty", "frequency_penalty", "bad_words"), ignored
-    )  # fmt: skip
-
-
-def test_bad_words_of_several_tokens_cannot_be_said_to_a_runtime_without_text() -> None:
-    assert fields("1.3.0", bad_words=((3,), (4, 5))) == {"bad_words": True}
-
-
-def test_the_rest_is_unproven_beside_candidates() -> None:
-    found = fields("1.2.1", min_tokens=3, temperature=0.5, seeded=True, logs=True)
-    assert found == {"min_tokens": False, "return_log_probs": False, "seed": False}
-
-
-@pytest.mark.parametrize("version", ["1.0.0", "0.21.0"])
-def test_a_runtime_without_the_interfaces_is_refused(version: str) -> None:
-    with pytest.raises(EngineError, match="too old"):
-        check_version(version)
-
-
-def admission(
-    policy: str, monkeypatch: pytest.MonkeyPatch, version: str = "1.3.0rc24"
-) -> Admission:
-    monkeypatch.setattr("card.serving.admission.installed_version", lambda: version)
-    return Admission(
-        Settings.model_validate(
-            {"target": {**TARGET, "tensorrt_llm": {"unproven_parameters": policy}}}
-        )
-    )
-
-
-def decided(by: Admission, wanted: str = "card", **request: Any) -> str:
-    sent = GenerateRequest(**request)
-    parameters = SamplingParameters(
-        temperature=sent.temperature,
-        repetition_penalty=sent.repetition_penalty,
-        min_tokens=sent.min_tokens,
-    )
-    return by.decoding(sent, parameters, wanted)
-
-
-UNPROVEN = [
-    {"repetition_penalty": 1.2},
-    {"min_tokens": 3},
-    {"return_log_probs": True},
-    {"seed": 5, "temperature": 0.5},
-]
-
-
-@pytest.mark.parametrize("request_", UNPROVEN)
-def test_unproven_parameters_switch_speculation_off_by_default(
-    request_: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert decided(admission("without_speculation", monkeypatch), **request_) == "autoregressive"
-
-
-@pytest.mark.parametrize("request_", UNPROVEN)
-def test_or_are_refused_by_name(request_: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Refusal, match=f"{next(iter(request_))} is .*; it must be"):
-        decided(admission("refuse", monkeypatch), **request_)
-
-
-def test_what_the_runtime_ignores_is_refused_whatever_the_setting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    older = admission("without_speculation", monkeypatch, version="1.2.1")
-    with pytest.raises(Refusal, match="this version of TensorRT-LLM ignores it"):
-        decided(older, repetition_penalty=1.2)
-
-
-def test_nothing_changes_for_the_torch_engine() -> None:
-    by = Admission(Settings())
-    for request in UNPROVEN:
-        assert decided(by, **request) == "card"
-    assert decided(by, "draft_then_verify") == "draft_then_verify"

@@ -102,6 +102,15 @@ def test_it_never_raises_and_then_nobody_has_candidates(
     assert cache.bindings.followed
 
 
+def test_a_batch_that_it_does_not_know_is_said_once(
+    drafter: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        drafter.prepare_draft_tokens(object())
+    (line,) = caplog.messages
+    assert line == "no candidates: the cache cannot be asked"
+
+
 def test_a_pool_of_other_settings_is_no_reason_to_raise(cache: Cache, drafter: Any) -> None:
     settings = replace(cache.settings, geometry=replace(cache.settings.geometry, slots=5))
     other = type(drafter)(settings)

@@ -263,6 +263,18 @@ def test_what_takes_too_long_waits_for_the_next_pass_and_is_first_then(
     assert answers == [[[9], [], []], [[], [9], []], [[], [], [9]]]
 
 
+def test_a_request_without_speculation_keeps_its_end_tokens_when_time_is_up(
+    cache: Cache, lookup: CandidateLookup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runtime would fill up with id 0, which could be accepted."""
+    for index, decoding in enumerate((Decoding.CARD, Decoding.AUTOREGRESSIVE)):
+        cache.open(PROMPT, index=index, client_id=2 + index, decoding=decoding)
+    clock = itertools.count(step=2 * lookup_module.BUDGET_S)
+    monkeypatch.setattr(lookup_module.time, "monotonic", lambda: next(clock))
+    requests = [EngineRequest(2, [*PROMPT, 8]), EngineRequest(3, [*PROMPT, 8])]
+    assert lookup.answer(requests) == [[], [END_ID] * CANDIDATES]
+
+
 # --- attaching ------------------------------------------------------------------------------------
 
 

@@ -143,6 +143,13 @@ def test_log_probabilities_are_published_with_their_tokens(target: Target) -> No
     assert slot.log_probabilities(0, 2).tolist() == [-0.5, -0.25]
 
 
+def test_of_two_equally_likely_tokens_the_runtime_may_list_the_other(target: Target) -> None:
+    slot, output = target.open(hook=True, log_probabilities=True)
+    target.runtime.give(output, [8], "length", likelihoods=[{9: -0.75}])
+    target.runtime.settle()
+    assert slot.log_probabilities(0, 1).tolist() == [-0.75]
+
+
 def test_an_end_token_that_the_runtime_cuts_off_is_committed_all_the_same(target: Target) -> None:
     slot, output = target.open(hook=True)
     target.runtime.give(output, [8], "stop")
@@ -224,6 +231,23 @@ def test_an_engine_that_gives_no_token_ends_the_loop(
     stalled = Target(cache, runtime, stall_timeout_s=0.01)
     with pytest.raises(EngineStalledError, match="no token from the engine"):
         runtime.until(lambda: False, stalled.loop.step)
+
+
+def test_an_idle_engine_that_lost_a_worker_is_asked_for_a_token_and_its_error_is_raised(
+    target: Target, runtime: ScriptedRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime.give(target.first_request, [1, 2, 3], "length")
+    runtime.settle()
+    target.loop.step()
+    assert runtime.requests == [target.first_request]
+    losses = iter([True])
+    monkeypatch.setattr(runtime, "lost_worker", lambda: next(losses, False))
+    target.loop.step()
+    _, asked = runtime.requests
+    runtime.fail(asked, RuntimeError("the worker process is gone"))
+    runtime.settle()
+    with pytest.raises(RuntimeError, match="the worker process is gone"):
+        target.loop.step()
 
 
 def test_another_pool_ends_every_request(target: Target) -> None:

@@ -149,6 +149,23 @@ def test_a_container_uses_its_own_server(container: Path, tmp_path: Path) -> Non
     assert find_triton(tmp_path, "wheel").binary != found.binary
 
 
+def numpy_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_server, "check_numpy", lambda: "NumPy 2.1.0 is installed")
+
+
+def test_the_wheels_server_refuses_numpy_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numpy_2(monkeypatch)
+    with pytest.raises(TritonNotFoundError, match=r"NumPy 2\.1\.0 is installed"):
+        find_triton(tmp_path, "wheel")
+
+
+def test_a_containers_server_reads_strings_of_numpy_2(
+    container: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numpy_2(monkeypatch)
+    assert find_triton(tmp_path).binary == container / "bin/tritonserver"
+
+
 def test_a_container_without_the_python_backend_is_refused(container: Path) -> None:
     stub = container / "backends/python/triton_python_backend_stub"
     stub.unlink()

@@ -89,9 +89,9 @@ def test_empty_words_mean_none() -> None:
         ("presence_penalty", math.inf, "between -100.0 and 100.0"),
         ("frequency_penalty", math.nan, "between -100.0 and 100.0"),
         ("min_tokens", -1, "between 0 and 1024"),
-        ("stop_words", ["x"] * 17, "at most 16 words"),
+        ("stop_words", ["x"] * 17, "has 17 elements; it must have at most 16"),
         ("stop_words", ["x" * 257], "at most 256 bytes"),
-        ("bad_words", ["x"] * 33, "at most 32 words"),
+        ("bad_words", ["x"] * 33, "has 33 elements; it must have at most 32"),
         ("end_id", 8192, "0 to 8191"),
         ("pad_id", -2, "0 to 8191"),
         ("num_return_sequences", 2, "1, the only number served"),
@@ -119,6 +119,31 @@ def test_a_missing_prompt_is_named() -> None:
 def test_card_called_directly_checks_its_token_ids(ids: list[int]) -> None:
     with pytest.raises(Refusal, match=r"input_ids is .* each 0 to 8191"):
         parse(TokenRequest, {"input_ids": np.array([ids], np.int32)}, BOUNDS)
+
+
+class Unread:
+    """Elements that nobody may turn into objects."""
+
+    def __init__(self, *shape: int) -> None:
+        self.shape = shape
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [("input_ids", "at most 2048"), ("stop_words", "at most 16"), ("bad_words", "at most 32"),
+     ("text_input", "one value"), ("temperature", "one value")],
+)  # fmt: skip
+def test_too_many_elements_are_refused_before_any_is_looked_at(name: str, allowed: str) -> None:
+    with pytest.raises(Refusal, match=f"{name} has .*; it must .*{allowed}"):
+        parse(TokenRequest, {name: Unread(1, 5_000_000)}, BOUNDS)  # type: ignore[dict-item]
+
+
+def test_where_no_words_are_allowed_none_may_still_be_said_by_an_empty_one() -> None:
+    limits = BOUNDS.limits.model_copy(update={"stop_words": 0})
+    bounds = Bounds(limits, BOUNDS.vocabulary)
+    assert parse(GenerateRequest, arrays(stop_words=[""]), bounds).stop_words == ()
+    with pytest.raises(Refusal, match="stop_words has 1 elements; it must have at most 0"):
+        parse(GenerateRequest, arrays(stop_words=["x"]), bounds)
 
 
 def test_a_long_value_is_shown_shortened() -> None:

@@ -5,9 +5,11 @@
 `slot`    one view per role: `card` opens and closes, the target commits, the draft publishes
 `tree`    validated snapshots of a draft's tree
 `watch`   which slots were opened or closed
+`bell`    wakes engines when that happens, and `card` when a session begins or ends
 `query`   descend along what is committed, then the best chain or subtree
 """
 
+from card.cache.bell import Bell
 from card.cache.layout import (
     DRAFT_COUNTERS,
     ENGINES,
@@ -37,6 +39,7 @@ __all__ = [
     "NO_CANDIDATES",
     "ROOT",
     "TARGET_COUNTERS",
+    "Bell",
     "Candidates",
     "CardSlot",
     "Decoding",

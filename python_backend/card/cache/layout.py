@@ -16,7 +16,7 @@ from enum import IntEnum
 import numpy as np
 
 CACHE_LINE = 64
-MAGIC = 0x31_44_52_41_43_00_00_04  # "CARD1" and the layout's version
+MAGIC = 0x31_44_52_41_43_00_00_05  # "CARD1" and the layout's version
 ENGINES = ("draft", "target")
 MAX_ROWS = 64
 """Most rows of one target pass; bounds the tokens-per-step histogram."""
@@ -125,8 +125,15 @@ def header_dtype() -> np.dtype[np.void]:
     ]
     return _lines(
         [("magic", word), ("geometry", word, (len(Geometry.__slots__),))],
-        [("epoch", word), ("next_generation", word), ("key_digest", word, (4,))],
+        [
+            ("epoch", word),
+            ("next_generation", word),
+            ("slot_bell", word),
+            ("key_digest", word, (4,)),
+        ],
         *engines,
+        # target
+        [("commit_bell", word)],
         # preprocessing
         [("refusals", word, (MAX_REFUSALS,))],
     )

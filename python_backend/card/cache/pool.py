@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from card.cache.bell import Bell
 from card.cache.layout import (
     ENGINES,
     MAGIC,
@@ -56,6 +57,8 @@ class Pool:
         path: the file.
         geometry: sizes of its slots.
         header: [1] structured array (see `layout.header_dtype`).
+        slot_bell: rung by `card` whenever it opened or closed a slot, or took the pool over.
+        commit_bell: rung by the target when a session begins, ends, or is let go.
         slots: [slots] structured array (see `layout.slot_dtype`).
     """
 
@@ -65,6 +68,8 @@ class Pool:
         self._descriptor = descriptor
         self._map = mmap.mmap(descriptor, pool_bytes(geometry))
         self.header = np.frombuffer(self._map, header_dtype(), count=1)
+        self.slot_bell = Bell(self.header["slot_bell"])
+        self.commit_bell = Bell(self.header["commit_bell"])
         self.slots = np.frombuffer(
             self._map, slot_dtype(geometry), count=geometry.slots, offset=header_dtype().itemsize
         )
@@ -96,6 +101,7 @@ class Pool:
         header["epoch"] += 1
         pool.slots["state"][pool.slots["state"] != SlotState.FREE] = SlotState.CLOSED
         header["next_generation"] = (int(header["epoch"]) << _EPOCH_SHIFT) + 1
+        pool.slot_bell.ring()
         return pool
 
     @classmethod
@@ -186,7 +192,7 @@ class Pool:
 
     def close(self) -> None:
         """Unmap. Views of the pool must not be used afterwards."""
-        del self.header, self.slots
+        del self.header, self.slots, self.slot_bell, self.commit_bell
         # A slot's view may still refer to the memory; then it goes with the process.
         with contextlib.suppress(BufferError):
             self._map.close()
@@ -300,13 +306,13 @@ class Pool:
         return self.slots["finish"]
 
     def card_slot(self, index: int) -> CardSlot:
-        return CardSlot(Record(self.slots, index), index)
+        return CardSlot(Record(self.slots, index), index, self.slot_bell)
 
     def postprocessing_slot(self, index: int) -> PostprocessingSlot:
         return PostprocessingSlot(Record(self.slots, index), index)
 
     def target_slot(self, index: int) -> TargetSlot:
-        return TargetSlot(Record(self.slots, index), index)
+        return TargetSlot(Record(self.slots, index), index, self.commit_bell)
 
     def draft_slot(self, index: int) -> DraftSlot:
         return DraftSlot(Record(self.slots, index), index)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from card.cache.bell import Bell
 from card.cache.layout import DRAFT_COUNTERS, TARGET_COUNTERS, Decoding, Finish, SlotState
 from card.cache.record import Record
 from card.cache.stopwatch import Stopwatch
@@ -142,6 +143,10 @@ class _Slot:
 class CardSlot(_Slot):
     """The view of `card`: opens a session, reads its commits, closes it."""
 
+    def __init__(self, record: Record, index: int, bell: Bell) -> None:
+        super().__init__(record, index)
+        self._bell = bell
+
     def open(self, request: SlotRequest, generation: int) -> None:
         """Publish a session: everything first, the state last. The slot must be free."""
         record, parameters = self._record, request.parameters
@@ -170,10 +175,12 @@ class CardSlot(_Slot):
             t for word in parameters.bad_words for t in word
         ]
         record["state"] = SlotState.OPEN
+        self._bell.ring()
 
     def close(self) -> None:
         """End the session for everybody; the slot is free again once the target let go of it."""
         self._record["state"] = SlotState.CLOSED
+        self._bell.ring()
 
     def reclaim(self, *, target_is_dead: bool = False) -> bool:
         """Free a closed slot if the target released it (or can never do so)."""
@@ -220,8 +227,9 @@ class PostprocessingSlot(_Slot):
 class TargetSlot(_Slot):
     """The view of the target: queries trees, commits tokens, releases sessions."""
 
-    def __init__(self, record: Record, index: int) -> None:
+    def __init__(self, record: Record, index: int, bell: Bell) -> None:
         super().__init__(record, index)
+        self._bell = bell
         self._stopwatch = Stopwatch(record, "target_running_ns", "target_waiting_ns")
 
     def adopt(self, generation: int) -> int:
@@ -261,6 +269,8 @@ class TargetSlot(_Slot):
             record["finish_length"] = stop
             record["finish"] = finish
         record["committed"] = stop
+        if not start or finish != Finish.RUNNING:
+            self._bell.ring()
 
     def let_draft_rest(self, until: int) -> None:
         """Candidates are not wanted below this length of prompt and output."""
@@ -270,6 +280,7 @@ class TargetSlot(_Slot):
         """Give the session up; `card` tells the client."""
         self._record["finish_length"] = self._record["committed"]
         self._record["finish"] = Finish.FAILED
+        self._bell.ring()
 
     def count_step(self, committed: int, accepted: int, drafted: int) -> None:
         """Account for one pass: tokens committed, candidates accepted, candidates verified."""
@@ -292,6 +303,7 @@ class TargetSlot(_Slot):
     def release(self, generation: int) -> None:
         """Promise never to touch the slot for this generation again."""
         self._record["released"] = generation
+        self._bell.ring()
 
     def tree(self, generation: int, vocabulary: int) -> Tree | None:
         """A validated snapshot of the draft's tree for `generation`, or None."""

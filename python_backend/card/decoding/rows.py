@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from card.engines.row_costs import pass_cost_ms
+from card.engines.row_costs import CostCurve
 
 EXPECTED_AGREEMENT = 0.8
 """Chance that a drafted token is accepted, believed of a session before anything is known of it."""
@@ -55,8 +55,7 @@ class RowPlan:
     """
 
     def __init__(self, costs_ms: Mapping[int, float]) -> None:
-        self._costs = dict(sorted(costs_ms.items()))
-        self._known: dict[int, float] = {}
+        self._curve = CostCurve(costs_ms)
         self._chosen: dict[tuple[int, int], tuple[int, float]] = {}
 
     def rows(self, agreement: float = EXPECTED_AGREEMENT, sessions: int = 1) -> int:
@@ -65,7 +64,7 @@ class RowPlan:
 
     def most_rows(self, sessions: int = 1) -> int:
         """Rows that each of `sessions` sessions that share a pass may ask the cache for."""
-        return max(2, max(self._costs, default=UNMEASURED_ROWS) // sessions)
+        return max(2, max(self._curve.measured_rows, default=UNMEASURED_ROWS) // sessions)
 
     def worthwhile(self, chances: Sequence[float], sessions: int = 1) -> int:
         """How many of a chain's candidates to verify for most tokens per second.
@@ -74,15 +73,15 @@ class RowPlan:
         """
         best_speed, best = 0.0, 0
         expected, at = 1.0, 0
-        for rows in self._costs:
+        for rows in self._curve.measured_rows:
             expected += sum(chances[at : rows - 1])
             at = min(rows - 1, len(chances))
-            speed = expected / self._cost(rows * sessions)
+            speed = expected / self._curve.pass_ms(rows * sessions)
             if speed > best_speed:
                 best_speed, best = speed, at
             if at == len(chances):
                 break
-        return best if self._costs else len(chances)
+        return best if self._curve.measured_rows else len(chances)
 
     def gain(self, agreement: float, sessions: int = 1) -> float:
         """Tokens per second with that many rows against one row each."""
@@ -95,18 +94,12 @@ class RowPlan:
         return self._chosen[step, sessions]
 
     def _best(self, agreement: float, sessions: int) -> tuple[int, float]:
-        if not self._costs:
+        if not self._curve.measured_rows:
             return UNMEASURED_ROWS, ideal_tokens(UNMEASURED_ROWS, agreement)
-        alone = self._cost(sessions)
+        alone = self._curve.pass_ms(sessions)
         gains = {
-            rows: ideal_tokens(rows, agreement) * alone / self._cost(rows * sessions)
-            for rows in self._costs
+            rows: ideal_tokens(rows, agreement) * alone / self._curve.pass_ms(rows * sessions)
+            for rows in self._curve.measured_rows
         }
         rows = max(gains, key=lambda rows: gains[rows])
         return rows, gains[rows]
-
-    def _cost(self, rows: int) -> float:
-        known = self._known.get(rows)
-        if known is None:
-            known = self._known[rows] = pass_cost_ms(self._costs, rows)
-        return known

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from card.cache import Decoding, Pool, SlotWatch
 from card.drafting.session import DraftSession
 from card.engines import Engine, Rows
+from card.engines.options import DRAFT_ROWS
 from card.settings import Settings, SpeculationSettings
-
-_ROWS_PER_PASS = 24
-"""About so many rows a pass of all sessions holds; more make a candidate late for everybody."""
 
 
 @dataclass(slots=True)
@@ -90,7 +88,7 @@ class DraftLoop:
         """How one of `sessions` sessions grows: they share a pass, so they share its rows."""
         if sessions not in self._shares:
             how = self._settings.speculation
-            rows = max(1, _ROWS_PER_PASS // sessions)
+            rows = max(1, DRAFT_ROWS // sessions)
             width = min(how.width, rows)
             share = {"width": width, "lookahead": min(how.lookahead, rows - width)}
             self._shares[sessions] = how.model_copy(update=share)

@@ -6,6 +6,7 @@ Only safetensors is read: no pickle, no code from a checkpoint.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,9 @@ class LayerTensors:
     down: LinearTensors
 
 
+_LAYER = re.compile(r"model\.layers\.(\d+)\.")
+
+
 @dataclass(frozen=True, slots=True)
 class _Stored:
     """Where a tensor lies in its file."""
@@ -67,6 +71,7 @@ class Checkpoint:
         self._directory = directory
         self._architecture = architecture
         self._stored = {name: stored for file in self._files() for name, stored in _read(file)}
+        self._check_depth()
 
     @property
     def bytes(self) -> int:
@@ -91,6 +96,16 @@ class Checkpoint:
     def layers(self) -> Iterator[LayerTensors]:
         """Layer after layer, so that only one stands in memory in float32."""
         return (self._layer(index) for index in range(self._architecture.layers))
+
+    def _check_depth(self) -> None:
+        """A model cut off behind some layers would load, and write nonsense."""
+        known = self._architecture.layers
+        stored = {int(found[1]) for name in self._stored if (found := _LAYER.match(name))}
+        if beyond := sorted(layer for layer in stored if layer >= known):
+            raise EngineError(
+                f"{self._directory}: the weights have a layer {beyond[0]} (counted from 0), but "
+                f"config.json says num_hidden_layers {known}; the two do not belong together"
+            )
 
     def _layer(self, index: int) -> LayerTensors:
         a, name = self._architecture, f"model.layers.{index}"

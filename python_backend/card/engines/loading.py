@@ -16,6 +16,7 @@ from card.engines.interface import Engine, EngineError
 from card.engines.options import EngineOptions
 from card.engines.remembered import Findings, FindingsMemory
 from card.engines.vocabulary import check_shared_vocabulary
+from card.engines.warm_up import run_largest_passes
 from card.settings import ModelSettings, Settings
 
 _TARGET_GRAPHS = (1, 8, 16, 4)
@@ -55,6 +56,8 @@ def load_checkpoint_engine(settings: Settings, role: Literal["draft", "target"])
                 f"{model.path}: on this machine rows of one pass influence each other in "
                 f"{model.dtype}, so a text could depend on the draft; set target.dtype: float32"
             )
+    if kind == "openvino":
+        run_largest_passes(engine, settings.serving.prefill_chunk)
     if known is None:
         known = Findings.of(engine.options, measure_row_costs(engine))
         memory.remember(known)

@@ -9,6 +9,9 @@ Dtype = Literal["auto", "bfloat16", "float16", "float32", "int8"]
 
 MAX_PASS_ROWS = 256
 """Most rows that one session may have in one pass (a prefill chunk)."""
+DRAFT_ROWS = 24
+"""About so many rows of a draft's pass grow trees, of all sessions together; more would make a
+candidate late for everybody."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,3 +32,21 @@ def pass_cost_ms(measured_ms: Mapping[int, float], rows: int) -> float:
         return float(np.interp(rows, known, [measured_ms[number] for number in known]))
     slope_ms = (last_ms - first_ms) / max(1, last - first)
     return last_ms + max(0.0, slope_ms) * (rows - last)
+
+
+class CostCurve:
+    """`pass_cost_ms` of one curve, computed once for each number of rows.
+
+    measured_ms  milliseconds of a pass by its rows; may be empty, then nothing may be asked
+    """
+
+    def __init__(self, measured_ms: Mapping[int, float]) -> None:
+        self._measured_ms = dict(measured_ms)
+        self._known_ms: dict[int, float] = {}
+        self.measured_rows = sorted(measured_ms)
+
+    def pass_ms(self, rows: int) -> float:
+        known = self._known_ms.get(rows)
+        if known is None:
+            known = self._known_ms[rows] = pass_cost_ms(self._measured_ms, rows)
+        return known

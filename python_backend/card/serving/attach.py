@@ -11,9 +11,9 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from card.cache import ENGINES, EngineState, Pool
+from card.processes import started
 
 KEY, DEADLINE, ATTACHED_EPOCH = "key", "deadline_ns", "epoch"
 """Tensors of the attach request and of its response."""
@@ -101,13 +101,4 @@ def is_dead(pool: Pool, engine: str) -> bool:
     """
     if pool.engine_state(engine) is not EngineState.ATTACHED:
         return True
-    return not _runs(pool.engine_pid(engine))
-
-
-def _runs(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return status.rpartition(")")[2].split()[0] not in ("Z", "X")
+    return started(pool.engine_pid(engine)) is None

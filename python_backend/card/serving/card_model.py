@@ -22,6 +22,7 @@ from card.serving.admission import Admission
 from card.serving.attach import DEADLINE, KEY, Attacher, is_dead
 from card.serving.follower import TICK_S, Answer, Follower
 from card.serving.geometry import pool_geometry
+from card.serving.listening import Listener
 from card.serving.load_failure import announced
 from card.serving.log import RequestLog
 from card.serving.metrics import Metrics
@@ -29,12 +30,14 @@ from card.serving.notices import Notices
 from card.serving.refusal import Refusal
 from card.serving.sessions import Sessions
 from card.serving.streams import Stream
-from card.serving.triton_request import TritonClient, deadline_ns, input_arrays
+from card.serving.triton_request import TritonClient, checked_arrays, deadline_ns
 from card.serving.vocabulary import Vocabulary
 from card.serving.waiting import WaitingClient
 from card.serving.wire import Bounds, TokenRequest, output_budget, parse
 from card.settings import load_settings
 from card.text import Detokenizer
+
+log = logging.getLogger(__name__)
 
 
 class CardModel:
@@ -58,6 +61,7 @@ class CardModel:
         self._notices.queue_full.withdraw()
         self._follower: Follower | None = None
         self._following: asyncio.Task[None] | None = None
+        self._listener: Listener | None = None
         self._attacher = Attacher(
             pool,
             pool.new_key(),
@@ -76,6 +80,8 @@ class CardModel:
         await asyncio.sleep(TICK_S)
 
     def finalize(self) -> None:
+        if self._listener is not None:
+            self._listener.stop()
         if self._following is not None:
             self._following.get_loop().call_soon_threadsafe(self._following.cancel)
         self._attacher.stop()
@@ -89,21 +95,30 @@ class CardModel:
         try:
             self._notices.check_draining()
             deadline = deadline_ns(request)
-            parsed = parse(
-                TokenRequest, input_arrays(request), self._bounds, required=("input_ids",)
-            )
+            arrays = checked_arrays(request, TokenRequest, self._bounds.limits)
+            parsed = parse(TokenRequest, arrays, self._bounds, required=("input_ids",))
             prompt = parsed.text_input
             slot_request = self._slot_request(parsed)
             stream = self._stream(parsed, arrival_ns)
             waiting = WaitingClient(client, self._pool, streams=parsed.stream)
             session = await self._sessions.admit(slot_request, deadline, waiting.is_gone)
         except Refusal as refusal:
-            self._metrics.rejected(refusal, request.request_id(), prompt)
-            client.fail(refusal)
+            self._refuse(request, client, refusal, prompt)
+            return
+        except Exception:
+            log.exception("a request could not be taken")  # and its client must not wait for ever
+            internal = Refusal("INTERNAL", "card could not take this request; see the server's log")
+            self._refuse(request, client, internal, prompt)
             return
         stream.schedule()
         self._metrics.admitted(session, arrival_ns, request.request_id(), prompt)
         follower.follow(Answer(client, stream, session, deadline))
+
+    def _refuse(
+        self, request: Any, client: TritonClient, refusal: Refusal, prompt: str | None
+    ) -> None:
+        self._metrics.rejected(refusal, request.request_id(), prompt)
+        client.fail(refusal)
 
     def _slot_request(self, request: TokenRequest) -> SlotRequest:
         settings = self._settings
@@ -161,7 +176,9 @@ class CardModel:
             self._settings.serving.load_timeout_s,
             self._tell_full,
         )
-        self._following = asyncio.get_running_loop().create_task(follower.run())
+        loop = asyncio.get_running_loop()
+        self._following = loop.create_task(follower.run())
+        self._listener = Listener(self._pool.commit_bell, loop, follower.wake)
         self._following.add_done_callback(_die_with)
         return follower
 
@@ -187,5 +204,5 @@ def _ask(engine: str, key: str, deadline: int) -> None:
 def _die_with(task: asyncio.Task[None]) -> None:
     """Nobody would be answered without the follower; the supervisor starts the server anew."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        logging.getLogger(__name__).critical("the follower ended", exc_info=error)
+        log.critical("the follower ended", exc_info=error)
         os._exit(1)

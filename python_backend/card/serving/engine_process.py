@@ -24,8 +24,8 @@ BEAT_S = 0.1
 _SHORTEST_REST_S = 0.0002
 _LONGEST_REST_S = 0.004
 _REST_GROWTH = 1.1
-"""An idle loop looks at the pool this often. While the other model works the looks are less than a
-millisecond apart; a process that nobody needs for longer leaves the cores to those that work."""
+"""How often a loop looks for what the other model did, while slots are in use: first often, then
+ever more rarely. A slot that is opened or closed wakes it at once."""
 
 
 class Loop(Protocol):
@@ -171,11 +171,15 @@ class EngineProcess:
         try:
             while self._attached_epoch == epoch and pool.epoch == epoch and not self._stopping:
                 self._step_began_ns = time.monotonic_ns()
+                rings = pool.slot_bell.rings
                 if loop.step():
                     rest_s = _SHORTEST_REST_S
-                else:
-                    time.sleep(rest_s)
+                elif pool.states.any():
+                    pool.slot_bell.wait(rings, rest_s)
                     rest_s = min(_REST_GROWTH * rest_s, _LONGEST_REST_S)
+                else:  # all slots are free
+                    pool.slot_bell.wait(rings, BEAT_S)
+                    rest_s = _SHORTEST_REST_S
         finally:
             self._step_began_ns = None
 

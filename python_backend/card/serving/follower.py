@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,10 +17,8 @@ from card.serving.streams import Stream
 
 TICK_S = 0.002
 _REST_S = 0.01
-"""Longest pause between two looks; every look takes the engines' cores for a tenth of a
-millisecond."""
-_LAST_TOKENS = 32
-"""About what the target can commit in such a pause."""
+"""Longest pause between two looks, for deadlines; every look takes the engines' cores for a tenth
+of a millisecond."""
 _PRESENCE_NS = 100_000_000
 """How often clients are asked whether they are still there."""
 
@@ -57,8 +56,8 @@ class Answer:
 
 
 class Follower:
-    """Looks at the commit counters of all slots when a delta may be due; sleeps while nothing is
-    open.
+    """Looks at the commit counters of all slots when a delta may be due, or when it is woken
+    because a session began or ended; sleeps while nothing is open.
 
     While the target is dead the streams wait, because a reloaded target goes on where the commits
     end; after `patience_s` they get an error.
@@ -78,7 +77,7 @@ class Follower:
         self._target_is_dead = target_is_dead
         self._patience_ns = int(patience_s * 1e9)
         self._answers: dict[int, Answer] = {}
-        self._opened = asyncio.Event()
+        self._woken = asyncio.Event()
         self._next_presence_ns = 0
         self._dead_since_ns: int | None = None
         self._tell_full = tell_full
@@ -88,26 +87,34 @@ class Follower:
     def follow(self, answer: Answer) -> None:
         """Answer a request whose session was just opened."""
         self._answers[answer.session.slot.index] = answer
-        self._opened.set()
+        self.wake()
+
+    def wake(self) -> None:
+        """Look now; on the event loop only."""
+        self._woken.set()
 
     async def run(self) -> None:
         """Tick for ever."""
+        loop = asyncio.get_running_loop()
         while True:
             if not self._answers and not self._sessions.closing:
-                self._opened.clear()
-                await self._opened.wait()
+                await self._woken.wait()
+            self._woken.clear()
             self.tick(time.monotonic_ns())
-            await asyncio.sleep(self.pause_s(time.monotonic_ns()))
+            alarm = loop.call_later(self.pause_s(time.monotonic_ns()), self.wake)
+            await self._woken.wait()
+            alarm.cancel()
 
     def tick(self, now_ns: int) -> None:
         """One look at everything that is open: commits, deadlines, departures, dead engines."""
         for session in self._sessions.with_news():
             self._take_commits(self._answers[session.slot.index], now_ns)
         for answer in list(self._answers.values()):
-            if answer.stream.is_due(now_ns):
-                self._respond(answer, now_ns)
-            elif answer.deadline_ns is not None and answer.deadline_ns <= now_ns:
+            is_late = answer.deadline_ns is not None and answer.deadline_ns <= now_ns
+            if is_late and not answer.stream.finished:
                 self._fail(answer, deadline_exceeded("decoding"))
+            elif answer.stream.is_due(now_ns):
+                self._respond(answer, now_ns)
         for session in self._sessions.abandoned():
             self._fail(self._answers[session.slot.index], _left())
         if now_ns >= self._next_presence_ns:
@@ -124,23 +131,15 @@ class Follower:
             self._tell_full(full)
 
     def pause_s(self, now_ns: int) -> float:
-        """How long nothing needs to be looked at: short where somebody waits for a beginning, an
-        end or a slot, else until the next delta is due."""
-        if self._sessions.closing:
-            return TICK_S
-        soonest_ns = min((self._next_look_ns(x) for x in self._answers.values()), default=0)
+        """How long nothing needs to be looked at: until the next delta is due."""
+        begun = (answer for answer in self._answers.values() if answer.session.read)
+        soonest_ns = min((answer.stream.due_ns for answer in begun), default=math.inf)
         return min(max((soonest_ns - now_ns) / 1e9, TICK_S), _REST_S)
 
     def fail_all(self, refusal: Refusal) -> None:
         """End every open stream with an error."""
         for answer in list(self._answers.values()):
             self._fail(answer, refusal)
-
-    @staticmethod
-    def _next_look_ns(answer: Answer) -> float:
-        session = answer.session
-        begins_or_ends = not session.read or session.remaining <= _LAST_TOKENS
-        return 0 if begins_or_ends else answer.stream.due_ns
 
     def _take_commits(self, answer: Answer, now_ns: int) -> None:
         session, stream = answer.session, answer.stream

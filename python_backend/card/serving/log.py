@@ -1,7 +1,8 @@
 """One line per event on standard error, for people (`key=value`) or for machines (JSON).
 
-What a client sent is never among the fields: `observability.log_prompts` alone adds it. Triton's
-own lines stand between ours and keep their own form.
+Of what a client sent only the request id is among the fields, shortened and with everything escaped
+that a terminal could take for a command; `observability.log_prompts` alone adds more. Triton's own
+lines stand between ours and keep their own form.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from card.serving.refusal import Refusal
 from card.settings import LogFormat, ObservabilitySettings
 
 _ROOT = "card"
+
+_LONGEST_ID = 128
+"""Characters of a request id that are logged."""
 
 
 def open_log(component: str, form: LogFormat) -> EventLog:
@@ -59,7 +63,7 @@ class RequestLog:
             return
         self._log.note(
             "refused",
-            request_id=request_id,
+            request_id=_shortened(request_id),
             code=refusal.code,
             reason=refusal.reason,
             field=refusal.field,
@@ -71,7 +75,8 @@ class RequestLog:
         """A request that had a slot ended."""
         if self._wanted:
             shown = prompt if self._in_full else None
-            self._log.note("answered", request_id=request_id, **fields, prompt=shown)
+            shortened = _shortened(request_id)
+            self._log.note("answered", request_id=shortened, **fields, prompt=shown)
 
 
 class _Lines(logging.Formatter):
@@ -97,7 +102,7 @@ class _Lines(logging.Formatter):
 class _JsonLines(_Lines):
     def format(self, record: logging.LogRecord) -> str:
         fields = {"time": _time(record)} | self._fields(record)
-        return json.dumps(fields, ensure_ascii=False, default=str)
+        return _json(fields)
 
 
 class _Pairs(_Lines):
@@ -114,6 +119,18 @@ def _time(record: logging.LogRecord) -> str:
 
 def _value(value: object) -> str:
     text = str(value)
-    if text and not any(character.isspace() or character in '"\\=' for character in text):
+    if text and text.isprintable() and not any(character in ' "\\=' for character in text):
         return text
-    return json.dumps(text, ensure_ascii=False)
+    return _json(text)
+
+
+def _json(value: object) -> str:
+    """In readable letters, unless some of them are no letters but commands to a terminal."""
+    readable = json.dumps(value, ensure_ascii=False, default=str)
+    return readable if readable.isprintable() else json.dumps(value, default=str)
+
+
+def _shortened(request_id: str) -> str:
+    if len(request_id) <= _LONGEST_ID:
+        return request_id
+    return f"{request_id[:_LONGEST_ID]}... ({len(request_id)} characters)"

@@ -13,7 +13,7 @@ from card.serving.geometry import pool_geometry
 from card.serving.log import RequestLog
 from card.serving.notices import Notices, queue_full
 from card.serving.refusal import REASONS, Refusal
-from card.serving.triton_request import deadline_ns, input_arrays, refused, response
+from card.serving.triton_request import checked_arrays, deadline_ns, refused, response
 from card.serving.vocabulary import Vocabulary
 from card.serving.wire import Bounds, GenerateRequest, output_budget, parse
 from card.settings import load_settings
@@ -39,7 +39,8 @@ class PreprocessingModel:
         try:
             self._notices.check_draining()
             deadline_ns(request)  # a wrong timeout is refused here, before any work
-            return response({"input_ids": self._input_ids(input_arrays(request))})
+            arrays = checked_arrays(request, GenerateRequest, self._bounds.limits)
+            return response({"input_ids": self._input_ids(arrays)})
         except Refusal as refusal:
             self._count(refusal)
             self._log.refused(refusal, request.request_id())

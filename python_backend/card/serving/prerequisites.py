@@ -97,7 +97,8 @@ def check_disk(folder: Path, needed_bytes: int = INSTALLED_BYTES) -> str | None:
 
 
 def check_numpy(version: str | None = None) -> str | None:
-    """NumPy below 2. With NumPy 2 the Python backend silently corrupts string tensors.
+    """NumPy below 2. With NumPy 2 the Python backend of the server's wheel silently corrupts string
+    tensors.
 
     `version` is the installed one unless given.
     """
@@ -109,7 +110,7 @@ def check_numpy(version: str | None = None) -> str | None:
     if int(version.split(".")[0]) < 2:
         return None
     return (
-        f"NumPy {version} is installed, but with NumPy 2 Triton's Python backend silently "
+        f"NumPy {version} is installed, but with NumPy 2 this Triton's Python backend silently "
         "corrupts string tensors: run scripts/setup again, or pip install 'numpy<2'"
     )
 

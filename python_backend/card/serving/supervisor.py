@@ -23,7 +23,6 @@ from card.serving.geometry import pool_geometry
 from card.serving.model_files import check_model_files
 from card.serving.prerequisites import (
     check_architecture,
-    check_numpy,
     check_ports,
     check_shared_memory,
 )
@@ -152,6 +151,8 @@ class Supervisor:
         while not service.is_complete():
             if lost := [model for model in STUBS if watch.is_stuck(model)]:
                 raise StartError(f"the processes of {', '.join(lost)} did not survive the start")
+            if watch.is_server_stopped():
+                raise CrashError("tritonserver was stopped during its start")
             concealed = concealed or service.conceal_header()
             if service.server.state is ProcessState.GONE:
                 kind = CrashError if service.server.crashed else StartError
@@ -327,7 +328,6 @@ def unmet_prerequisites(settings: Settings) -> list[str]:
     stubs_bytes = len(STUBS) * MINIMUM_REGION_BYTES
     checks = (
         check_architecture(),
-        check_numpy(),
         check_ports(ports, serving.address),
         check_shared_memory(REGIONS, stubs_bytes),
         check_shared_memory(directory, pool_bytes(pool_geometry(settings)) + stubs_bytes),

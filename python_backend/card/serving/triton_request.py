@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from card.serving.delta import Delta
 from card.serving.refusal import Refusal, invalid
-from card.serving.wire import check_parameters
+from card.serving.wire import GenerateRequest, check_parameters, check_shapes
+from card.settings import LimitSettings
 
 _TRITON_CODES = {
     "INVALID_ARGUMENT": "INVALID_ARG",
@@ -29,6 +30,17 @@ _TRITON_CODES = {
 def input_arrays(request: Any) -> dict[str, NDArray[Any]]:
     """The request's tensors by name."""
     return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+
+
+def checked_arrays(
+    request: Any, table: type[GenerateRequest], limits: LimitSettings
+) -> dict[str, NDArray[Any]]:
+    """The same of a request to generate, whose sizes are checked before anything is taken out.
+
+    Raises `Refusal`.
+    """
+    check_shapes(table, {tensor.name(): tensor.shape() for tensor in request.inputs()}, limits)
+    return input_arrays(request)
 
 
 def deadline_ns(request: Any) -> int | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from card.serving.prerequisites import shared_libpython
+from card.serving.prerequisites import check_numpy, shared_libpython
 
 SYSTEM_ROOT = Path("/opt/tritonserver")
 """Where NVIDIA's containers keep the server."""
@@ -172,13 +172,16 @@ def system_install(root: Path) -> TritonInstall:
 
 
 def wheel_install(runtime_directory: Path) -> TritonInstall:
-    """The server inside the installed `nvidia-pytriton` wheel."""
+    """The server inside the installed `nvidia-pytriton` wheel, whose Python backend cannot read
+    strings of NumPy 2; that of a container can since 24.11."""
     specification = importlib.util.find_spec("pytriton")
     if specification is None or specification.origin is None:
         raise TritonNotFoundError(
             f"no Triton server: {SYSTEM_ROOT}/bin/tritonserver does not exist and nvidia-pytriton "
             "is not installed in this environment; run scripts/setup"
         )
+    if problem := check_numpy():
+        raise TritonNotFoundError(problem)
     package = Path(specification.origin).parent
     root = package / "tritonserver"
     libpython = shared_libpython()

@@ -43,10 +43,15 @@ class Vocabulary:
                 f"{tokens} does not exist; target.path must name a Hugging Face directory with a "
                 "fast tokenizer (tokenizer.json)"
             )
-        end_id = generation.get("eos_token_id", config.get("eos_token_id"))
-        if isinstance(end_id, list):
-            end_id = end_id[0] if end_id else None
-        return cls(_tokenizer(tokens), size, end_id)
+        source = "generation_config.json" if "eos_token_id" in generation else "config.json"
+        wanted = {**config, **generation}.get("eos_token_id")
+        end_ids = wanted if isinstance(wanted, list) else [] if wanted is None else [wanted]
+        if not all(type(end_id) is int and 0 <= end_id < size for end_id in end_ids):
+            raise SettingsError(
+                f"{directory / source} has no usable eos_token_id ({wanted!r}); "
+                f"it must be null, a token id (0 to {size - 1}), or a list of them"
+            )
+        return cls(_tokenizer(tokens), size, end_ids[0] if end_ids else None)
 
     def bad_word_tokens(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         """Token sequences that write a word, at the start of a text and after a space."""

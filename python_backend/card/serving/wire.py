@@ -9,7 +9,7 @@ those of TensorRT-LLM's Triton ensemble; `decoding` is an addition.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, get_args
 
@@ -42,13 +42,21 @@ Check = Callable[[Any, Bounds], str | None]
 
 @dataclass(frozen=True)
 class Tensor:
-    """How one input travels. `many`: a list (dims [-1]) rather than one value (dims [1])."""
+    """How one input travels.
+
+    most  of a list (dims [-1]), the limit of its elements among the settings' `limits`; None: one
+          value (dims [1])
+    """
 
     name: str
     dtype: str
-    many: bool
+    most: str | None
     check: Check | None
     doc: str
+
+    @property
+    def many(self) -> bool:
+        return self.most is not None
 
     @property
     def dims(self) -> list[int]:
@@ -87,15 +95,11 @@ def _token_or_none(value: int, bounds: Bounds) -> str | None:
     return None if known else f"a token id, 0 to {bounds.vocabulary - 1}, or -1 for none"
 
 
-def _words(most: Callable[[LimitSettings], int]) -> Check:
-    def check(words: tuple[str, ...], bounds: Bounds) -> str | None:
-        limits = bounds.limits
-        few = len(words) <= most(limits)
-        if few and all(len(word.encode()) <= limits.word_bytes for word in words):
-            return None
-        return f"at most {most(limits)} words of at most {limits.word_bytes} bytes each"
-
-    return check
+def _short_words(words: tuple[str, ...], bounds: Bounds) -> str | None:
+    most = bounds.limits.word_bytes
+    if all(len(word.encode()) <= most for word in words):
+        return None
+    return f"words of at most {most} bytes each (limits.word_bytes)"
 
 
 def _known_decoding(value: str, _: Bounds) -> str | None:
@@ -109,10 +113,15 @@ def _token_ids(ids: tuple[int, ...], bounds: Bounds) -> str | None:
 
 
 def _tensor(
-    dtype: str, doc: str, check: Check | None = None, *, default: Any = None, many: bool = False
+    dtype: str,
+    doc: str,
+    check: Check | None = None,
+    *,
+    default: Any = None,
+    most: str | None = None,
 ) -> Any:
     return field(
-        default=default, metadata={"dtype": dtype, "doc": doc, "check": check, "many": many}
+        default=default, metadata={"dtype": dtype, "doc": doc, "check": check, "most": most}
     )
 
 
@@ -164,16 +173,16 @@ class GenerateRequest:
     stop_words: tuple[str, ...] = _tensor(
         "BYTES",
         "The text ends before the first of these.",
-        _words(lambda limits: limits.stop_words),
+        _short_words,
         default=(),
-        many=True,
+        most="stop_words",
     )
     bad_words: tuple[str, ...] = _tensor(
         "BYTES",
         "Token sequences of these are never completed.",
-        _words(lambda limits: limits.bad_words),
+        _short_words,
         default=(),
-        many=True,
+        most="bad_words",
     )
     end_id: int | None = _tensor(
         "INT32", "The token that ends the text; -1: none; absent: the model's.", _token_or_none
@@ -198,7 +207,11 @@ class TokenRequest(GenerateRequest):
     """One request as `card` receives it: the tokens, and the text for those who want it back."""
 
     input_ids: tuple[int, ...] = _tensor(
-        "INT32", "The prompt's tokens.", _token_ids, default=(), many=True
+        "INT32",
+        "The prompt's tokens.",
+        _token_ids,
+        default=(),
+        most="prompt_tokens",
     )
 
 
@@ -220,20 +233,41 @@ def parse(
 
     Raises `Refusal` naming the field, its value and what is allowed.
     """
+    check_shapes(table, {name: array.shape for name, array in arrays.items()}, bounds.limits)
     known = {tensor.name: tensor for tensor in tensors(table)}
     for name in required:
         if name not in arrays:
             raise missing(name, known[name].doc.rstrip(".").lower())
     values = {}
     for name, array in arrays.items():
-        if name not in known:
-            raise invalid("input", name, f"one of {', '.join(known)}")
         tensor = known[name]
         value = _read(tensor, array)
+        if tensor.many:
+            _check_count(tensor, len(value), bounds.limits)
         if tensor.check is not None and (allowed := tensor.check(value, bounds)) is not None:
             raise invalid(name, value, allowed)
         values[name] = value
     return table(**values)
+
+
+def check_shapes(
+    table: type[GenerateRequest], shapes: Mapping[str, Sequence[int]], limits: LimitSettings
+) -> None:
+    """Refuse tensors that are none of the table's, or hold more than they may.
+
+    Numbers become Python objects one by one, while everybody else waits: so this comes first.
+    (Words have become objects before: Triton's backend unpacks them when it makes the request.)
+    """
+    known = {tensor.name: tensor for tensor in tensors(table)}
+    for name, shape in shapes.items():
+        if name not in known:
+            raise invalid("input", name, f"one of {', '.join(known)}")
+        count = math.prod(shape)
+        if known[name].many:
+            if count != 1:  # a single one may be the empty word that stands for none
+                _check_count(known[name], count, limits)
+        elif count != 1:
+            raise _refused(name, f"has shape {list(shape)}; it must be one value, of shape [1, 1]")
 
 
 def check_parameters(parameters: Iterable[str]) -> None:
@@ -269,16 +303,25 @@ def output_budget(request: GenerateRequest, prompt_tokens: int, limits: LimitSet
     return request.max_tokens
 
 
+def _check_count(tensor: Tensor, count: int, limits: LimitSettings) -> None:
+    assert tensor.most is not None
+    allowed: int = getattr(limits, tensor.most)
+    if count > allowed:
+        raise _refused(
+            tensor.name,
+            f"has {count} elements; it must have at most {allowed} (limits.{tensor.most})",
+        )
+
+
+def _refused(name: str, why: str) -> Refusal:
+    return Refusal("INVALID_ARGUMENT", f"{name} {why}", field=name)
+
+
 def _read(tensor: Tensor, array: NDArray[Any]) -> Any:
     values = [_element(tensor, item) for item in array.reshape(-1).tolist()]
     if tensor.many:
         # Clients of TensorRT-LLM send [[""]] for "none".
         return tuple(value for value in values if value != "")
-    if len(values) != 1:
-        raise Refusal(
-            "INVALID_ARGUMENT",
-            f"{tensor.name} has shape {list(array.shape)}; it must be one value, of shape [1, 1]",
-        )
     return values[0]
 
 

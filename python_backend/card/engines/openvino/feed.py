@@ -61,11 +61,7 @@ class Feed:
         place[:, :, 1] = _every_row(self._kv_heads)
         place[:needed, :, 2] = every_row[:needed, None] + at.place
         place[needed:, :, 2] = at.place + needed - 1
-        mask = array("mask", 1, 1, self._group * rows, attended.extent)
-        mask = mask.reshape(self._group, rows, attended.extent)
-        mask[:, :, : attended.mask_from] = 0.0
-        mask[:, :needed, attended.mask_from :] = attended.mask[0]
-        mask[:, needed:, attended.mask_from :] = attended.mask[0, -1]
+        self._write_mask(attended, rows)
         chosen = every_row if this.logit_rows is None else this.logit_rows
         array("logit_rows", len(chosen))[:] = chosen
         return len(chosen)
@@ -82,7 +78,7 @@ class Feed:
         put("positions", _lengthened(this.positions, rows))
         put("gather", self._gather(attended, needed, width))
         put("scatter", _lengthened(_moved(this.scatter, attended.rows, width, needed), rows))
-        put("mask", self._mask(attended, width))
+        self._write_mask(attended, width)
         put("source", _lengthened(source, writes))
         put("place", _lengthened(place, writes))
         put("logit_rows", chosen)
@@ -93,12 +89,15 @@ class Feed:
         gather = np.arange(rows) if attended.gather is None else attended.gather
         return _widened(gather.reshape(len(attended.lanes), -1), width)
 
-    def _mask(self, attended: AttentionGroup, width: int) -> NDArray[np.float32]:
-        """[lanes, 1, group * width, extent]"""
-        lanes = len(attended.lanes)
-        mask = np.zeros((lanes, self._group, width, attended.extent), np.float32)
-        mask[..., attended.mask_from :] = _widened(attended.mask, width)[:, None]
-        return mask.reshape(lanes, 1, self._group * width, attended.extent)
+    def _write_mask(self, attended: AttentionGroup, width: int) -> None:
+        """[lanes, 1, group * width, extent], every head of a group alike."""
+        lanes, rows = len(attended.lanes), attended.mask.shape[1]
+        mask = self._inputs.array("mask", lanes, 1, self._group * width, attended.extent)
+        mask = mask.reshape(lanes, self._group, width, attended.extent)
+        seen, partly = mask[..., : attended.mask_from], mask[..., attended.mask_from :]
+        seen[...] = 0.0
+        partly[:, :, :rows] = attended.mask[:, None]
+        partly[:, :, rows:] = attended.mask[:, None, -1:]
 
     def _writes(
         self, at: Scattered, first_lane: int, rows: int

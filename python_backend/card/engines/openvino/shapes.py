@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from card.engines.row_costs import RowCosts, pass_cost_ms
+from card.engines.row_costs import CostCurve, RowCosts
 
 _BUCKETS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 320)
 
@@ -32,20 +32,20 @@ class RowPadding:
     """
 
     def __init__(self, costs: RowCosts | None) -> None:
-        self._costs = costs
-        self._known_ms: dict[int, float] = {}
+        self._curve = None if costs is None else CostCurve(costs.pass_ms)
+        self._change_ms = 0.0 if costs is None else costs.change_ms
         self._rows = 0
         self._most_needed = 0
         self._overpaid_ms = 0.0
 
     def pad(self, needed: int) -> int:
         fitting = _bucket(needed)
-        costs = self._costs
-        if costs is None or fitting >= self._rows:
+        curve = self._curve
+        if curve is None or fitting >= self._rows:
             return self._change(fitting)
         self._most_needed = max(self._most_needed, fitting)
-        self._overpaid_ms += self._cost(costs, self._rows) - self._cost(costs, self._most_needed)
-        if self._overpaid_ms > costs.change_ms:
+        self._overpaid_ms += curve.pass_ms(self._rows) - curve.pass_ms(self._most_needed)
+        if self._overpaid_ms > self._change_ms:
             return self._change(self._most_needed)
         return self._rows
 
@@ -54,12 +54,6 @@ class RowPadding:
         self._most_needed = 0
         self._overpaid_ms = 0.0
         return rows
-
-    def _cost(self, costs: RowCosts, rows: int) -> float:
-        known = self._known_ms.get(rows)
-        if known is None:
-            known = self._known_ms[rows] = pass_cost_ms(costs.pass_ms, rows)
-        return known
 
 
 def _bucket(rows: int) -> int:

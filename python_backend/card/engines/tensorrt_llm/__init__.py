@@ -5,7 +5,7 @@ Which interface facts this relies on, and where each was read, is listed in `doc
 `CUDA_VISIBLE_DEVICES` is set: importing it opens the devices.
 
 `loading`    settings to a loaded model and its loop
-`runtime`    one `LLM` per process and the event loop that its requests live on
+`runtime`    one `LLM` per process, its workers, and the event loop that its requests live on
 `arguments`  settings to constructor arguments
 `sampling`   a session's request to `SamplingParams`
 `support`    which request parameters the runtime honours, beside candidates or at all
@@ -17,6 +17,6 @@ Which interface facts this relies on, and where each was read, is listed in `doc
 `target`     the target's side in the Triton process: sessions to requests, results to commits
 `draft`      the draft's side: spines and side branches grow the candidate trees
 `tree`       one candidate tree while it grows
-`tasks`      what runs for sessions: no failure is lost, a silent engine is noticed
-`reaper`     no worker outlives the Triton process that spawned it
+`tasks`      what runs for sessions: no failure is lost, a silent or broken engine is noticed
+`workers`    one that ends is noticed, none outlives the Triton process that spawned it
 """

@@ -240,7 +240,7 @@ class TensorRTDraftLoop:
         self._slots = [pool.draft_slot(index) for index in range(pool.geometry.slots)]
         self._watch = SlotWatch(pool)
         self._sessions: dict[int, DraftSession] = {}
-        self._tasks = SessionTasks(settings.draft.tensorrt_llm.stall_timeout_s)
+        self._tasks = SessionTasks(runtime, settings.draft.tensorrt_llm.stall_timeout_s)
 
     def step(self) -> bool:
         """Follow what was opened, committed and closed; whether there was anything."""

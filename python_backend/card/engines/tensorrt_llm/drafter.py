@@ -51,7 +51,11 @@ class CandidateCacheDrafter(Drafter):  # type: ignore[misc]
     def prepare_draft_tokens(self, scheduled_requests: Any, resource_manager: Any = None) -> None:
         """The hook: in bounded time, and without ever raising, because it runs in the loop that
         decodes every request. Without an answer there are no candidates."""
-        requests = list(scheduled_requests.generation_requests)
+        try:
+            requests = list(scheduled_requests.generation_requests)
+        except Exception as error:
+            self._report(error)
+            return
 
         def ask() -> list[list[int]]:
             return self._guarded(lambda: self._lookup.answer(requests), len(requests))
@@ -69,11 +73,15 @@ class CandidateCacheDrafter(Drafter):  # type: ignore[misc]
             if len(answers) != count:
                 raise ValueError(f"{len(answers)} answers to {count} requests")
         except Exception as error:
-            if (failure := repr(error)) != self._last_failure:  # not once per pass
-                log.exception("no candidates: the cache cannot be asked")
-                self._last_failure = failure
+            self._report(error)
             return [[] for _ in range(count)]
         return answers
+
+    def _report(self, error: Exception) -> None:
+        """Once per kind of failure, not once per pass."""
+        if (failure := repr(error)) != self._last_failure:
+            log.error("no candidates: the cache cannot be asked", exc_info=error)
+            self._last_failure = failure
 
 
 def _make_drafter(settings: LookupSettings, shared: bool) -> CandidateCacheDrafter:

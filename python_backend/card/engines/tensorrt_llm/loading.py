@@ -14,10 +14,10 @@ from card.engines.tensorrt_llm.arguments import (
 )
 from card.engines.tensorrt_llm.draft import TensorRTDraftLoop
 from card.engines.tensorrt_llm.lookup import LookupSettings
-from card.engines.tensorrt_llm.reaper import WorkerReaper
 from card.engines.tensorrt_llm.runtime import Runtime, import_tensorrt_llm
 from card.engines.tensorrt_llm.support import check_version, installed_version
 from card.engines.tensorrt_llm.target import TensorRTTargetLoop
+from card.engines.tensorrt_llm.workers import Workers
 from card.engines.vocabulary import check_shared_vocabulary, vocabulary_size
 from card.settings import Settings
 
@@ -41,8 +41,7 @@ class TensorRTModel:
         else:
             drafter = _drafter(settings, geometry, server_pid)
             arguments = target_arguments(settings, package.llmapi, drafter)
-        self._runtime = Runtime(package, arguments)
-        self._reaper = WorkerReaper()
+        self._runtime = Runtime(package, arguments, Workers())
 
     def loop(self, pool: Pool) -> TensorRTDraftLoop | TensorRTTargetLoop:
         """Work for this pool, and no longer for an earlier one."""
@@ -55,7 +54,6 @@ class TensorRTModel:
     def close(self) -> None:
         """End its requests, its event loop and its workers."""
         self._runtime.shutdown()
-        self._reaper.close()
 
 
 def _drafter(settings: Settings, geometry: Geometry, server_pid: int) -> object | None:

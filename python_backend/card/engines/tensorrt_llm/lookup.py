@@ -85,8 +85,12 @@ class CandidateLookup:
         return answers
 
     def _answers(self, requests: Sequence[EngineRequest], bindings: Bindings) -> list[list[int]]:
-        answers: list[list[int]] = [[] for _ in requests]
         bound = bindings.requests()
+        sessions = [self._session(request, bound) for request in requests]
+        answers = [
+            self._unasked(request, session)
+            for request, session in zip(requests, sessions, strict=True)
+        ]
         deadline = time.monotonic() + BUDGET_S
         count = len(requests)
         for turn in range(count):
@@ -94,8 +98,7 @@ class CandidateLookup:
             if time.monotonic() > deadline:
                 self._first = index
                 break
-            session = self._session(requests[index], bound)
-            if session is not None:
+            if (session := sessions[index]) is not None:
                 answers[index] = self._candidates(requests[index], session, bindings)
         return answers
 
@@ -154,6 +157,19 @@ class CandidateLookup:
         is_its_own = session.generation == generation and session.slot.is_open(generation)
         return session if is_its_own else None
 
+    def _unasked(self, request: EngineRequest, session: _Session | None) -> list[int]:
+        """What a request gets that the budget does not reach: nothing, unless it must go without
+        speculation, for then nothing would be filled up with what may be accepted."""
+        if session is None or session.request.decoding is not Decoding.AUTOREGRESSIVE:
+            return []
+        return _unacceptable(session.request, self._room(session, len(request.get_tokens(0))))
+
+    def _room(self, session: _Session, length: int) -> int:
+        """Candidates that may stand behind a text of `length` tokens: the last token of a request
+        is always the target's own."""
+        last = len(session.request.prompt) + session.request.max_tokens - 1
+        return min(self._settings.candidates, last - length)
+
     def _candidates(
         self, request: EngineRequest, session: _Session, bindings: Bindings
     ) -> list[int]:
@@ -164,8 +180,7 @@ class CandidateLookup:
         if accepted and is_published_by_hook(session.request):
             publish(session.slot, accepted, session.offered)
             session.slot.count_time(runs=True)
-        limit = len(session.request.prompt) + session.request.max_tokens - 1 - len(tokens)
-        limit = min(self._settings.candidates, limit)
+        limit = self._room(session, len(tokens))
         session.offered = self._query(session, tokens, limit)
         bindings.offer(session.slot.index, session.generation, len(tokens), session.offered)
         if session.request.decoding is Decoding.AUTOREGRESSIVE:

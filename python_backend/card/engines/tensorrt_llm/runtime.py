@@ -1,4 +1,4 @@
-"""One `tensorrt_llm.LLM` and the event loop that its requests live on."""
+"""One `tensorrt_llm.LLM`, its workers, and the event loop that its requests live on."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from card.engines.interface import EngineError
+from card.engines.tensorrt_llm.sampling import NO_END_ID
+from card.engines.tensorrt_llm.workers import Workers
 
 _Result = TypeVar("_Result")
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+_PROBE = {"max_tokens": 3, "end_id": NO_END_ID, "pad_id": 0, "ignore_eos": True, "top_k": 1}
 
 
 def import_tensorrt_llm(devices: Sequence[int]) -> ModuleType:
@@ -44,9 +48,15 @@ def import_tensorrt_llm(devices: Sequence[int]) -> ModuleType:
 class Runtime:
     """A loaded model. Requests are made, read and aborted on its event loop and nowhere else."""
 
-    def __init__(self, package: ModuleType, arguments: dict[str, Any]) -> None:
-        """Load the model, which takes a while. Raises `EngineError`."""
+    def __init__(
+        self, package: ModuleType, arguments: dict[str, Any], workers: Workers | None = None
+    ) -> None:
+        """Load the model, which takes a while. Raises `EngineError`.
+
+        `workers` watches over the processes that it starts.
+        """
         self.package = package
+        self._workers = workers
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="tensorrt_llm requests", daemon=True
@@ -56,7 +66,15 @@ class Runtime:
             self.llm = self.run(self._in_thread(lambda: package.LLM(**arguments)))
         except Exception as error:
             self._end_loop()
+            if workers is not None:
+                workers.close()
             raise EngineError(f"{arguments['model']} cannot be loaded: {error}") from error
+        if workers is not None:
+            workers.loaded()
+
+    def lost_worker(self) -> bool:
+        """Whether a worker ended since the last call, and perhaps the engine with it."""
+        return self._workers is not None and self._workers.lost()
 
     def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         """Run a coroutine on the event loop, from another thread, and wait for its result."""
@@ -75,10 +93,17 @@ class Runtime:
         parameters = self.package.SamplingParams(**sampling)
         return self.llm.generate_async(prompt, parameters, streaming=True)
 
+    async def probe(self, progress: Callable[[], None]) -> None:
+        """Have a few tokens generated, whatever they are. Raises what the engine raises."""
+        async for _ in self.generate([0], _PROBE):
+            progress()
+
     def shutdown(self) -> None:
         """End what is under way, the engine's workers, and the event loop."""
         self.run(self._cancel_all())
         self.run(self._in_thread(self.llm.shutdown))
+        if self._workers is not None:
+            self._workers.close()
         self._end_loop()
 
     async def _in_thread(self, function: Callable[[], Any]) -> Any:

@@ -2,8 +2,9 @@
 
 Two kinds are told apart. Some are *unproven beside candidates*: whether they are applied to every
 verified row with that row's own history was never shown, so such a request is decoded without
-speculation or refused, as the settings say. Others the installed runtime's sampler *ignores*: it
-accepts them and does nothing, so they are refused whatever the settings say.
+speculation or refused, as the settings say. Others the installed runtime *does not honour* even
+without candidates: its sampler ignores them, or what they ask for is not promised. They are refused
+whatever the settings say.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Obstacle:
     """A parameter that stands in the way, by its name in a request.
 
     allowed  what may be sent instead
-    ignored  whether the runtime ignores it even without speculation
+    ignored  whether the runtime does not honour it even without speculation
     """
 
     field: str
@@ -73,8 +74,11 @@ def obstacles(
     ]
     if parameters.bad_words:
         found.append(Obstacle("bad_words", "absent"))
-    if log_probabilities:
+    if log_probabilities and parameters.is_greedy:
         found.append(Obstacle("return_log_probs", "absent or false"))
+    elif log_probabilities:
+        why = "absent or false when temperature is above 0: TensorRT-LLM lists the likeliest ids"
+        found.append(Obstacle("return_log_probs", why, ignored=True))
     if seeded and not parameters.is_greedy:
         found.append(Obstacle("seed", "absent when temperature is above 0"))
     return [_judged(obstacle, parameters, _numbers(version)) for obstacle in found]

@@ -17,14 +17,11 @@ from card.engines.tensorrt_llm.bindings import Bindings
 from card.engines.tensorrt_llm.commits import publish
 from card.engines.tensorrt_llm.lookup import is_published_by_hook
 from card.engines.tensorrt_llm.runtime import Runtime
-from card.engines.tensorrt_llm.sampling import NO_END_ID, sampling_arguments
+from card.engines.tensorrt_llm.sampling import sampling_arguments
 from card.engines.tensorrt_llm.tasks import SessionTasks
 from card.settings import Settings
 
 log = logging.getLogger(__name__)
-
-_FIRST_REQUEST = {"max_tokens": 3, "end_id": NO_END_ID, "pad_id": 0, "ignore_eos": True, "top_k": 1}
-"""Makes the hook run, so that it attaches before the first session comes."""
 
 
 @dataclass(slots=True)
@@ -52,8 +49,9 @@ class TensorRTTargetLoop:
         self._watch = SlotWatch(pool)
         self._bindings = Bindings.create(pool)
         self._sessions: dict[int, _Session] = {}
-        self._tasks = SessionTasks(settings.target.tensorrt_llm.stall_timeout_s)
-        runtime.call(lambda: self._tasks.start(self._first_request()))
+        self._tasks = SessionTasks(runtime, settings.target.tensorrt_llm.stall_timeout_s)
+        # Makes the hook run, so that it attaches before the first session comes.
+        self._tasks.probe()
 
     def step(self) -> bool:
         """Take up what was opened and let go of what was closed; whether there was anything."""
@@ -73,10 +71,6 @@ class TensorRTTargetLoop:
         self._runtime.call(abort)
 
     # --- on the event loop --------------------------------------------------------------------
-
-    async def _first_request(self) -> None:
-        async for _ in self._runtime.generate([0], _FIRST_REQUEST):
-            self._tasks.progress()
 
     def _look(self) -> None:
         self._release_closed()
@@ -160,10 +154,20 @@ class TensorRTTargetLoop:
 
 
 def _log_probabilities(completion: Any, known: int) -> list[float]:
-    """Of the tokens behind the first `known`; nothing if they were not asked for."""
+    """Of the tokens behind the first `known`; nothing if they were not asked for.
+
+    They are asked for in greedy requests alone (`support.obstacles`), whose token is the likeliest;
+    only of two that are equally likely the runtime may have listed the other.
+    """
     found = []
     entries = (completion.logprobs or [])[known:]
     for token, entry in zip(completion.token_ids[known:], entries, strict=False):
-        found.append(entry[token].logprob if token in entry else 0.0)
+        listed = entry[token] if token in entry else max(entry.values(), key=_likelihood)
+        found.append(_likelihood(listed))
     missing = len(completion.token_ids) - known - len(found)
     return [*found, *[0.0] * missing] if found else []
+
+
+def _likelihood(listed: Any) -> float:
+    found: float = listed.logprob
+    return found

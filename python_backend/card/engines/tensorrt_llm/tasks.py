@@ -1,4 +1,4 @@
-"""Coroutines that serve sessions: none fails unseen, and a silent engine is noticed."""
+"""Coroutines that serve sessions: none fails unseen; a silent or broken engine is noticed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections.abc import Coroutine
 from typing import Any
+
+from card.engines.tensorrt_llm.runtime import Runtime
 
 
 class EngineStalledError(RuntimeError):
@@ -15,7 +17,8 @@ class EngineStalledError(RuntimeError):
 class SessionTasks:
     """All that runs for sessions on the event loop, as the loop's thread sees it."""
 
-    def __init__(self, stall_timeout_s: float) -> None:
+    def __init__(self, runtime: Runtime, stall_timeout_s: float) -> None:
+        self._runtime = runtime
         self._stall_timeout_s = stall_timeout_s
         self._running: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
@@ -30,14 +33,23 @@ class SessionTasks:
         task.add_done_callback(self._end)
         return task
 
+    def probe(self) -> None:
+        """See whether the engine still gives tokens; from another thread."""
+        self._runtime.call(lambda: self.start(self._runtime.probe(self.progress)))
+
     def progress(self) -> None:
         """Tell that the engine answered."""
         self._progress_s = time.monotonic()
 
     def check(self) -> None:
-        """Raise what a session's task raised, or `EngineStalledError`; from any thread."""
+        """Raise what a task raised, or `EngineStalledError`; from another thread.
+
+        An engine that lost a worker is asked for a token: while nobody decodes, it would not tell.
+        """
         if self._failure is not None:
             raise self._failure
+        if self._runtime.lost_worker():
+            self.probe()
         silence_s = time.monotonic() - self._progress_s
         if self._running and silence_s > self._stall_timeout_s:
             raise EngineStalledError(

@@ -19,11 +19,18 @@ TARGET = "target"
 CARD = "card"
 POSTPROCESSING = "postprocessing"
 ENSEMBLE = "ensemble"
+PREPROCESSING = "preprocessing"
 HOLDS_STREAMS = (CARD, POSTPROCESSING)
 """Models whose loss leaves the clients of open streams hanging."""
-STUBS = (CARD, "preprocessing", DRAFT, TARGET, POSTPROCESSING)
+STUBS = (CARD, PREPROCESSING, DRAFT, TARGET, POSTPROCESSING)
 """Models with a process of their own; each recovers by being unloaded and loaded."""
 MODELS = (*STUBS, ENSEMBLE)
+
+ANSWERS_THE_ENSEMBLE = (PREPROCESSING, POSTPROCESSING)
+MOST_STOPPED_S = 0.3
+"""How long one of these may be stopped. Triton gives up on a process that does not answer for a
+second and uses the memory of its requests for others. If it then goes on, its answers are mixed up:
+the end of one client's text in the stream of another. So it must be gone by then."""
 
 ATTEMPTS = 2
 """Recoveries of one model that may fail in a row before the server restarts."""
@@ -122,7 +129,7 @@ class RecoveryPolicy:
             history = self._histories[model]
             if history.recovering:
                 continue
-            reason = self._complaint(now_s, history, sight)
+            reason = self._complaint(now_s, model, sight)
             if reason is None:
                 if now_s - history.recovered_s > PROBATION_S:
                     history.failures = 0
@@ -185,15 +192,20 @@ class RecoveryPolicy:
         history.since_s.clear()
         return Reload(model, reason)
 
-    def _complaint(self, now_s: float, history: _History, sight: Sight) -> str | None:
+    def _complaint(self, now_s: float, model: str, sight: Sight) -> str | None:
+        history, most_stopped_s = self._histories[model], self._engine_timeout_s
+        if model in ANSWERS_THE_ENSEMBLE:
+            most_stopped_s = min(most_stopped_s, MOST_STOPPED_S)
         if sight.process is ProcessState.GONE:
             return "its process is gone"
-        stopped_s = _lasted_s(history, "stopped", sight.process is ProcessState.STOPPED, now_s)
-        if stopped_s > self._engine_timeout_s:
+        stopped_s = lasted_s(
+            history.since_s, "stopped", sight.process is ProcessState.STOPPED, now_s
+        )
+        if stopped_s > most_stopped_s:
             return f"its process has been stopped for {stopped_s:.1f} s"
         if sight.silence_s > self._engine_timeout_s and now_s >= self._lenient_until_s:
             return f"no heartbeat for {sight.silence_s:.1f} s"
-        detached_s = _lasted_s(history, "detached", not sight.attached, now_s)
+        detached_s = lasted_s(history.since_s, "detached", not sight.attached, now_s)
         if detached_s > self._load_timeout_s:
             return f"not attached for {detached_s:.0f} s"
         return None
@@ -203,7 +215,9 @@ class RecoveryPolicy:
     ) -> str | None:
         if process is ProcessState.GONE:
             return "the server's process is gone"
-        stopped_s = _lasted_s(self._server, "stopped", process is ProcessState.STOPPED, now_s)
+        stopped_s = lasted_s(
+            self._server.since_s, "stopped", process is ProcessState.STOPPED, now_s
+        )
         if stopped_s > self._engine_timeout_s:
             return f"the server's process has been stopped for {stopped_s:.1f} s"
         if silence_s > SERVER_SILENCE_S and now_s >= self._lenient_until_s:
@@ -211,9 +225,9 @@ class RecoveryPolicy:
         return None
 
 
-def _lasted_s(history: _History, condition: str, holds: bool, now_s: float) -> float:
-    """Seconds for which a condition has been seen to hold without a break."""
+def lasted_s(since_s: dict[str, float], condition: str, holds: bool, now_s: float) -> float:
+    """Seconds for which a condition has been seen to hold without a break; `since_s` remembers."""
     if not holds:
-        history.since_s.pop(condition, None)
+        since_s.pop(condition, None)
         return 0.0
-    return now_s - history.since_s.setdefault(condition, now_s)
+    return now_s - since_s.setdefault(condition, now_s)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from card.serving.supervision.policy import ProcessState
+from card.serving.supervision.policy import ProcessState, lasted_s
 from card.serving.supervision.repository import Repository, RepositoryError
 from card.serving.supervision.residue import remove_region
 from card.serving.supervision.server import TritonProcess
@@ -38,7 +38,7 @@ class LostRequestsError(BeyondReloadError):
 
 
 class LoadWatch:
-    """Tells whether Triton waits in vain for the process of a model that it loads.
+    """Tells whether Triton waits in vain for the process of a model that it loads, or does not run.
 
     A process that dies (or is stopped) while it loads its model may leave Triton waiting for ever.
     """
@@ -49,11 +49,15 @@ class LoadWatch:
 
     def is_stuck(self, model: str) -> bool:
         """Whether the last known process of `model` has not run for a while, look after look."""
-        stub, now_s = self._server.stub(model), time.monotonic()
-        if stub is None or stub.state is ProcessState.RUNNING:
-            self._since_s.pop(model, None)
-            return False
-        return now_s - self._since_s.setdefault(model, now_s) > STUCK_S
+        stub = self._server.stub(model)
+        return self._lasts(model, stub is not None and stub.state is not ProcessState.RUNNING)
+
+    def is_server_stopped(self) -> bool:
+        """Whether the server itself has been stopped for a while, look after look."""
+        return self._lasts("", self._server.state is ProcessState.STOPPED)
+
+    def _lasts(self, condition: str, holds: bool) -> bool:
+        return lasted_s(self._since_s, condition, holds, time.monotonic()) > STUCK_S
 
 
 def reload_model(

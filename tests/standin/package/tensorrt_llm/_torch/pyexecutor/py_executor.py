@@ -156,7 +156,7 @@ class PyExecutor:
         for step, token in enumerate(sampled):
             request.add_new_token(token)
             if wanted is not None:
-                request.logprobs.append(top_logprobs(rows[step], token, wanted))
+                request.logprobs.append(top_logprobs(rows[step], wanted))
             if token == request.py_end_id:
                 request.finish_reason = "stop"
             elif len(request.output) >= request.py_max_new_tokens:

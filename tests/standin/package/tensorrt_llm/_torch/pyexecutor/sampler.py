@@ -48,12 +48,12 @@ class TorchSampler:
         return int(self._generator.choice(len(weights), p=weights / weights.sum()))
 
 
-def top_logprobs(logits: NDArray, token: int, count: int) -> dict[int, float]:
-    """The `count` likeliest ids and the sampled one, of the unprocessed row."""
+def top_logprobs(logits: NDArray, count: int) -> dict[int, float]:
+    """The `count` likeliest ids of the unprocessed row; the sampled one may not be among them."""
     row = logits.astype(np.float64)
     normaliser = row.max() + math.log(np.exp(row - row.max()).sum())
     best = np.argsort(-row, kind="stable")[:count].tolist()
-    return {int(i): float(row[i] - normaliser) for i in dict.fromkeys([*best, token])}
+    return {int(i): float(row[i] - normaliser) for i in best}
 
 
 def _penalised(row: NDArray, request: LlmRequest) -> NDArray:

@@ -132,6 +132,17 @@ def test_a_family_of_tensorrt_llm_is_given_that_engine(
     assert "Agreement is not measured" in result.stdout
     settings = load_settings(file)
     assert (settings.draft.engine, settings.target.engine) == ("auto", "tensorrt_llm")
+    assert "devices" in file.read_text()  # said, so that it is seen to be changed
+
+
+def test_two_such_models_are_given_a_device_each(pair: dict[str, Path], tmp_path: Path) -> None:
+    for role in pair:
+        edit(pair[role], "config.json", lambda it: it.update(model_type="mixtral"))
+    file = tmp_path / "pair.yaml"
+    assert run(pair, f"--settings={file}").exit_code == 0
+    settings = load_settings(file)
+    assert settings.target.tensorrt_llm.devices == (0,)
+    assert settings.draft.tensorrt_llm.devices == (1,)
 
 
 def test_the_shorter_context_bounds_the_pair(pair: dict[str, Path], tmp_path: Path) -> None:

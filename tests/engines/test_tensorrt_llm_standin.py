@@ -83,6 +83,9 @@ class Pair:
 def settings_for(folder: Path) -> Settings:
     return load_settings(
         engine="tensorrt_llm",
+        # Both in one process, which sees one set of devices.
+        target={"tensorrt_llm": {"kv_fraction": 0.4}},
+        draft={"tensorrt_llm": {"devices": [0], "kv_fraction": 0.4}},
         speculation={"rows": 8, "depth": 16},
         cache={"directory": folder, "slots": 3, "nodes": 256},
         limits={"prompt_tokens": 64, "context_tokens": 256, "max_tokens": 64},

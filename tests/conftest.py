@@ -1,4 +1,4 @@
-"""What all unit tests share: properties are about results, not about a busy machine's speed."""
+"""What all tests share: properties are about results, not about a busy machine's speed."""
 
 from __future__ import annotations
 

@@ -112,6 +112,13 @@ def test_a_missing_tensor_is_refused_by_name(directory: Path, name: str) -> None
     assert f"'{name}' is missing" in refusal(directory)
 
 
+def test_weights_of_more_layers_than_the_configuration_has_are_refused(directory: Path) -> None:
+    """Cut off behind some layers it would load, and write nonsense."""
+    layers = json.loads((directory / "config.json").read_text())["num_hidden_layers"]
+    edit_config(directory, num_hidden_layers=layers - 1)
+    assert f"the weights have a layer {layers - 1}" in refusal(directory)
+
+
 def test_a_bias_on_one_of_several_stacked_layers_is_refused(directory: Path) -> None:
     name = "model.layers.0.self_attn.{}_proj.bias"
     edit_tensors(directory, lambda tensors: tensors.update({name.format("q"): torch.ones(48)}))

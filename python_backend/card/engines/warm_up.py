@@ -1,0 +1,57 @@
+"""The largest passes first: an engine keeps the memory of its largest pass, and takes it at load.
+
+Otherwise a process grows in steps, whenever more sessions or longer texts than ever before share a
+pass, and holds more in the end: smaller buffers that were outgrown leave holes.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from card.engines.calibration import ConfigurableEngine
+from card.engines.interface import Ranking, Rows
+from card.engines.layout import SHORT
+from card.engines.options import DRAFT_ROWS
+
+_MOST_PREFILL_S = 5.0
+"""To read a long context with a large model takes longer than the memory is worth."""
+
+
+def run_largest_passes(engine: ConfigurableEngine, chunk: int) -> None:
+    """One session's whole context in prefill chunks of so many tokens (as far as some seconds
+    reach), the most rows that all sessions may share a pass with, and a pass of each number of rows
+    with a graph of its own."""
+    options = engine.options
+    sessions = [engine.open_session() for _ in range(options.sessions)]
+    longest = sessions[0]
+    behind = max(1, engine.context - max((SHORT, *options.graph_rows)))
+    began_s = time.monotonic()
+    for start in range(0, behind, chunk):
+        if time.monotonic() - began_s > _MOST_PREFILL_S:
+            break
+        rows = min(chunk, behind - start)
+        engine.forward([_rows(engine, longest, rows, logits=1)])
+        engine.keep(longest, range(rows))
+    ranked = max(1, DRAFT_ROWS // len(sessions)) if options.grows_trees else None
+    _forward(engine, [_rows(engine, session, SHORT, ranked) for session in sessions])
+    for count in options.graph_rows:
+        _forward(engine, [_rows(engine, longest, count)])
+    for session in sessions:
+        engine.close_session(session)
+
+
+def _forward(engine: ConfigurableEngine, batch: list[Rows]) -> None:
+    engine.forward(batch)
+    for rows in batch:
+        engine.keep(rows.session, [])
+
+
+def _rows(engine: ConfigurableEngine, session: int, count: int, logits: int | None = None) -> Rows:
+    """Rows that ask for as much as any: of a draft, the likeliest ids with noise."""
+    rows = Rows(session, [0] * count, logits=logits)
+    if engine.options.grows_trees:
+        noise = np.zeros(engine.vocabulary, np.float32)
+        rows.ranking = Ranking(1, 1.0, [noise] * rows.wanted)
+    return rows

@@ -1,0 +1,50 @@
+"""The one settings file: models, speculation, cache, limits and serving.
+
+Values come from a YAML file, then from environment variables (``CARD_LIMITS__MAX_TOKENS=256``),
+and are validated together: an error names the field, its value and what is allowed.
+"""
+
+from card.settings.models import (
+    REPOSITORY_ROOT,
+    DraftSettings,
+    DraftTensorRTSettings,
+    EngineName,
+    ModelSettings,
+    TargetSettings,
+    TargetTensorRTSettings,
+    TensorRTSettings,
+)
+from card.settings.reading import SETTINGS_VARIABLE, SettingsError, load_settings
+from card.settings.service import (
+    CacheSettings,
+    Decoding,
+    LimitSettings,
+    LogFormat,
+    ObservabilitySettings,
+    ServingSettings,
+    SpeculationSettings,
+)
+from card.settings.whole import ENVIRONMENT_PREFIX, Settings
+
+__all__ = [
+    "ENVIRONMENT_PREFIX",
+    "REPOSITORY_ROOT",
+    "SETTINGS_VARIABLE",
+    "CacheSettings",
+    "Decoding",
+    "DraftSettings",
+    "DraftTensorRTSettings",
+    "EngineName",
+    "LimitSettings",
+    "LogFormat",
+    "ModelSettings",
+    "ObservabilitySettings",
+    "ServingSettings",
+    "Settings",
+    "SettingsError",
+    "SpeculationSettings",
+    "TargetSettings",
+    "TargetTensorRTSettings",
+    "TensorRTSettings",
+    "load_settings",
+]

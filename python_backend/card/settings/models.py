@@ -1,0 +1,109 @@
+"""The two models of the pair: where they lie, what runs them, and how."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from card.settings.section import Section
+
+REPOSITORY_ROOT = Path(__file__).resolve().parents[3]
+
+EngineName = Literal["auto", "openvino", "torch", "tensorrt_llm"]
+"""``auto``: OpenVINO on a processor where it is installed, else torch."""
+
+Devices = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
+
+
+class TensorRTSettings(Section):
+    """How TensorRT-LLM runs a model; read only where that is its engine."""
+
+    devices: Devices = (0,)
+    """CUDA devices of this model alone, one per tensor-parallel rank, as `nvidia-smi` counts."""
+    tensor_parallel: Annotated[int, Field(ge=1, le=16)] = 1
+    kv_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.85
+    """Share of the memory that is free after the weights for the KV cache; where both models name
+    one device, the shares together must stay below 1."""
+    kv_dtype: Literal["auto", "fp8"] = "auto"
+    kv_block_tokens: Annotated[int, Field(ge=8, le=128)] = 32
+    """Positions per KV block; a power of two. Requests share whole blocks of a common prefix."""
+    kv_reuse: bool = True
+    """Whether requests share the KV blocks of a common prefix."""
+    quantization: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")] = "auto"
+    """What the checkpoint must be quantized to, as its hf_quant_config.json says it in lower case
+    (fp8, nvfp4, w4a16_awq, ...); ``none``: not at all; ``auto``: whatever it is."""
+    chunked_prefill: bool = True
+    batch_tokens: Annotated[int, Field(ge=64, le=1 << 20)] = 8192
+    """Most tokens of one pass; longer prompts are prefilled in chunks of at most so many."""
+    cuda_graphs: bool = True
+    stall_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 60.0
+    """With requests open and no token from any of them for so long the model is loaded again."""
+
+    @model_validator(mode="after")
+    def _one_device_per_rank(self) -> TensorRTSettings:
+        if not len(set(self.devices)) == len(self.devices) == self.tensor_parallel:
+            raise ValueError(
+                f"devices {list(self.devices)} must name {self.tensor_parallel} different "
+                "device(s), one per rank (tensor_parallel)"
+            )
+        if self.kv_block_tokens & (self.kv_block_tokens - 1):
+            raise ValueError(f"kv_block_tokens ({self.kv_block_tokens}) must be a power of two")
+        return self
+
+
+class TargetTensorRTSettings(TensorRTSettings):
+    """The target under TensorRT-LLM; it verifies `speculation.rows` - 1 candidates (auto: 7)."""
+
+    kv_reuse: bool = False
+    """Off until it has run on hardware: whether rejected candidates can enter shared blocks of a
+    user-provided drafter was not found out, and NVIDIA's own test of it turns reuse off."""
+    unproven_parameters: Literal["without_speculation", "refuse"] = "without_speculation"
+    """Requests with parameters that the runtime does not promise to honour beside candidates
+    (penalties, min_tokens, bad_words, return_log_probs, seed when sampling)."""
+    tensor_parallel_candidates: bool = False
+    """Rank 0 asks the cache and tells the other ranks. Not yet run on hardware, so a
+    tensor-parallel target is refused without it."""
+
+
+class DraftTensorRTSettings(TensorRTSettings):
+    """The draft under TensorRT-LLM: one spine per session and a few side branches."""
+
+    devices: Devices = (1,)
+    side_branches: Annotated[int, Field(ge=0, le=8)] = 2
+    """Side branches that grow at once per session, each a request that shares the prefix."""
+    side_branch_tokens: Annotated[int, Field(ge=1, le=64)] = 8
+    """How far a side branch grows."""
+
+
+class ModelSettings(Section):
+    """One model of the pair and where it runs."""
+
+    path: Path
+    """Hugging Face directory: config.json, *.safetensors, tokenizer.json."""
+    engine: EngineName | None = None
+    """What runs this model; absent: the `engine` of the whole. The section `tensorrt_llm` is for
+    that one; `device` and `threads` are for all others."""
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,3})?)$")] = "cpu"
+    """``cpu``, ``cuda`` (the first device) or ``cuda:N``. Not yet run on hardware: CUDA."""
+    dtype: Literal["auto", "float16", "bfloat16", "float32", "int8"] = "auto"
+    """``auto``: bfloat16 where the device computes in it, else float32 on a processor and float16
+    on a CUDA device. ``float16`` is for CUDA alone. ``int8`` (OpenVINO alone) halves the bytes of
+    a pass and gives another, slightly worse model."""
+    threads: Annotated[int, Field(ge=1, le=256)] = 1
+    """Intra-operation threads of this model's process."""
+
+
+class TargetSettings(ModelSettings):
+    """The model whose text is served; by default the bundled one."""
+
+    path: Path = REPOSITORY_ROOT / "models/target"
+    tensorrt_llm: TargetTensorRTSettings = TargetTensorRTSettings()
+
+
+class DraftSettings(ModelSettings):
+    """The model that fills the candidate cache; by default the bundled one."""
+
+    path: Path = REPOSITORY_ROOT / "models/draft"
+    tensorrt_llm: DraftTensorRTSettings = DraftTensorRTSettings()

@@ -1,0 +1,109 @@
+"""From a YAML file and the environment to settings, or to an error that names every wrong field."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_settings import SettingsConfigDict
+from pydantic_settings import SettingsError as SourceError
+
+from card.settings.models import REPOSITORY_ROOT, ModelSettings
+from card.settings.whole import Settings
+
+SETTINGS_VARIABLE = "CARD_SETTINGS"
+"""Environment variable naming the settings file; every Triton model process reads it."""
+
+_Model = TypeVar("_Model", bound=ModelSettings)
+
+
+class SettingsError(ValueError):
+    """The settings are unusable; the message says which field, which value and what is allowed."""
+
+
+def load_settings(file: Path | None = None, **overrides: Any) -> Settings:
+    """Read the settings from `file` (or ``$CARD_SETTINGS``, or defaults alone) and the environment.
+
+    Relative model paths are taken from the file's folder; without a file, from the repository.
+    `overrides` are top-level sections that win over both (used by tests and the benchmark).
+
+    Raises `SettingsError` naming every wrong field.
+    """
+    if file is None and (named := os.environ.get(SETTINGS_VARIABLE)):
+        file = Path(named)
+    if file is not None:
+        file = file.resolve()
+        _check_fields(file)
+
+    class FromFile(Settings):
+        model_config = SettingsConfigDict(yaml_file=file, yaml_file_encoding="utf-8")
+
+    # $CARD_SETTINGS itself carries the prefix of the environment overrides; it is no field.
+    try:
+        settings = FromFile(**overrides)
+    except ValidationError as error:
+        raise SettingsError(_explain(error, file)) from error
+    except SourceError as error:
+        # A whole section in one environment variable must be JSON.
+        raise SettingsError(f"settings: {error}: {error.__cause__}") from error
+    base = file.parent if file is not None else REPOSITORY_ROOT
+    return Settings.model_construct(
+        **{name: getattr(settings, name) for name in Settings.model_fields}
+        | {"target": _anchored(settings.target, base), "draft": _anchored(settings.draft, base)}
+    )
+
+
+def _anchored(model: _Model, base: Path) -> _Model:
+    return model.model_copy(update={"path": (base / model.path).resolve()})
+
+
+def _check_fields(file: Path) -> None:
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SettingsError(f"settings file {file} does not exist") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"settings file {file} cannot be read: {error}") from error
+    # Numbers of thousands of digits, impossible dates and bottomless nesting are no YAMLError.
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        problem = " ".join(str(error).split())
+        raise SettingsError(f"settings file {file} is not valid YAML: {problem}") from error
+    sections = ", ".join(Settings.model_fields)
+    if content is not None and not isinstance(content, dict):
+        raise SettingsError(
+            f"settings file {file} must hold a mapping of sections ({sections}), "
+            f"not {type(content).__name__}"
+        )
+    for name in content or ():
+        if name not in Settings.model_fields:
+            raise SettingsError(f"settings file {file}: {name!r} is no field; allowed: {sections}")
+
+
+def _explain(error: ValidationError, file: Path | None) -> str:
+    source = f"settings file {file}" if file is not None else "settings"
+    lines = []
+    for problem in error.errors():
+        if problem["type"] == "default_factory_not_called":
+            continue  # it follows from another field, which is named itself
+        field = ".".join(str(part) for part in problem["loc"]) or "settings"
+        value = problem.get("input")
+        shown = "" if isinstance(value, (dict, BaseModel)) else f" (got {value!r})"
+        message = problem["msg"]
+        if problem["type"] == "extra_forbidden":
+            message = f"no such field; allowed: {', '.join(_fields_beside(problem['loc']))}"
+        lines.append(f"{field}: {message}{shown}")
+    return f"{source}: " + "; ".join(lines)
+
+
+def _fields_beside(place: tuple[int | str, ...]) -> list[str]:
+    """Names that may stand where an error was found."""
+    model: type[BaseModel] = Settings
+    for part in place[:-1]:
+        found = model.model_fields[str(part)].annotation
+        assert isinstance(found, type)
+        assert issubclass(found, BaseModel)
+        model = found
+    return list(model.model_fields)

@@ -1,0 +1,117 @@
+"""How the service speculates, what it holds, allows, serves and says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from card.settings.section import Section
+
+Rows = Annotated[int, Field(ge=1, le=64)]
+Decoding = Literal["card", "pearl", "draft_then_verify", "autoregressive"]
+LogFormat = Literal["text", "json"]
+
+
+class SpeculationSettings(Section):
+    """How the draft grows its tree and what the target takes from it."""
+
+    decoding: Decoding = "card"
+    """Used when a request names none."""
+    growth: Literal["best_first", "layered"] = "best_first"
+    width: Annotated[int, Field(ge=1, le=32)] = 4
+    """Nodes that one draft pass expands."""
+    depth: Annotated[int, Field(ge=1, le=128)] = 32
+    """How many tokens the tree may run ahead of what is committed."""
+    lookahead: Annotated[int, Field(ge=0, le=16)] = 6
+    """Tokens guessed from the text, at most: behind a chain that leaves rows of a target pass
+    unused, behind a text that the draft has just read, and (two at most) behind the likeliest node
+    of a draft pass; 0: none."""
+    query: Literal["chain", "subtree"] = "chain"
+    branches: Annotated[int, Field(ge=1, le=8)] = 4
+    """Most root-to-leaf paths of a subtree query; each keeps a replica of the target's KV cache."""
+    rows: Rows | Literal["auto"] = "auto"
+    """Rows of one target pass (the last committed token and its candidates); ``auto`` chooses from
+    the cost curve measured at load."""
+    gamma: Annotated[int, Field(ge=1, le=32)] = 8
+    """Chain length of draft-then-verify and PEARL."""
+
+
+class CacheSettings(Section):
+    """Geometry of the candidate cache."""
+
+    slots: Annotated[int, Field(ge=1, le=256)] = 16
+    nodes: Annotated[int, Field(ge=64, le=8192)] = 512
+    """Most candidate nodes of one tree."""
+    directory: Path = Path("/dev/shm")
+    """Shared-memory mount that holds the pool."""
+
+
+class LimitSettings(Section):
+    """What one request may ask for; more is refused by name."""
+
+    context_tokens: Annotated[int, Field(ge=2, le=1 << 20)] = 2304
+    """Prompt and output together; at most what the models were built for."""
+    prompt_tokens: Annotated[int, Field(ge=1, le=1 << 20)] = Field(
+        default_factory=lambda set_: min(2048, set_["context_tokens"] - 1)
+    )
+    """Default: 2048, or what a smaller context leaves."""
+    prompt_bytes: Annotated[int, Field(ge=1, le=1 << 26)] = Field(
+        default_factory=lambda set_: max(4096, 32 * set_["prompt_tokens"])
+    )
+    """Longer texts are refused before they are tokenized, which would hold up everybody else;
+    default: 32 for each of `prompt_tokens`."""
+    max_tokens: Annotated[int, Field(ge=1, le=1 << 20)] = 1024
+    default_max_tokens: Annotated[int, Field(ge=1)] = Field(
+        default_factory=lambda set_: min(256, set_["max_tokens"])
+    )
+    """Output limit of a request that names none; default: 256, or a smaller `max_tokens`."""
+    queued_requests: Annotated[int, Field(ge=0, le=65536)] = 64
+    """Requests that may wait for a slot; one more is UNAVAILABLE at once."""
+    queue_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
+    stop_words: Annotated[int, Field(ge=0, le=256)] = 16
+    bad_words: Annotated[int, Field(ge=0, le=256)] = 32
+    word_bytes: Annotated[int, Field(ge=1, le=65536)] = 256
+    """Longest stop word or bad word in UTF-8 bytes."""
+    bad_word_tokens: Annotated[int, Field(ge=1, le=65536)] = 512
+    """Token ids of all bad words of one request together."""
+
+
+class ServingSettings(Section):
+    """Triton and the supervisor."""
+
+    address: str = "127.0.0.1"
+    http_port: Annotated[int, Field(ge=1, le=65535)] = 8000
+    grpc_port: Annotated[int, Field(ge=1, le=65535)] = 8001
+    metrics_port: Annotated[int, Field(ge=1, le=65535)] = 8002
+    health_port: Annotated[int, Field(ge=1, le=65535)] = 8003
+    """The supervisor's own liveness and readiness."""
+    flush_ms: Annotated[float, Field(ge=0, le=1000)] = 20.0
+    """Deltas after the first are gathered for at most this long."""
+    prefill_chunk: Annotated[int, Field(ge=8, le=256)] = 64
+    """Prompt tokens of one session that one pass may take."""
+    engine_timeout_s: Annotated[float, Field(gt=0, le=600)] = 2.0
+    """An engine silent for longer is killed and loaded again."""
+    load_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 120.0
+    drain_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
+    """How long open streams may finish after SIGTERM."""
+    tritonserver: Path | None = None
+    """A tritonserver binary; absent: the container's, else the one that the wheel carries."""
+    triton_arguments: tuple[str, ...] = ()
+    """Further options for tritonserver, passed through (TLS, logging)."""
+
+
+class ObservabilitySettings(Section):
+    """Logs and traces; metrics are always on."""
+
+    log_format: LogFormat = "text"
+    """Lines of the supervisor and the models: `key=value` pairs, or one JSON object each."""
+    log_requests: bool = True
+    """One line per request: its id, how it ended, tokens and times."""
+    log_prompts: bool = False
+    """Put prompts, and the refused values of other inputs, into the log too."""
+    trace_url: Annotated[str, Field(pattern=r"^https?://[^\s,]+$")] | None = None
+    """OTLP/HTTP collector of OpenTelemetry traces (http://HOST:4318/v1/traces); absent: none."""
+    trace_rate: Annotated[int, Field(ge=1)] = 100
+    """One request in so many is traced, besides those whose client sent a `traceparent`."""

@@ -1,0 +1,116 @@
+"""All sections together, and what must hold between them."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    YamlConfigSettingsSource,
+)
+
+from card.settings.models import DraftSettings, EngineName, ModelSettings, TargetSettings
+from card.settings.service import (
+    CacheSettings,
+    LimitSettings,
+    ObservabilitySettings,
+    ServingSettings,
+    SpeculationSettings,
+)
+
+ENVIRONMENT_PREFIX = "CARD_"
+
+
+class Settings(BaseSettings):
+    """Everything that can be set. Frozen: a running process never changes its mind."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENVIRONMENT_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True
+    )
+
+    engine: EngineName = "auto"
+    """What runs both models, unless one names its own."""
+    target: TargetSettings = TargetSettings()
+    draft: DraftSettings = DraftSettings()
+    speculation: SpeculationSettings = SpeculationSettings()
+    cache: CacheSettings = CacheSettings()
+    limits: LimitSettings = Field(default_factory=lambda: LimitSettings.model_validate({}))
+    serving: ServingSettings = ServingSettings()
+    observability: ObservabilitySettings = ObservabilitySettings()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Settings:
+        limits = self.limits
+        if limits.prompt_tokens >= limits.context_tokens:
+            raise ValueError(
+                f"limits.prompt_tokens ({limits.prompt_tokens}) must be below "
+                f"limits.context_tokens ({limits.context_tokens}), or no token can follow a prompt"
+            )
+        if limits.default_max_tokens > limits.max_tokens:
+            raise ValueError(
+                f"limits.default_max_tokens ({limits.default_max_tokens}) must be at most "
+                f"limits.max_tokens ({limits.max_tokens})"
+            )
+        for role, model in (("target", self.target), ("draft", self.draft)):
+            if model.device != "cpu" and self.engine_of(model) == "openvino":
+                raise ValueError(
+                    f"{role}.device is {model.device} and its engine is openvino, which runs on "
+                    "cpu; set the engine to auto or torch"
+                )
+            self._check_dtype(role, model)
+        if self.engine_of(self.target) == "tensorrt_llm":
+            self._check_tensorrt_target()
+            if self.engine_of(self.draft) == "tensorrt_llm":
+                self._check_shared_devices()
+        return self
+
+    def engine_of(self, model: ModelSettings) -> EngineName:
+        """What runs one of the two models."""
+        return model.engine or self.engine
+
+    def _check_dtype(self, role: str, model: ModelSettings) -> None:
+        on_tensorrt = self.engine_of(model) == "tensorrt_llm"
+        place = "engine tensorrt_llm" if on_tensorrt else f"device {model.device}"
+        missing = "float16" if model.device == "cpu" and not on_tensorrt else "int8"
+        if model.dtype == missing:
+            allowed = {"auto", "float16", "bfloat16", "float32", "int8"} - {missing}
+            raise ValueError(
+                f"{role}.dtype {missing} does not run on {place}; "
+                f"allowed: {', '.join(sorted(allowed))}"
+            )
+
+    def _check_shared_devices(self) -> None:
+        target, draft = self.target.tensorrt_llm, self.draft.tensorrt_llm
+        shared = sorted(set(target.devices) & set(draft.devices))
+        if shared and target.kv_fraction + draft.kv_fraction >= 1:
+            raise ValueError(
+                f"target and draft share device {', '.join(map(str, shared))}, and their "
+                f"tensorrt_llm.kv_fraction ({target.kv_fraction:g} and {draft.kv_fraction:g}) "
+                "must stay below 1 together; give the draft other devices, or both a smaller share"
+            )
+
+    def _check_tensorrt_target(self) -> None:
+        how = self.target.tensorrt_llm
+        if self.speculation.decoding in ("draft_then_verify", "pearl"):
+            raise ValueError(
+                "speculation.decoding must be card or autoregressive where the target's engine is "
+                "tensorrt_llm: its loop waits for no draft"
+            )
+        if how.tensor_parallel > 1 and not how.tensor_parallel_candidates:
+            raise ValueError(
+                f"target.tensorrt_llm.tensor_parallel is {how.tensor_parallel}: sharing "
+                "candidates among ranks has not yet run on hardware; set "
+                "target.tensorrt_llm.tensor_parallel_candidates: true to try it"
+            )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, YamlConfigSettingsSource(settings_cls)

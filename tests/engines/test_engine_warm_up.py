@@ -1,0 +1,103 @@
+"""After the largest passes no pass needs more memory for its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import tiny_models
+
+from card.engines import Logits, Ranking, Rows
+from card.engines.layout import SHORT
+from card.engines.openvino.engine import ANY_ROWS, OpenVinoEngine
+from card.engines.options import DRAFT_ROWS, EngineOptions
+from card.engines.warm_up import run_largest_passes
+
+SESSIONS, CONTEXT, CHUNK = 3, 200, 64
+
+
+class RecordedEngine(OpenVinoEngine):
+    """Remembers every pass: each session's length and rows."""
+
+    passes: list[list[tuple[int, int]]]
+
+    def forward(self, batch: Sequence[Rows]) -> list[Logits]:
+        self.passes.append([(self.length(rows.session), len(rows.tokens)) for rows in batch])
+        return super().forward(batch)
+
+
+@pytest.fixture(params=[0, 1, 2], ids=["trees", "chains", "branches"])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> RecordedEngine:
+    tiny_models.save(tmp_path, "llama3")
+    options = EngineOptions(
+        context=CONTEXT,
+        sessions=SESSIONS,
+        branches=request.param,
+        pending=32,
+        dtype="float32",
+        threads=1,
+        graph_rows=(1, 4),
+    )
+    loaded = OpenVinoEngine.load(tmp_path, options)
+    engine = RecordedEngine(loaded.architecture, loaded._compiled, options)
+    engine.passes = []
+    run_largest_passes(engine, CHUNK)
+    return engine
+
+
+def block_sizes(engine: OpenVinoEngine) -> dict[tuple[int, str], int]:
+    """Elements of every block of memory by graph and input."""
+    runners = {ANY_ROWS: engine._any, **dict(engine._fixed)}
+    return {
+        (rows, name): block.size
+        for rows, runner in runners.items()
+        for name, block in runner._inputs._memory.items()
+    }
+
+
+def test_the_whole_context_all_sessions_and_every_graph_are_met(engine: RecordedEngine) -> None:
+    *prefill, shared, one, four = engine.passes
+    assert prefill == [[(0, 64)], [(64, 64)], [(128, 56)]]
+    assert shared == [(CONTEXT - SHORT, SHORT), (0, SHORT), (0, SHORT)]
+    assert one == [(CONTEXT - SHORT, 1)]
+    assert four == [(CONTEXT - SHORT, 4)]
+
+
+def test_a_context_that_takes_long_to_read_is_not_read_to_its_end(
+    engine: RecordedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 100, 4))
+    monkeypatch.setattr("card.engines.warm_up.time.monotonic", lambda: next(clock))
+    engine.passes.clear()
+    run_largest_passes(engine, CHUNK)
+    *prefill, shared, _, _ = engine.passes
+    assert prefill == [[(0, 64)]]
+    assert shared[0] == (64, SHORT)
+
+
+def test_every_session_is_free_again(engine: RecordedEngine) -> None:
+    sessions = [engine.open_session() for _ in range(SESSIONS)]
+    assert [engine.length(session) for session in sessions] == [0] * SESSIONS
+
+
+def test_no_later_pass_needs_more_memory_for_its_inputs(engine: RecordedEngine) -> None:
+    before = block_sizes(engine)
+    sessions = [engine.open_session() for _ in range(SESSIONS)]
+
+    def rows(session: int, count: int, sharing: int = 1) -> Rows:
+        if not engine.options.grows_trees:
+            return Rows(session, [1] * count)
+        return Rows(
+            session, [1] * count, logits=min(count, DRAFT_ROWS // sharing), ranking=Ranking(4)
+        )
+
+    for _ in range(0, CONTEXT - 20, 60):
+        engine.forward([rows(sessions[1], 60)])
+        engine.keep(sessions[1], range(60))
+        for count in (1, 3, 4, 9, SHORT):
+            for sharing in (sessions, sessions[1:], sessions[1:2]):
+                engine.forward([rows(session, count, len(sharing)) for session in sharing])
+                for session in sharing:
+                    engine.keep(session, [])
+    assert block_sizes(engine) == before

@@ -1,0 +1,115 @@
+"""The bell: who waits for a slot sleeps until `card` rings, and no ring is missed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from serving_double import GEOMETRY, make_pool, slot_request
+
+from card.cache import Pool, bell
+
+FOR_EVER_S = 600.0
+PATIENCE_S = 60.0
+WAITER = """
+import sys
+from pathlib import Path
+from card.cache import Geometry, Pool
+pool = Pool.open(Path(sys.argv[1]), int(sys.argv[2]), Geometry(*map(int, sys.argv[3:])))
+rings = pool.slot_bell.rings
+print("waits", flush=True)
+while pool.slot_bell.rings == rings:
+    pool.slot_bell.wait(rings, 600.0)
+print(pool.slot_bell.rings - rings)
+"""
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[Pool]:
+    made = make_pool(tmp_path)
+    yield made
+    made.unlink()
+
+
+@pytest.fixture
+def waiter(pool: Pool, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that waits for the bell."""
+    where = [str(tmp_path), str(os.getpid()), *map(str, GEOMETRY.words())]
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAITER, *where], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waits\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def asleep(process: subprocess.Popen[str]) -> None:
+    """Returns once the kernel says that the process sleeps."""
+    while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+        assert process.poll() is None
+        os.sched_yield()
+
+
+def test_a_slot_that_is_opened_wakes_another_process(
+    pool: Pool, waiter: subprocess.Popen[str]
+) -> None:
+    asleep(waiter)
+    pool.card_slot(0).open(slot_request(), pool.new_generation())
+    output, _ = waiter.communicate(timeout=PATIENCE_S)
+    assert output == "1\n"
+
+
+def test_a_card_that_takes_the_pool_over_wakes_another_process(
+    pool: Pool, waiter: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    asleep(waiter)
+    pool.close()
+    taken = make_pool(tmp_path)
+    output, _ = waiter.communicate(timeout=PATIENCE_S)
+    assert output == "1\n"
+    taken.close()
+
+
+def test_a_ring_before_the_wait_is_not_missed(pool: Pool) -> None:
+    rings = pool.slot_bell.rings
+    pool.card_slot(0).open(slot_request(), pool.new_generation())
+    pool.card_slot(0).close()
+    assert pool.slot_bell.rings == rings + 2
+    waiting = threading.Thread(target=pool.slot_bell.wait, args=(rings, FOR_EVER_S), daemon=True)
+    waiting.start()
+    waiting.join(PATIENCE_S)
+    assert not waiting.is_alive()
+
+
+def test_who_waits_in_vain_returns_after_its_time(pool: Pool) -> None:
+    rings = pool.slot_bell.rings
+    pool.slot_bell.wait(rings, 0.01)
+    assert pool.slot_bell.rings == rings
+
+
+def test_the_count_goes_on_beyond_the_half_that_the_kernel_looks_at(pool: Pool) -> None:
+    pool.header["slot_bell"] = (1 << 32) - 1
+    rings = pool.slot_bell.rings
+    pool.slot_bell.wait(rings, 0.01)
+    pool.slot_bell.ring()
+    assert pool.slot_bell.rings == 1 << 32
+    pool.slot_bell.wait(rings, FOR_EVER_S)
+
+
+def test_without_a_futex_the_wait_is_a_short_sleep(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(bell, "_futex", lambda *_: errno.ENOSYS)
+    monkeypatch.setattr(bell.time, "sleep", slept.append)
+    pool.slot_bell.wait(pool.slot_bell.rings, FOR_EVER_S)
+    pool.slot_bell.wait(pool.slot_bell.rings, 0.001)
+    assert slept == [bell._WITHOUT_FUTEX_S, 0.001]

@@ -1,0 +1,100 @@
+"""A worker that ends is noticed; none outlives the Triton process that spawned it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from card.engines.tensorrt_llm.workers import reap
+from card.processes import started
+
+PATIENCE_S = 60.0
+PARENT = """
+import subprocess, sys, time
+import card.engines.tensorrt_llm.workers as module
+module._LOOK_S = 0.01
+workers = module.Workers()
+worker = subprocess.Popen(["sleep", "600"], start_new_session=True)
+while worker.pid not in workers._known:
+    time.sleep(0.02)
+if "loaded" in sys.argv:
+    workers.loaded()
+print(worker.pid, flush=True)
+if sys.stdin.readline().strip() == "count":
+    while not workers.lost():
+        time.sleep(0.02)
+    module._LOOK_S = 0.0
+    print(1 + workers.lost(), "loss")
+workers.close()
+print(worker.wait(), flush=True)
+"""
+
+
+@pytest.fixture(params=[["loaded"], ["while it loads"]], ids=" ".join)
+def parent(
+    request: pytest.FixtureRequest,
+) -> Iterator[tuple[subprocess.Popen[str], psutil.Process]]:
+    """A process with a worker in a session of its own, and that worker."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PARENT, *request.param],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    worker = psutil.Process(int(process.stdout.readline()))
+    yield process, worker
+    process.kill()
+    process.communicate()
+
+
+def gone(worker: psutil.Process) -> bool:
+    return not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+
+
+def test_one_that_ended_is_told_once(
+    parent: tuple[subprocess.Popen[str], psutil.Process],
+) -> None:
+    process, worker = parent
+    worker.kill()
+    output, _ = process.communicate("count\n", timeout=PATIENCE_S)
+    assert output.split() == ["1", "loss", str(-signal.SIGKILL)]
+
+
+def test_a_clock_that_was_set_changes_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen(["sleep", "600"]) as worker:
+        name = f"{worker.pid}:{started(worker.pid)}"
+        monkeypatch.setattr("psutil._pslinux.boot_time", lambda: 1.0)
+        reap([f"{worker.pid}:0"])  # another process that had its id
+        assert worker.poll() is None
+        reap([name])
+        assert worker.wait(PATIENCE_S) == -signal.SIGKILL
+    assert started(worker.pid) is None
+
+
+def test_a_killed_parent_takes_its_workers_along(
+    parent: tuple[subprocess.Popen[str], psutil.Process],
+) -> None:
+    process, worker = parent
+    assert not gone(worker)
+    os.kill(process.pid, signal.SIGKILL)
+    limit = time.monotonic() + PATIENCE_S
+    while not gone(worker):
+        assert time.monotonic() < limit, "the worker lives on"
+        time.sleep(0.02)
+
+
+def test_a_clean_end_leaves_none_either(
+    parent: tuple[subprocess.Popen[str], psutil.Process],
+) -> None:
+    process, worker = parent
+    output, _ = process.communicate("end\n", timeout=PATIENCE_S)
+    assert output.split() == [str(-signal.SIGKILL)]
+    assert gone(worker)
