@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 
 import grpc
 import lying_draft
 import pytest
+from child_process import child
 from fault_cells import Blow, Cell, Moment
 from fault_matrix import Ordeal
 from running_service import Refused, Reply, StartService
@@ -60,9 +60,7 @@ async def test_a_draft_that_lies_changes_no_text_and_kills_nobody_else(ordeal: O
     service = ordeal.service
     before = service.health
     command = [sys.executable, lying_draft.__file__, str(service.settings_file)]
-    with subprocess.Popen(
-        [*command, str(service.server_pid), "7"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as liar:
+    with child(*command, str(service.server_pid), "7") as liar:
         for _ in range(3):
             assert await ordeal.stream_all() == []
         told, _ = await asyncio.to_thread(liar.communicate, b"stop", 10)

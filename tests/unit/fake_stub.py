@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+from child_process import child, next_line
 
 from card.serving.supervision.stubs import STUB_PROGRAM, Stub, find_stubs
 
@@ -22,18 +22,9 @@ def fake_stub(repository: Path, model: str, region: str = "region") -> Iterator[
     script = repository / model / "1" / "model.py"
     script.parent.mkdir(parents=True, exist_ok=True)
     script.write_text(_WAIT)
-    with subprocess.Popen(
-        [STUB_PROGRAM, str(script), region],
-        executable=sys.executable,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"up\n"
-        try:
-            yield find_stubs(os.getpid())[model]
-        finally:
-            process.kill()
+    with child(STUB_PROGRAM, str(script), region, executable=sys.executable) as process:
+        assert next_line(process) == b"up"
+        yield find_stubs(os.getpid())[model]
 
 
 def status_of(stub: Stub) -> str:

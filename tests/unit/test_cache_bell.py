@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from child_process import child, next_line
 from serving_double import GEOMETRY, make_pool, slot_request
 
 from card.cache import Pool, bell
@@ -38,20 +39,15 @@ def pool(tmp_path: Path) -> Iterator[Pool]:
 
 
 @pytest.fixture
-def waiter(pool: Pool, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+def waiter(pool: Pool, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Another process that waits for the bell."""
     where = [str(tmp_path), str(os.getpid()), *map(str, GEOMETRY.words())]
-    process = subprocess.Popen(
-        [sys.executable, "-c", WAITER, *where], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "waits\n"
-    yield process
-    process.kill()
-    process.communicate()
+    with child(sys.executable, "-c", WAITER, *where) as process:
+        assert next_line(process) == b"waits"
+        yield process
 
 
-def asleep(process: subprocess.Popen[str]) -> None:
+def asleep(process: subprocess.Popen[bytes]) -> None:
     """Returns once the kernel says that the process sleeps."""
     while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
         assert process.poll() is None
@@ -59,22 +55,22 @@ def asleep(process: subprocess.Popen[str]) -> None:
 
 
 def test_a_slot_that_is_opened_wakes_another_process(
-    pool: Pool, waiter: subprocess.Popen[str]
+    pool: Pool, waiter: subprocess.Popen[bytes]
 ) -> None:
     asleep(waiter)
     pool.card_slot(0).open(slot_request(), pool.new_generation())
     output, _ = waiter.communicate(timeout=PATIENCE_S)
-    assert output == "1\n"
+    assert output == b"1\n"
 
 
 def test_a_card_that_takes_the_pool_over_wakes_another_process(
-    pool: Pool, waiter: subprocess.Popen[str], tmp_path: Path
+    pool: Pool, waiter: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     asleep(waiter)
     pool.close()
     taken = make_pool(tmp_path)
     output, _ = waiter.communicate(timeout=PATIENCE_S)
-    assert output == "1\n"
+    assert output == b"1\n"
     taken.close()
 
 

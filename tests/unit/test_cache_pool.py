@@ -7,7 +7,6 @@ import fcntl
 import os
 import platform
 import stat
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from child_process import child, next_line
 from one_process import request_of
 
 from card.cache import ENGINES, EngineState, Geometry, Pool, PoolError, SlotState
@@ -112,25 +112,35 @@ def test_sweep_removes_what_nobody_owns_and_nothing_else(pool: Pool, tmp_path: P
     assert sorted(tmp_path.iterdir()) == [stranger]
 
 
-@pytest.mark.parametrize("step", ["open", "flock"])
+@pytest.mark.parametrize("step", ["mkdir", "open", "flock"])
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("leftover", [False, True], ids=["a new one", "one left empty"])
 def test_a_sweep_between_two_steps_of_making_a_pool_harms_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, when: str, leftover: bool
 ) -> None:
-    """Another server starts, and sweeps, just before the directory or the file is taken."""
-    module = {"open": os, "flock": fcntl}[step]
+    """Another server starts, and sweeps, just before or after the directory or file is taken."""
+    module = {"mkdir": os, "open": os, "flock": fcntl}[step]
     real, sweeps = getattr(module, step), []
 
-    def swept_first(*arguments: Any) -> Any:
-        if len(sweeps) < 3:
+    def sweep_if(now: str) -> None:
+        if now == when and len(sweeps) < 3:
             sweeps.append(step)
             with monkeypatch.context() as patch:
                 patch.setattr(module, step, real)
                 Pool.sweep(tmp_path)
-        return real(*arguments)
 
-    monkeypatch.setattr(module, step, swept_first)
+    def swept(*arguments: Any) -> Any:
+        sweep_if("before")
+        try:
+            return real(*arguments)
+        finally:
+            sweep_if("after")
+
+    if leftover:
+        (tmp_path / f"card-{os.getuid()}-{SERVER}").mkdir()
+    monkeypatch.setattr(module, step, swept)
     pool = Pool.create(tmp_path, SERVER, GEOMETRY)
-    assert len(sweeps) == 3
+    assert sweeps
     assert Pool.sweep(tmp_path) == []
     found = Pool.open(tmp_path, SERVER, GEOMETRY)
     assert found is not None
@@ -143,13 +153,9 @@ def test_pools_made_while_another_process_sweeps_without_pause_all_live(tmp_path
         "print(flush=True)\n"
         "while True: Pool.sweep(Path(sys.argv[1]))"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", sweeping, str(tmp_path)], stdout=subprocess.PIPE
-    ) as sweeper:
-        assert sweeper.stdout is not None
-        sweeper.stdout.readline()
+    with child(sys.executable, "-c", sweeping, str(tmp_path)) as sweeper:
+        next_line(sweeper)
         pools = [Pool.create(tmp_path, SERVER + number, GEOMETRY) for number in range(200)]
-        sweeper.kill()
     assert all(pool.path.exists() for pool in pools)
     for pool in pools:
         pool.close()

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from child_process import child
 from client_double import Request, TritonDouble, refusal, response, served
 from rich.console import Console
 from typer.testing import CliRunner
@@ -123,14 +124,7 @@ def test_ctrl_c_cancels_on_the_server_and_exits_with_130(triton: TritonDouble) -
     triton.hold(response(text_output="x", finish_reason=""))
     command = [sys.executable, "-m", "card_client.cli", "generate", "def f("]
     environment = os.environ | {"PYTHONPATH": str(Path(card_client.__file__).parents[1])}
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
-        # Whoever runs the tests in the background ignores the signal, and children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    ) as process:
+    with child(*command, stderr=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None
         assert process.stdout.read(1) == b"x"
         process.send_signal(signal.SIGINT)

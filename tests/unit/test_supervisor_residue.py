@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from child_process import child
 
 from card.serving.supervision import residue
 from card.serving.supervision.residue import RunDirectory, remove_region, sweep
@@ -68,9 +68,7 @@ def test_orphaned_stubs_of_a_dead_supervisor_are_killed(mount: Path) -> None:
     run = RunDirectory(mount)
     region = region_of(run, mount)
     waiting = "import sys; sys.stdin.read()"
-    with subprocess.Popen(
-        [sys.executable, "-c", waiting, region.name], stdin=subprocess.PIPE
-    ) as orphan:
+    with child(sys.executable, "-c", waiting, region.name) as orphan:
         abandon(run)
         sweep(mount)
         assert orphan.wait(10) == -9

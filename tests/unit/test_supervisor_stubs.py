@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import psutil
+from child_process import child
 from fake_stub import fake_stub, status_of
 
 from card.serving.supervision.policy import ProcessState
@@ -35,9 +35,8 @@ def test_stubs_are_told_apart_by_their_models(tmp_path: Path) -> None:
 
 
 def test_children_that_serve_no_model_are_passed_over(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+    with child(sys.executable, "-c", "input()"):
         assert find_stubs(os.getpid()) == {}
-        other.kill()
 
 
 def test_a_running_a_stopped_and_a_dead_stub_look_different(tmp_path: Path) -> None:
@@ -63,7 +62,7 @@ def test_a_stopped_stub_can_be_killed(tmp_path: Path) -> None:
 
 
 def test_a_server_that_is_gone_has_no_stubs() -> None:
-    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+    with child(sys.executable, "-c", "") as process:
         process.wait()
     assert find_stubs(process.pid) == {}
 

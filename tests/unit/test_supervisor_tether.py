@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 
 import psutil
+from child_process import child, next_line
 
 from card.serving.supervision.policy import ProcessState
 from card.serving.supervision.stubs import process_state
@@ -26,13 +26,12 @@ child.wait()
 
 
 def test_a_tethered_child_dies_with_its_killed_parent() -> None:
-    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None
-        child = psutil.Process(int(parent.stdout.readline()))
-        assert child.is_running()
+    with child(sys.executable, "-c", PARENT) as parent:
+        tied = psutil.Process(int(next_line(parent)))
+        assert tied.is_running()
         parent.kill()
         parent.wait()
     limit = time.monotonic() + 10
-    while process_state(child) is not ProcessState.GONE:
-        assert time.monotonic() < limit, f"{child} lives on"
+    while process_state(tied) is not ProcessState.GONE:
+        assert time.monotonic() < limit, f"{tied} lives on"
         os.sched_yield()

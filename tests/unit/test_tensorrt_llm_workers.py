@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
+from child_process import child, next_line
 
 from card.engines.tensorrt_llm.workers import reap
 from card.processes import started
@@ -40,19 +41,10 @@ print(worker.wait(), flush=True)
 @pytest.fixture(params=[["loaded"], ["while it loads"]], ids=" ".join)
 def parent(
     request: pytest.FixtureRequest,
-) -> Iterator[tuple[subprocess.Popen[str], psutil.Process]]:
+) -> Iterator[tuple[subprocess.Popen[bytes], psutil.Process]]:
     """A process with a worker in a session of its own, and that worker."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", PARENT, *request.param],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    worker = psutil.Process(int(process.stdout.readline()))
-    yield process, worker
-    process.kill()
-    process.communicate()
+    with child(sys.executable, "-c", PARENT, *request.param) as process:
+        yield process, psutil.Process(int(next_line(process)))
 
 
 def gone(worker: psutil.Process) -> bool:
@@ -60,16 +52,16 @@ def gone(worker: psutil.Process) -> bool:
 
 
 def test_one_that_ended_is_told_once(
-    parent: tuple[subprocess.Popen[str], psutil.Process],
+    parent: tuple[subprocess.Popen[bytes], psutil.Process],
 ) -> None:
     process, worker = parent
     worker.kill()
-    output, _ = process.communicate("count\n", timeout=PATIENCE_S)
-    assert output.split() == ["1", "loss", str(-signal.SIGKILL)]
+    output, _ = process.communicate(b"count\n", timeout=PATIENCE_S)
+    assert output.split() == [b"1", b"loss", b"%d" % -signal.SIGKILL]
 
 
 def test_a_clock_that_was_set_changes_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    with subprocess.Popen(["sleep", "600"]) as worker:
+    with child("sleep", "600") as worker:
         name = f"{worker.pid}:{started(worker.pid)}"
         monkeypatch.setattr("psutil._pslinux.boot_time", lambda: 1.0)
         reap([f"{worker.pid}:0"])  # another process that had its id
@@ -80,7 +72,7 @@ def test_a_clock_that_was_set_changes_no_name(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_killed_parent_takes_its_workers_along(
-    parent: tuple[subprocess.Popen[str], psutil.Process],
+    parent: tuple[subprocess.Popen[bytes], psutil.Process],
 ) -> None:
     process, worker = parent
     assert not gone(worker)
@@ -92,9 +84,9 @@ def test_a_killed_parent_takes_its_workers_along(
 
 
 def test_a_clean_end_leaves_none_either(
-    parent: tuple[subprocess.Popen[str], psutil.Process],
+    parent: tuple[subprocess.Popen[bytes], psutil.Process],
 ) -> None:
     process, worker = parent
-    output, _ = process.communicate("end\n", timeout=PATIENCE_S)
-    assert output.split() == [str(-signal.SIGKILL)]
+    output, _ = process.communicate(b"end\n", timeout=PATIENCE_S)
+    assert output.split() == [b"%d" % -signal.SIGKILL]
     assert gone(worker)

@@ -114,7 +114,8 @@ class Pool:
 
     @classmethod
     def _made(cls, home: Path, geometry: Geometry) -> Pool:
-        home.mkdir(mode=0o700, exist_ok=True)
+        with contextlib.suppress(FileExistsError):  # `exist_ok` raises it if swept just then
+            home.mkdir(mode=0o700)
         return cls._reopen(home, geometry) or cls._create(home, geometry)
 
     @classmethod

@@ -1,0 +1,51 @@
+"""Child processes that end with the test that started them, however that test ends.
+
+`subprocess.Popen` as a context waits for its child: a failing test would wait for ever for one
+that nothing tells to end, and one that outlives its test keeps the run's output open.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from card.serving.supervision.tether import tethered
+
+
+@contextmanager
+def child(
+    *command: str,
+    executable: str | None = None,
+    stderr: int | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process with pipes for its input and output, killed at the end of the `with`."""
+    tie = tethered(signal.SIGKILL)
+
+    def before() -> None:
+        tie()
+        # Whoever runs the tests in the background ignores the signal, and children inherit that.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command,
+        executable=executable,
+        stdin=pipe,
+        stdout=pipe,
+        stderr=stderr,
+        env=env,
+        preexec_fn=before,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def next_line(process: subprocess.Popen[bytes]) -> bytes:
+    """What the child says next, without the end of the line; blocks until it does."""
+    assert process.stdout is not None
+    return process.stdout.readline().rstrip(b"\n")
