@@ -26,6 +26,7 @@ from tritonclient.grpc import InferInput, InferResult
 
 from card.cache import Pool
 from card.serving.geometry import pool_geometry
+from card.serving.supervision.tether import tethered
 from card.settings import REPOSITORY_ROOT, SETTINGS_VARIABLE, Settings, load_settings
 
 START_S = 180.0
@@ -213,6 +214,7 @@ def running_service(
             stderr=subprocess.STDOUT,
             env=environment,
             start_new_session=True,
+            preexec_fn=tethered(signal.SIGTERM),  # it ends with whoever runs the tests
         )
     service = RunningService(load_settings(settings_file), settings_file, process, log)
     try:
