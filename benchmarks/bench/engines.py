@@ -33,7 +33,7 @@ class Engines:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._loaded: dict[tuple[Role, int], CheckpointEngine] = {}
+        self._loaded: dict[tuple[Role, int, bool], CheckpointEngine] = {}
         self._probes: dict[int, CheckpointEngine] = {}
         for role, name in self.names.items():
             if name == "tensorrt_llm":
@@ -53,14 +53,19 @@ class Engines:
         """What the target's matrices are stored in."""
         return resolve_dtype(self._settings.target.dtype)
 
-    def on(self, role: Role, threads: int) -> CheckpointEngine:
-        """The engine of `role` for so many threads. Raises `EngineError`."""
-        if (role, threads) not in self._loaded:
+    def on(self, role: Role, threads: int, *, spreads: bool = False) -> CheckpointEngine:
+        """The engine of `role` for so many threads; `spreads`: for more while it is alone, as in
+        production. Raises `EngineError`."""
+        key = (role, threads, spreads)
+        if key not in self._loaded:
             model: ModelSettings = getattr(self._settings, role)
-            model = model.model_copy(update={"threads": threads})
+            changes = {"threads": threads}
+            if role == "target" and not spreads:
+                changes["threads_alone"] = threads
+            model = model.model_copy(update=changes)
             engine = load_engine(self._settings.model_copy(update={role: model}), role)
-            self._loaded[role, threads] = cast(CheckpointEngine, engine)
-        return self._loaded[role, threads]
+            self._loaded[key] = cast(CheckpointEngine, engine)
+        return self._loaded[key]
 
     def probe(self, threads: int) -> CheckpointEngine:
         """The target with buffers for one session, knowing no costs: it pads no pass to the rows

@@ -35,6 +35,9 @@ from card.settings import Settings
 from card.text import Detokenizer
 
 _START_TIMEOUT_S = 120.0
+_SPREADING = (Decoding.CARD, Decoding.PEARL)
+"""Whose target takes the cores of a draft that rests. Decoding alone is measured on exactly so many
+threads, and in draft-then-verify both models have all of them."""
 
 
 class DraftProcessError(RuntimeError):
@@ -54,15 +57,17 @@ def parameters_of(task: Task) -> SamplingParameters:
 class Loops:
     """A pool and its target loop; the draft's loop too where it has no process of its own.
 
-    target_on, draft_on  make the loop of an engine with so many threads; of all that were made,
-                         the one that was chosen last is stepped
+    target_on  makes the loop of an engine with so many threads; whether with more of them while
+               the draft rests, as in production; of all that were made, the one that was chosen
+               last is stepped
+    draft_on   makes that of the draft's engine
     """
 
     def __init__(
         self,
         pool: Pool,
         tokenizer: Tokenizer,
-        target_on: Callable[[int], TargetLoop | WatchedTarget],
+        target_on: Callable[[int, bool], TargetLoop | WatchedTarget],
         draft_on: Callable[[int], DraftLoop | WatchedDraft] | None = None,
     ) -> None:
         self.pool = pool
@@ -72,9 +77,9 @@ class Loops:
         self._target: TargetLoop | WatchedTarget
         self._draft: DraftLoop | WatchedDraft | None = None
 
-    def use(self, threads: int) -> None:
+    def use(self, threads: int, decoding: Decoding) -> None:
         """From now on so many threads, for whichever model runs here."""
-        self._target = self._target_on(threads)
+        self._target = self._target_on(threads, decoding in _SPREADING)
         if self._draft_on is not None:
             self._draft = self._draft_on(threads)
         let_torch_use(threads)
@@ -83,7 +88,7 @@ class Loops:
         self, task: Task, decoding: Decoding, *, threads: int, gamma: int = 1
     ) -> Measurement:
         """Decode one text with `threads` threads for whichever model runs here."""
-        self.use(threads)
+        self.use(threads, decoding)
         prompt = np.array(task.prompt.tokens, np.int64)
         request = SlotRequest(prompt, task.max_tokens, decoding, parameters_of(task), gamma)
         slot, generation = self.pool.card_slot(0), self.pool.new_generation()
@@ -153,17 +158,17 @@ class InProcess:
 
     @property
     def target(self) -> CheckpointEngine:
-        """With the settings' threads."""
-        return self.target_on(self.settings.target.threads)
+        """As in production."""
+        return self.target_on(self.settings.target.threads, spreads=True)
 
     @property
     def draft(self) -> CheckpointEngine:
         """With the settings' threads."""
         return self.draft_on(self.settings.draft.threads)
 
-    def target_on(self, threads: int) -> CheckpointEngine:
+    def target_on(self, threads: int, *, spreads: bool = False) -> CheckpointEngine:
         """Loaded once for each number of threads. Raises `EngineError`."""
-        return self.engines.on("target", threads)
+        return self.engines.on("target", threads, spreads=spreads)
 
     def draft_on(self, threads: int) -> CheckpointEngine:
         """Loaded once for each number of threads. Raises `EngineError`."""
@@ -180,8 +185,8 @@ class InProcess:
         with _home(settings) as (pool, settings):
             draft = _DraftProcess(settings, pool.new_key(), watched=watch is not None)
 
-            def target_on(threads: int) -> TargetLoop | WatchedTarget:
-                loop = TargetLoop(self.target_on(threads), pool, settings)
+            def target_on(threads: int, spreads: bool) -> TargetLoop | WatchedTarget:
+                loop = TargetLoop(self.target_on(threads, spreads=spreads), pool, settings)
                 return loop if watch is None else watch.target(loop, pool.card_slot(0))
 
             try:
@@ -204,7 +209,7 @@ class InProcess:
             yield Loops(
                 pool,
                 self._tokenizer,
-                lambda threads: TargetLoop(engines.on("target", threads), pool, settings),
+                lambda threads, _: TargetLoop(engines.on("target", threads), pool, settings),
             )
 
     @contextmanager
@@ -219,7 +224,7 @@ class InProcess:
         patient = settings.serving.model_copy(update={"engine_timeout_s": _START_TIMEOUT_S})
         settings = settings.model_copy(update={"serving": patient})
 
-        def target_on(threads: int) -> TargetLoop | WatchedTarget:
+        def target_on(threads: int, _: bool) -> TargetLoop | WatchedTarget:
             loop = TargetLoop(self.target_on(threads), pool, settings)
             return loop if watch is None else watch.target(loop, pool.card_slot(0))
 

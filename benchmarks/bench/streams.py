@@ -234,7 +234,7 @@ def _run(
     threads: int,
     alone: dict[Task, list[int]],
 ) -> StreamsRow:
-    loops.use(threads)
+    loops.use(threads, system)
     pool = loops.pool
     opened: list[tuple[CardSlot, int]] = []
     requests = [

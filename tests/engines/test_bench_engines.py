@@ -32,7 +32,8 @@ def test_a_model_is_loaded_once_for_each_thread_count(monkeypatch: pytest.Monkey
     loaded = []
 
     def load(settings: Settings, role: str) -> object:
-        loaded.append((role, settings.target.threads, settings.draft.threads))
+        target = settings.target
+        loaded.append((role, target.threads, target.threads_alone, settings.draft.threads))
         return object()
 
     monkeypatch.setattr(engines, "load_engine", load)
@@ -40,8 +41,10 @@ def test_a_model_is_loaded_once_for_each_thread_count(monkeypatch: pytest.Monkey
     first = pair.on("target", 1)
     assert pair.on("target", 2) is not first
     assert pair.on("target", 1) is first
+    assert pair.on("target", 1, spreads=True) is not first
     pair.on("draft", 2)
-    assert loaded == [("target", 1, 9), ("target", 2, 9), ("draft", 7, 2)]
+    targets = [("target", 1, 1, 9), ("target", 2, 2, 9), ("target", 1, None, 9)]
+    assert loaded == [*targets, ("draft", 7, None, 2)]
 
 
 def test_a_pair_that_no_checkpoint_engine_runs_is_refused() -> None:

@@ -214,6 +214,15 @@ def test_a_dtype_that_an_engine_does_not_compute_in_is_refused(directory: Path) 
         TorchEngine.load(directory, options)
 
 
+def test_torch_names_a_processor_that_cannot_multiply_in_bfloat16(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_models.save(tmp_path, "llama3")
+    monkeypatch.setattr("card.engines.torch.engine.packs_bfloat16", lambda: False)
+    with pytest.raises(EngineError, match="lacks AVX-512; set dtype: float32"):
+        TorchEngine.load(tmp_path, EngineOptions(context=64, sessions=1, dtype="bfloat16"))
+
+
 # --- the pair -------------------------------------------------------------------------------------
 
 

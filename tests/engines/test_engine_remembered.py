@@ -14,6 +14,7 @@ import tiny_models
 from card.engines import Engine, EngineError, load_engine, loading
 from card.engines.options import EngineOptions
 from card.engines.remembered import FINDINGS_VARIABLE, Findings, FindingsMemory, Subject
+from card.engines.row_costs import RowCosts
 from card.serving.supervision.residue import RunDirectory
 from card.settings import Settings, load_settings
 
@@ -178,7 +179,7 @@ def test_a_service_that_cannot_write_still_loads(
 def test_what_another_device_computes_is_not_remembered(pair: Settings, service: Path) -> None:
     options = EngineOptions(context=128, sessions=2, device="cuda")
     memory = FindingsMemory.of_this_service("target", "torch", pair.target.path, options)
-    memory.remember(Findings(row_multiple=1, graph_rows=(), pass_ms={1: 1.0}, change_ms=0.0))
+    memory.remember(Findings.of(options, RowCosts({1: 1.0})))
     assert not list(service.iterdir())
 
 

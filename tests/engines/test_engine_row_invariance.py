@@ -7,8 +7,8 @@ autoregressive decoding does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -20,17 +20,19 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from this_processor import skip_unless_computed_in
 from tiny_models import forward_rows, opened, random_tokens, read, read_alone
 from torch import Tensor
 
-from card.engines import FOLLOWS_PREFIX, Rows
+from card.engines import FOLLOWS_PREFIX, EngineError, Rows, load_engine
 from card.engines.calibration import check_row_invariance, make_row_invariant
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
+from card.engines.processor import computes_in_bfloat16
 from card.engines.torch import decoder
 from card.engines.torch.attention import GroupTensors, attend
 from card.engines.torch.engine import TorchEngine
-from card.settings import REPOSITORY_ROOT
+from card.settings import REPOSITORY_ROOT, load_settings
 
 BRANCHES = 4
 SESSIONS = 3
@@ -52,7 +54,6 @@ class Subject:
 
     engine: AnyEngine
     text: list[int]
-    directory: Path
     _paths: dict[tuple[int, ...], Bits] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -68,13 +69,6 @@ class Subject:
                 self._paths[key] = bits(read(self.engine, session, path, [1]))
         return self._paths[key]
 
-    def on_two_threads(self) -> AnyEngine:
-        """The same engine, but for its threads."""
-        if isinstance(self.engine, OpenVinoEngine):
-            return OpenVinoEngine.load(self.directory, replace(self.engine.options, threads=2))
-        torch.set_num_threads(2)
-        return self.engine
-
 
 def options(dtype: Dtype) -> EngineOptions:
     return EngineOptions(
@@ -83,6 +77,7 @@ def options(dtype: Dtype) -> EngineOptions:
         branches=BRANCHES,
         dtype=dtype,
         threads=1,
+        threads_alone=2,
         graph_rows=(1, 4, 16),
     )
 
@@ -120,9 +115,32 @@ def subject(request: pytest.FixtureRequest, one_head_per_group: Path) -> Subject
     kind, model, dtype = request.param
     directory = REPOSITORY_ROOT / "models/target" if model == "bundled" else one_head_per_group
     engine_class = OpenVinoEngine if kind == "openvino" else TorchEngine
+    skip_unless_computed_in(dtype)
     engine = make_row_invariant(engine_class.load(directory, options(dtype)))
     assert engine.row_invariant
-    return Subject(engine, random_tokens(LONGEST, vocabulary=engine.vocabulary), directory)
+    return Subject(engine, random_tokens(LONGEST, vocabulary=engine.vocabulary))
+
+
+@contextmanager
+def suppress_refusal(remedy: str) -> Iterator[None]:
+    """What follows may be refused, in words that name the remedy."""
+    refusal = remedy
+    try:
+        yield
+    except EngineError as error:
+        refusal = str(error)
+    assert remedy in refusal
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int8"])
+def test_a_target_whose_rows_influence_each_other_is_refused_with_the_remedy(dtype: Dtype) -> None:
+    """On every processor: where it does not compute in a type, rows may not be independent."""
+    settings = load_settings(target={"dtype": dtype})
+    if dtype == "float32" or computes_in_bfloat16():
+        assert load_engine(settings, "target").row_invariant
+    else:
+        with suppress_refusal("set target.dtype: float32"):
+            assert load_engine(settings, "target").row_invariant
 
 
 few = settings(max_examples=6, deadline=None)
@@ -219,11 +237,14 @@ def test_two_threads_give_the_bits_of_one(subject: Subject, chunks: list[int], a
             rows = forward_rows(engine, [Rows(session, tree, ask.parents)])[0]
         return bits(np.concatenate([prefix, rows]))
 
-    alone = everything(subject.engine)
+    engine = subject.engine
+    assert engine.options.threads_alone == 2
+    on_one = everything(engine)
+    engine.alone = True
     try:
-        assert torch.equal(everything(subject.on_two_threads()), alone)
+        assert torch.equal(everything(engine), on_one)
     finally:
-        torch.set_num_threads(1)
+        engine.alone = False
 
 
 @given(kept=st.lists(st.tuples(trees(), st.integers(0, 99)), min_size=1, max_size=6))
@@ -254,6 +275,7 @@ def test_decoding_through_winning_branches_gives_the_bits_of_single_rows(
 def test_a_text_of_a_thousand_tokens_keeps_its_bits(
     tmp_path: Path, dtype: Literal["bfloat16", "float32"], engine_class: type[AnyEngine]
 ) -> None:
+    skip_unless_computed_in(dtype)
     config = tiny_models.FAMILIES["llama3"].__class__(
         **tiny_models.FAMILIES["llama3"].to_dict() | {"max_position_embeddings": 1024}
     )
@@ -326,7 +348,7 @@ def summed_at_once(
 @pytest.fixture
 def unchecked(tmp_path: Path) -> TorchEngine:
     tiny_models.save(tmp_path, "mistral")
-    return TorchEngine.load(tmp_path, options("bfloat16"))
+    return TorchEngine.load(tmp_path, options("bfloat16" if computes_in_bfloat16() else "float32"))
 
 
 @pytest.mark.parametrize("broken", [stock_attention, rounded_by_rows, without_mask, summed_at_once])

@@ -13,6 +13,7 @@ import tiny_models
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from this_processor import skip_unless_computed_in
 
 from card.engines import FOLLOWS_PREFIX, Rows
 from card.engines.architecture import read_architecture
@@ -20,10 +21,11 @@ from card.engines.calibration import make_row_invariant
 from card.engines.checkpoint import Checkpoint
 from card.engines.layout import EXTENT_MULTIPLE, ChainLayout
 from card.engines.openvino import engine as openvino_engine
-from card.engines.openvino.engine import ANY_ROWS, OpenVinoEngine
+from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.openvino.feed import Feed
 from card.engines.openvino.inputs import Inputs
 from card.engines.openvino.kv import KeyValueCache
+from card.engines.openvino.runners import ANY_ROWS
 from card.engines.openvino.shapes import RowPadding
 from card.engines.options import Dtype, EngineOptions
 from card.engines.row_costs import RowCosts
@@ -249,6 +251,7 @@ def read_text(engine: OpenVinoEngine, rows: int) -> list[bytes]:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int8"])
 def test_the_bundled_target_has_the_same_bits_from_every_graph(dtype: Dtype) -> None:
+    skip_unless_computed_in(dtype)
     target = REPOSITORY_ROOT / "models/target"
     with_graphs = OpenVinoEngine.load(target, chains(dtype, (1, 4, 8)))
     without = with_graphs.reconfigured(replace(with_graphs.options, graph_rows=()))
@@ -258,6 +261,7 @@ def test_the_bundled_target_has_the_same_bits_from_every_graph(dtype: Dtype) -> 
 
 def test_a_model_whose_graphs_round_otherwise_goes_without_them(tmp_path: Path) -> None:
     """With matrices as small as these the plugin fuses more where it knows the rows."""
+    skip_unless_computed_in("bfloat16")
     tiny_models.save(tmp_path, "llama2")
     engine = OpenVinoEngine.load(tmp_path, chains("bfloat16", (1, 4, 16)))
     without = engine.reconfigured(replace(engine.options, graph_rows=()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ import tiny_models
 
 from card.engines import Logits, Ranking, Rows
 from card.engines.layout import SHORT
-from card.engines.openvino.engine import ANY_ROWS, OpenVinoEngine
+from card.engines.openvino.engine import OpenVinoEngine
+from card.engines.openvino.runners import ANY_ROWS
 from card.engines.options import DRAFT_ROWS, EngineOptions
 from card.engines.warm_up import run_largest_passes
 
@@ -37,31 +39,34 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> RecordedEngine:
         pending=32,
         dtype="float32",
         threads=1,
+        threads_alone=0 if request.param == 0 else 2,
         graph_rows=(1, 4),
     )
     loaded = OpenVinoEngine.load(tmp_path, options)
-    engine = RecordedEngine(loaded.architecture, loaded._compiled, options)
+    engine = RecordedEngine(loaded.architecture, loaded._compiled, options, loaded._compiled_alone)
     engine.passes = []
     run_largest_passes(engine, CHUNK)
     return engine
 
 
-def block_sizes(engine: OpenVinoEngine) -> dict[tuple[int, str], int]:
+def block_sizes(engine: OpenVinoEngine) -> dict[tuple[bool, int, str], int]:
     """Elements of every block of memory by graph and input."""
-    runners = {ANY_ROWS: engine._any, **dict(engine._fixed)}
     return {
-        (rows, name): block.size
-        for rows, runner in runners.items()
+        (alone, rows, name): block.size
+        for alone, runners in ((False, engine._runners), (True, engine._runners_alone))
+        for rows, runner in {ANY_ROWS: runners._any, **dict(runners._fixed)}.items()
         for name, block in runner._inputs._memory.items()
     }
 
 
 def test_the_whole_context_all_sessions_and_every_graph_are_met(engine: RecordedEngine) -> None:
-    *prefill, shared, one, four = engine.passes
+    end = CONTEXT - SHORT
+    prefill, others = engine.passes[:3], engine.passes[3:]
     assert prefill == [[(0, 64)], [(64, 64)], [(128, 56)]]
-    assert shared == [(CONTEXT - SHORT, SHORT), (0, SHORT), (0, SHORT)]
-    assert one == [(CONTEXT - SHORT, 1)]
-    assert four == [(CONTEXT - SHORT, 4)]
+    few = [[(end, SHORT), (0, SHORT), (0, SHORT)], [(end, 1)], [(end, 4)]]
+    on_more_threads = [[(end, CHUNK)], *few] if engine.options.threads_alone else []
+    assert others == few + on_more_threads
+    assert not engine.alone
 
 
 def test_a_context_that_takes_long_to_read_is_not_read_to_its_end(
@@ -71,8 +76,8 @@ def test_a_context_that_takes_long_to_read_is_not_read_to_its_end(
     monkeypatch.setattr("card.engines.warm_up.time.monotonic", lambda: next(clock))
     engine.passes.clear()
     run_largest_passes(engine, CHUNK)
-    *prefill, shared, _, _ = engine.passes
-    assert prefill == [[(0, 64)]]
+    prefill, shared, *_ = engine.passes
+    assert prefill == [(0, 64)]
     assert shared[0] == (64, SHORT)
 
 
@@ -95,7 +100,7 @@ def test_no_later_pass_needs_more_memory_for_its_inputs(engine: RecordedEngine) 
     for _ in range(0, CONTEXT - 20, 60):
         engine.forward([rows(sessions[1], 60)])
         engine.keep(sessions[1], range(60))
-        for count in (1, 3, 4, 9, SHORT):
+        for count, engine.alone in product((1, 3, 4, 9, SHORT), (False, True)):
             for sharing in (sessions, sessions[1:], sessions[1:2]):
                 engine.forward([rows(session, count, len(sharing)) for session in sharing])
                 for session in sharing:

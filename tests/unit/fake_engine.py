@@ -122,6 +122,8 @@ class FakeEngine:
         self.model = model
         self.context = context
         self.row_costs_ms: dict[int, float] = {}
+        self.alone = False
+        self.alone_share = 1.0
         self.batches: list[list[Rows]] = []
         self.read: list[tuple[int, int]] = []
         self._tree = tree

@@ -33,7 +33,7 @@ SAMPLED = Task(Prompt("a", "", (3, 1, 4, 1, 5)), 0.8, 11, 40)
 def loops_of(draft: FakeModel = MODEL) -> Iterator[tuple[Loops, OneProcess]]:
     target, second = FakeEngine(MODEL, tree=False), FakeEngine(draft, tree=True)
     with OneProcess(target, second, settings_of()) as both:
-        yield Loops(both.pool, TOKENIZER, lambda _: both.target, lambda _: both.draft), both
+        yield Loops(both.pool, TOKENIZER, lambda *_: both.target, lambda _: both.draft), both
 
 
 def text_alone(task: Task) -> tuple[int, ...]:
@@ -62,7 +62,7 @@ def test_of_all_thread_counts_loops_only_the_chosen_ones_are_stepped() -> None:
 
     with loops_of() as (_, both):
 
-        def target_on(threads: int) -> TargetLoop:
+        def target_on(threads: int, _: bool) -> TargetLoop:
             made[threads] = FakeEngine(MODEL, tree=False)
             return TargetLoop(made[threads], both.pool, settings_of())
 

@@ -57,12 +57,12 @@ def test_watching_changes_no_token_and_sees_every_step() -> None:
     task = Task(Prompt("a", "", (3, 1, 4, 1, 5)), 0.0, 11, 40)
     watch = Watch()
     with OneProcess(target, draft, settings_of()) as both:
-        plain = Loops(both.pool, TOKENIZER, lambda _: both.target, lambda _: both.draft)
+        plain = Loops(both.pool, TOKENIZER, lambda *_: both.target, lambda _: both.draft)
         expected = plain.complete(task, Decoding.CARD, threads=1)
         loops = Loops(
             both.pool,
             TOKENIZER,
-            lambda _: watch.target(both.target, both.pool.card_slot(0)),
+            lambda *_: watch.target(both.target, both.pool.card_slot(0)),
             lambda _: watch.draft(both.draft),
         )
         found = loops.complete(task, Decoding.CARD, threads=1)

@@ -47,6 +47,7 @@ CONTRACT = {
     "card_queued_requests": ("gauge", set()),
     "card_engine_up": ("gauge", {"engine"}),
     "card_engine_silence_seconds": ("gauge", {"engine"}),
+    "card_draft_rests": ("gauge", set()),
 }
 """Written down anew: whoever renames a metric breaks somebody's dashboard."""
 

@@ -254,6 +254,9 @@ def test_gauges_say_what_holds_now(scene: Scene) -> None:
     assert scene.told("card_open_sessions", "autoregressive") == [0]
     assert scene.told("card_engine_up", "draft") == [1]
     assert scene.told("card_engine_silence_seconds", "target") == [-1]
+    assert scene.told("card_draft_rests") == [0]
+    scene.pool.let_draft_rest(rests=True)
+    assert scene.told("card_draft_rests") == [1]
 
 
 def test_an_unknown_series_is_refused() -> None:

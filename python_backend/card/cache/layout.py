@@ -16,7 +16,7 @@ from enum import IntEnum
 import numpy as np
 
 CACHE_LINE = 64
-MAGIC = 0x31_44_52_41_43_00_00_05  # "CARD1" and the layout's version
+MAGIC = 0x31_44_52_41_43_00_00_06  # "CARD1" and the layout's version
 ENGINES = ("draft", "target")
 MAX_ROWS = 64
 """Most rows of one target pass; bounds the tokens-per-step histogram."""
@@ -133,7 +133,7 @@ def header_dtype() -> np.dtype[np.void]:
         ],
         *engines,
         # target
-        [("commit_bell", word)],
+        [("commit_bell", word), ("draft_rests", word)],
         # preprocessing
         [("refusals", word, (MAX_REFUSALS,))],
     )

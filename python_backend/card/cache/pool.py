@@ -273,6 +273,14 @@ class Pool:
         attached = self.engine_state(engine) is EngineState.ATTACHED
         return attached and self.silence_s(engine) <= timeout_s
 
+    def let_draft_rest(self, *, rests: bool) -> None:
+        """Whether the draft leaves all sessions of CARD alone for now; the target's word."""
+        self.header["draft_rests"] = rests
+
+    @property
+    def draft_rests(self) -> bool:
+        return bool(self.header["draft_rests"][0])
+
     # --- refusals -----------------------------------------------------------------------------
 
     @property

@@ -6,7 +6,8 @@ import logging
 import time
 from dataclasses import dataclass
 
-from card.cache import Finish, Pool, SlotState, SlotWatch
+from card.cache import Decoding, Finish, Pool, SlotState, SlotWatch
+from card.decoding.crowd import Crowd
 from card.decoding.rows import RowPlan
 from card.decoding.session import TargetSession
 from card.decoding.walk import verify
@@ -39,8 +40,12 @@ class TargetLoop:
         self._slots = [pool.target_slot(index) for index in range(pool.geometry.slots)]
         self._sessions: dict[int, TargetSession] = {}
         self._watch = SlotWatch(pool)
-        self._plan = RowPlan(engine.row_costs_ms)
+        self._plan = RowPlan(engine.row_costs_ms, engine.alone_share)
+        self._crowd = Crowd()
+        self._crowd_rests = False
+        self._ended = 0
         self._idle_since: int | None = None
+        pool.let_draft_rest(rests=False)
 
     def step(self) -> bool:
         """One pass over all sessions that may run; False if there was nothing to do."""
@@ -52,6 +57,7 @@ class TargetLoop:
         if not batch:
             if self._sessions and self._idle_since is None:
                 self._idle_since = started
+            self._ended = 0
             return False
         if self._idle_since is not None:
             self.times.waiting += started - self._idle_since
@@ -59,12 +65,18 @@ class TargetLoop:
         queried = time.perf_counter_ns()
         logits = self._engine.forward([rows for _, rows in batch])
         forwarded = time.perf_counter_ns()
-        for (session, rows), found in zip(batch, logits, strict=True):
+        tokens = sum(
             self._verify(session, rows, found)
+            for (session, rows), found in zip(batch, logits, strict=True)
+        )
+        ended = time.perf_counter_ns()
+        if self._ended and all(rows.logits is None for _, rows in batch):
+            self._crowd.observe(len(batch), tokens, (ended - self._ended) / 1e9)
+        self._ended = ended
         self.times.steps += 1
         self.times.query += queried - started
         self.times.forward += forwarded - queried
-        self.times.walk += time.perf_counter_ns() - forwarded
+        self.times.walk += ended - forwarded
         return True
 
     def _adopt_opened(self) -> None:
@@ -100,8 +112,22 @@ class TargetLoop:
                 draft_lives=draft_lives and session.waited_s() <= timeout_s,
             )
         ]
+        self._let_draft_rest(ready)
+        self._engine.alone = not draft_lives or not any(
+            session.drafts(crowd_rests=self._crowd_rests) for session in ready
+        )
         chunk = self._chunk_per_prompt(ready)
         return [(session, self._rows_of(session, len(ready), chunk)) for session in ready]
+
+    def _let_draft_rest(self, sharing: list[TargetSession]) -> None:
+        """Tell the draft whether so many sessions are better off without it."""
+        is_asked = self._settings.speculation.rows == "auto" and any(
+            session.request.decoding is Decoding.CARD for session in sharing
+        )
+        rests = is_asked and self._crowd.rests(len(sharing))
+        if rests is not self._crowd_rests:
+            self._crowd_rests = rests
+            self._pool.let_draft_rest(rests=rests)
 
     def _finished(self, session: TargetSession) -> bool:
         return session.slot.finish(session.generation) is not Finish.RUNNING
@@ -120,25 +146,28 @@ class TargetLoop:
         how, plan, vocabulary = self._settings.speculation, self._plan, self._engine.vocabulary
         if how.rows != "auto":
             return session.rows(session.query(how.rows, vocabulary, how))
-        session.weigh_drafting(plan, sharing)
+        if not self._crowd_rests:
+            session.weigh_drafting(plan, sharing)
+        drafts = session.drafts(crowd_rests=self._crowd_rests)
         if how.query == "subtree":
             rows = plan.rows(session.acceptance.rate, sharing)
-            return session.rows(session.query(rows, vocabulary, how))
-        found = session.query(plan.most_rows(sharing), vocabulary, how)
+            return session.rows(session.query(rows, vocabulary, how, drafts=drafts))
+        found = session.query(plan.most_rows(sharing), vocabulary, how, drafts=drafts)
         return session.rows(found.first(plan.worthwhile(found.chances, sharing)))
 
-    def _verify(self, session: TargetSession, rows: Rows, logits: Logits) -> None:
-        """Walk, keep the KV of the committed path, commit."""
+    def _verify(self, session: TargetSession, rows: Rows, logits: Logits) -> int:
+        """Walk, keep the KV of the committed path, commit; returns how many tokens."""
         if rows.logits is not None:
             self._engine.keep(session.engine_session, range(len(rows.tokens)))
             if not rows.logits:
-                return
+                return 0
         try:
             verdict = verify(logits, 0, session.candidates, session.history, session.request)
         except InvalidLogitsError as error:
             log.error("session of slot %d failed: %s", session.slot.index, error)
             session.slot.fail()
-            return
+            return 0
         if rows.logits is None:
             self._engine.keep(session.engine_session, verdict.rows)
         session.commit(verdict)
+        return len(verdict.tokens)

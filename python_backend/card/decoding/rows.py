@@ -51,11 +51,13 @@ class Acceptance:
 class RowPlan:
     """The rows per session that give most tokens per second, and what they gain.
 
-    costs_ms  milliseconds of a pass by its rows; costs between and beyond are interpolated
+    costs_ms     milliseconds of a pass by its rows; costs between and beyond are interpolated
+    alone_share  share of its time that a pass takes while the draft rests
     """
 
-    def __init__(self, costs_ms: Mapping[int, float]) -> None:
+    def __init__(self, costs_ms: Mapping[int, float], alone_share: float = 1.0) -> None:
         self._curve = CostCurve(costs_ms)
+        self._alone_share = alone_share
         self._chosen: dict[tuple[int, int], tuple[int, float]] = {}
 
     def rows(self, agreement: float = EXPECTED_AGREEMENT, sessions: int = 1) -> int:
@@ -84,7 +86,7 @@ class RowPlan:
         return best if self._curve.measured_rows else len(chances)
 
     def gain(self, agreement: float, sessions: int = 1) -> float:
-        """Tokens per second with that many rows against one row each."""
+        """Tokens per second with that many rows against one row each and no draft."""
         return self._choose(agreement, sessions)[1]
 
     def _choose(self, agreement: float, sessions: int) -> tuple[int, float]:
@@ -96,7 +98,7 @@ class RowPlan:
     def _best(self, agreement: float, sessions: int) -> tuple[int, float]:
         if not self._curve.measured_rows:
             return UNMEASURED_ROWS, ideal_tokens(UNMEASURED_ROWS, agreement)
-        alone = self._curve.pass_ms(sessions)
+        alone = self._curve.pass_ms(sessions) * self._alone_share
         gains = {
             rows: ideal_tokens(rows, agreement) * alone / self._curve.pass_ms(rows * sessions)
             for rows in self._curve.measured_rows

@@ -94,14 +94,23 @@ class TargetSession:
         self.candidates = NO_CANDIDATES
         return Rows(self.engine_session, tokens, logits=int(len(tokens) == missing))
 
-    def query(self, rows: int, vocabulary: int, how: SpeculationSettings) -> Candidates:
-        """Ask the cache for the likeliest continuation of what is committed."""
+    def drafts(self, *, crowd_rests: bool) -> bool:
+        """Whether the draft works for this session; `crowd_rests`: for none of those of CARD."""
+        if self.request.decoding is Decoding.CARD:
+            return not crowd_rests and not self.rest.resting(len(self.history))
+        return target_queries(self.request.decoding)
+
+    def query(
+        self, rows: int, vocabulary: int, how: SpeculationSettings, *, drafts: bool = True
+    ) -> Candidates:
+        """Ask the cache, if the draft fills it, for the likeliest continuation of what is
+        committed."""
         request = self.request
         limit = min(rows, request.max_tokens - self.history.generated) - 1
         if limit < 1 or not target_queries(request.decoding):
             return NO_CANDIDATES
         found = NO_CANDIDATES
-        if not self.rest.resting(len(self.history)):
+        if drafts:
             found = self._from_cache(limit, vocabulary, how)
             self.slot.count_query(hit=len(found) > 0)
         return self._lengthened(found, min(limit, len(found) + how.lookahead))

@@ -48,12 +48,12 @@ class DraftLoop:
         if self._watch.changed():
             self._drop_closed()
             self._follow_opened()
-        for session in self._sessions.values():
-            session.follow_commits(self._engine)
+        working = self._working()
+        chunk = self._chunk_per_prompt(working)
         batch = [
             (session, rows)
-            for session in self._sessions.values()
-            if (rows := self._next_rows(session)) is not None
+            for session in working
+            if (rows := self._next_rows(session, chunk)) is not None
         ]
         self._count_idle(started)
         if not batch:
@@ -78,8 +78,28 @@ class DraftLoop:
             self._pool.header["draft_waiting_ns"] = self.times.idle
             self._idle_since = None
 
-    def _next_rows(self, session: DraftSession) -> Rows | None:
-        chunk = self._settings.serving.prefill_chunk
+    def _working(self) -> list[DraftSession]:
+        """Sessions that the target wants candidates of, up to date with what it committed."""
+        sessions = list(self._sessions.values())
+        if self._pool.draft_rests:
+            resting = [s for s in sessions if s.request.decoding is Decoding.CARD]
+            for session in resting:
+                session.slot.count_time(runs=False)
+            sessions = [s for s in sessions if s.request.decoding is not Decoding.CARD]
+        for session in sessions:
+            session.follow_commits(self._engine)
+        return sessions
+
+    def _chunk_per_prompt(self, sessions: list[DraftSession]) -> int:
+        """Tokens of a long text that each session may read in this pass. Texts that are read at
+        once share one chunk: candidates of the others wait no longer for many than for one."""
+        texts = sum(session.reads_prompt(self._engine) for session in sessions)
+        return max(1, self._settings.serving.prefill_chunk // max(1, texts))
+
+    def _next_rows(self, session: DraftSession, chunk: int) -> Rows | None:
+        """What a session forwards next."""
+        if not session.reads_prompt(self._engine):
+            chunk = self._settings.serving.prefill_chunk
         rows = session.next_rows(self._engine, chunk, self._shared(len(self._sessions)))
         session.slot.count_time(runs=rows is not None)
         return rows

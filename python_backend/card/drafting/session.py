@@ -15,6 +15,9 @@ from card.pacing import SETTLED, draft_may_run
 from card.sampling import PositionNoise
 from card.settings import SpeculationSettings
 
+_LONGEST_COMMIT = 16
+"""About as many tokens as a step of the target commits at most."""
+
 
 @dataclass(slots=True)
 class DraftSession:
@@ -84,6 +87,10 @@ class DraftSession:
         self.slot.replace(self.generation, len(self.tokens), tree.token, tree.parent, tree.score)
 
     # --- grow ---------------------------------------------------------------------------------
+
+    def reads_prompt(self, engine: Engine) -> bool:
+        """Whether the KV cache lacks more than the target commits in a step."""
+        return len(self.tokens) - engine.length(self.engine_session) > _LONGEST_COMMIT
 
     def next_rows(self, engine: Engine, chunk: int, how: SpeculationSettings) -> Rows | None:
         """What to forward next: text the KV cache lacks, else the best nodes; None: nothing."""

@@ -23,6 +23,10 @@ _FAR_TOKENS = 330
 _FAR_ROWS = 16
 _COST_CONTEXT = 256
 _COST_ROUNDS = 4
+_ALONE_ROUNDS = 6
+_ALONE_SESSIONS = 8
+_WORTHWHILE_ALONE = 0.95
+"""Share of its time that a pass must at most take on more threads for these to be used."""
 
 
 class ConfigurableEngine(Engine, Protocol):
@@ -53,6 +57,8 @@ def make_row_invariant(engine: AnyEngine) -> AnyEngine:
     for options in engine.variants:
         trial = engine.reconfigured(replace(options, sessions=2, branches=max(2, options.branches)))
         if check_row_invariance(trial):
+            if not check_alone(trial):
+                options = replace(options, threads_alone=0)
             return known_invariant(engine, options)
     return engine
 
@@ -91,9 +97,53 @@ def check_row_invariance(engine: Engine) -> bool:
     )
 
 
+def check_alone(engine: ConfigurableEngine) -> bool:
+    """Whether passes have the same bits on `threads_alone` threads, whatever rows they hold. The
+    engine must have 2 sessions."""
+    if not engine.options.threads_alone:
+        return True
+    tokens = _tokens(engine, _CHECKED_TOKENS)
+    found: dict[bool, list[NDArray[np.float32]]] = {}
+    for engine.alone in (False, True):
+        found[engine.alone] = [
+            _read(engine, tokens, chunks, shared=shared)
+            for chunks in ([64, 26], [1, 2, 3, 4, 8, 16] + [8] * 7)
+            for shared in (False, True)
+        ]
+    engine.alone = False
+    return all(_same(one, other) for one, other in zip(*found.values(), strict=True))
+
+
+def without_useless_threads(engine: AnyEngine) -> AnyEngine:
+    """The engine without `threads_alone` unless passes take less time on them: those of one
+    session and those of several, with a row each, count alike."""
+    if not engine.options.threads_alone:
+        return engine
+    sessions = [engine.open_session() for _ in range(min(_ALONE_SESSIONS, engine.options.sessions))]
+    token = _tokens(engine, 1)
+    batches = [[Rows(session, token) for session in few] for few in (sessions[:1], sessions)]
+    taken: dict[tuple[int, bool], list[float]] = {}
+    for _ in range(_ALONE_ROUNDS):
+        for number, batch in enumerate(batches):
+            for engine.alone in (False, True):
+                passes = [_batch_ms(engine, batch) for _ in range(3)]
+                taken.setdefault((number, engine.alone), []).extend(passes[1:])
+    engine.alone = False
+    for session in sessions:
+        engine.close_session(session)
+    median = {key: statistics.median(ms) for key, ms in taken.items()}
+    shares = [median[number, True] / median[number, False] for number in range(len(batches))]
+    if statistics.mean(shares) <= _WORTHWHILE_ALONE:
+        return engine
+    without = engine.reconfigured(replace(engine.options, threads_alone=0))
+    without.row_invariant = engine.row_invariant
+    return without
+
+
 def measure_row_costs(engine: Engine) -> RowCosts:
-    """Median milliseconds of a one-session pass by rows, at a middling context length, and what
-    the first pass with another number of rows takes longer where it takes most."""
+    """Median milliseconds of a one-session pass by rows, at a middling context length, what the
+    first pass with another number of rows takes longer where it takes most, and what share of its
+    time a pass of one row takes while nobody else computes."""
     session = engine.open_session()
     context = min(_COST_CONTEXT, engine.context - max(COSTED_ROWS) - 1)
     prompt = _tokens(engine, max(1, context))
@@ -103,24 +153,35 @@ def measure_row_costs(engine: Engine) -> RowCosts:
         engine.keep(session, range(len(chunk)))
     costs: dict[int, list[float]] = {rows: [] for rows in COSTED_ROWS}
     changes: dict[int, list[float]] = {rows: [] for rows in COSTED_ROWS}
+    alone: list[float] = []
     # Round after round over all row counts, so that a disturbance spreads over the whole curve.
     for _ in range(_COST_ROUNDS):
+        engine.alone = True
+        alone += [_pass_ms(engine, session, prompt[:1]) for _ in range(4)][1:]
+        engine.alone = False
         for rows, taken in costs.items():
             first, *others = (_pass_ms(engine, session, prompt[:1] * rows) for _ in range(4))
             taken += others
             changes[rows].append(first - statistics.median(others))
     engine.close_session(session)
+    pass_ms = {rows: statistics.median(taken) for rows, taken in costs.items()}
     return RowCosts(
-        {rows: statistics.median(taken) for rows, taken in costs.items()},
+        pass_ms,
         max(0.0, *(statistics.median(longer) for longer in changes.values())),
+        min(1.0, statistics.median(alone) / pass_ms[1]),
     )
 
 
 def _pass_ms(engine: Engine, session: int, tokens: list[int]) -> float:
+    return _batch_ms(engine, [Rows(session, tokens)])
+
+
+def _batch_ms(engine: Engine, batch: list[Rows]) -> float:
     started = time.perf_counter()
-    engine.forward([Rows(session, tokens)])
+    engine.forward(batch)
     taken = (time.perf_counter() - started) * 1e3
-    engine.keep(session, [])
+    for rows in batch:
+        engine.keep(rows.session, [])
     return taken
 
 

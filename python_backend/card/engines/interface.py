@@ -69,7 +69,13 @@ class Logits(Protocol):
 
 
 class Engine(Protocol):
-    """A loaded model. One thread uses it; sessions are small integers."""
+    """A loaded model. One thread uses it; sessions are small integers.
+
+    alone  whether nobody else computes now, so that a pass may take cores that it otherwise leaves
+           to the other model; its bits are the same
+    """
+
+    alone: bool
 
     @property
     def vocabulary(self) -> int: ...
@@ -85,6 +91,10 @@ class Engine(Protocol):
     @property
     def row_costs_ms(self) -> dict[int, float]:
         """Measured milliseconds of a pass by number of rows; empty if never measured."""
+
+    @property
+    def alone_share(self) -> float:
+        """Measured share of its time that a pass of one row takes while `alone`."""
 
     def open_session(self) -> int:
         """A fresh session with an empty prefix. Raises `EngineError` when all are taken."""

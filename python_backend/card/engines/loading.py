@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -11,18 +12,21 @@ from card.engines.calibration import (
     known_invariant,
     make_row_invariant,
     measure_row_costs,
+    without_useless_threads,
 )
 from card.engines.interface import Engine, EngineError
 from card.engines.options import EngineOptions
 from card.engines.remembered import Findings, FindingsMemory
 from card.engines.vocabulary import check_shared_vocabulary
 from card.engines.warm_up import run_largest_passes
-from card.settings import ModelSettings, Settings
+from card.settings import ModelSettings, Settings, TargetSettings
 
 _TARGET_GRAPHS = (1, 8, 16, 4)
 """Rows of a target pass: one behind a query that found nothing, else a chain of candidates."""
 _DRAFT_GRAPHS = (4, 6, 8, 1)
 """Rows of a draft pass: nodes by the default width and guesses, or text that was committed."""
+_MOST_THREADS_ALONE = 8
+"""Unless the settings ask for more: soon they wait for each other longer than they compute."""
 
 
 def load_checkpoint_engine(settings: Settings, role: Literal["draft", "target"]) -> Engine:
@@ -39,6 +43,7 @@ def load_checkpoint_engine(settings: Settings, role: Literal["draft", "target"])
         pending=settings.cache.nodes if is_draft else 0,
         dtype=model.dtype,
         threads=model.threads,
+        threads_alone=0 if is_draft else _threads_alone(settings.target),
         device=model.device,
         graph_rows=_DRAFT_GRAPHS if is_draft else _TARGET_GRAPHS,
     )
@@ -48,7 +53,7 @@ def load_checkpoint_engine(settings: Settings, role: Literal["draft", "target"])
     known = memory.recall()
     if not is_draft:
         if known is None:
-            engine = make_row_invariant(engine)
+            engine = without_useless_threads(make_row_invariant(engine))
         else:
             engine = known_invariant(engine, known.applied_to(engine.options))
         if not engine.row_invariant:
@@ -63,6 +68,13 @@ def load_checkpoint_engine(settings: Settings, role: Literal["draft", "target"])
         memory.remember(known)
     engine.know_costs(known.costs)
     return engine
+
+
+def _threads_alone(target: TargetSettings) -> int:
+    """Threads of a target pass while the draft has nothing to do; 0: as ever."""
+    cores = len(os.sched_getaffinity(0))
+    threads = target.threads_alone or min(cores, _MOST_THREADS_ALONE)
+    return threads if threads != target.threads else 0
 
 
 def choose_engine(settings: Settings, model: ModelSettings) -> str:

@@ -18,17 +18,20 @@ candidate late for everybody."""
 class EngineOptions:
     """How to run a checkpoint.
 
-    context       positions per session
-    sessions      most sessions at once
-    branches      most root-to-leaf paths per pass (chains); 0: a growing tree instead
-    pending       most unconfirmed entries of a growing tree
-    dtype         ``auto`` is bfloat16 where the processor computes in it, else float32 (on a CUDA
-                  device: else float16); ``int8`` stores matrices in 8 bits and computes in bfloat16
-    threads       threads of one pass; 0: as the process has them
-    row_multiple  rows of a chain are padded to a multiple of this
-    device        ``cpu``, ``cuda`` (the first) or ``cuda:N``
-    graph_rows    passes of one session with so many rows, or fewer padded to them, are prepared for
-                  once at load (OpenVINO), as far as copies of the weights have room: dearest first
+    context        positions per session
+    sessions       most sessions at once
+    branches       most root-to-leaf paths per pass (chains); 0: a growing tree instead
+    pending        most unconfirmed entries of a growing tree
+    dtype          ``auto`` is bfloat16 where the processor computes in it, else float32 (on a
+                   CUDA device: else float16); ``int8`` stores matrices in 8 bits and computes in
+                   bfloat16
+    threads        threads of one pass; 0: as the process has them
+    threads_alone  threads of one pass while nobody else computes (`Engine.alone`); 0: the same
+    row_multiple   rows of a chain are padded to a multiple of this
+    device         ``cpu``, ``cuda`` (the first) or ``cuda:N``
+    graph_rows     passes of one session with so many rows, or fewer padded to them, are prepared
+                   for once at load (OpenVINO), as far as copies of the weights have room: dearest
+                   first
     """
 
     context: int
@@ -37,6 +40,7 @@ class EngineOptions:
     pending: int = 0
     dtype: Dtype = "auto"
     threads: int = 0
+    threads_alone: int = 0
     row_multiple: int = 1
     device: str = "cpu"
     graph_rows: tuple[int, ...] = ()

@@ -21,6 +21,13 @@ def computes_in_bfloat16() -> bool:
 
 
 @cache
+def packs_bfloat16() -> bool:
+    """Whether torch can lay out matrices of bfloat16 for its products here."""
+    flags = set(_first_core().get("flags", "").split())
+    return "avx_ne_convert" in flags or {"avx512bw", "avx512vl", "avx512dq"} <= flags
+
+
+@cache
 def describe_processor() -> str:
     """Differs between processors that may compute differently."""
     core = _first_core()

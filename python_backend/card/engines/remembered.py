@@ -69,29 +69,39 @@ _Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Findings(_Record):
-    """What is found out: options that make rows independent, and what passes cost."""
+    """What is found out: options that make rows independent, whether more threads pay, and what
+    passes cost."""
 
     row_multiple: Annotated[int, Field(ge=1)]
     graph_rows: tuple[Annotated[int, Field(ge=1)], ...]
+    threads_alone: Annotated[int, Field(ge=0)]
     pass_ms: Annotated[dict[Annotated[int, Field(ge=1)], _Milliseconds], Field(min_length=1)]
     change_ms: _Milliseconds
+    alone_share: Annotated[float, Field(gt=0, le=1)]
 
     @classmethod
     def of(cls, options: EngineOptions, costs: RowCosts) -> Findings:
         return cls(
             row_multiple=options.row_multiple,
             graph_rows=options.graph_rows,
+            threads_alone=options.threads_alone,
             pass_ms=costs.pass_ms,
             change_ms=costs.change_ms,
+            alone_share=costs.alone_share,
         )
 
     def applied_to(self, options: EngineOptions) -> EngineOptions:
-        """With what makes rows independent."""
-        return replace(options, row_multiple=self.row_multiple, graph_rows=self.graph_rows)
+        """With what makes rows independent, and no more threads than pay."""
+        return replace(
+            options,
+            row_multiple=self.row_multiple,
+            graph_rows=self.graph_rows,
+            threads_alone=self.threads_alone,
+        )
 
     @property
     def costs(self) -> RowCosts:
-        return RowCosts(dict(self.pass_ms), self.change_ms)
+        return RowCosts(dict(self.pass_ms), self.change_ms, self.alone_share)
 
 
 class _Entry(_Record):

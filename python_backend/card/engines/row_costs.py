@@ -12,12 +12,14 @@ import numpy as np
 class RowCosts:
     """What a pass of one session costs on this machine.
 
-    pass_ms    milliseconds by number of rows, of passes that follow one of the same number
-    change_ms  milliseconds more if the pass before had another number of rows
+    pass_ms      milliseconds by number of rows, of passes that follow one of the same number
+    change_ms    milliseconds more if the pass before had another number of rows
+    alone_share  share of its time that a pass of one row takes while nobody else computes
     """
 
     pass_ms: dict[int, float]
     change_ms: float = 0.0
+    alone_share: float = 1.0
 
 
 def pass_cost_ms(measured_ms: Mapping[int, float], rows: int) -> float:

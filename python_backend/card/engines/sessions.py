@@ -46,6 +46,7 @@ class SessionEngine(Generic[Buffers]):
         self.architecture = architecture
         self.options = options
         self.row_invariant = False
+        self.alone = False
         self.row_costs = RowCosts({})
         # Padding and pending entries may stand behind the last position of the context.
         pending = max(options.pending, MAX_PASS_ROWS)
@@ -72,6 +73,10 @@ class SessionEngine(Generic[Buffers]):
     @property
     def row_costs_ms(self) -> dict[int, float]:
         return self.row_costs.pass_ms
+
+    @property
+    def alone_share(self) -> float:
+        return self.row_costs.alone_share
 
     @property
     def vocabulary(self) -> int:

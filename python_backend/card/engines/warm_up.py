@@ -22,7 +22,7 @@ _MOST_PREFILL_S = 5.0
 def run_largest_passes(engine: ConfigurableEngine, chunk: int) -> None:
     """One session's whole context in prefill chunks of so many tokens (as far as some seconds
     reach), the most rows that all sessions may share a pass with, and a pass of each number of rows
-    with a graph of its own."""
+    with a graph of its own; on more threads too where it has them."""
     options = engine.options
     sessions = [engine.open_session() for _ in range(options.sessions)]
     longest = sessions[0]
@@ -35,9 +35,13 @@ def run_largest_passes(engine: ConfigurableEngine, chunk: int) -> None:
         engine.forward([_rows(engine, longest, rows, logits=1)])
         engine.keep(longest, range(rows))
     ranked = max(1, DRAFT_ROWS // len(sessions)) if options.grows_trees else None
-    _forward(engine, [_rows(engine, session, SHORT, ranked) for session in sessions])
-    for count in options.graph_rows:
-        _forward(engine, [_rows(engine, longest, count)])
+    for engine.alone in (False, True) if options.threads_alone else (False,):
+        if engine.alone:
+            _forward(engine, [_rows(engine, longest, chunk, logits=1)])
+        _forward(engine, [_rows(engine, session, SHORT, ranked) for session in sessions])
+        for count in options.graph_rows:
+            _forward(engine, [_rows(engine, longest, count)])
+    engine.alone = False
     for session in sessions:
         engine.close_session(session)
 

@@ -99,6 +99,9 @@ class TargetSettings(ModelSettings):
     """The model whose text is served; by default the bundled one."""
 
     path: Path = REPOSITORY_ROOT / "models/target"
+    threads_alone: Annotated[int, Field(ge=1, le=256)] | None = None
+    """Threads of a pass while the draft has nothing to do. Absent: every core, at most eight, if
+    that was faster at load."""
     tensorrt_llm: TargetTensorRTSettings = TargetTensorRTSettings()
 
 

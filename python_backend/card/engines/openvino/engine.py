@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -18,11 +18,12 @@ from openvino.properties import hint
 from card.engines.architecture import Architecture, read_architecture
 from card.engines.checkpoint import Checkpoint
 from card.engines.interface import Logits, Rows
-from card.engines.layout import SHORT, Pass, Stretch
+from card.engines.layout import SHORT
 from card.engines.openvino.graph import GraphOptions, build_graph, for_rows
 from card.engines.openvino.kv import KeyValueCache
 from card.engines.openvino.runner import Runner
-from card.engines.openvino.shapes import FixedRows, Padding, RowPadding
+from card.engines.openvino.runners import ANY_ROWS, Graphs, Runners
+from card.engines.openvino.shapes import Padding
 from card.engines.openvino.weights import Bfloat16Weights, Float32Weights, Int8Weights, WeightFormat
 from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions
 from card.engines.processor import resolve_dtype
@@ -41,8 +42,8 @@ _COPIES_BYTES = 1 << 30
 at every operator's shape in every pass, a fifth of its time with a small model, and prepares many
 of them anew when the number of rows changes, which takes as long as a pass."""
 
-ANY_ROWS = 0
-"""Key of the graph that takes any pass."""
+_ALONE_ROWS = (1, 4)
+"""Rows that have a graph for every core too: nobody has candidates then but guesses."""
 
 _PREPARED_CAPACITY = "CPU_RUNTIME_CACHE_CAPACITY"
 _PREPARED_OPERATORS = 1024
@@ -52,33 +53,37 @@ limit of 5,000 let a process under mixed load grow for many minutes."""
 
 class OpenVinoEngine(SessionEngine[KeyValueCache]):
     """Implements `card.engines.interface.Engine` with a compiled graph for any pass and some for
-    passes of one session with few rows."""
+    passes of one session with few rows; with others while nobody else computes."""
 
     def __init__(
         self,
         architecture: Architecture,
-        compiled: Mapping[int, ov.CompiledModel],
+        compiled: Graphs,
         options: EngineOptions,
+        compiled_alone: Graphs | None = None,
     ) -> None:
-        """`compiled`: graphs by the rows that they take; `ANY_ROWS` must be among them."""
+        """`compiled_alone`: graphs of `options.threads_alone` threads; none: the same."""
         kind = _kv_type(options.dtype)
         super().__init__(
             architecture,
             options,
             lambda lanes, places: KeyValueCache(architecture, lanes, places, kind),
         )
-        self._compiled = compiled
+        self._compiled, self._compiled_alone = compiled, compiled_alone
+        self._runners = self._runners_of(compiled)
+        self._runners_alone = self._runners
+        if compiled_alone and options.threads_alone:
+            self._runners_alone = self._runners_of(compiled_alone)
 
-        def runner(rows: int, padding: Padding) -> Runner:
-            ranks = options.grows_trees
-            return Runner(compiled[rows], architecture, self._kv, ranks=ranks, padding=padding)
+    def _runners_of(self, compiled: Graphs) -> Runners:
+        """Those of the graphs that the options ask for."""
 
-        self._any = runner(ANY_ROWS, RowPadding(None))
-        self._fixed = [
-            (rows, runner(rows, FixedRows(rows)))
-            for rows in sorted(options.graph_rows)
-            if rows in compiled
-        ]
+        def make_runner(graph: ov.CompiledModel, padding: Padding) -> Runner:
+            ranks = self.options.grows_trees
+            return Runner(graph, self.architecture, self._kv, ranks=ranks, padding=padding)
+
+        wanted = (ANY_ROWS, *self.options.graph_rows)
+        return Runners({rows: compiled[rows] for rows in wanted if rows in compiled}, make_runner)
 
     @classmethod
     def load(cls, directory: Path, options: EngineOptions) -> OpenVinoEngine:
@@ -97,16 +102,21 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
                 ranks=options.grows_trees,
             ),
         )
+        copies = _COPIES_BYTES // checkpoint.bytes
         graphs = {ANY_ROWS: graph}
-        for rows in options.graph_rows[: _COPIES_BYTES // checkpoint.bytes]:
+        for rows in options.graph_rows[:copies]:
             graphs[rows] = for_rows(graph, rows, architecture.group)
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as executor:
-            compiled = executor.map(partial(compile_graph, options=options), graphs.values())
-            return cls(architecture, dict(zip(graphs, compiled, strict=True)), options)
+        compiled = _compile_all(graphs, options)
+        alone = None
+        if options.threads_alone and copies >= len(graphs) + len(_ALONE_ROWS):
+            few = {rows: graphs[rows] for rows in (ANY_ROWS, *_ALONE_ROWS) if rows in graphs}
+            alone = _compile_all(few, replace(options, threads=options.threads_alone))
+        return cls(architecture, compiled, options, alone)
 
     def reconfigured(self, options: EngineOptions) -> OpenVinoEngine:
         """The same weights with other buffers (used while calibrating)."""
-        return OpenVinoEngine(self.architecture, self._compiled, options)
+        alone = self._compiled_alone if options.threads_alone else None
+        return OpenVinoEngine(self.architecture, self._compiled, options, alone)
 
     @property
     def variants(self) -> tuple[EngineOptions, ...]:
@@ -134,20 +144,14 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
 
     def _forward(self, batch: Sequence[Rows]) -> list[Logits]:
         this = self._layout.plan(batch)
-        runner = self._runner_of(this)
+        runner = (self._runners_alone if self.alone else self._runners).of(this)
         runner.run(this, batch)
         return self._logits(batch, runner)
 
-    def _runner_of(self, this: Pass) -> Runner:
-        if isinstance(this.destination, Stretch):
-            for rows, runner in self._fixed:
-                if len(this.tokens) <= rows:
-                    return runner
-        return self._any
-
     def know_costs(self, costs: RowCosts) -> None:
         super().know_costs(costs)
-        self._any.pad_by(RowPadding(costs))
+        self._runners.know_costs(costs)
+        self._runners_alone.know_costs(costs)
 
     def _logits(self, batch: Sequence[Rows], runner: Runner) -> list[Logits]:
         found: list[Logits] = []
@@ -192,6 +196,12 @@ class RankedIds:
 
     def best(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         return self._ids, self._log_probabilities
+
+
+def _compile_all(graphs: dict[int, ov.Model], options: EngineOptions) -> Graphs:
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as executor:
+        compiled = executor.map(partial(compile_graph, options=options), graphs.values())
+        return dict(zip(graphs, compiled, strict=True))
 
 
 def compile_graph(graph: ov.Model, options: EngineOptions) -> ov.CompiledModel:

@@ -13,7 +13,7 @@ from torch import Tensor
 from card.engines.architecture import Architecture, read_architecture
 from card.engines.interface import EngineError, Logits, Ranking, Rows
 from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions
-from card.engines.processor import resolve_dtype
+from card.engines.processor import packs_bfloat16, resolve_dtype
 from card.engines.sessions import SessionEngine, check_context
 from card.engines.torch.decoder import Decoder
 from card.engines.torch.kv import KeyValueCache
@@ -58,6 +58,7 @@ class TorchEngine(SessionEngine[KeyValueCache]):
         return TorchEngine(self.architecture, self._decoder, options, self.dtype)
 
     def forward(self, batch: Sequence[Rows]) -> list[Logits]:
+        self._use_threads()
         with torch.inference_mode():
             output = self._decoder.forward(self._layout.plan(batch), self._kv)
         found: list[Logits] = []
@@ -67,6 +68,12 @@ class TorchEngine(SessionEngine[KeyValueCache]):
             found.append(TensorLogits(output[at : at + count], rows.ranking))
             at += count
         return found
+
+    def _use_threads(self) -> None:
+        options = self.options
+        threads = (self.alone and options.threads_alone) or options.threads
+        if threads and threads != torch.get_num_threads():
+            torch.set_num_threads(threads)
 
     def keep(self, session: int, confirmed: Sequence[int], surviving: Sequence[int] = ()) -> None:
         with torch.inference_mode():
@@ -95,4 +102,9 @@ def _torch_dtype(wanted: Dtype) -> torch.dtype:
     dtype = resolve_dtype(wanted)
     if dtype not in _DTYPES:
         raise EngineError(f"the torch engine does not compute in {dtype}; engine: openvino does")
+    if dtype == "bfloat16" and not packs_bfloat16():
+        raise EngineError(
+            "torch cannot multiply in bfloat16 on this processor, which lacks AVX-512; "
+            "set dtype: float32, or auto"
+        )
     return _DTYPES[dtype]

@@ -125,4 +125,9 @@ FAMILIES: tuple[Family, ...] = (
         "Seconds since an engine's last heartbeat; -1 before the first.",
         {"engine": ENGINES},
     ),
+    Family(
+        "card_draft_rests",
+        "gauge",
+        "Whether sessions of CARD go without the draft, being too many for it to pay.",
+    ),
 )

@@ -175,7 +175,7 @@ class Metrics:
         self._exporter.observe("card_tokens_per_step", steps.astype(float).tolist(), decoding=mode)
 
     def _show_state(self) -> None:
-        """What holds now: sessions per decoding mode, heartbeats."""
+        """What holds now: sessions per decoding mode, heartbeats, whether the draft rests."""
         records = self._pool.slots
         open_now = records["decoding"][records["state"] == SlotState.OPEN]
         sessions = np.bincount(open_now, minlength=len(DECODINGS))
@@ -185,6 +185,7 @@ class Metrics:
             silence_s = self._pool.silence_s(engine)
             shown = round(silence_s, 1) if np.isfinite(silence_s) else -1.0
             self._exporter.set("card_engine_silence_seconds", shown, engine=engine)
+        self._exporter.set("card_draft_rests", float(self._pool.draft_rests))
 
 
 def _mode(session: Session) -> str:

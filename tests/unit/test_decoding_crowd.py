@@ -1,0 +1,200 @@
+"""Many sessions keep or lose their draft by what passes really gave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from fake_engine import FakeEngine, FakeModel
+from one_process import OneProcess, Stream, autoregressive, request_of, settings_of
+
+from card.cache import Decoding
+from card.decoding.crowd import Crowd
+
+MODEL = FakeModel()
+
+
+@dataclass(frozen=True)
+class World:
+    """What a pass costs and gives with and without the draft.
+
+    gain    speed-up by the draft
+    tokens  of a pass for each session, beside the draft
+    """
+
+    gain: float
+    tokens: float = 2.0
+
+    def go_on(self, crowd: Crowd, sessions: int, passes: int) -> list[bool]:
+        """Whether the draft rested in each of so many passes."""
+        found = []
+        for _ in range(passes):
+            rests = crowd.rests(sessions)
+            tokens = sessions if rests else round(sessions * self.tokens)
+            crowd.observe(sessions, tokens, tokens if rests else tokens / self.gain)
+            found.append(rests)
+        return found
+
+
+def settled(world: World, sessions: int = 16) -> list[bool]:
+    """How a crowd goes on after it has learnt."""
+    crowd = Crowd()
+    world.go_on(crowd, sessions, 100)
+    return world.go_on(crowd, sessions, 30_000)
+
+
+@pytest.mark.parametrize("sessions", [2, 5, 16, 64])
+def test_a_crowd_whose_draft_costs_more_than_it_gives_goes_without(sessions: int) -> None:
+    found = settled(World(gain=0.8), sessions)
+    assert found.count(False) < 0.02 * len(found)
+
+
+@pytest.mark.parametrize("sessions", [2, 5, 16, 64])
+def test_a_crowd_whose_draft_pays_keeps_it(sessions: int) -> None:
+    found = settled(World(gain=1.3), sessions)
+    assert found.count(True) < 0.02 * len(found)
+
+
+def test_a_gain_that_later_prompts_would_pay_for_is_none() -> None:
+    assert settled(World(gain=1.02)).count(True) > 0.9 * 30_000
+
+
+def test_it_is_tried_again_and_what_changed_is_noticed() -> None:
+    crowd = Crowd()
+    World(gain=0.8).go_on(crowd, 16, 2000)
+    assert World(gain=1.5).go_on(crowd, 16, 20_000)[-5000:].count(True) < 300
+    assert World(gain=0.8).go_on(crowd, 16, 20_000)[-5000:].count(False) < 300
+
+
+def test_passes_that_give_much_beside_the_draft_are_not_risked_for_a_trial() -> None:
+    crowd = Crowd()
+    assert not any(World(gain=2.0, tokens=4.0).go_on(crowd, 4, 5000))
+
+
+def test_one_session_alone_never_loses_its_draft_to_the_crowd() -> None:
+    assert not any(World(gain=0.5).go_on(Crowd(), 1, 3000))
+
+
+def test_sizes_are_told_apart_and_a_burst_is_known_again_at_once() -> None:
+    crowd = Crowd()
+    many, few = World(gain=0.7), World(gain=1.6)
+    many.go_on(crowd, 16, 200)
+    few.go_on(crowd, 4, 500)
+    assert not crowd.rests(4)
+    assert crowd.rests(16)
+
+
+def test_a_crowd_that_shrinks_for_a_few_passes_does_not_wake_the_draft() -> None:
+    crowd = Crowd()
+    World(gain=0.7).go_on(crowd, 16, 200)
+    found = [crowd.rests(sessions) for sessions in (16, 9, 7, 9, 16)]
+    assert found == [True] * 5
+
+
+# --- in the loops ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def both() -> Iterator[OneProcess]:
+    engines = FakeEngine(MODEL, tree=False), FakeEngine(MODEL, tree=True)
+    with OneProcess(*engines, settings_of(rows="auto")) as loops:
+        yield loops
+
+
+def fake(engine: object) -> FakeEngine:
+    assert isinstance(engine, FakeEngine)
+    return engine
+
+
+def opened(both: OneProcess, decodings: list[Decoding], tokens: int = 20) -> list[Stream]:
+    return [
+        both.open(request_of([number, 1], tokens, decoding), number)
+        for number, decoding in enumerate(decodings)
+    ]
+
+
+def resting(monkeypatch: pytest.MonkeyPatch, *, rests: bool) -> None:
+    monkeypatch.setattr(Crowd, "rests", lambda *_: rests)
+
+
+def test_while_the_crowd_rests_the_draft_computes_nothing_and_texts_stay_the_same(
+    both: OneProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resting(monkeypatch, rests=True)
+    streams = opened(both, [Decoding.CARD] * 3)
+    both.target.step()
+    texts = both.run(streams)
+    assert texts == [autoregressive(MODEL, request_of([n, 1], 20)) for n in range(3)]
+    assert fake(both.draft_engine).batches == []
+    assert sum(stream.counters.queries for stream in streams) == 0
+
+
+def test_sessions_of_other_pacings_keep_their_draft(
+    both: OneProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resting(monkeypatch, rests=True)
+    streams = opened(both, [Decoding.CARD, Decoding.DRAFT_THEN_VERIFY, Decoding.PEARL])
+    both.target.step()
+    both.run(streams, draft_steps=6)
+    drafted = {rows.session for batch in fake(both.draft_engine).batches for rows in batch}
+    assert len(drafted) == 2
+    assert [stream.counters.hits > 0 for stream in streams] == [False, True, True]
+
+
+def test_a_draft_that_is_woken_and_sent_to_rest_at_random_changes_no_text(
+    both: OneProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decided = iter(range(10_000))
+    monkeypatch.setattr(Crowd, "rests", lambda *_: next(decided) * 2654435761 % 7 < 3)
+    streams = opened(both, [Decoding.CARD] * 4, tokens=60)
+    texts = both.run(streams, draft_steps=3)
+    assert texts == [autoregressive(MODEL, request_of([n, 1], 60)) for n in range(4)]
+    assert sum(stream.counters.hits for stream in streams) > 0
+
+
+def test_a_fresh_target_wakes_the_draft_that_its_predecessor_sent_to_rest(
+    both: OneProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resting(monkeypatch, rests=True)
+    opened(both, [Decoding.CARD] * 2)
+    both.target.step()
+    assert both.pool.draft_rests
+    both.restart_target(FakeEngine(MODEL, tree=False))
+    assert not both.pool.draft_rests
+
+
+def test_a_fixed_number_of_rows_asks_no_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
+    resting(monkeypatch, rests=True)
+    engines = FakeEngine(MODEL, tree=False), FakeEngine(MODEL, tree=True)
+    with OneProcess(*engines, settings_of(rows=8)) as both:
+        opened(both, [Decoding.CARD] * 3)
+        both.target.step()
+        assert not both.pool.draft_rests
+
+
+@pytest.mark.parametrize(
+    ("decodings", "rests", "draft_lives", "alone"),
+    [
+        ([Decoding.AUTOREGRESSIVE], False, True, True),
+        ([Decoding.CARD], False, True, False),
+        ([Decoding.CARD], False, False, True),
+        ([Decoding.CARD, Decoding.AUTOREGRESSIVE], False, True, False),
+        ([Decoding.CARD, Decoding.AUTOREGRESSIVE], True, True, True),
+        ([Decoding.CARD, Decoding.PEARL], True, True, False),
+    ],
+)
+def test_the_target_takes_every_core_while_no_draft_works(
+    both: OneProcess,
+    monkeypatch: pytest.MonkeyPatch,
+    decodings: list[Decoding],
+    rests: bool,
+    draft_lives: bool,
+    alone: bool,
+) -> None:
+    resting(monkeypatch, rests=rests)
+    opened(both, decodings)
+    if not draft_lives:
+        both.kill_draft()
+    both.target.step()
+    assert fake(both.target_engine).alone is alone
