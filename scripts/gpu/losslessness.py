@@ -51,7 +51,7 @@ def check_texts(pair: Pair, target: Engine, draft: Engine, extent: Extent) -> li
             loops = Loops(
                 pool,
                 pair.tokenizer,
-                lambda _: TargetLoop(target, pool, settings),
+                lambda *_: TargetLoop(target, pool, settings),
                 lambda _: DraftLoop(draft, pool, settings),
             )
             for temperature in TEMPERATURES:
