@@ -107,6 +107,7 @@ def streams(
         machine=machine,
         settings=portable(pair.settings),
         engines=pair.engines.names,
+        dtype=pair.dtype,
         max_tokens=max_tokens,
         temperature=temperature,
         repeats=repeats,
@@ -132,6 +133,7 @@ class StreamsReport:
     machine: Machine
     settings: dict[str, object]
     engines: dict[str, str]
+    dtype: str
     max_tokens: int
     temperature: float
     repeats: int
@@ -157,8 +159,8 @@ class StreamsReport:
             f"`{self.command}`, {self.date}",
             "",
             f"{self.machine.processor}, {self.machine.cores} cores, {self.machine.libraries}, load "
-            f"{self.machine.load:g} before the start; {named_engines(self.engines)}; "
-            f"{self.max_tokens} tokens a stream at temperature "
+            f"{self.machine.load:g} before the start; {named_engines(self.engines)} in "
+            f"{self.dtype}; {self.max_tokens} tokens a stream at temperature "
             f"{self.temperature:g}, medians of {self.repeats}.",
             "",
             f"| {' | '.join(headings)} |",

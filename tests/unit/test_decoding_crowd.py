@@ -173,6 +173,19 @@ def test_a_fixed_number_of_rows_asks_no_crowd(monkeypatch: pytest.MonkeyPatch) -
         assert not both.pool.draft_rests
 
 
+def test_passes_that_nobody_drafts_for_teach_the_crowd_nothing(
+    both: OneProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    observed: list[int] = []
+    monkeypatch.setattr(Crowd, "observe", lambda _, sessions, *__: observed.append(sessions))
+    alone = opened(both, [Decoding.AUTOREGRESSIVE] * 3)
+    both.run(alone)
+    both.close(alone)
+    assert observed == []
+    both.run(opened(both, [Decoding.AUTOREGRESSIVE] * 2 + [Decoding.CARD]))
+    assert 3 in observed
+
+
 @pytest.mark.parametrize(
     ("decodings", "rests", "draft_lives", "alone"),
     [

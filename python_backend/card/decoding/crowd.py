@@ -8,12 +8,14 @@ those of passes without it, stays with the better way, and tries the other one e
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 FEWEST = 2
 """A session alone is judged by its own acceptance (`card.decoding.rest`)."""
 
 _TRIED_PASSES = 24
+"""Passes that are measured of either way, one behind the other, before they are compared."""
+
 _SETTLING_PASSES = {True: 4, False: 24}
 """Passes that count for nothing after the draft began to rest, or to work: it first reads what it
 missed."""
@@ -32,54 +34,48 @@ _SHRINKING = 0.95
 
 
 @dataclass(slots=True)
-class _Speed:
-    tokens: int = 0
-    seconds: float = 0.0
-    passes: int = 0
-
-    @property
-    def tokens_per_s(self) -> float:
-        return self.tokens / self.seconds if self.seconds else 0.0
-
-
-@dataclass(slots=True)
 class _Size:
     """What is known of about so many sessions.
 
-    rests  whether the draft rests in the passes that are counted now
-    stay   passes after which the other way is tried
+    rests      whether the draft rests in the passes that are counted now
+    left       passes until this way is compared with the other; the last of them are measured
+    next_stay  passes of the next stay
+    before     tokens per second of the way that was measured before a trial; None: no trial
     """
 
     rests: bool = False
-    stay: int = _TRIED_PASSES
+    left: int = _TRIED_PASSES
     next_stay: int = _FIRST_STAY
-    is_trial: bool = False
-    now: _Speed = field(default_factory=_Speed)
-    before: float = 0.0
+    before: float | None = None
+    tokens: int = 0
+    seconds: float = 0.0
 
     def count(self, sessions: int, tokens: int, seconds: float) -> None:
         """A pass took so long and gave so much."""
-        now = self.now
-        now.tokens += tokens
-        now.seconds += seconds
-        now.passes += 1
-        if now.passes < (_TRIED_PASSES if self.is_trial else self.stay):
+        if self.left <= _TRIED_PASSES:
+            self.tokens += tokens
+            self.seconds += seconds
+        self.left -= 1
+        if self.left:
             return
-        if self.is_trial:
-            self._judge()
-        elif self.rests or now.tokens < _PAYS_TOKENS * now.passes * sessions:
-            self.is_trial, self.before, self.rests = True, now.tokens_per_s, not self.rests
-        self.now = _Speed()
+        measured = self.tokens / self.seconds
+        if self.before is not None:
+            self._judge(self.before, measured)
+        elif self.rests or self.tokens < _PAYS_TOKENS * _TRIED_PASSES * sessions:
+            self.before, self.rests, self.left = measured, not self.rests, _TRIED_PASSES
+        else:
+            self.left = self.next_stay
+        self.tokens, self.seconds = 0, 0.0
 
-    def _judge(self) -> None:
+    def _judge(self, before: float, tried: float) -> None:
         """The other way was tried: stay with it, or go back."""
-        tried = self.now.tokens_per_s
-        drafting, resting = (self.before, tried) if self.rests else (tried, self.before)
+        drafting, resting = (before, tried) if self.rests else (tried, before)
         rests = drafting < _WORTHWHILE * resting
-        self.next_stay = (
-            _FIRST_STAY if rests == self.rests else min(2 * self.next_stay, _LONGEST_STAY)
-        )
-        self.stay, self.rests, self.is_trial = self.next_stay, rests, False
+        if rests == self.rests:
+            self.next_stay = _FIRST_STAY
+        else:
+            self.next_stay = min(2 * self.next_stay, _LONGEST_STAY)
+        self.before, self.rests, self.left = None, rests, self.next_stay
 
 
 class Crowd:

@@ -42,6 +42,7 @@ class TargetLoop:
         self._watch = SlotWatch(pool)
         self._plan = RowPlan(engine.row_costs_ms, engine.alone_share)
         self._crowd = Crowd()
+        self._asks_crowd = False
         self._crowd_rests = False
         self._ended = 0
         self._idle_since: int | None = None
@@ -70,7 +71,8 @@ class TargetLoop:
             for (session, rows), found in zip(batch, logits, strict=True)
         )
         ended = time.perf_counter_ns()
-        if self._ended and all(rows.logits is None for _, rows in batch):
+        reads_prompt = any(rows.logits is not None for _, rows in batch)
+        if self._asks_crowd and self._ended and not reads_prompt:
             self._crowd.observe(len(batch), tokens, (ended - self._ended) / 1e9)
         self._ended = ended
         self.times.steps += 1
@@ -121,10 +123,10 @@ class TargetLoop:
 
     def _let_draft_rest(self, sharing: list[TargetSession]) -> None:
         """Tell the draft whether so many sessions are better off without it."""
-        is_asked = self._settings.speculation.rows == "auto" and any(
+        self._asks_crowd = self._settings.speculation.rows == "auto" and any(
             session.request.decoding is Decoding.CARD for session in sharing
         )
-        rests = is_asked and self._crowd.rests(len(sharing))
+        rests = self._asks_crowd and self._crowd.rests(len(sharing))
         if rests is not self._crowd_rests:
             self._crowd_rests = rests
             self._pool.let_draft_rest(rests=rests)
