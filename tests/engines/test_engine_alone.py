@@ -161,7 +161,7 @@ def test_threads_that_save_no_time_are_not_used(
 def test_the_threads_of_a_target_alone_follow_settings_and_cores(
     monkeypatch: pytest.MonkeyPatch, target: dict[str, Any], cores: int, threads_alone: int
 ) -> None:
-    monkeypatch.setattr(loading.os, "sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.setattr(loading, "usable_cores", lambda: cores)
     assert loading._threads_alone(load_settings(target=target).target) == threads_alone
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +15,7 @@ from card.engines.calibration import (
 )
 from card.engines.interface import Engine, EngineError
 from card.engines.options import EngineOptions
+from card.engines.processor import usable_cores
 from card.engines.remembered import Findings, FindingsMemory
 from card.engines.vocabulary import check_shared_vocabulary
 from card.engines.warm_up import run_largest_passes
@@ -72,8 +72,7 @@ def load_checkpoint_engine(settings: Settings, role: Literal["draft", "target"])
 
 def _threads_alone(target: TargetSettings) -> int:
     """Threads of a target pass while the draft has nothing to do; 0: as ever."""
-    cores = len(os.sched_getaffinity(0))
-    threads = target.threads_alone or min(cores, _MOST_THREADS_ALONE)
+    threads = target.threads_alone or min(usable_cores(), _MOST_THREADS_ALONE)
     return threads if threads != target.threads else 0
 
 

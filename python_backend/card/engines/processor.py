@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from functools import cache
 from pathlib import Path
 
@@ -32,6 +34,20 @@ def describe_processor() -> str:
     """Differs between processors that may compute differently."""
     core = _first_core()
     return "; ".join(f"{name}: {value}" for name, value in core.items() if name in _DESCRIBING)
+
+
+def usable_cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Cores that this process may keep busy: those it may run on, or what a container's quota pays
+    for if that is less.
+
+    quota  of the control group, "MICROSECONDS PERIOD" or "max PERIOD"
+    """
+    cores = len(os.sched_getaffinity(0))
+    try:
+        paid, period = quota.read_text(encoding="ascii").split()
+        return max(1, min(cores, math.ceil(int(paid) / int(period))))
+    except (OSError, ValueError, ZeroDivisionError):  # no such control group, or no limit
+        return cores
 
 
 def _first_core() -> dict[str, str]:

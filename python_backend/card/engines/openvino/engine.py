@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -26,7 +25,7 @@ from card.engines.openvino.runners import ANY_ROWS, Graphs, Runners
 from card.engines.openvino.shapes import Padding
 from card.engines.openvino.weights import Bfloat16Weights, Float32Weights, Int8Weights, WeightFormat
 from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions
-from card.engines.processor import resolve_dtype
+from card.engines.processor import resolve_dtype, usable_cores
 from card.engines.row_costs import RowCosts
 from card.engines.sessions import SessionEngine, check_context
 
@@ -199,7 +198,7 @@ class RankedIds:
 
 
 def _compile_all(graphs: dict[int, ov.Model], options: EngineOptions) -> Graphs:
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as executor:
+    with ThreadPoolExecutor(usable_cores()) as executor:
         compiled = executor.map(partial(compile_graph, options=options), graphs.values())
         return dict(zip(graphs, compiled, strict=True))
 
