@@ -14,7 +14,7 @@ import torch
 
 from card.engines import Logits, Rows, calibration, loading
 from card.engines.architecture import read_architecture
-from card.engines.calibration import make_row_invariant, without_useless_threads
+from card.engines.calibration import is_faster_alone, make_row_invariant
 from card.engines.checkpoint import Checkpoint
 from card.engines.layout import Pass
 from card.engines.openvino import engine as openvino_engine
@@ -101,16 +101,19 @@ class RoundsOtherwise(OpenVinoEngine):
         if not (self.alone and self.options.threads_alone):
             return found
         values = [
-            np.stack([logits.row(at) for at in range(rows.wanted)])
+            [np.nextafter(logits.row(at), np.float32(np.inf)) for at in range(rows.wanted)]
             for logits, rows in zip(found, batch, strict=True)
         ]
-        return [ArrayLogits(np.nextafter(rows, np.float32(np.inf))) for rows in values]
+        return [ArrayLogits(np.array(rows, np.float32)) for rows in values]
 
     def reconfigured(self, options: EngineOptions) -> RoundsOtherwise:
         return RoundsOtherwise(self.architecture, self._compiled, options, self._compiled_alone)
 
 
-def test_threads_that_change_a_bit_are_not_used(checkpoint: Path) -> None:
+def test_threads_that_change_a_bit_are_not_used(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration, "is_faster_alone", lambda _: True)
     loaded = OpenVinoEngine.load(checkpoint, OPTIONS)
     good = make_row_invariant(loaded)
     assert good.row_invariant
@@ -124,7 +127,14 @@ def test_threads_that_change_a_bit_are_not_used(checkpoint: Path) -> None:
 
 @pytest.mark.parametrize(
     ("one_alone", "many_alone", "kept"),
-    [(0.8, 0.7, True), (1.0, 0.7, True), (0.99, 0.98, False), (1.4, 0.9, False)],
+    [
+        (0.8, 0.7, True),
+        (1.0, 0.7, True),
+        (0.99, 0.98, False),
+        (1.4, 0.9, False),
+        (1.15, 0.7, False),
+        (0.7, 1.15, False),
+    ],
 )
 def test_threads_that_save_no_time_are_not_used(
     checkpoint: Path,
@@ -139,12 +149,12 @@ def test_threads_that_save_no_time_are_not_used(
         return one_alone if len(batch) == 1 else many_alone
 
     monkeypatch.setattr(calibration, "_batch_ms", pass_ms)
-    engine = without_useless_threads(OpenVinoEngine.load(checkpoint, OPTIONS))
-    assert engine.options.threads_alone == (2 if kept else 0)
+    engine = OpenVinoEngine.load(checkpoint, OPTIONS)
+    assert is_faster_alone(engine) is kept
     assert not engine.alone
-    assert not engine.row_invariant, "nobody found out"
-    sessions = [engine.open_session() for _ in range(engine.options.sessions)]
-    assert len(sessions) == 2
+    assert [engine.open_session() for _ in range(OPTIONS.sessions)]
+    chosen = make_row_invariant(engine)
+    assert chosen.options.threads_alone == (2 if kept else 0)
 
 
 @pytest.mark.parametrize(
@@ -156,6 +166,7 @@ def test_threads_that_save_no_time_are_not_used(
         ({"threads": 4}, 4, 0),
         ({"threads": 2, "threads_alone": 16}, 4, 16),
         ({"threads": 2, "threads_alone": 2}, 4, 0),
+        ({"device": "cuda"}, 4, 0),
     ],
 )
 def test_the_threads_of_a_target_alone_follow_settings_and_cores(

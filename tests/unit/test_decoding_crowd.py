@@ -11,6 +11,9 @@ from one_process import OneProcess, Stream, autoregressive, request_of, settings
 
 from card.cache import Decoding
 from card.decoding.crowd import Crowd
+from card.decoding.rows import EXPECTED_AGREEMENT
+from card.decoding.session import TargetSession
+from card.decoding.walk import Verdict
 
 MODEL = FakeModel()
 
@@ -32,7 +35,8 @@ class World:
         for _ in range(passes):
             rests = crowd.rests(sessions)
             tokens = sessions if rests else round(sessions * self.tokens)
-            crowd.observe(sessions, tokens, tokens if rests else tokens / self.gain)
+            seconds = tokens if rests else tokens / self.gain
+            crowd.observe(sessions, tokens, seconds, 0 if rests else sessions)
             found.append(rests)
         return found
 
@@ -76,13 +80,39 @@ def test_one_session_alone_never_loses_its_draft_to_the_crowd() -> None:
     assert not any(World(gain=0.5).go_on(Crowd(), 1, 3000))
 
 
-def test_sizes_are_told_apart_and_a_burst_is_known_again_at_once() -> None:
+@pytest.mark.parametrize(("many", "few"), [(16, 4), (16, 8), (9, 8), (3, 2), (5, 4)])
+def test_sizes_are_told_apart_and_a_burst_is_known_again_at_once(many: int, few: int) -> None:
     crowd = Crowd()
-    many, few = World(gain=0.7), World(gain=1.6)
-    many.go_on(crowd, 16, 200)
-    few.go_on(crowd, 4, 500)
-    assert not crowd.rests(4)
+    World(gain=0.7).go_on(crowd, many, 200)
+    assert crowd.rests(many)
+    assert not any(World(gain=2.0, tokens=4.0).go_on(crowd, few, 500)[100:])
+    assert crowd.rests(many)
+
+
+def test_whoever_comes_after_a_crowd_has_dispersed_is_counted_afresh() -> None:
+    crowd = Crowd()
+    World(gain=0.7).go_on(crowd, 16, 200)
+    crowd.disperse()
+    assert not crowd.rests(2)
+    crowd.disperse()
     assert crowd.rests(16)
+
+
+def test_ways_that_were_measured_with_other_numbers_of_sessions_are_not_compared() -> None:
+    """The draft pays, but the trial without it meets a fuller house."""
+    crowd, world = Crowd(), World(gain=1.5)
+    world.go_on(crowd, 9, 72)
+    found = world.go_on(crowd, 16, 40)
+    assert any(found), "a trial was under way"
+    assert not crowd.rests(16)
+
+
+def test_a_draft_that_reads_what_it_missed_is_not_judged_yet() -> None:
+    crowd = Crowd()
+    for _ in range(90):
+        assert not crowd.rests(8)
+        crowd.observe(8, 8, 8.0, found=0)
+    assert World(gain=1.5).go_on(crowd, 8, 30).count(True) <= 6
 
 
 def test_a_crowd_that_shrinks_for_a_few_passes_does_not_wake_the_draft() -> None:
@@ -184,6 +214,53 @@ def test_passes_that_nobody_drafts_for_teach_the_crowd_nothing(
     assert observed == []
     both.run(opened(both, [Decoding.AUTOREGRESSIVE] * 2 + [Decoding.CARD]))
     assert 3 in observed
+
+
+def test_guesses_made_while_the_draft_rests_say_nothing_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the first passes of a trial would send every session to rest again."""
+    rates = []
+    commit = TargetSession.commit
+
+    def spied(session: TargetSession, verdict: Verdict) -> None:
+        commit(session, verdict)
+        rates.append(session.acceptance.rate)
+
+    monkeypatch.setattr(TargetSession, "commit", spied)
+    resting(monkeypatch, rests=True)
+    engines = FakeEngine(MODEL, tree=False), FakeEngine(MODEL, tree=True)
+    with OneProcess(*engines, settings_of(rows="auto", lookahead=4)) as both:
+        streams = opened(both, [Decoding.CARD] * 2, tokens=60)
+        both.run(streams)
+        assert sum(stream.counters.drafted for stream in streams) > 0, "it guessed"
+    assert rates == pytest.approx([EXPECTED_AGREEMENT] * len(rates))
+
+
+def test_a_dead_draft_teaches_the_crowd_nothing_and_is_not_sent_to_rest(
+    both: OneProcess,
+) -> None:
+    both.kill_draft()
+    for stream in range(12):
+        streams = opened(both, [Decoding.CARD] * 4, tokens=40)
+        for _ in range(200):
+            both.target.step()
+            assert not both.pool.draft_rests, stream
+        both.close(streams)
+    both.revive_draft()
+    streams = opened(both, [Decoding.CARD] * 4, tokens=40)
+    both.run(streams)
+    assert sum(stream.counters.hits for stream in streams) > 0
+
+
+def test_a_session_that_waits_for_its_draft_keeps_the_target_to_its_threads(
+    both: OneProcess,
+) -> None:
+    waiting = opened(both, [Decoding.DRAFT_THEN_VERIFY, Decoding.AUTOREGRESSIVE])
+    for _ in range(5):
+        both.target.step()
+        assert not fake(both.target_engine).alone
+    assert len(waiting[0].output) < len(waiting[1].output)
 
 
 @pytest.mark.parametrize(

@@ -224,6 +224,41 @@ def test_a_long_prompt_is_read_in_chunks_before_anything_grows() -> None:
         assert len(tree.token) > 0
 
 
+def text_rows(both: OneProcess) -> dict[int, int]:
+    """Prompt tokens by session in the draft's last pass."""
+    return {
+        rows.session: len(rows.tokens)
+        for rows in draft_of(both).batches[-1]
+        if rows.parents is None and rows.logits == 0
+    }
+
+
+def test_prompts_that_are_read_at_once_share_a_chunk() -> None:
+    with drafting(prefill_chunk=64) as both:
+        for index in range(3):
+            both.open(request_of([index, *range(20)] * 6, 4), index)
+        both.draft.step()
+        assert sorted(text_rows(both).values()) == [64 // 3] * 3
+
+
+def test_a_share_is_never_less_than_a_step_commits() -> None:
+    with drafting(prefill_chunk=32) as both:
+        for index in range(4):
+            both.open(request_of([index, *range(20)] * 6, 4), index)
+        both.draft.step()
+        assert sorted(text_rows(both).values()) == [16] * 4
+
+
+def test_sessions_whose_draft_rests_take_no_share_of_a_chunk() -> None:
+    with drafting(prefill_chunk=64) as both:
+        for index in range(3):
+            stream = both.open(request_of([index, *range(20)] * 6, 4), index)
+            if index:
+                adopted(both, stream).let_draft_rest(until=500)
+        both.draft.step()
+        assert list(text_rows(both).values()) == [64]
+
+
 def test_right_guesses_deepen_the_tree_by_several_layers_in_one_pass() -> None:
     text = repeating_text(MODEL)
     for lookahead, layers in ((0, 1), (1, 2), (2, 3)):

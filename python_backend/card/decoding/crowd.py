@@ -7,8 +7,7 @@ those of passes without it, stays with the better way, and tries the other one e
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 FEWEST = 2
 """A session alone is judged by its own acceptance (`card.decoding.rest`)."""
@@ -17,8 +16,13 @@ _TRIED_PASSES = 24
 """Passes that are measured of either way, one behind the other, before they are compared."""
 
 _SETTLING_PASSES = {True: 4, False: 24}
-"""Passes that count for nothing after the draft began to rest, or to work: it first reads what it
-missed."""
+"""Passes at least that count for nothing after the draft began to rest, or to work."""
+
+_LONGEST_SETTLING = 96
+"""Until the draft has read what it missed, which shows in how many sessions find candidates."""
+
+_SETTLED_SHARE = 1 / 3
+"""Of the sessions find candidates: the draft has caught up."""
 
 _FIRST_STAY, _LONGEST_STAY = 512, 8192
 """Passes until the other way is tried again; twice as many each time that it was worse."""
@@ -29,8 +33,36 @@ _WORTHWHILE = 1.04
 _PAYS_TOKENS = 3.0
 """Tokens of a pass for each session with which the draft pays without a trial."""
 
+_COMPARABLE = 1.2
+"""Factor between the sessions of two ways beyond which their speeds say nothing of the draft."""
+
 _SHRINKING = 0.95
 """Share of the former number of sessions in the smoothed one, while it falls."""
+
+
+@dataclass(slots=True)
+class _Window:
+    """Passes measured one behind the other."""
+
+    passes: int = 0
+    sessions: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+    def add(self, sessions: int, tokens: int, seconds: float) -> None:
+        self.passes += 1
+        self.sessions += sessions
+        self.tokens += tokens
+        self.seconds += seconds
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.tokens / self.seconds
+
+    def is_comparable(self, other: _Window) -> bool:
+        """Whether about as many sessions shared the passes of both."""
+        fewer, more = sorted((self.sessions / self.passes, other.sessions / other.passes))
+        return more <= _COMPARABLE * fewer
 
 
 @dataclass(slots=True)
@@ -40,42 +72,49 @@ class _Size:
     rests      whether the draft rests in the passes that are counted now
     left       passes until this way is compared with the other; the last of them are measured
     next_stay  passes of the next stay
-    before     tokens per second of the way that was measured before a trial; None: no trial
+    before     the way that was measured before a trial; None: no trial
     """
 
     rests: bool = False
     left: int = _TRIED_PASSES
     next_stay: int = _FIRST_STAY
-    before: float | None = None
-    tokens: int = 0
-    seconds: float = 0.0
+    before: _Window | None = None
+    now: _Window = field(default_factory=_Window)
 
     def count(self, sessions: int, tokens: int, seconds: float) -> None:
         """A pass took so long and gave so much."""
         if self.left <= _TRIED_PASSES:
-            self.tokens += tokens
-            self.seconds += seconds
+            self.now.add(sessions, tokens, seconds)
         self.left -= 1
         if self.left:
             return
-        measured = self.tokens / self.seconds
+        now, self.now = self.now, _Window()
         if self.before is not None:
-            self._judge(self.before, measured)
-        elif self.rests or self.tokens < _PAYS_TOKENS * _TRIED_PASSES * sessions:
-            self.before, self.rests, self.left = measured, not self.rests, _TRIED_PASSES
+            self._judge(self.before, now)
+        elif self.rests or now.tokens < _PAYS_TOKENS * now.sessions:
+            self.before, self.rests, self.left = now, not self.rests, _TRIED_PASSES
         else:
             self.left = self.next_stay
-        self.tokens, self.seconds = 0, 0.0
 
-    def _judge(self, before: float, tried: float) -> None:
+    def _judge(self, before: _Window, tried: _Window) -> None:
         """The other way was tried: stay with it, or go back."""
+        if not tried.is_comparable(before):
+            self.interrupt()
+            return
         drafting, resting = (before, tried) if self.rests else (tried, before)
-        rests = drafting < _WORTHWHILE * resting
+        rests = drafting.tokens_per_s < _WORTHWHILE * resting.tokens_per_s
         if rests == self.rests:
             self.next_stay = _FIRST_STAY
         else:
             self.next_stay = min(2 * self.next_stay, _LONGEST_STAY)
         self.before, self.rests, self.left = None, rests, self.next_stay
+
+    def interrupt(self) -> None:
+        """Other passes come in between: what was being measured is measured anew."""
+        if self.before is not None:
+            self.before, self.rests = None, not self.rests
+        self.left = max(self.left, _TRIED_PASSES)
+        self.now = _Window()
 
 
 class Crowd:
@@ -83,6 +122,7 @@ class Crowd:
 
     def __init__(self) -> None:
         self._sizes: dict[int, _Size] = {}
+        self._size: _Size | None = None
         self._smoothed = 0.0
         self._rests = False
         self._settling = 0
@@ -90,23 +130,42 @@ class Crowd:
     def rests(self, sessions: int) -> bool:
         """Whether the draft rests for the next pass, which so many sessions share."""
         self._smoothed = max(sessions, _SHRINKING * self._smoothed + (1 - _SHRINKING) * sessions)
-        rests = sessions >= FEWEST and self._size().rests
+        size = self._size_of(round(self._smoothed))
+        if size is not self._size:
+            if self._size is not None:
+                self._size.interrupt()
+            self._size = size
+        rests = size is not None and size.rests
         if rests is not self._rests:
-            self._rests, self._settling = rests, _SETTLING_PASSES[rests]
+            self._rests, self._settling = rests, 0
         return rests
 
-    def observe(self, sessions: int, tokens: int, seconds: float) -> None:
-        """What the pass gave that was asked about last, and how long it took, with all that lay
-        between it and the one before; to be told of passes that read no prompt."""
-        if self._settling:
-            self._settling -= 1
-        elif sessions >= FEWEST:
-            self._size().count(sessions, tokens, seconds)
+    def disperse(self) -> None:
+        """Nobody is decoded any more; whoever comes next is counted afresh."""
+        self._smoothed = 0.0
+        self.rests(0)
 
-    def _size(self) -> _Size:
-        """Of sizes that differ by less than a factor of two: 2, 3 to 4, 5 to 8, 9 to 16, ..."""
-        about = (math.ceil(self._smoothed) - 1).bit_length()
-        if about not in self._sizes:
-            self._sizes[about] = _Size()
-            self._settling = _SETTLING_PASSES[False]
-        return self._sizes[about]
+    def observe(self, sessions: int, tokens: int, seconds: float, found: int) -> None:
+        """What the pass gave that was asked about last, and how long it took, with all that lay
+        between it and the one before; to be told of passes that read no prompt.
+
+        found  sessions whose query gave candidates
+        """
+        if self._has_settled(sessions, found) and self._size is not None:
+            self._size.count(sessions, tokens, seconds)
+
+    def _has_settled(self, sessions: int, found: int) -> bool:
+        """Whether passes count again since the draft began to rest or to work."""
+        if self._settling > _LONGEST_SETTLING:
+            return True
+        self._settling += 1
+        has_caught_up = self._rests or found >= _SETTLED_SHARE * sessions
+        if self._settling > _SETTLING_PASSES[self._rests] and has_caught_up:
+            self._settling = _LONGEST_SETTLING + 1
+        return self._settling > _LONGEST_SETTLING
+
+    def _size_of(self, sessions: int) -> _Size | None:
+        """Of numbers that differ by less than a factor of two: 2, 3 to 4, 5 to 8, 9 to 16, ..."""
+        if sessions < FEWEST:
+            return None
+        return self._sizes.setdefault((sessions - 1).bit_length(), _Size())

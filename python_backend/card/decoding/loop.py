@@ -71,9 +71,9 @@ class TargetLoop:
             for (session, rows), found in zip(batch, logits, strict=True)
         )
         ended = time.perf_counter_ns()
-        reads_prompt = any(rows.logits is not None for _, rows in batch)
-        if self._asks_crowd and self._ended and not reads_prompt:
-            self._crowd.observe(len(batch), tokens, (ended - self._ended) / 1e9)
+        if self._asks_crowd and self._ended and all(rows.logits is None for _, rows in batch):
+            served = sum(session.found_candidates for session, _ in batch)
+            self._crowd.observe(len(batch), tokens, (ended - self._ended) / 1e9, served)
         self._ended = ended
         self.times.steps += 1
         self.times.query += queried - started
@@ -102,6 +102,8 @@ class TargetLoop:
     def _next_rows(self) -> list[tuple[TargetSession, Rows]]:
         running = [s for s in self._sessions.values() if not self._finished(s)]
         if not running:
+            self._crowd.disperse()
+            self._let_draft_rest(rests=False)
             return []
         timeout_s = self._settings.serving.engine_timeout_s
         draft_lives = self._pool.is_alive("draft", timeout_s)
@@ -114,19 +116,27 @@ class TargetLoop:
                 draft_lives=draft_lives and session.waited_s() <= timeout_s,
             )
         ]
-        self._let_draft_rest(ready)
+        self._let_draft_rest(rests=self._rests(running, draft_lives=draft_lives))
         self._engine.alone = not draft_lives or not any(
-            session.drafts(crowd_rests=self._crowd_rests) for session in ready
+            session.drafts(crowd_rests=self._crowd_rests) for session in running
         )
         chunk = self._chunk_per_prompt(ready)
         return [(session, self._rows_of(session, len(ready), chunk)) for session in ready]
 
-    def _let_draft_rest(self, sharing: list[TargetSession]) -> None:
-        """Tell the draft whether so many sessions are better off without it."""
-        self._asks_crowd = self._settings.speculation.rows == "auto" and any(
-            session.request.decoding is Decoding.CARD for session in sharing
+    def _rests(self, running: list[TargetSession], *, draft_lives: bool) -> bool:
+        """Whether so many sessions are better off without the draft."""
+        if not draft_lives:  # what was being measured says nothing of one that works
+            self._crowd = Crowd()
+        adapts = self._settings.speculation.rows == "auto"
+        self._asks_crowd = (
+            adapts
+            and draft_lives
+            and any(session.request.decoding is Decoding.CARD for session in running)
         )
-        rests = self._asks_crowd and self._crowd.rests(len(sharing))
+        return self._asks_crowd and self._crowd.rests(len(running))
+
+    def _let_draft_rest(self, *, rests: bool) -> None:
+        """Tell the draft, if that is news."""
         if rests is not self._crowd_rests:
             self._crowd_rests = rests
             self._pool.let_draft_rest(rests=rests)

@@ -40,6 +40,8 @@ class TargetSession:
     engine_session: int
     lookup: TextLookup
     candidates: Candidates = NO_CANDIDATES
+    asked_cache: bool = False
+    found_candidates: bool = False
     acceptance: Acceptance = field(default_factory=Acceptance)
     rest: DraftRest = field(default_factory=DraftRest)
     committed_s: float = field(default_factory=time.monotonic)
@@ -106,13 +108,15 @@ class TargetSession:
         """Ask the cache, if the draft fills it, for the likeliest continuation of what is
         committed."""
         request = self.request
+        self.asked_cache = self.found_candidates = False
         limit = min(rows, request.max_tokens - self.history.generated) - 1
         if limit < 1 or not target_queries(request.decoding):
             return NO_CANDIDATES
         found = NO_CANDIDATES
         if drafts:
             found = self._from_cache(limit, vocabulary, how)
-            self.slot.count_query(hit=len(found) > 0)
+            self.asked_cache, self.found_candidates = True, len(found) > 0
+            self.slot.count_query(hit=self.found_candidates)
         return self._lengthened(found, min(limit, len(found) + how.lookahead))
 
     def _from_cache(self, limit: int, vocabulary: int, how: SpeculationSettings) -> Candidates:
@@ -167,5 +171,6 @@ class TargetSession:
             verdict.tokens, verdict.from_cache, verdict.log_probabilities, verdict.finish
         )
         self.lookup.extend(verdict.tokens)
-        self.acceptance.observe(verdict.accepted, len(self.candidates))
+        if self.asked_cache:  # guesses from the text alone say nothing of the draft
+            self.acceptance.observe(verdict.accepted, len(self.candidates))
         self.committed_s = time.monotonic()

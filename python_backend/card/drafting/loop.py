@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 from card.cache import Decoding, Pool, SlotWatch
-from card.drafting.session import DraftSession
+from card.drafting.session import LONGEST_COMMIT, DraftSession
 from card.engines import Engine, Rows
 from card.engines.options import DRAFT_ROWS
 from card.settings import Settings, SpeculationSettings
@@ -94,7 +94,9 @@ class DraftLoop:
         """Tokens of a long text that each session may read in this pass. Texts that are read at
         once share one chunk: candidates of the others wait no longer for many than for one."""
         texts = sum(session.reads_prompt(self._engine) for session in sessions)
-        return max(1, self._settings.serving.prefill_chunk // max(1, texts))
+        chunk = self._settings.serving.prefill_chunk
+        # Never less than is committed meanwhile: whoever reads so little never catches up.
+        return max(min(chunk, LONGEST_COMMIT), chunk // max(1, texts))
 
     def _next_rows(self, session: DraftSession, chunk: int) -> Rows | None:
         """What a session forwards next."""

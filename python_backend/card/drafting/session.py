@@ -15,7 +15,7 @@ from card.pacing import SETTLED, draft_may_run
 from card.sampling import PositionNoise
 from card.settings import SpeculationSettings
 
-_LONGEST_COMMIT = 16
+LONGEST_COMMIT = 16
 """About as many tokens as a step of the target commits at most."""
 
 
@@ -89,15 +89,20 @@ class DraftSession:
     # --- grow ---------------------------------------------------------------------------------
 
     def reads_prompt(self, engine: Engine) -> bool:
-        """Whether the KV cache lacks more than the target commits in a step."""
-        return len(self.tokens) - engine.length(self.engine_session) > _LONGEST_COMMIT
+        """Whether the KV cache lacks more than the target commits in a step, and is to have it."""
+        missing = len(self.tokens) - engine.length(self.engine_session)
+        return missing > LONGEST_COMMIT and not self._rests()
+
+    def _rests(self) -> bool:
+        """Whether the target wants no candidates of this session for now."""
+        return len(self.tokens) < self.slot.rests_until(self.generation)
 
     def next_rows(self, engine: Engine, chunk: int, how: SpeculationSettings) -> Rows | None:
         """What to forward next: text the KV cache lacks, else the best nodes; None: nothing."""
         request = self.request
         if not draft_may_run(request.decoding, request.gamma, self.passes, self._inherited):
             return None
-        if len(self.tokens) < self.slot.rests_until(self.generation):
+        if self._rests():
             return None
         known = engine.length(self.engine_session)
         if known < len(self.tokens):

@@ -26,7 +26,9 @@ _COST_ROUNDS = 4
 _ALONE_ROUNDS = 6
 _ALONE_SESSIONS = 8
 _WORTHWHILE_ALONE = 0.95
-"""Share of its time that a pass must at most take on more threads for these to be used."""
+"""Share of their time that passes must at most take on more threads for these to be used."""
+_BEARABLE_ALONE = 1.03
+"""And that no kind of them may exceed."""
 
 
 class ConfigurableEngine(Engine, Protocol):
@@ -55,9 +57,12 @@ def make_row_invariant(engine: AnyEngine) -> AnyEngine:
     If none is, the engine comes back as it was with `row_invariant` False.
     """
     for options in engine.variants:
-        trial = engine.reconfigured(replace(options, sessions=2, branches=max(2, options.branches)))
+        sessions = max(2, min(_ALONE_SESSIONS, options.sessions))
+        trial = engine.reconfigured(
+            replace(options, sessions=sessions, branches=max(2, options.branches))
+        )
         if check_row_invariance(trial):
-            if not check_alone(trial):
+            if not (check_alone(trial) and is_faster_alone(trial)):
                 options = replace(options, threads_alone=0)
             return known_invariant(engine, options)
     return engine
@@ -98,28 +103,34 @@ def check_row_invariance(engine: Engine) -> bool:
 
 
 def check_alone(engine: ConfigurableEngine) -> bool:
-    """Whether passes have the same bits on `threads_alone` threads, whatever rows they hold. The
-    engine must have 2 sessions."""
+    """Whether passes have the same bits on `threads_alone` threads: of one session and of two, of
+    few rows and of many, with branches, and far behind the beginning. The engine must have 2
+    sessions, 2 branches."""
     if not engine.options.threads_alone:
         return True
     tokens = _tokens(engine, _CHECKED_TOKENS)
     found: dict[bool, list[NDArray[np.float32]]] = {}
     for engine.alone in (False, True):
         found[engine.alone] = [
-            _read(engine, tokens, chunks, shared=shared)
-            for chunks in ([64, 26], [1, 2, 3, 4, 8, 16] + [8] * 7)
-            for shared in (False, True)
+            *(
+                _read(engine, tokens, chunks, shared=shared)
+                for chunks in ([64, 26], [1, 2, 3, 4, 8, 16] + [8] * 7)
+                for shared in (False, True)
+            ),
+            *(_read_in_branches(engine, tokens, shared=shared) for shared in (False, True)),
+            *(_read_far(engine, 64, rows) for rows in (1, 4, _FAR_ROWS)),
         ]
     engine.alone = False
     return all(_same(one, other) for one, other in zip(*found.values(), strict=True))
 
 
-def without_useless_threads(engine: AnyEngine) -> AnyEngine:
-    """The engine without `threads_alone` unless passes take less time on them: those of one
-    session and those of several, with a row each, count alike."""
+def is_faster_alone(engine: ConfigurableEngine) -> bool:
+    """Whether `threads_alone` threads are worth it: neither passes of one session nor those of
+    several, with a row each, take longer, and together they take less."""
     if not engine.options.threads_alone:
-        return engine
-    sessions = [engine.open_session() for _ in range(min(_ALONE_SESSIONS, engine.options.sessions))]
+        return False
+    several = min(_ALONE_SESSIONS, engine.options.sessions)
+    sessions = [engine.open_session() for _ in range(several)]
     token = _tokens(engine, 1)
     batches = [[Rows(session, token) for session in few] for few in (sessions[:1], sessions)]
     taken: dict[tuple[int, bool], list[float]] = {}
@@ -133,11 +144,7 @@ def without_useless_threads(engine: AnyEngine) -> AnyEngine:
         engine.close_session(session)
     median = {key: statistics.median(ms) for key, ms in taken.items()}
     shares = [median[number, True] / median[number, False] for number in range(len(batches))]
-    if statistics.mean(shares) <= _WORTHWHILE_ALONE:
-        return engine
-    without = engine.reconfigured(replace(engine.options, threads_alone=0))
-    without.row_invariant = engine.row_invariant
-    return without
+    return max(shares) <= _BEARABLE_ALONE and statistics.mean(shares) <= _WORTHWHILE_ALONE
 
 
 def measure_row_costs(engine: Engine) -> RowCosts:

@@ -11,7 +11,6 @@ from card.engines.calibration import (
     known_invariant,
     make_row_invariant,
     measure_row_costs,
-    without_useless_threads,
 )
 from card.engines.interface import Engine, EngineError
 from card.engines.options import EngineOptions
@@ -53,7 +52,7 @@ def load_checkpoint_engine(settings: Settings, role: Literal["draft", "target"])
     known = memory.recall()
     if not is_draft:
         if known is None:
-            engine = without_useless_threads(make_row_invariant(engine))
+            engine = make_row_invariant(engine)
         else:
             engine = known_invariant(engine, known.applied_to(engine.options))
         if not engine.row_invariant:
@@ -72,6 +71,8 @@ def load_checkpoint_engine(settings: Settings, role: Literal["draft", "target"])
 
 def _threads_alone(target: TargetSettings) -> int:
     """Threads of a target pass while the draft has nothing to do; 0: as ever."""
+    if target.device != "cpu":
+        return 0
     threads = target.threads_alone or min(usable_cores(), _MOST_THREADS_ALONE)
     return threads if threads != target.threads else 0
 

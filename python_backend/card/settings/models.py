@@ -100,8 +100,9 @@ class TargetSettings(ModelSettings):
 
     path: Path = REPOSITORY_ROOT / "models/target"
     threads_alone: Annotated[int, Field(ge=1, le=256)] | None = None
-    """Threads of a pass while the draft has nothing to do. Absent: every core, at most eight, if
-    that was faster at load."""
+    """Threads of a pass while the draft has nothing to do; absent: every core, at most eight. They
+    are used if passes were faster on them at load and had the same bits; with OpenVINO for models
+    whose copies of the weights, one for each graph, fit into 1 GiB together."""
     tensorrt_llm: TargetTensorRTSettings = TargetTensorRTSettings()
 
 
