@@ -109,7 +109,7 @@ def test_ways_that_were_measured_with_other_numbers_of_sessions_are_not_compared
 
 def test_a_draft_that_reads_what_it_missed_is_not_judged_yet() -> None:
     crowd = Crowd()
-    for _ in range(90):
+    for _ in range(45):
         assert not crowd.rests(8)
         crowd.observe(8, 8, 8.0, found=0)
     assert World(gain=1.5).go_on(crowd, 8, 30).count(True) <= 6

@@ -18,7 +18,7 @@ _TRIED_PASSES = 24
 _SETTLING_PASSES = {True: 4, False: 24}
 """Passes at least that count for nothing after the draft began to rest, or to work."""
 
-_LONGEST_SETTLING = 96
+_LONGEST_SETTLING = 48
 """Until the draft has read what it missed, which shows in how many sessions find candidates."""
 
 _SETTLED_SHARE = 1 / 3
@@ -99,7 +99,7 @@ class _Size:
     def _judge(self, before: _Window, tried: _Window) -> None:
         """The other way was tried: stay with it, or go back."""
         if not tried.is_comparable(before):
-            self.interrupt()
+            self.before, self.rests, self.left = None, not self.rests, _TRIED_PASSES
             return
         drafting, resting = (before, tried) if self.rests else (tried, before)
         rests = drafting.tokens_per_s < _WORTHWHILE * resting.tokens_per_s
@@ -108,13 +108,6 @@ class _Size:
         else:
             self.next_stay = min(2 * self.next_stay, _LONGEST_STAY)
         self.before, self.rests, self.left = None, rests, self.next_stay
-
-    def interrupt(self) -> None:
-        """Other passes come in between: what was being measured is measured anew."""
-        if self.before is not None:
-            self.before, self.rests = None, not self.rests
-        self.left = max(self.left, _TRIED_PASSES)
-        self.now = _Window()
 
 
 class Crowd:
@@ -130,12 +123,8 @@ class Crowd:
     def rests(self, sessions: int) -> bool:
         """Whether the draft rests for the next pass, which so many sessions share."""
         self._smoothed = max(sessions, _SHRINKING * self._smoothed + (1 - _SHRINKING) * sessions)
-        size = self._size_of(round(self._smoothed))
-        if size is not self._size:
-            if self._size is not None:
-                self._size.interrupt()
-            self._size = size
-        rests = size is not None and size.rests
+        self._size = self._size_of(round(self._smoothed))
+        rests = self._size is not None and self._size.rests
         if rests is not self._rests:
             self._rests, self._settling = rests, 0
         return rests
