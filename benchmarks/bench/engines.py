@@ -71,7 +71,8 @@ class Engines:
         """The target with buffers for one session, knowing no costs: it pads no pass to the rows
         of the one before, so every pass takes what its own rows take."""
         if threads not in self._probes:
-            engine = self.on("target", threads)
+            as_served = self._loaded.get(("target", threads, True))
+            engine = as_served or self.on("target", threads)
             self._probes[threads] = engine.reconfigured(engine.options)
         return self._probes[threads]
 

@@ -269,6 +269,7 @@ def _home(settings: Settings) -> Iterator[tuple[Pool, Settings]]:
             yield pool, settings.model_copy(update={"cache": cache})
         finally:
             pool.unlink()
+            pool.close()
 
 
 class _DraftProcess:

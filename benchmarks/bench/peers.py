@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import select
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +187,7 @@ class _Worker:
 
     def _read(self, timeout_s: float) -> dict[str, Any]:
         # Whole lines come one per request, so nothing of the next is ever buffered.
-        if not select.select([self._answers], [], [], timeout_s)[0]:
+        if not wait([self._answers], timeout_s):
             self._process.kill()
             raise PeerError(f"{self._name}: no answer within {timeout_s:.0f} s")
         line = self._answers.readline()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,8 @@ from card.engines import FOLLOWS_PREFIX, Engine, EngineError, Ranking, Rows
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 AnyEngine = TorchEngine | OpenVinoEngine
 
@@ -48,14 +50,6 @@ class Checkpoint:
             self.directory,
             EngineOptions(context=SLIDING_WINDOW, sessions=2, branches=branches, dtype="float32"),
         )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

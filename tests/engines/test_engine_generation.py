@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from tiny_models import opened
@@ -16,16 +14,10 @@ from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
 from card.settings import REPOSITORY_ROOT
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 TARGET = REPOSITORY_ROOT / "models/target"
 TOKENS = 64
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

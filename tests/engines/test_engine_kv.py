@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +20,8 @@ from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 AnyEngine = TorchEngine | OpenVinoEngine
 
 CONTEXT = 256
@@ -30,14 +31,6 @@ POISON = 1e4
 CLOSE = 1e-5
 
 LogitRows = NDArray[np.float32]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

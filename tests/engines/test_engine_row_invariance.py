@@ -35,6 +35,8 @@ from card.engines.torch.attention import GroupTensors, attend
 from card.engines.torch.engine import TorchEngine
 from card.settings import REPOSITORY_ROOT, load_settings
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 BRANCHES = 4
 SESSIONS = 3
 LONGEST = 100
@@ -81,14 +83,6 @@ def options(dtype: Dtype) -> EngineOptions:
         threads_alone=2,
         graph_rows=(1, 4, 16),
     )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _threads_as_before() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -32,18 +32,12 @@ from card.engines.torch.captured.engine import CapturedEngine
 from card.engines.torch.captured.graphs import Replayed
 from card.engines.torch.engine import TorchEngine
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SESSIONS, BRANCHES, CONTEXT = 3, 2, 400
 CLOSE = 2e-4
 
 few = settings(max_examples=8, deadline=None)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def options(dtype: Dtype = "float32", branches: int = BRANCHES) -> EngineOptions:

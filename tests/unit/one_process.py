@@ -118,6 +118,7 @@ class OneProcess:
             Geometry(settings.cache.slots, settings.cache.nodes, 1024, 256, 8, 32),
         )
         self.pool = Pool.create(*self._where)
+        self._found: list[Pool] = []
         self.restart_target(target)
         self.restart_draft(draft)
         self.revive_draft()
@@ -127,6 +128,8 @@ class OneProcess:
 
     def __exit__(self, *_: object) -> None:
         self.pool.unlink()
+        for pool in (self.pool, *self._found):
+            pool.close()
         self._home.cleanup()
 
     def revive_draft(self) -> None:
@@ -156,6 +159,7 @@ class OneProcess:
         pool = Pool.open(*self._where)
         if pool is None:
             raise AssertionError("an engine does not find the pool")
+        self._found.append(pool)
         return pool
 
     def open(self, request: SlotRequest, index: int = 0) -> Stream:

@@ -118,6 +118,7 @@ class Crowd:
         self._size: _Size | None = None
         self._smoothed = 0.0
         self._rests = False
+        self._settled = False
         self._settling = 0
 
     def rests(self, sessions: int) -> bool:
@@ -126,7 +127,7 @@ class Crowd:
         self._size = self._size_of(round(self._smoothed))
         rests = self._size is not None and self._size.rests
         if rests is not self._rests:
-            self._rests, self._settling = rests, 0
+            self._rests, self._settled, self._settling = rests, False, 0
         return rests
 
     def disperse(self) -> None:
@@ -145,13 +146,12 @@ class Crowd:
 
     def _has_settled(self, sessions: int, found: int) -> bool:
         """Whether passes count again since the draft began to rest or to work."""
-        if self._settling > _LONGEST_SETTLING:
-            return True
-        self._settling += 1
-        has_caught_up = self._rests or found >= _SETTLED_SHARE * sessions
-        if self._settling > _SETTLING_PASSES[self._rests] and has_caught_up:
-            self._settling = _LONGEST_SETTLING + 1
-        return self._settling > _LONGEST_SETTLING
+        if not self._settled:
+            self._settling += 1
+            has_caught_up = self._rests or found >= _SETTLED_SHARE * sessions
+            wait = _SETTLING_PASSES[self._rests] if has_caught_up else _LONGEST_SETTLING
+            self._settled = self._settling > wait
+        return self._settled
 
     def _size_of(self, sessions: int) -> _Size | None:
         """Of numbers that differ by less than a factor of two: 2, 3 to 4, 5 to 8, 9 to 16, ..."""

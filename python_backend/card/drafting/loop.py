@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from card.cache import Decoding, Pool, SlotWatch
@@ -48,11 +49,9 @@ class DraftLoop:
         if self._watch.changed():
             self._drop_closed()
             self._follow_opened()
-        working = self._working()
-        chunk = self._chunk_per_prompt(working)
         batch = [
             (session, rows)
-            for session in working
+            for session, chunk in self._with_chunks(self._working())
             if (rows := self._next_rows(session, chunk)) is not None
         ]
         self._count_idle(started)
@@ -80,28 +79,27 @@ class DraftLoop:
 
     def _working(self) -> list[DraftSession]:
         """Sessions that the target wants candidates of, up to date with what it committed."""
-        sessions = list(self._sessions.values())
-        if self._pool.draft_rests:
-            resting = [s for s in sessions if s.request.decoding is Decoding.CARD]
-            for session in resting:
+        rests = self._pool.draft_rests
+        working = []
+        for session in self._sessions.values():
+            if rests and session.request.decoding is Decoding.CARD:
                 session.slot.count_time(runs=False)
-            sessions = [s for s in sessions if s.request.decoding is not Decoding.CARD]
-        for session in sessions:
-            session.follow_commits(self._engine)
-        return sessions
+            else:
+                session.follow_commits(self._engine)
+                working.append(session)
+        return working
 
-    def _chunk_per_prompt(self, sessions: list[DraftSession]) -> int:
-        """Tokens of a long text that each session may read in this pass. Texts that are read at
-        once share one chunk: candidates of the others wait no longer for many than for one."""
-        texts = sum(session.reads_prompt(self._engine) for session in sessions)
+    def _with_chunks(self, sessions: list[DraftSession]) -> Iterator[tuple[DraftSession, int]]:
+        """How many tokens of its text each session may read in this pass. Long texts that are read
+        at once share one chunk: candidates of the others wait no longer for many than for one."""
+        reading = [session.reads_prompt(self._engine) for session in sessions]
         chunk = self._settings.serving.prefill_chunk
         # Never less than is committed meanwhile: whoever reads so little never catches up.
-        return max(min(chunk, LONGEST_COMMIT), chunk // max(1, texts))
+        share = max(min(chunk, LONGEST_COMMIT), chunk // max(1, sum(reading)))
+        for session, reads in zip(sessions, reading, strict=True):
+            yield session, share if reads else chunk
 
     def _next_rows(self, session: DraftSession, chunk: int) -> Rows | None:
-        """What a session forwards next."""
-        if not session.reads_prompt(self._engine):
-            chunk = self._settings.serving.prefill_chunk
         rows = session.next_rows(self._engine, chunk, self._shared(len(self._sessions)))
         session.slot.count_time(runs=rows is not None)
         return rows

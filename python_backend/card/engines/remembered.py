@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from card.engines.options import EngineOptions
-from card.engines.processor import describe_processor
+from card.engines.processor import describe_processor, usable_cores
 from card.engines.row_costs import RowCosts
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Subject(_Record):
             options=asdict(options),
             versions={"python": platform.python_version()}
             | {package: _version(package) for package in _PACKAGES},
-            processor=f"{len(os.sched_getaffinity(0))} cores of {describe_processor()}",
+            processor=f"{usable_cores()} cores of {describe_processor()}",
         )
 
 

@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 
-from card.engines.calibration import ConfigurableEngine
+from card.engines.calibration import ConfigurableEngine, drop
 from card.engines.interface import Ranking, Rows
 from card.engines.layout import SHORT
 from card.engines.options import DRAFT_ROWS
@@ -48,8 +48,7 @@ def run_largest_passes(engine: ConfigurableEngine, chunk: int) -> None:
 
 def _forward(engine: ConfigurableEngine, batch: list[Rows]) -> None:
     engine.forward(batch)
-    for rows in batch:
-        engine.keep(rows.session, [])
+    drop(engine, batch)
 
 
 def _rows(engine: ConfigurableEngine, session: int, count: int, logits: int | None = None) -> Rows:
