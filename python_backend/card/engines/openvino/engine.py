@@ -41,7 +41,7 @@ _COPIES_BYTES = 1 << 30
 at every operator's shape in every pass, a fifth of its time with a small model, and prepares many
 of them anew when the number of rows changes, which takes as long as a pass."""
 
-_ALONE_ROWS = (1, 4)
+_MOST_ROWS_ALONE = 6
 """Rows that have a graph for every core too: nobody has candidates then but guesses."""
 
 _PREPARED_CAPACITY = "CPU_RUNTIME_CACHE_CAPACITY"
@@ -107,8 +107,8 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
             graphs[rows] = for_rows(graph, rows, architecture.group)
         compiled = _compile_all(graphs, options)
         alone = None
-        if options.threads_alone and copies >= len(graphs) + len(_ALONE_ROWS):
-            few = {rows: graphs[rows] for rows in (ANY_ROWS, *_ALONE_ROWS) if rows in graphs}
+        few = {rows: graph for rows, graph in graphs.items() if rows <= _MOST_ROWS_ALONE}
+        if options.threads_alone and copies >= len(graphs) + len(few) - 1:
             alone = _compile_all(few, replace(options, threads=options.threads_alone))
         return cls(architecture, compiled, options, alone)
 
