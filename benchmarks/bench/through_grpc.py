@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import tempfile
 import time
 import urllib.request
@@ -18,13 +17,18 @@ import numpy as np
 from bench.measurement import Measurement, Task
 from card.cache import Decoding, Pool
 from card.serving.geometry import pool_geometry
-from card.serving.supervised import PORTS, SupervisedServer, SupervisorEndedError
+from card.serving.supervised import (
+    PORTS,
+    SupervisedServer,
+    SupervisorEndedError,
+    free_ports,
+    last_words,
+)
 from card.settings import Settings
 from card_client import CardClient, GenerateRequest
 
 _LOOK_S = 0.1
 _ANSWER_S = 5.0
-_LOG_LINES = 20
 
 
 class ServerError(RuntimeError):
@@ -93,7 +97,7 @@ def through_grpc(settings: Settings, settings_file: Path | None) -> Iterator[Thr
 
     Raises `ServerError`.
     """
-    ports = dict(zip(PORTS, _free_ports(settings.serving.address, len(PORTS)), strict=True))
+    ports = dict(zip(PORTS, free_ports(len(PORTS), settings.serving.address), strict=True))
     serving = settings.serving.model_copy(update=ports)
     variables = {"CARD_SPECULATION__ROWS": str(settings.speculation.rows)}
     with ExitStack() as stack:
@@ -120,27 +124,12 @@ def _wait_until_ready(server: SupervisedServer, health_port: int, log: IO[bytes]
         while not server.is_ready():
             time.sleep(_LOOK_S)
     except SupervisorEndedError as error:
-        raise ServerError(f"{error}\n{_last_lines(log)}") from error
+        raise ServerError(f"{error}\n{last_words(log)}") from error
     url = f"http://{server.host}:{health_port}/ready"
     with urllib.request.urlopen(url, timeout=_ANSWER_S) as answer:
         return int(json.load(answer)["server_pid"])
 
 
-def _last_lines(log: IO[bytes]) -> str:
-    """The supervisor's own error lines, or the end of its log if it has none."""
-    log.seek(0)
-    lines = log.read().decode(errors="replace").splitlines()
-    return "\n".join([x for x in lines if x.startswith("error: ")] or lines[-_LOG_LINES:])
-
-
 def _stop(server: SupervisedServer) -> None:
     server.stop()
     server.wait()
-
-
-def _free_ports(address: str, count: int) -> list[int]:
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind((address, 0))
-        return [int(probe.getsockname()[1]) for probe in probes]

@@ -22,7 +22,7 @@ import typer
 from rich.console import Console
 
 from card.serving.prerequisites import check_ports
-from card.serving.supervised import SupervisedServer, SupervisorEndedError
+from card.serving.supervised import SupervisedServer, SupervisorEndedError, last_words
 from card.settings import ServingSettings, SettingsError, load_settings
 from card_client import CardError, GenerateRequest
 from demonstration.comparison import compare
@@ -40,7 +40,6 @@ INTERRUPTED = 130
 LACKING = 2
 """Exit code when the machine or the settings lack something, as the supervisor's."""
 LOOK_S = 0.1
-LOG_LINES = 20
 OPENAI_PORT = 9000
 """As of the OpenAI-compatible frontend that Triton itself brings."""
 
@@ -122,7 +121,7 @@ def run(
         except GatewayEndedError as error:
             _refuse(str(error))
         except SupervisorEndedError as error:
-            _show_log(log)
+            print(last_words(log), file=sys.stderr)
             raise typer.Exit(LACKING if error.code == LACKING else 1) from None
         except CardError as error:
             errors.print(f"error: {error}", style="red", highlight=False, markup=False)
@@ -242,14 +241,6 @@ def _free_port(wanted: int, address: str) -> int:
         except OSError:
             probe.bind((address, 0))
         return int(probe.getsockname()[1])
-
-
-def _show_log(log: IO[bytes]) -> None:
-    """The supervisor's own error lines, or the end of its log if it has none."""
-    log.seek(0)
-    lines = log.read().decode(errors="replace").splitlines()
-    for line in [line for line in lines if line.startswith("error: ")] or lines[-LOG_LINES:]:
-        print(line, file=sys.stderr)
 
 
 def _refuse(reason: str) -> NoReturn:

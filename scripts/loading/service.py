@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from card.serving.supervised import PORTS, SupervisedServer
+from card.serving.supervised import PORTS, SupervisedServer, free_ports
 from card.settings import Settings
 
 _ANSWER_S = 10.0
@@ -76,7 +75,7 @@ def running_service(settings: Settings, settings_file: Path | None, log: Path) -
     Raises `card.serving.supervised.SupervisorEndedError` if it does not start.
     """
     serving = settings.serving.model_copy(
-        update=dict(zip(PORTS, _free_ports(len(PORTS)), strict=True))
+        update=dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
     )
     with log.open("wb") as output:
         server = SupervisedServer(
@@ -92,12 +91,3 @@ def running_service(settings: Settings, settings_file: Path | None, log: Path) -
         finally:
             server.stop()
             server.wait()
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody uses now, all different."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]

@@ -29,7 +29,6 @@ def _small_pair(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "BUNDLED", DRAFT_ALONE)
 
 
-
 @pytest.mark.parametrize(
     ("devices", "named"),
     [

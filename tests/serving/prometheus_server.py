@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import subprocess
 import time
 import urllib.error
@@ -17,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from card.serving.supervised import free_ports
 from card.settings import REPOSITORY_ROOT
 
 RULES = REPOSITORY_ROOT / "deploy/prometheus/card.rules.yml"
@@ -81,9 +81,8 @@ def running_prometheus(folder: Path, targets: list[str]) -> Iterator[Prometheus]
     job["static_configs"] = [{"targets": targets}]
     configuration = folder / "prometheus.yml"
     configuration.write_text(yaml.safe_dump(content))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    (port,) = free_ports(1)
+    address = f"127.0.0.1:{port}"
     log = folder / "prometheus.log"
     with log.open("wb") as output:
         process = subprocess.Popen(

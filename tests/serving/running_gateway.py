@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,8 @@ from typing import Any
 
 import openai
 from running_service import ANSWER_S, RunningService
+
+from card.serving.supervised import free_ports
 
 MODEL = "ensemble"
 START_S = 60.0
@@ -50,9 +51,7 @@ class RunningGateway:
 @contextlib.contextmanager
 def running_gateway(service: RunningService, *options: str) -> Iterator[RunningGateway]:
     """`card-gateway` with these options on a free port; yields once it is healthy."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = int(free.getsockname()[1])
+    (port,) = free_ports(1)
     command = [
         *(sys.executable, "-m", "card_gateway", f"--port={port}", f"--triton={service.grpc}"),
         f"--tokenizer={service.settings.target.path}",

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,6 +25,7 @@ from tritonclient.grpc import InferInput, InferResult
 
 from card.cache import Pool
 from card.serving.geometry import pool_geometry
+from card.serving.supervised import PORTS, free_ports
 from card.serving.supervision.tether import tethered
 from card.settings import REPOSITORY_ROOT, SETTINGS_VARIABLE, Settings, load_settings
 
@@ -192,9 +192,7 @@ def running_service(
 
     `python` is the interpreter of another virtual environment, if it is to run in that.
     """
-    ports = dict(
-        zip(("http_port", "grpc_port", "metrics_port", "health_port"), free_ports(4), strict=True)
-    )
+    ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
     content = {
         section: dict(values) if isinstance(values, Mapping) else values
         for section, values in overrides.items()
@@ -236,15 +234,6 @@ def _wait_until_ready(service: RunningService) -> None:
             )
         with contextlib.suppress(subprocess.TimeoutExpired):
             service.process.wait(0.1)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses now, all different."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 def _get(url: str) -> tuple[int, str]:

@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 import yaml
-from running_service import free_ports
 from safetensors.torch import load_file, save_file
 
 from card.cache.pool import pool_bytes
 from card.serving.geometry import pool_geometry
+from card.serving.supervised import free_ports
 from card.serving.supervision.residue import REGIONS
 from card.settings import REPOSITORY_ROOT, load_settings
 

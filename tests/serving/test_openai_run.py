@@ -12,16 +12,7 @@ import openai
 import pytest
 from test_run_script import LIMIT_S, Terminal, terminal
 
-
-@pytest.fixture
-def free_ports() -> list[int]:
-    sockets = [socket.socket() for _ in range(4)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [int(one.getsockname()[1]) for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+from card.serving.supervised import free_ports
 
 
 def printed_curl(run: Terminal) -> list[str]:
@@ -32,10 +23,8 @@ def printed_curl(run: Terminal) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_printed_line_works_and_everything_stops(
-    free_ports: list[int], number: signal.Signals
-) -> None:
-    *ports, port = free_ports
+def test_the_printed_line_works_and_everything_stops(number: signal.Signals) -> None:
+    *ports, port = free_ports(4)
     with terminal("--openai", f"--openai-port={port}", ports=ports) as run:
         command = printed_curl(run)
         answer = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=True)
@@ -52,8 +41,8 @@ def test_the_printed_line_works_and_everything_stops(
             assert gone.connect_ex(("127.0.0.1", port)) != 0
 
 
-def test_a_busy_port_is_one_line_that_says_what_to_do(free_ports: list[int]) -> None:
-    *ports, port = free_ports
+def test_a_busy_port_is_one_line_that_says_what_to_do() -> None:
+    *ports, port = free_ports(4)
     with socket.socket() as other:
         other.bind(("127.0.0.1", port))
         other.listen()

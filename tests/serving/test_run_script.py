@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from card.serving.supervised import free_ports
 from card.serving.supervision.residue import REGIONS
 from card.serving.supervision.stubs import find_orphans
 from card.settings import REPOSITORY_ROOT
@@ -95,11 +96,7 @@ def terminal(*arguments: str, ports: list[int]) -> Iterator[Terminal]:
 
 @pytest.fixture
 def ports() -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
+    return free_ports(3)
 
 
 def test_a_completion_is_shown_in_two_colours_with_its_figures(ports: list[int]) -> None:

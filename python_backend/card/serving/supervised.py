@@ -5,10 +5,12 @@ from __future__ import annotations
 import http.client
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
@@ -20,6 +22,24 @@ PORTS = ("http_port", "grpc_port", "metrics_port", "health_port")
 """The fields of `ServingSettings` that name ports."""
 
 _ANSWER_S = 2.0
+_LAST_LINES = 20
+
+
+def free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
+    """Ports of `address` that nobody uses now, all different."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind((address, 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+
+
+def last_words(log: IO[bytes]) -> str:
+    """Of a supervisor that did not start: its error lines, or the end of its log without any."""
+    log.seek(0)
+    lines = log.read().decode(errors="replace").splitlines()
+    errors = [line for line in lines if line.startswith("error: ")]
+    return "\n".join(errors or lines[-_LAST_LINES:])
 
 
 class SupervisorEndedError(RuntimeError):
