@@ -72,8 +72,8 @@ def test_passes_alone_run_on_these_graphs(
 def test_a_large_model_has_no_copies_for_more_threads(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size = Checkpoint(checkpoint, read_architecture(checkpoint)).bytes
-    monkeypatch.setattr(openvino_engine, "_COPIES_BYTES", 4 * size)
+    values = Checkpoint(checkpoint, read_architecture(checkpoint)).values
+    monkeypatch.setattr(openvino_engine, "_COPIES_BYTES", 4 * 4 * values)
     engine = OpenVinoEngine.load(checkpoint, OPTIONS)
     assert engine._compiled.keys() == {ANY_ROWS, 1, 4, 8}
     assert engine._compiled_alone is None

@@ -275,7 +275,7 @@ def test_weights_are_copied_as_often_as_there_is_room_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny_models.save(tmp_path, "llama3")
-    size = Checkpoint(tmp_path, read_architecture(tmp_path)).bytes
-    monkeypatch.setattr(openvino_engine, "_COPIES_BYTES", 2 * size)
-    engine = OpenVinoEngine.load(tmp_path, chains(graph_rows=(1, 8, 4)))
+    values = Checkpoint(tmp_path, read_architecture(tmp_path)).values
+    monkeypatch.setattr(openvino_engine, "_COPIES_BYTES", 2 * 4 * values)
+    engine = OpenVinoEngine.load(tmp_path, chains("float32", graph_rows=(1, 8, 4)))
     assert engine._compiled.keys() == {ANY_ROWS, 1, 8}

@@ -6,6 +6,7 @@ Only safetensors is read: no pickle, no code from a checkpoint.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -74,9 +75,9 @@ class Checkpoint:
         self._check_depth()
 
     @property
-    def bytes(self) -> int:
-        """Size of the files."""
-        return sum(file.stat().st_size for file in self._files())
+    def values(self) -> int:
+        """How many numbers the tensors hold."""
+        return sum(math.prod(stored.shape) for stored in self._stored.values())
 
     def embedding(self) -> NDArray[np.float32]:
         """[vocabulary, hidden]"""

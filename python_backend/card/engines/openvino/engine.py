@@ -91,17 +91,18 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
         check_context(directory, architecture, options)
         options = replace(options, dtype=resolve_dtype(options.dtype))
         checkpoint = Checkpoint(directory, architecture)
+        weights = WEIGHT_FORMATS[options.dtype]()
         graph = build_graph(
             architecture,
             checkpoint,
             GraphOptions(
-                weights=WEIGHT_FORMATS[options.dtype](),
+                weights=weights,
                 kv_type=_kv_type(options.dtype),
                 positions=options.context + MAX_PASS_ROWS,
                 ranks=options.grows_trees,
             ),
         )
-        copies = _COPIES_BYTES // checkpoint.bytes
+        copies = _COPIES_BYTES // (checkpoint.values * weights.itemsize)
         graphs = {ANY_ROWS: graph}
         for rows in options.graph_rows[:copies]:
             graphs[rows] = for_rows(graph, rows, architecture.group)

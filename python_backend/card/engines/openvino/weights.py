@@ -11,7 +11,9 @@ from openvino import opset13 as ops
 
 
 class WeightFormat(Protocol):
-    """Makes a constant of a matrix [outputs, inputs]."""
+    """Makes a constant of a matrix [outputs, inputs]; `itemsize`: bytes that a number takes."""
+
+    itemsize: int
 
     def constant(self, matrix: NDArray[np.float32]) -> Any: ...
 
@@ -19,12 +21,16 @@ class WeightFormat(Protocol):
 class Float32Weights:
     """As they are."""
 
+    itemsize = 4
+
     def constant(self, matrix: NDArray[np.float32]) -> Any:
         return ops.constant(matrix)
 
 
 class Bfloat16Weights:
     """Rounded to bfloat16, which loses nothing of a bfloat16 checkpoint."""
+
+    itemsize = 2
 
     def constant(self, matrix: NDArray[np.float32]) -> Any:
         # The tensor owns its memory: one made of an array would only borrow the array's.
@@ -35,6 +41,8 @@ class Bfloat16Weights:
 
 class Int8Weights:
     """Eight bits and a scale per output, symmetric: half the bytes of bfloat16, another model."""
+
+    itemsize = 1
 
     def constant(self, matrix: NDArray[np.float32]) -> Any:
         scale = np.maximum(np.abs(matrix).max(axis=1, keepdims=True), 1e-12) / np.float32(127)
