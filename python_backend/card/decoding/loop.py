@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from card.cache import Decoding, Finish, Pool, SlotState, SlotWatch
 from card.decoding.crowd import Crowd
+from card.decoding.experience import Experience
 from card.decoding.rows import RowPlan
 from card.decoding.session import TargetSession
 from card.decoding.walk import verify
@@ -37,10 +38,12 @@ class TargetLoop:
         self._engine = engine
         self._pool = pool
         self._settings = settings
+        self._adapts = settings.speculation.rows == "auto"
         self._slots = [pool.target_slot(index) for index in range(pool.geometry.slots)]
         self._sessions: dict[int, TargetSession] = {}
         self._watch = SlotWatch(pool)
         self._plan = RowPlan(engine.row_costs_ms, engine.alone_share)
+        self._experience = Experience()
         self._crowd = Crowd()
         self._asks_crowd = False
         self._crowd_rests = False
@@ -72,7 +75,7 @@ class TargetLoop:
         )
         ended = time.perf_counter_ns()
         if self._asks_crowd and self._ended and all(rows.logits is None for _, rows in batch):
-            served = sum(session.found_candidates for session, _ in batch)
+            served = sum(session.drafted > 0 for session, _ in batch)
             self._crowd.observe(len(batch), tokens, (ended - self._ended) / 1e9, served)
         self._ended = ended
         self.times.steps += 1
@@ -86,6 +89,14 @@ class TargetLoop:
             if slot.finish(generation) is Finish.RUNNING:
                 session = TargetSession.adopt(slot, generation, request, self._engine)
                 self._sessions[slot.index] = session
+                self._foresee(session)
+
+    def _foresee(self, session: TargetSession) -> None:
+        """Let its draft not even begin if those of the sessions before had nothing to give."""
+        is_card = session.request.decoding is Decoding.CARD
+        if is_card and self._adapts and not self._crowd_rests:
+            agreement = self._experience.expect(session.request.parameters)
+            session.foresee(self._plan.gain(agreement))
 
     def _release_closed(self) -> None:
         # Read first, the generation before the state: only a session that is dropped below is
@@ -95,6 +106,8 @@ class TargetLoop:
         for index, session in list(self._sessions.items()):
             if not session.slot.is_open(session.generation):
                 self._engine.close_session(self._sessions.pop(index).engine_session)
+                if session.request.decoding is Decoding.CARD:
+                    self._experience.learn(session.request.parameters, session.tally)
         for slot, generation, is_closed in zip(self._slots, generations, closed, strict=True):
             if is_closed:
                 slot.release(generation)
@@ -126,10 +139,9 @@ class TargetLoop:
     def _rests(self, running: list[TargetSession], *, draft_lives: bool) -> bool:
         """Whether so many sessions are better off without the draft."""
         if not draft_lives:  # what was being measured says nothing of one that works
-            self._crowd = Crowd()
-        adapts = self._settings.speculation.rows == "auto"
+            self._crowd, self._experience = Crowd(), Experience()
         self._asks_crowd = (
-            adapts
+            self._adapts
             and draft_lives
             and any(session.request.decoding is Decoding.CARD for session in running)
         )

@@ -8,6 +8,14 @@ _WORTHWHILE = 1.15
 _FIRST_REST = 32
 _LONGEST_REST = 1024
 
+_FORESEEN_REST = 128
+"""Of a session that begins with one, because earlier ones had nothing of the draft."""
+
+
+def pays(gain: float) -> bool:
+    """Whether a speed-up is worth drafting for."""
+    return gain >= _WORTHWHILE
+
 
 class DraftRest:
     """Sends the draft to rest while speculation does not pay, and tries again ever more rarely.
@@ -25,9 +33,16 @@ class DraftRest:
 
     def consider(self, length: int, gain: float) -> bool:
         """Judge by the speed-up that the acceptance of late promises. Whether a rest begins."""
-        if gain >= _WORTHWHILE:
+        if pays(gain):
             self._next = _FIRST_REST
             return False
-        self.until = length + self._next
-        self._next = min(2 * self._next, _LONGEST_REST)
+        self._begin(length, self._next)
         return True
+
+    def foresee(self, length: int) -> None:
+        """Begin with a rest, before this session has tried its draft."""
+        self._begin(length, _FORESEEN_REST)
+
+    def _begin(self, length: int, tokens: int) -> None:
+        self.until = length + tokens
+        self._next = min(2 * tokens, _LONGEST_REST)

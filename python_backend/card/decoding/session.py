@@ -16,7 +16,8 @@ from card.cache import (
     best_subtree,
     descend,
 )
-from card.decoding.rest import DraftRest
+from card.decoding.experience import Tally
+from card.decoding.rest import DraftRest, pays
 from card.decoding.rows import Acceptance, RowPlan
 from card.decoding.walk import Verdict
 from card.engines import FOLLOWS_PREFIX, Engine, Rows
@@ -24,6 +25,10 @@ from card.lookup import TextLookup
 from card.pacing import target_may_run, target_queries
 from card.sampling import History
 from card.settings import SpeculationSettings
+
+_MOST_MISSES = 32
+"""Queries in a row that find nothing, as while the draft reads what it missed; a draft that is late
+for longer does not pay."""
 
 
 @dataclass(slots=True)
@@ -41,8 +46,10 @@ class TargetSession:
     lookup: TextLookup
     candidates: Candidates = NO_CANDIDATES
     asked_cache: bool = False
-    found_candidates: bool = False
+    drafted: int = 0
+    misses: int = 0
     acceptance: Acceptance = field(default_factory=Acceptance)
+    tally: Tally = field(default_factory=Tally)
     rest: DraftRest = field(default_factory=DraftRest)
     committed_s: float = field(default_factory=time.monotonic)
 
@@ -108,15 +115,15 @@ class TargetSession:
         """Ask the cache, if the draft fills it, for the likeliest continuation of what is
         committed."""
         request = self.request
-        self.asked_cache = self.found_candidates = False
+        self.asked_cache, self.drafted = False, 0
         limit = min(rows, request.max_tokens - self.history.generated) - 1
         if limit < 1 or not target_queries(request.decoding):
             return NO_CANDIDATES
         found = NO_CANDIDATES
         if drafts:
             found = self._from_cache(limit, vocabulary, how)
-            self.asked_cache, self.found_candidates = True, len(found) > 0
-            self.slot.count_query(hit=self.found_candidates)
+            self.asked_cache, self.drafted = True, len(found)
+            self.slot.count_query(hit=self.drafted > 0)
         return self._lengthened(found, min(limit, len(found) + how.lookahead))
 
     def _from_cache(self, limit: int, vocabulary: int, how: SpeculationSettings) -> Candidates:
@@ -154,6 +161,12 @@ class TargetSession:
         parents = [FOLLOWS_PREFIX, *(parent + 1 for parent in candidates.parents)]
         return Rows(self.engine_session, tokens, parents)
 
+    def foresee(self, gain: float) -> None:
+        """Begin with a rest of the draft if earlier sessions had too little of theirs."""
+        if not pays(gain):
+            self.rest.foresee(len(self.history))
+            self.slot.let_draft_rest(self.rest.until)
+
     def weigh_drafting(self, plan: RowPlan, sessions: int) -> None:
         """Let the draft rest if speculation does not pay with `sessions` sharing a pass."""
         length = len(self.history)
@@ -171,6 +184,18 @@ class TargetSession:
             verdict.tokens, verdict.from_cache, verdict.log_probabilities, verdict.finish
         )
         self.lookup.extend(verdict.tokens)
-        if self.asked_cache:  # guesses from the text alone say nothing of the draft
-            self.acceptance.observe(verdict.accepted, len(self.candidates))
+        if self.asked_cache:
+            self._judge_draft(verdict)
         self.committed_s = time.monotonic()
+
+    def _judge_draft(self, verdict: Verdict) -> None:
+        """By the candidates that the cache gave; guesses from the text say nothing of it."""
+        offered = min(self.drafted, len(self.candidates))
+        right = min(verdict.accepted, offered)
+        # The last token is a candidate only if the text ends with it: then none was wrong.
+        wrong = right < offered and not verdict.from_cache[-1]
+        self.tally.judged += right + wrong
+        self.tally.right += right
+        self.misses = 0 if self.drafted else self.misses + 1
+        is_late = self.misses > _MOST_MISSES
+        self.acceptance.observe(right, right + (wrong or is_late))

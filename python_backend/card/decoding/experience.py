@@ -1,0 +1,70 @@
+"""What earlier sessions tell a fresh one: whether the draft was right of late.
+
+A draft that is right about one text is usually right about the next, and one that knows nothing of
+the target never is. How hot a text is sampled changes that, so temperatures are told apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from card.decoding.rows import EXPECTED_AGREEMENT
+from card.sampling import SamplingParameters
+
+_STEPS_PER_UNIT = 4
+_HOTTEST = 2.0
+"""Temperatures are rounded to quarters; those above this one are all alike."""
+
+_FEWEST_JUDGED = 4
+"""Candidates of a session that must have been judged before it teaches anything."""
+
+_FORGETTING = 1 / 8
+"""Of what is believed, with each session that saw less. Whoever sees more is believed at once: a
+session that rests cannot say how well it would have done, so the good ones among many poor ones
+must not be put to rest by those."""
+
+_TRIED_AGAIN = 8
+"""Sessions begun since the last that taught something, from which on they begin as if nothing were
+known: else a draft that is believed to be hopeless would never be heard of again."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Candidates of one session's draft that the target reached, and how many were right."""
+
+    judged: int = 0
+    right: int = 0
+
+
+@dataclass(slots=True)
+class _Belief:
+    """Of one temperature; `begun`: sessions since the last that taught something."""
+
+    agreement: float = EXPECTED_AGREEMENT
+    begun: int = 0
+
+
+class Experience:
+    """The agreement to expect of a session of CARD, by how hot it is sampled."""
+
+    def __init__(self) -> None:
+        self._beliefs: dict[int, _Belief] = {}
+
+    def expect(self, parameters: SamplingParameters) -> float:
+        """Agreement to expect of a session that begins now."""
+        belief = self._of(parameters)
+        belief.begun += 1
+        return EXPECTED_AGREEMENT if belief.begun >= _TRIED_AGAIN else belief.agreement
+
+    def learn(self, parameters: SamplingParameters, tally: Tally) -> None:
+        """What a session saw that has ended."""
+        if tally.judged < _FEWEST_JUDGED:
+            return
+        belief = self._of(parameters)
+        seen = tally.right / tally.judged
+        fallen = belief.agreement + _FORGETTING * (seen - belief.agreement)
+        belief.agreement, belief.begun = max(seen, fallen), 0
+
+    def _of(self, parameters: SamplingParameters) -> _Belief:
+        heat = 0.0 if parameters.is_greedy else min(parameters.temperature, _HOTTEST)
+        return self._beliefs.setdefault(round(heat * _STEPS_PER_UNIT), _Belief())

@@ -1,0 +1,221 @@
+"""What earlier sessions saw of the draft decides how the next one begins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_engine import FakeEngine, FakeModel
+from one_process import OneProcess, autoregressive, request_of, settings_of
+
+from card.cache import Decoding
+from card.decoding.experience import Experience, Tally
+from card.decoding.rows import EXPECTED_AGREEMENT
+from card.sampling import SamplingParameters
+
+TARGET = FakeModel()
+STRANGER = FakeModel(seed=99)
+GREEDY, HOT = SamplingParameters(), SamplingParameters(temperature=1.5, seed=3)
+COSTS_MS = {1: 10.0, 6: 12.0, 12: 17.0}
+"""As of float32 on two cores: a draft that is right half the time pays, a stranger does not."""
+
+HOPELESS, POOR, GOOD = Tally(40, 1), Tally(40, 20), Tally(40, 36)
+
+
+def taught(*tallies: Tally, parameters: SamplingParameters = GREEDY) -> Experience:
+    experience = Experience()
+    for tally in tallies:
+        experience.learn(parameters, tally)
+    return experience
+
+
+def test_a_first_session_is_believed_what_every_draft_is() -> None:
+    assert Experience().expect(GREEDY) == EXPECTED_AGREEMENT
+
+
+def test_belief_falls_slowly_and_rises_at_once() -> None:
+    assert taught(*[HOPELESS] * 3).expect(GREEDY) > 0.5
+    assert taught(*[HOPELESS] * 16).expect(GREEDY) < 0.2
+    assert taught(*[HOPELESS] * 16, POOR).expect(GREEDY) == 0.5
+    assert taught(GOOD).expect(GREEDY) == 0.9
+    assert taught(GOOD, POOR).expect(GREEDY) == pytest.approx(0.85)
+
+
+def test_good_texts_among_many_poor_ones_are_not_put_to_rest_by_them() -> None:
+    mixed = taught(*[HOPELESS] * 20, GOOD, *[HOPELESS] * 4)
+    assert mixed.expect(GREEDY) > 0.5
+
+
+def test_what_judged_next_to_nothing_teaches_nothing() -> None:
+    assert taught(*[Tally(3, 0)] * 40).expect(GREEDY) == EXPECTED_AGREEMENT
+
+
+def test_temperatures_are_told_apart_as_far_as_they_matter() -> None:
+    experience = taught(*[HOPELESS] * 40, parameters=HOT)
+    assert experience.expect(SamplingParameters(temperature=1.55)) < 0.1
+    for other in (GREEDY, SamplingParameters(temperature=0.8)):
+        assert experience.expect(other) == EXPECTED_AGREEMENT
+    hottest = taught(*[HOPELESS] * 40, parameters=SamplingParameters(temperature=3.0))
+    assert hottest.expect(SamplingParameters(temperature=1e38)) < 0.1
+
+
+def test_who_samples_the_likeliest_of_one_token_is_greedy() -> None:
+    experience = taught(*[HOPELESS] * 40, parameters=GREEDY)
+    assert experience.expect(SamplingParameters(temperature=1.5, top_k=1)) < 0.1
+
+
+def test_a_hopeless_draft_is_tried_again_until_that_teaches_something() -> None:
+    experience = taught(*[HOPELESS] * 40)
+    expected = [experience.expect(GREEDY) for _ in range(20)]
+    assert max(expected[:7]) < 0.1
+    assert set(expected[7:]) == {EXPECTED_AGREEMENT}
+    experience.learn(GREEDY, Tally(2, 0))
+    assert experience.expect(GREEDY) == EXPECTED_AGREEMENT
+    experience.learn(GREEDY, HOPELESS)
+    assert experience.expect(GREEDY) < 0.1
+
+
+class Service:
+    """Both loops, and what the draft did for each session that they wrote."""
+
+    def __init__(self, draft: FakeModel, **speculation: Any) -> None:
+        self.target, self.draft = FakeEngine(TARGET, tree=False), FakeEngine(draft, tree=True)
+        self.target.row_costs_ms = COSTS_MS
+        how = {"rows": "auto", "lookahead": 6, **speculation}
+        self.both = OneProcess(self.target, self.draft, settings_of(**how))
+
+    def __enter__(self) -> Service:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.both.__exit__()
+
+    def write(
+        self,
+        tokens: int = 24,
+        decoding: Decoding = Decoding.CARD,
+        parameters: SamplingParameters = GREEDY,
+    ) -> int:
+        """One more session, whose text is the target's alone; passes of the draft for it."""
+        made = len(self.draft.batches)
+        request = request_of([1, 2, 3], tokens, decoding, parameters)
+        stream = self.both.open(request)
+        assert self.both.run([stream]) == [autoregressive(TARGET, request)]
+        self.both.close([stream])
+        return len(self.draft.batches) - made
+
+    def is_at_rest(self) -> bool:
+        """Whether a session that begins now has its draft rest from the first token on."""
+        return self.write(tokens=8) <= 2
+
+
+def test_after_some_sessions_a_draft_that_knows_nothing_need_not_begin() -> None:
+    with Service(STRANGER) as service:
+        rested = [service.write() <= 2 for _ in range(40)]
+    first = rested.index(True)
+    assert first >= 4, "one text does not settle it"
+    pattern = [True] * 7 + [False]
+    assert rested[first : first + 24] == pattern * 3, "each eighth session tries it"
+
+
+def test_a_draft_that_knows_the_target_is_never_sent_to_rest() -> None:
+    with Service(TARGET) as service:
+        assert all(service.write() > 2 for _ in range(20))
+
+
+def test_a_session_that_began_at_rest_tries_its_draft_after_128_tokens() -> None:
+    with Service(STRANGER) as service:
+        while not service.is_at_rest():
+            pass
+        assert service.write(tokens=120) <= 2
+        assert service.write(tokens=170) > 4
+
+
+def test_each_temperature_learns_for_itself() -> None:
+    with Service(STRANGER) as service:
+        while not service.is_at_rest():
+            pass
+        assert service.write(parameters=HOT) > 4
+
+
+def test_guesses_from_the_text_teach_nothing_about_the_draft() -> None:
+    """A draft that gives no candidate is late, not wrong."""
+    with Service(TARGET) as service:
+        for _ in range(20):
+            request = request_of([1, 2, 1, 2, 1, 2], 24)
+            stream = service.both.open(request)
+            service.both.run([stream], draft_steps=0)
+            service.both.close([stream])
+        assert not service.is_at_rest()
+
+
+@pytest.mark.parametrize(
+    ("offered", "changed", "ends_at", "tally"),
+    [
+        (6, None, None, Tally(judged=6, right=6)),
+        (6, 4, None, Tally(judged=5, right=4)),  # those behind the wrong one were not reached
+        (6, 0, None, Tally(judged=1, right=0)),
+        (0, None, None, Tally()),  # guesses from the text are none of the draft's
+        (6, None, 3, Tally(judged=4, right=4)),  # the text ends with a candidate
+    ],
+)
+def test_of_a_chain_what_was_reached_is_judged(
+    offered: int, changed: int | None, ends_at: int | None, tally: Tally
+) -> None:
+    prompt = [1, 2, 1, 2, 1, 2]
+    text = autoregressive(TARGET, request_of(prompt, 9))
+    nodes = np.array(text[1 : 1 + offered])
+    if changed is not None:
+        nodes[changed] = (nodes[changed] + 1) % TARGET.vocabulary
+    end = SamplingParameters(end_id=None if ends_at is None else text[1 + ends_at])
+    with Service(TARGET, rows=8) as service:
+        both = service.both
+        stream = both.open(request_of(prompt, 9, parameters=end))
+        while not stream.output:
+            both.target.step()
+        both.pool.draft_slot(0).replace(
+            stream.generation,
+            len(prompt) + 1,
+            nodes,
+            np.arange(len(nodes)) - 1,
+            np.full(len(nodes), -0.1),
+        )
+        both.target.step()
+        (session,) = both.target._sessions.values()
+        assert session.tally == tally
+
+
+def test_what_a_draft_taught_that_died_is_forgotten() -> None:
+    with Service(STRANGER) as service:
+        while not service.is_at_rest():
+            pass
+        service.both.kill_draft()
+        assert service.write() <= 2
+        service.both.revive_draft()
+        assert service.write() > 4
+
+
+def test_other_ways_to_decode_neither_ask_nor_teach() -> None:
+    with Service(STRANGER) as service:
+        for _ in range(30):
+            assert service.write(decoding=Decoding.DRAFT_THEN_VERIFY) > 4
+        assert not service.is_at_rest()
+        while not service.is_at_rest():
+            pass
+        assert service.write(decoding=Decoding.DRAFT_THEN_VERIFY) > 4
+
+
+def test_rows_that_the_settings_fix_are_drafted_for_whatever_was_seen() -> None:
+    with Service(STRANGER, rows=8) as service:
+        assert all(service.write() > 4 for _ in range(30))
+
+
+@pytest.mark.parametrize(("tokens", "rests"), [(24, False), (80, True)])
+def test_a_draft_that_finds_nothing_is_given_time_to_catch_up(tokens: int, rests: bool) -> None:
+    with Service(TARGET) as service:
+        stream = service.both.open(request_of([1, 2, 3], tokens))
+        service.both.run([stream], draft_steps=0)
+        (session,) = service.both.target._sessions.values()
+        assert (session.rest.until > 0) is rests
+        assert session.tally == Tally()
