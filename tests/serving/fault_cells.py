@@ -44,15 +44,15 @@ class Cell:
     @property
     def costs_answers(self) -> bool:
         """Whether clients may get an error. Nobody needs the draft, streams of a lost target go on
-        behind their commits unless its reload is lost too (then the server starts anew), and what
-        flows has left preprocessing behind."""
+        behind their commits, and what flows has left preprocessing behind; but where the reload
+        is lost too, the server starts anew."""
         match self.victim:
             case "draft":
                 return False
             case "target":
                 return self.times > 1
             case "preprocessing":
-                return self.moment is not Moment.MID_STREAM
+                return self.times > 1 or self.moment is not Moment.MID_STREAM
         return True
 
     @classmethod

@@ -18,10 +18,10 @@ _HOTTEST = 2.0
 _FEWEST_JUDGED = 4
 """Candidates of a session that must have been judged before it teaches anything."""
 
-_FORGETTING = 1 / 8
-"""Of what is believed, with each session that saw less. Whoever sees more is believed at once: a
-session that rests cannot say how well it would have done, so the good ones among many poor ones
-must not be put to rest by those."""
+_REMEMBERED = 8
+"""Sessions whose mean is believed, while each sees less than that. Whoever sees more is believed at
+once: a session that rests cannot say how well it would have done, so the good ones among many poor
+ones must not be put to rest by those."""
 
 _TRIED_AGAIN = 8
 """Sessions begun since the last that taught something, from which on they begin as if nothing were
@@ -38,9 +38,14 @@ class Tally:
 
 @dataclass(slots=True)
 class _Belief:
-    """Of one temperature; `begun`: sessions since the last that taught something."""
+    """Of one temperature.
+
+    sessions  whose mean it is; the first is none that was seen
+    begun     sessions since the last that taught something
+    """
 
     agreement: float = EXPECTED_AGREEMENT
+    sessions: int = 1
     begun: int = 0
 
 
@@ -62,8 +67,9 @@ class Experience:
             return
         belief = self._of(parameters)
         seen = tally.right / tally.judged
-        fallen = belief.agreement + _FORGETTING * (seen - belief.agreement)
-        belief.agreement, belief.begun = max(seen, fallen), 0
+        belief.sessions = min(belief.sessions + 1, _REMEMBERED)
+        mean = belief.agreement + (seen - belief.agreement) / belief.sessions
+        belief.agreement, belief.begun = max(seen, mean), 0
 
     def _of(self, parameters: SamplingParameters) -> _Belief:
         heat = 0.0 if parameters.is_greedy else min(parameters.temperature, _HOTTEST)
