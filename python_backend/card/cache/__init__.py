@@ -2,6 +2,7 @@
 
 `layout`  which bytes mean what, and who alone writes them
 `pool`    the shared file: created by `card`, found by the engines, locked, swept
+`request` what a session decodes and how
 `slot`    one view per role: `card` opens and closes, the target commits, the draft publishes
 `tree`    validated snapshots of a draft's tree
 `watch`   which slots were opened or closed
@@ -22,14 +23,8 @@ from card.cache.layout import (
 )
 from card.cache.pool import Pool, PoolError
 from card.cache.query import NO_CANDIDATES, Candidates, best_chain, best_subtree, descend
-from card.cache.slot import (
-    CardSlot,
-    DraftSlot,
-    PostprocessingSlot,
-    SlotCounters,
-    SlotRequest,
-    TargetSlot,
-)
+from card.cache.request import SlotRequest
+from card.cache.slot import CardSlot, DraftSlot, PostprocessingSlot, SlotCounters, TargetSlot
 from card.cache.tree import ROOT, Tree
 from card.cache.watch import SlotWatch
 

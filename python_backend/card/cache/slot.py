@@ -9,35 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from card.cache.bell import Bell
-from card.cache.layout import DRAFT_COUNTERS, TARGET_COUNTERS, Decoding, Finish, SlotState
+from card.cache.layout import DRAFT_COUNTERS, TARGET_COUNTERS, Finish, SlotState
 from card.cache.record import Record
+from card.cache.request import SlotRequest, read_request, write_request
 from card.cache.stopwatch import Stopwatch
 from card.cache.tree import Tree
-from card.sampling import SamplingParameters
 
 Integers = Sequence[int] | NDArray[np.int64]
 Reals = Sequence[float] | NDArray[np.float64]
 
-_NO_END_ID = -1
 _READ_ATTEMPTS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class SlotRequest:
-    """What a session decodes and how.
-
-    prompt      [tokens] int64
-    max_tokens  output limit
-    gamma       draft passes before a verification in draft-then-verify
-    log_probabilities  whether the target is to report them
-    """
-
-    prompt: NDArray[np.int64]
-    max_tokens: int
-    decoding: Decoding
-    parameters: SamplingParameters
-    gamma: int = 8
-    log_probabilities: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,33 +59,7 @@ class _Slot:
 
     def request(self) -> SlotRequest:
         """The request, valid while the slot is open with the generation read before and after."""
-        record = self._record
-        lengths = record["bad_word_lengths"][: record["bad_word_count"]].tolist()
-        tokens = record["bad_word_tokens"].tolist()
-        words, at = [], 0
-        for length in lengths:
-            words.append(tuple(tokens[at : at + length]))
-            at += length
-        end_id = record["end_id"]
-        return SlotRequest(
-            prompt=record["prompt"][: record["prompt_length"]].copy(),
-            max_tokens=record["max_tokens"],
-            decoding=Decoding(record["decoding"]),
-            gamma=record["gamma"],
-            log_probabilities=bool(record["log_probabilities"]),
-            parameters=SamplingParameters(
-                temperature=record["temperature"],
-                top_k=record["top_k"],
-                top_p=record["top_p"],
-                repetition_penalty=record["repetition_penalty"],
-                presence_penalty=record["presence_penalty"],
-                frequency_penalty=record["frequency_penalty"],
-                min_tokens=record["min_tokens"],
-                bad_words=tuple(words),
-                seed=record["seed"],
-                end_id=None if end_id == _NO_END_ID else end_id,
-            ),
-        )
+        return read_request(self._record)
 
     def opened(self) -> tuple[int, SlotRequest] | None:
         """Generation and request of an open slot; None if it is not open, or was closed and
@@ -149,31 +104,11 @@ class CardSlot(_Slot):
 
     def open(self, request: SlotRequest, generation: int) -> None:
         """Publish a session: everything first, the state last. The slot must be free."""
-        record, parameters = self._record, request.parameters
+        record = self._record
         if record["state"] != SlotState.FREE:
             raise RuntimeError(f"slot {self.index} is not free")
         record["generation"] = generation
-        record["prompt_length"] = len(request.prompt)
-        record["prompt"][: len(request.prompt)] = request.prompt
-        record["max_tokens"] = request.max_tokens
-        record["decoding"] = request.decoding
-        record["gamma"] = request.gamma
-        record["log_probabilities"] = request.log_probabilities
-        record["temperature"] = parameters.temperature
-        record["top_k"] = parameters.top_k
-        record["top_p"] = parameters.top_p
-        record["repetition_penalty"] = parameters.repetition_penalty
-        record["presence_penalty"] = parameters.presence_penalty
-        record["frequency_penalty"] = parameters.frequency_penalty
-        record["min_tokens"] = parameters.min_tokens
-        record["seed"] = parameters.seed
-        record["end_id"] = _NO_END_ID if parameters.end_id is None else parameters.end_id
-        lengths = [len(word) for word in parameters.bad_words]
-        record["bad_word_count"] = len(lengths)
-        record["bad_word_lengths"][: len(lengths)] = lengths
-        record["bad_word_tokens"][: sum(lengths)] = [
-            t for word in parameters.bad_words for t in word
-        ]
+        write_request(record, request)
         record["state"] = SlotState.OPEN
         self._bell.ring()
 

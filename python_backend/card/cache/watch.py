@@ -7,7 +7,8 @@ from typing import TypeVar
 
 from card.cache.layout import SlotState
 from card.cache.pool import Pool
-from card.cache.slot import DraftSlot, SlotRequest, TargetSlot
+from card.cache.request import SlotRequest
+from card.cache.slot import DraftSlot, TargetSlot
 
 View = TypeVar("View", DraftSlot, TargetSlot)
 

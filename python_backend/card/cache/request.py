@@ -1,0 +1,85 @@
+"""What a session decodes and how, and the fields of a slot that carry it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from card.cache.layout import Decoding
+from card.cache.record import Record
+from card.sampling import SamplingParameters
+
+_NO_END_ID = -1
+
+_NUMBERS = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "min_tokens",
+    "seed",
+)
+"""Sampling parameters that are one word of the slot, of the same name."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRequest:
+    """What a session decodes and how.
+
+    prompt      [tokens] int64
+    max_tokens  output limit
+    gamma       draft passes before a verification in draft-then-verify
+    log_probabilities  whether the target is to report them
+    """
+
+    prompt: NDArray[np.int64]
+    max_tokens: int
+    decoding: Decoding
+    parameters: SamplingParameters
+    gamma: int = 8
+    log_probabilities: bool = False
+
+
+def write_request(record: Record, request: SlotRequest) -> None:
+    """Fill the fields; they count once the slot is open."""
+    record["prompt_length"] = len(request.prompt)
+    record["prompt"][: len(request.prompt)] = request.prompt
+    record["max_tokens"] = request.max_tokens
+    record["decoding"] = request.decoding
+    record["gamma"] = request.gamma
+    record["log_probabilities"] = request.log_probabilities
+    parameters = request.parameters
+    for name in _NUMBERS:
+        record[name] = getattr(parameters, name)
+    record["end_id"] = _NO_END_ID if parameters.end_id is None else parameters.end_id
+    lengths = [len(word) for word in parameters.bad_words]
+    record["bad_word_count"] = len(lengths)
+    record["bad_word_lengths"][: len(lengths)] = lengths
+    record["bad_word_tokens"][: sum(lengths)] = [t for word in parameters.bad_words for t in word]
+
+
+def read_request(record: Record) -> SlotRequest:
+    """Raises ValueError if the fields make no request, as while another is being written."""
+    lengths = record["bad_word_lengths"][: record["bad_word_count"]].tolist()
+    tokens = record["bad_word_tokens"].tolist()
+    words, at = [], 0
+    for length in lengths:
+        words.append(tuple(tokens[at : at + length]))
+        at += length
+    end_id = record["end_id"]
+    return SlotRequest(
+        prompt=record["prompt"][: record["prompt_length"]].copy(),
+        max_tokens=record["max_tokens"],
+        decoding=Decoding(record["decoding"]),
+        gamma=record["gamma"],
+        log_probabilities=bool(record["log_probabilities"]),
+        parameters=SamplingParameters(
+            bad_words=tuple(words),
+            end_id=None if end_id == _NO_END_ID else end_id,
+            **{name: record[name] for name in _NUMBERS},
+        ),
+    )
