@@ -63,9 +63,10 @@ def load_checkpoint_engine(settings: Settings, role: Literal["draft", "target"])
                 f"{model.path}: on this machine rows of one pass influence each other in "
                 f"{model.dtype}, so a text could depend on the draft; set target.dtype: float32"
             )
-    if kind == "openvino":
-        run_largest_passes(engine, settings.serving.prefill_chunk)
     if known is None:
+        # A model that died is wanted back soon: then memory is taken as passes come to need it.
+        if kind == "openvino":
+            run_largest_passes(engine, settings.serving.prefill_chunk)
         known = Findings.of(engine.options, measure_row_costs(engine))
         memory.remember(known)
     engine.know_costs(known.costs)
