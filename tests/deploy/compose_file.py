@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
+from programs import program
 
 from card.settings import REPOSITORY_ROOT
 
@@ -22,14 +21,16 @@ Service = dict[str, Any]
 
 
 def compose(file: Path, profile: str) -> subprocess.CompletedProcess[str]:
-    program = shutil.which("docker-compose")
-    if program is None:
-        pytest.fail(
-            "docker-compose is missing: run 'apt-get install docker-compose'", pytrace=False
-        )
     variables = {name: value for name, value in os.environ.items() if not name.startswith("CARD_")}
     return subprocess.run(
-        [program, "--file", str(file), "--profile", profile, "config"],
+        [
+            program("docker-compose", "docker-compose"),
+            "--file",
+            str(file),
+            "--profile",
+            profile,
+            "config",
+        ],
         env=variables,
         capture_output=True,
         text=True,

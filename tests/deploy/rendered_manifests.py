@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from programs import program
 
 from card.settings import REPOSITORY_ROOT, Settings, load_settings
 
@@ -31,9 +31,7 @@ def folder(name: str) -> Path:
 
 @functools.cache
 def _rendered_text(name: str) -> str:
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        pytest.fail("kubectl is missing: run 'apt-get install kubernetes-client'", pytrace=False)
+    kubectl = program("kubectl", "kubernetes-client")
     answer = subprocess.run(
         [kubectl, "kustomize", str(folder(name))], capture_output=True, text=True, check=False
     )
@@ -43,7 +41,7 @@ def _rendered_text(name: str) -> str:
 
 
 def rendered(name: str) -> list[Manifest]:
-    """All manifests of an overlay, of `MODELS` or of `GATEWAY`; fails the test without kubectl."""
+    """All manifests of an overlay, of `MODELS` or of `GATEWAY`; skips the test without kubectl."""
     return [manifest for manifest in yaml.safe_load_all(_rendered_text(name)) if manifest]
 
 

@@ -43,7 +43,7 @@ WISHES = (
     Wish("def fibonacci(n):"),
     Wish("class Stack:\n    def __init__(self):\n", temperature=0.8, seed=7),
     Wish("def merge(left, right):\n    result = []\n    while", "draft_then_verify"),
-    Wish(LONG),
+    Wish(LONG, "pearl"),
 )
 MAX_TOKENS = 192
 ANSWER_S = 120.0

@@ -111,6 +111,16 @@ def test_a_delta_of_strangers_is_refused(broken: str) -> None:
         Delta.unpack(packed)
 
 
+@pytest.mark.parametrize("value", [-1, 2**31])
+@pytest.mark.parametrize(
+    "name", [n for n in Numbers._fields if n not in ("slot", "generation") and "time" not in n]
+)
+def test_a_number_that_the_wire_cannot_carry_is_refused_by_name(name: str, value: int) -> None:
+    packed = Delta("x", Numbers(0, 1)._replace(**{name: value})).pack()
+    with pytest.raises(ValueError, match=f"not a delta of card: {name} {value}"):
+        Delta.unpack(packed)
+
+
 def test_outputs_have_the_shapes_that_tensorrt_llm_clients_index() -> None:
     delta = Delta("abc", Numbers(0, 1, finish_reason=2), (-0.5, -0.25), -0.75)
     arrays = {output.name: output.array(delta) for output in OUTPUTS}

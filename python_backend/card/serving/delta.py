@@ -46,6 +46,20 @@ class Numbers(NamedTuple):
     last_token_time_ns: int = 0
 
 
+_COUNTS = (
+    "accepted_bytes",
+    "num_input_tokens",
+    "num_output_tokens",
+    "total_accepted_draft_tokens",
+    "total_draft_tokens",
+    "target_steps",
+    "cache_queries",
+    "cache_hits",
+)
+_LARGEST_COUNT = (1 << 31) - 1
+"""On the wire these are INT32."""
+
+
 @dataclass(frozen=True, slots=True)
 class Delta:
     """One response.
@@ -78,6 +92,9 @@ class Delta:
             raise ValueError(f"not a delta of card: {error}") from error
         if not 0 <= numbers.finish_reason < len(FINISH_REASONS):
             raise ValueError(f"not a delta of card: finish_reason {numbers.finish_reason}")
+        for name in _COUNTS:
+            if not 0 <= getattr(numbers, name) <= _LARGEST_COUNT:
+                raise ValueError(f"not a delta of card: {name} {getattr(numbers, name)}")
         return cls(text.decode(), numbers, tuple(log_probs), cumulative)
 
     @property
