@@ -17,9 +17,11 @@ from card.sampling import SamplingParameters
 TARGET = FakeModel()
 STRANGER = FakeModel(seed=99)
 GREEDY, HOT = SamplingParameters(), SamplingParameters(temperature=1.5, seed=3)
-COSTS_MS = {1: 10.0, 6: 12.0, 12: 17.0}
+COSTS_MS, ALONE_SHARE = {1: 10.0, 6: 12.0, 12: 17.0}, 0.75
 """As of float32 on two cores: a draft that is right half the time pays, a stranger does not."""
+_PATIENCE = 60
 
+HOPE = 0.1
 HOPELESS, POOR, GOOD = Tally(40, 1), Tally(40, 20), Tally(40, 36)
 
 
@@ -35,16 +37,21 @@ def test_a_first_session_is_believed_what_every_draft_is() -> None:
 
 
 def test_belief_falls_slowly_and_rises_at_once() -> None:
-    assert taught(*[GOOD] * 8, *[HOPELESS] * 3).expect(GREEDY) > 0.5
-    assert taught(*[GOOD] * 8, *[HOPELESS] * 16).expect(GREEDY) < 0.2
-    assert taught(*[HOPELESS] * 16, POOR).expect(GREEDY) == 0.5
-    assert taught(GOOD).expect(GREEDY) == 0.9
-    assert taught(*[GOOD] * 8, POOR).expect(GREEDY) == pytest.approx(0.85)
+    assert taught(*[GOOD] * 8, *[HOPELESS] * 5).expect(GREEDY) > 0.5
+    assert taught(*[GOOD] * 8, *[HOPELESS] * 24).expect(GREEDY) < 0.3
+    assert taught(*[HOPELESS] * 16, POOR).expect(GREEDY) == 0.5 + HOPE
+    assert taught(GOOD).expect(GREEDY) == EXPECTED_AGREEMENT
 
 
 def test_what_nobody_saw_weighs_as_much_as_one_session() -> None:
-    assert taught(POOR).expect(GREEDY) == pytest.approx((EXPECTED_AGREEMENT + 0.5) / 2)
-    assert taught(POOR, POOR).expect(GREEDY) == pytest.approx((EXPECTED_AGREEMENT + 1.0) / 3)
+    poor, seen = Tally(40, 8), 0.2
+    for texts in (1, 2, 3):
+        mean = (EXPECTED_AGREEMENT + texts * seen) / (texts + 1)
+        assert taught(*[poor] * texts).expect(GREEDY) == pytest.approx(mean + HOPE)
+
+
+def test_odd_texts_do_not_make_a_draft_hopeless() -> None:
+    assert taught(*[POOR] * 40).expect(GREEDY) > 0.5 + 0.9 * HOPE
 
 
 def test_good_texts_among_many_poor_ones_are_not_put_to_rest_by_them() -> None:
@@ -58,27 +65,34 @@ def test_what_judged_next_to_nothing_teaches_nothing() -> None:
 
 def test_temperatures_are_told_apart_as_far_as_they_matter() -> None:
     experience = taught(*[HOPELESS] * 40, parameters=HOT)
-    assert experience.expect(SamplingParameters(temperature=1.55)) < 0.1
+    assert experience.expect(SamplingParameters(temperature=1.55)) < 0.3
     for other in (GREEDY, SamplingParameters(temperature=0.8)):
         assert experience.expect(other) == EXPECTED_AGREEMENT
     hottest = taught(*[HOPELESS] * 40, parameters=SamplingParameters(temperature=3.0))
-    assert hottest.expect(SamplingParameters(temperature=1e38)) < 0.1
+    assert hottest.expect(SamplingParameters(temperature=1e38)) < 0.3
+
+
+def test_penalties_say_nothing_of_texts_without() -> None:
+    penalised = SamplingParameters(repetition_penalty=1.3)
+    experience = taught(*[HOPELESS] * 40, parameters=penalised)
+    assert experience.expect(penalised) < 0.3
+    assert experience.expect(GREEDY) == EXPECTED_AGREEMENT
 
 
 def test_who_samples_the_likeliest_of_one_token_is_greedy() -> None:
     experience = taught(*[HOPELESS] * 40, parameters=GREEDY)
-    assert experience.expect(SamplingParameters(temperature=1.5, top_k=1)) < 0.1
+    assert experience.expect(SamplingParameters(temperature=1.5, top_k=1)) < 0.3
 
 
 def test_a_hopeless_draft_is_tried_again_until_that_teaches_something() -> None:
     experience = taught(*[HOPELESS] * 40)
     expected = [experience.expect(GREEDY) for _ in range(20)]
-    assert max(expected[:7]) < 0.1
+    assert max(expected[:7]) < 0.3
     assert set(expected[7:]) == {EXPECTED_AGREEMENT}
     experience.learn(GREEDY, Tally(2, 0))
     assert experience.expect(GREEDY) == EXPECTED_AGREEMENT
     experience.learn(GREEDY, HOPELESS)
-    assert experience.expect(GREEDY) < 0.1
+    assert experience.expect(GREEDY) < 0.3
 
 
 class Service:
@@ -86,7 +100,7 @@ class Service:
 
     def __init__(self, draft: FakeModel, **speculation: Any) -> None:
         self.target, self.draft = FakeEngine(TARGET, tree=False), FakeEngine(draft, tree=True)
-        self.target.row_costs_ms = COSTS_MS
+        self.target.row_costs_ms, self.target.alone_share = COSTS_MS, ALONE_SHARE
         how = {"rows": "auto", "lookahead": 6, **speculation}
         self.both = OneProcess(self.target, self.draft, settings_of(**how))
 
@@ -110,6 +124,10 @@ class Service:
         self.both.close([stream])
         return len(self.draft.batches) - made
 
+    def lose_hope(self) -> None:
+        """Write sessions until the next one begins at rest."""
+        assert any(self.is_at_rest() for _ in range(_PATIENCE)), "the draft never rests"
+
     def is_at_rest(self) -> bool:
         """Whether a session that begins now has its draft rest from the first token on."""
         return self.write(tokens=8) <= 2
@@ -131,16 +149,14 @@ def test_a_draft_that_knows_the_target_is_never_sent_to_rest() -> None:
 
 def test_a_session_that_began_at_rest_tries_its_draft_after_128_tokens() -> None:
     with Service(STRANGER) as service:
-        while not service.is_at_rest():
-            pass
+        service.lose_hope()
         assert service.write(tokens=120) <= 2
         assert service.write(tokens=170) > 4
 
 
 def test_each_temperature_learns_for_itself() -> None:
     with Service(STRANGER) as service:
-        while not service.is_at_rest():
-            pass
+        service.lose_hope()
         assert service.write(parameters=HOT) > 4
 
 
@@ -193,8 +209,7 @@ def test_of_a_chain_what_was_reached_is_judged(
 
 def test_what_a_draft_taught_that_died_is_forgotten() -> None:
     with Service(STRANGER) as service:
-        while not service.is_at_rest():
-            pass
+        service.lose_hope()
         service.both.kill_draft()
         assert service.write() <= 2
         service.both.revive_draft()
@@ -206,8 +221,7 @@ def test_other_ways_to_decode_neither_ask_nor_teach() -> None:
         for _ in range(30):
             assert service.write(decoding=Decoding.DRAFT_THEN_VERIFY) > 4
         assert not service.is_at_rest()
-        while not service.is_at_rest():
-            pass
+        service.lose_hope()
         assert service.write(decoding=Decoding.DRAFT_THEN_VERIFY) > 4
 
 

@@ -1,7 +1,8 @@
 """What earlier sessions tell a fresh one: whether the draft was right of late.
 
 A draft that is right about one text is usually right about the next, and one that knows nothing of
-the target never is. How hot a text is sampled changes that, so temperatures are told apart.
+the target never is. How hot a text is sampled changes that, and penalties do, which the draft
+knows nothing of: such requests are told apart.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ _REMEMBERED = 8
 once: a session that rests cannot say how well it would have done, so the good ones among many poor
 ones must not be put to rest by those."""
 
+_HOPE = 0.1
+"""How much better than those before it a session may well do: an odd text is not a poor draft."""
+
 _TRIED_AGAIN = 8
 """Sessions begun since the last that taught something, from which on they begin as if nothing were
 known: else a draft that is believed to be hopeless would never be heard of again."""
@@ -38,7 +42,7 @@ class Tally:
 
 @dataclass(slots=True)
 class _Belief:
-    """Of one temperature.
+    """Of requests of one kind.
 
     sessions  whose mean it is; the first is none that was seen
     begun     sessions since the last that taught something
@@ -50,16 +54,18 @@ class _Belief:
 
 
 class Experience:
-    """The agreement to expect of a session of CARD, by how hot it is sampled."""
+    """What agreement to hope for in a session of CARD, by how its tokens are chosen."""
 
     def __init__(self) -> None:
-        self._beliefs: dict[int, _Belief] = {}
+        self._beliefs: dict[tuple[int, bool], _Belief] = {}
 
     def expect(self, parameters: SamplingParameters) -> float:
-        """Agreement to expect of a session that begins now."""
+        """Agreement that a session which begins now may well reach."""
         belief = self._of(parameters)
         belief.begun += 1
-        return EXPECTED_AGREEMENT if belief.begun >= _TRIED_AGAIN else belief.agreement
+        if belief.begun >= _TRIED_AGAIN:
+            return EXPECTED_AGREEMENT
+        return min(EXPECTED_AGREEMENT, belief.agreement + _HOPE)
 
     def learn(self, parameters: SamplingParameters, tally: Tally) -> None:
         """What a session saw that has ended."""
@@ -73,4 +79,5 @@ class Experience:
 
     def _of(self, parameters: SamplingParameters) -> _Belief:
         heat = 0.0 if parameters.is_greedy else min(parameters.temperature, _HOTTEST)
-        return self._beliefs.setdefault(round(heat * _STEPS_PER_UNIT), _Belief())
+        kind = round(heat * _STEPS_PER_UNIT), parameters.penalises
+        return self._beliefs.setdefault(kind, _Belief())

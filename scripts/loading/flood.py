@@ -1,0 +1,109 @@
+"""How soon a full service refuses: every slot and place in the queue taken, and one client more."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from card.serving.supervised import SupervisorEndedError
+from card.settings import SettingsError, load_settings
+from card_client import CardClient, CardError, GenerateRequest
+from loading.service import running_service
+
+WANTED_MS = 10.0
+WRONG, LACKING = 1, 2
+_MORE = 4
+"""Clients more than have room, so that whoever ends is followed at once."""
+_PAUSE_S = 0.05
+"""Of a client that was refused, and between two requests that are measured."""
+_FULL_S = 120.0
+
+console = Console()
+
+
+def flood(
+    requests: Annotated[int, typer.Option(help="Refusals to measure.", min=1)] = 150,
+    settings: Annotated[
+        Path | None, typer.Option(help="Settings file (YAML).", show_default="built in")
+    ] = None,
+) -> None:
+    """Start a server, fill it, and measure how long one client more waits to be refused.
+
+    Exit codes: 0 every answer was UNAVAILABLE; 1 one was another; 2 it does not start.
+    """
+    try:
+        values = load_settings(settings)
+        with tempfile.TemporaryDirectory(prefix="card-flood-") as folder:
+            log = Path(folder) / "service.log"
+            with running_service(values, settings, log) as service:
+                room = values.cache.slots + values.limits.queued_requests
+                taken_ms = asyncio.run(_measure(service.grpc, room + _MORE, requests))
+    except (SettingsError, SupervisorEndedError) as error:
+        console.print(f"error: {error}", style="red", highlight=False, markup=False)
+        raise typer.Exit(LACKING) from None
+    except CardError as error:
+        console.print(f"WRONG  {error}", style="red", highlight=False, markup=False)
+        raise typer.Exit(WRONG) from None
+    within = sum(ms <= WANTED_MS for ms in taken_ms) / len(taken_ms)
+    console.print(
+        f"{len(taken_ms)} refusals while {room} requests had all slots and the queue: median "
+        f"{statistics.median(taken_ms):.1f} ms, {within:.0%} within {WANTED_MS:g} ms, "
+        f"slowest {max(taken_ms):.0f} ms",
+        highlight=False,
+    )
+
+
+async def _measure(address: str, clients: int, requests: int) -> list[float]:
+    """Milliseconds until each of so many requests was refused. Raises `CardError` for another
+    answer than that the service is full."""
+    taken_ms: list[float] = []
+    limit_s = time.monotonic() + _FULL_S
+    async with _crowd(address, clients), CardClient(address) as client:
+        while len(taken_ms) < requests:
+            await asyncio.sleep(_PAUSE_S)
+            started = time.perf_counter()
+            try:
+                await client.generate(GenerateRequest("def", max_tokens=1), timeout_s=_FULL_S)
+            except CardError as error:
+                if error.code != "UNAVAILABLE":
+                    raise
+                taken_ms.append((time.perf_counter() - started) * 1e3)
+            else:  # it found a place that somebody had just left
+                if time.monotonic() > limit_s:
+                    raise CardError("INTERNAL", "the service is never full") from None
+    return taken_ms
+
+
+@asynccontextmanager
+async def _crowd(address: str, clients: int) -> AsyncIterator[None]:
+    """So many clients that ask for long texts again and again, and leave at the end."""
+    staying = [asyncio.create_task(_stay(address)) for _ in range(clients)]
+    try:
+        yield
+    finally:
+        for task in staying:
+            task.cancel()
+        await asyncio.gather(*staying, return_exceptions=True)
+
+
+async def _stay(address: str) -> None:
+    request = GenerateRequest("def fibonacci(n):", max_tokens=512, end_id=-1)
+    async with CardClient(address) as client:
+        while True:
+            with suppress(CardError):
+                async for _ in client.stream(request, timeout_s=_FULL_S):
+                    pass
+            await asyncio.sleep(_PAUSE_S)
+
+
+if __name__ == "__main__":
+    typer.run(flood)
