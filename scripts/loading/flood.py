@@ -9,12 +9,12 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
 
-from card.serving.supervised import SupervisorEndedError
+from card.serving.supervised import SupervisorEndedError, last_words
 from card.settings import SettingsError, load_settings
 from card_client import CardClient, CardError, GenerateRequest
 from loading.service import running_service
@@ -44,17 +44,19 @@ def flood(
     """
     try:
         values = load_settings(settings)
-        with tempfile.TemporaryDirectory(prefix="card-flood-") as folder:
-            log = Path(folder) / "service.log"
+    except SettingsError as error:
+        _end(LACKING, f"error: {error}")
+    room = values.cache.slots + values.limits.queued_requests
+    with tempfile.TemporaryDirectory(prefix="card-flood-") as folder:
+        log = Path(folder) / "service.log"
+        try:
             with running_service(values, settings, log) as service:
-                room = values.cache.slots + values.limits.queued_requests
                 taken_ms = asyncio.run(_measure(service.grpc, room + _MORE, requests))
-    except (SettingsError, SupervisorEndedError) as error:
-        console.print(f"error: {error}", style="red", highlight=False, markup=False)
-        raise typer.Exit(LACKING) from None
-    except CardError as error:
-        console.print(f"WRONG  {error}", style="red", highlight=False, markup=False)
-        raise typer.Exit(WRONG) from None
+        except SupervisorEndedError:
+            with log.open("rb") as said:
+                _end(LACKING, last_words(said))
+        except CardError as error:
+            _end(WRONG, f"WRONG  {error}")
     within = sum(ms <= WANTED_MS for ms in taken_ms) / len(taken_ms)
     console.print(
         f"{len(taken_ms)} refusals while {room} requests had all slots and the queue: median "
@@ -105,6 +107,11 @@ async def _stay(address: str) -> None:
                 async for _ in client.stream(request, timeout_s=_FULL_S):
                     pass
             await asyncio.sleep(_PAUSE_S)
+
+
+def _end(code: int, reason: str) -> NoReturn:
+    console.print(reason, style="red", highlight=False, markup=False)
+    raise typer.Exit(code)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -28,6 +29,7 @@ from card.serving.supervision.residue import REGIONS
 from card.settings import REPOSITORY_ROOT, load_settings
 
 END_S = 120.0
+LOOK_S = 0.05
 BUNDLED = REPOSITORY_ROOT / "models"
 GIVEN_UP, REFUSED = 1, 2
 """Exit codes: the server did not come up; it was not even started."""
@@ -69,7 +71,8 @@ def start(
         while process.poll() is None and time.monotonic() < end_s:
             answers.add(ready(health))
             tokens |= {path.name.rpartition("_")[2] for path in directory.glob("card_run_*")}
-            time.sleep(0.05)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(LOOK_S)
     finally:
         process.kill()
         process.wait()
