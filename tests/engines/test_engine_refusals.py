@@ -226,7 +226,7 @@ def test_torch_names_a_processor_that_cannot_multiply_in_bfloat16(
 # --- the pair -------------------------------------------------------------------------------------
 
 
-def pair(tmp_path: Path) -> Settings:
+def pair(tmp_path: Path, context: int = 128) -> Settings:
     """Settings for a tiny pair with one tokenizer between them."""
     tiny_models.save_pair(tmp_path)
     (tmp_path / "settings.yaml").write_text(
@@ -234,7 +234,7 @@ def pair(tmp_path: Path) -> Settings:
             {
                 "target": {"path": "target", "dtype": "float32"},
                 "draft": {"path": "draft", "dtype": "float32"},
-                "limits": {"prompt_tokens": 32, "context_tokens": 128},
+                "limits": {"prompt_tokens": min(32, context - 1), "context_tokens": context},
                 "cache": {"slots": 2},
             }
         )
@@ -249,15 +249,16 @@ def _threads_as_before() -> Any:
     torch.set_num_threads(threads)
 
 
+@pytest.mark.parametrize("context", [2, 128])
 @pytest.mark.usefixtures("_threads_as_before")
 def test_a_loaded_target_says_that_its_rows_are_independent_and_what_they_cost(
-    tmp_path: Path,
+    tmp_path: Path, context: int
 ) -> None:
-    engine = load_engine(pair(tmp_path), "target")
+    engine = load_engine(pair(tmp_path, context), "target")
     assert engine.row_invariant
     assert engine.row_costs_ms.keys() >= {1, 2, 4, 8, 16}
     assert all(cost > 0 for cost in engine.row_costs_ms.values())
-    assert (engine.vocabulary, engine.context) == (tiny_models.VOCABULARY, 128)
+    assert (engine.vocabulary, engine.context) == (tiny_models.VOCABULARY, context)
 
 
 @pytest.mark.usefixtures("_threads_as_before")

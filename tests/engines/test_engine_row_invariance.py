@@ -132,7 +132,11 @@ def suppress_refusal(remedy: str) -> Iterator[None]:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int8"])
 def test_a_target_whose_rows_influence_each_other_is_refused_with_the_remedy(dtype: Dtype) -> None:
     """On every processor: where it does not compute in a type, rows may not be independent."""
-    settings = load_settings(target={"dtype": dtype})
+    settings = load_settings(
+        target={"dtype": dtype},
+        limits={"prompt_tokens": 64, "context_tokens": 336},
+        cache={"slots": 2},
+    )
     if dtype == "float32" or computes_in_bfloat16():
         assert load_engine(settings, "target").row_invariant
     else:
