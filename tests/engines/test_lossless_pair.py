@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from one_process import OneProcess, request_of
@@ -23,6 +24,17 @@ PROMPTS = [
 TOKENS = 40
 SAMPLINGS = [SamplingParameters(end_id=0), SamplingParameters(temperature=0.8, seed=7, end_id=0)]
 SPECULATING = [Decoding.CARD, Decoding.PEARL, Decoding.DRAFT_THEN_VERIFY]
+GAMMA = 5
+SHAPE = {"rows": 6, "depth": 8, "width": 4}
+OTHER_SHAPES = {
+    "smallest": (Decoding.CARD, {"rows": 2, "depth": 1, "width": 1, "lookahead": 0}, GAMMA),
+    "layered": (Decoding.CARD, {"rows": 12, "depth": 32, "width": 2, "growth": "layered"}, GAMMA),
+    "wide": (Decoding.CARD, {"rows": 16, "depth": 6, "width": 16}, GAMMA),
+    "adaptive": (Decoding.CARD, {"rows": "auto", "depth": 32, "width": 4}, GAMMA),
+    "γ = 1": (Decoding.DRAFT_THEN_VERIFY, SHAPE, 1),
+    "γ = 12": (Decoding.PEARL, {"rows": 16, "depth": 16, "width": 3}, 12),
+}
+"""How much is drafted, in what form, and how much of it is verified at once."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +52,15 @@ class Bundle:
         decoding: Decoding,
         parameters: SamplingParameters,
         query: str,
+        shape: Mapping[str, Any] = SHAPE,
+        gamma: int = GAMMA,
     ) -> tuple[list[list[int]], int]:
         """Texts of sessions decoded together, and how many candidates they accepted."""
-        speculation = {"query": query, "rows": 6, "depth": 8, "width": 4}
-        settings = self.settings.model_copy(
-            update={"speculation": self.settings.speculation.model_copy(update=speculation)}
-        )
+        speculation = self.settings.speculation.model_copy(update={"query": query, **shape})
+        settings = self.settings.model_copy(update={"speculation": speculation})
         with OneProcess(self.targets[query], self.draft, settings) as both:
             streams = [
-                both.open(request_of(prompt, TOKENS, decoding, parameters, gamma=5), index)
+                both.open(request_of(prompt, TOKENS, decoding, parameters, gamma=gamma), index)
                 for index, prompt in enumerate(prompts)
             ]
             texts = both.run(streams)
@@ -105,6 +117,22 @@ def test_sessions_decoded_together_equal_the_target_alone(
     found, accepted = pair.write(pair.prompts, decoding, parameters, query)
     assert found == texts
     assert accepted > TOKENS, "the pair does speculate"
+
+
+@pytest.mark.parametrize("query", ["chain", "subtree"])
+@pytest.mark.parametrize(("decoding", "shape", "gamma"), OTHER_SHAPES.values(), ids=OTHER_SHAPES)
+def test_no_shape_of_speculation_changes_a_token(
+    pair: Bundle,
+    alone: tuple[SamplingParameters, list[list[int]]],
+    decoding: Decoding,
+    shape: Mapping[str, Any],
+    gamma: int,
+    query: str,
+) -> None:
+    parameters, texts = alone
+    found, accepted = pair.write(pair.prompts[:2], decoding, parameters, query, shape, gamma)
+    assert found == texts[:2]
+    assert accepted > 0
 
 
 @pytest.mark.parametrize("query", ["chain", "subtree"])
