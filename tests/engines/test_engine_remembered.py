@@ -33,9 +33,8 @@ def pair(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory that a supervisor names to its models."""
-    directory = tmp_path / "findings"
-    directory.mkdir()
+    """The directory that a supervisor names to its models; the first of them makes it."""
+    directory = tmp_path / "of this service" / "findings"
     monkeypatch.setenv(FINDINGS_VARIABLE, str(directory))
     return directory
 
@@ -99,11 +98,14 @@ def test_a_checkpoint_that_was_written_anew_is_examined_anew(
 
 
 @pytest.mark.usefixtures("service")
-def test_other_options_are_examined_anew(pair: Settings, examined: list[str]) -> None:
-    load_engine(pair, "target")
+def test_other_options_are_examined_anew_and_both_remembered(
+    pair: Settings, examined: list[str]
+) -> None:
     target = pair.target.model_copy(update={"threads": 2})
-    load_engine(pair.model_copy(update={"target": target}), "target")
-    assert examined == 2 * OF_TARGET
+    for _ in range(2):
+        load_engine(pair, "target")
+        load_engine(pair.model_copy(update={"target": target}), "target")
+        assert examined == 2 * OF_TARGET
 
 
 @pytest.mark.parametrize(
@@ -120,10 +122,14 @@ def test_nothing_is_believed_about_another_subject(
     pair: Settings, service: Path, change: dict[str, Any]
 ) -> None:
     load_engine(pair, "target")
-    file = service / "target.json"
+    (file,) = service.iterdir()
     subject = Subject.model_validate(json.loads(file.read_bytes())["subject"])
-    assert FindingsMemory(file, subject).recall() is not None
-    assert FindingsMemory(file, subject.model_copy(update=change)).recall() is None
+    same = FindingsMemory(service, "target", subject)
+    assert same.recall() is not None
+    other = FindingsMemory(service, "target", subject.model_copy(update=change))
+    assert other.recall() is None
+    file.rename(other.file)  # whatever a file is called, its content decides
+    assert other.recall() is None
 
 
 @pytest.mark.parametrize(
@@ -139,7 +145,7 @@ def test_a_broken_file_is_said_once_and_not_believed(
     content: str | None,
 ) -> None:
     load_engine(pair, "target")
-    file = service / "target.json"
+    (file,) = service.iterdir()
     kept = file.read_text()
     if content is None:
         content = kept[:-20]
@@ -166,13 +172,13 @@ def test_rows_that_influence_each_other_are_never_remembered(
     monkeypatch.setattr(loading, "make_row_invariant", lambda engine: engine)
     with pytest.raises(EngineError, match="influence each other"):
         load_engine(pair, "target")
-    assert not list(service.iterdir())
+    assert not service.exists()
 
 
 def test_a_service_that_cannot_write_still_loads(
     pair: Settings, monkeypatch: pytest.MonkeyPatch, examined: list[str]
 ) -> None:
-    monkeypatch.setenv(FINDINGS_VARIABLE, "/nowhere/findings")
+    monkeypatch.setenv(FINDINGS_VARIABLE, "/proc/findings")
     assert load_engine(pair, "draft").row_costs_ms
     assert examined == OF_DRAFT
 
@@ -181,11 +187,12 @@ def test_what_another_device_computes_is_not_remembered(pair: Settings, service:
     options = EngineOptions(context=128, sessions=2, device="cuda")
     memory = FindingsMemory.of_this_service("target", "torch", pair.target.path, options)
     memory.remember(Findings.of(options, RowCosts({1: 1.0})))
-    assert not list(service.iterdir())
+    assert not service.exists()
 
 
 def test_every_server_of_a_supervisor_shares_one_directory(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
+    run.findings.mkdir()
     (run.findings / "target.json").write_text("{}")
     assert [path.name for path in run.findings.iterdir()] == ["target.json"]
     run.close()

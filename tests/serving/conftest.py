@@ -9,6 +9,14 @@ import pytest
 from running_service import Overrides, RunningService, StartService, running_service
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _findings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What models find out at load takes most of a start: once will do for all services here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CARD_SERVING__FINDINGS", str(tmp_path_factory.mktemp("findings")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def start_service(tmp_path_factory: pytest.TempPathFactory) -> StartService:
     """`with start_service({"cache": {"slots": 2}}) as service: ...`"""

@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 import typer
+import yaml
 from running_service import Refused, RunningService
 
 from card_client import CardClient, Delta, GenerateRequest
@@ -18,6 +19,7 @@ from loading.load import load
 from loading.soak import soak
 
 PROMPTS = ("def fibonacci(n):", "class Stack:\n", "import os\n", "x")
+SHORT = {"prompt_tokens": 512, "context_tokens": 768}
 ENDLESS: dict[str, Any] = {"text_input": "x", "max_tokens": 1000, "end_id": -1, "stream": True}
 
 
@@ -72,6 +74,23 @@ async def _rest(stream: AsyncIterator[Delta]) -> str:
     return "".join([delta.text async for delta in stream])
 
 
+async def test_streams_flow_on_while_a_long_prompt_is_read(server: RunningService) -> None:
+    """Each pass that reads a chunk of it carries a token of every running stream."""
+    limits, serving = server.settings.limits, server.settings.serving
+    chunks = limits.prompt_tokens // serving.prefill_chunk
+    ids = [1 + number % 8000 for number in range(limits.prompt_tokens)]
+    wish = {**ENDLESS, "max_tokens": 600, "decoding": "autoregressive"}
+    running = server.stream(**wish, return_num_output_tokens=True)
+    begun = await anext(running)
+    long = asyncio.create_task(server.ask(model="card", input_ids=ids, max_tokens=1, end_id=-1))
+    while not long.done():
+        reply = await anext(running)
+    await long
+    assert not reply.finish_reason, "it was to be still running then"
+    assert [more async for more in running][-1].finish_reason == "length"
+    assert reply.one("num_output_tokens") - begun.one("num_output_tokens") >= chunks
+
+
 @pytest.mark.parametrize("endpoint", ["gRPC", "HTTP"])
 async def test_a_client_that_leaves_frees_its_slot_before_its_text_is_done(
     server: RunningService, endpoint: str
@@ -107,7 +126,7 @@ async def test_a_flood_is_answered_or_refused_and_leaves_nothing(
     start_service: Any,
 ) -> None:
     """Four times what fits: whoever is refused hears UNAVAILABLE, everybody else his own text."""
-    overrides = {"cache": {"slots": 4}, "limits": {"queued_requests": 12}}
+    overrides = {"cache": {"slots": 4}, "limits": {**SHORT, "queued_requests": 12}}
     with start_service(overrides) as service:
         alone = {p: await service.text(p, max_tokens=32, end_id=-1) for p in PROMPTS}
         asked = PROMPTS * 16
@@ -147,11 +166,26 @@ async def test_a_full_service_refuses_before_a_text_is_tokenized(start_service: 
         assert await service.text("class", max_tokens=4)
 
 
+async def test_who_waits_for_too_long_is_told_so(start_service: Any) -> None:
+    overrides = {"cache": {"slots": 1}, "limits": {"queue_timeout_s": 0.2}}
+    with start_service(overrides) as service:
+        stream = service.stream(**ENDLESS, decoding="autoregressive")
+        first = await anext(stream)
+        with pytest.raises(Refused, match="UNAVAILABLE: no slot became free within 0"):
+            await service.ask(text_input="class", max_tokens=4)
+        await service.until(
+            lambda: service.metric("card_rejections_total", reason="queue_timeout") == 1,
+            "the refusal is counted",
+        )
+        assert not first.finish_reason
+        await stream.aclose()
+
+
 async def test_a_client_that_leaves_the_queue_gives_its_place_up(start_service: Any) -> None:
     """While others before it still wait, and long before anybody's patience ends."""
     overrides = {"cache": {"slots": 1}, "limits": {"queued_requests": 8, "queue_timeout_s": 300.0}}
     with start_service(overrides) as service:
-        slow = {**ENDLESS, "max_tokens": 500, "decoding": "autoregressive"}
+        slow = {**ENDLESS, "max_tokens": 300, "decoding": "autoregressive"}
         patient = [asyncio.create_task(service.ask(**slow)) for _ in range(6)]
         await service.until(lambda: service.metric("card_queued_requests") == 5, "five wait")
         leaving = [
@@ -171,6 +205,15 @@ async def test_a_client_that_leaves_the_queue_gives_its_place_up(start_service: 
         texts = ["".join(reply.text for reply in await replies) for replies in patient]
         assert texts[0]
         assert len(set(texts)) == 1  # what was sent to see whether somebody reads is no text
+
+
+def test_what_models_found_out_at_load_is_kept_where_the_settings_say(
+    server: RunningService,
+) -> None:
+    directory = server.settings.serving.findings
+    assert directory is not None
+    roles = [file.name.partition("-")[0] for file in directory.glob("*.json")]
+    assert set(roles) == {"draft", "target"}
 
 
 def test_models_give_back_what_large_passes_took(server: RunningService) -> None:
@@ -198,9 +241,7 @@ def test_scripts_soak_finds_nothing_wrong(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = tmp_path / "settings.yaml"
-    settings.write_text(
-        "cache: {slots: 4}\nlimits: {prompt_tokens: 512, context_tokens: 768}", encoding="utf-8"
-    )
+    settings.write_text(yaml.safe_dump({"cache": {"slots": 4}, "limits": SHORT}), encoding="utf-8")
     with pytest.raises(typer.Exit) as ended:
         soak(0.1, 11, 8, 8, settings, tmp_path)
     assert ended.value.exit_code == 0, capsys.readouterr().out

@@ -1,4 +1,5 @@
-"""What was found out about a model at load, kept for its next load in the same service.
+"""What was found out about a model at load, kept for its next load in the same service, and from
+one start of the service to the next where the settings name a directory (`serving.findings`).
 
 To check that rows are independent and to measure passes takes longer than all else of a load, and a
 model that died is wanted back soon. What was found is believed only if nothing that it depends on
@@ -8,6 +9,7 @@ has changed; otherwise, and outside a service, it is found out anew.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.metadata
 import logging
 import os
@@ -110,10 +112,11 @@ class _Entry(_Record):
 
 
 class FindingsMemory:
-    """One subject's place in the service's directory; without one nothing is remembered."""
+    """One subject's place in the service's directory; without a subject nothing is remembered."""
 
-    def __init__(self, file: Path, subject: Subject | None) -> None:
-        self._file = file
+    def __init__(self, directory: Path, role: str, subject: Subject | None) -> None:
+        told_apart = hashlib.sha256(repr(subject).encode()).hexdigest()[:16]
+        self.file = directory / f"{role}-{told_apart}.json"
         self._subject = subject
 
     @classmethod
@@ -131,18 +134,18 @@ class FindingsMemory:
         if named and options.device == "cpu":
             with contextlib.suppress(OSError):  # what is missing, the load says in its words
                 subject = Subject.of(engine, checkpoint, options)
-        return cls(Path(named or "") / f"{role}.json", subject)
+        return cls(Path(named or ""), role, subject)
 
     def recall(self) -> Findings | None:
         """What was found out about exactly this; None: nothing."""
         if self._subject is None:
             return None
         try:
-            entry = _Entry.model_validate_json(self._file.read_bytes())
+            entry = _Entry.model_validate_json(self.file.read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, ValidationError) as error:
-            log.warning("%s is not believed: %s", self._file, str(error).splitlines()[0])
+            log.warning("%s is not believed: %s", self.file, str(error).splitlines()[0])
             return None
         return entry.findings if entry.subject == self._subject else None
 
@@ -151,12 +154,13 @@ class FindingsMemory:
         if self._subject is None:
             return
         entry = _Entry(subject=self._subject, findings=findings)
-        written = self._file.with_suffix(".new")
+        written = self.file.with_suffix(f".{os.getpid()}")
         try:
+            self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             written.write_text(entry.model_dump_json(), encoding="utf-8")
-            written.replace(self._file)
+            written.replace(self.file)
         except OSError as error:
-            log.warning("%s cannot be written: %s", self._file, error)
+            log.warning("%s cannot be written: %s", self.file, error)
 
 
 def _stamps(files: Iterable[Path]) -> Iterable[tuple[str, int, int]]:

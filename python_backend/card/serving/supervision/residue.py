@@ -57,9 +57,7 @@ class RunDirectory:
     @property
     def findings(self) -> Path:
         """Where engines keep what they found out, see `card.engines.remembered`."""
-        directory = self.path / "findings"
-        directory.mkdir(exist_ok=True)
-        return directory
+        return self.path / "findings"
 
     def sweep_regions(self) -> None:
         """Remove every shared-memory file of this supervisor's stubs; none may be alive."""
