@@ -14,7 +14,7 @@ from typing import Annotated, Any, Optional
 import typer
 from rich.console import Console
 
-from bench.conditions import Conditions, cores, portable, relative, this_machine
+from bench.conditions import Conditions, portable, relative, this_machine
 from bench.contest import Completion, Contender, compete
 from bench.figures import Figures, median_curve, summarise
 from bench.foresight import ranks_of
@@ -38,6 +38,7 @@ from bench.terminal import (
     tasks_of,
     warm_up,
 )
+from card.engines.processor import usable_cores
 from card.serving.vocabulary import Vocabulary
 from card.settings import load_settings
 from card_client import CardError
@@ -117,7 +118,7 @@ def bench(
         with console.status("loading both models"):
             pair = InProcess(settings, vocabulary.tokenizer)
         tasks = tasks_of(chosen, list(dict.fromkeys(temperature or TEMPERATURES)), max_tokens)
-        counts = list(dict.fromkeys(threads or thread_counts(cores())))
+        counts = list(dict.fromkeys(threads or thread_counts(usable_cores())))
         with ExitStack() as stack:
             with console.status("starting the draft" + " and the server" * grpc):
                 contenders = line_up_in_process(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -12,6 +13,7 @@ from typing import Any
 
 import psutil
 
+from card.engines.processor import processor_name, usable_cores
 from card.settings import REPOSITORY_ROOT, Settings
 
 BUSY_LOAD = 0.3
@@ -23,6 +25,7 @@ class Machine:
     """`load` is the one-minute load average before the benchmark began to work.
 
     torch, openvino  versions; None: not installed
+    commit           of this repository, with "-dirty" if files differ from it; None: not known
     """
 
     processor: str
@@ -33,11 +36,12 @@ class Machine:
     torch: str | None
     openvino: str | None
     load: float
+    commit: str | None = None
 
     @property
-    def libraries(self) -> str:
+    def software(self) -> str:
         """What computed, with versions."""
-        known = (("OpenVINO", self.openvino), ("PyTorch", self.torch))
+        known = (("CARD", self.commit), ("OpenVINO", self.openvino), ("PyTorch", self.torch))
         return ", ".join(f"{name} {version}" for name, version in known if version is not None)
 
     @property
@@ -86,21 +90,17 @@ def relative(path: Path) -> str:
     return str(path.relative_to(REPOSITORY_ROOT) if inside else path.name)
 
 
-def cores() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def this_machine() -> Machine:
     return Machine(
-        processor=_processor(),
-        cores=cores(),
+        processor=processor_name(),
+        cores=usable_cores(),
         memory_gib=round(psutil.virtual_memory().total / (1 << 30), 1),
         system=platform.platform(),
         python=platform.python_version(),
         torch=_version("torch"),
         openvino=_version("openvino"),
         load=round(os.getloadavg()[0], 2),
+        commit=_commit(),
     )
 
 
@@ -111,9 +111,10 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == "model name":
-            return value.strip()
-    return platform.processor() or platform.machine()
+def _commit() -> str | None:
+    command = ["git", "-C", str(REPOSITORY_ROOT), "describe", "--always", "--dirty"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):  # no git, or copied without its history
+        return None
+    return told.stdout.strip()

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from bench.conditions import cores
 from bench.contest import compete
 from bench.in_process import InProcess, Loops
 from bench.line_up import line_up_alone_and_card
@@ -20,17 +19,19 @@ from bench.standings import best, stand
 from bench.unrelated import unrelated_draft
 from bench.watch import Account, Interval, Watch
 from card.cache import Decoding
+from card.engines.processor import usable_cores
 from card.settings import Settings
 
 WORST_TEMPERATURE = 1.5
 _TIMELINE_S = 2.0
 _NS = 1e9
 
-SWEPT: dict[str, tuple[int, ...]] = {
+SWEPT: dict[str, tuple[int | str, ...]] = {
     "width": (1, 2, 4, 8),
     "depth": (8, 16, 32, 64),
     "rows": (2, 4, 8, 12, 16, 24),
     "lookahead": (0, 6),
+    "growth": ("best_first", "layered"),
 }
 """What the sweep changes, one setting at a time; `lookahead` 0 leaves out the guesses that are
 looked up in the text."""
@@ -83,7 +84,7 @@ class Variant:
     """CARD with one setting changed, and the target alone in the same minute."""
 
     setting: str
-    value: int
+    value: int | str
     tokens_per_s: float
     ratio_to_autoregressive: float
     tokens_per_step: float
@@ -121,7 +122,7 @@ def observe(pair: InProcess, tasks: Sequence[Task], gamma: int) -> tuple[Observe
     with pair.beside(card) as loops:
         _write_until(loops, tasks, Decoding.CARD, pair.settings.target.threads)
     with pair.alternating(alternating) as loops_of:
-        _write_until(loops_of(gamma, 1), tasks, Decoding.DRAFT_THEN_VERIFY, cores(), gamma)
+        _write_until(loops_of(gamma, 1), tasks, Decoding.DRAFT_THEN_VERIFY, usable_cores(), gamma)
     observed = Observed(
         card.committed_histogram(), card.hit_rate_after_corrections, card.accounts()
     )
@@ -151,7 +152,7 @@ def _variant(
     tasks: Sequence[Task],
     alone_threads: int,
     setting: str,
-    value: int,
+    value: int | str,
 ) -> Variant:
     def card(task: Task) -> tuple[float, int, int]:
         threads = pair.settings.target.threads

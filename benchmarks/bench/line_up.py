@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from bench.conditions import cores
 from bench.contest import Contender, Ours
 from bench.in_process import InProcess, Loops
 from bench.measurement import Measurement, Task
 from bench.through_grpc import ThroughGrpc, through_grpc
 from card.cache import Decoding
+from card.engines.processor import usable_cores
 
 _EVERY_COUNT_UP_TO = 4
 _SERVED: tuple[Ours, ...] = ("autoregressive", "draft_then_verify", "card")
@@ -48,7 +48,7 @@ def line_up_in_process(
             gamma=gamma,
             width=width,
         )
-        for count in turn_threads or (cores(),)
+        for count in turn_threads or (usable_cores(),)
         for gamma in gammas
         for width in widths
     ]

@@ -105,7 +105,7 @@ def markdown(figures: Figures, conditions: Conditions) -> str:
         f"`{conditions.command}`, {conditions.date}",
         "",
         f"{machine.processor}, {machine.cores} cores, {machine.memory_gib:g} GiB, "
-        f"{machine.system}, Python {machine.python}, {machine.libraries}, "
+        f"{machine.system}, Python {machine.python}, {machine.software}, "
         f"load {machine.load:g} before the start.",
         "",
         f"{conditions.prompt_count} prompts of {conditions.prompts}, {conditions.max_tokens} "

@@ -20,7 +20,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bench.conditions import Machine, cores, named_engines, portable, this_machine
+from bench.conditions import Machine, named_engines, portable, this_machine
 from bench.engines import let_torch_use
 from bench.in_process import InProcess, Loops, parameters_of
 from bench.line_up import thread_counts
@@ -43,6 +43,7 @@ from bench.terminal import (
 from card.cache import CardSlot, Decoding, Finish, SlotRequest
 from card.cache.layout import slot_dtype
 from card.engines import Rows
+from card.engines.processor import usable_cores
 from card.serving.geometry import pool_geometry
 from card.serving.vocabulary import Vocabulary
 from card.settings import Settings, load_settings
@@ -158,7 +159,7 @@ class StreamsReport:
             "",
             f"`{self.command}`, {self.date}",
             "",
-            f"{self.machine.processor}, {self.machine.cores} cores, {self.machine.libraries}, load "
+            f"{self.machine.processor}, {self.machine.cores} cores, {self.machine.software}, load "
             f"{self.machine.load:g} before the start; {named_engines(self.engines)} in "
             f"{self.dtype}; {self.max_tokens} tokens a stream at temperature "
             f"{self.temperature:g}, medians of {self.repeats}.",
@@ -225,7 +226,7 @@ def _measure_streams(
 def _threads(pair: InProcess, system: Decoding) -> int:
     """All cores where the target has them to itself."""
     if system is Decoding.AUTOREGRESSIVE:
-        return thread_counts(cores())[-1]
+        return thread_counts(usable_cores())[-1]
     return pair.settings.target.threads
 
 

@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from tokenizers import Tokenizer
 
-from bench.conditions import Conditions, cores, portable, relative, this_machine
+from bench.conditions import Conditions, portable, relative, this_machine
 from bench.contest import Completion, Contender, ContenderError, Ours, compete
 from bench.extremes import (
     SWEPT,
@@ -56,6 +56,7 @@ from bench.terminal import (
     tasks_of,
     warm_up,
 )
+from card.engines.processor import usable_cores
 from card.serving.vocabulary import Vocabulary
 from card.settings import load_settings
 from card_client import CardError
@@ -136,7 +137,7 @@ def suite(
             pair = InProcess(settings, vocabulary.tokenizer)
         temperatures = list(dict.fromkeys(temperature or TEMPERATURES))
         tasks = _shuffled(tasks_of(chosen, temperatures, max_tokens))
-        counts, gammas = thread_counts(cores()), list(dict.fromkeys(gamma or GAMMAS))
+        counts, gammas = thread_counts(usable_cores()), list(dict.fromkeys(gamma or GAMMAS))
         with ExitStack() as stack:
             contenders = _line_up(stack, pair, gammas, counts)
             if grpc:
@@ -218,7 +219,8 @@ def _line_up_peers(
     for environment in ENVIRONMENTS:
         console.print(f"peer {environment.name}: installing, converting, loading")
         try:
-            contenders += stack.enter_context(line_up_peer(environment, pair, tokenizer, cores()))
+            peer = line_up_peer(environment, pair, tokenizer, usable_cores())
+            contenders += stack.enter_context(peer)
         except PeerError as error:
             skipped.append(str(error))
             console.print(f"left out: {error}", highlight=False, soft_wrap=True)
@@ -234,7 +236,7 @@ class _Contest:
         self._console = console
         self._pair = pair
         self._tasks = tasks
-        counts = sorted({*thread_counts(cores()), pair.settings.target.threads})
+        counts = sorted({*thread_counts(usable_cores()), pair.settings.target.threads})
         prompt = sum(len(task.prompt.tokens) for task in tasks) // len(tasks)
         self._meters = {
             count: LimitsMeter(pair.target_on(count), prompt + max_tokens // 2) for count in counts

@@ -154,7 +154,7 @@ class SuiteReport:
             f"`{run.command}`, {run.date}",
             "",
             f"{machine.processor}, {machine.cores} cores for every system, {machine.memory_gib:g} "
-            f"GiB, {machine.system}, Python {machine.python}, {machine.libraries}, load "
+            f"GiB, {machine.system}, Python {machine.python}, {machine.software}, load "
             f"{machine.load:g} before the start; {named_engines(run.engines)} in {run.dtype}; "
             f"{run.prompt_count} prompts of "
             f"{run.prompts}, {run.max_tokens} tokens each. What the columns mean is written in "

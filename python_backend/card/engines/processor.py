@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 from functools import cache
 from pathlib import Path
 
@@ -34,6 +35,11 @@ def describe_processor() -> str:
     """Differs between processors that may compute differently."""
     core = _first_core()
     return "; ".join(f"{name}: {value}" for name, value in core.items() if name in _DESCRIBING)
+
+
+def processor_name() -> str:
+    """As it calls itself."""
+    return _first_core().get("model name") or platform.machine()
 
 
 def usable_cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
