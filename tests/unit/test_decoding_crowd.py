@@ -122,6 +122,20 @@ def test_a_crowd_that_shrinks_for_a_few_passes_does_not_wake_the_draft() -> None
     assert found == [True] * 5
 
 
+def test_a_crowd_whose_rows_promise_nothing_begins_without_and_tries_later() -> None:
+    crowd = Crowd(lambda _: 0.7)
+    assert all(World(gain=0.7).go_on(crowd, 16, 400))
+    found = World(gain=0.7).go_on(crowd, 16, 30_000)
+    assert 0 < found.count(False) < 0.02 * len(found)
+
+
+def test_a_promise_that_was_wrong_is_found_out() -> None:
+    crowd = Crowd(lambda _: 0.7)
+    found = World(gain=1.3).go_on(crowd, 16, 30_000)
+    assert found[0]
+    assert found[1000:].count(True) < 0.02 * len(found)
+
+
 # --- in the loops ---------------------------------------------------------------------------------
 
 
@@ -135,6 +149,20 @@ def both() -> Iterator[OneProcess]:
 def fake(engine: object) -> FakeEngine:
     assert isinstance(engine, FakeEngine)
     return engine
+
+
+def test_sessions_whose_passes_promise_nothing_begin_without_the_draft() -> None:
+    """A pass of four rows costs four times one of two: many are better off alone, few are not."""
+    engines = FakeEngine(MODEL, tree=False), FakeEngine(MODEL, tree=True)
+    engines[0].row_costs_ms, engines[0].alone_share = {1: 1.0, 2: 1.0, 4: 4.0, 8: 8.0}, 0.8
+    with OneProcess(*engines, settings_of(rows="auto")) as both:
+        for sessions, rests in ((4, True), (1, False)):
+            streams = opened(both, [Decoding.CARD] * sessions)
+            both.target.step()
+            assert both.pool.draft_rests is rests
+            texts = both.run(streams)
+            assert texts == [autoregressive(MODEL, request_of([n, 1], 20)) for n in range(sessions)]
+            both.close(streams)
 
 
 def opened(both: OneProcess, decodings: list[Decoding], tokens: int = 20) -> list[Stream]:

@@ -3,10 +3,12 @@
 What a pass costs beside a draft that works for many cannot be reckoned from passes that had the
 machine to themselves. So the target compares the tokens per second of passes beside the draft with
 those of passes without it, stays with the better way, and tries the other one ever more rarely.
+Where even passes that had the machine to themselves promise nothing, it begins without the draft.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 FEWEST = 2
@@ -29,6 +31,9 @@ _FIRST_STAY, _LONGEST_STAY = 512, 8192
 
 _WORTHWHILE = 1.04
 """Speed-up below which the draft rests: beside it prompts take longer too."""
+
+_HOPELESS = 0.9
+"""Promised speed-up below which the draft rests at first: beside it passes give even less."""
 
 _PAYS_TOKENS = 3.0
 """Tokens of a pass for each session with which the draft pays without a trial."""
@@ -110,10 +115,18 @@ class _Size:
         self.before, self.rests, self.left = None, rests, self.next_stay
 
 
-class Crowd:
-    """Passes of several sessions, told apart by about how many there are."""
+def _promises_all(sessions: int) -> float:
+    return float("inf")
 
-    def __init__(self) -> None:
+
+class Crowd:
+    """Passes of several sessions, told apart by about how many there are.
+
+    promised  speed-up by the draft of passes that so many sessions share, from what rows cost
+    """
+
+    def __init__(self, promised: Callable[[int], float] = _promises_all) -> None:
+        self._promised = promised
         self._sizes: dict[int, _Size] = {}
         self._size: _Size | None = None
         self._smoothed = 0.0
@@ -157,4 +170,8 @@ class Crowd:
         """Of numbers that differ by less than a factor of two: 2, 3 to 4, 5 to 8, 9 to 16, ..."""
         if sessions < FEWEST:
             return None
-        return self._sizes.setdefault((sessions - 1).bit_length(), _Size())
+        about = (sessions - 1).bit_length()
+        if about not in self._sizes:
+            is_hopeless = self._promised(sessions) < _HOPELESS
+            self._sizes[about] = _Size(rests=True, left=_FIRST_STAY) if is_hopeless else _Size()
+        return self._sizes[about]

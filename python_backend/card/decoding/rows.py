@@ -89,6 +89,10 @@ class RowPlan:
         """Tokens per second with that many rows against one row each and no draft."""
         return self._choose(agreement, sessions)[1]
 
+    def promise(self, sessions: int) -> float:
+        """The same before anything is known of the draft."""
+        return self.gain(EXPECTED_AGREEMENT, sessions)
+
     def _choose(self, agreement: float, sessions: int) -> tuple[int, float]:
         step = round(agreement * _STEPS)
         if (step, sessions) not in self._chosen:
