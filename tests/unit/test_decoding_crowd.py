@@ -123,14 +123,14 @@ def test_a_crowd_that_shrinks_for_a_few_passes_does_not_wake_the_draft() -> None
 
 
 def test_a_crowd_whose_rows_promise_nothing_begins_without_and_tries_later() -> None:
-    crowd = Crowd(lambda _: 0.7)
+    crowd = Crowd(lambda _: 1.1)
     assert all(World(gain=0.7).go_on(crowd, 16, 400))
     found = World(gain=0.7).go_on(crowd, 16, 30_000)
     assert 0 < found.count(False) < 0.02 * len(found)
 
 
 def test_a_promise_that_was_wrong_is_found_out() -> None:
-    crowd = Crowd(lambda _: 0.7)
+    crowd = Crowd(lambda _: 1.1)
     found = World(gain=1.3).go_on(crowd, 16, 30_000)
     assert found[0]
     assert found[1000:].count(True) < 0.02 * len(found)

@@ -3,13 +3,15 @@
 What a pass costs beside a draft that works for many cannot be reckoned from passes that had the
 machine to themselves. So the target compares the tokens per second of passes beside the draft with
 those of passes without it, stays with the better way, and tries the other one ever more rarely.
-Where even passes that had the machine to themselves promise nothing, it begins without the draft.
+Where even passes that had the machine to themselves promise too little, it begins without it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
+from card.decoding.rest import pays
 
 FEWEST = 2
 """A session alone is judged by its own acceptance (`card.decoding.rest`)."""
@@ -31,9 +33,6 @@ _FIRST_STAY, _LONGEST_STAY = 512, 8192
 
 _WORTHWHILE = 1.04
 """Speed-up below which the draft rests: beside it prompts take longer too."""
-
-_HOPELESS = 0.9
-"""Promised speed-up below which the draft rests at first: beside it passes give even less."""
 
 _PAYS_TOKENS = 3.0
 """Tokens of a pass for each session with which the draft pays without a trial."""
@@ -172,6 +171,6 @@ class Crowd:
             return None
         about = (sessions - 1).bit_length()
         if about not in self._sizes:
-            is_hopeless = self._promised(sessions) < _HOPELESS
-            self._sizes[about] = _Size(rests=True, left=_FIRST_STAY) if is_hopeless else _Size()
+            hopes = pays(self._promised(sessions))
+            self._sizes[about] = _Size() if hopes else _Size(rests=True, left=_FIRST_STAY)
         return self._sizes[about]
