@@ -31,7 +31,7 @@ from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.processor import computes_in_bfloat16
 from card.engines.torch import decoder
-from card.engines.torch.attention import GroupTensors, attend
+from card.engines.torch.attention import BLOCK, GroupTensors, attend
 from card.engines.torch.engine import TorchEngine
 from card.settings import REPOSITORY_ROOT, load_settings
 
@@ -346,13 +346,26 @@ def summed_at_once(
     return attend(query, keys, values, group, kv_heads) * (1 + 2**-7 * far)
 
 
+def scaled_beside_others(
+    query: Tensor, keys: Tensor, values: Tensor, group: GroupTensors, kv_heads: int
+) -> Tensor:
+    """Behind the first block alone, a last bit that depends on whether others share the pass."""
+    if len(group.lanes) > 1:
+        values = values.clone()
+        values[:, BLOCK:] *= 1 + 2**-7
+    return attend(query, keys, values, group, kv_heads)
+
+
 @pytest.fixture
 def unchecked(tmp_path: Path) -> TorchEngine:
     tiny_models.save(tmp_path, "mistral")
     return TorchEngine.load(tmp_path, options("bfloat16" if computes_in_bfloat16() else "float32"))
 
 
-@pytest.mark.parametrize("broken", [stock_attention, rounded_by_rows, without_mask, summed_at_once])
+@pytest.mark.parametrize(
+    "broken",
+    [stock_attention, rounded_by_rows, without_mask, summed_at_once, scaled_beside_others],
+)
 def test_the_self_check_finds_attention_that_depends_on_the_layout(
     unchecked: TorchEngine, monkeypatch: pytest.MonkeyPatch, broken: Attend
 ) -> None:

@@ -10,6 +10,7 @@ from fake_engine import FakeEngine, FakeModel
 from one_process import OneProcess, Stream, autoregressive, request_of, settings_of
 
 from card.cache import Decoding
+from card.decoding import crowd as crowd_module
 from card.decoding.crowd import Crowd
 from card.decoding.rows import EXPECTED_AGREEMENT
 from card.decoding.session import TargetSession
@@ -152,17 +153,30 @@ def fake(engine: object) -> FakeEngine:
 
 
 def test_sessions_whose_passes_promise_nothing_begin_without_the_draft() -> None:
-    """A pass of four rows costs four times one of two: many are better off alone, few are not."""
+    """Four rows cost little more than one, and eight much more: two sessions gain, four do not."""
     engines = FakeEngine(MODEL, tree=False), FakeEngine(MODEL, tree=True)
-    engines[0].row_costs_ms, engines[0].alone_share = {1: 1.0, 2: 1.0, 4: 4.0, 8: 8.0}, 0.8
+    engines[0].row_costs_ms, engines[0].alone_share = {1: 1.0, 2: 1.0, 4: 1.2, 8: 8.0}, 0.8
     with OneProcess(*engines, settings_of(rows="auto")) as both:
-        for sessions, rests in ((4, True), (1, False)):
+        for sessions, rests in ((4, True), (2, False)):
             streams = opened(both, [Decoding.CARD] * sessions)
             both.target.step()
             assert both.pool.draft_rests is rests
             texts = both.run(streams)
             assert texts == [autoregressive(MODEL, request_of([n, 1], 20)) for n in range(sessions)]
             both.close(streams)
+
+
+def test_a_crowd_that_began_without_the_draft_tries_it_in_earnest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(crowd_module, "_FIRST_STAY", 30)
+    engines = FakeEngine(MODEL, tree=False), FakeEngine(MODEL, tree=True)
+    engines[0].row_costs_ms, engines[0].alone_share = {1: 1.0, 2: 1.0, 4: 1.2, 8: 8.0}, 0.8
+    with OneProcess(*engines, settings_of(rows="auto", lookahead=0)) as both:
+        streams = opened(both, [Decoding.CARD] * 4, tokens=100)
+        both.run(streams, draft_steps=4)
+        assert min(stream.counters.queries for stream in streams) > 0
+        assert min(stream.counters.hits for stream in streams) > 0
 
 
 def opened(both: OneProcess, decodings: list[Decoding], tokens: int = 20) -> list[Stream]:

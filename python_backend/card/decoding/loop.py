@@ -171,7 +171,7 @@ class TargetLoop:
         if how.rows != "auto":
             return session.rows(session.query(how.rows, vocabulary, how))
         if not self._crowd_rests:
-            session.weigh_drafting(plan, sharing)
+            session.weigh_drafting(plan)
         drafts = session.drafts(crowd_rests=self._crowd_rests)
         if how.query == "subtree":
             rows = plan.rows(session.acceptance.rate, sharing)

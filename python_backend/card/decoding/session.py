@@ -167,12 +167,12 @@ class TargetSession:
             self.rest.foresee(len(self.history))
             self.slot.let_draft_rest(self.rest.until)
 
-    def weigh_drafting(self, plan: RowPlan, sessions: int) -> None:
-        """Let the draft rest if speculation does not pay with `sessions` sharing a pass."""
+    def weigh_drafting(self, plan: RowPlan) -> None:
+        """Let the draft rest if speculation would not pay for this session alone."""
         length = len(self.history)
         if self.request.decoding is not Decoding.CARD or self.rest.resting(length):
             return
-        if self.rest.consider(length, plan.gain(self.acceptance.rate, sessions)):
+        if self.rest.consider(length, plan.gain(self.acceptance.rate)):
             self.slot.let_draft_rest(self.rest.until)
             self.acceptance = Acceptance()
 

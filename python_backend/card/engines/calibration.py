@@ -18,8 +18,8 @@ from card.engines.row_costs import RowCosts
 
 COSTED_ROWS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32)
 _CHECKED_TOKENS = 90
-_SHARED_TOKENS = 40
-"""Read beside another session, or beside wrong branches: positions of two blocks."""
+_SHARED_TOKENS = 72
+"""Read beside another session or wrong branches: more than one block of positions (64 in torch)."""
 _FAR_TOKENS = 330
 """Where a row sees several blocks of positions, which a sum may take in another order."""
 _FAR_ROWS = 16
