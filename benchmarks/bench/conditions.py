@@ -112,9 +112,10 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
+    if not (REPOSITORY_ROOT / ".git").exists():  # copied without its history
+        return None
     command = ["git", "-C", str(REPOSITORY_ROOT), "describe", "--always", "--dirty"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):  # no git, or copied without its history
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
         return None
-    return told.stdout.strip()

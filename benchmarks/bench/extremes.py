@@ -1,4 +1,4 @@
-"""Beside the contest: the worst case, the timeline, and what width, depth and rows change."""
+"""Beside the contest: the worst case, the timeline, and what other settings change."""
 
 from __future__ import annotations
 

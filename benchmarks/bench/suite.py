@@ -119,7 +119,7 @@ def suite(
     peers: Annotated[bool, typer.Option(help="Measure transformers and OpenVINO too.")] = True,
     grpc: Annotated[bool, typer.Option(help="Measure through a real server too.")] = True,
     swept: Annotated[
-        bool, typer.Option("--sweep", help="Measure CARD's width, depth and rows too.")
+        bool, typer.Option("--sweep", help="Measure CARD's width, depth, rows and growth too.")
     ] = False,
 ) -> None:
     """Measure our systems and their peers, interleaved in one run on the same weights."""

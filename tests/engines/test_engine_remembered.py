@@ -114,6 +114,7 @@ def test_other_options_are_examined_anew_and_both_remembered(
         {"engine": "torch"},
         {"versions": {"python": "3.10.0"}},
         {"processor": "another"},
+        {"variables": {"ONEDNN_MAX_CPU_ISA": "AVX2"}},
         {"files": (("elsewhere", 1, 1),)},
     ],
     ids=lambda change: next(iter(change)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 
 import pytest
 from running_service import Overrides, RunningService, StartService, running_service
@@ -11,7 +11,7 @@ from running_service import Overrides, RunningService, StartService, running_ser
 
 @pytest.fixture(scope="session", autouse=True)
 def _findings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What models find out at load takes most of a start: once will do for all services here."""
+    """What models find out at load takes most of a start: services of equal settings share it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CARD_SERVING__FINDINGS", str(tmp_path_factory.mktemp("findings")))
         yield
@@ -29,6 +29,10 @@ def start_service(tmp_path_factory: pytest.TempPathFactory) -> StartService:
 
 @pytest.fixture(scope="session")
 def server(start_service: StartService) -> Iterator[RunningService]:
-    """The defaults with the bundled pair. Tests that kill its processes start their own."""
-    with start_service({}) as service:
+    """The defaults with the bundled pair, findings included. Tests that kill its processes start
+    their own."""
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+        patch.delenv("CARD_SERVING__FINDINGS")
+        service = stack.enter_context(start_service({}))
+        patch.undo()
         yield service

@@ -209,13 +209,18 @@ async def test_a_client_that_leaves_the_queue_gives_its_place_up(start_service: 
         assert len(set(texts[1:])) == 1  # what was sent to see whether somebody reads is no text
 
 
-def test_what_models_found_out_at_load_is_kept_where_the_settings_say(
-    server: RunningService,
+def test_what_models_found_out_at_load_is_believed_by_the_next_start(
+    start_service: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory = server.settings.serving.findings
-    assert directory is not None
-    roles = [file.name.partition("-")[0] for file in directory.glob("*.json")]
-    assert set(roles) == {"draft", "target"}
+    monkeypatch.delenv("CARD_SERVING__FINDINGS")
+    directory = tmp_path / "findings"
+    overrides = {"serving": {"findings": str(directory)}, "cache": {"slots": 2}, "limits": SHORT}
+    kept = []
+    for _ in range(2):
+        with start_service(overrides):
+            kept.append({file.name: file.stat().st_mtime_ns for file in directory.iterdir()})
+    assert kept[0] == kept[1]
+    assert {name.partition("-")[0] for name in kept[0]} == {"draft", "target"}
 
 
 def test_models_give_back_what_large_passes_took(server: RunningService) -> None:

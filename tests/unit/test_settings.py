@@ -129,6 +129,13 @@ def test_a_file_elsewhere_that_names_no_model_runs_the_bundled_pair(
     assert settings.draft.path == REPOSITORY_ROOT / "models/draft"
 
 
+def test_a_relative_directory_of_findings_starts_there_too(tmp_path: Path) -> None:
+    file = tmp_path / "card.yaml"
+    file.write_text("serving: {findings: known}", encoding="utf-8")
+    assert load_settings(file).serving.findings == tmp_path / "known"
+    assert load_settings().serving.findings is None
+
+
 def test_relative_model_paths_without_a_file_start_at_the_repository(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -14,6 +14,7 @@ import importlib.metadata
 import logging
 import os
 import platform
+import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -32,6 +33,8 @@ FINDINGS_VARIABLE = "CARD_FINDINGS"
 
 _SOURCES = Path(__file__).parent
 _PACKAGES = ("card-triton", "numpy", "openvino", "torch")
+_CHOOSING = ("ATEN_", "DNNL_", "MKL_", "ONEDNN_", "OV_")
+"""Begin the names of environment variables that choose how products are computed."""
 
 
 class _Record(BaseModel):
@@ -44,6 +47,7 @@ class Subject(_Record):
     files      (path, size, mtime_ns) of the checkpoint's files and of the engines' source
     options    `EngineOptions` by field
     versions   of Python and packages
+    variables  of the environment that choose how products are computed
     processor  and how many of its cores this process may use
     """
 
@@ -51,6 +55,7 @@ class Subject(_Record):
     files: tuple[tuple[str, int, int], ...]
     options: dict[str, int | str | tuple[int, ...]]
     versions: dict[str, str]
+    variables: dict[str, str]
     processor: str
 
     @classmethod
@@ -63,6 +68,7 @@ class Subject(_Record):
             options=asdict(options),
             versions={"python": platform.python_version()}
             | {package: _version(package) for package in _PACKAGES},
+            variables={k: v for k, v in sorted(os.environ.items()) if k.startswith(_CHOOSING)},
             processor=f"{usable_cores()} cores of {describe_processor()}",
         )
 
@@ -154,11 +160,13 @@ class FindingsMemory:
         if self._subject is None:
             return
         entry = _Entry(subject=self._subject, findings=findings)
-        written = self.file.with_suffix(f".{os.getpid()}")
         try:
             self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            written.write_text(entry.model_dump_json(), encoding="utf-8")
-            written.replace(self.file)
+            # Under a name of its own: services may share the directory.
+            with tempfile.TemporaryDirectory(dir=self.file.parent) as own:
+                written = Path(own) / self.file.name
+                written.write_text(entry.model_dump_json(), encoding="utf-8")
+                written.replace(self.file)
         except OSError as error:
             log.warning("%s cannot be written: %s", self.file, error)
 

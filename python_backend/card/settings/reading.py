@@ -12,6 +12,7 @@ from pydantic_settings import SettingsConfigDict
 from pydantic_settings import SettingsError as SourceError
 
 from card.settings.models import REPOSITORY_ROOT, ModelSettings
+from card.settings.service import ServingSettings
 from card.settings.whole import Settings
 
 SETTINGS_VARIABLE = "CARD_SETTINGS"
@@ -53,11 +54,18 @@ def load_settings(file: Path | None = None, **overrides: Any) -> Settings:
     return Settings.model_construct(
         **{name: getattr(settings, name) for name in Settings.model_fields}
         | {"target": _anchored(settings.target, base), "draft": _anchored(settings.draft, base)}
+        | {"serving": _anchored_findings(settings.serving, base)}
     )
 
 
 def _anchored(model: _Model, base: Path) -> _Model:
     return model.model_copy(update={"path": (base / model.path).resolve()})
+
+
+def _anchored_findings(serving: ServingSettings, base: Path) -> ServingSettings:
+    if serving.findings is None:
+        return serving
+    return serving.model_copy(update={"findings": (base / serving.findings).resolve()})
 
 
 def _check_fields(file: Path) -> None:

@@ -95,9 +95,9 @@ class ServingSettings(Section):
     """An engine silent for longer is killed and loaded again."""
     load_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 120.0
     findings: Path | None = None
-    """Directory of this service alone that keeps from start to start what models found out at load:
-    that rows are independent, and what passes cost. It is believed while weights, options, versions
-    and processor are the same. Absent: each start finds it out anew, which takes most of it."""
+    """Directory that keeps from start to start what models on processors found out at load: that
+    rows are independent, and what passes cost. It is believed while weights, options, versions and
+    processor are the same. Absent: each start finds it out anew, which takes most of it."""
     drain_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
     """How long open streams may finish after SIGTERM."""
     tritonserver: Path | None = None

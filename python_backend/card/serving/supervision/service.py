@@ -77,7 +77,7 @@ class Service:
         variables |= {
             "TMPDIR": str(run_directory.temporary),
             NOTICES_VARIABLE: str(notices),
-            FINDINGS_VARIABLE: str((serving.findings or run_directory.findings).resolve()),
+            FINDINGS_VARIABLE: str(serving.findings or run_directory.findings),
         }
         if settings_file is not None:
             variables[SETTINGS_VARIABLE] = str(settings_file.resolve())
