@@ -33,6 +33,9 @@ START_S = 180.0
 STOP_S = 60.0
 ANSWER_S = 60.0
 
+UNLIKE_OTHERS: dict[str, Any] = {"temperature": 0.25, "seed": 1, "end_id": -1}
+"""Of requests that no other test makes: drafts that were wrong there send none of these to rest."""
+
 Overrides = Mapping[str, Mapping[str, Any]]
 
 

@@ -11,7 +11,7 @@ import pytest
 from otlp_collector import Collector, attributes, running_collector
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_server import check_with_promtool
-from running_service import Refused, RunningService, StartService
+from running_service import UNLIKE_OTHERS, Refused, RunningService, StartService
 
 from card.serving.metrics import FAMILIES
 from card.serving.metrics.families import DECODINGS, labels_of
@@ -76,9 +76,9 @@ async def test_each_decoding_mode_is_counted_apart(server: RunningService) -> No
     def told() -> dict[tuple[str, str], float]:
         return {(n, mode): server.metric(n, decoding=mode) for n in names for mode in DECODINGS}
 
+    request: dict[str, Any] = {"text_input": "def f(x):", "max_tokens": 48, **UNLIKE_OTHERS}
     for decoding in DECODINGS:
         before = told()
-        request: dict[str, Any] = {"text_input": "def f(x):", "max_tokens": 48, "end_id": -1}
         await server.text(decoding=decoding, **request)
         await server.until(
             lambda before=before, decoding=decoding: (

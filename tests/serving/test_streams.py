@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from running_service import Refused, RunningService
+from running_service import UNLIKE_OTHERS, Refused, RunningService
 
 PROMPTS = (
     "def fibonacci(n):",
@@ -99,7 +99,7 @@ async def test_the_prompt_comes_back_only_where_tensorrt_llm_sends_it(
 
 async def test_what_is_asked_for_is_reported(server: RunningService) -> None:
     (reply,) = await server.ask(
-        text_input=PROMPTS[0], max_tokens=64, return_log_probs=True,
+        text_input=PROMPTS[0], max_tokens=64, **UNLIKE_OTHERS, return_log_probs=True,
         return_num_input_tokens=True, return_num_output_tokens=True, return_perf_metrics=True,
     )  # fmt: skip
     tokens = reply.one("num_output_tokens")
@@ -127,7 +127,7 @@ async def test_what_is_asked_for_is_reported(server: RunningService) -> None:
 
 
 async def test_accepted_bytes_never_exceed_the_delta(server: RunningService) -> None:
-    replies = await server.ask(text_input=PROMPTS[0], max_tokens=96, stream=True)
+    replies = await server.ask(text_input=PROMPTS[0], max_tokens=96, stream=True, **UNLIKE_OTHERS)
     accepted = [reply.one("accepted_bytes") for reply in replies]
     assert all(
         0 <= count <= len(reply.text.encode())
