@@ -19,6 +19,11 @@ from card.decoding.walk import Verdict
 MODEL = FakeModel()
 
 
+def hopeful(sessions: int) -> float:
+    """A promise that lets every number of sessions begin with the draft."""
+    return 4.0
+
+
 @dataclass(frozen=True)
 class World:
     """What a pass costs and gives with and without the draft.
@@ -44,7 +49,7 @@ class World:
 
 def settled(world: World, sessions: int = 16) -> list[bool]:
     """How a crowd goes on after it has learnt."""
-    crowd = Crowd()
+    crowd = Crowd(hopeful)
     world.go_on(crowd, sessions, 100)
     return world.go_on(crowd, sessions, 30_000)
 
@@ -66,24 +71,24 @@ def test_a_gain_that_later_prompts_would_pay_for_is_none() -> None:
 
 
 def test_it_is_tried_again_and_what_changed_is_noticed() -> None:
-    crowd = Crowd()
+    crowd = Crowd(hopeful)
     World(gain=0.8).go_on(crowd, 16, 2000)
     assert World(gain=1.5).go_on(crowd, 16, 20_000)[-5000:].count(True) < 300
     assert World(gain=0.8).go_on(crowd, 16, 20_000)[-5000:].count(False) < 300
 
 
 def test_passes_that_give_much_beside_the_draft_are_not_risked_for_a_trial() -> None:
-    crowd = Crowd()
+    crowd = Crowd(hopeful)
     assert not any(World(gain=2.0, tokens=4.0).go_on(crowd, 4, 5000))
 
 
 def test_one_session_alone_never_loses_its_draft_to_the_crowd() -> None:
-    assert not any(World(gain=0.5).go_on(Crowd(), 1, 3000))
+    assert not any(World(gain=0.5).go_on(Crowd(hopeful), 1, 3000))
 
 
 @pytest.mark.parametrize(("many", "few"), [(16, 4), (16, 8), (9, 8), (3, 2), (5, 4)])
 def test_sizes_are_told_apart_and_a_burst_is_known_again_at_once(many: int, few: int) -> None:
-    crowd = Crowd()
+    crowd = Crowd(hopeful)
     World(gain=0.7).go_on(crowd, many, 200)
     assert crowd.rests(many)
     assert not any(World(gain=2.0, tokens=4.0).go_on(crowd, few, 500)[100:])
@@ -91,7 +96,7 @@ def test_sizes_are_told_apart_and_a_burst_is_known_again_at_once(many: int, few:
 
 
 def test_whoever_comes_after_a_crowd_has_dispersed_is_counted_afresh() -> None:
-    crowd = Crowd()
+    crowd = Crowd(hopeful)
     World(gain=0.7).go_on(crowd, 16, 200)
     crowd.disperse()
     assert not crowd.rests(2)
@@ -101,7 +106,7 @@ def test_whoever_comes_after_a_crowd_has_dispersed_is_counted_afresh() -> None:
 
 def test_ways_that_were_measured_with_other_numbers_of_sessions_are_not_compared() -> None:
     """The draft pays, but the trial without it meets a fuller house."""
-    crowd, world = Crowd(), World(gain=1.5)
+    crowd, world = Crowd(hopeful), World(gain=1.5)
     world.go_on(crowd, 9, 72)
     found = world.go_on(crowd, 16, 40)
     assert any(found), "a trial was under way"
@@ -109,7 +114,7 @@ def test_ways_that_were_measured_with_other_numbers_of_sessions_are_not_compared
 
 
 def test_a_draft_that_reads_what_it_missed_is_not_judged_yet() -> None:
-    crowd = Crowd()
+    crowd = Crowd(hopeful)
     for _ in range(45):
         assert not crowd.rests(8)
         crowd.observe(8, 8, 8.0, found=0)
@@ -117,7 +122,7 @@ def test_a_draft_that_reads_what_it_missed_is_not_judged_yet() -> None:
 
 
 def test_a_crowd_that_shrinks_for_a_few_passes_does_not_wake_the_draft() -> None:
-    crowd = Crowd()
+    crowd = Crowd(hopeful)
     World(gain=0.7).go_on(crowd, 16, 200)
     found = [crowd.rests(sessions) for sessions in (16, 9, 7, 9, 16)]
     assert found == [True] * 5

@@ -114,17 +114,13 @@ class _Size:
         self.before, self.rests, self.left = None, rests, self.next_stay
 
 
-def _promises_all(sessions: int) -> float:
-    return float("inf")
-
-
 class Crowd:
     """Passes of several sessions, told apart by about how many there are.
 
     promised  speed-up by the draft of passes that so many sessions share, from what rows cost
     """
 
-    def __init__(self, promised: Callable[[int], float] = _promises_all) -> None:
+    def __init__(self, promised: Callable[[int], float]) -> None:
         self._promised = promised
         self._sizes: dict[int, _Size] = {}
         self._size: _Size | None = None

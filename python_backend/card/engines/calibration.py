@@ -245,13 +245,8 @@ def _read(
 
 
 def _same_far_rows(engine: Engine) -> bool:
-    expected = None
-    for chunk, counts in ((100, [1] * _FAR_ROWS), (64, [3, 6, 1, 6])):
-        for found in _read_far(engine, chunk, counts):
-            expected = found if expected is None else expected
-            if not _same(found, expected):
-                return False
-    return True
+    at_once, alone = _read_far(engine, 100, [1] * _FAR_ROWS)
+    return all(_same(found, alone) for found in (at_once, *_read_far(engine, 64, [3, 6, 1, 6])))
 
 
 def _read_far(engine: Engine, chunk: int, counts: Sequence[int]) -> list[NDArray[np.float32]]:

@@ -11,14 +11,14 @@ from pydantic import BaseModel, ValidationError
 from pydantic_settings import SettingsConfigDict
 from pydantic_settings import SettingsError as SourceError
 
-from card.settings.models import REPOSITORY_ROOT, ModelSettings
-from card.settings.service import ServingSettings
+from card.settings.models import REPOSITORY_ROOT
+from card.settings.section import Section
 from card.settings.whole import Settings
 
 SETTINGS_VARIABLE = "CARD_SETTINGS"
 """Environment variable naming the settings file; every Triton model process reads it."""
 
-_Model = TypeVar("_Model", bound=ModelSettings)
+_Section = TypeVar("_Section", bound=Section)
 
 
 class SettingsError(ValueError):
@@ -53,19 +53,20 @@ def load_settings(file: Path | None = None, **overrides: Any) -> Settings:
     base = file.parent if file is not None else REPOSITORY_ROOT
     return Settings.model_construct(
         **{name: getattr(settings, name) for name in Settings.model_fields}
-        | {"target": _anchored(settings.target, base), "draft": _anchored(settings.draft, base)}
-        | {"serving": _anchored_findings(settings.serving, base)}
+        | {
+            "target": _anchored(settings.target, "path", base),
+            "draft": _anchored(settings.draft, "path", base),
+            "serving": _anchored(settings.serving, "findings", base),
+        }
     )
 
 
-def _anchored(model: _Model, base: Path) -> _Model:
-    return model.model_copy(update={"path": (base / model.path).resolve()})
-
-
-def _anchored_findings(serving: ServingSettings, base: Path) -> ServingSettings:
-    if serving.findings is None:
-        return serving
-    return serving.model_copy(update={"findings": (base / serving.findings).resolve()})
+def _anchored(section: _Section, field: str, base: Path) -> _Section:
+    """With the path in `field`, if there is one, taken from `base`."""
+    path = getattr(section, field)
+    if path is None:
+        return section
+    return section.model_copy(update={field: (base / path).resolve()})
 
 
 def _check_fields(file: Path) -> None:
