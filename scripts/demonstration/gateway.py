@@ -48,12 +48,11 @@ class GatewayProcess:
     def start(self) -> None:
         """Start it, from the main thread."""
         self._process = subprocess.Popen(
-            self._command,
+            tethered(signal.SIGTERM, self._command),
             env=os.environ,
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr,
             start_new_session=True,
-            preexec_fn=tethered(signal.SIGTERM),
         )
 
     def is_ready(self) -> bool:

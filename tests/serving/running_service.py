@@ -208,14 +208,14 @@ def running_service(
     settings_file.write_text(yaml.safe_dump(content), encoding="utf-8")
     log = folder / "service.log"
     environment = {k: v for k, v in os.environ.items() if k != SETTINGS_VARIABLE}
+    command = [python, "-m", "card.serving.supervisor", "--settings", settings_file]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [str(python), "-m", "card.serving.supervisor", "--settings", str(settings_file)],
+            tethered(signal.SIGTERM, command),  # it ends with whoever runs the tests
             stdout=output,
             stderr=subprocess.STDOUT,
             env=environment,
             start_new_session=True,
-            preexec_fn=tethered(signal.SIGTERM),  # it ends with whoever runs the tests
         )
     service = RunningService(load_settings(settings_file), settings_file, process, log)
     try:

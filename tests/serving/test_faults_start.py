@@ -6,14 +6,13 @@ import contextlib
 import itertools
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,10 +47,9 @@ def start(
     folder: Path,
     settings: Mapping[str, Mapping[str, Any]],
     *,
-    before: Callable[[], None] | None = None,
-    shell: str = "",
+    prefix: Sequence[str] = (),
 ) -> Ending:
-    """Start a supervisor and wait for its end; `shell` runs before it in mounts of its own."""
+    """Start a supervisor and wait for its end; `prefix` is a program that becomes it."""
     http, grpc, metrics, health = free_ports(4)
     ports = {"http_port": http, "grpc_port": grpc, "metrics_port": metrics, "health_port": health}
     directory = folder / "shared"
@@ -60,12 +58,10 @@ def start(
     content["serving"] = {**content.get("serving", {}), **ports}
     file = folder / "settings.yaml"
     file.write_text(yaml.safe_dump(content), encoding="utf-8")
-    command = [sys.executable, "-m", "card.serving.supervisor", "--settings", str(file)]
-    if shell:
-        command = [*NAMESPACE, "sh", "-c", f'{shell} && exec "$@"', "sh", *command]
+    supervisor = [sys.executable, "-m", "card.serving.supervisor", "--settings", str(file)]
     log, answers, tokens = folder / "log", set(), set()
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, preexec_fn=before)
+        process = subprocess.Popen([*prefix, *supervisor], stdout=output, stderr=output)
     end_s = time.monotonic() + END_S
     try:
         while process.poll() is None and time.monotonic() < end_s:
@@ -186,9 +182,7 @@ POOL_BYTES = pool_bytes(pool_geometry(load_settings()))
 def test_memory_that_is_gone_when_card_wants_it_ends_the_start(tmp_path: Path) -> None:
     """The check before the start passed; a limit on files' sizes stands for what came later."""
     most = POOL_BYTES - 4096
-    ending = start(
-        tmp_path, {}, before=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-    )
+    ending = start(tmp_path, {}, prefix=["prlimit", f"--fsize={most}"])
     assert ending.code == GIVEN_UP
     assert "cannot create the cache pool under" in ending.said
     assert f"it needs {POOL_BYTES} writable bytes there" in ending.said
@@ -227,7 +221,8 @@ def test_shared_memory_that_is_too_small_or_read_only_is_refused(
 ) -> None:
     """Where mounts can be made; the tests above stand for these elsewhere."""
     shell, reason = MOUNTS[mount]
-    ending = start(tmp_path, {}, shell=shell)
+    own_mounts = [*NAMESPACE, "sh", "-c", f'{shell} && exec "$@"', "sh"]
+    ending = start(tmp_path, {}, prefix=own_mounts)
     assert ending.code == REFUSED
     assert ending.said.startswith(f"error: shared memory /dev/shm {reason}")
     assert 200 not in ending.answers

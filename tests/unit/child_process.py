@@ -17,32 +17,37 @@ from card.serving.supervision.tether import tethered
 @contextmanager
 def child(
     *command: str,
-    executable: str | None = None,
+    executable: str = "",
     stderr: int | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process with pipes for its input and output, killed at the end of the `with`."""
-    tie = tethered(signal.SIGKILL)
+    """A process with pipes for its input and output, killed at the end of the `with`.
 
-    def before() -> None:
-        tie()
-        # Whoever runs the tests in the background ignores the signal, and children inherit that.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        command,
-        executable=executable,
-        stdin=pipe,
-        stdout=pipe,
-        stderr=stderr,
-        env=env,
-        preexec_fn=before,
-    ) as process:
+    `executable` is what runs, if it is not what the command begins with.
+    """
+    with _heeding_interrupts():
+        process = subprocess.Popen(
+            tethered(signal.SIGKILL, command, executable),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env=env,
+        )
+    with process:
         try:
             yield process
         finally:
             process.kill()
+
+
+@contextmanager
+def _heeding_interrupts() -> Iterator[None]:
+    """Whoever runs the tests in the background ignores SIGINT, and children inherit that."""
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def next_line(process: subprocess.Popen[bytes]) -> bytes:

@@ -82,13 +82,12 @@ class SupervisedServer:
         """Where programs on this machine reach the server."""
         self._ready_url = f"http://{self.host}:{serving.health_port}/ready"
         self._process = subprocess.Popen(
-            command,
+            tethered(signal.SIGTERM, command),
             env=os.environ | ports | dict(variables or {}),
             stdin=subprocess.DEVNULL,
             stdout=output or sys.stderr,
             stderr=output or sys.stderr,
             start_new_session=True,
-            preexec_fn=tethered(signal.SIGTERM),
         )
 
     @property

@@ -30,12 +30,11 @@ class TritonProcess:
         """Start it, from the main thread (see `tethered`); `variables` go to its environment."""
         self._stubs: dict[str, Stub] = {}
         self._process = subprocess.Popen(
-            install.command(options),
+            tethered(signal.SIGKILL, install.command(options)),
             env=install.environment() | variables,
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr,
             start_new_session=True,
-            preexec_fn=tethered(signal.SIGKILL),
         )
         self._observed = psutil.Process(self._process.pid)
 
