@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from compose_file import FILE, Service, compose, mounts, ports, seconds, services_of, size_in_bytes
+from debian_package import prometheus_programs
 from dockerfile import stages
 from rendered_manifests import devices_of, folder
 
@@ -134,16 +135,13 @@ def test_prometheus_reads_the_rules_that_are_mounted() -> None:
 
 
 def test_prometheus_takes_its_configuration(tmp_path: Path) -> None:
-    folder = subprocess.run(
-        [REPOSITORY_ROOT / "scripts/fetch_prometheus"], capture_output=True, text=True, check=True
-    ).stdout.strip()
     deployed = REPOSITORY_ROOT / "deploy/prometheus"
     # The rules lie elsewhere in the container.
     file = tmp_path / "prometheus.yml"
     content = (deployed / file.name).read_text(encoding="utf-8")
     file.write_text(content.replace("/etc/prometheus", str(deployed)), encoding="utf-8")
     answer = subprocess.run(
-        [Path(folder, "promtool"), "check", "config", file],
+        [prometheus_programs() / "promtool", "check", "config", file],
         capture_output=True,
         text=True,
         check=False,

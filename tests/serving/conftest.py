@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 
 import pytest
 from running_service import Overrides, RunningService, StartService, running_service
@@ -31,8 +31,8 @@ def start_service(tmp_path_factory: pytest.TempPathFactory) -> StartService:
 def server(start_service: StartService) -> Iterator[RunningService]:
     """The defaults with the bundled pair, findings included. Tests that kill its processes start
     their own."""
-    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+    with pytest.MonkeyPatch.context() as patch:
         patch.delenv("CARD_SERVING__FINDINGS")
-        service = stack.enter_context(start_service({}))
-        patch.undo()
-        yield service
+        with start_service({}) as service:
+            patch.undo()
+            yield service

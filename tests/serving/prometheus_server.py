@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from debian_package import prometheus_programs
 
 from card.serving.supervised import free_ports
 from card.settings import REPOSITORY_ROOT
@@ -23,18 +24,9 @@ RULES = REPOSITORY_ROOT / "deploy/prometheus/card.rules.yml"
 START_S = 30.0
 
 
-def programs() -> Path:
-    """The folder of `prometheus` and `promtool`; unpacks Debian's package if need be."""
-    found = subprocess.run(
-        [REPOSITORY_ROOT / "scripts/fetch_prometheus"], capture_output=True, text=True, check=False
-    )
-    assert found.returncode == 0, found.stderr
-    return Path(found.stdout.strip())
-
-
 def check_with_promtool(*arguments: str | Path, stdin: str = "") -> str:
     """What promtool says; fails if it complains."""
-    command = [programs() / "promtool", *arguments]
+    command = [prometheus_programs() / "promtool", *arguments]
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -87,7 +79,7 @@ def running_prometheus(folder: Path, targets: list[str]) -> Iterator[Prometheus]
     with log.open("wb") as output:
         process = subprocess.Popen(
             [
-                programs() / "prometheus",
+                prometheus_programs() / "prometheus",
                 f"--config.file={configuration}",
                 f"--storage.tsdb.path={folder / 'data'}",
                 f"--web.listen-address={address}",

@@ -6,12 +6,12 @@ Single faults of every process are in `test_faults_matrix`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ import pytest
 from running_service import Refused, RunningService, StartService
 from traces import TRACES, Traces
 
-from card.cache import ENGINES
+from card.cache import ENGINES, SlotState
 from card.serving.supervision.policy import ProcessState
 from card.serving.supervision.residue import sweep
 from card.serving.supervision.stubs import process_state
@@ -70,7 +70,7 @@ class Client:
     error: str | None = None
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def open_streams(service: RunningService) -> AsyncIterator[list[Client]]:
     """All prompts at once; the body runs in the midst of every stream, the end awaits theirs."""
     await service.until(lambda: state(service) == "ready", "the service is well")
@@ -154,6 +154,43 @@ async def test_engines_come_back_without_a_new_server(service: RunningService) -
     await speculates(service)
     assert service.server_pid == server
     assert len(Traces.of(service).paths()) == TRACES
+
+
+async def test_a_target_of_an_older_epoch_that_wakes_up_harms_nobody(
+    start_service: StartService,
+) -> None:
+    """While it is stopped in the midst of a text, the client leaves and `card` dies."""
+    request: dict[str, Any] = {"max_tokens": MAX_TOKENS, "end_id": -1}
+    slots = len(PROMPTS)
+    patient = {"serving": {"engine_timeout_s": HANG_S}, "cache": {"slots": slots}}
+    with start_service(patient) as service:
+        right = [await service.text(p, decoding="autoregressive", **request) for p in PROMPTS]
+        server, target = service.server_pid, pid_of(service, "target")
+        card = pid_of(service, "card")
+        with contextlib.closing(service.pool()) as pool:
+            epoch = pool.epoch
+            # Without the ensemble: nobody would see the client leave before the next delta.
+            stream = service.stream(model="card", input_ids=[3], stream=True, **request)
+            async with contextlib.aclosing(stream):
+                await anext(stream)
+                os.kill(target, signal.SIGSTOP)
+            await service.until(lambda: SlotState.OPEN not in pool.states, "the slot is closed")
+            os.kill(card, signal.SIGKILL)
+            await service.until(
+                lambda: pool.epoch > epoch and service.is_healthy(), "another card is there", BACK_S
+            )
+            streams = [asyncio.create_task(service.text(p, **request)) for p in PROMPTS]
+            await service.until(
+                lambda: list(pool.states).count(SlotState.OPEN) == slots - 1,
+                "all slots are in use but the one that the target has not let go of",
+                BACK_S,
+            )
+            os.kill(target, signal.SIGCONT)
+            assert await asyncio.gather(*streams) == right
+            await replaced(service, "card", card)
+            assert not pool.states.any()
+        await speculates(service)
+        assert (service.server_pid, pid_of(service, "target")) == (server, target)
 
 
 # --- the end ----------------------------------------------------------------------------------

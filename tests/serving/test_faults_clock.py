@@ -1,0 +1,80 @@
+"""A clock that jumps: texts, deadlines and recoveries go by the time that passes, not by the date.
+
+The clock of every process of the service is libfaketime's. As when an operator or NTP sets the
+time, the date jumps and the monotonic clock goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+from debian_package import unpacked
+from running_service import RunningService, StartService
+
+PROMPTS = ("def fibonacci(n):", "class Stack:\n    def __init__(self):\n", "import os\n")
+REQUEST = {"max_tokens": 128, "end_id": -1, "timeout_us": 60_000_000}
+DAYS = (400, -400, 0)
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The date of a service, so many days from today."""
+
+    file: Path
+
+    def jump(self, days: int) -> None:
+        """Where the clock stands from now on; all processes see it at once."""
+        written = self.file.with_suffix(".new")
+        written.write_text(f"{days:+d}d\n")
+        os.replace(written, self.file)
+
+
+@pytest.fixture(scope="module")
+def clock(tmp_path_factory: pytest.TempPathFactory) -> Clock:
+    clock = Clock(tmp_path_factory.mktemp("clock") / "offset")
+    clock.jump(0)
+    return clock
+
+
+@pytest.fixture(scope="module")
+def service(clock: Clock, start_service: StartService) -> Iterator[RunningService]:
+    (library,) = unpacked("libfaketime").glob("usr/lib/*/faketime/libfaketimeMT.so.1")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LD_PRELOAD", str(library))
+        patch.setenv("FAKETIME_TIMESTAMP_FILE", str(clock.file))
+        patch.setenv("FAKETIME_NO_CACHE", "1")
+        patch.setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+        with start_service({}) as service:
+            patch.undo()
+            yield service
+
+
+async def test_a_clock_that_jumps_changes_no_text_and_costs_nobody_anything(
+    clock: Clock, service: RunningService
+) -> None:
+    right = [await service.text(prompt, decoding="autoregressive", **REQUEST) for prompt in PROMPTS]
+    before = service.health
+    texts = ["" for _ in PROMPTS]
+
+    async def read(number: int) -> None:
+        async for reply in service.stream(text_input=PROMPTS[number], stream=True, **REQUEST):
+            texts[number] += reply.text
+
+    for days in DAYS:
+        texts[:] = ["" for _ in PROMPTS]
+        reading = [asyncio.create_task(read(number)) for number in range(len(PROMPTS))]
+        await service.until(lambda: all(texts), "text flows")
+        clock.jump(days)
+        await asyncio.gather(*reading)
+        assert texts == right
+        assert await service.text(PROMPTS[0], **REQUEST) == right[0]
+        # The test's own proof: the service did live on another day.
+        day = (date.today() + timedelta(days)).isoformat()
+        await service.until(lambda day=day: day in service.log.read_text(), f"{day} is in the log")
+        assert service.health == before | {"state": "ready"}
