@@ -6,8 +6,6 @@ import asyncio
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -17,14 +15,13 @@ from rich.console import Console
 from card.serving.supervised import SupervisorEndedError, last_words
 from card.settings import SettingsError, load_settings
 from card_client import CardClient, CardError, GenerateRequest
+from loading.crowd import PAUSE_S, crowd
 from loading.service import running_service
 
 WANTED_MS = 10.0
 WRONG, LACKING = 1, 2
 _MORE = 4
 """Clients more than have room, so that whoever ends is followed at once."""
-_PAUSE_S = 0.05
-"""Of a client that was refused, and between two requests that are measured."""
 _FULL_S = 120.0
 _QUEUED_S = 1.0
 """Whoever has heard nothing by then has found a place that somebody had just left."""
@@ -50,8 +47,11 @@ def flood(
     with tempfile.TemporaryDirectory(prefix="card-flood-") as folder:
         log = Path(folder) / "service.log"
         try:
-            with running_service(values, settings, log) as service:
-                taken_ms = asyncio.run(_measure(service.grpc, room + _MORE, requests))
+            with (
+                running_service(values, settings, log) as service,
+                crowd(service.grpc, room + _MORE),
+            ):
+                taken_ms = asyncio.run(_measure(service.grpc, requests))
         except SupervisorEndedError:
             with log.open("rb") as said:
                 _end(LACKING, last_words(said))
@@ -66,14 +66,14 @@ def flood(
     )
 
 
-async def _measure(address: str, clients: int, requests: int) -> list[float]:
+async def _measure(address: str, requests: int) -> list[float]:
     """Milliseconds until each of so many requests was refused. Raises `CardError` for another
     answer than that the service is full."""
     taken_ms: list[float] = []
     limit_s = time.monotonic() + _FULL_S
-    async with _crowd(address, clients), CardClient(address) as client:
+    async with CardClient(address) as client:
         while len(taken_ms) < requests:
-            await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(PAUSE_S)
             started = time.perf_counter()
             try:
                 await client.generate(GenerateRequest("def", max_tokens=1), timeout_s=_QUEUED_S)
@@ -85,28 +85,6 @@ async def _measure(address: str, clients: int, requests: int) -> list[float]:
             if time.monotonic() > limit_s:
                 raise CardError("INTERNAL", f"only {len(taken_ms)} requests found it full")
     return taken_ms
-
-
-@asynccontextmanager
-async def _crowd(address: str, clients: int) -> AsyncIterator[None]:
-    """So many clients that ask for long texts again and again, and leave at the end."""
-    staying = [asyncio.create_task(_stay(address)) for _ in range(clients)]
-    try:
-        yield
-    finally:
-        for task in staying:
-            task.cancel()
-        await asyncio.gather(*staying, return_exceptions=True)
-
-
-async def _stay(address: str) -> None:
-    request = GenerateRequest("def fibonacci(n):", max_tokens=512, end_id=-1)
-    async with CardClient(address) as client:
-        while True:
-            with suppress(CardError):
-                async for _ in client.stream(request, timeout_s=_FULL_S):
-                    pass
-            await asyncio.sleep(_PAUSE_S)
 
 
 def _end(code: int, reason: str) -> NoReturn:
