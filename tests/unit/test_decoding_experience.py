@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -152,6 +153,22 @@ def test_a_session_that_began_at_rest_tries_its_draft_after_128_tokens() -> None
         service.lose_hope()
         assert service.write(tokens=120) <= 2
         assert service.write(tokens=170) > 4
+
+
+def test_within_one_text_a_hopeless_draft_is_tried_ever_more_rarely_and_briefly() -> None:
+    with Service(STRANGER, lookahead=0) as service:
+        stream = service.both.open(request_of([1, 2, 3], 240))
+        tried_at: list[int] = []
+
+        def look() -> None:
+            for session in service.both.target._sessions.values():
+                if session.drafted:
+                    tried_at.append(len(stream.output))
+
+        service.both.run([stream], between=look)
+    pauses = [behind - before for before, behind in pairwise(tried_at) if behind - before > 30]
+    assert [pause // 32 for pause in pauses] == [1, 2], tried_at
+    assert len(tried_at) < 20, tried_at
 
 
 def test_each_temperature_learns_for_itself() -> None:

@@ -7,13 +7,16 @@ from card.decoding.rest import DraftRest
 POOR, RICH = 1.05, 2.0
 
 
-def rests(gains: list[float], length: int = 100) -> list[int]:
-    """How long every rest lasts when a session goes on to its end and is judged again."""
+def rests(gains: list[float], length: int = 100, trial: int = 1) -> list[int]:
+    """How long every rest lasts when a session goes on to its end and is judged again, so many
+    tokens later if it pays."""
     rest, found = DraftRest(), []
     for gain in gains:
         if rest.consider(length, gain):
             found.append(rest.until - length)
             length = rest.until
+        else:
+            length += trial
     return found
 
 
@@ -27,8 +30,12 @@ def test_rests_grow_while_drafting_does_not_pay_and_stay_bounded() -> None:
     assert found[-1] == found[-2] == 1024
 
 
-def test_a_draft_that_paid_again_starts_with_a_short_rest() -> None:
-    assert rests([POOR, POOR, RICH, POOR]) == [32, 64, 32]
+def test_a_draft_that_paid_for_long_starts_with_a_short_rest() -> None:
+    assert rests([POOR, POOR, RICH, RICH, POOR], trial=64) == [32, 64, 32]
+
+
+def test_the_belief_that_a_trial_begins_with_does_not_shorten_the_next_rest() -> None:
+    assert rests([POOR, RICH, RICH, POOR, RICH, POOR]) == [32, 64, 128]
 
 
 def test_the_draft_rests_below_the_length_and_no_longer() -> None:

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from card.decoding.rows import UNMEASURED_ROWS, Acceptance, RowPlan, ideal_tokens
+from card.decoding.rest import pays
+from card.decoding.rows import (
+    EXPECTED_AGREEMENT,
+    UNMEASURED_ROWS,
+    Acceptance,
+    RowPlan,
+    ideal_tokens,
+)
 from card.engines.row_costs import pass_cost_ms
 
 ROWS = (1, 2, 4, 8, 16, 32)
@@ -93,6 +100,23 @@ def test_a_draft_that_is_never_right_is_soon_not_worth_a_row() -> None:
         passes += 1
     assert passes < 200
     assert plan.gain(acceptance.rate) == 1.0
+
+
+@pytest.mark.parametrize("costs", [DEAR, {rows: 4.0 + 0.1 * rows for rows in ROWS}])
+def test_a_draft_that_did_not_pay_is_doubted_but_can_still_show_that_it_does(
+    costs: dict[int, float],
+) -> None:
+    plan = RowPlan(costs)
+    doubted = Acceptance(plan.doubted())
+    assert plan.doubted() < EXPECTED_AGREEMENT
+    assert pays(plan.gain(doubted.rate)), "it would never be tried again"
+    for _ in range(4):
+        doubted.observe(accepted=0, offered=4)
+    assert not pays(plan.gain(doubted.rate))
+
+
+def test_a_draft_that_never_pays_is_not_believed_in_more_than_any_other() -> None:
+    assert RowPlan({rows: 5.0 * rows for rows in ROWS}).doubted() == EXPECTED_AGREEMENT
 
 
 def test_acceptance_counts_what_was_judged_and_no_more() -> None:

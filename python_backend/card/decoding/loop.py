@@ -96,7 +96,7 @@ class TargetLoop:
         is_card = session.request.decoding is Decoding.CARD
         if is_card and self._adapts and not self._crowd_rests:
             agreement = self._experience.expect(session.request.parameters)
-            session.foresee(self._plan.gain(agreement))
+            session.foresee(agreement, self._plan)
 
     def _release_closed(self) -> None:
         # Read first, the generation before the state: only a session that is dropped below is

@@ -8,6 +8,10 @@ _WORTHWHILE = 1.15
 _FIRST_REST = 32
 _LONGEST_REST = 1024
 
+_PROVEN = 64
+"""Tokens behind a rest for which the draft must have paid before its next rest is a short one
+again: a fresh trial always begins with the belief that it pays."""
+
 _FORESEEN_REST = 128
 """Of a session that begins with one, because earlier ones had nothing of the draft."""
 
@@ -34,7 +38,8 @@ class DraftRest:
     def consider(self, length: int, gain: float) -> bool:
         """Judge by the speed-up that the acceptance of late promises. Whether a rest begins."""
         if pays(gain):
-            self._next = _FIRST_REST
+            if length >= self.until + _PROVEN:
+                self._next = _FIRST_REST
             return False
         self._begin(length, self._next)
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from card.decoding.rest import pays
 from card.engines.row_costs import CostCurve
 
 EXPECTED_AGREEMENT = 0.8
@@ -16,6 +17,9 @@ _BELIEF = 6.0
 
 _MEMORY = 96.0
 """Judged candidates that are remembered; older ones fade."""
+
+_DOUBT = 0.1
+"""More than the least agreement that pays."""
 
 _STEPS = 40
 """Agreement is told apart in so many steps, for each of which rows are chosen once."""
@@ -88,6 +92,12 @@ class RowPlan:
     def gain(self, agreement: float, sessions: int = 1) -> float:
         """Tokens per second with that many rows against one row each and no draft."""
         return self._choose(agreement, sessions)[1]
+
+    def doubted(self) -> float:
+        """Agreement to believe in when a draft that did not pay is tried again: a little more than
+        the least that pays, so that a few wrong candidates send it to rest."""
+        paying = (step / _STEPS for step in range(_STEPS) if pays(self.gain(step / _STEPS)))
+        return min(EXPECTED_AGREEMENT, next(paying, EXPECTED_AGREEMENT) + _DOUBT)
 
     def promise(self, sessions: int) -> float:
         """The same before anything is known of the draft."""

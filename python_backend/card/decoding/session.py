@@ -161,11 +161,11 @@ class TargetSession:
         parents = [FOLLOWS_PREFIX, *(parent + 1 for parent in candidates.parents)]
         return Rows(self.engine_session, tokens, parents)
 
-    def foresee(self, gain: float) -> None:
-        """Begin with a rest of the draft if earlier sessions had too little of theirs."""
-        if not pays(gain):
+    def foresee(self, agreement: float, plan: RowPlan) -> None:
+        """Begin with a rest of the draft if this agreement, hoped for, would not pay."""
+        if not pays(plan.gain(agreement)):
             self.rest.foresee(len(self.history))
-            self.slot.let_draft_rest(self.rest.until)
+            self._let_draft_rest(plan)
 
     def weigh_drafting(self, plan: RowPlan) -> None:
         """Let the draft rest if speculation would not pay for this session alone."""
@@ -173,8 +173,12 @@ class TargetSession:
         if self.request.decoding is not Decoding.CARD or self.rest.resting(length):
             return
         if self.rest.consider(length, plan.gain(self.acceptance.rate)):
-            self.slot.let_draft_rest(self.rest.until)
-            self.acceptance = Acceptance()
+            self._let_draft_rest(plan)
+
+    def _let_draft_rest(self, plan: RowPlan) -> None:
+        """And believe less of it when it is tried again, so that a poor one is found out soon."""
+        self.slot.let_draft_rest(self.rest.until)
+        self.acceptance = Acceptance(plan.doubted())
 
     def commit(self, verdict: Verdict) -> None:
         """Publish what was decided; the draft and `card` see it at once."""
