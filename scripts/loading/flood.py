@@ -37,7 +37,7 @@ def flood(
 ) -> None:
     """Start a server, fill it, and measure how long one client more waits to be refused.
 
-    Exit codes: 0 every answer was UNAVAILABLE; 1 one was another; 2 it does not start.
+    Exit codes: 0 every refusal was UNAVAILABLE; 1 one was another; 2 it does not start.
     """
     try:
         values = load_settings(settings)

@@ -188,7 +188,7 @@ async def test_a_target_of_an_older_epoch_that_wakes_up_harms_nobody(
             os.kill(target, signal.SIGCONT)
             assert await asyncio.gather(*streams) == right
             await replaced(service, "card", card)
-            assert not pool.states.any()
+            await service.until(lambda: not pool.states.any(), "all slots are free", BACK_S)
         await speculates(service)
         assert (service.server_pid, pid_of(service, "target")) == (server, target)
 

@@ -7,16 +7,13 @@ from card.decoding.rest import DraftRest
 POOR, RICH = 1.05, 2.0
 
 
-def rests(gains: list[float], length: int = 100, trial: int = 1) -> list[int]:
-    """How long every rest lasts when a session goes on to its end and is judged again, so many
-    tokens later if it pays."""
+def rests(gains: list[float], length: int = 100) -> list[int]:
+    """How long every rest lasts when a session goes on to its end and is judged again."""
     rest, found = DraftRest(), []
     for gain in gains:
         if rest.consider(length, gain):
             found.append(rest.until - length)
             length = rest.until
-        else:
-            length += trial
     return found
 
 
@@ -31,7 +28,7 @@ def test_rests_grow_while_drafting_does_not_pay_and_stay_bounded() -> None:
 
 
 def test_a_draft_that_paid_for_long_starts_with_a_short_rest() -> None:
-    assert rests([POOR, POOR, RICH, RICH, POOR], trial=64) == [32, 64, 32]
+    assert rests([POOR, POOR, *[RICH] * 48, POOR]) == [32, 64, 32]
 
 
 def test_the_belief_that_a_trial_begins_with_does_not_shorten_the_next_rest() -> None:

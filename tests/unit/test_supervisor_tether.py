@@ -61,6 +61,14 @@ def test_the_child_is_the_command_with_its_words_and_its_environment() -> None:
     assert ending.stdout == f"{os.getpid()} ['-c', 'two words'] on\n"
 
 
+def test_the_child_ignores_no_signal_that_the_launcher_ignores() -> None:
+    def ignored(command: list[str]) -> str:
+        return outcome(command).stdout
+
+    own = ["grep", "SigIgn", "/proc/self/status"]
+    assert ignored(tethered(SIGKILL, own)) == ignored(own) != ""
+
+
 def test_a_program_that_is_not_there_is_one_line() -> None:
     ending = outcome(tethered(SIGKILL, ["/no/such/program"]))
     assert ending.returncode == 127

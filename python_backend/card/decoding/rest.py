@@ -8,9 +8,9 @@ _WORTHWHILE = 1.15
 _FIRST_REST = 32
 _LONGEST_REST = 1024
 
-_PROVEN = 64
-"""Tokens behind a rest for which the draft must have paid before its next rest is a short one
-again: a fresh trial always begins with the belief that it pays."""
+_PROVEN = 48
+"""Passes in a row for which the draft must have paid before its next rest is a short one again:
+every trial begins with the belief that it pays, and a late draft is not judged for 32 of them."""
 
 _FORESEEN_REST = 128
 """Of a session that begins with one, because earlier ones had nothing of the draft."""
@@ -30,6 +30,7 @@ class DraftRest:
     def __init__(self) -> None:
         self.until = 0
         self._next = _FIRST_REST
+        self._paid = 0
 
     def resting(self, length: int) -> bool:
         """Whether the draft rests at this length of prompt and output."""
@@ -38,7 +39,8 @@ class DraftRest:
     def consider(self, length: int, gain: float) -> bool:
         """Judge by the speed-up that the acceptance of late promises. Whether a rest begins."""
         if pays(gain):
-            if length >= self.until + _PROVEN:
+            self._paid += 1
+            if self._paid >= _PROVEN:
                 self._next = _FIRST_REST
             return False
         self._begin(length, self._next)
@@ -49,5 +51,5 @@ class DraftRest:
         self._begin(length, _FORESEEN_REST)
 
     def _begin(self, length: int, tokens: int) -> None:
-        self.until = length + tokens
+        self.until, self._paid = length + tokens, 0
         self._next = min(2 * tokens, _LONGEST_REST)

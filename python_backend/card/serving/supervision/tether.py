@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from signal import Signals
 
 _PR_SET_PDEATHSIG = 1
 _NOT_STARTED = 127  # a shell's exit code for a program that it cannot start
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
-def tethered(signal: Signals, command: Sequence[str | Path], program: str = "") -> list[str]:
-    """`command` for a child of this process that gets `signal` when this one dies, however it dies.
+def tethered(blow: signal.Signals, command: Sequence[str | Path], program: str = "") -> list[str]:
+    """`command` for a child of this process that gets `blow` when this one dies, however it dies.
 
     `program` is what runs, if it is not what the command begins with. Start the child from the
     thread that lives longest: the kernel takes the end of the starting thread for the death of the
@@ -28,13 +29,15 @@ def tethered(signal: Signals, command: Sequence[str | Path], program: str = "") 
     words = [str(word) for word in command]
     # Isolated and without site-packages it is there in 15 ms.
     python = [sys.executable, "-I", "-S", __file__]
-    return [*python, str(int(signal)), str(os.getpid()), program or words[0], *words]
+    return [*python, str(int(blow)), str(os.getpid()), program or words[0], *words]
 
 
-def _tie_and_become(signal: int, parent: int, program: str, words: list[str]) -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal)
+def _tie_and_become(blow: int, parent: int, program: str, words: list[str]) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, blow)
     if os.getppid() != parent:  # it died before the tie was made
         sys.exit(1)
+    for number in _IGNORED_BY_PYTHON:  # exec would hand that on
+        signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(program, words)
     except OSError as error:
