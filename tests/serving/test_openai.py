@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -294,7 +295,9 @@ def test_a_full_server_says_so_and_recovers(start_service: StartService) -> None
         assert 0 < len(refusals) < len(answers)
         assert all(answer.startswith("503 ") for answer in refusals)
         assert all("limits.queued_requests is 0" in answer for answer in refusals)
-        assert ask(0) == "answered"
+        limit_s = time.monotonic() + 30
+        while (again := ask(0)) != "answered":  # the slot is free a moment behind the answer
+            assert time.monotonic() < limit_s, again
 
 
 def test_an_answer_that_takes_too_long_is_a_gateway_timeout(server: RunningService) -> None:
