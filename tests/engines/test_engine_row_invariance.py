@@ -206,6 +206,23 @@ def test_reading_in_chunks_gives_the_bits_of_single_rows(
     assert torch.equal(bits(read_alone(subject.engine, subject.text, chunks)), subject.plain)
 
 
+def test_streams_of_any_age_share_passes_with_the_bits_of_single_rows(subject: Subject) -> None:
+    engine, text = subject.engine, subject.text
+    long = random_tokens(300, vocabulary=engine.vocabulary)
+    with opened(engine) as session:
+        read(engine, session, long[:-40], [64])
+        far_alone = bits(read(engine, session, long[-40:], [1]))
+    with opened(engine) as far, opened(engine) as near:
+        read(engine, far, long[:-40], [64])
+        for at in range(0, 40, 4):
+            batch = [Rows(far, long[260 + at : 264 + at]), Rows(near, text[at : at + 4])]
+            far_rows, near_rows = (bits(rows) for rows in forward_rows(engine, batch))
+            assert torch.equal(far_rows, far_alone[at : at + 4])
+            assert torch.equal(near_rows, subject.plain[at : at + 4])
+            for rows in batch:
+                engine.keep(rows.session, range(4))
+
+
 @given(asked=st.lists(asks, min_size=1, max_size=SESSIONS - 1), chunks=chunkings)
 @few
 def test_every_row_of_trees_that_share_a_pass_has_the_bits_of_single_rows(
@@ -356,6 +373,14 @@ def scaled_beside_others(
     return attend(query, keys, values, group, kv_heads)
 
 
+def stretched_beside_far_ones(
+    query: Tensor, keys: Tensor, values: Tensor, group: GroupTensors, kv_heads: int
+) -> Tensor:
+    """A last bit that depends on how far others are that share the pass."""
+    far = group.extent > 256 and len(group.lanes) > 1
+    return attend(query, keys, values, group, kv_heads) * (1 + 2**-7 * far)
+
+
 @pytest.fixture
 def unchecked(tmp_path: Path) -> TorchEngine:
     tiny_models.save(tmp_path, "mistral")
@@ -364,7 +389,14 @@ def unchecked(tmp_path: Path) -> TorchEngine:
 
 @pytest.mark.parametrize(
     "broken",
-    [stock_attention, rounded_by_rows, without_mask, summed_at_once, scaled_beside_others],
+    [
+        stock_attention,
+        rounded_by_rows,
+        without_mask,
+        summed_at_once,
+        scaled_beside_others,
+        stretched_beside_far_ones,
+    ],
 )
 def test_the_self_check_finds_attention_that_depends_on_the_layout(
     unchecked: TorchEngine, monkeypatch: pytest.MonkeyPatch, broken: Attend

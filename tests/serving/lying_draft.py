@@ -2,7 +2,8 @@
 
     python lying_draft.py SETTINGS_FILE SERVER_PID SEED
 
-It writes only where the draft may write, and there whatever it likes.
+It writes only where the draft may write, and there whatever it likes; but not that it is another
+process or long dead, for then the supervisor replaces it.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class LyingDraft:
             self._out_of_range,
             self._old_generation,
             self._endless,
+            self._no_state,
         )
 
     def lie(self) -> None:
@@ -95,6 +97,11 @@ class LyingDraft:
         record["node_count"] = self._draw.choice([-1, 1 << 40, 513], 2)
         record["root_length"] = self._draw.choice([-1, 0, 1 << 40], 2)
         record["passes"] = self._draw.choice([-1, 0, 1 << 62], 2)
+
+    def _no_state(self, index: int) -> None:
+        """Of the process itself, until it beats again."""
+        if index == 0:
+            self._pool.header["draft_state"] = self._draw.choice([-1, 3, 1 << 40])
 
 
 def main() -> None:

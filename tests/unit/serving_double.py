@@ -38,7 +38,7 @@ class HandPlayedTarget:
         slot = self._pool.target_slot(index)
         slot.adopt(slot.generation)
         flags = [True] * (len(tokens) - 1) + [False]
-        slot.count_step(len(tokens), len(tokens) - 1, len(tokens))
+        slot.count_step(len(tokens), len(tokens) - 1, len(tokens), corrects=True)
         slot.commit(tokens, flags, [-0.5] * len(tokens), finish)
 
     def fail(self, index: int) -> None:

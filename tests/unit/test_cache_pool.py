@@ -231,11 +231,18 @@ def test_an_engine_lives_while_it_is_attached_and_heard(pool: Pool, engine: str)
     assert pool.is_alive(engine, 1e9)
     assert pool.engine_pid(engine) == os.getpid()
     assert pool.engine_state(engine) is EngineState.ATTACHED
-    assert pool.header[f"{engine}_epoch"][0] == pool.epoch
     pool.header[f"{engine}_heartbeat_ns"] -= int(10e9)
     assert pool.silence_s(engine) >= 10
     assert not pool.is_alive(engine, 9.0)
     assert not pool.is_alive(other, 1e9)
+
+
+@pytest.mark.parametrize("said", [-1, 3, 1 << 62])
+def test_an_engine_that_tells_no_state_at_all_is_as_good_as_absent(pool: Pool, said: int) -> None:
+    pool.beat("draft", EngineState.ATTACHED)
+    pool.header["draft_state"] = said
+    assert pool.engine_state("draft") is EngineState.ABSENT
+    assert not pool.is_alive("draft", 1e9)
 
 
 def test_an_unknown_engine_is_refused_by_name(pool: Pool) -> None:

@@ -50,8 +50,8 @@ def test_what_the_target_commits_card_reads(pool: Pool) -> None:
     assert card.from_cache(0, 3).tolist() == [True, False, True]
     assert card.log_probabilities(0, 3).tolist() == [-0.25, -1.5, -2.0]
     assert card.finish(generation) is Finish.END_ID
-    assert pool.committed.tolist() == [3, 0]
-    assert pool.finishes.tolist() == [Finish.END_ID, Finish.RUNNING]
+    assert pool.slots["committed"].tolist() == [3, 0]
+    assert pool.slots["finish"].tolist() == [Finish.END_ID, Finish.RUNNING]
 
 
 def test_commits_of_an_older_generation_are_not_read(pool: Pool) -> None:
@@ -78,7 +78,7 @@ def test_the_target_adopts_no_commits_of_an_older_generation(pool: Pool) -> None
     card.open(request_of([1], 8), old)
     target.adopt(old)
     commit(pool, [7, 8, 9], Finish.LENGTH, cached=True)
-    target.count_step(3, 2, 5)
+    target.count_step(3, 2, 5, corrects=True)
     target.count_query(hit=True)
     card.close()
     assert card.reclaim(target_is_dead=True)
@@ -99,7 +99,7 @@ def test_a_reloaded_target_goes_on_where_the_commits_end(pool: Pool) -> None:
     card.open(request_of([1], 8), generation)
     pool.target_slot(0).adopt(generation)
     commit(pool, [4, 5])
-    pool.target_slot(0).count_step(2, 1, 3)
+    pool.target_slot(0).count_step(2, 1, 3, corrects=True)
     reloaded = pool.target_slot(0)
     assert reloaded.adopt(generation) == 2
     assert card.output(0, 2).tolist() == [4, 5]
@@ -203,10 +203,10 @@ def test_counters_tell_what_happened(pool: Pool) -> None:
     target, draft = pool.target_slot(0), pool.draft_slot(0)
     target.adopt(pool.new_generation())
     draft.reset_counters()
-    target.count_step(4, 3, 3)
-    target.count_step(3, 2, 7)
-    target.count_step(1, 0, 0)
-    target.count_step(500, 499, 499)
+    target.count_step(4, 3, 3, corrects=False)
+    target.count_step(3, 2, 7, corrects=True)
+    target.count_step(1, 0, 0, corrects=False)
+    target.count_step(500, 499, 499, corrects=False)
     target.count_query(hit=True)
     target.count_query(hit=True)
     target.count_query(hit=False)

@@ -194,6 +194,19 @@ def test_a_reloaded_target_goes_on_with_the_same_text(
     assert [o[: len(w)] for o, w in zip(outputs, written, strict=True)] == written
 
 
+def test_a_rest_of_the_draft_ends_with_the_target_that_ordered_it() -> None:
+    with both_loops() as both:
+        stream = both.open(request_of([1, 2], 12))
+        both.target.step()
+        both.pool.target_slot(0).rest_draft_until(1000)
+        assert both.pool.draft_slot(0).rests_until(stream.generation) == 1000
+        both.restart_target(FakeEngine(MODEL, tree=False))
+        both.target.step()
+        assert both.pool.draft_slot(0).rests_until(stream.generation) == 0
+        both.run([stream])
+        assert stream.counters.accepted > 0
+
+
 def test_a_target_killed_between_its_last_token_and_its_count_finishes_after_all() -> None:
     request = request_of([1, 2], 6)
     with both_loops() as both:

@@ -90,6 +90,8 @@ def test_a_walk_commits_what_autoregressive_decoding_would(
         if at:
             assert candidates.parents[node] == nodes[at - 1]
     assert verdict.from_cache[:-1] == [True] * (count - 1)
+    were_wrong = not verdict.from_cache[-1] and nodes[-1] in candidates.parents
+    assert verdict.corrects == were_wrong
     if not ended:
         assert not verdict.from_cache[-1], "the walk ends at a correction"
         last = nodes[-1]

@@ -254,7 +254,7 @@ def test_sessions_whose_draft_rests_take_no_share_of_a_chunk() -> None:
         for index in range(3):
             stream = both.open(request_of([index, *range(20)] * 6, 4), index)
             if index:
-                adopted(both, stream).let_draft_rest(until=500)
+                adopted(both, stream).rest_draft_until(500)
         both.draft.step()
         assert list(text_rows(both).values()) == [64]
 

@@ -108,7 +108,7 @@ def step(pool: Pool, session: Session, tokens: int, drafted: int = 4) -> None:
     slot = pool.target_slot(session.slot.index)
     slot.adopt(session.generation)
     slot.count_query(hit=True)
-    slot.count_step(tokens, tokens - 1, drafted)
+    slot.count_step(tokens, tokens - 1, drafted, corrects=tokens - 1 < drafted)
     slot.commit([1] * tokens, [False] * tokens, [0.0] * tokens, Finish.RUNNING)
 
 

@@ -169,3 +169,23 @@ def test_a_draft_that_lives_but_gives_nothing_is_not_waited_for_longer_than_an_e
         both.pool.beat("draft", EngineState.ATTACHED)
         assert both.target.step(), "the wait is over"
         assert len(stream.output) == 2
+
+
+def test_a_draft_that_gives_nothing_costs_a_text_little_more_than_one_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target, draft = engines()
+    now_s = began_s = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    with OneProcess(target, draft, settings_of()) as both:
+        patience_s = both.settings.serving.engine_timeout_s
+        stream = both.open(request_of([1, 2, 3], 60, Decoding.DRAFT_THEN_VERIFY, gamma=4))
+        while len(stream.output) < 40:
+            now_s += patience_s / 200
+            both.target.step()
+        assert now_s - began_s < 3 * patience_s
+        while both.draft.step():
+            pass
+        assert both.target.step(), "it works again"
+        now_s += patience_s / 2
+        assert not both.target.step(), "and gets its time again"

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
 from card.serving.vocabulary import Vocabulary
 from card.settings import SettingsError
@@ -79,6 +80,20 @@ def test_a_bad_word_is_banned_at_the_start_and_after_a_space() -> None:
     decoded = {vocabulary.tokenizer.decode(list(tokens)) for tokens in spellings}
     assert decoded == {"import", " import"}
     assert vocabulary.bad_word_tokens(()) == ()
+
+
+def test_a_bad_word_that_the_target_cannot_write_needs_no_ban(checkpoint: Path) -> None:
+    """The tokenizer knows a token more than the target has logits for."""
+    file = checkpoint / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.add_special_tokens(["<pad>"])
+    tokenizer.save(str(file))
+    vocabulary = Vocabulary.load(checkpoint)
+    assert tokenizer.token_to_id("<pad>") == vocabulary.size
+    assert vocabulary.bad_word_tokens(("<pad>",)) == ()
+    assert vocabulary.bad_word_tokens(("<pad>", "import")) == vocabulary.bad_word_tokens(
+        ("import",)
+    )
 
 
 def test_text_processes_load_neither_torch_nor_transformers() -> None:

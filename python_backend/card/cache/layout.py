@@ -16,7 +16,7 @@ from enum import IntEnum
 import numpy as np
 
 CACHE_LINE = 64
-MAGIC = 0x31_44_52_41_43_00_00_06  # "CARD1" and the layout's version
+MAGIC = 0x31_44_52_41_43_00_00_07  # "CARD1" and the layout's version
 ENGINES = ("draft", "target")
 MAX_ROWS = 64
 """Most rows of one target pass; bounds the tokens-per-step histogram."""
@@ -31,7 +31,7 @@ TARGET_COUNTERS = (
     "target_running_ns",
     "target_waiting_ns",
 )
-DRAFT_COUNTERS = ("re_roots", "restarts", "draft_passes", "draft_running_ns", "draft_idle_ns")
+DRAFT_COUNTERS = ("re_roots", "restarts", "draft_running_ns", "draft_idle_ns")
 """Of one session, from 0 when its engine takes it up; `card` exports them."""
 MAX_REFUSALS = 16
 """Reasons that `preprocessing` can count apart."""
@@ -111,16 +111,7 @@ def header_dtype() -> np.dtype[np.void]:
     """The pool's first bytes: identity and epoch (`card`), a group per engine, refusals."""
     word = np.int64
     engines: list[list[Field]] = [
-        [
-            (f"{name}_pid", word),
-            (f"{name}_heartbeat_ns", word),
-            (f"{name}_state", word),
-            (f"{name}_epoch", word),
-            (f"{name}_rows", word),
-            (f"{name}_row_invariant", word),
-            (f"{name}_busy_ns", word),
-            (f"{name}_waiting_ns", word),
-        ]
+        [(f"{name}_pid", word), (f"{name}_heartbeat_ns", word), (f"{name}_state", word)]
         for name in ENGINES
     ]
     return _lines(
@@ -132,6 +123,8 @@ def header_dtype() -> np.dtype[np.void]:
             ("key_digest", word, (4,)),
         ],
         *engines,
+        # draft, for whoever measures
+        [("draft_waiting_ns", word)],
         # target
         [("commit_bell", word), ("draft_rests", word)],
         # preprocessing

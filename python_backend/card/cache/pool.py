@@ -246,12 +246,11 @@ class Pool:
     # --- engines ------------------------------------------------------------------------------
 
     def beat(self, engine: str, state: EngineState) -> None:
-        """Tell that `engine` (this process) lives; called by its heartbeat thread alone."""
+        """Tell that `engine` (this process) lives, and what it does."""
         _check_engine(engine)
         header = self.header[0]
         header[f"{engine}_pid"] = os.getpid()
         header[f"{engine}_state"] = state
-        header[f"{engine}_epoch"] = self.epoch
         header[f"{engine}_heartbeat_ns"] = time.monotonic_ns()
 
     def engine_pid(self, engine: str) -> int:
@@ -259,8 +258,12 @@ class Pool:
         return int(self.header[f"{engine}_pid"][0])
 
     def engine_state(self, engine: str) -> EngineState:
+        """What `engine` says of itself; what is no state at all is none that helps anybody."""
         _check_engine(engine)
-        return EngineState(int(self.header[f"{engine}_state"][0]))
+        try:
+            return EngineState(int(self.header[f"{engine}_state"][0]))
+        except ValueError:
+            return EngineState.ABSENT
 
     def silence_s(self, engine: str) -> float:
         """Seconds since the last heartbeat of `engine` (infinite if it never beat)."""
@@ -303,16 +306,6 @@ class Pool:
     def generations(self) -> NDArray[np.int64]:
         """[slots] int64, a live view."""
         return self.slots["generation"]
-
-    @property
-    def committed(self) -> NDArray[np.int64]:
-        """[slots] int64, a live view of the commit counters."""
-        return self.slots["committed"]
-
-    @property
-    def finishes(self) -> NDArray[np.int64]:
-        """[slots] int64, a live view of `Finish` codes."""
-        return self.slots["finish"]
 
     def card_slot(self, index: int) -> CardSlot:
         return CardSlot(Record(self.slots, index), index, self.slot_bell)

@@ -177,12 +177,12 @@ class TargetSlot(_Slot):
         if record["commit_generation"] != generation:
             record["committed"] = 0
             record["finish_length"] = 0
-            record["rest_until"] = 0
             record["finish"] = Finish.RUNNING
             for name in TARGET_COUNTERS:
                 record[name] = 0
             record["tokens_per_step"][:] = 0
             record["commit_generation"] = generation
+        record["rest_until"] = 0  # whoever ordered that rest is gone
         self._stopwatch.restart()
         return int(record["committed"])
 
@@ -207,9 +207,9 @@ class TargetSlot(_Slot):
         if not start or finish != Finish.RUNNING:
             self._bell.ring()
 
-    def let_draft_rest(self, until: int) -> None:
+    def rest_draft_until(self, length: int) -> None:
         """Candidates are not wanted below this length of prompt and output."""
-        self._record["rest_until"] = until
+        self._record["rest_until"] = length
 
     def fail(self) -> None:
         """Give the session up; `card` tells the client."""
@@ -217,13 +217,14 @@ class TargetSlot(_Slot):
         self._record["finish"] = Finish.FAILED
         self._bell.ring()
 
-    def count_step(self, committed: int, accepted: int, drafted: int) -> None:
-        """Account for one pass: tokens committed, candidates accepted, candidates verified."""
+    def count_step(self, committed: int, accepted: int, drafted: int, *, corrects: bool) -> None:
+        """Account for one pass: tokens committed, candidates accepted, candidates verified, and
+        whether a token of the target's own took the place of candidates."""
         record = self._record
         record["steps"] += 1
         record["accepted"] += accepted
         record["drafted"] += drafted
-        record["corrections"] += accepted < drafted
+        record["corrections"] += corrects
         record["tokens_per_step"][min(committed, len(record["tokens_per_step"]) - 1)] += 1
 
     def count_query(self, *, hit: bool) -> None:
@@ -330,7 +331,6 @@ class DraftSlot(_Slot):
         record["node_score"][half, start:stop] = score
         record["node_count"][half] = stop
         record["passes"][half] = passes
-        record["draft_passes"] += 1
 
     def count_re_root(self, *, restarted: bool) -> None:
         self._record["re_roots"] += 1

@@ -126,7 +126,8 @@ class TargetLoop:
             if session.may_run(
                 self._engine,
                 self._settings.speculation,
-                draft_lives=draft_lives and session.waited_s() <= timeout_s,
+                draft_lives=draft_lives,
+                longest_wait_s=timeout_s,
             )
         ]
         self._let_draft_rest(rests=self._rests(running, draft_lives=draft_lives))

@@ -17,6 +17,7 @@ from card.cache import (
     descend,
 )
 from card.decoding.experience import Tally
+from card.decoding.patience import Patience
 from card.decoding.rest import DraftRest, pays
 from card.decoding.rows import Acceptance, RowPlan
 from card.decoding.walk import Verdict
@@ -51,6 +52,7 @@ class TargetSession:
     acceptance: Acceptance = field(default_factory=Acceptance)
     tally: Tally = field(default_factory=Tally)
     rest: DraftRest = field(default_factory=DraftRest)
+    patience: Patience = field(default_factory=Patience)
     committed_s: float = field(default_factory=time.monotonic)
 
     @classmethod
@@ -66,26 +68,36 @@ class TargetSession:
         lookup.extend(history.tokens.tolist())
         return cls(slot, generation, request, history, engine.open_session(), lookup)
 
-    def waited_s(self) -> float:
-        """Seconds since the last commit: a draft that lives but gives nothing is not waited for."""
-        return time.monotonic() - self.committed_s
-
     def reads_prompt(self, engine: Engine) -> bool:
         """Whether the KV cache lacks more than the last token."""
         return len(self.history) - engine.length(self.engine_session) > 1
 
-    def may_run(self, engine: Engine, how: SpeculationSettings, *, draft_lives: bool) -> bool:
+    def may_run(
+        self,
+        engine: Engine,
+        how: SpeculationSettings,
+        *,
+        draft_lives: bool,
+        longest_wait_s: float,
+    ) -> bool:
         """Whether the pacing allows a pass; prefill waits for nobody."""
-        request, slot = self.request, self.slot
         runs = self.reads_prompt(engine)
         if not runs:
-            passes = slot.draft_passes(self.generation, len(self.history))
+            passes = self.slot.draft_passes(self.generation, len(self.history))
             ahead = self._ahead(engine.vocabulary, how)
-            runs = target_may_run(
-                request.decoding, request.gamma, passes, draft_lives=draft_lives, ahead=ahead
-            )
-        slot.count_time(runs=runs)
+            runs = self._has_waited(passes, ahead, longest_wait_s, draft_lives=draft_lives)
+        self.slot.count_time(runs=runs)
         return runs
+
+    def _has_waited(
+        self, passes: int, ahead: int, longest_wait_s: float, *, draft_lives: bool
+    ) -> bool:
+        """Whether what the pacing waits for is there, or has been waited for long enough."""
+        decoding, gamma = self.request.decoding, self.request.gamma
+        if target_may_run(decoding, gamma, passes, draft_lives=draft_lives, ahead=ahead):
+            self.patience.restore()
+            return True
+        return self.patience.ends(time.monotonic() - self.committed_s, longest_wait_s)
 
     def _ahead(self, vocabulary: int, how: SpeculationSettings) -> int:
         """Candidates of the best chain, as far as the pacing asks for them."""
@@ -177,13 +189,18 @@ class TargetSession:
 
     def _let_draft_rest(self, plan: RowPlan) -> None:
         """And believe less of it when it is tried again, so that a poor one is found out soon."""
-        self.slot.let_draft_rest(self.rest.until)
+        self.slot.rest_draft_until(self.rest.until)
         self.acceptance = Acceptance(plan.doubted())
 
     def commit(self, verdict: Verdict) -> None:
         """Publish what was decided; the draft and `card` see it at once."""
         # Counted first: whoever sees the last token sees all there is to count.
-        self.slot.count_step(len(verdict.tokens), verdict.accepted, len(self.candidates))
+        self.slot.count_step(
+            len(verdict.tokens),
+            verdict.accepted,
+            len(self.candidates),
+            corrects=verdict.corrects,
+        )
         self.slot.commit(
             verdict.tokens, verdict.from_cache, verdict.log_probabilities, verdict.finish
         )
@@ -196,8 +213,7 @@ class TargetSession:
         """By the candidates that the cache gave; guesses from the text say nothing of it."""
         offered = min(self.drafted, len(self.candidates))
         right = min(verdict.accepted, offered)
-        # The last token is a candidate only if the text ends with it: then none was wrong.
-        wrong = right < offered and not verdict.from_cache[-1]
+        wrong = right < offered and verdict.corrects
         self.tally.judged += right + wrong
         self.tally.right += right
         self.misses = 0 if self.drafted else self.misses + 1

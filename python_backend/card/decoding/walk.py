@@ -23,6 +23,7 @@ class Verdict:
     from_cache         whether each token was a candidate
     log_probabilities  of each token under the unprocessed logits; zeros unless asked for
     rows               the rows of the pass that lie on the committed path, in order
+    corrects           whether the last token took the place of candidates that were wrong
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -30,6 +31,7 @@ class Verdict:
     log_probabilities: list[float] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
     finish: Finish = Finish.RUNNING
+    corrects: bool = False
 
     @property
     def accepted(self) -> int:
@@ -62,6 +64,7 @@ def verify(
         history.append(token)
         verdict.finish = _finish(token, history, request)
         if child is None:
+            verdict.corrects = node in candidates.parents
             break
         node = child
     return verdict

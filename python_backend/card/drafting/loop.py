@@ -67,7 +67,6 @@ class DraftLoop:
         self.times.choose += chosen - started
         self.times.forward += forwarded - chosen
         self.times.grow += time.perf_counter_ns() - forwarded
-        self._pool.header["draft_busy_ns"] = self.times.busy
         return True
 
     def _count_idle(self, now: int) -> None:

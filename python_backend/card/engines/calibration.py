@@ -23,6 +23,7 @@ _SHARED_TOKENS = 72
 _FAR_TOKENS = 330
 """Where a row sees several blocks of positions, which a sum may take in another order."""
 _FAR_ROWS = 16
+_SIDE_BY_SIDE = (1, 1, 6, 8)
 _COST_CONTEXT = 256
 _COST_ROUNDS = 4
 _ALONE_ROUNDS = 6
@@ -82,9 +83,9 @@ def check_row_invariance(engine: Engine) -> bool:
     """Whether one text's logits are the same bits however its rows are put into passes.
 
     Compares one row at a time with prefill chunks, chains of several lengths, another session's
-    place, a subtree's side branch, a pass shared with a second session, and rows far behind the
-    beginning. The engine must have 2 sessions, 2 branches. Raises `EngineError` if logits are not
-    finite.
+    place, a subtree's side branch, a pass shared with a second session, rows far behind the
+    beginning, and such rows beside others near it. The engine must have 2 sessions, 2 branches.
+    Raises `EngineError` if logits are not finite.
     """
     tokens = _tokens(engine, _CHECKED_TOKENS)
     few = tokens[:8]
@@ -246,12 +247,31 @@ def _read(
 
 def _same_far_rows(engine: Engine) -> bool:
     at_once, alone = _read_far(engine, 100, [1] * _FAR_ROWS)
-    return all(_same(found, alone) for found in (at_once, *_read_far(engine, 64, [3, 6, 1, 6])))
+    found = (at_once, *_read_far(engine, 64, [3, 6, 1, 6]))
+    return all(_same(rows, alone) for rows in found) and _same_side_by_side(engine, alone)
 
 
-def _read_far(engine: Engine, chunk: int, counts: Sequence[int]) -> list[NDArray[np.float32]]:
-    """Logits of the last tokens of a long text, read at once and then again in these counts, its
-    beginning in chunks."""
+def _same_side_by_side(engine: Engine, far_alone: NDArray[np.float32]) -> bool:
+    """Whether rows far behind the beginning and rows near it may share passes."""
+    far, last = _read_up_to_the_last(engine, 64)
+    near, first = engine.open_session(), _tokens(engine, len(last))
+    found: dict[int, list[NDArray[np.float32]]] = {far: [], near: []}
+    for count in _SIDE_BY_SIDE:
+        at = slice(len(found[far]), len(found[far]) + count)
+        batch = [Rows(far, last[at]), Rows(near, first[at])]
+        if not last[at]:  # of a short context
+            break
+        for rows, logits in zip(batch, engine.forward(batch), strict=True):
+            found[rows.session] += [logits.row(row) for row in range(len(rows.tokens))]
+            engine.keep(rows.session, range(len(rows.tokens)))
+    engine.close_session(far)
+    engine.close_session(near)
+    near_alone = _read(engine, first, [1] * len(first))
+    return _same(np.stack(found[far]), far_alone) and _same(np.stack(found[near]), near_alone)
+
+
+def _read_up_to_the_last(engine: Engine, chunk: int) -> tuple[int, list[int]]:
+    """A session that has read all but the last tokens of a long text in chunks, and these."""
     tokens = _tokens(engine, min(_FAR_TOKENS, engine.context))
     behind = max(0, len(tokens) - _FAR_ROWS)
     session = engine.open_session()
@@ -259,7 +279,13 @@ def _read_far(engine: Engine, chunk: int, counts: Sequence[int]) -> list[NDArray
         read = tokens[start : min(start + chunk, behind)]
         engine.forward([Rows(session, read, logits=0)])
         engine.keep(session, range(len(read)))
-    last = tokens[behind:]
+    return session, tokens[behind:]
+
+
+def _read_far(engine: Engine, chunk: int, counts: Sequence[int]) -> list[NDArray[np.float32]]:
+    """Logits of the last tokens of a long text, read at once and then again in these counts, its
+    beginning in chunks."""
+    session, last = _read_up_to_the_last(engine, chunk)
     batch = [Rows(session, last)]
     at_once = _rows(engine, batch, len(last))
     drop(engine, batch)

@@ -71,11 +71,6 @@ class Sessions:
     # --- admission ----------------------------------------------------------------------------
 
     @property
-    def open(self) -> dict[int, Session]:
-        """The sessions being decoded, by slot."""
-        return self._open
-
-    @property
     def in_use(self) -> int:
         """Slots that are not free."""
         return len(self._open) + len(self._closing)

@@ -54,13 +54,17 @@ class Vocabulary:
         return cls(_tokenizer(tokens), size, end_ids[0] if end_ids else None)
 
     def bad_word_tokens(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-        """Token sequences that write a word, at the start of a text and after a space."""
+        """Token sequences that write a word, at the start of a text and after a space.
+
+        A tokenizer may know more ids than the target has logits for, such as padding: what holds
+        one of these is never written and needs no ban.
+        """
         spellings = [spelling for word in words for spelling in (word, f" {word}")]
         sequences = (
             tuple(self.tokenizer.encode(spelling, add_special_tokens=False).ids)
             for spelling in spellings
         )
-        return tuple(dict.fromkeys(sequence for sequence in sequences if sequence))
+        return tuple(dict.fromkeys(ids for ids in sequences if ids and max(ids) < self.size))
 
 
 def _tokenizer(file: Path) -> Tokenizer:

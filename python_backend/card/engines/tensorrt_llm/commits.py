@@ -26,7 +26,8 @@ def publish(
         accepted += 1
     # Counted first: whoever sees the last token sees all there is to count.
     if tokens:
-        slot.count_step(len(tokens), accepted, len(offered))
+        corrects = accepted < len(offered) and tokens[-1] != offered[accepted]
+        slot.count_step(len(tokens), accepted, len(offered), corrects=corrects)
     slot.commit(
         tokens,
         [index < accepted for index in range(len(tokens))],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,33 +24,43 @@ class Pulse:
 
 
 class Heartbeats:
-    """Reads the pool of one server, as soon as `card` has made it."""
+    """Reads the pool of one server, as soon as `card` has made it; from any thread."""
 
     def __init__(self, directory: Path, server_pid: int, geometry: Geometry) -> None:
         self._directory = directory
         self._server_pid = server_pid
         self._geometry = geometry
         self._opened: Pool | None = None
+        self._lock = threading.Lock()
 
     def of(self, engine: str, pid: int) -> Pulse | None:
         """The pulse of `engine`; None while its process `pid` has not beaten yet."""
-        pool = self._pool()
-        if pool is None or pool.engine_pid(engine) != pid:
-            return None
-        attached = pool.engine_state(engine) is EngineState.ATTACHED
-        return Pulse(pool.silence_s(engine), attached)
+        with self._lock:
+            pool = self._pool()
+            if pool is None or pool.engine_pid(engine) != pid:
+                return None
+            attached = pool.engine_state(engine) is EngineState.ATTACHED
+            return Pulse(pool.silence_s(engine), attached)
 
     def open_slots(self) -> int:
         """Sessions that run now."""
-        pool = self._pool()
-        return 0 if pool is None else int(np.count_nonzero(pool.states == SlotState.OPEN))
+        with self._lock:
+            pool = self._pool()
+            return 0 if pool is None else int(np.count_nonzero(pool.states == SlotState.OPEN))
 
     def close(self) -> None:
+        with self._lock:
+            self._forget()
+
+    def _forget(self) -> None:
         if self._opened is not None:
             self._opened.close()
             self._opened = None
 
     def _pool(self) -> Pool | None:
+        # A `card` that comes back makes another one if somebody swept that of the one before.
+        if self._opened is not None and not self._opened.path.exists():
+            self._forget()
         if self._opened is None:
             self._opened = Pool.open(self._directory, self._server_pid, self._geometry)
         return self._opened

@@ -1,0 +1,25 @@
+"""How long the target waits for the draft where the pacing wants it to."""
+
+from __future__ import annotations
+
+_SHORTEST_SHARE = 1 / 64
+
+
+class Patience:
+    """With a draft that lives but gives nothing: after each wait in vain the next one lasts half
+    as long, so that a text costs one whole wait and not one per token; a draft that gives
+    something again gets its time back."""
+
+    def __init__(self) -> None:
+        self._share = 1.0
+
+    def restore(self) -> None:
+        """What was waited for is there."""
+        self._share = 1.0
+
+    def ends(self, waited_s: float, longest_s: float) -> bool:
+        """Whether so long a wait is enough, where the first may last `longest_s`."""
+        if waited_s <= self._share * longest_s:
+            return False
+        self._share = max(_SHORTEST_SHARE, self._share / 2)
+        return True
