@@ -19,6 +19,7 @@ from one_process import request_of
 
 from card.cache import ENGINES, EngineState, Geometry, Pool, PoolError, SlotState
 from card.cache.layout import CACHE_LINE, header_dtype, slot_dtype
+from card.cache.pool import pool_bytes
 
 GEOMETRY = Geometry(slots=3, nodes=64, prompt=32, output=32, bad_words=4, bad_word_tokens=16)
 SERVER = 4242
@@ -68,6 +69,30 @@ def test_only_the_owner_may_enter(tmp_path: Path) -> None:
     assert stat.S_IMODE(pool.path.stat().st_mode) == 0o600
 
 
+@pytest.mark.parametrize("trap", ["open to all", "a link", "a file"])
+def test_what_somebody_else_put_there_before_is_neither_used_nor_touched(
+    tmp_path: Path, trap: str
+) -> None:
+    """Who may write in /dev/shm can guess the directory's name before `card` makes it."""
+    home, elsewhere = tmp_path / f"card-{os.getuid()}-{SERVER}", tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    if trap == "open to all":
+        home.mkdir()
+        home.chmod(0o777)
+    elif trap == "a link":
+        home.symlink_to(elsewhere)
+    else:
+        home.write_bytes(b"\0")
+    if trap != "a file":
+        (home / "pool-0").write_bytes(b"\0" * pool_bytes(GEOMETRY))
+    before = sorted(tmp_path.rglob("*"))
+    assert Pool.open(tmp_path, SERVER, GEOMETRY) is None
+    with pytest.raises(PoolError, match=f"somebody else could read what is in it: '{home}'"):
+        Pool.create(tmp_path, SERVER, GEOMETRY)
+    assert Pool.sweep(tmp_path) == []
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_a_pool_that_is_owned_is_not_created_again(pool: Pool, tmp_path: Path) -> None:
     with pytest.raises(PoolError, match=r"another process owns .*pool-"):
         Pool.create(tmp_path, SERVER, GEOMETRY)
@@ -101,7 +126,7 @@ def test_sweep_removes_what_nobody_owns_and_nothing_else(pool: Pool, tmp_path: P
     dead = Pool.create(tmp_path, SERVER + 1, GEOMETRY)
     dead.close()
     half_made = pool.path.parent.with_name(f"card-{os.getuid()}-{SERVER + 2}")
-    half_made.mkdir()
+    half_made.mkdir(mode=0o700)
     (half_made / ".pool-torn").write_bytes(b"")
     stranger = tmp_path / "card-of-somebody-else"
     stranger.mkdir()
@@ -137,7 +162,7 @@ def test_a_sweep_between_two_steps_of_making_a_pool_harms_nothing(
             sweep_if("after")
 
     if leftover:
-        (tmp_path / f"card-{os.getuid()}-{SERVER}").mkdir()
+        (tmp_path / f"card-{os.getuid()}-{SERVER}").mkdir(mode=0o700)
     monkeypatch.setattr(module, step, swept)
     pool = Pool.create(tmp_path, SERVER, GEOMETRY)
     assert sweeps

@@ -64,6 +64,26 @@ def test_files_of_other_programs_are_not_swept(mount: Path) -> None:
     assert list(mount.iterdir()) == [foreign]
 
 
+@pytest.mark.parametrize("trap", ["a file", "a pattern", "open to all", "a link"])
+def test_a_trap_that_somebody_else_set_is_left_alone(mount: Path, trap: str) -> None:
+    run = RunDirectory(mount)
+    region, name = region_of(run, mount), f"card_run_{os.getuid()}_{'0' * 16}"
+    if trap == "a file":
+        (mount / name).write_bytes(b"")
+    elif trap == "a link":
+        (mount / name).symlink_to(run.path)
+    elif trap == "a pattern":
+        (mount / f"card_run_{os.getuid()}_*").mkdir(mode=0o700)
+    else:
+        (mount / name).mkdir()
+        (mount / name).chmod(0o777)
+    before = sorted(mount.rglob("*"))
+    assert sweep(mount) == []
+    assert sorted(mount.rglob("*")) == before
+    assert region.exists()
+    run.close()
+
+
 def test_orphaned_stubs_of_a_dead_supervisor_are_killed(mount: Path) -> None:
     run = RunDirectory(mount)
     region = region_of(run, mount)
@@ -76,7 +96,7 @@ def test_orphaned_stubs_of_a_dead_supervisor_are_killed(mount: Path) -> None:
 
 def test_a_pool_that_nobody_locks_is_swept(mount: Path) -> None:
     home = mount / f"card-{os.getuid()}-1"
-    home.mkdir()
+    home.mkdir(mode=0o700)
     (home / "pool-0").write_bytes(b"\0")
     assert sweep(mount) == [home]
 

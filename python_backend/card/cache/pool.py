@@ -19,6 +19,7 @@ import os
 import platform
 import secrets
 import shutil
+import stat
 import time
 from pathlib import Path
 
@@ -116,6 +117,9 @@ class Pool:
     def _made(cls, home: Path, geometry: Geometry) -> Pool:
         with contextlib.suppress(FileExistsError):  # `exist_ok` raises it if swept just then
             home.mkdir(mode=0o700)
+        if not is_private(home):
+            home.lstat()  # raises what is caught above if it was swept just then
+            raise PermissionError(errno.EPERM, "somebody else could read what is in it", str(home))
         return cls._reopen(home, geometry) or cls._create(home, geometry)
 
     @classmethod
@@ -144,7 +148,7 @@ class Pool:
     @classmethod
     def _reopen(cls, home: Path, geometry: Geometry) -> Pool | None:
         for path in home.glob("pool-*"):
-            descriptor = os.open(path, os.O_RDWR)
+            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -171,6 +175,8 @@ class Pool:
     def open(cls, directory: Path, server_pid: int, geometry: Geometry) -> Pool | None:
         """Open the pool of the server with `server_pid`; None while there is none."""
         home = directory / f"{_PREFIX}{os.getuid()}-{server_pid}"
+        if not is_private(home):
+            return None
         for path in home.glob("pool-*"):
             try:
                 descriptor = os.open(path, os.O_RDWR)
@@ -205,9 +211,9 @@ class Pool:
 
     @staticmethod
     def sweep(directory: Path) -> list[Path]:
-        """Remove pools that nobody locks; returns the directories removed."""
+        """Remove this user's pools that nobody locks; returns the directories removed."""
         removed = []
-        for home in directory.glob(f"{_PREFIX}{os.getuid()}-*"):
+        for home in filter(is_private, directory.glob(f"{_PREFIX}{os.getuid()}-*")):
             for path in home.glob("*pool-*"):
                 _remove_unlocked(path)
             with contextlib.suppress(OSError):  # not empty: somebody's; gone: swept by another
@@ -318,6 +324,21 @@ class Pool:
 
     def draft_slot(self, index: int) -> DraftSlot:
         return DraftSlot(Record(self.slots, index), index)
+
+
+def is_private(directory: Path) -> bool:
+    """Whether this is a directory of ours that nobody else may enter, and no link to one: where
+    everybody may write, as in /dev/shm, anybody may have made it under any name."""
+    try:
+        found = directory.lstat()
+    except FileNotFoundError:
+        return False
+    others = stat.S_IRWXG | stat.S_IRWXO
+    return (
+        stat.S_ISDIR(found.st_mode)
+        and found.st_uid == os.getuid()
+        and not stat.S_IMODE(found.st_mode) & others
+    )
 
 
 def pool_bytes(geometry: Geometry) -> int:

@@ -10,15 +10,18 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import secrets
 import shutil
 from pathlib import Path
 
 from card.cache import Pool
+from card.cache.pool import is_private
 from card.serving.supervision.stubs import find_orphans, kill
 
 REGIONS = Path("/dev/shm")
 """Where the Python backend puts its shared-memory files, whatever the settings say."""
+_TOKEN_BYTES = 8
 
 
 class RunDirectory:
@@ -27,7 +30,7 @@ class RunDirectory:
     def __init__(self, parent: Path) -> None:
         """Create and lock it under `parent`. Raises `OSError` where that is impossible."""
         self._parent = parent
-        self._token = secrets.token_hex(8)
+        self._token = secrets.token_hex(_TOKEN_BYTES)
         self.path = parent / f"{_prefix()}{self._token}"
         unlocked = self.path.with_name(f".{self.path.name}")
         unlocked.mkdir(mode=0o700)
@@ -88,7 +91,7 @@ def sweep(directory: Path) -> list[Path]:
     """
     removed = []
     for path in directory.glob(f"{_prefix()}*"):
-        if _is_locked(path):
+        if not (_is_ours(path) and is_private(path)) or _is_locked(path):
             continue
         region_prefix = _region_prefix(path.name.removeprefix(_prefix()))
         kill(find_orphans(region_prefix))
@@ -96,6 +99,11 @@ def sweep(directory: Path) -> list[Path]:
         shutil.rmtree(path, ignore_errors=True)
         removed.append(path)
     return [*removed, *Pool.sweep(directory)]
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a supervisor would have named it so: the token becomes part of a pattern."""
+    return re.fullmatch(f"{_prefix()}[0-9a-f]{{{2 * _TOKEN_BYTES}}}", path.name) is not None
 
 
 def _prefix() -> str:
