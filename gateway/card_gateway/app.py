@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from tokenizers import Tokenizer
 
-from card_client import CardClient, CardError, GenerateRequest
+from card_client import CardClient, CardError, GenerateRequest, Tls
 from card_gateway.admission import LimitBody, RequireKey
 from card_gateway.answer import Answer, ChatAnswer, CompletionAnswer
 from card_gateway.body import ChatBody, CompletionBody, SamplingBody
@@ -42,6 +42,7 @@ class Gateway:
     api_key         what clients must send as a bearer token; None: nothing
     body_bytes      largest request body
     timeout_s       deadline of one answer
+    tls             how to trust that address, and how to be trusted there; None: not encrypted
     """
 
     triton: str = "localhost:8001"
@@ -51,6 +52,7 @@ class Gateway:
     api_key: str | None = None
     body_bytes: int = 4 << 20
     timeout_s: float = 300.0
+    tls: Tls | None = None
 
 
 def create_app(gateway: Gateway) -> FastAPI:
@@ -85,7 +87,9 @@ class _Routes:
         tokenizer = _tokenizer(gateway.tokenizer)
         self._template = ChatTemplate.load(gateway.tokenizer, tokenizer)
         self._tokens = None if tokenizer is None else TokenTexts(tokenizer)
-        self.client = CardClient(gateway.triton, model=gateway.triton_model, balanced=True)
+        self.client = CardClient(
+            gateway.triton, model=gateway.triton_model, tls=gateway.tls, balanced=True
+        )
 
     async def complete(self, request: Request, body: CompletionBody) -> Response:
         self._check_model(body.model)

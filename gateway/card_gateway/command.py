@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 import uvicorn
 
-from card_client import CardError
+from card_client import CardError, Tls
 from card_gateway.app import Gateway, create_app
 from card_gateway.template import ChatTemplateError
 
@@ -32,6 +32,10 @@ def serve(
         str, _option("Triton's gRPC address, host:port.", envvar="CARD_URL")
     ] = Gateway.triton,
     triton_model: Annotated[str, _option("Which model of it is asked.")] = Gateway.triton_model,
+    tls: Annotated[bool, _option("Encrypt the connection to Triton.")] = False,
+    tls_ca: Annotated[Path | None, _option("PEM file that verifies Triton; implies --tls.")] = None,
+    tls_cert: Annotated[Path | None, _option("PEM file of our certificate (mutual TLS).")] = None,
+    tls_key: Annotated[Path | None, _option("PEM file of its key.")] = None,
     model: Annotated[str, _option("The name under which clients know it.")] = Gateway.model,
     tokenizer: Annotated[
         Path | None,
@@ -59,7 +63,9 @@ def serve(
     """Serve OpenAI's completions and chat completions from CARD on Triton."""
     try:
         key = _api_key(api_key_file)
-        gateway = Gateway(triton, triton_model, model, tokenizer, key, body_bytes, timeout_s)
+        encrypted = tls or tls_ca or tls_cert or tls_key
+        trust = Tls(tls_ca, tls_cert, tls_key) if encrypted else None
+        gateway = Gateway(triton, triton_model, model, tokenizer, key, body_bytes, timeout_s, trust)
         application = create_app(gateway)
     except (ChatTemplateError, CardError, OSError) as error:
         _say(f"error: {error}")

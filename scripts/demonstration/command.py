@@ -15,6 +15,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Annotated, Any, NoReturn, TypeVar
 
@@ -233,14 +234,14 @@ def _say_addresses(serving: ServingSettings, host: str) -> None:
 
 
 def _free_port(wanted: int, address: str) -> int:
-    """`wanted`, or any free port where that is busy."""
+    """`wanted`, or any free port where that is busy; what keeps both away, `check_ports` says."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address, wanted))
-        except OSError:
-            probe.bind((address, 0))
-        return int(probe.getsockname()[1])
+        for port in (wanted, 0):
+            with suppress(OSError):
+                probe.bind((address, port))
+                return int(probe.getsockname()[1])
+    return wanted
 
 
 def _refuse(reason: str) -> NoReturn:

@@ -89,6 +89,9 @@ class Crowd:
                     outcome = error.code.lower()
                     if error.code not in EXPECTED_REFUSALS:
                         self._fail(f"{behave.__name__}: {error}")
+                except OSError as error:  # of HTTP: the server is gone
+                    self._fail(f"{behave.__name__}: {error}")
+                    return
                 self.tally.outcomes[outcome] += 1
 
     def _fail(self, what: str) -> None:

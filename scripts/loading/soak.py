@@ -177,11 +177,14 @@ async def _soak(
             status.update(f"{passed:.0f} of {seconds:.0f} s, {crowd.tally.compared} texts compared")
             await asyncio.wait({running}, timeout=SAMPLE_S)
     await running
-    found.busy = await _until_at_rest(service)
-    if (now := service.processes()) != processes:
-        found.incidents.append(f"processes were replaced: {processes} became {now}")
-    else:
-        found.rested = await _settled(service, processes, found.resting)
+    try:
+        found.busy = await _until_at_rest(service)
+        if (now := service.processes()) != processes:
+            found.incidents.append(f"processes were replaced: {processes} became {now}")
+        else:
+            found.rested = await _settled(service, processes, found.resting)
+    except (OSError, psutil.NoSuchProcess) as error:
+        found.incidents.append(f"the service is not there any more at the end: {error}")
     return found
 
 

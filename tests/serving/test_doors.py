@@ -16,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 import trustme
+from running_gateway import MODEL, running_gateway
 from running_service import Refused, RunningService, StartService
 from traces import Traces
 from tritonclient.grpc import service_pb2, service_pb2_grpc
@@ -254,6 +255,16 @@ def test_mutual_tls_admits_nobody_else(
     with pytest.raises(grpc.RpcError) as refused:
         _streamed_text(channel)
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_the_gateway_passes_mutual_tls(mutual: RunningService, certificates: Certificates) -> None:
+    chain, key = certificates.client
+    trust = (f"--tls-ca={certificates.authority}", f"--tls-cert={chain}", f"--tls-key={key}")
+    with running_gateway(mutual, *trust) as gateway:
+        answer = gateway.client().completions.create(
+            model=MODEL, prompt="def fibonacci(n):", max_tokens=4
+        )
+        assert answer.choices[0].text
 
 
 def test_a_later_option_closes_http_to_the_outside(mutual: RunningService) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import urllib.error
+import urllib.request
 from typing import Any
 
 import numpy as np
@@ -172,6 +174,29 @@ def test_bad_json_is_refused_by_name(
     status, answer = server.generate(**body)
     assert status >= 400
     assert message in answer["error"]
+    assert server.is_healthy()
+
+
+@pytest.mark.parametrize(
+    ("model", "prompt"), [("ensemble", b'"text_input": "x"'), ("card", b'"input_ids": [5]')]
+)
+@pytest.mark.parametrize("endpoint", ["generate", "generate_stream"])
+@pytest.mark.parametrize("field", [b"id", b"note"])
+def test_bytes_that_are_no_text_are_refused_and_nobody_waits(
+    server: RunningService, model: str, prompt: bytes, endpoint: str, field: bytes
+) -> None:
+    """Triton's HTTP front end hands them on as they are, in a request's id too."""
+    body = b"{" + prompt + b', "max_tokens": 4, "' + field + b'": "\xff\xfe"}'
+    url = f"{server.http}/v2/models/{model}/{endpoint}"
+    request = urllib.request.Request(url, body)
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            said = answer.read().decode()
+    except urllib.error.HTTPError as error:
+        said = error.read().decode()
+    assert "INVALID_ARGUMENT" in said
+    assert "no UTF-8" in said or "parameter is 'note'" in said
+    assert "Traceback" not in said
     assert server.is_healthy()
 
 

@@ -14,7 +14,7 @@ from card.cache import Finish, Pool, SlotState
 from card.serving.delta import Delta
 from card.serving.follower import TICK_S, Answer, Follower
 from card.serving.listening import Listener
-from card.serving.refusal import Refusal
+from card.serving.refusal import Refusal, UndeliverableError
 from card.serving.sessions import Session, Sessions
 from card.serving.streams import Stream
 from card.serving.wire import TokenRequest
@@ -34,8 +34,11 @@ class Client:
         self.errors: list[str] = []
         self.ended = 0
         self.gone = False
+        self.unreachable = False
 
     def send(self, delta: Delta, *, last: bool) -> None:
+        if self.unreachable:
+            raise UndeliverableError("no room")
         self.texts.append(delta.text)
         self.ended += last
 
@@ -250,6 +253,38 @@ async def test_streams_outlive_a_dead_target_but_not_for_ever(scene: Scene) -> N
     scene.follower.tick(18 * second)
     assert client.errors[0].startswith("UNAVAILABLE: the target model has been down for 10 s")
     assert scene.sessions.in_use == 0
+
+
+async def test_a_session_that_target_after_target_dies_over_is_given_up(scene: Scene) -> None:
+    client, slot = await scene.open()
+    other, others_slot = await scene.open()
+    for death in range(3):
+        assert client.errors == []
+        scene.target_is_dead = True
+        scene.follower.tick((2 * death + 1) * 10**9)
+        scene.target_is_dead = False
+        scene.target.commit(others_slot, [3])
+        scene.follower.tick((2 * death + 2) * 10**9)
+    assert client.errors[0].startswith("INTERNAL: the target model died 3 times without a token")
+    assert scene.state(slot) is not SlotState.OPEN
+    assert other.errors == []
+    assert scene.state(others_slot) is SlotState.OPEN
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+async def test_a_response_that_cannot_be_sent_ends_its_request_alone(
+    scene: Scene, is_last: bool
+) -> None:
+    client, slot = await scene.open()
+    other, others_slot = await scene.open()
+    client.unreachable = True
+    scene.target.commit(slot, [3], Finish.LENGTH if is_last else Finish.RUNNING)
+    scene.target.commit(others_slot, [4])
+    scene.follower.tick(1)
+    assert client.errors == ["INTERNAL: a response could not be sent; see the server's log"]
+    assert client.ended == 1
+    assert scene.state(slot) is not SlotState.OPEN
+    assert other.texts == ["e"]
 
 
 async def test_the_task_sleeps_until_something_is_open(scene: Scene) -> None:

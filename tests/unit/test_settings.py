@@ -15,7 +15,9 @@ from card.settings import (
     SETTINGS_VARIABLE,
     LimitSettings,
     SettingsError,
+    freeze,
     load_settings,
+    without_settings,
 )
 
 Write = Callable[[str], Path]
@@ -152,6 +154,34 @@ def test_settings_never_change_while_a_process_runs() -> None:
         settings.limits = LimitSettings()  # type: ignore[misc]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "target: {path: elsewhere, threads: 2}\nserving: {findings: kept, flush_ms: 3}\n",
+        "engine: tensorrt_llm\ndraft: {tensorrt_llm: {devices: [1]}}\nlimits: {max_tokens: 9}\n",
+    ],
+)
+def test_frozen_settings_are_read_as_they_were_whatever_the_environment_says(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("CARD_SPECULATION__WIDTH", "7")
+    monkeypatch.setenv("CARD_DRAFT__PATH", "beside")
+    settings = load_settings(write(text))
+    frozen = tmp_path / "run" / "settings.yaml"
+    frozen.parent.mkdir()
+    freeze(settings, frozen)
+    environment = without_settings(os.environ | {"CARD_LIMITS": "{}", "CARD_RUN": "kept"})
+    assert environment["CARD_RUN"] == "kept"
+    assert environment["PATH"] == os.environ["PATH"]
+    for name in set(os.environ) - set(environment):
+        monkeypatch.delenv(name)
+    again = load_settings(frozen)
+    assert again.model_dump() == settings.model_dump()
+    assert again.speculation.width == 7
+    assert again.draft.path == tmp_path / "beside"
+
+
 # --- bad values -----------------------------------------------------------------------------------
 
 BAD = [
@@ -181,7 +211,16 @@ BAD = [
     ("serving: {grpc_port: http}", "serving.grpc_port", "'http'", "valid integer"),
     ("serving: {flush_ms: .inf}", "serving.flush_ms", "inf", "less than or equal to 1000"),
     ("serving: {prefill_chunk: 4}", "serving.prefill_chunk", "4", "greater than or equal to 8"),
-    ("serving: {engine_timeout_s: -2}", "serving.engine_timeout_s", "-2", "greater than 0"),
+    ("serving: {engine_timeout_s: 0.1}", "serving.engine_timeout_s", "0.1", "equal to 0.5"),
+    ("serving: {address: localhost}", "serving.address", "'localhost'", "an IPv4 address"),
+    ("serving: {address: ''}", "serving.address", "''", "an IPv4 address"),
+    ("serving: {address: '::1'}", "serving.address", "'::1'", "an IPv4 address"),
+    (
+        "serving: {triton_arguments: ['--http-port=9']}",
+        "serving.triton_arguments",
+        "['--http-port=9']",
+        "set serving.http_port",
+    ),
     ("limits: 3", "limits", "3", "valid dictionary"),
     ("cache:", "cache", "None", "valid dictionary"),
 ]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
 import subprocess
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -142,3 +145,12 @@ def test_processes_that_have_ended_are_left_out(health: HealthServer) -> None:
     process.wait()
     health.publish(ServiceHealth("ready", models={"draft": ModelHealth("gone", process.pid)}))
     assert ("card_process_open_files", "draft") not in figures(health)
+
+
+def test_connections_that_say_nothing_keep_no_probe_out(health: HealthServer) -> None:
+    health.publish(ServiceHealth("ready"))
+    with contextlib.ExitStack() as silent:
+        for _ in range(200):
+            silent.enter_context(socket.create_connection(("127.0.0.1", health.port)))
+        assert get(health, "/live")[0] == 200
+        assert threading.active_count() < 100

@@ -100,7 +100,9 @@ def test_a_delta_survives_the_way_to_postprocessing() -> None:
     assert {name: list(array.shape[1:]) for name, array in packed.items()} == {
         TEXT: [1], NUMBERS: [len(Numbers._fields)], LOG_PROBABILITIES: [3],
     }  # fmt: skip
-    assert Delta.unpack(packed) == delta
+    assert Delta.unpack(packed, most_tokens=2) == delta
+    with pytest.raises(ValueError, match="delta_log_probs are of more than 1 tokens"):
+        Delta.unpack(packed, most_tokens=1)
 
 
 @pytest.mark.parametrize("broken", [TEXT, NUMBERS, LOG_PROBABILITIES])
@@ -108,7 +110,7 @@ def test_a_delta_of_strangers_is_refused(broken: str) -> None:
     packed = Delta("x", Numbers(0, 1)).pack()
     packed[broken] = packed[broken][:, :0]
     with pytest.raises(ValueError, match="not a delta of card"):
-        Delta.unpack(packed)
+        Delta.unpack(packed, most_tokens=8)
 
 
 @pytest.mark.parametrize("value", [-1, 2**31])
@@ -118,7 +120,7 @@ def test_a_delta_of_strangers_is_refused(broken: str) -> None:
 def test_a_number_that_the_wire_cannot_carry_is_refused_by_name(name: str, value: int) -> None:
     packed = Delta("x", Numbers(0, 1)._replace(**{name: value})).pack()
     with pytest.raises(ValueError, match=f"not a delta of card: {name} {value}"):
-        Delta.unpack(packed)
+        Delta.unpack(packed, most_tokens=8)
 
 
 def test_outputs_have_the_shapes_that_tensorrt_llm_clients_index() -> None:

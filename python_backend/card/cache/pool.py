@@ -42,6 +42,7 @@ from card.cache.slot import CardSlot, DraftSlot, PostprocessingSlot, TargetSlot
 _PREFIX = "card-"
 _EPOCH_SHIFT = 48
 _STRIDE_BITS = 24
+_KEY_BYTES = 32
 _MOST_EPOCHS = 1 << (63 - _EPOCH_SHIFT)
 _ATTEMPTS = 100
 """Sweeps that may come between the steps of making one pool."""
@@ -240,12 +241,14 @@ class Pool:
 
     def new_key(self) -> str:
         """Draw the key that admits engines; only its digest stays in the pool. `card` only."""
-        key = secrets.token_hex(32)
+        key = secrets.token_hex(_KEY_BYTES)
         self.header["key_digest"][0] = _digest(key)
         return key
 
     def admits(self, key: str) -> bool:
         """Whether `key` is the one that `card` drew."""
+        if len(key) != 2 * _KEY_BYTES:  # a digest of anything longer is work for strangers
+            return False
         expected = self.header["key_digest"][0].tobytes()
         return secrets.compare_digest(_digest(key).tobytes(), expected)
 

@@ -7,6 +7,7 @@ process that dies never returns. Hence a thread per request, which nobody waits 
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -14,6 +15,8 @@ from collections.abc import Callable
 
 from card.cache import ENGINES, EngineState, Pool
 from card.processes import started
+
+log = logging.getLogger(__name__)
 
 KEY, DEADLINE, ATTACHED_EPOCH = "key", "deadline_ns", "epoch"
 """Tensors of the attach request and of its response."""
@@ -63,7 +66,12 @@ class Attacher:
         while not self._stopping.wait(WATCH_S):
             if os.getppid() != server_pid:
                 os._exit(0)
-            self.look()
+            try:
+                self.look()
+            except Exception:
+                # Without this thread no engine would be asked in any more, and nobody would know.
+                log.critical("the attacher failed; the process ends", exc_info=True)
+                os._exit(1)
 
     def look(self) -> None:
         """Ask in whoever is loaded; tell who lives."""

@@ -30,7 +30,7 @@ from card.serving.notices import Notices
 from card.serving.refusal import Refusal
 from card.serving.sessions import Sessions
 from card.serving.streams import Stream
-from card.serving.triton_request import TritonClient, checked_arrays, deadline_ns
+from card.serving.triton_request import TritonClient, checked_arrays, deadline_ns, request_id
 from card.serving.vocabulary import Vocabulary
 from card.serving.waiting import WaitingClient
 from card.serving.wire import Bounds, TokenRequest, output_budget, parse
@@ -111,14 +111,14 @@ class CardModel:
             self._refuse(request, client, internal, prompt)
             return
         stream.schedule()
-        self._metrics.admitted(session, arrival_ns, request.request_id(), prompt)
+        self._metrics.admitted(session, arrival_ns, request_id(request), prompt)
         follower.follow(Answer(client, stream, session, deadline))
 
     def _refuse(
         self, request: Any, client: TritonClient, refusal: Refusal, prompt: str | None
     ) -> None:
-        self._metrics.rejected(refusal, request.request_id(), prompt)
         client.fail(refusal)
+        self._metrics.rejected(refusal, request_id(request), prompt)
 
     def _slot_request(self, request: TokenRequest) -> SlotRequest:
         settings = self._settings

@@ -82,9 +82,12 @@ class Delta:
         }
 
     @classmethod
-    def unpack(cls, arrays: Mapping[str, NDArray[Any]]) -> Delta:
-        """Read what `pack` wrote. Raises ValueError if it is something else."""
+    def unpack(cls, arrays: Mapping[str, NDArray[Any]], most_tokens: int) -> Delta:
+        """Read what `pack` wrote, of at most so many tokens. Raises ValueError if it is something
+        else."""
         try:
+            if arrays[LOG_PROBABILITIES].size > 1 + most_tokens:
+                raise ValueError(f"{LOG_PROBABILITIES} are of more than {most_tokens} tokens")
             (text,) = arrays[TEXT].reshape(-1).tolist()
             numbers = Numbers(*arrays[NUMBERS].reshape(-1).tolist())
             cumulative, *log_probs = arrays[LOG_PROBABILITIES].reshape(-1).tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -11,9 +12,11 @@ from typing import Protocol
 
 from card.cache import Finish
 from card.serving.delta import Delta
-from card.serving.refusal import Refusal
+from card.serving.refusal import Refusal, UndeliverableError
 from card.serving.sessions import Session, Sessions, deadline_exceeded
 from card.serving.streams import Stream
+
+log = logging.getLogger(__name__)
 
 TICK_S = 0.002
 _REST_S = 0.01
@@ -21,14 +24,18 @@ _REST_S = 0.01
 of a millisecond."""
 _PRESENCE_NS = 100_000_000
 """How often clients are asked whether they are still there."""
+_MOST_TARGETS_LOST = 3
+"""Targets that may die over a session without a token in between: it may be what kills them."""
 
 
 class Client(Protocol):
     """Where the responses of one request go."""
 
-    def send(self, delta: Delta, *, last: bool) -> None: ...
+    def send(self, delta: Delta, *, last: bool) -> None:
+        """Raises `UndeliverableError`."""
 
-    def fail(self, refusal: Refusal) -> None: ...
+    def fail(self, refusal: Refusal) -> None:
+        """The last response; if it cannot be sent, that is only logged."""
 
     def is_gone(self) -> bool: ...
 
@@ -47,12 +54,17 @@ class Ledger(Protocol):
 
 @dataclass
 class Answer:
-    """One request that is being answered; `deadline_ns` on the monotonic clock, if it has one."""
+    """One request that is being answered.
+
+    deadline_ns   on the monotonic clock, if it has one
+    targets_lost  since its last token
+    """
 
     client: Client
     stream: Stream
     session: Session
     deadline_ns: int | None
+    targets_lost: int = 0
 
 
 class Follower:
@@ -144,6 +156,7 @@ class Follower:
     def _take_commits(self, answer: Answer, now_ns: int) -> None:
         session, stream = answer.session, answer.stream
         tokens, from_cache, log_probs = self._sessions.take(session)
+        answer.targets_lost = 0
         if tokens and tokens[-1] == session.request.parameters.end_id:
             tokens, from_cache = tokens[:-1], from_cache[:-1]  # it ends the text, it is no text
         stream.push(tokens, from_cache, log_probs, now_ns)
@@ -162,7 +175,12 @@ class Follower:
         delta = stream.take(session.slot.index, session.generation, session.slot.counters(), now_ns)
         if stream.finished:
             self._close(answer, stream.finish_reason)
-        answer.client.send(delta, last=stream.finished)
+        try:
+            answer.client.send(delta, last=stream.finished)
+        except UndeliverableError as error:
+            log.error("a response of slot %d was lost: %s", session.slot.index, error)
+            lost = Refusal("INTERNAL", "a response could not be sent; see the server's log")
+            answer.client.fail(lost) if stream.finished else self._fail(answer, lost)
 
     def _fail(self, answer: Answer, refusal: Refusal) -> None:
         self._close(answer, refusal.code.lower())
@@ -181,6 +199,7 @@ class Follower:
             self._dead_since_ns = None
         elif self._dead_since_ns is None:
             self._dead_since_ns = now_ns
+            self._mourn()
         elif now_ns - self._dead_since_ns > self._patience_ns:
             self.fail_all(
                 Refusal(
@@ -189,6 +208,20 @@ class Follower:
                     "(serving.load_timeout_s); try again later",
                 )
             )
+
+    def _mourn(self) -> None:
+        """A target died: give up whatever has gone through too many of them."""
+        for answer in list(self._answers.values()):
+            answer.targets_lost += 1
+            if answer.targets_lost == _MOST_TARGETS_LOST:
+                self._fail(
+                    answer,
+                    Refusal(
+                        "INTERNAL",
+                        f"the target model died {_MOST_TARGETS_LOST} times without a token of this "
+                        "request in between; see the server's log",
+                    ),
+                )
 
     def _reclaim(self) -> None:
         if self._sessions.reclaim(target_is_dead=self._target_is_dead()):

@@ -23,13 +23,14 @@ class PostprocessingModel:
         settings = load_settings()
         self._directory = settings.cache.directory
         self._geometry = pool_geometry(settings)
+        self._most_tokens = settings.limits.max_tokens
 
     def execute(self, requests: list[Any]) -> list[Any]:
         return [self._respond(request) for request in requests]
 
     def _respond(self, request: Any) -> Any:
         try:
-            delta = Delta.unpack(input_arrays(request))
+            delta = Delta.unpack(input_arrays(request), self._most_tokens)
         except ValueError as error:
             return refused(Refusal("INVALID_ARGUMENT", str(error)))
         if request.is_cancelled():

@@ -13,7 +13,13 @@ from card.serving.geometry import pool_geometry
 from card.serving.log import RequestLog
 from card.serving.notices import Notices, queue_full
 from card.serving.refusal import REASONS, Refusal
-from card.serving.triton_request import checked_arrays, deadline_ns, refused, response
+from card.serving.triton_request import (
+    checked_arrays,
+    deadline_ns,
+    refused,
+    request_id,
+    response,
+)
 from card.serving.vocabulary import Vocabulary
 from card.serving.wire import Bounds, GenerateRequest, output_budget, parse
 from card.settings import load_settings
@@ -43,7 +49,7 @@ class PreprocessingModel:
             return response({"input_ids": self._input_ids(arrays)})
         except Refusal as refusal:
             self._count(refusal)
-            self._log.refused(refusal, request.request_id())
+            self._log.refused(refusal, request_id(request))
             return refused(refusal)
 
     def _count(self, refusal: Refusal) -> None:

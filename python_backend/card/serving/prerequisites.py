@@ -168,8 +168,13 @@ def _mib(count: int) -> str:
 
 
 def main() -> int:
-    """Check the running interpreter and the machine; print the problem, or which Python this is."""
-    problem = check_architecture() or check_interpreter() or check_disk(Path.cwd())
+    """Check the running interpreter and the machine; print the problem, or which Python this is.
+
+    With `--room` check that what is to be installed finds room here.
+    """
+    problem = check_architecture() or check_interpreter()
+    if problem is None and "--room" in sys.argv:
+        problem = check_disk(Path.cwd())
     print(problem or f"CPython {platform.python_version()} in {sys.base_prefix}")
     return 2 if problem else 0
 

@@ -48,6 +48,10 @@ class Refusal(Exception):
         self.field = field
 
 
+class UndeliverableError(RuntimeError):
+    """Triton did not take a response; the message says why."""
+
+
 def invalid(field: str, value: object, allowed: str) -> Refusal:
     """`field` has a value that is not allowed."""
     message = f"{field} is {_shown(value)}; it must be {allowed}"
@@ -60,6 +64,8 @@ def missing(field: str, wanted: str) -> Refusal:
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, (str, bytes)):
+        value = value[:_LONGEST_VALUE]  # before it is spelled out, which takes up to four times it
     text = repr(value)
     if len(text) <= _LONGEST_VALUE:
         return text

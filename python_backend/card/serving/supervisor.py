@@ -83,7 +83,6 @@ class Supervisor:
     def __init__(
         self,
         settings: Settings,
-        settings_file: Path | None = None,
         model_repository: Path = REPOSITORY_ROOT / "model_repository",
     ) -> None:
         """Bind the health port and sweep what dead supervisors left.
@@ -91,7 +90,6 @@ class Supervisor:
         Raises `OSError` or `TritonNotFoundError` where that is impossible.
         """
         self._settings = settings
-        self._settings_file = settings_file
         self._model_repository = model_repository
         serving, directory = settings.serving, settings.cache.directory
         self._health = HealthServer(serving.address, serving.health_port)
@@ -109,6 +107,7 @@ class Supervisor:
         self._service: Service | None = None
         self._restarts = 0
         self._reloads = dict.fromkeys(STUBS, 0)
+        self._awaiting_calm: set[str] = set()
 
     def stop(self) -> None:
         """Drain and end `run`; a second call does not wait for open streams."""
@@ -141,7 +140,6 @@ class Supervisor:
         limit_s = self._settings.serving.load_timeout_s
         service = self._service = Service(
             self._settings,
-            self._settings_file,
             self._model_repository,
             self._install,
             self._run_directory,
@@ -238,7 +236,14 @@ class Supervisor:
             self._service.close()
             self._service = None
         self._recoveries.clear()
+        self._awaiting_calm.clear()
         sweep(self._settings.cache.directory)
+
+    def _tell_restart_waits(self, model: str, error: BeyondReloadError) -> None:
+        """Once for each time that a lost draft needs a new server, which open streams do not."""
+        if model not in self._awaiting_calm:
+            self._awaiting_calm.add(model)
+            warn("restart_waits", model=model, reason=error, until="no stream is open")
 
     # --- watch --------------------------------------------------------------------------------
 
@@ -280,6 +285,7 @@ class Supervisor:
             except BeyondReloadError as error:
                 if isinstance(error, StuckLoadError) and model == DRAFT and service.open_slots:
                     self._recoveries[model] = recovery  # streams go on without it; look again
+                    self._tell_restart_waits(model, error)
                 else:
                     actions.append(RestartServer(f"{model}: {error}"))
             except RecoveryError as error:
@@ -355,7 +361,7 @@ def main(
         open_journal(values.observability.log_format)
         if unmet := unmet_prerequisites(values):
             _refuse(unmet)
-        supervisor = Supervisor(values, settings, model_repository)
+        supervisor = Supervisor(values, model_repository)
     except (SettingsError, TritonNotFoundError, OSError) as error:
         _refuse([str(error)])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -11,9 +12,11 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 from card.serving.delta import Delta
-from card.serving.refusal import Refusal, invalid
+from card.serving.refusal import Refusal, UndeliverableError, invalid
 from card.serving.wire import GenerateRequest, check_parameters, check_shapes
 from card.settings import LimitSettings
+
+log = logging.getLogger(__name__)
 
 _TRITON_CODES = {
     "INVALID_ARGUMENT": "INVALID_ARG",
@@ -50,13 +53,28 @@ def deadline_ns(request: Any) -> int | None:
     both are microseconds. Raises `Refusal` for a timeout that is none, and for parameters that
     nobody understands.
     """
-    parameters: Mapping[str, object] = json.loads(request.parameters() or "{}")
+    try:
+        parameters: Mapping[str, object] = json.loads(request.parameters() or "{}")
+    except UnicodeDecodeError as error:  # Triton's HTTP front end takes any bytes for a string
+        raise Refusal(
+            "INVALID_ARGUMENT",
+            "a parameter, or the request's id, holds bytes that are no UTF-8; send text",
+            field="parameters",
+        ) from error
     check_parameters(parameters)
     wanted = parameters.get("timeout", 0)
     if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0:
         raise invalid("timeout", wanted, "a whole number of microseconds, 1 or more")
     timeout_us = wanted or request.timeout()
     return time.monotonic_ns() + timeout_us * 1000 if timeout_us else None
+
+
+def request_id(request: Any) -> str:
+    """What the client calls the request; empty if it named none, or in bytes that are no text."""
+    try:
+        return str(request.request_id())
+    except UnicodeDecodeError:
+        return ""
 
 
 def triton_error(refusal: Refusal) -> Any:
@@ -88,11 +106,17 @@ class TritonClient:
         self._reply(response(delta.pack()), last=last)
 
     def fail(self, refusal: Refusal) -> None:
-        self._reply(refused(refusal), last=True)
+        try:
+            self._reply(refused(refusal), last=True)
+        except UndeliverableError as error:
+            log.error("an error could not be sent: %s", error)
 
     def is_gone(self) -> bool:
         return bool(self._sender.is_cancelled())
 
     def _reply(self, message: Any, *, last: bool) -> None:
         flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if last else 0
-        self._sender.send(message, flags=flags)
+        try:
+            self._sender.send(message, flags=flags)
+        except pb_utils.TritonModelException as error:  # the shared memory is full, say
+            raise UndeliverableError(str(error)) from error

@@ -69,9 +69,13 @@ class Vocabulary:
 
 def _tokenizer(file: Path) -> Tokenizer:
     try:
-        return Tokenizer.from_file(str(file))
+        tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises nothing more particular
         raise SettingsError(f"{file} is not a sound tokenizer: {error}") from error
+    # Some are saved as they were trained with; a prompt is read whole, or refused by its length.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def _json(path: Path, *, required: bool) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Values come from a YAML file, then from environment variables (``CARD_LIMITS__MA
 and are validated together: an error names the field, its value and what is allowed.
 """
 
+from card.settings.freezing import freeze, without_settings
 from card.settings.models import (
     REPOSITORY_ROOT,
     DraftSettings,
@@ -46,5 +47,7 @@ __all__ = [
     "TargetSettings",
     "TargetTensorRTSettings",
     "TensorRTSettings",
+    "freeze",
     "load_settings",
+    "without_settings",
 ]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from card.settings.section import Section
 
@@ -78,10 +79,32 @@ class LimitSettings(Section):
     """Token ids of all bad words of one request together."""
 
 
+def _ipv4(address: str) -> str:
+    try:
+        return str(ipaddress.IPv4Address(address))
+    except ValueError:
+        raise ValueError(
+            "it must be an IPv4 address of this machine, such as 127.0.0.1, or 0.0.0.0 for all"
+        ) from None
+
+
+_PORT_OPTIONS = ("--http-port", "--grpc-port", "--metrics-port")
+
+
+def _not_ours(arguments: tuple[str, ...]) -> tuple[str, ...]:
+    for argument in arguments:
+        option = argument.partition("=")[0]
+        if option in _PORT_OPTIONS:
+            field = option.removeprefix("--").replace("-", "_")
+            raise ValueError(f"{option} is for the supervisor to give; set serving.{field}")
+    return arguments
+
+
 class ServingSettings(Section):
     """Triton and the supervisor."""
 
-    address: str = "127.0.0.1"
+    address: Annotated[str, AfterValidator(_ipv4)] = "127.0.0.1"
+    """IPv4 address to listen on; 0.0.0.0: all of this machine."""
     http_port: Annotated[int, Field(ge=1, le=65535)] = 8000
     grpc_port: Annotated[int, Field(ge=1, le=65535)] = 8001
     metrics_port: Annotated[int, Field(ge=1, le=65535)] = 8002
@@ -91,8 +114,8 @@ class ServingSettings(Section):
     """Deltas after the first are gathered for at most this long."""
     prefill_chunk: Annotated[int, Field(ge=8, le=256)] = 64
     """Prompt tokens of one session that one pass may take."""
-    engine_timeout_s: Annotated[float, Field(gt=0, le=600)] = 2.0
-    """An engine silent for longer is killed and loaded again."""
+    engine_timeout_s: Annotated[float, Field(ge=0.5, le=600)] = 2.0
+    """An engine silent for longer is killed and loaded again; it speaks ten times a second."""
     load_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 120.0
     findings: Path | None = None
     """Directory that keeps from start to start what models on processors found out at load: that
@@ -102,7 +125,7 @@ class ServingSettings(Section):
     """How long open streams may finish after SIGTERM."""
     tritonserver: Path | None = None
     """A tritonserver binary; absent: the container's, else the one that the wheel carries."""
-    triton_arguments: tuple[str, ...] = ()
+    triton_arguments: Annotated[tuple[str, ...], AfterValidator(_not_ours)] = ()
     """Further options for tritonserver, passed through (TLS, logging)."""
 
 

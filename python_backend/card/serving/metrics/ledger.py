@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from card.serving.metrics.families import DECODINGS
 from card.serving.metrics.progress import Progress, ProgressReader
 from card.serving.refusal import REASONS, Refusal
 from card.serving.sessions import Session
+
+log = logging.getLogger(__name__)
 
 EXPORT_S = 0.25
 
@@ -151,7 +154,10 @@ class Metrics:
 
     def _export_for_ever(self) -> None:
         while not self._stopping.wait(EXPORT_S):
-            self.export()
+            try:
+                self.export()
+            except Exception:  # figures that stand still in silence would be believed
+                log.exception("the metrics could not be brought up to date")
 
     def _read_pool(self) -> None:
         with self._reading:

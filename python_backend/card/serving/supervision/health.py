@@ -9,11 +9,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import socketserver
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
 from http import HTTPStatus
@@ -25,6 +27,8 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from card.serving.supervision.figures import exposition
 from card.serving.supervision.sighting import ServiceHealth
 
+_MOST_CONNECTIONS = 64
+"""More close the oldest: whoever opens many and says nothing keeps no probe out."""
 STALLED_S = 10.0
 """A supervisor that has not looked around for longer does not watch any more."""
 
@@ -39,7 +43,7 @@ class HealthServer:
         self._clock = clock
         self._seen_s = clock()
         self._health = ServiceHealth("starting")
-        self._server = _server_class(address)((address, port), self._handler())
+        self._server = _Server((address, port), self._handler())
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True
         )
@@ -105,16 +109,28 @@ class HealthServer:
         return Handler
 
 
-def _server_class(address: str) -> type[ThreadingHTTPServer]:
-    class Server(ThreadingHTTPServer):
-        address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        daemon_threads = True
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
 
-        def server_bind(self) -> None:
-            # HTTPServer would ask the resolver for this host's name, which may take seconds.
-            socketserver.TCPServer.server_bind(self)
+    def __init__(self, *args: Any) -> None:
+        self._connections: deque[socket.socket] = deque()
+        super().__init__(*args)
 
-    return Server
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._connections.append(request)
+        if len(self._connections) > _MOST_CONNECTIONS:
+            with contextlib.suppress(OSError):  # it has ended just now
+                self._connections.popleft().shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with contextlib.suppress(ValueError):
+            self._connections.remove(request)
+        super().shutdown_request(request)
+
+    def server_bind(self) -> None:
+        # HTTPServer would ask the resolver for this host's name, which may take seconds.
+        socketserver.TCPServer.server_bind(self)
 
 
 def _status(well: bool) -> HTTPStatus:

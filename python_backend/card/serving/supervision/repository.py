@@ -7,12 +7,10 @@ import json
 
 PROBE_TIMEOUT_S = 2.0
 
-_WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-
 
 def reachable(address: str) -> str:
     """Where a program on this machine reaches what binds `address`."""
-    return _WILDCARDS.get(address, address)
+    return "127.0.0.1" if address == "0.0.0.0" else address
 
 
 class RepositoryError(RuntimeError):

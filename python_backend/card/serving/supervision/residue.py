@@ -58,6 +58,11 @@ class RunDirectory:
         return directory
 
     @property
+    def settings(self) -> Path:
+        """The settings of this service, for all its models."""
+        return self.path / "settings.yaml"
+
+    @property
     def findings(self) -> Path:
         """Where engines keep what they found out, see `card.engines.remembered`."""
         return self.path / "findings"

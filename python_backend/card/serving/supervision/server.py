@@ -15,6 +15,7 @@ from card.serving.supervision.residue import make_region_private
 from card.serving.supervision.stubs import Stub, find_session, find_stubs, kill, process_state
 from card.serving.supervision.tether import tethered
 from card.serving.triton_server import ServerOptions, TritonInstall
+from card.settings import without_settings
 
 
 class TritonProcess:
@@ -31,7 +32,7 @@ class TritonProcess:
         self._stubs: dict[str, Stub] = {}
         self._process = subprocess.Popen(
             tethered(signal.SIGKILL, install.command(options)),
-            env=install.environment() | variables,
+            env=install.environment(without_settings(os.environ)) | variables,
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr,
             start_new_session=True,

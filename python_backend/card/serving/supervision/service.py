@@ -28,7 +28,13 @@ from card.serving.supervision.repository import Repository, RepositoryError
 from card.serving.supervision.residue import RunDirectory
 from card.serving.supervision.server import TritonProcess
 from card.serving.triton_server import Restriction, ServerOptions, TritonInstall
-from card.settings import SETTINGS_VARIABLE, ObservabilitySettings, Settings
+from card.settings import (
+    SETTINGS_VARIABLE,
+    ObservabilitySettings,
+    ServingSettings,
+    Settings,
+    freeze,
+)
 
 HEADER = "card-supervisor"
 QUIET = ("--log-info=false",)
@@ -36,6 +42,8 @@ QUIET = ("--log-info=false",)
 STEADY_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "4194304", "MALLOC_TRIM_THRESHOLD_": "4194304"}
 """For the C library's allocator. By itself it raises these limits to the largest block ever freed,
 keeps what a few large passes took, and so grows for many minutes of mixed load."""
+RETIRE_S = 2.0
+"""Triton answers at once that it takes the ensemble away, or hangs."""
 WITHOUT_GPU = ("--allow-gpu-metrics=false", "--pinned-memory-pool-byte-size=0")
 """Keeps the server from looking, and complaining, where no model asks for a GPU."""
 
@@ -46,7 +54,6 @@ class Service:
     def __init__(
         self,
         settings: Settings,
-        settings_file: Path | None,
         model_repository: Path,
         install: TritonInstall,
         run_directory: RunDirectory,
@@ -79,8 +86,9 @@ class Service:
             NOTICES_VARIABLE: str(notices),
             FINDINGS_VARIABLE: str(serving.findings or run_directory.findings),
         }
-        if settings_file is not None:
-            variables[SETTINGS_VARIABLE] = str(settings_file.resolve())
+        # A model that is reloaded months later must not read what was edited for the next start.
+        freeze(settings, run_directory.settings)
+        variables[SETTINGS_VARIABLE] = str(run_directory.settings)
         self.server = TritonProcess(install, options, variables)
         self._secret = restriction.value
         self._notices = Notices(notices)
@@ -88,7 +96,9 @@ class Service:
         self._run_directory = run_directory
         self._engine_timeout_s = serving.engine_timeout_s
         self._load_timeout_s = serving.load_timeout_s
-        self._repository = Repository(serving.address, serving.http_port, restriction.http_headers)
+        self._repository = Repository(
+            _http_address(serving), serving.http_port, restriction.http_headers
+        )
         self._heartbeats = Heartbeats(
             settings.cache.directory, self.server.pid, pool_geometry(settings)
         )
@@ -187,7 +197,7 @@ class Service:
         """
         if not self._retired:
             self._retired = True
-            self._repository.unload(ENSEMBLE, self._load_timeout_s)
+            self._repository.unload(ENSEMBLE, RETIRE_S)
 
     def is_idle(self) -> bool:
         """Whether, after `retire`, every open request has been answered to its end."""
@@ -202,6 +212,13 @@ class Service:
         self._probe.close()
         self._heartbeats.close()
         self._run_directory.sweep_regions()
+
+
+def _http_address(serving: ServingSettings) -> str:
+    """What the server binds for HTTP: its own option may keep that narrower than gRPC."""
+    option = "--http-address="
+    given = [a.removeprefix(option) for a in serving.triton_arguments if a.startswith(option)]
+    return given[-1] if given else serving.address
 
 
 def trace_arguments(settings: ObservabilitySettings) -> tuple[str, ...]:
