@@ -49,9 +49,7 @@ def parameters_of(task: Task) -> SamplingParameters:
 
     No token ends a text: every completion has the same number of tokens.
     """
-    return SamplingParameters(
-        temperature=float(np.float32(task.temperature)), seed=task.seed, end_id=None
-    )
+    return SamplingParameters(temperature=float(np.float32(task.temperature)), seed=task.seed)
 
 
 class Loops:

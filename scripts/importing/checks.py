@@ -130,7 +130,8 @@ def _special_tokens(draft: Model, target: Model) -> Finding:
         return Finding(need, Verdict.LESS, f"{said}: the target's are used")
     if not theirs["eos_token_id"]:
         return Finding(need, Verdict.LESS, "no eos_token_id: texts end at max_tokens only")
-    return Finding(need, Verdict.MET, f"texts end at id {theirs['eos_token_id'][0]}")
+    ends = ", ".join(map(str, theirs["eos_token_id"]))
+    return Finding(need, Verdict.MET, f"texts end at id {ends}")
 
 
 def _family(role: str, model: Model) -> Finding:

@@ -61,9 +61,7 @@ def measure_foresight(
     probabilities: list[list[float]] = []
     for seed, prompt in enumerate(prompts):
         # On the wire a temperature has 32 bits.
-        parameters = SamplingParameters(
-            temperature=float(np.float32(temperature)), seed=seed, end_id=None
-        )
+        parameters = SamplingParameters(temperature=float(np.float32(temperature)), seed=seed)
         written = _write(target, prompt.tokens, parameters, max_tokens)
         readings = _read_along(draft, prompt.tokens, written, parameters)
         trust, guesses = _guess_along(prompt.tokens, written)

@@ -22,7 +22,10 @@ PROMPTS = [
     "for i in range(10):\n    if i % 2 == 0:\n",
 ]
 TOKENS = 40
-SAMPLINGS = [SamplingParameters(end_id=0), SamplingParameters(temperature=0.8, seed=7, end_id=0)]
+SAMPLINGS = [
+    SamplingParameters(end_ids=(0,)),
+    SamplingParameters(temperature=0.8, seed=7, end_ids=(0,)),
+]
 SPECULATING = [Decoding.CARD, Decoding.PEARL, Decoding.DRAFT_THEN_VERIFY]
 GAMMA = 5
 SHAPE = {"rows": 6, "depth": 8, "width": 4}

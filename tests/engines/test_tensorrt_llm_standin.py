@@ -29,7 +29,7 @@ PROMPTS = (
     "import os\n\n\ndef walk(path):\n    for name in",
 )
 TOKENS = 40
-GREEDY = SamplingParameters(end_id=0)
+GREEDY = SamplingParameters(end_ids=(0,))
 PATIENCE_S = 120.0
 
 

@@ -68,7 +68,7 @@ def autoregressive(model: FakeModel, request: SlotRequest) -> list[int]:
     while history.generated < request.max_tokens:
         row = model.row_after(history.tokens.tolist())
         history.append(sample(row, history, request.parameters))
-        if history.tokens[-1] == request.parameters.end_id:
+        if history.tokens[-1] in request.parameters.end_ids:
             break
     return [int(token) for token in history.tokens[len(request.prompt) :]]
 

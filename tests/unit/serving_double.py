@@ -18,12 +18,12 @@ def make_pool(directory: Path, geometry: Geometry = GEOMETRY) -> Pool:
     return Pool.create(directory, os.getpid(), geometry)
 
 
-def slot_request(max_tokens: int = 8, end_id: int | None = None) -> SlotRequest:
+def slot_request(max_tokens: int = 8, end_ids: tuple[int, ...] = ()) -> SlotRequest:
     return SlotRequest(
         prompt=np.arange(3, dtype=np.int64),
         max_tokens=max_tokens,
         decoding=Decoding.CARD,
-        parameters=SamplingParameters(end_id=end_id),
+        parameters=SamplingParameters(end_ids=end_ids),
     )
 
 

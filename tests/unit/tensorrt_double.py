@@ -76,12 +76,12 @@ class Cache:
         client_id: int | None = None,
         max_tokens: int = 32,
         decoding: Decoding = Decoding.CARD,
-        end_id: int | None = END_ID,
+        end_ids: tuple[int, ...] = (END_ID,),
         log_probabilities: bool = False,
     ) -> CardSlot:
         """A session that the target has adopted, bound to `client_id` if there is one."""
         slot, generation = self.pool.card_slot(index), self.pool.new_generation()
-        parameters = SamplingParameters(end_id=end_id)
+        parameters = SamplingParameters(end_ids=end_ids)
         slot.open(
             SlotRequest(
                 np.array(prompt, np.int64),

@@ -233,7 +233,7 @@ parameters = st.builds(
     min_tokens=st.integers(0, 1 << 31),
     bad_words=st.lists(st.lists(tokens, min_size=1, max_size=4).map(tuple), max_size=4).map(tuple),
     seed=st.integers(0, (1 << 64) - 1),
-    end_id=st.none() | tokens,
+    end_ids=st.lists(tokens, max_size=16).map(tuple),
 )
 requests = st.builds(
     SlotRequest,

@@ -206,7 +206,7 @@ def test_of_a_chain_what_was_reached_is_judged(
     nodes = np.array(text[1 : 1 + offered])
     if changed is not None:
         nodes[changed] = (nodes[changed] + 1) % TARGET.vocabulary
-    end = SamplingParameters(end_id=None if ends_at is None else text[1 + ends_at])
+    end = SamplingParameters(end_ids=() if ends_at is None else (text[1 + ends_at],))
     with Service(TARGET, rows=8) as service:
         both = service.both
         stream = both.open(request_of(prompt, 9, parameters=end))

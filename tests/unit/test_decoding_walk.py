@@ -26,7 +26,7 @@ CONSTRAINED = SamplingParameters(
     frequency_penalty=0.3,
     min_tokens=3,
     bad_words=((1, 2), (3,)),
-    end_id=4,
+    end_ids=(4, 3),
 )
 
 
@@ -143,7 +143,7 @@ def test_nothing_is_committed_behind_the_end() -> None:
     end = alone[2]
     assert end not in alone[:2]
     chain = Candidates(alone, list(range(ROOT, 5)))
-    verdict, _ = walk(chain, request_of(PROMPT, 6, parameters=replace(GREEDY, end_id=end)), [])
+    verdict, _ = walk(chain, request_of(PROMPT, 6, parameters=replace(GREEDY, end_ids=(end,))), [])
     assert verdict.tokens == alone[:3]
     assert verdict.finish is Finish.END_ID
 

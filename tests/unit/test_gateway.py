@@ -393,7 +393,7 @@ def test_requests_take_turns_on_the_pods_of_a_service(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("card_gateway.app.CardClient", remember)
     create_app(Gateway(triton="card-pods:8001"))
-    assert asked == {"url": "card-pods:8001", "model": "ensemble", "balanced": True}
+    assert asked == {"url": "card-pods:8001", "model": "ensemble", "tls": None, "balanced": True}
 
 
 def test_health_follows_triton(gateway: RunningGateway) -> None:

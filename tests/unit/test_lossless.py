@@ -22,7 +22,11 @@ PARAMETERS = [
     SamplingParameters(temperature=0.8, seed=11),
     SamplingParameters(temperature=1.3, seed=12, top_k=7, top_p=0.9),
     SamplingParameters(
-        repetition_penalty=1.4, presence_penalty=0.4, frequency_penalty=0.2, end_id=5, min_tokens=9
+        repetition_penalty=1.4,
+        presence_penalty=0.4,
+        frequency_penalty=0.2,
+        end_ids=(5,),
+        min_tokens=9,
     ),
     SamplingParameters(
         temperature=0.8,
@@ -31,7 +35,7 @@ PARAMETERS = [
         frequency_penalty=0.5,
         min_tokens=4,
         bad_words=((3,), (1, 2), (7, 7, 7)),
-        end_id=9,
+        end_ids=(9, 4),
     ),
 ]
 

@@ -183,7 +183,7 @@ def test_the_row_is_never_modified(row: Row, seed: int) -> None:
     before = row.copy()
     parameters = SamplingParameters(
         temperature=0.8, top_k=20, top_p=0.9, repetition_penalty=1.3, presence_penalty=0.5,
-        frequency_penalty=0.1, min_tokens=9, end_id=0, bad_words=((0,),), seed=seed,
+        frequency_penalty=0.1, min_tokens=9, end_ids=(0,), bad_words=((0,),), seed=seed,
     )  # fmt: skip
     for chosen in (parameters, SamplingParameters(), SamplingParameters(temperature=1.0)):
         sample(row, history_of(0), chosen)
@@ -247,9 +247,9 @@ def test_penalties_count_prompt_and_output(
             history.append(output[place])
 
 
-def test_end_id_is_not_chosen_before_min_tokens() -> None:
-    row = np.array([1.0, 9.0, 2.0], np.float32)
-    parameters = SamplingParameters(min_tokens=2, end_id=1)
+def test_no_end_id_is_chosen_before_min_tokens() -> None:
+    row = np.array([1.0, 9.0, 2.0, 8.0], np.float32)
+    parameters = SamplingParameters(min_tokens=2, end_ids=(1, 3))
     assert sample(row, history_of(0, 0, 0), parameters) == 2
     assert sample(row, history_of(0, output=(2,)), parameters) == 2
     assert sample(row, history_of(0, output=(2, 2)), parameters) == 1
@@ -355,7 +355,7 @@ def test_history_is_a_view_that_grows_in_place() -> None:
         ("bad_words", ((-1,),)),
         ("seed", -1),
         ("seed", 1 << 64),
-        ("end_id", -1),
+        ("end_ids", (4, -1)),
     ],
 )
 def test_a_parameter_out_of_range_is_refused_by_name(field: str, value: object) -> None:

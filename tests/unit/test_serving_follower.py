@@ -89,7 +89,7 @@ class Scene:
     async def open(
         self,
         *,
-        end_id: int | None = None,
+        end_ids: tuple[int, ...] = (),
         deadline_ns: int | None = None,
         max_tokens: int = 8,
         flush_ns: int = 0,
@@ -106,7 +106,7 @@ class Scene:
             flush_ns=flush_ns,
             arrival_ns=0,
         )
-        session = await self.sessions.admit(slot_request(max_tokens, end_id), None, lambda: False)
+        session = await self.sessions.admit(slot_request(max_tokens, end_ids), None, lambda: False)
         self.follower.follow(Answer(client, stream, session, deadline_ns))
         return client, session.slot.index
 
@@ -157,7 +157,7 @@ async def test_a_released_slot_is_freed_and_its_counters_are_final(scene: Scene)
 
 
 async def test_the_end_id_stops_the_text_and_is_not_sent(scene: Scene) -> None:
-    client, slot = await scene.open(end_id=25)
+    client, slot = await scene.open(end_ids=(24, 25))
     scene.target.commit(slot, [3, 25], Finish.END_ID)
     scene.follower.tick(1)
     assert client.texts == ["d"]

@@ -209,7 +209,7 @@ async def test_a_finish_seen_before_its_tokens_does_not_count_yet(
     pool: Pool, finish: Finish, tokens: list[int]
 ) -> None:
     sessions, target = sessions_of(pool), HandPlayedTarget(pool)
-    session = await sessions.admit(slot_request(max_tokens=8, end_id=7), None, lambda: False)
+    session = await sessions.admit(slot_request(max_tokens=8, end_ids=(7,)), None, lambda: False)
     target.commit(session.slot.index, tokens[:-1], finish)
     sessions.take(session)
     assert session.finish() is Finish.RUNNING

@@ -26,20 +26,26 @@ def checkpoint(tmp_path: Path) -> Path:
 
 def test_the_bundled_pair_has_a_vocabulary_and_an_end_id() -> None:
     vocabulary = Vocabulary.load(TARGET)
-    assert (vocabulary.size, vocabulary.end_id) == (8192, 0)
+    assert (vocabulary.size, vocabulary.end_ids) == (8192, (0,))
     assert vocabulary.tokenizer.encode("def f(n):").ids
 
 
 @pytest.mark.parametrize(
-    ("generation", "end_id"),
-    [(None, 5), ({"eos_token_id": 7}, 7), ({"eos_token_id": [8, 9]}, 8), ({}, 5)],
+    ("generation", "end_ids"),
+    [
+        (None, (5,)),
+        ({"eos_token_id": 7}, (7,)),
+        ({"eos_token_id": [8, 9]}, (8, 9)),
+        ({"eos_token_id": None}, ()),
+        ({}, (5,)),
+    ],
 )
-def test_the_generation_configuration_knows_the_end_id_best(
-    checkpoint: Path, generation: dict[str, object] | None, end_id: int
+def test_the_generation_configuration_knows_the_end_ids_best(
+    checkpoint: Path, generation: dict[str, object] | None, end_ids: tuple[int, ...]
 ) -> None:
     if generation is not None:
         (checkpoint / "generation_config.json").write_text(json.dumps(generation))
-    assert Vocabulary.load(checkpoint).end_id == end_id
+    assert Vocabulary.load(checkpoint).end_ids == end_ids
 
 
 @pytest.mark.parametrize(

@@ -188,22 +188,23 @@ OFF = {"pad_id": 0, "ignore_eos": False, "detokenize": False}
 
 
 def test_greedy_is_greedy_in_every_version() -> None:
-    assert arguments_of(end_id=4) == {
+    assert arguments_of(end_ids=(4, 9, 2))["stop_token_ids"] == [9, 2]
+    assert arguments_of(end_ids=(4,)) == {
         **OFF, "max_tokens": 9, "end_id": 4, "pad_id": 4, "top_k": 1,
     }  # fmt: skip
-    assert arguments_of(end_id=4, temperature=0.7, top_k=1)["top_k"] == 1
+    assert arguments_of(end_ids=(4,), temperature=0.7, top_k=1)["top_k"] == 1
 
 
 def test_sampling_sends_temperature_top_k_and_top_p_together() -> None:
     """Up to 1.1 a temperature without the others would be greedy."""
-    found = arguments_of(end_id=4, temperature=0.7, seed=11)
+    found = arguments_of(end_ids=(4,), temperature=0.7, seed=11)
     assert (found["temperature"], found["top_k"], found["top_p"], found["seed"]) == (
         0.7,
         0,
         1.0,
         11,
     )
-    found = arguments_of(end_id=4, temperature=0.7, top_k=5, top_p=0.9)
+    found = arguments_of(end_ids=(4,), temperature=0.7, top_k=5, top_p=0.9)
     assert (found["top_k"], found["top_p"]) == (5, 0.9)
 
 

@@ -129,13 +129,13 @@ def test_a_request_of_an_earlier_session_never_touches_the_slots_next_one(
     assert lookup.answer([EngineRequest(3, [*PROMPT, 8])]) == [[9, 10]]
 
 
-@pytest.mark.parametrize(("end_id", "answer"), [(END_ID, [END_ID] * CANDIDATES), (None, [])])
+@pytest.mark.parametrize(("end_ids", "answer"), [((END_ID, 3), [END_ID] * CANDIDATES), ((), [])])
 def test_without_speculation_nothing_can_be_accepted(
-    cache: Cache, lookup: CandidateLookup, end_id: int | None, answer: list[int]
+    cache: Cache, lookup: CandidateLookup, end_ids: tuple[int, ...], answer: list[int]
 ) -> None:
     """The runtime would fill up with id 0, which the target may choose; behind an end token
     nothing is sampled."""
-    slot = cache.open(PROMPT, client_id=2, decoding=Decoding.AUTOREGRESSIVE, end_id=end_id)
+    slot = cache.open(PROMPT, client_id=2, decoding=Decoding.AUTOREGRESSIVE, end_ids=end_ids)
     cache.draft(slot, len(PROMPT), [8, 9, 10])
     assert lookup.answer([EngineRequest(2, [*PROMPT, 8])]) == [answer]
     counters = slot.counters()

@@ -261,5 +261,5 @@ def test_parameters_travel_one_to_one(target: Target) -> None:
 
     slot, _ = target.open(hook=True)
     request = slot.request()
-    assert request.parameters == SamplingParameters(end_id=END)
+    assert request.parameters == SamplingParameters(end_ids=(END,))
     assert sampling_arguments(request, 5)["top_k"] == 1

@@ -33,6 +33,8 @@ TARGET_COUNTERS = (
 )
 DRAFT_COUNTERS = ("re_roots", "restarts", "draft_running_ns", "draft_idle_ns")
 """Of one session, from 0 when its engine takes it up; `card` exports them."""
+MAX_END_IDS = 16
+"""Ids that may end one text."""
 MAX_REFUSALS = 16
 """Reasons that `preprocessing` can count apart."""
 
@@ -152,7 +154,8 @@ def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
             ("frequency_penalty", real),
             ("min_tokens", word),
             ("seed", np.uint64),
-            ("end_id", word),
+            ("end_id_count", word),
+            ("end_ids", word, (MAX_END_IDS,)),
             ("log_probabilities", word),
             ("bad_word_count", word),
             ("prompt", word, (geometry.prompt,)),

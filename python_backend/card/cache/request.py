@@ -11,8 +11,6 @@ from card.cache.layout import Decoding
 from card.cache.record import Record
 from card.sampling import SamplingParameters
 
-_NO_END_ID = -1
-
 _NUMBERS = (
     "temperature",
     "top_k",
@@ -55,7 +53,8 @@ def write_request(record: Record, request: SlotRequest) -> None:
     parameters = request.parameters
     for name in _NUMBERS:
         record[name] = getattr(parameters, name)
-    record["end_id"] = _NO_END_ID if parameters.end_id is None else parameters.end_id
+    record["end_id_count"] = len(parameters.end_ids)
+    record["end_ids"][: len(parameters.end_ids)] = parameters.end_ids
     lengths = [len(word) for word in parameters.bad_words]
     record["bad_word_count"] = len(lengths)
     record["bad_word_lengths"][: len(lengths)] = lengths
@@ -70,7 +69,6 @@ def read_request(record: Record) -> SlotRequest:
     for length in lengths:
         words.append(tuple(tokens[at : at + length]))
         at += length
-    end_id = record["end_id"]
     return SlotRequest(
         prompt=record["prompt"][: record["prompt_length"]].copy(),
         max_tokens=record["max_tokens"],
@@ -79,7 +77,7 @@ def read_request(record: Record) -> SlotRequest:
         log_probabilities=bool(record["log_probabilities"]),
         parameters=SamplingParameters(
             bad_words=tuple(words),
-            end_id=None if end_id == _NO_END_ID else end_id,
+            end_ids=tuple(record["end_ids"][: record["end_id_count"]].tolist()),
             **{name: record[name] for name in _NUMBERS},
         ),
     )

@@ -71,7 +71,7 @@ def verify(
 
 
 def _finish(token: int, history: History, request: SlotRequest) -> Finish:
-    if token == request.parameters.end_id:
+    if token in request.parameters.end_ids:
         return Finish.END_ID
     if history.generated >= request.max_tokens:
         return Finish.LENGTH

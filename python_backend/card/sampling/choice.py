@@ -31,7 +31,7 @@ def sample(logits: NDArray[np.float32], history: History, parameters: SamplingPa
             it is not changed. The choice depends on this row and the other arguments alone.
         history: prompt and output so far.
         parameters: how to choose. Penalties come first, then bans, temperature, top-k, top-p.
-            Ties go to the lowest id. If the bans (bad words and an early ``end_id``) would leave
+            Ties go to the lowest id. If the bans (bad words and early ``end_ids``) would leave
             no id at all, they are ignored for this token.
 
     Raises:

@@ -27,13 +27,13 @@ class SamplingParameters:
     frequency_penalty: float = 0.0
     """Subtracted once for every time that an id was seen before."""
     min_tokens: int = 0
-    """``end_id`` is not chosen before this many new tokens."""
+    """None of ``end_ids`` is chosen before this many new tokens."""
     bad_words: tuple[tuple[int, ...], ...] = ()
     """Token sequences that are never completed."""
     seed: int = 0
     """Key of the noise, an unsigned 64-bit integer."""
-    end_id: int | None = None
-    """The id that ends the text, if there is one."""
+    end_ids: tuple[int, ...] = ()
+    """Ids that end the text; chat models often have several."""
 
     def __post_init__(self) -> None:
         _require(0.0 <= self.temperature < math.inf, "temperature", self.temperature, "0 or more")
@@ -57,7 +57,8 @@ class SamplingParameters:
                 "a sequence of one or more token ids",
             )
         _require(0 <= self.seed < 1 << 64, "seed", self.seed, "an unsigned 64-bit integer")
-        _require(self.end_id is None or self.end_id >= 0, "end_id", self.end_id, "a token id")
+        for end_id in self.end_ids:
+            _require(end_id >= 0, "end_ids", end_id, "token ids")
 
     @property
     def is_greedy(self) -> bool:

@@ -34,10 +34,10 @@ def penalised(
 
 
 def banned_ids(history: History, parameters: SamplingParameters) -> list[int]:
-    """Ids that may not come next: an early ``end_id``, and every id that completes a bad word."""
-    banned = []
-    if parameters.end_id is not None and history.generated < parameters.min_tokens:
-        banned.append(parameters.end_id)
+    """Ids that may not come next: early ``end_ids``, and every id that completes a bad word."""
+    banned: list[int] = []
+    if history.generated < parameters.min_tokens:
+        banned += parameters.end_ids
     if parameters.bad_words:
         longest = max(map(len, parameters.bad_words))
         recent = tuple(history.tokens[max(0, history.length - longest + 1) :].tolist())

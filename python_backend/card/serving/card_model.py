@@ -123,7 +123,6 @@ class CardModel:
     def _slot_request(self, request: TokenRequest) -> SlotRequest:
         settings = self._settings
         budget = output_budget(request, len(request.input_ids), settings.limits)
-        end_id = self._vocabulary.end_id if request.end_id is None else request.end_id
         bad_words = self._vocabulary.bad_word_tokens(request.bad_words)
         most = settings.limits.bad_word_tokens
         if (length := sum(map(len, bad_words))) > most:
@@ -142,7 +141,7 @@ class CardModel:
             min_tokens=request.min_tokens,
             bad_words=bad_words,
             seed=secrets.randbits(64) if request.seed is None else request.seed,
-            end_id=None if end_id is None or end_id < 0 else end_id,
+            end_ids=self._end_ids(request.end_id),
         )
         wanted = request.decoding or settings.speculation.decoding
         decoding = self._admission.decoding(request, parameters, wanted)
@@ -154,6 +153,12 @@ class CardModel:
             log_probabilities=request.return_log_probs,
             parameters=parameters,
         )
+
+    def _end_ids(self, wanted: int | None) -> tuple[int, ...]:
+        """What ends the text: the one id that the request names, none, or those of the model."""
+        if wanted is None:
+            return self._vocabulary.end_ids
+        return () if wanted < 0 else (wanted,)
 
     def _stream(self, request: TokenRequest, arrival_ns: int) -> Stream:
         tokenizer = self._vocabulary.tokenizer

@@ -157,7 +157,7 @@ class Follower:
         session, stream = answer.session, answer.stream
         tokens, from_cache, log_probs = self._sessions.take(session)
         answer.targets_lost = 0
-        if tokens and tokens[-1] == session.request.parameters.end_id:
+        if tokens and tokens[-1] in session.request.parameters.end_ids:
             tokens, from_cache = tokens[:-1], from_cache[:-1]  # it ends the text, it is no text
         stream.push(tokens, from_cache, log_probs, now_ns)
         self._ledger.committed(session, len(tokens), now_ns)

@@ -49,7 +49,7 @@ class Session:
     def _ends_with_end_id(self) -> bool:
         if self.read == 0:
             return False
-        return int(self.slot.output(self.read - 1, self.read)[0]) == self.request.parameters.end_id
+        return int(self.slot.output(self.read - 1, self.read)[0]) in self.request.parameters.end_ids
 
 
 class Sessions:

@@ -13,6 +13,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from card.cache.layout import MAX_END_IDS
 from card.settings import SettingsError
 
 
@@ -22,12 +23,12 @@ class Vocabulary:
 
     tokenizer  text to ids and back
     size       ids that the target has logits for: 0 to size - 1
-    end_id     the id that ends a text unless a request names another; None if there is none
+    end_ids    ids that end a text unless a request names another; chat models often have several
     """
 
     tokenizer: Tokenizer
     size: int
-    end_id: int | None
+    end_ids: tuple[int, ...]
 
     @classmethod
     def load(cls, directory: Path) -> Vocabulary:
@@ -51,7 +52,12 @@ class Vocabulary:
                 f"{directory / source} has no usable eos_token_id ({wanted!r}); "
                 f"it must be null, a token id (0 to {size - 1}), or a list of them"
             )
-        return cls(_tokenizer(tokens), size, end_ids[0] if end_ids else None)
+        if len(end_ids) > MAX_END_IDS:
+            raise SettingsError(
+                f"{directory / source} names {len(end_ids)} ids in eos_token_id; "
+                f"at most {MAX_END_IDS} can end a text"
+            )
+        return cls(_tokenizer(tokens), size, tuple(end_ids))
 
     def bad_word_tokens(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         """Token sequences that write a word, at the start of a text and after a space.

@@ -238,5 +238,4 @@ def _unacceptable(request: SlotRequest, count: int) -> list[int]:
     the target may well choose; what it then samples behind it is a verified row like any other.
     Behind an accepted end token nothing is sampled. A request without an end token gets nothing.
     """
-    end_id = request.parameters.end_id
-    return [] if end_id is None else [end_id] * max(count, 0)
+    return [*request.parameters.end_ids[:1]] * max(count, 0)

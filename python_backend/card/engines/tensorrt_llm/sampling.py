@@ -16,12 +16,12 @@ def sampling_arguments(request: SlotRequest, max_tokens: int) -> dict[str, Any]:
     max_tokens  how many tokens are still to come
     """
     parameters = request.parameters
-    end_id = NO_END_ID if parameters.end_id is None else parameters.end_id
+    end_id, *others = parameters.end_ids or (NO_END_ID,)
     arguments: dict[str, Any] = {
         "max_tokens": max_tokens,
         "end_id": end_id,
         "pad_id": max(end_id, 0),
-        "ignore_eos": parameters.end_id is None,
+        "ignore_eos": not parameters.end_ids,
         "detokenize": False,
         **_choice(request),
     }
@@ -33,6 +33,8 @@ def sampling_arguments(request: SlotRequest, max_tokens: int) -> dict[str, Any]:
     ):
         if (value := getattr(parameters, name)) != neutral:
             arguments[name] = value
+    if others:
+        arguments["stop_token_ids"] = others
     if parameters.bad_words:
         arguments["bad_token_ids"] = [word[0] for word in parameters.bad_words]
     if request.log_probabilities:

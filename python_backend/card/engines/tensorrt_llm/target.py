@@ -136,9 +136,9 @@ class TensorRTTargetLoop:
             log.error("session of slot %d ended as %r", slot.index, reason)
             slot.fail()
             return
-        end_id = request.parameters.end_id
-        if reason == "stop" and (not completion.token_ids or completion.token_ids[-1] != end_id):
-            completion.token_ids.append(end_id)  # cut off by the runtime, expected by `card`
+        end_ids = request.parameters.end_ids
+        if reason == "stop" and not set(completion.token_ids[-1:]) & set(end_ids):
+            completion.token_ids.append(end_ids[0])  # cut off by the runtime, expected by `card`
         length = len(request.prompt) + slot.committed(session.generation)
         offered = self._bindings.offered(slot.index, session.generation, length)
         finish = Finish.END_ID if reason == "stop" else Finish.LENGTH

@@ -157,7 +157,8 @@ class PyExecutor:
             request.add_new_token(token)
             if wanted is not None:
                 request.logprobs.append(top_logprobs(rows[step], wanted))
-            if token == request.py_end_id:
+            ends = [request.py_end_id, *(request.sampling_params.stop_token_ids or ())]
+            if token in ends:
                 request.finish_reason = "stop"
             elif len(request.output) >= request.py_max_new_tokens:
                 request.finish_reason = "length"
