@@ -26,6 +26,9 @@ _FAR_ROWS = 16
 _SIDE_BY_SIDE = (1, 1, 6, 8)
 _COST_CONTEXT = 256
 _COST_ROUNDS = 4
+_COST_ENOUGH_MS = 80.0
+"""Passes of so many rows that have taken so long are measured no further, from the third round on:
+long passes are disturbed less, and a large model would take minutes."""
 _ALONE_ROUNDS = 6
 _ALONE_SESSIONS = 8
 _WORTHWHILE_ALONE = 0.95
@@ -171,11 +174,13 @@ def measure_row_costs(engine: Engine) -> RowCosts:
     changes: dict[int, list[float]] = {rows: [] for rows in COSTED_ROWS}
     alone: list[float] = []
     # Round after round over all row counts, so that a disturbance spreads over the whole curve.
-    for _ in range(_COST_ROUNDS):
+    for done in range(_COST_ROUNDS):
         engine.alone = True
         alone += [_pass_ms(engine, session, prompt[:1]) for _ in range(4)][1:]
         engine.alone = False
         for rows, taken in costs.items():
+            if done >= 2 and sum(taken) >= _COST_ENOUGH_MS:
+                continue
             first, *others = (_pass_ms(engine, session, prompt[:1] * rows) for _ in range(4))
             taken += others
             changes[rows].append(first - statistics.median(others))

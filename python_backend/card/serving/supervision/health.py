@@ -111,6 +111,7 @@ class HealthServer:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = _MOST_CONNECTIONS
 
     def __init__(self, *args: Any) -> None:
         self._connections: deque[socket.socket] = deque()
