@@ -17,8 +17,13 @@ PROMPT = Style(dim=True)
 ACCEPTED = Style(color="green")
 CORRECTED = Style(color="yellow", bold=True)
 
-# A terminal would obey the control characters of a generated text; it shows their pictures.
-_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
+# A terminal would obey the control characters of a generated text; it shows their pictures, and a
+# replacement character for those above ASCII, which have none.
+_PICTURES = (
+    {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
+    | {0x7F: 0x2421}
+    | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+)
 
 
 class TextPrinter:
@@ -98,15 +103,15 @@ class Tally:
 
 
 def mean_accepted(response: Response) -> float | None:
-    """Accepted drafted tokens per target step; None where the server does not report it.
+    """Accepted drafted tokens per target step; None where the server does not report it."""
+    accepted, steps = response.total_accepted_draft_tokens, response.target_steps
+    return None if accepted is None or not steps else accepted / steps
 
-    Every step commits what it accepted and one token of the target's own, so there were as many
-    steps as tokens that had not been drafted.
-    """
-    tokens, accepted = response.num_output_tokens, response.total_accepted_draft_tokens
-    if tokens is None or accepted is None or tokens <= accepted:
-        return None
-    return accepted / (tokens - accepted)
+
+def hit_rate(response: Response) -> float | None:
+    """Share of the cache's queries that gave candidates; None where the server reports none."""
+    hits, queries = response.cache_hits, response.cache_queries
+    return None if hits is None or not queries else hits / queries
 
 
 def health_table(address: str, health: Health) -> Table:

@@ -18,13 +18,14 @@ class RequireKey:
 
     def __init__(self, app: ASGIApp, key: str) -> None:
         self._app = app
-        self._expected = f"Bearer {key}".encode()
+        self._expected = key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
-            given = Headers(scope=scope).get("authorization", "").encode("latin-1")
+            scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
             # In constant time: how long it takes tells nothing about the key.
-            if not hmac.compare_digest(given, self._expected):
+            is_right = hmac.compare_digest(given.encode("latin-1"), self._expected)
+            if scheme.lower() != "bearer" or not is_right:
                 message = "the API key is missing or wrong; send Authorization: Bearer <key>"
                 error = ApiError(401, message, code="invalid_api_key")
                 await error.response()(scope, receive, send)

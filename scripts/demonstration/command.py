@@ -218,8 +218,7 @@ async def _watch(server: SupervisedServer, gateway: GatewayProcess | None) -> No
 
 
 async def _compare(serving: ServingSettings, host: str, request: GenerateRequest) -> None:
-    metrics = f"http://{host}:{serving.metrics_port}/metrics"
-    await compare(f"{host}:{serving.grpc_port}", metrics, request)
+    await compare(f"{host}:{serving.grpc_port}", request)
 
 
 def _say_addresses(serving: ServingSettings, host: str) -> None:

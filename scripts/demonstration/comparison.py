@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import urllib.request
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
-from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from card_client import CardClient, GenerateRequest
-from card_client.display import ACCEPTED, CORRECTED, TextPrinter, mean_accepted
+from card_client.display import ACCEPTED, CORRECTED, TextPrinter, hit_rate, mean_accepted
 from card_client.wire import Response
-
-FIGURES_S = 3.0
-"""The server exports its counters a moment after the text has ended."""
-_LOOK_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -39,10 +33,10 @@ class Run:
         return self.tokens / self.seconds if self.seconds > 0 else 0.0
 
 
-async def compare(grpc: str, metrics: str, request: GenerateRequest) -> None:
+async def compare(grpc: str, request: GenerateRequest) -> None:
     """Print the text of `request` as it arrives, then the figures of both ways to decode it.
 
-    `grpc` is the server's host:port, `metrics` the URL of its metrics. Raises `CardError`.
+    `grpc` is the server's host:port. Raises `CardError`.
     """
     console = Console()
     printer = TextPrinter(console)
@@ -62,7 +56,7 @@ async def compare(grpc: str, metrics: str, request: GenerateRequest) -> None:
         console.print(legend)
     elif not with_card.text.endswith("\n"):
         console.print()
-    console.print(_table(with_card, without, await _hit_rate(metrics)))
+    console.print(_table(with_card, without))
     if request.seed is not None:
         console.print(f"seed {request.seed}", highlight=False)
     same = with_card.text == without.text
@@ -83,7 +77,7 @@ async def _decode(
     return Run("".join(pieces), ended_s - began_s, last)
 
 
-def _table(card: Run, plain: Run, hit_rate: float | None) -> Table:
+def _table(card: Run, plain: Run) -> Table:
     table = Table()
     for heading in ("", "CARD", "autoregressive"):
         table.add_column(heading, justify="right" if heading else "left")
@@ -93,32 +87,9 @@ def _table(card: Run, plain: Run, hit_rate: float | None) -> Table:
     table.add_row("seconds", f"{card.seconds:.2f}", f"{plain.seconds:.2f}")
     table.add_row("tokens/s", f"{card.tokens_per_s:.1f}{speedup}", f"{plain.tokens_per_s:.1f}")
     table.add_row("mean accepted tokens per target step", _known(accepted, ".2f"), "")
-    table.add_row("cache hit rate", _known(hit_rate, ".1%"), "")
+    table.add_row("cache hit rate", _known(hit_rate(card.last), ".1%"), "")
     return table
 
 
 def _known(value: float | None, form: str) -> str:
     return "unknown" if value is None else format(value, form)
-
-
-async def _hit_rate(url: str) -> float | None:
-    """Share of the target's queries that found candidates; None if the metrics do not say."""
-    clock = asyncio.get_running_loop().time
-    limit_s = clock() + FIGURES_S
-    while clock() < limit_s:
-        counts = await asyncio.to_thread(_counts_of_card, url)
-        if queries := counts.get("card_queries_total"):
-            return counts.get("card_query_hits_total", 0.0) / queries
-        await asyncio.sleep(_LOOK_S)
-    return None
-
-
-def _counts_of_card(url: str) -> dict[str, float]:
-    with urllib.request.urlopen(url, timeout=FIGURES_S) as answer:
-        text = answer.read().decode()
-    return {
-        sample.name: sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.labels.get("decoding") == "card" and "outcome" not in sample.labels
-    }

@@ -20,7 +20,7 @@ import card_client
 from card_client import Delta, GenerateRequest
 from card_client.cli import app
 from card_client.conversation import Conversation
-from card_client.display import Tally, TextPrinter, mean_accepted
+from card_client.display import Tally, TextPrinter, hit_rate, mean_accepted
 from card_client.wire import INPUTS
 
 
@@ -46,6 +46,7 @@ def test_generate_prints_exactly_the_text_and_the_figures_beside_it(triton: Trit
             finish_reason="length",
             num_output_tokens=6,
             total_accepted_draft_tokens=4,
+            target_steps=2,
         ),
     ]
     result = CliRunner().invoke(app, ["generate", "def f("])
@@ -207,10 +208,12 @@ def test_figures_count_from_the_request_to_the_last_text() -> None:
     )
 
 
-def test_mean_accepted_per_step_counts_one_own_token_per_step() -> None:
-    assert mean_accepted(Delta(num_output_tokens=12, total_accepted_draft_tokens=9)) == 3.0
-    assert mean_accepted(Delta(num_output_tokens=12)) is None
-    assert mean_accepted(Delta(num_output_tokens=0, total_accepted_draft_tokens=0)) is None
+def test_rates_are_of_what_the_server_counted_and_unknown_where_it_counted_nothing() -> None:
+    assert mean_accepted(Delta(total_accepted_draft_tokens=9, target_steps=3)) == 3.0
+    assert hit_rate(Delta(cache_hits=3, cache_queries=4)) == 0.75
+    for silent in (Delta(), Delta(total_accepted_draft_tokens=0, target_steps=0, cache_hits=0)):
+        assert mean_accepted(silent) is None
+        assert hit_rate(silent) is None
 
 
 def test_a_request_is_immutable() -> None:

@@ -416,7 +416,9 @@ def test_a_key_is_asked_for_where_one_is_set() -> None:
             assert headers["www-authenticate"] == "Bearer"
             assert json.loads(text)["error"]["code"] == "invalid_api_key"
         assert gateway.triton.requests == []
-        assert gateway.ask("/v1/models", headers={"Authorization": "Bearer secret"})[0] == 200
+        for scheme in ("Bearer", "bearer"):
+            right = {"Authorization": f"{scheme} secret"}
+            assert gateway.ask("/v1/models", headers=right)[0] == 200
         assert gateway.ask("/health")[0] == 200
 
 

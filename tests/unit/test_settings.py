@@ -131,10 +131,16 @@ def test_a_file_elsewhere_that_names_no_model_runs_the_bundled_pair(
     assert settings.draft.path == REPOSITORY_ROOT / "models/draft"
 
 
-def test_a_relative_directory_of_findings_starts_there_too(tmp_path: Path) -> None:
+def test_every_other_relative_path_starts_there_too(tmp_path: Path) -> None:
     file = tmp_path / "card.yaml"
-    file.write_text("serving: {findings: known}", encoding="utf-8")
-    assert load_settings(file).serving.findings == tmp_path / "known"
+    file.write_text(
+        "serving: {findings: known, tritonserver: bin/tritonserver}\ncache: {directory: shm}",
+        encoding="utf-8",
+    )
+    settings = load_settings(file)
+    assert settings.serving.findings == tmp_path / "known"
+    assert settings.serving.tritonserver == tmp_path / "bin/tritonserver"
+    assert settings.cache.directory == tmp_path / "shm"
     assert load_settings().serving.findings is None
 
 
@@ -183,6 +189,14 @@ def test_frozen_settings_are_read_as_they_were_whatever_the_environment_says(
 
 
 # --- bad values -----------------------------------------------------------------------------------
+
+
+def test_a_variable_of_no_section_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CARD_LIMIT__MAX_TOKENS", "9")
+    message = refusal()
+    assert "environment variable CARD_LIMIT__MAX_TOKENS: there is no section LIMIT" in message
+    assert "LIMITS" in message
+
 
 BAD = [
     ("engine: onnx", "engine", "'onnx'", "'torch'"),

@@ -81,7 +81,8 @@ def test_a_server_takes_every_child_along_whatever_its_command_line_says(tmp_pat
     binary = tmp_path / "tritonserver"
     binary.write_text("#!/bin/sh\nsleep 1000 &\nwait\n")
     binary.chmod(0o700)
-    options = ServerOptions(tmp_path, (), Restriction("name", "value"), region_prefix="mine_")
+    restriction = Restriction("name", "value")
+    options = ServerOptions(tmp_path, (), restriction, "mine_", 8000, 8001, 8002, "127.0.0.1")
     server = TritonProcess(TritonInstall(binary, tmp_path, ()), options, {})
     observed = psutil.Process(server.pid)
     while not (children := observed.children()):

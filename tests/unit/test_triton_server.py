@@ -26,6 +26,10 @@ OPTIONS = ServerOptions(
     load_models=("card", "draft"),
     restriction=Restriction("card-key", "abc123"),
     region_prefix="card_1_",
+    http_port=8000,
+    grpc_port=8001,
+    metrics_port=8002,
+    address="127.0.0.1",
 )
 
 

@@ -76,9 +76,8 @@ class ServerOptions:
     """What one run of the server is told.
 
     `load_models` are loaded at start, all others on request only (explicit model control).
-    `exit_timeout_s` is the drain limit: how long a stopping server waits for open requests.
-    `region_prefix` begins the names of the Python backend's files in shared memory and
-    `region_bytes` is their first size; they grow when a tensor needs more.
+    `region_prefix` begins the names of the Python backend's files in shared memory, which grow when
+    a tensor needs more.
     `extra_arguments` go to the server as they are, for TLS and the like.
     """
 
@@ -86,13 +85,10 @@ class ServerOptions:
     load_models: tuple[str, ...]
     restriction: Restriction
     region_prefix: str
-    http_port: int = 8000
-    grpc_port: int = 8001
-    metrics_port: int = 8002
-    address: str = "0.0.0.0"
-    exit_timeout_s: int = 30
-    log_verbose: int = 0
-    region_bytes: int = MINIMUM_REGION_BYTES
+    http_port: int
+    grpc_port: int
+    metrics_port: int
+    address: str
     extra_arguments: tuple[str, ...] = ()
 
 
@@ -115,7 +111,6 @@ class TritonInstall:
             *(f"--load-model={name}" for name in options.load_models),
             "--disable-auto-complete-config",
             "--exit-on-error=true",
-            f"--exit-timeout-secs={options.exit_timeout_s}",
             f"--http-address={options.address}",
             f"--http-port={options.http_port}",
             f"--grpc-address={options.address}",
@@ -125,8 +120,7 @@ class TritonInstall:
             f"--http-restricted-api={options.restriction.option}",
             f"--grpc-restricted-protocol={options.restriction.option}",
             f"{python},shm-region-prefix-name={options.region_prefix}",
-            f"{python},shm-default-byte-size={options.region_bytes}",
-            f"--log-verbose={options.log_verbose}",
+            f"{python},shm-default-byte-size={MINIMUM_REGION_BYTES}",
             *options.extra_arguments,
         ]
 

@@ -13,7 +13,7 @@ from pydantic_settings import SettingsError as SourceError
 
 from card.settings.models import REPOSITORY_ROOT
 from card.settings.section import Section
-from card.settings.whole import Settings
+from card.settings.whole import ENVIRONMENT_PREFIX, Settings
 
 SETTINGS_VARIABLE = "CARD_SETTINGS"
 """Environment variable naming the settings file; every Triton model process reads it."""
@@ -28,7 +28,7 @@ class SettingsError(ValueError):
 def load_settings(file: Path | None = None, **overrides: Any) -> Settings:
     """Read the settings from `file` (or ``$CARD_SETTINGS``, or defaults alone) and the environment.
 
-    Relative model paths are taken from the file's folder; without a file, from the repository.
+    Relative paths are taken from the file's folder; without a file, from the repository.
     `overrides` are top-level sections that win over both (used by tests and the benchmark).
 
     Raises `SettingsError` naming every wrong field.
@@ -38,6 +38,7 @@ def load_settings(file: Path | None = None, **overrides: Any) -> Settings:
     if file is not None:
         file = file.resolve()
         _check_fields(file)
+    _check_variables()
 
     class FromFile(Settings):
         model_config = SettingsConfigDict(yaml_file=file, yaml_file_encoding="utf-8")
@@ -56,7 +57,10 @@ def load_settings(file: Path | None = None, **overrides: Any) -> Settings:
         | {
             "target": _anchored(settings.target, "path", base),
             "draft": _anchored(settings.draft, "path", base),
-            "serving": _anchored(settings.serving, "findings", base),
+            "cache": _anchored(settings.cache, "directory", base),
+            "serving": _anchored(
+                _anchored(settings.serving, "findings", base), "tritonserver", base
+            ),
         }
     )
 
@@ -89,6 +93,20 @@ def _check_fields(file: Path) -> None:
     for name in content or ():
         if name not in Settings.model_fields:
             raise SettingsError(f"settings file {file}: {name!r} is no field; allowed: {sections}")
+
+
+def _check_variables() -> None:
+    """Only variables with a double underscore: others may well be somebody else's."""
+    for name in os.environ:
+        section, nested, _ = name.upper().partition("__")
+        section = section.removeprefix(ENVIRONMENT_PREFIX).lower()
+        is_ours = nested and name.upper().startswith(ENVIRONMENT_PREFIX)
+        if is_ours and section not in Settings.model_fields:
+            sections = ", ".join(f.upper() for f in Settings.model_fields)
+            raise SettingsError(
+                f"environment variable {name}: there is no section {section.upper()}; "
+                f"allowed behind {ENVIRONMENT_PREFIX}: {sections}"
+            )
 
 
 def _explain(error: ValidationError, file: Path | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import secrets
 from pathlib import Path
@@ -70,7 +69,6 @@ class Service:
             grpc_port=serving.grpc_port,
             metrics_port=serving.metrics_port,
             address=serving.address,
-            exit_timeout_s=max(1, math.ceil(serving.drain_s)),
             extra_arguments=(
                 *QUIET,
                 f"--model-load-thread-count={len(MODELS)}",
