@@ -4,6 +4,7 @@
 `pool`    the shared file: created by `card`, found by the engines, locked, swept
 `request` what a session decodes and how
 `slot`    one view per role: `card` opens and closes, the target commits, the draft publishes
+`record`  a slot's fields, quick to read and write; `stopwatch` adds up times in them
 `tree`    validated snapshots of a draft's tree
 `watch`   which slots were opened or closed
 `bell`    wakes engines when that happens, and `card` when a session begins or ends
@@ -25,7 +26,7 @@ from card.cache.pool import Pool, PoolError
 from card.cache.query import NO_CANDIDATES, Candidates, best_chain, best_subtree, descend
 from card.cache.request import SlotRequest
 from card.cache.slot import CardSlot, DraftSlot, PostprocessingSlot, SlotCounters, TargetSlot
-from card.cache.tree import ROOT, Tree
+from card.cache.tree import ROOT, Tree, follow
 from card.cache.watch import SlotWatch
 
 __all__ = [
@@ -54,4 +55,5 @@ __all__ = [
     "best_chain",
     "best_subtree",
     "descend",
+    "follow",
 ]

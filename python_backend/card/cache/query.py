@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from card.cache.tree import ROOT, Tree
+from card.cache.tree import ROOT, Tree, follow
 
 _UNLIKELY = math.log(1e-2)
 """Nodes below this probability (given the last committed token) are not worth a row."""
@@ -56,16 +56,8 @@ def descend(tree: Tree, node: int, committed: Sequence[int]) -> int | None:
     """The node reached from `node` along `committed` tokens, or None where the tree lacks one."""
     if not committed:
         return node
-    step, last = 0, len(committed)
-    token, parent = tree.token, tree.parent
-    # Children stand behind their parents, so one look at every node finds the whole path.
-    for child in range(node + 1, len(token)):
-        if parent[child] == node and token[child] == committed[step]:
-            node = child
-            step += 1
-            if step == last:
-                return node
-    return None
+    path = follow(tree.token, tree.parent, node, committed)
+    return path[-1] if len(path) == len(committed) else None
 
 
 def best_chain(tree: Tree, node: int, limit: int) -> Candidates:

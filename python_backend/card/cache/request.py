@@ -30,7 +30,7 @@ class SlotRequest:
 
     prompt      [tokens] int64
     max_tokens  output limit
-    gamma       draft passes before a verification in draft-then-verify
+    gamma       draft passes before a verification in draft-then-verify, length of PEARL's rounds
     log_probabilities  whether the target is to report them
     """
 

@@ -320,7 +320,7 @@ class DraftSlot(_Slot):
     ) -> None:
         """Add nodes to the published tree: records first, count last.
 
-        `passes` made since this root tell a waiting target (draft-then-verify) when to go.
+        `passes` made since this root tell a waiting target (draft-then-verify, PEARL) when to go.
         """
         record = self._record
         half = record["flip"] & 1

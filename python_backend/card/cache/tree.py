@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,26 @@ ROOT = -1
 
 _HIGHEST_SCORE = 1e-6
 """Log-probabilities are at most 0, but for rounding."""
+
+
+def follow(
+    token: Sequence[int], parent: Sequence[int], node: int, tokens: Sequence[int]
+) -> list[int]:
+    """Nodes below `node` along `tokens`, as far as the tree has them.
+
+    token, parent  of every node; parents stand before their children
+    """
+    path: list[int] = []
+    if not tokens:
+        return path
+    # Children stand behind their parents, so one look at every node finds the whole path.
+    for child in range(node + 1, len(token)):
+        if parent[child] == node and token[child] == tokens[len(path)]:
+            path.append(child)
+            node = child
+            if len(path) == len(tokens):
+                break
+    return path
 
 
 @dataclass(slots=True)

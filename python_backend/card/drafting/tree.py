@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from card.cache import ROOT
+from card.cache import ROOT, follow
 from card.drafting.children import Child
 from card.drafting.growth import UNEXPANDED, BestFirst, Frontier
 
@@ -88,25 +88,12 @@ class GrowingTree:
 
         When the tree lacks a committed token everything below the last match is wrong and goes.
         """
-        path = self._path(committed)
+        path = follow(self.token, self.parent, ROOT, committed)
         confirmed = [self.entry[node] for node in path if self.entry[node] != UNEXPANDED]
         if len(path) < len(committed) or not path:
             self.clear()
             return ReRoot(confirmed, [], len(path))
         return ReRoot(confirmed, self._keep_below(path[-1]), len(path))
-
-    def _path(self, tokens: list[int]) -> list[int]:
-        """Nodes from the root along `tokens`, as far as there are any."""
-        path: list[int] = []
-        node = ROOT
-        # Children stand behind their parents, so one look at every node finds the whole path.
-        for child in range(len(self.token)):
-            if len(path) == len(tokens):
-                break
-            if self.parent[child] == node and self.token[child] == tokens[len(path)]:
-                path.append(child)
-                node = child
-        return path
 
     def _keep_below(self, root: int) -> list[int]:
         """Drop all but the descendants of `root`; returns the KV entries that stay, in order."""
