@@ -19,6 +19,7 @@ import tiny_models
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from tiny_models import forward_rows, opened, random_tokens, read, read_alone
 from torch import Tensor
 
@@ -71,14 +72,22 @@ def test_every_family_gives_the_logits_of_the_eager_engine(tmp_path: Path, famil
         np.testing.assert_allclose(found, expected, atol=CLOSE)
 
 
+LONG = random_tokens(300)
+"""Over two borders of the places looked at."""
+
+
+@pytest.fixture(scope="module")
+def by_single_rows(target: CapturedEngine) -> NDArray[np.float32]:
+    """Logits of `LONG`."""
+    return read_alone(target, LONG, [1])
+
+
 @given(chunks=st.lists(st.integers(1, 100), min_size=1, max_size=5))
 @few
 def test_reading_in_chunks_gives_the_bits_of_single_rows(
-    target: CapturedEngine, chunks: list[int]
+    target: CapturedEngine, by_single_rows: NDArray[np.float32], chunks: list[int]
 ) -> None:
-    text = random_tokens(300)  # over two borders of the places looked at
-    expected = read_alone(target, text, [1])
-    assert read_alone(target, text, chunks).tobytes() == expected.tobytes()
+    assert read_alone(target, LONG, chunks).tobytes() == by_single_rows.tobytes()
 
 
 @given(
@@ -87,17 +96,15 @@ def test_reading_in_chunks_gives_the_bits_of_single_rows(
 )
 @few
 def test_sessions_that_share_a_pass_get_the_bits_of_one_alone(
-    target: CapturedEngine, prefixes: list[int], rows: int
+    target: CapturedEngine, by_single_rows: NDArray[np.float32], prefixes: list[int], rows: int
 ) -> None:
-    text = random_tokens(300)
-    expected = read_alone(target, text, [64])
     sessions = [target.open_session() for _ in prefixes]
     batch = []
     for session, prefix in zip(sessions, prefixes, strict=True):
-        read(target, session, text[:prefix], [64])
-        batch.append(Rows(session, text[prefix : prefix + rows]))
+        read(target, session, LONG[:prefix], [64])
+        batch.append(Rows(session, LONG[prefix : prefix + rows]))
     for prefix, found in zip(prefixes, forward_rows(target, batch), strict=True):
-        assert found.tobytes() == expected[prefix : prefix + rows].tobytes()
+        assert found.tobytes() == by_single_rows[prefix : prefix + rows].tobytes()
     for session in sessions:
         target.close_session(session)
 
