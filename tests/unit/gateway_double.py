@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -12,10 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import uvicorn
-from client_double import TritonDouble, served
+from client_double import TritonDouble, response, served
 
+from card.settings import REPOSITORY_ROOT
 from card_gateway import Gateway, create_app
 
+TARGET = REPOSITORY_ROOT / "models/target"
+PROMPT = {"model": "ensemble", "prompt": "def f("}
+CHAT = {"model": "ensemble", "messages": [{"role": "user", "content": "hello"}]}
 LIMIT_S = 20.0
 
 
@@ -84,3 +89,22 @@ def _once_it_answers(gateway: RunningGateway, thread: threading.Thread) -> Runni
         except ConnectionRefusedError:
             continue
         return gateway
+
+
+def two_pieces() -> list[Any]:
+    return [
+        response(text_output="héllo", num_input_tokens=3, num_output_tokens=2, finish_reason=""),
+        response(
+            text_output=" wörld", num_input_tokens=3, num_output_tokens=4, finish_reason="length"
+        ),
+    ]
+
+
+def events(text: str) -> list[Any]:
+    """The JSON of every event, and what stands in place of one at the end."""
+    lines = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
+    return [*map(json.loads, lines[:-1]), lines[-1]]
+
+
+def number(gateway: RunningGateway, name: str, form: str) -> Any:
+    return struct.unpack(form, gateway.sent()[name])[0]

@@ -1,0 +1,124 @@
+"""The check at load, that rows are independent, can fail: each kind of dependence is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tiny_models
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from card.engines.calibration import check_row_invariance, make_row_invariant
+from card.engines.options import Dtype, EngineOptions
+from card.engines.processor import computes_in_bfloat16
+from card.engines.torch import decoder
+from card.engines.torch.attention import BLOCK, GroupTensors, attend
+from card.engines.torch.engine import TorchEngine
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+Attend = Callable[[Tensor, Tensor, Tensor, GroupTensors, int], Tensor]
+
+
+def stock_attention(
+    query: Tensor, keys: Tensor, values: Tensor, group: GroupTensors, kv_heads: int
+) -> Tensor:
+    """torch's own fused kernel, which sums in an order that follows the shapes of the pass."""
+    lanes, rows = len(group.lanes), group.rows
+    heads, size = query.shape[1:]
+    if group.gather is not None:
+        query = query.index_select(0, group.gather)
+    by_head = query.view(lanes, rows, heads, size).transpose(1, 2)
+    first = group.lanes.start * kv_heads
+    key, value = (
+        states[first : first + lanes * kv_heads, : group.extent]
+        .unflatten(0, (lanes, kv_heads))
+        .repeat_interleave(heads // kv_heads, 1)
+        for states in (keys.transpose(1, 2), values)
+    )
+    mask = torch.zeros(lanes, 1, rows, group.extent, dtype=query.dtype)
+    mask[..., group.mask_from :] = group.mask[:, :, :, 0]
+    mixed = F.scaled_dot_product_attention(by_head, key, value, mask)
+    return mixed.transpose(1, 2).reshape(lanes * rows, heads * size)
+
+
+def rounded_by_rows(
+    query: Tensor, keys: Tensor, values: Tensor, group: GroupTensors, kv_heads: int
+) -> Tensor:
+    """A last bit that depends on how many rows are padded into the pass."""
+    return attend(query, keys, values, group, kv_heads) * (1 + 2**-7 * (group.rows > 5))
+
+
+def without_mask(
+    query: Tensor, keys: Tensor, values: Tensor, group: GroupTensors, kv_heads: int
+) -> Tensor:
+    """Rows that see what stands behind them."""
+    open_mask = torch.where(torch.isinf(group.mask), -4.0, 0.0).to(group.mask.dtype)
+    leaking = GroupTensors(
+        group.lanes, group.rows, group.extent, group.gather, open_mask, group.mask_from
+    )
+    return attend(query, keys, values, leaking, kv_heads)
+
+
+def summed_at_once(
+    query: Tensor, keys: Tensor, values: Tensor, group: GroupTensors, kv_heads: int
+) -> Tensor:
+    """Far behind the beginning alone, a last bit that depends on the rows of the pass."""
+    far = group.extent > 256 and group.rows > 5
+    return attend(query, keys, values, group, kv_heads) * (1 + 2**-7 * far)
+
+
+def scaled_beside_others(
+    query: Tensor, keys: Tensor, values: Tensor, group: GroupTensors, kv_heads: int
+) -> Tensor:
+    """Behind the first block alone, a last bit that depends on whether others share the pass."""
+    if len(group.lanes) > 1:
+        values = values.clone()
+        values[:, BLOCK:] *= 1 + 2**-7
+    return attend(query, keys, values, group, kv_heads)
+
+
+def stretched_beside_far_ones(
+    query: Tensor, keys: Tensor, values: Tensor, group: GroupTensors, kv_heads: int
+) -> Tensor:
+    """A last bit that depends on how far others are that share the pass."""
+    far = group.extent > 256 and len(group.lanes) > 1
+    return attend(query, keys, values, group, kv_heads) * (1 + 2**-7 * far)
+
+
+@pytest.fixture
+def unchecked(tmp_path: Path) -> TorchEngine:
+    tiny_models.save(tmp_path, "mistral")
+    dtype: Dtype = "bfloat16" if computes_in_bfloat16() else "float32"
+    options = EngineOptions(context=336, sessions=3, branches=4, dtype=dtype, threads=1)
+    return TorchEngine.load(tmp_path, options)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        stock_attention,
+        rounded_by_rows,
+        without_mask,
+        summed_at_once,
+        scaled_beside_others,
+        stretched_beside_far_ones,
+    ],
+)
+def test_the_self_check_finds_attention_that_depends_on_the_layout(
+    unchecked: TorchEngine, monkeypatch: pytest.MonkeyPatch, broken: Attend
+) -> None:
+    sound = make_row_invariant(unchecked)
+    assert check_row_invariance(sound)
+    monkeypatch.setattr(decoder, "attend", broken)
+    assert not check_row_invariance(sound)
+
+
+def test_an_engine_that_no_padding_cures_is_not_marked(
+    unchecked: TorchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoder, "attend", without_mask)
+    assert not make_row_invariant(unchecked).row_invariant

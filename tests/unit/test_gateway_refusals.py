@@ -1,0 +1,267 @@
+"""The gateway before a stand-in for Triton: what it refuses, whom it keeps out, what it cancels."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from client_double import refusal
+from gateway_double import (
+    CHAT,
+    PROMPT,
+    RunningGateway,
+    number,
+    running_gateway,
+    two_pieces,
+)
+
+from card_client import CardClient
+from card_gateway import Gateway, create_app
+
+NOT_OFFERED: list[tuple[str, Any]] = [
+    ("n", 2),
+    ("n", True),
+    ("best_of", 3),
+    ("echo", True),
+    ("suffix", "x"),
+    ("logit_bias", {"1": 5}),
+    ("tools", [{"type": "function"}]),
+    ("response_format", {"type": "json_object"}),
+    ("logprobs", 2),
+    ("prompt", ["a", "b"]),
+    ("prompt", [1, 2]),
+    ("prompt", [[1, 2]]),
+    ("prompt", []),
+    ("prompt", [""]),
+    ("prompt", ""),
+    ("prompt", None),
+    ("prompt", {"text": "a"}),
+    ("stop", 5),
+    ("stop", ["a", 1]),
+    ("max_completion_tokens", 5),
+    ("logprobs", True),
+    ("stream", "true"),
+    ("temperature", 2.5),
+    ("temperature", "hot"),
+    ("top_p", 0),
+    ("max_tokens", 0),
+    ("max_tokens", 1.5),
+    ("seed", 1 << 64),
+    ("seed", -(1 << 63) - 1),
+    ("seed", "7"),
+    ("presence_penalty", 3),
+    ("stream_options", {"include_usage": True}),
+    ("bogus", 1),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), NOT_OFFERED)
+def test_what_is_not_offered_is_refused_by_name(
+    gateway: RunningGateway, client: openai.OpenAI, name: str, value: Any
+) -> None:
+    seen = len(gateway.triton.requests)
+    status, _, text = gateway.ask("/v1/completions", PROMPT | {name: value})
+    error = json.loads(text)["error"]
+    assert status == 400
+    assert error["type"] == "invalid_request_error"
+    assert error["param"].split(".")[0] == name
+    assert name in error["message"]
+    assert len(gateway.triton.requests) == seen
+
+
+def test_a_prompt_of_token_ids_is_told_to_come_as_text(
+    gateway: RunningGateway, client: openai.OpenAI
+) -> None:
+    for ids in ([1, 2], [[1, 2]]):
+        with pytest.raises(openai.BadRequestError, match="token ids; send it as text") as caught:
+            client.completions.create(model="ensemble", prompt=ids)
+        assert caught.value.param == "prompt"
+
+
+def test_a_negative_seed_is_one_of_its_own(gateway: RunningGateway, client: openai.OpenAI) -> None:
+    client.completions.create(**PROMPT, seed=-3)
+    assert number(gateway, "seed", "<Q") == 2**64 - 3
+
+
+def test_four_stop_texts_reach_triton(gateway: RunningGateway, client: openai.OpenAI) -> None:
+    client.completions.create(**PROMPT, stop=["a", "b", "c", "d"])
+    sent = gateway.sent()["stop_words"]
+    words = []
+    while sent:
+        (length,) = struct.unpack("<I", sent[:4])
+        words.append(sent[4 : 4 + length])
+        sent = sent[4 + length :]
+    assert words == [b"a", b"b", b"c", b"d"]
+
+
+def test_what_asks_for_nothing_is_taken(gateway: RunningGateway, client: openai.OpenAI) -> None:
+    neutral = {"n": 1, "best_of": 1, "echo": False, "logit_bias": {}, "tools": None, "suffix": None}
+    assert gateway.ask("/v1/completions", PROMPT | neutral)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "tool", "content": "x"}, "messages.0.role"),
+        ({"role": "user"}, "messages.0.content"),
+        ({"role": "user", "content": [{"type": "image_url"}]}, "messages.0.content.0.type"),
+    ],
+)
+def test_messages_that_cannot_be_read_are_refused(
+    gateway: RunningGateway, client: openai.OpenAI, message: dict[str, Any], param: str
+) -> None:
+    status, _, text = gateway.ask("/v1/chat/completions", CHAT | {"messages": [message]})
+    assert status == 400
+    assert json.loads(text)["error"]["param"] == param
+    assert json.loads(text)["error"]["message"].startswith(f"{param} is ")
+
+
+def test_a_body_that_is_no_json_object_is_refused(gateway: RunningGateway) -> None:
+    for body in (b"{", b"[]", b"null", b"\xff"):
+        status, _, text = gateway.ask("/v1/completions", body)
+        assert status == 400
+        assert json.loads(text)["error"]["type"] == "invalid_request_error"
+    status, _, text = gateway.ask(
+        "/v1/completions", PROMPT, {"Content-Type": "application/x-www-form-urlencoded"}
+    )
+    assert status == 400
+    assert "Content-Type: application/json" in json.loads(text)["error"]["message"]
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_body_that_is_too_large_is_refused(gateway: RunningGateway, announced: bool) -> None:
+    body = json.dumps(PROMPT | {"user": "x" * 10_000}).encode()
+    connection = gateway.connect()
+    connection.request(
+        "POST",
+        "/v1/completions",
+        body if announced else iter([body[:500], body[500:]]),
+        {"Content-Type": "application/json"},
+        encode_chunked=not announced,
+    )
+    answer = connection.getresponse()
+    assert answer.status == 413
+    assert "at most 10000 bytes" in json.loads(answer.read())["error"]["message"]
+    connection.close()
+
+
+def test_an_unknown_model_and_an_unknown_route_are_404(gateway: RunningGateway) -> None:
+    status, _, text = gateway.ask("/v1/completions", PROMPT | {"model": "gpt-4"})
+    assert status == 404
+    assert json.loads(text)["error"]["code"] == "model_not_found"
+    status, _, text = gateway.ask("/v1/embeddings", {})
+    assert status == 404
+    assert "/v1/embeddings" in json.loads(text)["error"]["message"]
+    assert gateway.ask("/v1/completions")[0] == 405
+
+
+# --- errors of Triton --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "param"),
+    [
+        ("INVALID_ARGUMENT: min_tokens is 99; it must be less", 400, "min_tokens"),
+        ("INVALID_ARGUMENT: stop_words is ('',); it must be fewer", 400, "stop"),
+        ("UNAVAILABLE: all 16 slots are taken and the queue is full", 503, None),
+        ("DEADLINE_EXCEEDED: timeout is over while decoding", 504, None),
+        ("INTERNAL: the engine ended", 500, None),
+    ],
+)
+@pytest.mark.parametrize("stream", [True, False])
+def test_errors_of_triton_have_a_status_and_openais_shape(
+    gateway: RunningGateway, words: str, status: int, param: str | None, stream: bool
+) -> None:
+    gateway.triton.answer = lambda _: [refusal(words)]
+    given, headers, text = gateway.ask("/v1/completions", PROMPT | {"stream": stream})
+    error = json.loads(text)["error"]
+    assert given == status
+    assert error["message"] == words.partition(": ")[2]
+    assert error["param"] == param
+    assert error["type"] == ("server_error" if status >= 500 else "invalid_request_error")
+    assert ("retry-after" in headers) == (status == 503)
+
+
+def test_an_error_after_the_first_piece_stands_in_the_stream(
+    gateway: RunningGateway, client: openai.OpenAI
+) -> None:
+    gateway.triton.answer = lambda _: [two_pieces()[0], refusal("INTERNAL: it broke")]
+    stream = client.completions.create(**PROMPT, stream=True)
+    assert next(stream).choices[0].text == "héllo"
+    with pytest.raises(openai.APIError, match="it broke"):
+        next(stream)
+
+
+def test_a_triton_that_is_not_there_is_503_and_not_healthy(tmp_path: Path) -> None:
+    with running_gateway(triton="127.0.0.1:1") as gateway:
+        status, _, text = gateway.ask("/v1/completions", PROMPT)
+        assert status == 503
+        assert "cannot reach" in json.loads(text)["error"]["message"]
+        assert gateway.ask("/health")[0] == 503
+
+
+def test_requests_take_turns_on_the_pods_of_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+
+    def remember(url: str, **how: Any) -> CardClient:
+        asked.update(how, url=url)
+        return CardClient(url, **how)
+
+    monkeypatch.setattr("card_gateway.app.CardClient", remember)
+    create_app(Gateway(triton="card-pods:8001"))
+    assert asked == {"url": "card-pods:8001", "model": "ensemble", "tls": None, "balanced": True}
+
+
+def test_health_follows_triton(gateway: RunningGateway) -> None:
+    assert gateway.ask("/health")[0] == 200
+    gateway.triton.models_ready["ensemble"] = False
+    try:
+        assert gateway.ask("/health")[0] == 503
+    finally:
+        gateway.triton.models_ready["ensemble"] = True
+
+
+# --- keys and leaving --------------------------------------------------------------------------
+
+
+def test_a_key_is_asked_for_where_one_is_set() -> None:
+    with running_gateway(api_key="secret") as gateway:
+        for header in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}):
+            status, headers, text = gateway.ask("/v1/completions", b"{", header)
+            assert status == 401
+            assert headers["www-authenticate"] == "Bearer"
+            assert json.loads(text)["error"]["code"] == "invalid_api_key"
+        assert gateway.triton.requests == []
+        for scheme in ("Bearer", "bearer"):
+            right = {"Authorization": f"{scheme} secret"}
+            assert gateway.ask("/v1/models", headers=right)[0] == 200
+        assert gateway.ask("/health")[0] == 200
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("first_piece", [True, False])
+def test_a_request_whose_client_leaves_is_cancelled_on_triton(
+    stream: bool, first_piece: bool
+) -> None:
+    with running_gateway() as gateway:
+        gateway.triton.hold(*(two_pieces()[:1] if first_piece else ()))
+        connection = gateway.connect()
+        body = json.dumps(PROMPT | {"stream": stream})
+        connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+        assert gateway.triton.wait_until_arrived()
+        if stream and first_piece:
+            assert connection.getresponse().read(10)
+        assert not gateway.triton.client_left.is_set()
+        connection.close()
+        assert gateway.triton.wait_until_client_left()
+
+
+def test_without_a_tokenizer_log_probabilities_are_refused() -> None:
+    with running_gateway() as gateway:
+        status, _, text = gateway.ask("/v1/completions", PROMPT | {"logprobs": 0})
+        assert status == 400
+        assert json.loads(text)["error"]["param"] == "logprobs"
