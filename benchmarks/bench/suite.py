@@ -68,7 +68,6 @@ SERVED: tuple[Ours, ...] = ("autoregressive", "card")
 TEMPERATURES = (0.0, 0.8)
 CONTEST_SHARE, SWEEP_SHARE, WORST_SHARE = 0.85, 0.25, 0.1
 """Of the minutes; a sweep takes its share from the contest."""
-FILE_COLUMNS = 150
 MEASURE_EVERY = 4
 """Visits between two measurements of cost curves and bandwidth."""
 SWEPT_TEXTS = 4
@@ -124,7 +123,7 @@ def suite(
 ) -> None:
     """Measure our systems and their peers, interleaved in one run on the same weights."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    machine, console = this_machine(), make_console(FILE_COLUMNS)
+    machine, console = this_machine(), make_console()
     skipped: list[str] = []
     try:
         settings = load_settings(settings_file)

@@ -26,7 +26,7 @@ RESULTS = REPOSITORY_ROOT / "benchmarks" / "results"
 DIFFER, LACKING, INTERRUPTED = 1, 2, 130
 """Exit codes: texts differ, something is missing or wrong, Ctrl-C."""
 WARM_UP_TOKENS = 16
-FILE_COLUMNS = 110
+_FILE_COLUMNS = 160
 
 REFUSALS = (
     SettingsError,
@@ -38,14 +38,14 @@ REFUSALS = (
 )
 
 
-def make_console(file_columns: int = FILE_COLUMNS) -> Console:
+def make_console() -> Console:
     """A terminal as wide as it is; a file wide enough for the tables, line by line."""
     console = Console()
     if console.is_terminal:
         return console
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
-    return Console(width=file_columns)
+    return Console(width=_FILE_COLUMNS)
 
 
 def tasks_of(prompts: Sequence[Prompt], temperatures: list[float], max_tokens: int) -> list[Task]:

@@ -259,7 +259,9 @@ def _post(url: str, body: Mapping[str, Any]) -> tuple[int, str]:
 
 
 DTYPES = {
-    **dict.fromkeys(("text_input", "decoding", "stop_words", "bad_words", "key"), "BYTES"),
+    **dict.fromkeys(
+        ("text_input", "decoding", "stop_words", "bad_words", "key", "delta_text"), "BYTES"
+    ),
     **dict.fromkeys(
         ("temperature", "top_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
         "FP32",

@@ -200,6 +200,21 @@ def test_bytes_that_are_no_text_are_refused_and_nobody_waits(
     assert server.is_healthy()
 
 
+async def test_a_last_response_without_a_token_carries_an_empty_tensor(
+    server: RunningService,
+) -> None:
+    """As when the end token alone is left; nothing must stand for a log-probability there."""
+    numbers = np.zeros((1, 15), np.int64)
+    (reply,) = await server.ask(
+        model="postprocessing",
+        delta_text="",
+        delta_numbers=numbers,
+        delta_log_probs=np.array([[-0.75]], np.float32),
+    )
+    assert reply.tensors["output_log_probs"] == []
+    assert reply.one("cum_log_probs") == -0.75
+
+
 async def test_an_unknown_grpc_parameter_is_refused_by_name(server: RunningService) -> None:
     with pytest.raises(Refused, match="parameter is 'max_token'"):
         await server.ask(text_input="x", parameters={"max_token": 8})

@@ -72,6 +72,20 @@ def test_commits_of_an_older_generation_are_not_read(pool: Pool) -> None:
     assert pool.draft_slot(0).committed(new) == 0
 
 
+def test_a_rest_that_was_ordered_for_an_older_generation_is_none(pool: Pool) -> None:
+    card, target = pool.card_slot(0), pool.target_slot(0)
+    old, new = pool.new_generation(), pool.new_generation()
+    card.open(request_of([1], 4), old)
+    target.adopt(old)
+    target.rest_draft_until(99)
+    assert pool.draft_slot(0).rests_until(old) == 99
+    card.close()
+    target.release(old)
+    assert card.reclaim()
+    card.open(request_of([2], 4), new)
+    assert pool.draft_slot(0).rests_until(new) == 0
+
+
 def test_the_target_adopts_no_commits_of_an_older_generation(pool: Pool) -> None:
     card, target = pool.card_slot(0), pool.target_slot(0)
     old, new = pool.new_generation(), pool.new_generation()

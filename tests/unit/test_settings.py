@@ -191,6 +191,13 @@ def test_frozen_settings_are_read_as_they_were_whatever_the_environment_says(
 # --- bad values -----------------------------------------------------------------------------------
 
 
+def test_a_bad_value_of_a_variable_is_refused_with_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CARD_LIMITS__MAX_TOKENS", "many")
+    assert "(got 'many') in environment variable CARD_LIMITS__MAX_TOKENS" in refusal()
+
+
 def test_a_variable_of_no_section_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CARD_LIMIT__MAX_TOKENS", "9")
     message = refusal()

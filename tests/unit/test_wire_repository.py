@@ -123,6 +123,12 @@ def test_a_number_that_the_wire_cannot_carry_is_refused_by_name(name: str, value
         Delta.unpack(packed, most_tokens=8)
 
 
+def test_a_response_without_a_token_has_no_log_probability_where_these_are_asked_for() -> None:
+    (output,) = (output for output in OUTPUTS if output.name == "output_log_probs")
+    assert output.array(Delta("", Numbers(0, 1), (), -0.75)).shape == (1, 1, 0)
+    assert output.array(Delta("", Numbers(0, 1))).tolist() == [[[0.0]]], "nobody asked"
+
+
 def test_outputs_have_the_shapes_that_tensorrt_llm_clients_index() -> None:
     delta = Delta("abc", Numbers(0, 1, finish_reason=2), (-0.5, -0.25), -0.75)
     arrays = {output.name: output.array(delta) for output in OUTPUTS}

@@ -167,7 +167,10 @@ OUTPUTS: tuple[Output, ...] = (
         "FP32",
         [-1, -1],
         "Log-probability of each token of this response.",
-        lambda delta: np.array([[delta.log_probs or (0.0,)]], np.float32),
+        # A sum tells that they were asked for: then nothing stands for no token.
+        lambda delta: np.array(
+            [[delta.log_probs or (() if delta.cum_log_probs else (0.0,))]], np.float32
+        ),
     ),
     _number("num_input_tokens", "INT32", "Tokens of the prompt."),
     _number("num_output_tokens", "INT32", "Tokens of the text so far."),

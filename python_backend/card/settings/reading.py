@@ -118,11 +118,18 @@ def _explain(error: ValidationError, file: Path | None) -> str:
         field = ".".join(str(part) for part in problem["loc"]) or "settings"
         value = problem.get("input")
         shown = "" if isinstance(value, (dict, BaseModel)) else f" (got {value!r})"
+        shown += _told_by(problem["loc"])
         message = problem["msg"]
         if problem["type"] == "extra_forbidden":
             message = f"no such field; allowed: {', '.join(_fields_beside(problem['loc']))}"
         lines.append(f"{field}: {message}{shown}")
     return f"{source}: " + "; ".join(lines)
+
+
+def _told_by(place: tuple[int | str, ...]) -> str:
+    """The environment variable that set this field, if one did."""
+    name = ENVIRONMENT_PREFIX + "__".join(str(part) for part in place).upper()
+    return f" in environment variable {name}" if name in map(str.upper, os.environ) else ""
 
 
 def _fields_beside(place: tuple[int | str, ...]) -> list[str]:
