@@ -34,9 +34,8 @@ MOST_GROWTH = 1.0
 FEW_DESCRIPTORS = 2
 """The server opens some when a thread of its pools first works, whenever that is; a leak of one in
 a hundred requests opens more."""
-SHORTEST_FIT_S = 240.0
-"""A line through less than this says nothing about growth, because a single block of memory (2 MiB
-were seen) tilts it too far: reported, not judged."""
+SHORTEST_FIT_S = 60.0
+"""A line through less than this says nothing about growth: reported, not judged."""
 FEWEST_REQUESTS, REQUESTS_A_MINUTE = 24, 6
 LACKING = 2
 
