@@ -42,6 +42,13 @@ class Tls:
     cert: Path | None = None
     key: Path | None = None
 
+    @classmethod
+    def if_wanted(
+        cls, wanted: bool, ca: Path | None, cert: Path | None, key: Path | None
+    ) -> Tls | None:
+        """None where it is not wanted; naming a file asks for it too."""
+        return cls(ca, cert, key) if wanted or ca or cert or key else None
+
     def __post_init__(self) -> None:
         for name, path in (("ca", self.ca), ("cert", self.cert), ("key", self.key)):
             if path is not None and not path.is_file():

@@ -40,9 +40,8 @@ class Connection:
         return cls(**{name: options[name] for name in cls.__dataclass_fields__})
 
     def client(self) -> CardClient:
-        """A client for it; naming a TLS file asks for TLS."""
-        encrypted = self.tls or self.tls_ca or self.tls_cert or self.tls_key
-        tls = Tls(self.tls_ca, self.tls_cert, self.tls_key) if encrypted else None
+        """A client for it."""
+        tls = Tls.if_wanted(self.tls, self.tls_ca, self.tls_cert, self.tls_key)
         return CardClient(self.url, model=self.model, tls=tls)
 
 

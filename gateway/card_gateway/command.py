@@ -63,8 +63,7 @@ def serve(
     """Serve OpenAI's completions and chat completions from CARD on Triton."""
     try:
         key = _api_key(api_key_file)
-        encrypted = tls or tls_ca or tls_cert or tls_key
-        trust = Tls(tls_ca, tls_cert, tls_key) if encrypted else None
+        trust = Tls.if_wanted(tls, tls_ca, tls_cert, tls_key)
         gateway = Gateway(triton, triton_model, model, tokenizer, key, body_bytes, timeout_s, trust)
         application = create_app(gateway)
     except (ChatTemplateError, CardError, OSError) as error:

@@ -263,9 +263,9 @@ def _same_side_by_side(engine: Engine, far_alone: NDArray[np.float32]) -> bool:
     found: dict[int, list[NDArray[np.float32]]] = {far: [], near: []}
     for count in _SIDE_BY_SIDE:
         at = slice(len(found[far]), len(found[far]) + count)
-        batch = [Rows(far, last[at]), Rows(near, first[at])]
         if not last[at]:  # of a short context
             break
+        batch = [Rows(far, last[at]), Rows(near, first[at])]
         for rows, logits in zip(batch, engine.forward(batch), strict=True):
             found[rows.session] += [logits.row(row) for row in range(len(rows.tokens))]
             engine.keep(rows.session, range(len(rows.tokens)))

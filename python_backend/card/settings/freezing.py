@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from card.settings.whole import ENVIRONMENT_PREFIX, Settings
+from card.settings.whole import Settings, section_of
 
 
 def freeze(settings: Settings, file: Path) -> None:
@@ -17,9 +17,8 @@ def freeze(settings: Settings, file: Path) -> None:
 
 def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
     """What is left of an environment without the variables that would win over such a file."""
-    return {name: value for name, value in environment.items() if not _is_setting(name)}
-
-
-def _is_setting(name: str) -> bool:
-    section = name.upper().removeprefix(ENVIRONMENT_PREFIX).partition("__")[0].lower()
-    return name.upper().startswith(ENVIRONMENT_PREFIX) and section in Settings.model_fields
+    return {
+        name: value
+        for name, value in environment.items()
+        if section_of(name) not in Settings.model_fields
+    }

@@ -13,7 +13,7 @@ from pydantic_settings import SettingsError as SourceError
 
 from card.settings.models import REPOSITORY_ROOT
 from card.settings.section import Section
-from card.settings.whole import ENVIRONMENT_PREFIX, Settings
+from card.settings.whole import ENVIRONMENT_PREFIX, Settings, section_of
 
 SETTINGS_VARIABLE = "CARD_SETTINGS"
 """Environment variable naming the settings file; every Triton model process reads it."""
@@ -98,10 +98,8 @@ def _check_fields(file: Path) -> None:
 def _check_variables() -> None:
     """Only variables with a double underscore: others may well be somebody else's."""
     for name in os.environ:
-        section, nested, _ = name.upper().partition("__")
-        section = section.removeprefix(ENVIRONMENT_PREFIX).lower()
-        is_ours = nested and name.upper().startswith(ENVIRONMENT_PREFIX)
-        if is_ours and section not in Settings.model_fields:
+        section = section_of(name)
+        if section is not None and "__" in name and section not in Settings.model_fields:
             sections = ", ".join(f.upper() for f in Settings.model_fields)
             raise SettingsError(
                 f"environment variable {name}: there is no section {section.upper()}; "

@@ -22,6 +22,14 @@ from card.settings.service import (
 ENVIRONMENT_PREFIX = "CARD_"
 
 
+def section_of(variable: str) -> str | None:
+    """The section that an environment variable is meant for, known or not; None: it is not ours."""
+    name = variable.upper()
+    if not name.startswith(ENVIRONMENT_PREFIX):
+        return None
+    return name.removeprefix(ENVIRONMENT_PREFIX).partition("__")[0].lower()
+
+
 class Settings(BaseSettings):
     """Everything that can be set. Frozen: a running process never changes its mind."""
 
