@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -185,9 +186,8 @@ async def test_a_client_that_leaves_the_queue_gives_its_place_up(start_service: 
     """While others before it still wait, and long before anybody's patience ends."""
     overrides = {"cache": {"slots": 1}, "limits": {"queued_requests": 8, "queue_timeout_s": 300.0}}
     with start_service(overrides) as service:
-        slow = {**ENDLESS, "decoding": "autoregressive"}
-        lengths = (1000, *[100] * 5)
-        patient = [asyncio.create_task(service.ask(**{**slow, "max_tokens": n})) for n in lengths]
+        slow = {**ENDLESS, "decoding": "autoregressive", "max_tokens": 400}
+        patient = [asyncio.create_task(service.ask(**slow)) for _ in range(6)]  # in any order
         await service.until(lambda: service.metric("card_queued_requests") == 5, "five wait")
         leaving = [
             service.stream(**ENDLESS),
@@ -202,11 +202,14 @@ async def test_a_client_that_leaves_the_queue_gives_its_place_up(start_service: 
             lambda: service.metric("card_rejections_total", reason="cancelled") == 2,
             "both places are given up",
         )
-        assert not any(task.done() for task in patient[-2:])
-        texts = ["".join(reply.text for reply in await replies) for replies in patient]
-        assert texts[1]
-        assert texts[0].startswith(texts[1])
-        assert len(set(texts[1:])) == 1  # what was sent to see whether somebody reads is no text
+        assert not all(task.done() for task in patient)
+        served = itertools.islice(asyncio.as_completed(patient), 3)
+        texts = ["".join(reply.text for reply in await replies) for replies in served]
+        assert texts[0]
+        assert len(set(texts)) == 1  # what was sent to see whether somebody reads is no text
+        for task in patient:
+            task.cancel()
+        await free(service)
 
 
 def test_what_models_found_out_at_load_is_believed_by_the_next_start(
