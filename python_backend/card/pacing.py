@@ -6,7 +6,8 @@ PEARL              both run, in rounds of γ (arXiv 2408.11850). Pre-verify: whi
                    its γ passes the target verifies the first of them, which is the token it
                    commits by itself. Post-verify: while the target verifies a chunk the draft
                    makes the next γ passes. Whoever ends a round first waits for the other.
-CARD               nobody waits (arXiv 2508.04462)
+CARD               nobody waits (arXiv 2508.04462). Only while the target reads the prompt the draft
+                   keeps to a head start and leaves the cores to it: there is nothing to correct yet
 """
 
 from __future__ import annotations
@@ -16,12 +17,18 @@ from card.cache import Decoding
 SETTLED = 1 << 30
 """Passes reported by a draft that has nothing left to grow before the next commit."""
 
+HEAD_START = 12
+"""Passes of CARD's draft before the first commit: a tree of any use to the first queries."""
 
-def draft_may_run(decoding: Decoding, gamma: int, passes: int, inherited: int = 0) -> bool:
+
+def draft_may_run(
+    decoding: Decoding, gamma: int, passes: int, inherited: int = 0, *, begun: bool = True
+) -> bool:
     """Whether the draft may make another pass; `passes` were made since the last commit.
 
     inherited  candidates, one behind the other, that this commit left standing (PEARL): below a
                corrected token none (pre-verify), else what is left of the chunk (post-verify)
+    begun      whether the target has committed anything
     """
     if decoding is Decoding.AUTOREGRESSIVE:
         return False
@@ -30,7 +37,7 @@ def draft_may_run(decoding: Decoding, gamma: int, passes: int, inherited: int = 
     if decoding is Decoding.PEARL:
         unfinished = max(0, gamma - 1 - inherited) if inherited else 0
         return passes < unfinished + gamma
-    return True
+    return begun or passes < HEAD_START
 
 
 def target_may_run(

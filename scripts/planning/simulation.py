@@ -220,7 +220,10 @@ class _Loops:
             self.drafted_signal.raised += 1
 
     def _draft_may_run(self) -> bool:
-        return draft_may_run(self.decoding, self.how.gamma, self.passes, self.inherited)
+        begun = self.known > 0
+        return draft_may_run(
+            self.decoding, self.how.gamma, self.passes, self.inherited, begun=begun
+        )
 
     def _forward(self, rows: int) -> Iterator[Work]:
         began = self.clock.now

@@ -12,7 +12,7 @@ from one_process import OneProcess, request_of, settings_of
 
 from card.cache import Decoding, EngineState, Finish
 from card.engines import Logits, Rows
-from card.pacing import SETTLED, draft_may_run, target_may_run, target_queries
+from card.pacing import HEAD_START, SETTLED, draft_may_run, target_may_run, target_queries
 
 MODEL = FakeModel(agreement=0.8)
 
@@ -39,6 +39,12 @@ def test_a_dead_draft_is_never_waited_for(decoding: Decoding, passes: int) -> No
 
 def test_autoregressive_decoding_never_asks_the_cache() -> None:
     assert [d for d in Decoding if not target_queries(d)] == [Decoding.AUTOREGRESSIVE]
+
+
+def test_before_the_first_commit_a_draft_of_card_keeps_to_a_head_start() -> None:
+    passes = [0, HEAD_START - 1, HEAD_START, SETTLED]
+    may_run = [draft_may_run(Decoding.CARD, 4, made, begun=False) for made in passes]
+    assert may_run == [True, True, False, False]
 
 
 def test_in_pearl_both_make_rounds_of_gamma() -> None:
@@ -153,6 +159,17 @@ def test_in_card_nobody_waits() -> None:
         assert both.target.step()
         assert both.draft.step(), "a commit wakes it"
         assert len(draft.batches) == asleep + 1
+
+
+def test_the_draft_leaves_the_cores_to_a_prompt_that_is_read() -> None:
+    target, draft = engines()
+    with OneProcess(target, draft, settings_of(depth=32, width=1, growth="layered")) as both:
+        both.open(request_of([1, 2, 3], 64))
+        while both.draft.step():
+            pass
+        assert len(draft.batches) == HEAD_START
+        assert both.target.step(), "the first commit"
+        assert both.draft.step(), "and nobody waits from there on"
 
 
 def test_a_draft_that_lives_but_gives_nothing_is_not_waited_for_longer_than_an_engine(

@@ -132,7 +132,7 @@ class TargetLoop:
         ]
         self._let_draft_rest(rests=self._rests(running, draft_lives=draft_lives))
         self._engine.alone = not draft_lives or not any(
-            session.drafts(crowd_rests=self._crowd_rests) for session in running
+            session.shares_cores(crowd_rests=self._crowd_rests) for session in running
         )
         chunk = self._chunk_per_prompt(ready)
         return [(session, self._rows_of(session, len(ready), chunk)) for session in ready]

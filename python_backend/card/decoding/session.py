@@ -121,6 +121,11 @@ class TargetSession:
             return not crowd_rests and not self.rest.resting(len(self.history))
         return target_queries(self.request.decoding)
 
+    def shares_cores(self, *, crowd_rests: bool) -> bool:
+        """Whether the draft computes beside this session's passes: while the prompt is read it
+        keeps to a head start."""
+        return self.history.generated > 0 and self.drafts(crowd_rests=crowd_rests)
+
     def query(
         self, rows: int, vocabulary: int, how: SpeculationSettings, *, drafts: bool = True
     ) -> Candidates:

@@ -97,12 +97,17 @@ class DraftSession:
         """Whether the target wants no candidates of this session for now."""
         return len(self.tokens) < self.slot.rests_until(self.generation)
 
+    def _may_run(self) -> bool:
+        """Whether the pacing allows a pass."""
+        request = self.request
+        begun = len(self.tokens) > len(request.prompt)
+        return draft_may_run(
+            request.decoding, request.gamma, self.passes, self._inherited, begun=begun
+        )
+
     def next_rows(self, engine: Engine, chunk: int, how: SpeculationSettings) -> Rows | None:
         """What to forward next: text the KV cache lacks, else the best nodes; None: nothing."""
-        request = self.request
-        if not draft_may_run(request.decoding, request.gamma, self.passes, self._inherited):
-            return None
-        if self._rests():
+        if not self._may_run() or self._rests():
             return None
         known = engine.length(self.engine_session)
         if known < len(self.tokens):
