@@ -150,7 +150,10 @@ def test_alone_or_together_the_text_is_the_plain_one(
         found, more = pair.write([prompt], Decoding.CARD)
         assert found == [text]
         counters += more
-    assert sum(one.accepted for one in counters) > 0
+    limit = time.monotonic() + PATIENCE_S
+    while not any(one.accepted for one in counters):  # a late draft is no wrong one
+        assert time.monotonic() < limit, "nothing is ever accepted"
+        counters += pair.write(prompts, Decoding.CARD)[1]
     for one in counters:
         assert one.accepted <= one.drafted
         assert one.hits <= one.queries

@@ -52,6 +52,8 @@ BACK_S = 60.0
 """A service that is not back by then stays away; an idle machine brings it back within ten."""
 MISSED_S = 1.0
 """Readiness may be out of date for so long."""
+BLINK_S = 0.3
+"""And be told once more from before, where the whole machine stood still; not for so long."""
 _LOOK_S = 0.02
 
 
@@ -82,6 +84,7 @@ class Witness:
     def __init__(self, service: RunningService) -> None:
         self._root = f"http://127.0.0.1:{service.settings.serving.health_port}"
         self._struck: list[tuple[float, float, str, int]] = []
+        self._doubts: dict[tuple[str, int], float] = {}
         self.complaints: set[str] = set()
 
     def struck(self, victim: str, pid: int, until_s: float) -> None:
@@ -104,7 +107,9 @@ class Witness:
             if asked_s < since_s + MISSED_S or told_s > until_s:
                 continue
             serving = victim == "draft" and seen.get("state") == "degraded"
-            if ready == 200 and not serving and _pid_in(seen, victim) == pid:
+            if ready != 200 or serving or _pid_in(seen, victim) != pid:
+                self._doubts.pop((victim, pid), None)
+            elif asked_s - self._doubts.setdefault((victim, pid), asked_s) > BLINK_S:
                 self.complaints.add(f"/ready said {seen.get('state')} without {victim}")
 
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 import typer
 import yaml
-from running_service import Refused, RunningService
+from running_service import Refused, Reply, RunningService
 
 from card_client import CardClient, Delta, GenerateRequest
 from loading.load import load
@@ -32,6 +32,11 @@ async def free(service: RunningService) -> None:
         ),
         "all slots free",
     )
+
+
+async def read_all(stream: AsyncIterator[Reply]) -> list[Reply]:
+    """All replies, those without a text too that tell a waiting client nothing."""
+    return [reply async for reply in stream]
 
 
 async def test_a_prompt_at_the_limit_is_served_and_one_token_more_is_refused(
@@ -193,7 +198,7 @@ async def test_a_client_that_leaves_the_queue_gives_its_place_up(start_service: 
             service.stream(**ENDLESS),
             service.stream(model="card", input_ids=[3], max_tokens=4, end_id=-1),
         ]
-        waiting = [asyncio.ensure_future(anext(stream)) for stream in leaving]
+        waiting = [asyncio.create_task(read_all(stream)) for stream in leaving]
         await service.until(lambda: service.metric("card_queued_requests") == 7, "seven wait")
         for task in waiting:
             task.cancel()
@@ -237,9 +242,9 @@ def test_models_give_back_what_large_passes_took(server: RunningService) -> None
 def test_scripts_load_measures_and_keeps_the_raw_figures(
     server: RunningService, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    load(server.grpc, [1, 8], 6.0, PROMPTS[0], 16, None, tmp_path)
+    load(server.grpc, [1, 8], 6.0, PROMPTS[0], 4, None, tmp_path)
     shown = capsys.readouterr().out
-    assert "16 tokens a request" in shown
+    assert "4 tokens a request" in shown
     for streams in (1, 8):
         with (tmp_path / f"{streams:03}.csv").open(encoding="utf-8") as file:
             (row,) = csv.DictReader(file)
@@ -253,7 +258,7 @@ def test_scripts_soak_finds_nothing_wrong(
     settings = tmp_path / "settings.yaml"
     settings.write_text(yaml.safe_dump({"cache": {"slots": 4}, "limits": SHORT}), encoding="utf-8")
     with pytest.raises(typer.Exit) as ended:
-        soak(0.1, 11, 8, 8, settings, tmp_path)
+        soak(0.2, 11, 8, 8, settings, tmp_path)
     assert ended.value.exit_code == 0, capsys.readouterr().out
     assert "verdict: passed" in capsys.readouterr().out
     assert len((tmp_path / "samples.csv").read_text(encoding="utf-8").splitlines()) > 2

@@ -59,7 +59,7 @@ def scraped(
     start_service: StartService, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Prometheus]:
     """A Prometheus that has seen a service before and after a small load."""
-    with start_service({"cache": {"slots": 2}, "limits": {"queued_requests": 1}}) as service:
+    with start_service({"cache": {"slots": 2}, "limits": {"queued_requests": 2}}) as service:
         serving = service.settings.serving
         targets = [f"127.0.0.1:{port}" for port in (serving.metrics_port, serving.health_port)]
         with running_prometheus(tmp_path_factory.mktemp("prometheus"), targets) as prometheus:

@@ -149,11 +149,13 @@ async def test_timeout_is_honoured_from_grpc_and_from_http(server: RunningServic
 @pytest.mark.parametrize("model", ["ensemble", "card"])
 async def test_clients_that_leave_leave_no_slot_in_use(server: RunningService, model: str) -> None:
     prompt = {"text_input": "x"} if model == "ensemble" else {"input_ids": [87, 88, 89]}
+    text = "text_output" if model == "ensemble" else "delta_text"
 
     async def leave() -> None:
         stream = server.stream(model=model, stream=True, max_tokens=1000, end_id=-1, **prompt)
-        async for _ in stream:
-            break
+        async for reply in stream:
+            if reply.one(text):  # not only the sign that its request waits for a slot
+                break
         await stream.aclose()
 
     def cancelled() -> float:

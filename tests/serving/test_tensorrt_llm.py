@@ -39,7 +39,6 @@ SETTINGS: dict[str, Any] = {
     "speculation": {"rows": 8, "depth": 16},
     "cache": {"slots": 3},
     "limits": {"prompt_tokens": 128, "context_tokens": 512, "max_tokens": 300},
-    "serving": {"load_timeout_s": BACK_S},
 }
 
 

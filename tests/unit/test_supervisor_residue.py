@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from child_process import child
+from child_process import child, next_line
 
 from card.serving.supervision import residue
 from card.serving.supervision.residue import RunDirectory, remove_region, sweep
@@ -87,8 +87,9 @@ def test_a_trap_that_somebody_else_set_is_left_alone(mount: Path, trap: str) -> 
 def test_orphaned_stubs_of_a_dead_supervisor_are_killed(mount: Path) -> None:
     run = RunDirectory(mount)
     region = region_of(run, mount)
-    waiting = "import sys; sys.stdin.read()"
+    waiting = "import sys; print(flush=True); sys.stdin.read()"
     with child(sys.executable, "-c", waiting, region.name) as orphan:
+        next_line(orphan)  # it has the command line by which it is found
         abandon(run)
         sweep(mount)
         assert orphan.wait(10) == -9

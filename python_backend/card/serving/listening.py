@@ -22,6 +22,7 @@ class Listener:
         self._loop = loop
         self._heard = heard
         self._stopping = False
+        self._rings = bell.rings  # before the thread begins: no ring is missed meanwhile
         self._thread = threading.Thread(target=self._listen, name="commits", daemon=True)
         self._thread.start()
 
@@ -31,9 +32,8 @@ class Listener:
         self._thread.join()
 
     def _listen(self) -> None:
-        rings = self._bell.rings
         while not self._stopping:
-            self._bell.wait(rings, _WAIT_S)
-            if (now := self._bell.rings) != rings:
-                rings = now
+            self._bell.wait(self._rings, _WAIT_S)
+            if (now := self._bell.rings) != self._rings:
+                self._rings = now
                 self._loop.call_soon_threadsafe(self._heard)
