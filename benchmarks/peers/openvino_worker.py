@@ -13,7 +13,7 @@ import openvino_genai
 from answering import Answer, serve
 
 MILLISECOND = 1e-3
-_SOME_TOKEN = 5
+_ALL_AT_ONCE = 2**31
 
 
 class Peer:
@@ -25,11 +25,14 @@ class Peer:
             "INFERENCE_NUM_THREADS": threads,
             "NUM_STREAMS": 1,
         }
-        plain = openvino_genai.LLMPipeline(target, "CPU", **properties)
+        plain = openvino_genai.LLMPipeline(
+            target, "CPU", scheduler_config=_scheduling(), **properties
+        )
         speculative = openvino_genai.LLMPipeline(
             target,
             "CPU",
             draft_model=openvino_genai.draft_model(draft, "CPU", **properties),
+            scheduler_config=_scheduling(),
             **properties,
         )
         self._pipelines = {"generate": plain, "speculative": speculative}
@@ -45,25 +48,21 @@ class Peer:
             config.temperature = request["temperature"]
         if request["mode"] == "speculative":
             config.num_assistant_tokens = request["assistant_tokens"]
-        pipeline, prompt = self._pipelines[request["mode"]], _tensor(request["prompt"])
-        self._forget_prompt(pipeline)
+        prompt = openvino.Tensor(np.array([request["prompt"]], np.int64))
         started = time.perf_counter()
-        result = pipeline.generate(prompt, config)
+        result = self._pipelines[request["mode"]].generate(prompt, config)
         seconds = time.perf_counter() - started
         first_token_s = result.perf_metrics.get_ttft().mean * MILLISECOND
         return Answer(list(result.tokens[0]), seconds, first_token_s)
 
-    def _forget_prompt(self, pipeline: Any) -> None:
-        """A pipeline keeps the KV cache of its last prompt. Here the next one is often the same,
-        with another setting, and would be the only one among all systems that is not read."""
-        config = openvino_genai.GenerationConfig()
-        config.max_new_tokens = 1
-        config.apply_chat_template = False
-        pipeline.generate(_tensor([_SOME_TOKEN]), config)
 
-
-def _tensor(tokens: list[int]) -> Any:
-    return openvino.Tensor(np.array([tokens], np.int64))
+def _scheduling() -> Any:
+    """As a pipeline schedules by itself, but for its cache of prompts: here each prompt comes again
+    and again, with another setting, and would be read by all systems but this one."""
+    scheduling = openvino_genai.SchedulerConfig()
+    scheduling.max_num_batched_tokens = _ALL_AT_ONCE
+    scheduling.enable_prefix_caching = False
+    return scheduling
 
 
 def main() -> None:
