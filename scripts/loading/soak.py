@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import suppress
+from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -38,6 +38,7 @@ SHORTEST_FIT_S = 60.0
 """A line through less than this says nothing about growth: reported, not judged."""
 FEWEST_REQUESTS, REQUESTS_A_MINUTE = 24, 6
 LACKING = 2
+NO_TOKEN = -1
 
 console = Console()
 
@@ -155,6 +156,7 @@ async def _soak(
         expected = await _references(service, seed, requests)
     crowd = Crowd(service.grpc, service.http, expected, seed)
     with console.status("warming up"):
+        await _leave_unread(service, expected, clients)
         await _for(min(WARM_UP_S, seconds / 3), crowd, clients)
     await _until_at_rest(service)
     processes = service.processes()
@@ -204,6 +206,23 @@ async def _references(service: Service, seed: int, requests: int) -> list[Expect
             return [await reference(client, request) for request in catalogue]
         except CardError as error:
             _refuse(f"a reference failed: {error}")
+
+
+async def _leave_unread(service: Service, expected: list[Expected], clients: int) -> None:
+    """A long text in every slot that nobody reads: it waits in the server's memory, of which the
+    server keeps the most that it ever held. Otherwise chance decides when it comes to that."""
+    longest = max((one.request for one in expected), key=lambda request: request.max_tokens)
+    async with AsyncExitStack() as stack:
+        unread = []
+        for _ in range(min(clients, service.settings.cache.slots)):
+            own = await stack.enter_async_context(CardClient(service.grpc))
+            deltas = own.stream(replace(longest, end_id=NO_TOKEN))
+            unread.append(await stack.enter_async_context(aclosing(deltas)))
+        try:
+            await asyncio.gather(*(anext(deltas) for deltas in unread))
+        except CardError as error:
+            _refuse(f"a text that nobody reads failed: {error}")
+        await _until_at_rest(service)
 
 
 async def _until_at_rest(service: Service) -> tuple[float, float]:
