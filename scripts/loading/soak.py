@@ -38,7 +38,6 @@ SHORTEST_FIT_S = 60.0
 """A line through less than this says nothing about growth: reported, not judged."""
 FEWEST_REQUESTS, REQUESTS_A_MINUTE = 24, 6
 LACKING = 2
-NO_TOKEN = -1
 
 console = Console()
 
@@ -216,7 +215,7 @@ async def _leave_unread(service: Service, expected: list[Expected], clients: int
         unread = []
         for _ in range(min(clients, service.settings.cache.slots)):
             own = await stack.enter_async_context(CardClient(service.grpc))
-            deltas = own.stream(replace(longest, end_id=NO_TOKEN))
+            deltas = own.stream(replace(longest, end_id=-1))
             unread.append(await stack.enter_async_context(aclosing(deltas)))
         try:
             await asyncio.gather(*(anext(deltas) for deltas in unread))

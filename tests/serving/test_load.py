@@ -13,7 +13,7 @@ import psutil
 import pytest
 import typer
 import yaml
-from running_service import Refused, Reply, RunningService
+from running_service import Refused, RunningService
 
 from card_client import CardClient, Delta, GenerateRequest
 from loading.load import load
@@ -32,11 +32,6 @@ async def free(service: RunningService) -> None:
         ),
         "all slots free",
     )
-
-
-async def read_all(stream: AsyncIterator[Reply]) -> list[Reply]:
-    """All replies, those without a text too that tell a waiting client nothing."""
-    return [reply async for reply in stream]
 
 
 async def test_a_prompt_at_the_limit_is_served_and_one_token_more_is_refused(
@@ -194,11 +189,8 @@ async def test_a_client_that_leaves_the_queue_gives_its_place_up(start_service: 
         slow = {**ENDLESS, "decoding": "autoregressive", "max_tokens": 400}
         patient = [asyncio.create_task(service.ask(**slow)) for _ in range(6)]  # in any order
         await service.until(lambda: service.metric("card_queued_requests") == 5, "five wait")
-        leaving = [
-            service.stream(**ENDLESS),
-            service.stream(model="card", input_ids=[3], max_tokens=4, end_id=-1),
-        ]
-        waiting = [asyncio.create_task(read_all(stream)) for stream in leaving]
+        leaving = [ENDLESS, {"model": "card", "input_ids": [3], "max_tokens": 4, "end_id": -1}]
+        waiting = [asyncio.create_task(service.ask(**request)) for request in leaving]
         await service.until(lambda: service.metric("card_queued_requests") == 7, "seven wait")
         for task in waiting:
             task.cancel()
@@ -242,9 +234,9 @@ def test_models_give_back_what_large_passes_took(server: RunningService) -> None
 def test_scripts_load_measures_and_keeps_the_raw_figures(
     server: RunningService, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    load(server.grpc, [1, 8], 6.0, PROMPTS[0], 4, None, tmp_path)
+    load(server.grpc, [1, 8], 6.0, PROMPTS[0], 5, None, tmp_path)
     shown = capsys.readouterr().out
-    assert "4 tokens a request" in shown
+    assert "5 tokens a request" in shown
     for streams in (1, 8):
         with (tmp_path / f"{streams:03}.csv").open(encoding="utf-8") as file:
             (row,) = csv.DictReader(file)
