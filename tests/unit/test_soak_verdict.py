@@ -11,7 +11,7 @@ from loading.clients import Tally
 from loading.resources import MEBIBYTE, Sample, growth
 from loading.soak import Findings
 
-LONG_S = 300.0
+LONG_S = 600.0
 AT_REST = Sample(0.0, {"card": 60 * MEBIBYTE}, {"card": 9})
 
 
