@@ -121,9 +121,9 @@ def health_table(address: str, health: Health) -> Table:
         title=f"{address}: live {yes_no[health.live]}, ready {yes_no[health.ready]}",
         title_justify="left",
     )
-    for heading in ("model", "version", "state", "reason"):
+    for heading in ("model", "state", "reason"):
         table.add_column(heading)
     for model in health.models:
         colour = "green" if model.state == "READY" else "red"
-        table.add_row(model.name, model.version, f"[{colour}]{model.state}[/]", model.reason)
+        table.add_row(model.name, f"[{colour}]{model.state}[/]", model.reason)
     return table

@@ -168,6 +168,7 @@ class Crowd:
     async def _by_http(self, client: CardClient, expected: Expected, random_: random.Random) -> str:
         request = replace(expected.request, stream=False)
         body = {name: value for name, value in vars(request).items() if value is not None}
+        body["timeout"] = int(ANSWER_S * 1e6)  # microseconds
         status, answer = await asyncio.to_thread(_post, self._http, body)
         if status == 200:
             self._compare(expected, request, answer["text_output"], answer["finish_reason"])
@@ -220,7 +221,7 @@ def _post(address: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     url = f"{address}/v2/models/ensemble/generate"
     request = urllib.request.Request(url, json.dumps(body).encode())
     try:
-        with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
+        with urllib.request.urlopen(request, timeout=2 * ANSWER_S) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)

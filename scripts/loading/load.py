@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from card.settings import REPOSITORY_ROOT
-from loading.perf_analyzer import Measurement, PerfAnalyzerError, measure
+from loading.perf_analyzer import Measurement, NothingMeasuredError, PerfAnalyzerError, measure
 
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64)
 LACKING = 2
@@ -40,7 +40,7 @@ def load(
 ) -> None:
     """Measure a server that is running (`scripts/run --serve`) and keep the raw CSV files.
 
-    Exit codes: 0 measured; 2 there is no server, or perf_analyzer cannot run.
+    Exit codes: 0 measured; 2 nothing was: no server, no perf_analyzer, or too few --seconds.
     """
     stamp = datetime.now().strftime("%Y-%m-%dT%H%M%S")
     folder = output or REPOSITORY_ROOT / "build" / "load" / stamp
@@ -51,8 +51,11 @@ def load(
     table = _table(max_tokens)
     try:
         for streams in concurrency or CONCURRENCIES:
-            with console.status(f"{streams} streams"):
-                _add(table, measure(url, body, streams, seconds, folder), max_tokens)
+            try:
+                with console.status(f"{streams} streams"):
+                    _add(table, measure(url, body, streams, seconds, folder), max_tokens)
+            except NothingMeasuredError as error:
+                console.print(f"{streams} streams: {error}", highlight=False, markup=False)
     except PerfAnalyzerError as error:
         console.print(f"error: {error}", style="red", highlight=False, markup=False)
         raise typer.Exit(LACKING) from None
@@ -60,6 +63,8 @@ def load(
         if table.rows:
             console.print(table)
     console.print(f"raw figures: {folder}", highlight=False)
+    if not table.rows:
+        raise typer.Exit(LACKING)
 
 
 def _table(max_tokens: int) -> Table:

@@ -19,12 +19,17 @@ import numpy as np
 
 LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
 """What the program links to and a plain machine lacks, and how nvidia-pytriton names its copies."""
+_IN_VAIN = "No valid requests recorded"
 WINDOWS = 3
 """It wants so many windows in a row; how far they differ is shown, not judged."""
 
 
 class PerfAnalyzerError(RuntimeError):
     """It cannot be started, or measured nothing; the message says why and what to do."""
+
+
+class NothingMeasuredError(PerfAnalyzerError):
+    """No request ended in the time that was given."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +81,8 @@ def measure(
     (folder / f"{concurrency:03}.log").write_text(said, encoding="utf-8")
     if not raw.exists() or not times.exists():
         last = [line for line in said.splitlines() if line.strip()][-3:]
-        raise PerfAnalyzerError(
-            f"perf_analyzer measured nothing (allow more --seconds?): {' '.join(last)}"
-        )
+        kind = NothingMeasuredError if _IN_VAIN in said else PerfAnalyzerError
+        raise kind(f"perf_analyzer measured nothing (allow more --seconds?): {' '.join(last)}")
     return _summary(concurrency, raw, times)
 
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from loading.perf_analyzer import _texts_ns
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from loading import perf_analyzer
+from loading.perf_analyzer import NothingMeasuredError, PerfAnalyzerError, _texts_ns, measure
 
 
 def test_empty_responses_of_the_time_in_the_queue_are_no_text() -> None:
@@ -17,3 +25,20 @@ def test_without_outputs_every_response_counts() -> None:
     assert _texts_ns({"response_timestamps": [10, 20]}) == [10, 20]
     outputs = [{}, {}]
     assert _texts_ns({"response_timestamps": [10, 20], "response_outputs": outputs}) == [10, 20]
+
+
+@pytest.mark.parametrize(
+    ("said", "in_vain"),
+    [("No valid requests recorded within time interval.", True), ("connection refused", False)],
+)
+def test_a_level_at_which_no_request_ended_is_told_from_a_run_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, in_vain: bool
+) -> None:
+    @contextmanager
+    def started(options: list[str]) -> Iterator[Mock]:
+        yield Mock(communicate=lambda: (said, None))
+
+    monkeypatch.setattr(perf_analyzer, "_started", started)
+    with pytest.raises(PerfAnalyzerError, match=said) as failed:
+        measure("localhost:1", {}, 1, 1.0, tmp_path)
+    assert isinstance(failed.value, NothingMeasuredError) == in_vain

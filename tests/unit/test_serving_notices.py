@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from card.engines import EngineError
+from card.serving.load_failure import announced
 from card.serving.notices import NOTICES_VARIABLE, Notices, queue_full
 from card.serving.refusal import Refusal
 from card.serving.supervision.residue import RunDirectory
@@ -21,6 +23,29 @@ def test_a_notice_stands_until_it_is_withdrawn(tmp_path: Path) -> None:
     written.withdraw()
     written.withdraw()
     assert not read.stands
+
+
+def test_a_notice_says_what_was_posted_last(tmp_path: Path) -> None:
+    notice = Notices(tmp_path).load_failed
+    assert notice.text == ""
+    notice.post("no weights")
+    notice.post("Gewichte fehlen: ö")
+    assert Notices(tmp_path).load_failed.text == "Gewichte fehlen: ö"
+    assert Notices(None).load_failed.text == ""
+
+
+def test_a_model_that_cannot_be_loaded_tells_the_supervisor_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @announced
+    def initialize(model: object, args: dict[str, str]) -> None:
+        raise EngineError("this engine does not compute in int8")
+
+    monkeypatch.setenv(NOTICES_VARIABLE, str(tmp_path))
+    with pytest.raises(EngineError):
+        initialize(object(), {"model_name": "target"})
+    why = "target cannot be loaded: this engine does not compute in int8"
+    assert Notices(tmp_path).load_failed.text == why
 
 
 def test_a_draining_service_refuses_with_words_of_its_own(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""A model that cannot be loaded says so itself: a server that aborts over it tells nobody."""
+"""A model that cannot be loaded says why, in the log and to the supervisor.
+
+Triton would tell once all the others are loaded, among much else, or abort over it and tell nobody.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any, TypeVar
 
 from card.cache import PoolError
 from card.engines import EngineError
+from card.serving.notices import Notices
 from card.settings import SettingsError
 
 LOAD_ERRORS = (EngineError, PoolError, SettingsError)
@@ -21,14 +25,16 @@ Model = TypeVar("Model")
 def announced(
     initialize: Callable[[Model, dict[str, str]], None],
 ) -> Callable[[Model, dict[str, str]], None]:
-    """Log why `initialize` fails, and fail."""
+    """Tell why `initialize` fails, and fail."""
 
     @functools.wraps(initialize)
     def initialize_or_say(model: Model, args: dict[str, str]) -> Any:
         try:
             initialize(model, args)
         except LOAD_ERRORS as error:
-            log.critical("%s cannot be loaded: %s", args.get("model_name"), error)
+            why = f"{args.get('model_name')} cannot be loaded: {error}"
+            log.critical("%s", why)
+            Notices.of_this_service().load_failed.post(why)
             raise
 
     return initialize_or_say

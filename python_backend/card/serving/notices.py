@@ -1,9 +1,9 @@
-"""What the processes of one service tell each other before a request is let in.
+"""What the processes of one service tell each other outside of any request.
 
-Two notices, each a file in a directory of the supervisor: the supervisor says that the service
-drains, `card` that its queue is full. Whoever takes requests looks before it does any work for
-one, so that a refusal costs next to nothing however busy the machine is. `card` still decides
-about its queue; the notice may be a moment old.
+Three notices, each a file in a directory of the supervisor. It says that the service drains, `card`
+that its queue is full, and a model why it cannot be loaded. Whoever takes requests looks at the
+first two before it does any work for one, so that a refusal costs next to nothing however busy the
+machine is. `card` still decides about its queue; the notice may be a moment old.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NOTICES_VARIABLE = "CARD_NOTICES"
 
 
 class Notice:
-    """A file that says something by being there. Without a directory it never does."""
+    """A file that says something by being there, or in words. Without a directory it never does."""
 
     def __init__(self, directory: Path | None, name: str) -> None:
         self._path = None if directory is None else directory / name
@@ -27,9 +27,14 @@ class Notice:
     def stands(self) -> bool:
         return self._path is not None and os.path.exists(self._path)
 
-    def post(self) -> None:
+    @property
+    def text(self) -> str:
+        """What it says; empty if it does not stand."""
+        return self._path.read_text(encoding="utf-8") if self._path and self.stands else ""
+
+    def post(self, text: str = "") -> None:
         if self._path is not None:
-            self._path.touch()
+            self._path.write_text(text, encoding="utf-8")
 
     def withdraw(self) -> None:
         if self._path is not None:
@@ -37,11 +42,12 @@ class Notice:
 
 
 class Notices:
-    """Both notices of one service."""
+    """The notices of one service."""
 
     def __init__(self, directory: Path | None) -> None:
         self.draining = Notice(directory, "draining")
         self.queue_full = Notice(directory, "queue_full")
+        self.load_failed = Notice(directory, "load_failed")
 
     @classmethod
     def of_this_service(cls) -> Notices:

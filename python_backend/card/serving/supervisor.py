@@ -9,7 +9,6 @@ settings do not allow to start it, said in one line each.
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -49,6 +48,7 @@ from card.serving.supervision.repository import RepositoryError
 from card.serving.supervision.residue import REGIONS, RunDirectory, sweep
 from card.serving.supervision.service import Service
 from card.serving.supervision.sighting import ModelHealth, ServiceHealth
+from card.serving.supervision.stop_requests import StopRequests
 from card.serving.triton_server import (
     MINIMUM_REGION_BYTES,
     TritonInstall,
@@ -100,8 +100,7 @@ class Supervisor:
         self._policy = RecoveryPolicy(
             engine_timeout_s=serving.engine_timeout_s, load_timeout_s=serving.load_timeout_s
         )
-        self._stopping = threading.Event()
-        self._hurrying = threading.Event()
+        self._stop_requests = StopRequests()
         self._workers = ThreadPoolExecutor(len(STUBS), thread_name_prefix="recovery")
         self._recoveries: dict[str, Future[None]] = {}
         self._service: Service | None = None
@@ -110,10 +109,11 @@ class Supervisor:
         self._awaiting_calm: set[str] = set()
 
     def stop(self) -> None:
-        """Drain and end `run`; a second call does not wait for open streams."""
-        if self._stopping.is_set():
-            self._hurrying.set()
-        self._stopping.set()
+        """Drain and end `run`; a second call does not wait for open streams.
+
+        Safe in a signal handler and in any thread.
+        """
+        self._stop_requests.ask()
 
     def run(self) -> None:
         """Start, watch, and on `stop` drain. Leaves no process and no file behind.
@@ -122,7 +122,7 @@ class Supervisor:
         """
         try:
             service = self._start_again_after(CrashError)
-            while not self._stopping.wait(LOOK_S):
+            while not self._stop_requests.has_come(1, LOOK_S):
                 service = self._look_around(service)
             self._drain(service)
         finally:
@@ -147,6 +147,8 @@ class Supervisor:
         note("starting", server_pid=service.server.pid)
         concealed, watch = False, LoadWatch(service.server)
         while not service.is_complete():
+            if failure := service.load_failure:
+                raise StartError(failure)
             if lost := [model for model in STUBS if watch.is_stuck(model)]:
                 raise StartError(f"the processes of {', '.join(lost)} did not survive the start")
             if watch.is_server_stopped():
@@ -168,7 +170,7 @@ class Supervisor:
                     f"{missing or 'the ensemble'}"
                 )
             self._publish(service, service.sights(), "starting")
-            if self._stopping.wait(LOOK_S):
+            if self._stop_requests.has_come(1, LOOK_S):
                 return service
         self._policy.server_started()
         self._publish(service, service.sights())
@@ -214,7 +216,7 @@ class Supervisor:
                 note("cut_off", open_sessions=open_sessions)
                 return
             sights = service.sights()
-            if self._hurrying.wait(LOOK_S) or self._heal(service, sights) is not None:
+            if self._stop_requests.has_come(2, LOOK_S) or self._heal(service, sights) is not None:
                 return
             self._publish(service, sights, "draining")
 
@@ -373,6 +375,7 @@ def main(
     try:
         supervisor.run()
     except StartError as error:
+        typer.echo(f"error: {error}", err=True)
         warn("gave_up", reason=error)
         raise typer.Exit(1) from error
 

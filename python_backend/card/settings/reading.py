@@ -109,19 +109,28 @@ def _check_variables() -> None:
 
 def _explain(error: ValidationError, file: Path | None) -> str:
     source = f"settings file {file}" if file is not None else "settings"
-    lines = []
+    said: dict[str, list[str]] = {}
+    values: dict[str, str] = {}
     for problem in error.errors():
         if problem["type"] == "default_factory_not_called":
             continue  # it follows from another field, which is named itself
-        field = ".".join(str(part) for part in problem["loc"]) or "settings"
-        value = problem.get("input")
-        shown = "" if isinstance(value, (dict, BaseModel)) else f" (got {value!r})"
-        shown += _told_by(problem["loc"])
-        message = problem["msg"]
+        message, place, value = problem["msg"], problem["loc"], problem.get("input")
         if problem["type"] == "extra_forbidden":
-            message = f"no such field; allowed: {', '.join(_fields_beside(problem['loc']))}"
-        lines.append(f"{field}: {message}{shown}")
+            message = f"no such field; allowed: {', '.join(_fields_beside(place))}"
+        else:
+            place = tuple(filter(_is_of_the_field, place))
+        field = ".".join(map(str, place)) or "settings"
+        said.setdefault(field, []).append(message)
+        shown = "" if isinstance(value, (dict, BaseModel)) else f" (got {value!r})"
+        values[field] = shown + _told_by(place)
+    lines = [f"{field}: {', or: '.join(told)}{values[field]}" for field, told in said.items()]
     return f"{source}: " + "; ".join(lines)
+
+
+def _is_of_the_field(part: int | str) -> bool:
+    """Whether this part of an error's place was written by the user: where a field takes values of
+    several kinds, pydantic also names the kind that was tried (`constrained-int`)."""
+    return isinstance(part, int) or part.isidentifier()
 
 
 def _told_by(place: tuple[int | str, ...]) -> str:

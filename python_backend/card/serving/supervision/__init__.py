@@ -7,6 +7,7 @@
 `stubs`         the processes that serve the models, found among the server's children
 `server`        the tritonserver process: started, drained, killed
 `command_line`  takes a secret out of a child's command line
+`stop_requests` requests to stop, as signals make them
 `tether`        ties the life of a child process to its parent's
 `repository`    Triton's model control over HTTP
 `probe`         asks the server over and over whether it serves

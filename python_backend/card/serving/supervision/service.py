@@ -164,6 +164,11 @@ class Service:
         except RepositoryError:
             return False
 
+    @property
+    def load_failure(self) -> str:
+        """Why a model cannot be loaded, in its own words; empty if none has said so."""
+        return self._notices.load_failed.text
+
     def reload(self, model: str) -> None:
         """Bring one model back; blocks. Raises `RecoveryError`."""
         reload_model(
