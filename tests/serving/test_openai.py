@@ -162,8 +162,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("fields", OFFERED)
 def test_a_field_that_is_offered_works(client: openai.OpenAI, fields: dict[str, Any]) -> None:
+    # Without a seed the first token drawn may be the end of the text.
     answer = client.completions.create(
-        **{"model": MODEL, "prompt": PROMPT, "max_tokens": 6} | fields
+        **{"model": MODEL, "prompt": PROMPT, "max_tokens": 6, "seed": 1} | fields
     )
     assert answer.usage is not None
     assert 0 < answer.usage.completion_tokens <= 6
@@ -232,7 +233,7 @@ def test_requests_of_genai_perf_are_answered(
     else:
         answer = json.loads(text)
     tokens = answer["usage"]["completion_tokens"]
-    assert tokens == 24 or (not extra and 0 < tokens <= 24)
+    assert tokens == 24 or (not extra and tokens < 24)  # it asks for no seed: any may be the end
 
 
 def test_characters_of_several_bytes_are_never_split(gateway: RunningGateway) -> None:

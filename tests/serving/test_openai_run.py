@@ -28,9 +28,9 @@ def test_the_printed_line_works_and_everything_stops(number: signal.Signals) -> 
     with terminal("--openai", f"--openai-port={port}", ports=ports) as run:
         command = printed_curl(run)
         answer = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=True)
-        message = json.loads(answer.stdout)["choices"][0]["message"]
-        assert message["role"] == "assistant"
-        assert message["content"]
+        said = json.loads(answer.stdout)
+        assert said["choices"][0]["message"]["role"] == "assistant"
+        assert said["usage"]["total_tokens"] > 0
         client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none")
         assert [model.id for model in client.models.list()] == ["ensemble"]
         assert f"http://127.0.0.1:{port}/v1" in run.shown
