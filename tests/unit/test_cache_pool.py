@@ -137,20 +137,6 @@ def test_sweep_removes_what_nobody_owns_and_nothing_else(pool: Pool, tmp_path: P
     assert sorted(tmp_path.iterdir()) == [stranger]
 
 
-def test_a_sweep_leaves_what_an_engine_has_open_while_card_is_away(tmp_path: Path) -> None:
-    """Another service of this user may start just while this one's `card` is being replaced."""
-    first = Pool.create(tmp_path, SERVER, GEOMETRY)
-    engine = Pool.open(tmp_path, SERVER, GEOMETRY)
-    assert engine is not None
-    first.close()
-    assert Pool.sweep(tmp_path) == []
-    second = Pool.create(tmp_path, SERVER, GEOMETRY)
-    assert engine.epoch == second.epoch == 2
-    second.close()
-    engine.close()
-    assert Pool.sweep(tmp_path) == [second.path.parent]
-
-
 @pytest.mark.parametrize("step", ["mkdir", "open", "flock"])
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("leftover", [False, True], ids=["a new one", "one left empty"])

@@ -27,15 +27,15 @@ def test_a_pool_is_heard_as_soon_as_it_is_there_and_only_its_own_process(tmp_pat
     pool.close()
 
 
-def test_the_pool_of_a_card_that_lost_its_own_is_heard(tmp_path: Path) -> None:
-    """Somebody removed it while no `card` was there."""
+def test_the_pool_of_a_card_that_came_back_behind_a_sweep_is_heard(tmp_path: Path) -> None:
+    """Another service of this user swept what nobody locked for a moment."""
     heartbeats = Heartbeats(tmp_path, SERVER, GEOMETRY)
     lost = Pool.create(tmp_path, SERVER, GEOMETRY)
     lost.beat("target", EngineState.LOADED)
     lost.slots["state"][0] = SlotState.OPEN
     assert heartbeats.open_slots() == 1
-    lost.unlink()
     lost.close()
+    assert Pool.sweep(tmp_path)
     assert heartbeats.open_slots() == 0
     pool = Pool.create(tmp_path, SERVER, GEOMETRY)
     pool.beat("target", EngineState.ATTACHED)

@@ -1,10 +1,10 @@
 """The cache pool: one file in shared memory, created by `card` and found by the engines.
 
 The file lies in a 0700 directory named after the Triton server's process id, under an unguessable
-name. Whoever has the pool open holds the directory by a shared lock: what nobody holds is left over
-from a server that died, and swept at the next start of any. A sweep holds it by an exclusive lock;
-so whoever comes need only look, once it has its own, whether the directory still has a name. `card`
-also locks the file: there is never a second one. It is opened with plain `open` and `mmap`, because
+name, and `card` holds a lock on it for as long as it lives: what nobody locks is left over from a
+server that died and is swept at the next start. A sweep removes a file only while it holds that
+file's lock, and a directory only when it is empty; so whoever makes a pool need only look, once it
+has the lock, whether its file still has a name. It is opened with plain `open` and `mmap`, because
 Python's own shared memory is unlinked by the first process that exits.
 """
 
@@ -44,7 +44,6 @@ _EPOCH_SHIFT = 48
 _STRIDE_BITS = 24
 _KEY_BYTES = 32
 _MOST_EPOCHS = 1 << (63 - _EPOCH_SHIFT)
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _ATTEMPTS = 100
 """Sweeps that may come between the steps of making one pool."""
 
@@ -65,12 +64,10 @@ class Pool:
         slots: [slots] structured array (see `layout.slot_dtype`).
     """
 
-    def __init__(self, path: Path, descriptor: int, geometry: Geometry, hold: int) -> None:
-        """Map the file in `descriptor`; `hold` is that of its directory. `close` closes both."""
+    def __init__(self, path: Path, descriptor: int, geometry: Geometry) -> None:
         self.path = path
         self.geometry = geometry
         self._descriptor = descriptor
-        self._hold = hold
         self._map = mmap.mmap(descriptor, pool_bytes(geometry))
         self.header = np.frombuffer(self._map, header_dtype(), count=1)
         self.slot_bell = Bell(self.header["slot_bell"])
@@ -124,36 +121,33 @@ class Pool:
         if not is_private(home):
             home.lstat()  # raises what is caught above if it was swept just then
             raise PermissionError(errno.EPERM, "somebody else could read what is in it", str(home))
-        with contextlib.ExitStack() as undo:
-            hold = _hold(home)
-            undo.callback(os.close, hold)
-            pool = cls._reopen(home, geometry, hold) or cls._create(home, geometry, hold)
-            undo.pop_all()
-        return pool
+        return cls._reopen(home, geometry) or cls._create(home, geometry)
 
     @classmethod
-    def _create(cls, home: Path, geometry: Geometry, hold: int) -> Pool:
+    def _create(cls, home: Path, geometry: Geometry) -> Pool:
         for stale in home.iterdir():
             stale.unlink(missing_ok=True)
         path = home / f"pool-{secrets.token_hex(16)}"
         draft = path.with_name(f".{path.name}")
         descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        # Nobody but a sweep, which holds it for a moment, can have the lock of a new file.
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _check_named(draft, descriptor)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
             # Reserve the memory now: a full tmpfs must refuse here, not kill a process later.
             os.posix_fallocate(descriptor, 0, pool_bytes(geometry))
         except OSError:
             os.close(descriptor)
             draft.unlink()
             raise
-        pool = cls(path, descriptor, geometry, hold)
+        pool = cls(path, descriptor, geometry)
         pool.header["geometry"][0] = geometry.words()
         pool.header["magic"] = MAGIC
         draft.rename(path)
         return pool
 
     @classmethod
-    def _reopen(cls, home: Path, geometry: Geometry, hold: int) -> Pool | None:
+    def _reopen(cls, home: Path, geometry: Geometry) -> Pool | None:
         for path in home.glob("pool-*"):
             descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
             try:
@@ -161,45 +155,40 @@ class Pool:
             except BlockingIOError:
                 os.close(descriptor)
                 raise PoolError(f"another process owns the cache pool {path}") from None
-            if (pool := cls._mapped(path, descriptor, geometry, hold)) is not None:
+            _check_named(path, descriptor)
+            if (pool := cls._mapped(path, descriptor, geometry)) is not None:
                 return pool
         return None
 
     @classmethod
-    def _mapped(cls, path: Path, descriptor: int, geometry: Geometry, hold: int) -> Pool | None:
+    def _mapped(cls, path: Path, descriptor: int, geometry: Geometry) -> Pool | None:
         """The pool in an open file; None, and the file closed, if it was made with other sizes."""
-        if os.fstat(descriptor).st_size == pool_bytes(geometry):
-            pool = cls(path, descriptor, geometry, hold)
-            if pool._is_ours():
-                return pool
-            pool._unmap()
-        os.close(descriptor)
+        if os.fstat(descriptor).st_size != pool_bytes(geometry):
+            os.close(descriptor)
+            return None
+        pool = cls(path, descriptor, geometry)
+        if pool._is_ours():
+            return pool
+        pool.close()
         return None
 
     @classmethod
     def open(cls, directory: Path, server_pid: int, geometry: Geometry) -> Pool | None:
-        """Open the pool of the server with `server_pid`; None while there is none.
-
-        Raises `PoolError` when it was made with other settings.
-        """
+        """Open the pool of the server with `server_pid`; None while there is none."""
         home = directory / f"{_PREFIX}{os.getuid()}-{server_pid}"
         if not is_private(home):
             return None
-        with contextlib.ExitStack() as undo:
+        for path in home.glob("pool-*"):
             try:
-                hold = _hold(home)
+                descriptor = os.open(path, os.O_RDWR)
             except FileNotFoundError:
-                return None
-            undo.callback(os.close, hold)
-            for path in home.glob("pool-*"):
-                pool = cls._mapped(path, os.open(path, os.O_RDWR), geometry, hold)
-                if pool is not None:
-                    undo.pop_all()
-                    return pool
-                raise PoolError(
-                    f"the cache pool {path} was made with other settings "
-                    f"(cache or limits); restart the server so that all models read the same ones"
-                )
+                continue
+            if (pool := cls._mapped(path, descriptor, geometry)) is not None:
+                return pool
+            raise PoolError(
+                f"the cache pool {path} was made with other settings "
+                f"(cache or limits); restart the server so that all models read the same ones"
+            )
         return None
 
     def _is_ours(self) -> bool:
@@ -210,16 +199,12 @@ class Pool:
         )
 
     def close(self) -> None:
-        """Unmap and let go. Views of the pool must not be used afterwards."""
-        self._unmap()
-        os.close(self._descriptor)
-        os.close(self._hold)
-
-    def _unmap(self) -> None:
+        """Unmap. Views of the pool must not be used afterwards."""
         del self.header, self.slots, self.slot_bell, self.commit_bell
         # A slot's view may still refer to the memory; then it goes with the process.
         with contextlib.suppress(BufferError):
             self._map.close()
+        os.close(self._descriptor)
 
     def unlink(self) -> None:
         """Remove the file and its directory."""
@@ -227,9 +212,15 @@ class Pool:
 
     @staticmethod
     def sweep(directory: Path) -> list[Path]:
-        """Remove this user's pools that nobody has open; returns the directories removed."""
-        homes = filter(is_private, directory.glob(f"{_PREFIX}{os.getuid()}-*"))
-        return [home for home in homes if _removed_unheld(home)]
+        """Remove this user's pools that nobody locks; returns the directories removed."""
+        removed = []
+        for home in filter(is_private, directory.glob(f"{_PREFIX}{os.getuid()}-*")):
+            for path in home.glob("*pool-*"):
+                _remove_unlocked(path)
+            with contextlib.suppress(OSError):  # not empty: somebody's; gone: swept by another
+                home.rmdir()
+                removed.append(home)
+        return removed
 
     # --- epoch, generations, key --------------------------------------------------------------
 
@@ -367,31 +358,23 @@ def _check_engine(engine: str) -> None:
         raise ValueError(f"engine {engine!r} is unknown; allowed: {', '.join(ENGINES)}")
 
 
-def _hold(home: Path) -> int:
-    """A descriptor of the directory that keeps it from being swept.
-
-    Raises `FileNotFoundError` if a sweep came first.
-    """
-    descriptor = os.open(home, _DIRECTORY)
-    fcntl.flock(descriptor, fcntl.LOCK_SH)
+def _check_named(path: Path, descriptor: int) -> None:
+    """Close the locked file and raise `FileNotFoundError` if a sweep came before the lock."""
     if os.fstat(descriptor).st_nlink == 0:
         os.close(descriptor)
-        raise FileNotFoundError(errno.ENOENT, "swept while it was taken", str(home))
-    return descriptor
+        raise FileNotFoundError(errno.ENOENT, "swept while it was made", str(path))
 
 
-def _removed_unheld(home: Path) -> bool:
-    """Remove a pool's directory unless somebody holds it; whether it is gone."""
+def _remove_unlocked(path: Path) -> None:
+    """Remove a pool's file unless its owner lives."""
     try:
-        descriptor = os.open(home, _DIRECTORY)
+        descriptor = os.open(path, os.O_RDWR)
     except FileNotFoundError:
-        return False
+        return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(home)
-    except OSError:  # it is held, or nothing can be removed there
-        return False
-    else:
-        return True
+        path.unlink(missing_ok=True)
+    except BlockingIOError:
+        return
     finally:
         os.close(descriptor)

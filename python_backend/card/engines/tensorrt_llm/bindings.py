@@ -9,6 +9,7 @@ As in the pool, every field is an aligned word with one writer, and a record's k
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 from pathlib import Path
@@ -47,10 +48,12 @@ class Bindings:
 
     @classmethod
     def create(cls, pool: Pool) -> Bindings:
-        """A fresh table beside the pool in place of an older one."""
+        """A fresh table beside the pool in place of an older one; its owner's, while it lives."""
         path = _path(pool)
         new = path.with_name(f".requests-{os.getpid()}")
         descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        # A sweep takes what is named after a pool and locked by nobody.
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         os.posix_fallocate(descriptor, 0, _bytes(pool.geometry.slots))
         table = cls(path, descriptor, pool.geometry.slots)
         table._owner[0] = os.getpid()
@@ -67,7 +70,7 @@ class Bindings:
             return None
 
     def close(self) -> None:
-        """Let go of the file. The table must not be used afterwards."""
+        """Let go of the file and its lock. The table must not be used afterwards."""
         del self._owner, self._worker, self._bound, self._offered
         self._map.close()
         os.close(self._descriptor)

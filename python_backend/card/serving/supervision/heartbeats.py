@@ -58,7 +58,7 @@ class Heartbeats:
             self._opened = None
 
     def _pool(self) -> Pool | None:
-        # A `card` that comes back makes another one if somebody removed that of the one before.
+        # A `card` that comes back makes another one if somebody swept that of the one before.
         if self._opened is not None and not self._opened.path.exists():
             self._forget()
         if self._opened is None:
