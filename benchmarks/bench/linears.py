@@ -58,9 +58,12 @@ def _in_openvino(engine: CheckpointEngine, rows: int) -> Callable[[], object]:
     from openvino import opset13 as ops
 
     from card.engines.openvino.engine import WEIGHT_FORMATS, compile_graph
+    from card.engines.openvino.weights import CompressedBfloat16Weights, language_model
 
-    a = engine.architecture
-    weights = WEIGHT_FORMATS[engine.options.dtype]()
+    a, options = engine.architecture, engine.options
+    # Those of a float16 checkpoint take as long.
+    format_ = CompressedBfloat16Weights if options.compressed else WEIGHT_FORMATS[options.dtype]
+    weights = format_()
     generator = np.random.default_rng(0)
 
     def linear(states: Any, inputs: int, outputs: int) -> Any:
@@ -79,7 +82,8 @@ def _in_openvino(engine: CheckpointEngine, rows: int) -> Callable[[], object]:
         gated = ops.multiply(ops.swish(gate), up)
         hidden = ops.add(hidden, linear(gated, a.intermediate, a.hidden))
     logits = ops.result(linear(hidden, a.hidden, a.vocabulary))
-    compiled = compile_graph(ov.Model([logits], [states], "linears"), engine.options)
+    make = language_model if weights.compressed else ov.Model
+    compiled = compile_graph(make([logits], [states], "linears"), options)
     request = compiled.create_infer_request()
     row = generator.standard_normal((rows, a.hidden), np.float32)
 

@@ -107,7 +107,12 @@ class RoundsOtherwise(OpenVinoEngine):
         return [ArrayLogits(np.array(rows, np.float32)) for rows in values]
 
     def reconfigured(self, options: EngineOptions) -> RoundsOtherwise:
-        return RoundsOtherwise(self.architecture, self._compiled, options, self._compiled_alone)
+        return rounding_otherwise(self, options)
+
+
+def rounding_otherwise(engine: OpenVinoEngine, options: EngineOptions) -> RoundsOtherwise:
+    compiled, alone = engine._compiled, engine._compiled_alone
+    return RoundsOtherwise(engine.directory, engine.architecture, compiled, options, alone)
 
 
 def test_threads_that_change_a_bit_are_not_used(
@@ -118,7 +123,7 @@ def test_threads_that_change_a_bit_are_not_used(
     good = make_row_invariant(loaded)
     assert good.row_invariant
     assert good.options.threads_alone == 2
-    bad = RoundsOtherwise(loaded.architecture, loaded._compiled, OPTIONS, loaded._compiled_alone)
+    bad = rounding_otherwise(loaded, OPTIONS)
     chosen = make_row_invariant(bad)
     assert chosen.row_invariant
     assert chosen.options.threads_alone == 0

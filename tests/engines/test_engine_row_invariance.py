@@ -78,6 +78,7 @@ def options(dtype: Dtype) -> EngineOptions:
         threads=1,
         threads_alone=2,
         graph_rows=(1, 4, 16),
+        compressed=True,
     )
 
 
@@ -89,6 +90,14 @@ def one_head_per_group(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.fixture(scope="module")
+def in_bfloat16(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint whose matrices may stay compressed in float32."""
+    directory = tmp_path_factory.mktemp("qwen2")
+    tiny_models.build(tiny_models.FAMILIES["qwen2"]).bfloat16().save_pretrained(directory)
+    return directory
+
+
 @pytest.fixture(
     scope="module",
     params=[
@@ -97,14 +106,21 @@ def one_head_per_group(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("openvino", "bundled", "int8"),
         ("openvino", "tiny", "bfloat16"),
         ("openvino", "tiny", "float32"),
+        ("openvino", "tiny_in_bfloat16", "float32"),
         ("torch", "bundled", "bfloat16"),
         ("torch", "tiny", "float32"),
     ],
     ids="-".join,
 )
-def subject(request: pytest.FixtureRequest, one_head_per_group: Path) -> Subject:
+def subject(
+    request: pytest.FixtureRequest, one_head_per_group: Path, in_bfloat16: Path
+) -> Subject:
     kind, model, dtype = request.param
-    directory = REPOSITORY_ROOT / "models/target" if model == "bundled" else one_head_per_group
+    directory = {
+        "bundled": REPOSITORY_ROOT / "models/target",
+        "tiny": one_head_per_group,
+        "tiny_in_bfloat16": in_bfloat16,
+    }[model]
     engine_class = OpenVinoEngine if kind == "openvino" else TorchEngine
     skip_unless_computed_in(dtype)
     # On a busy machine more threads may not look faster; here they are to be proven right.

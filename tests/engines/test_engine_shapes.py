@@ -204,7 +204,7 @@ def test_the_kv_cache_is_bound_once_and_no_output_is_copied(tmp_path: Path, bran
     loaded = OpenVinoEngine.load(tmp_path, options)
     graph = RecordedGraph(loaded._compiled[ANY_ROWS])
     compiled = {ANY_ROWS: cast(ov.CompiledModel, graph)}
-    engine = OpenVinoEngine(loaded.architecture, compiled, options)
+    engine = OpenVinoEngine(tmp_path, loaded.architecture, compiled, options)
     sessions = [engine.open_session() for _ in range(3)]
     for sharing in ([0], [0, 1], [1, 2], [2], [0, 2]):
         engine.forward([Rows(sessions[place], [1, 2]) for place in sharing])
@@ -227,7 +227,7 @@ def test_few_rows_of_one_session_go_to_the_smallest_graph_that_takes_them(tmp_pa
     loaded = OpenVinoEngine.load(tmp_path, chains())
     graphs = {rows: RecordedGraph(graph) for rows, graph in loaded._compiled.items()}
     compiled = {rows: cast(ov.CompiledModel, graph) for rows, graph in graphs.items()}
-    engine = OpenVinoEngine(loaded.architecture, compiled, loaded.options)
+    engine = OpenVinoEngine(tmp_path, loaded.architecture, compiled, loaded.options)
     one, other = engine.open_session(), engine.open_session()
     for batch in ([(one, 1)], [(one, 3)], [(other, 4)], [(one, 5)], [(one, 1), (other, 1)]):
         engine.forward([Rows(session, list(range(rows))) for session, rows in batch])

@@ -43,7 +43,8 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> RecordedEngine:
         graph_rows=(1, 4),
     )
     loaded = OpenVinoEngine.load(tmp_path, options)
-    engine = RecordedEngine(loaded.architecture, loaded._compiled, options, loaded._compiled_alone)
+    compiled, alone = loaded._compiled, loaded._compiled_alone
+    engine = RecordedEngine(tmp_path, loaded.architecture, compiled, options, alone)
     engine.passes = []
     run_largest_passes(engine, CHUNK)
     return engine

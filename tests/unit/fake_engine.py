@@ -115,6 +115,7 @@ class FakeEngine:
     """
 
     row_invariant = True
+    most_rows = 256
 
     def __init__(
         self, model: FakeModel, *, tree: bool, sessions: int = 8, context: int = 256

@@ -153,7 +153,8 @@ def opened(engine: Engine) -> Iterator[int]:
 def read(
     engine: Engine, session: int, tokens: Sequence[int], chunks: Iterable[int]
 ) -> NDArray[np.float32]:
-    """Append `tokens` to the session's prefix in chunks of these sizes, the last one repeated.
+    """Append `tokens` to the session's prefix in chunks of these sizes, or of as many as a pass
+    takes, the last one repeated.
 
     Returns the logits of every token, [tokens, vocabulary].
     """
@@ -162,7 +163,7 @@ def read(
     found = []
     at = 0
     while at < len(tokens):
-        chunk = tokens[at : at + size]
+        chunk = tokens[at : at + min(size, engine.most_rows)]
         found += forward_rows(engine, [Rows(session, chunk)])
         engine.keep(session, range(len(chunk)))
         at += len(chunk)

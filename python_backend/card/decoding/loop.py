@@ -161,7 +161,8 @@ class TargetLoop:
         """Prompt tokens that each session may take of this pass. Prompts that are read at once
         share one chunk, so that running streams wait no longer for many than for one."""
         prompts = sum(session.reads_prompt(self._engine) for session in sessions)
-        return max(1, self._settings.serving.prefill_chunk // max(1, prompts))
+        chunk = min(self._settings.serving.prefill_chunk, self._engine.most_rows)
+        return max(1, chunk // max(1, prompts))
 
     def _rows_of(self, session: TargetSession, sharing: int, chunk: int) -> Rows:
         """What one session puts into a pass that `sharing` sessions share."""

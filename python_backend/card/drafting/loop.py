@@ -92,7 +92,7 @@ class DraftLoop:
         """How many tokens of its text each session may read in this pass. Long texts that are read
         at once share one chunk: candidates of the others wait no longer for many than for one."""
         reading = [session.reads_prompt(self._engine) for session in sessions]
-        chunk = self._settings.serving.prefill_chunk
+        chunk = min(self._settings.serving.prefill_chunk, self._engine.most_rows)
         # Never less than is committed meanwhile: whoever reads so little never catches up.
         share = max(min(chunk, LONGEST_COMMIT), chunk // max(1, sum(reading)))
         for session, reads in zip(sessions, reading, strict=True):

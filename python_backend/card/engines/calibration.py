@@ -251,7 +251,7 @@ def _read(
 
 
 def _same_far_rows(engine: Engine) -> bool:
-    at_once, alone = _read_far(engine, 100, [1] * _FAR_ROWS)
+    at_once, alone = _read_far(engine, min(100, engine.most_rows), [1] * _FAR_ROWS)
     found = (at_once, *_read_far(engine, 64, [3, 6, 1, 6]))
     return all(_same(rows, alone) for rows in found) and _same_side_by_side(engine, alone)
 

@@ -79,6 +79,12 @@ class Checkpoint:
         """How many numbers the tensors hold."""
         return sum(math.prod(stored.shape) for stored in self._stored.values())
 
+    @property
+    def matrices_are(self) -> str:
+        """What the matrices are stored in: ``BF16``, ``F16``, ``F32``; or ``mixed``."""
+        found = {stored.dtype for stored in self._stored.values() if len(stored.shape) > 1}
+        return found.pop() if len(found) == 1 else "mixed"
+
     def embedding(self) -> NDArray[np.float32]:
         """[vocabulary, hidden]"""
         a = self._architecture

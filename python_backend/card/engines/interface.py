@@ -85,6 +85,10 @@ class Engine(Protocol):
         """Most positions of one session."""
 
     @property
+    def most_rows(self) -> int:
+        """Most rows of one session in one pass."""
+
+    @property
     def row_invariant(self) -> bool:
         """Whether a row's logits depend on its own token path alone, bit for bit."""
 

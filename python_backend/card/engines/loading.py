@@ -13,8 +13,8 @@ from card.engines.calibration import (
     measure_row_costs,
 )
 from card.engines.interface import Engine, EngineError
-from card.engines.options import Dtype, EngineOptions
-from card.engines.processor import resolve_dtype, usable_cores
+from card.engines.options import EngineOptions
+from card.engines.processor import usable_cores
 from card.engines.remembered import Findings, FindingsMemory
 from card.engines.vocabulary import check_shared_vocabulary
 from card.engines.warm_up import run_largest_passes
@@ -22,9 +22,6 @@ from card.settings import ModelSettings, Settings, TargetSettings
 
 _TARGET_GRAPHS = (1, 8, 16, 4)
 """Rows of a target pass: one behind a query that found nothing, else a chain of candidates."""
-_FLOAT32_TARGET_GRAPHS = (1, 6, 12)
-"""The same where products of float32 take six rows at once, or twelve with AVX-512: one more costs
-as much as all of the next six."""
 _DRAFT_GRAPHS = (4, 6, 8, 1)
 """Rows of a draft pass: nodes by the default width and guesses, or text that was committed."""
 _MOST_THREADS_ALONE = 8
@@ -47,7 +44,8 @@ def load_checkpoint_engine(settings: Settings, role: Literal["draft", "target"])
         threads=model.threads,
         threads_alone=0 if is_draft else _threads_alone(settings.target),
         device=model.device,
-        graph_rows=_DRAFT_GRAPHS if is_draft else _target_graphs(model.dtype),
+        graph_rows=_DRAFT_GRAPHS if is_draft else _TARGET_GRAPHS,
+        compressed=True,
     )
     kind = choose_engine(settings, model)
     memory = FindingsMemory.of_this_service(role, kind, model.path, options)
@@ -71,10 +69,6 @@ def load_checkpoint_engine(settings: Settings, role: Literal["draft", "target"])
         memory.remember(known)
     engine.know_costs(known.costs)
     return engine
-
-
-def _target_graphs(dtype: Dtype) -> tuple[int, ...]:
-    return _FLOAT32_TARGET_GRAPHS if resolve_dtype(dtype) == "float32" else _TARGET_GRAPHS
 
 
 def _threads_alone(target: TargetSettings) -> int:

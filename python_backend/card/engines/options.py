@@ -32,6 +32,8 @@ class EngineOptions:
     graph_rows     passes of one session with so many rows, or fewer padded to them, are prepared
                    for once at load (OpenVINO), as far as copies of the weights have room: dearest
                    first
+    compressed     in float32, matrices of a checkpoint in sixteen bits may stay as they are stored
+                   (OpenVINO), if then rows are independent
     """
 
     context: int
@@ -44,6 +46,7 @@ class EngineOptions:
     row_multiple: int = 1
     device: str = "cpu"
     graph_rows: tuple[int, ...] = ()
+    compressed: bool = False
 
     @property
     def grows_trees(self) -> bool:

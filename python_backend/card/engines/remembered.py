@@ -82,6 +82,7 @@ class Findings(_Record):
 
     row_multiple: Annotated[int, Field(ge=1)]
     graph_rows: tuple[Annotated[int, Field(ge=1)], ...]
+    compressed: bool
     threads_alone: Annotated[int, Field(ge=0)]
     pass_ms: Annotated[dict[Annotated[int, Field(ge=1)], _Milliseconds], Field(min_length=1)]
     change_ms: _Milliseconds
@@ -92,6 +93,7 @@ class Findings(_Record):
         return cls(
             row_multiple=options.row_multiple,
             graph_rows=options.graph_rows,
+            compressed=options.compressed,
             threads_alone=options.threads_alone,
             pass_ms=costs.pass_ms,
             change_ms=costs.change_ms,
@@ -104,6 +106,7 @@ class Findings(_Record):
             options,
             row_multiple=self.row_multiple,
             graph_rows=self.graph_rows,
+            compressed=self.compressed,
             threads_alone=self.threads_alone,
         )
 

@@ -87,6 +87,10 @@ class SessionEngine(Generic[Buffers]):
         return self.options.context
 
     @property
+    def most_rows(self) -> int:
+        return MAX_PASS_ROWS
+
+    @property
     def kv_bytes_per_session(self) -> int:
         """Bytes of KV cache that one session takes."""
         return self._kv.bytes_per_lane * max(1, self.options.branches)

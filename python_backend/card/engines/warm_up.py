@@ -24,6 +24,7 @@ def run_largest_passes(engine: ConfigurableEngine, chunk: int) -> None:
     reach), the most rows that all sessions may share a pass with, and a pass of each number of rows
     with a graph of its own; on more threads too where it has them."""
     options = engine.options
+    chunk = min(chunk, engine.most_rows)
     sessions = [engine.open_session() for _ in range(options.sessions)]
     longest = sessions[0]
     behind = max(1, engine.context - max((SHORT, *options.graph_rows)))

@@ -16,14 +16,20 @@ from openvino.properties import hint
 
 from card.engines.architecture import Architecture, read_architecture
 from card.engines.checkpoint import Checkpoint
-from card.engines.interface import Logits, Rows
+from card.engines.interface import EngineError, Logits, Rows
 from card.engines.layout import SHORT
 from card.engines.openvino.graph import GraphOptions, build_graph, for_rows
 from card.engines.openvino.kv import KeyValueCache
 from card.engines.openvino.runner import Runner
 from card.engines.openvino.runners import ANY_ROWS, Graphs, Runners
 from card.engines.openvino.shapes import Padding
-from card.engines.openvino.weights import Bfloat16Weights, Float32Weights, Int8Weights, WeightFormat
+from card.engines.openvino.weights import (
+    COMPRESSED_FORMATS,
+    Bfloat16Weights,
+    Float32Weights,
+    Int8Weights,
+    WeightFormat,
+)
 from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions
 from card.engines.processor import resolve_dtype, usable_cores
 from card.engines.row_costs import RowCosts
@@ -44,6 +50,9 @@ of them anew when the number of rows changes, which takes as long as a pass."""
 _MOST_ROWS_ALONE = 6
 """Rows that have a graph for every core too: nobody has candidates then but guesses."""
 
+_MOST_COMPRESSED_ROWS = 64
+"""Rows of a pass over compressed matrices: from 81 on their product adds up in another order."""
+
 _PREPARED_CAPACITY = "CPU_RUNTIME_CACHE_CAPACITY"
 _PREPARED_OPERATORS = 1024
 """Operators prepared for some shape that are kept, some forty for one shape of a pass. The stock
@@ -56,12 +65,14 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
 
     def __init__(
         self,
+        directory: Path,
         architecture: Architecture,
         compiled: Graphs,
         options: EngineOptions,
         compiled_alone: Graphs | None = None,
     ) -> None:
         """`compiled_alone`: graphs of `options.threads_alone` threads; none: the same."""
+        self.directory = directory
         kind = _kv_type(options.dtype)
         super().__init__(
             architecture,
@@ -91,7 +102,8 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
         check_context(directory, architecture, options)
         options = replace(options, dtype=resolve_dtype(options.dtype))
         checkpoint = Checkpoint(directory, architecture)
-        weights = WEIGHT_FORMATS[options.dtype]()
+        weights = _weight_format(options, checkpoint)
+        options = replace(options, compressed=weights.compressed)
         graph = build_graph(
             architecture,
             checkpoint,
@@ -111,36 +123,62 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
         few = {rows: graph for rows, graph in graphs.items() if rows <= _MOST_ROWS_ALONE}
         if options.threads_alone and copies >= len(graphs) + len(few) - 1:
             alone = _compile_all(few, replace(options, threads=options.threads_alone))
-        return cls(architecture, compiled, options, alone)
+        return cls(directory, architecture, compiled, options, alone)
 
     def reconfigured(self, options: EngineOptions) -> OpenVinoEngine:
         """The same weights with other buffers (used while calibrating)."""
+        if options.compressed != self.options.compressed:
+            return self.load(self.directory, options)
         alone = self._compiled_alone if options.threads_alone else None
-        return OpenVinoEngine(self.architecture, self._compiled, options, alone)
+        return OpenVinoEngine(self.directory, self.architecture, self._compiled, options, alone)
 
     @property
     def variants(self) -> tuple[EngineOptions, ...]:
         """Each padding first with the graphs for fixed rows: of some small models the plugin fuses
-        more in these, and then they round otherwise."""
+        more in these, and then they round otherwise. Before all of them, compressed matrices: if
+        these need padding, they save nothing."""
+        paddings = super().variants
+        if self.options.compressed:
+            wide = (replace(options, compressed=False) for options in paddings)
+            paddings = (paddings[0], *wide)
         found: list[EngineOptions] = []
-        for options in super().variants:
+        for options in paddings:
             found += dict.fromkeys((options, replace(options, graph_rows=())))
         return tuple(found)
+
+    @property
+    def most_rows(self) -> int:
+        return _MOST_COMPRESSED_ROWS if self.options.compressed else super().most_rows
 
     @property
     def dtype(self) -> str:
         return self.options.dtype
 
     def forward(self, batch: Sequence[Rows]) -> list[Logits]:
-        # A graph attends all its lanes alike, so long chunks do not share one with short rows.
-        short = [place for place, rows in enumerate(batch) if len(rows.tokens) <= SHORT]
-        passes = [[place] for place in range(len(batch)) if place not in short]
-        if short:
-            passes.append(short)
         found: dict[int, Logits] = {}
-        for places in passes:
+        for places in self._passes(batch):
             found.update(zip(places, self._forward([batch[at] for at in places]), strict=True))
         return [found[place] for place in range(len(batch))]
+
+    def _passes(self, batch: Sequence[Rows]) -> list[list[int]]:
+        """Places in the batch of what the graph takes at once. It attends all its lanes alike, so
+        long chunks do not share a pass with short rows."""
+        long: list[list[int]] = []
+        short: list[list[int]] = []
+        room = 0
+        for place, rows in enumerate(batch):
+            count = len(rows.tokens)
+            if self.options.compressed and count > self.most_rows:
+                raise EngineError(f"{count} rows of one session; a pass takes {self.most_rows}")
+            if count > SHORT:
+                long.append([place])
+                continue
+            if count > room:
+                short.append([])
+                room = self.most_rows
+            short[-1].append(place)
+            room -= count
+        return long + short
 
     def _forward(self, batch: Sequence[Rows]) -> list[Logits]:
         this = self._layout.plan(batch)
@@ -196,6 +234,13 @@ class RankedIds:
 
     def best(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         return self._ids, self._log_probabilities
+
+
+def _weight_format(options: EngineOptions, checkpoint: Checkpoint) -> WeightFormat:
+    stored = COMPRESSED_FORMATS.get(checkpoint.matrices_are)
+    if options.dtype == "float32" and options.compressed and stored is not None:
+        return stored()
+    return WEIGHT_FORMATS[options.dtype]()
 
 
 def _compile_all(graphs: dict[int, ov.Model], options: EngineOptions) -> Graphs:

@@ -38,7 +38,7 @@ from openvino import opset13 as ops
 
 from card.engines.architecture import Architecture
 from card.engines.checkpoint import Checkpoint, LayerTensors, LinearTensors
-from card.engines.openvino.weights import WeightFormat
+from card.engines.openvino.weights import WeightFormat, language_model
 from card.engines.rotary import rotary_tables
 
 _BLOCK = 64
@@ -134,7 +134,8 @@ class _Builder:
             ("keys", ops.concat([_leading(keys) for keys in self._new_keys], 0)),
             ("values", ops.concat([_leading(values) for values in self._new_values], 0)),
         ]
-        return ov.Model([_named(name, node) for name, node in results], self._inputs, "decoder")
+        make = language_model if self._options.weights.compressed else ov.Model
+        return make([_named(name, node) for name, node in results], self._inputs, "decoder")
 
     def _input(self, name: str, shape: list[int], kind: ov.Type = ov.Type.i32) -> Node:
         node = ops.parameter(shape, kind, name)

@@ -1,0 +1,149 @@
+"""Matrices in sixteen bits under passes in float32: kept so, exact, given up where they must be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+import tiny_models
+import torch
+from tiny_models import random_tokens, read, read_alone
+from transformers import AutoModelForCausalLM
+
+from card.engines import EngineError, Rows, calibration, load_engine
+from card.engines.calibration import make_row_invariant
+from card.engines.interface import Engine
+from card.engines.openvino.engine import OpenVinoEngine
+from card.engines.openvino.runner import Runner
+from card.engines.options import EngineOptions
+from card.engines.remembered import Findings
+from card.engines.row_costs import RowCosts
+from card.settings import load_settings
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+OPTIONS = EngineOptions(
+    context=128, sessions=6, dtype="float32", threads=1, graph_rows=(1, 4), compressed=True
+)
+TEXT = random_tokens(100)
+CLOSE = 1e-4
+
+
+def checkpoint(directory: Path, dtype: torch.dtype) -> Path:
+    tiny_models.build(tiny_models.FAMILIES["qwen2"]).to(dtype).save_pretrained(directory)
+    return directory
+
+
+def products(compiled: ov.CompiledModel) -> Counter[str]:
+    """What the matrices of the products are stored in, as the plugin runs them."""
+    found: Counter[str] = Counter()
+    for node in compiled.get_runtime_model().get_ops():
+        if node.get_rt_info()["layerType"].astype(str) == "FullyConnected":
+            stored = node.input_value(1).get_node().get_rt_info()
+            found[stored["runtimePrecision"].astype(str)] += 1
+    return found
+
+
+@pytest.mark.parametrize(
+    ("dtype", "stored"), [(torch.bfloat16, "bf16"), (torch.float16, "f16"), (torch.float32, "f32")]
+)
+def test_matrices_stay_as_they_are_stored(tmp_path: Path, dtype: torch.dtype, stored: str) -> None:
+    """Should the plugin no longer take the graph for a language model, it unfolds them."""
+    engine = OpenVinoEngine.load(checkpoint(tmp_path, dtype), OPTIONS)
+    for compiled in engine._compiled.values():
+        found = products(compiled)
+        assert found.keys() == {stored}
+        if engine.options.compressed:
+            assert found[stored] == 5 * engine.architecture.layers + 1
+    assert engine.options.compressed is (dtype != torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_nothing_is_lost(tmp_path: Path, dtype: torch.dtype) -> None:
+    engine = OpenVinoEngine.load(checkpoint(tmp_path, dtype), OPTIONS)
+    in_float32 = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    expected = tiny_models.reference_logits(in_float32, TEXT)
+    assert np.abs(read_alone(engine, TEXT, [64, 1, 4, 6]) - expected).max() < CLOSE
+
+
+def test_a_checkpoint_of_several_types_is_unfolded(tmp_path: Path) -> None:
+    model = tiny_models.build(tiny_models.FAMILIES["qwen2"]).bfloat16()
+    model.model.embed_tokens.float()
+    model.save_pretrained(tmp_path)
+    assert not OpenVinoEngine.load(tmp_path, OPTIONS).options.compressed
+
+
+def test_no_pass_has_more_rows_than_keep_their_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = OpenVinoEngine.load(checkpoint(tmp_path, torch.bfloat16), OPTIONS)
+    expected = read_alone(engine, TEXT, [1])
+    passes: list[list[int]] = []
+    run = Runner.run
+
+    def recording(runner: Runner, this: object, batch: Sequence[Rows]) -> None:
+        passes.append([len(rows.tokens) for rows in batch])
+        run(runner, this, batch)  # type: ignore[arg-type]  # handed on as it came
+
+    monkeypatch.setattr(Runner, "run", recording)
+    sessions = [engine.open_session() for _ in range(6)]
+    read(engine, sessions[0], TEXT[:20], [20])
+    passes.clear()
+    sizes = [16, 14, 16, 16, 40, 15]
+    starts = [20, 0, 0, 0, 0, 0]
+    batch = [
+        Rows(session, TEXT[start : start + size])
+        for session, start, size in zip(sessions, starts, sizes, strict=True)
+    ]
+    found = engine.forward(batch)
+    assert passes == [[40], [16, 14, 16, 16], [15]]
+    for logits, start, size in zip(found, starts, sizes, strict=True):
+        for row in range(size):
+            np.testing.assert_array_equal(logits.row(row), expected[start + row])
+
+
+def test_more_rows_than_that_are_refused(tmp_path: Path) -> None:
+    engine = OpenVinoEngine.load(checkpoint(tmp_path, torch.bfloat16), OPTIONS)
+    session = engine.open_session()
+    assert len(engine.forward([Rows(session, TEXT[: engine.most_rows])])) == 1
+    with pytest.raises(EngineError, match=f"a pass takes {engine.most_rows}"):
+        engine.forward([Rows(session, TEXT[: engine.most_rows + 1])])
+
+
+def test_a_processor_on_which_such_rows_influence_each_other_unfolds_the_matrices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = calibration.check_row_invariance
+    asked: list[bool] = []
+
+    def depends_if_compressed(engine: Engine) -> bool:
+        assert isinstance(engine, OpenVinoEngine)
+        asked.append(engine.options.compressed)
+        return not engine.options.compressed and check(engine)
+
+    monkeypatch.setattr(calibration, "check_row_invariance", depends_if_compressed)
+    engine = make_row_invariant(OpenVinoEngine.load(checkpoint(tmp_path, torch.bfloat16), OPTIONS))
+    assert asked[:3] == [True, True, False]
+    assert engine.row_invariant
+    assert engine.most_rows > 64
+    assert all(products(compiled).keys() == {"f32"} for compiled in engine._compiled.values())
+    # And so it is again when the model is loaded anew.
+    found = Findings.of(engine.options, RowCosts({1: 1.0}))
+    assert found.applied_to(OPTIONS) == replace(engine.options, dtype="float32")
+
+
+def test_the_bundled_pair_is_served_so_where_it_is_computed_in_float32() -> None:
+    settings = load_settings(
+        target={"dtype": "float32"},
+        draft={"dtype": "float32"},
+        limits={"prompt_tokens": 64, "context_tokens": 336},
+        cache={"slots": 2},
+    )
+    for role in ("draft", "target"):
+        engine = load_engine(settings, role)
+        assert engine.most_rows == 64
