@@ -53,7 +53,8 @@ class LimitsMeter:
         self._threads = engine.options.threads
         a, dtype = engine.architecture, resolve_dtype(engine.options.dtype)
         weights = sum(inputs * outputs for inputs, outputs in shapes_of(a))
-        self._weight_bytes = _WEIGHT_BYTES[dtype] * weights
+        stored = "bfloat16" if engine.options.compressed else dtype
+        self._weight_bytes = _WEIGHT_BYTES[stored] * weights
         self._kv_bytes = _KV_BYTES[dtype] * 2 * a.layers * a.kv_heads * a.head_size * context
         self._read = torch.ones(self._weight_bytes // 4)
         self._copied = torch.ones(_COPIED_BYTES // 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,19 @@ def test_a_step_reads_every_linear_weight_once(engine: Any) -> None:
     assert limits.weight_bytes == 4 * weights
     assert limits.kv_bytes == 4 * 2 * 2 * 24 * 100
     assert limits.linears_ms > 0
+
+
+def test_compressed_matrices_are_half_the_bytes(tmp_path: Path) -> None:
+    model = tiny_models.build(tiny_models.FAMILIES["llama3"]).bfloat16()
+    model.save_pretrained(tmp_path)
+    limits = []
+    for compressed in (False, True):
+        openvino = OpenVinoEngine.load(tmp_path, replace(OPTIONS, compressed=compressed))
+        meter = LimitsMeter(openvino, context=100)
+        meter.measure()
+        limits.append(meter.limits())
+    assert limits[0].weight_bytes == 2 * limits[1].weight_bytes
+    assert limits[0].kv_bytes == limits[1].kv_bytes
 
 
 def test_openvino_runs_the_layers_in_a_row_on_the_engines_rows(tmp_path: Path) -> None:

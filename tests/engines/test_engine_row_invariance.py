@@ -112,9 +112,7 @@ def in_bfloat16(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids="-".join,
 )
-def subject(
-    request: pytest.FixtureRequest, one_head_per_group: Path, in_bfloat16: Path
-) -> Subject:
+def subject(request: pytest.FixtureRequest, one_head_per_group: Path, in_bfloat16: Path) -> Subject:
     kind, model, dtype = request.param
     directory = {
         "bundled": REPOSITORY_ROOT / "models/target",

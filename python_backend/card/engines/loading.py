@@ -34,6 +34,7 @@ def load_checkpoint_engine(settings: Settings, role: Literal["draft", "target"])
     speculation = settings.speculation
     check_shared_vocabulary(settings.draft.path, settings.target.path)
     is_draft = role == "draft"
+    kind = choose_engine(settings, model)
     branches = speculation.branches if speculation.query == "subtree" else 1
     options = EngineOptions(
         context=settings.limits.context_tokens,
@@ -45,9 +46,8 @@ def load_checkpoint_engine(settings: Settings, role: Literal["draft", "target"])
         threads_alone=0 if is_draft else _threads_alone(settings.target),
         device=model.device,
         graph_rows=_DRAFT_GRAPHS if is_draft else _TARGET_GRAPHS,
-        compressed=True,
+        compressed=kind == "openvino",
     )
-    kind = choose_engine(settings, model)
     memory = FindingsMemory.of_this_service(role, kind, model.path, options)
     engine = _load(settings, model, options)
     known = memory.recall()

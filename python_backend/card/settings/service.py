@@ -113,7 +113,7 @@ class ServingSettings(Section):
     flush_ms: Annotated[float, Field(ge=0, le=1000)] = 20.0
     """Deltas after the first are gathered for at most this long."""
     prefill_chunk: Annotated[int, Field(ge=8, le=256)] = 64
-    """Prompt tokens of one session that one pass may take."""
+    """Prompt tokens of one session that one pass may take; OpenVINO in float32 takes 64 at most."""
     engine_timeout_s: Annotated[float, Field(ge=0.5, le=600)] = 2.0
     """An engine silent for longer is killed and loaded again; it speaks ten times a second."""
     load_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 120.0
