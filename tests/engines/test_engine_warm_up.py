@@ -10,6 +10,7 @@ import pytest
 import tiny_models
 
 from card.engines import Logits, Ranking, Rows
+from card.engines.calibration import drop
 from card.engines.layout import SHORT
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.openvino.runners import ANY_ROWS
@@ -106,4 +107,24 @@ def test_no_later_pass_needs_more_memory_for_its_inputs(engine: RecordedEngine) 
                 engine.forward([rows(session, count, len(sharing)) for session in sharing])
                 for session in sharing:
                     engine.keep(session, [])
+    assert block_sizes(engine) == before
+
+
+def test_many_sessions_share_a_pass_however_few_rows_it_may_have(tmp_path: Path) -> None:
+    """Compressed matrices bound the rows of a pass, and so what all sessions may have in one."""
+    tiny_models.build(tiny_models.FAMILIES["llama3"]).bfloat16().save_pretrained(tmp_path)
+    options = EngineOptions(
+        context=CONTEXT, sessions=9, dtype="float32", threads=1, compressed=True
+    )
+    engine = OpenVinoEngine.load(tmp_path, options)
+    run_largest_passes(engine, CHUNK)
+    before = block_sizes(engine)
+    sessions = [engine.open_session() for _ in range(9)]
+    for start in range(0, CONTEXT - SHORT, 46):
+        engine.forward([Rows(sessions[0], [1] * 46)])
+        engine.keep(sessions[0], range(min(46, CONTEXT - SHORT - start)))
+    for counts in ([16] + [6] * 8, [7] * 9, [16] * 4, [1] * 8 + [16]):
+        batch = [Rows(each, [1] * rows) for each, rows in zip(sessions, counts, strict=False)]
+        engine.forward(batch)
+        drop(engine, batch)
     assert block_sizes(engine) == before

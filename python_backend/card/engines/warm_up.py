@@ -21,8 +21,8 @@ _MOST_PREFILL_S = 5.0
 
 def run_largest_passes(engine: ConfigurableEngine, chunk: int) -> None:
     """One session's whole context in prefill chunks of so many tokens (as far as some seconds
-    reach), the most rows that all sessions may share a pass with, and a pass of each number of rows
-    with a graph of its own; on more threads too where it has them."""
+    reach), the most rows that all sessions may have in one batch and in one pass, and a pass of
+    each number of rows with a graph of its own; on more threads too where it has them."""
     options = engine.options
     chunk = min(chunk, engine.most_rows)
     sessions = [engine.open_session() for _ in range(options.sessions)]
@@ -39,12 +39,21 @@ def run_largest_passes(engine: ConfigurableEngine, chunk: int) -> None:
     for engine.alone in (False, True) if options.threads_alone else (False,):
         if engine.alone:
             _forward(engine, [_rows(engine, longest, chunk, logits=1)])
-        _forward(engine, [_rows(engine, session, SHORT, ranked) for session in sessions])
+        for others in sorted({SHORT, _beside_one(engine, len(sessions))}, reverse=True):
+            batch = [_rows(engine, session, others, ranked) for session in sessions[1:]]
+            _forward(engine, [_rows(engine, longest, SHORT, ranked), *batch])
         for count in options.graph_rows:
             _forward(engine, [_rows(engine, longest, count)])
     engine.alone = False
     for session in sessions:
         engine.close_session(session)
+
+
+def _beside_one(engine: ConfigurableEngine, sessions: int) -> int:
+    """Rows that each of the others may have at most, if one of so many sessions has many and still
+    all share one pass: all are attended to over the rows and places of the longest."""
+    room = engine.most_rows - SHORT
+    return max(1, min(SHORT, room // max(1, sessions - 1)))
 
 
 def _forward(engine: ConfigurableEngine, batch: list[Rows]) -> None:
