@@ -58,7 +58,7 @@ def _in_openvino(engine: CheckpointEngine, rows: int) -> Callable[[], object]:
     from openvino import opset13 as ops
 
     from card.engines.openvino.engine import WEIGHT_FORMATS, compile_graph
-    from card.engines.openvino.weights import CompressedBfloat16Weights, language_model
+    from card.engines.openvino.weights import CompressedBfloat16Weights, model_over
 
     a, options = engine.architecture, engine.options
     # Those of a float16 checkpoint take as long.
@@ -82,8 +82,7 @@ def _in_openvino(engine: CheckpointEngine, rows: int) -> Callable[[], object]:
         gated = ops.multiply(ops.swish(gate), up)
         hidden = ops.add(hidden, linear(gated, a.intermediate, a.hidden))
     logits = ops.result(linear(hidden, a.hidden, a.vocabulary))
-    make = language_model if weights.compressed else ov.Model
-    compiled = compile_graph(make([logits], [states], "linears"), options)
+    compiled = compile_graph(model_over(weights, [logits], [states], "linears"), options)
     request = compiled.create_infer_request()
     row = generator.standard_normal((rows, a.hidden), np.float32)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -134,7 +133,7 @@ def test_a_processor_on_which_such_rows_influence_each_other_unfolds_the_matrice
     assert all(products(compiled).keys() == {"f32"} for compiled in engine._compiled.values())
     # And so it is again when the model is loaded anew.
     found = Findings.of(engine.options, RowCosts({1: 1.0}))
-    assert found.applied_to(OPTIONS) == replace(engine.options, dtype="float32")
+    assert found.applied_to(OPTIONS) == engine.options
 
 
 def test_the_bundled_pair_is_served_so_where_it_is_computed_in_float32() -> None:

@@ -38,7 +38,7 @@ from openvino import opset13 as ops
 
 from card.engines.architecture import Architecture
 from card.engines.checkpoint import Checkpoint, LayerTensors, LinearTensors
-from card.engines.openvino.weights import WeightFormat, language_model
+from card.engines.openvino.weights import WeightFormat, model_over
 from card.engines.rotary import rotary_tables
 
 _BLOCK = 64
@@ -134,8 +134,8 @@ class _Builder:
             ("keys", ops.concat([_leading(keys) for keys in self._new_keys], 0)),
             ("values", ops.concat([_leading(values) for values in self._new_values], 0)),
         ]
-        make = language_model if self._options.weights.compressed else ov.Model
-        return make([_named(name, node) for name, node in results], self._inputs, "decoder")
+        named = [_named(name, node) for name, node in results]
+        return model_over(self._options.weights, named, self._inputs, "decoder")
 
     def _input(self, name: str, shape: list[int], kind: ov.Type = ov.Type.i32) -> Node:
         node = ops.parameter(shape, kind, name)

@@ -3,7 +3,7 @@
 Matrices of sixteen bits under passes in float32 stay as they are, half the bytes to read, and the
 product widens them in its registers. The plugin does that only where the operator that widens them
 is marked as decompression, as by OpenVINO's own converters, and where it takes the graph for a
-language model (`language_model`); else it unfolds them at load.
+language model (`model_over`); else it unfolds them at load.
 """
 
 from __future__ import annotations
@@ -90,9 +90,12 @@ COMPRESSED_FORMATS: dict[str, type[WeightFormat]] = {
 """What loses nothing, by what a checkpoint's matrices are stored in."""
 
 
-def language_model(results: list[Any], inputs: list[Any], name: str) -> ov.Model:
-    """A graph that the plugin takes for a language model: it tells one by an attention and a state.
-    These two are its smallest, and nothing depends on them."""
+def model_over(weights: WeightFormat, results: list[Any], inputs: list[Any], name: str) -> ov.Model:
+    """A graph with matrices of this format. Around compressed ones, it is one that the plugin takes
+    for a language model: it tells one by an attention and a state. These two are its smallest, and
+    nothing depends on them."""
+    if not weights.compressed:
+        return ov.Model(results, inputs, name)
     shape = [1, 1, 1, 1]
     state = ops.read_value(ops.constant(np.zeros(shape, np.float32)), "state", ov.Type.f32, shape)
     attention = ops.scaled_dot_product_attention(state, state, state)
