@@ -57,7 +57,8 @@ def _in_openvino(engine: CheckpointEngine, rows: int) -> Callable[[], object]:
     import openvino as ov
     from openvino import opset13 as ops
 
-    from card.engines.openvino.engine import WEIGHT_FORMATS, compile_graph
+    from card.engines.openvino.compiled import compile_graph
+    from card.engines.openvino.engine import WEIGHT_FORMATS
     from card.engines.openvino.weights import CompressedBfloat16Weights, model_over
 
     a, options = engine.architecture, engine.options

@@ -17,10 +17,11 @@ from card.engines.architecture import read_architecture
 from card.engines.calibration import is_faster_alone, make_row_invariant
 from card.engines.checkpoint import Checkpoint
 from card.engines.layout import Pass
-from card.engines.openvino import engine as openvino_engine
+from card.engines.openvino import compiled
 from card.engines.openvino.engine import ArrayLogits, OpenVinoEngine
+from card.engines.openvino.graph import ANY_ROWS
 from card.engines.openvino.runner import Runner
-from card.engines.openvino.runners import ANY_ROWS, Runners
+from card.engines.openvino.runners import Runners
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
 from card.settings import load_settings
@@ -36,12 +37,13 @@ def checkpoint(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_there_are_graphs_for_any_pass_and_for_few_rows(checkpoint: Path) -> None:
+def test_there_are_decoders_for_any_pass_and_for_few_rows(checkpoint: Path) -> None:
     engine = OpenVinoEngine.load(checkpoint, OPTIONS)
     assert engine._compiled_alone is not None
-    assert engine._compiled_alone.keys() == {ANY_ROWS, 1, 4}
+    assert engine._compiled_alone.keys() == {ANY_ROWS, 1, 4, 8}
     threads = {
-        graph.get_property("INFERENCE_NUM_THREADS") for graph in engine._compiled_alone.values()
+        decoder.graph.get_property("INFERENCE_NUM_THREADS")
+        for decoder in engine._compiled_alone.values()
     }
     assert threads == {2}
 
@@ -73,7 +75,7 @@ def test_a_large_model_has_no_copies_for_more_threads(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = Checkpoint(checkpoint, read_architecture(checkpoint)).values
-    monkeypatch.setattr(openvino_engine, "_COPIES_BYTES", 4 * 4 * values)
+    monkeypatch.setattr(compiled, "_COPIES_BYTES", 7 * 4 * values)
     engine = OpenVinoEngine.load(checkpoint, OPTIONS)
     assert engine._compiled.keys() == {ANY_ROWS, 1, 4, 8}
     assert engine._compiled_alone is None

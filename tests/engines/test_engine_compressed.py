@@ -54,8 +54,8 @@ def products(compiled: ov.CompiledModel) -> Counter[str]:
 def test_matrices_stay_as_they_are_stored(tmp_path: Path, dtype: torch.dtype, stored: str) -> None:
     """Should the plugin no longer take the graph for a language model, it unfolds them."""
     engine = OpenVinoEngine.load(checkpoint(tmp_path, dtype), OPTIONS)
-    for compiled in engine._compiled.values():
-        found = products(compiled)
+    for decoder in engine._compiled.values():
+        found = products(decoder.graph)
         assert found.keys() == {stored}
         if engine.options.compressed:
             assert found[stored] == 5 * engine.architecture.layers + 1
@@ -130,7 +130,7 @@ def test_a_processor_on_which_such_rows_influence_each_other_unfolds_the_matrice
     assert asked[:3] == [True, True, False]
     assert engine.row_invariant
     assert engine.most_rows > 64
-    assert all(products(compiled).keys() == {"f32"} for compiled in engine._compiled.values())
+    assert all(products(decoder.graph).keys() == {"f32"} for decoder in engine._compiled.values())
     # And so it is again when the model is loaded anew.
     found = Findings.of(engine.options, RowCosts({1: 1.0}))
     assert found.applied_to(OPTIONS) == engine.options

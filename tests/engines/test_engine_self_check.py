@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import tiny_models
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from card.engines.calibration import check_row_invariance, make_row_invariant
@@ -21,28 +20,6 @@ from card.engines.torch.engine import TorchEngine
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 Attend = Callable[[Tensor, Tensor, Tensor, GroupTensors, int], Tensor]
-
-
-def stock_attention(
-    query: Tensor, keys: Tensor, values: Tensor, group: GroupTensors, kv_heads: int
-) -> Tensor:
-    """torch's own fused kernel, which sums in an order that follows the shapes of the pass."""
-    lanes, rows = len(group.lanes), group.rows
-    heads, size = query.shape[1:]
-    if group.gather is not None:
-        query = query.index_select(0, group.gather)
-    by_head = query.view(lanes, rows, heads, size).transpose(1, 2)
-    first = group.lanes.start * kv_heads
-    key, value = (
-        states[first : first + lanes * kv_heads, : group.extent]
-        .unflatten(0, (lanes, kv_heads))
-        .repeat_interleave(heads // kv_heads, 1)
-        for states in (keys.transpose(1, 2), values)
-    )
-    mask = torch.zeros(lanes, 1, rows, group.extent, dtype=query.dtype)
-    mask[..., group.mask_from :] = group.mask[:, :, :, 0]
-    mixed = F.scaled_dot_product_attention(by_head, key, value, mask)
-    return mixed.transpose(1, 2).reshape(lanes * rows, heads * size)
 
 
 def rounded_by_rows(
@@ -100,7 +77,6 @@ def unchecked(tmp_path: Path) -> TorchEngine:
 @pytest.mark.parametrize(
     "broken",
     [
-        stock_attention,
         rounded_by_rows,
         without_mask,
         summed_at_once,

@@ -13,7 +13,7 @@ from card.engines import Logits, Ranking, Rows
 from card.engines.calibration import drop
 from card.engines.layout import SHORT
 from card.engines.openvino.engine import OpenVinoEngine
-from card.engines.openvino.runners import ANY_ROWS
+from card.engines.openvino.graph import ANY_ROWS
 from card.engines.options import DRAFT_ROWS, EngineOptions
 from card.engines.warm_up import run_largest_passes
 

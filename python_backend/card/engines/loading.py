@@ -20,9 +20,9 @@ from card.engines.vocabulary import check_shared_vocabulary
 from card.engines.warm_up import run_largest_passes
 from card.settings import ModelSettings, Settings, TargetSettings
 
-_TARGET_GRAPHS = (1, 8, 16, 4)
+_TARGET_GRAPHS = (1, 4, 8, 16)
 """Rows of a target pass: one behind a query that found nothing, else a chain of candidates."""
-_DRAFT_GRAPHS = (4, 6, 8, 1)
+_DRAFT_GRAPHS = (1, 4, 6, 8)
 """Rows of a draft pass: nodes by the default width and guesses, or text that was committed."""
 _MOST_THREADS_ALONE = 8
 """Unless the settings ask for more: soon they wait for each other longer than they compute."""

@@ -30,8 +30,7 @@ class EngineOptions:
     row_multiple   rows of a chain are padded to a multiple of this
     device         ``cpu``, ``cuda`` (the first) or ``cuda:N``
     graph_rows     passes of one session with so many rows, or fewer padded to them, are prepared
-                   for once at load (OpenVINO), as far as copies of the weights have room: dearest
-                   first
+                   for once at load (OpenVINO), if copies of the weights have room
     compressed     in float32, matrices of a checkpoint in sixteen bits may stay as they are stored
                    (OpenVINO), if then rows are independent
     """

@@ -31,6 +31,12 @@ def packs_bfloat16() -> bool:
 
 
 @cache
+def multiplies_in_tiles() -> bool:
+    """Whether it has tiles for products of bfloat16 (AMX), which libraries use for many rows."""
+    return "amx_bf16" in _first_core().get("flags", "").split()
+
+
+@cache
 def describe_processor() -> str:
     """Differs between processors that may compute differently."""
     core = _first_core()

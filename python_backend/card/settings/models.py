@@ -102,7 +102,7 @@ class TargetSettings(ModelSettings):
     threads_alone: Annotated[int, Field(ge=1, le=256)] | None = None
     """Threads of a pass while the draft has nothing to do; absent: every core, at most eight. They
     are used if passes were faster on them at load and had the same bits; with OpenVINO for models
-    whose copies of the weights, one for each graph, fit into 1 GiB together."""
+    of which five copies of the weights fit into 1 GiB."""
     tensorrt_llm: TargetTensorRTSettings = TargetTensorRTSettings()
 
 

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
-from openvino import properties
-from openvino.properties import hint
 
 from card.engines.architecture import Architecture, read_architecture
 from card.engines.checkpoint import Checkpoint
 from card.engines.interface import EngineError, Logits, Rows
 from card.engines.layout import SHORT
-from card.engines.openvino.graph import GraphOptions, build_graph, for_rows
+from card.engines.openvino.compiled import CompiledDecoder, Decoders, compile_decoders
+from card.engines.openvino.decoder import DecoderOptions, build_decoder
+from card.engines.openvino.graph import ANY_ROWS
 from card.engines.openvino.kv import KeyValueCache
 from card.engines.openvino.runner import Runner
-from card.engines.openvino.runners import ANY_ROWS, Graphs, Runners
+from card.engines.openvino.runners import Runners
 from card.engines.openvino.shapes import Padding
 from card.engines.openvino.weights import (
     COMPRESSED_FORMATS,
@@ -31,7 +29,7 @@ from card.engines.openvino.weights import (
     WeightFormat,
 )
 from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions
-from card.engines.processor import resolve_dtype, usable_cores
+from card.engines.processor import resolve_dtype
 from card.engines.row_costs import RowCosts
 from card.engines.sessions import SessionEngine, check_context
 
@@ -42,36 +40,23 @@ WEIGHT_FORMATS: dict[Dtype, type[WeightFormat]] = {
 }
 
 
-_COPIES_BYTES = 1 << 30
-"""What the weights of graphs for fixed numbers of rows may take. A graph that takes any shape looks
-at every operator's shape in every pass, a fifth of its time with a small model, and prepares many
-of them anew when the number of rows changes, which takes as long as a pass."""
-
-_MOST_ROWS_ALONE = 6
-"""Rows that have a graph for every core too: nobody has candidates then but guesses."""
-
 _MOST_COMPRESSED_ROWS = 64
 """Rows of a pass over compressed matrices: from 81 on their product adds up in another order."""
 
-_PREPARED_CAPACITY = "CPU_RUNTIME_CACHE_CAPACITY"
-_PREPARED_OPERATORS = 1024
-"""Operators prepared for some shape that are kept, some forty for one shape of a pass. The stock
-limit of 5,000 let a process under mixed load grow for many minutes."""
-
 
 class OpenVinoEngine(SessionEngine[KeyValueCache]):
-    """Implements `card.engines.interface.Engine` with a compiled graph for any pass and some for
-    passes of one session with few rows; with others while nobody else computes."""
+    """Implements `card.engines.interface.Engine` with a decoder for any pass and some for passes of
+    one session with few rows; with others while nobody else computes."""
 
     def __init__(
         self,
         directory: Path,
         architecture: Architecture,
-        compiled: Graphs,
+        compiled: Decoders,
         options: EngineOptions,
-        compiled_alone: Graphs | None = None,
+        compiled_alone: Decoders | None = None,
     ) -> None:
-        """`compiled_alone`: graphs of `options.threads_alone` threads; none: the same."""
+        """`compiled_alone`: those of `options.threads_alone` threads; none: the same."""
         self.directory = directory
         kind = _kv_type(options.dtype)
         super().__init__(
@@ -85,12 +70,12 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
         if compiled_alone and options.threads_alone:
             self._runners_alone = self._runners_of(compiled_alone)
 
-    def _runners_of(self, compiled: Graphs) -> Runners:
-        """Those of the graphs that the options ask for."""
+    def _runners_of(self, compiled: Decoders) -> Runners:
+        """Those of the decoders that the options ask for."""
 
-        def make_runner(graph: ov.CompiledModel, padding: Padding) -> Runner:
+        def make_runner(decoder: CompiledDecoder, padding: Padding) -> Runner:
             ranks = self.options.grows_trees
-            return Runner(graph, self.architecture, self._kv, ranks=ranks, padding=padding)
+            return Runner(decoder, self.architecture, self._kv, ranks=ranks, padding=padding)
 
         wanted = (ANY_ROWS, *self.options.graph_rows)
         return Runners({rows: compiled[rows] for rows in wanted if rows in compiled}, make_runner)
@@ -104,25 +89,18 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
         checkpoint = Checkpoint(directory, architecture)
         weights = _weight_format(options, checkpoint)
         options = replace(options, compressed=weights.compressed)
-        graph = build_graph(
+        decoder = build_decoder(
             architecture,
             checkpoint,
-            GraphOptions(
+            DecoderOptions(
                 weights=weights,
                 kv_type=_kv_type(options.dtype),
                 positions=options.context + MAX_PASS_ROWS,
                 ranks=options.grows_trees,
             ),
         )
-        copies = _COPIES_BYTES // (checkpoint.values * weights.itemsize)
-        graphs = {ANY_ROWS: graph}
-        for rows in options.graph_rows[:copies]:
-            graphs[rows] = for_rows(graph, rows, architecture.group)
-        compiled = _compile_all(graphs, options)
-        alone = None
-        few = {rows: graph for rows, graph in graphs.items() if rows <= _MOST_ROWS_ALONE}
-        if options.threads_alone and copies >= len(graphs) + len(few) - 1:
-            alone = _compile_all(few, replace(options, threads=options.threads_alone))
+        size = checkpoint.values * weights.itemsize
+        compiled, alone = compile_decoders(decoder, architecture, weights, size, options)
         return cls(directory, architecture, compiled, options, alone)
 
     def reconfigured(self, options: EngineOptions) -> OpenVinoEngine:
@@ -241,30 +219,6 @@ def _weight_format(options: EngineOptions, checkpoint: Checkpoint) -> WeightForm
     if options.dtype == "float32" and options.compressed and stored is not None:
         return stored()
     return WEIGHT_FORMATS[options.dtype]()
-
-
-def _compile_all(graphs: dict[int, ov.Model], options: EngineOptions) -> Graphs:
-    with ThreadPoolExecutor(usable_cores()) as executor:
-        compiled = executor.map(partial(compile_graph, options=options), graphs.values())
-        return dict(zip(graphs, compiled, strict=True))
-
-
-def compile_graph(graph: ov.Model, options: EngineOptions) -> ov.CompiledModel:
-    """A graph made to run on the processor with the options' threads and precision."""
-    precision = ov.Type.f32 if options.dtype == "float32" else ov.Type.bf16
-    compiled: ov.CompiledModel = ov.Core().compile_model(
-        graph,
-        "CPU",
-        {
-            hint.inference_precision: precision,
-            hint.performance_mode: hint.PerformanceMode.LATENCY,
-            hint.enable_cpu_pinning: False,
-            properties.inference_num_threads: options.threads,
-            properties.streams.num: 1,
-            _PREPARED_CAPACITY: _PREPARED_OPERATORS,
-        },
-    )
-    return compiled
 
 
 def _kv_type(dtype: str) -> ov.Type:

@@ -1,306 +1,176 @@
-"""The lean Llama-family decoder as one OpenVINO graph: one pass over rows of many lanes.
+"""What is compiled of a decoder: graphs for any pass, and for passes of fixed numbers of rows.
 
-Inputs of a pass, with `rows` rows, `lanes` lanes of `width` rows each (padded), `extent` visible
-places and `writes` stored entries:
+The plugin prepares operators whose shapes are known once, when it compiles; a graph that takes any
+pass looks at every operator's shape in every pass, a fifth of its time with a small model, and
+prepares many of them anew when the number of rows changes. The plugin also fuses more where it
+knows shapes; if something then rounds at another place, as in very small models, the check at load
+finds out (`card.engines.calibration`).
 
-tokens, positions  [rows] int32; positions are absolute
-gather             [lanes, width] int32, the row at each (lane, row)
-scatter            [rows] int32, each row's place among lanes * width
-first, end         [2] int32, (lane, place) where the visible part of the KV cache begins, and
-                   behind its end
-mask               [lanes, 1, group * width, extent] float32, 0 or -inf, the same for every query
-                   head of a group
-source             [writes] int32, the row of each stored entry
-place              [writes, kv_heads, 3] int32, its (lane, head, place), lanes from the first one
-logit_rows         [n] int32, rows whose logits are wanted
-count              [] int32, ids to rank (graphs that rank)
-temperature        [n, 1] float32 and noise [n, vocabulary] float32: what is ranked is
-                   logits / temperature + noise
-keys.N, values.N   [all lanes, kv_heads, places, head_size] of layer N, as they are before the pass
+Inputs: those of the decoder, with
 
-Outputs: ``logits`` [n, vocabulary] float32; with `ranks` the `count` likeliest ``ids`` int32 and
-their ``log_probabilities`` float32, both [n, count]; ``keys`` and ``values`` [layers, rows,
-kv_heads, head_size] of the rows.
+keys.N, values.N   [all lanes, kv_heads, places, head_size], the whole KV cache of layer N
+first, end         [2] int32, (lane, place) where its visible part begins, and behind its end
+takes.R            [1] boolean, in a graph of several decoders, for each of their row counts R;
+                   one is true
 
-New entries are put at their places before a row looks at them, so a row's sums run over absolute
-positions in order, and its bits do not depend on what shares the pass.
+Outputs: those of the decoder. A graph of several has them by row count, as in ``logits.4``; behind
+a pass those of other row counts are empty.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
-import numpy as np
 import openvino as ov
-from numpy.typing import NDArray
 from openvino import opset13 as ops
 
 from card.engines.architecture import Architecture
-from card.engines.checkpoint import Checkpoint, LayerTensors, LinearTensors
+from card.engines.openvino.nodes import Node, input_named, integers, output_named
 from card.engines.openvino.weights import WeightFormat, model_over
-from card.engines.rotary import rotary_tables
 
-_BLOCK = 64
-"""Ids per block of the vocabulary when the likeliest ones are sought."""
-
-Node = Any
-"""A node or an output of the graph; OpenVINO's operators take and give either."""
+_CHOICE = "takes."
 
 
-@dataclass(frozen=True, slots=True)
-class GraphOptions:
-    """What to build.
-
-    weights    how matrices are stored
-    kv_type    element type of the KV cache
-    positions  size of the rotary tables
-    ranks      output the likeliest ids of every row too
-    """
-
-    weights: WeightFormat
-    kv_type: ov.Type
-    positions: int
-    ranks: bool
+ANY_ROWS = 0
+"""The row count of a decoder that takes any pass."""
 
 
 def build_graph(
-    architecture: Architecture, checkpoint: Checkpoint, options: GraphOptions
+    decoder: ov.Model, row_counts: Sequence[int], architecture: Architecture, weights: WeightFormat
 ) -> ov.Model:
-    """The decoder with its weights. Raises `EngineError` on tensors that do not fit."""
-    return _Builder(architecture, checkpoint, options).build()
+    """A graph for passes of one session with so many rows, or so many; or for any pass.
 
-
-def for_rows(graph: ov.Model, rows: int, group: int) -> ov.Model:
-    """The same for passes of one session with exactly so many rows.
-
-    The plugin prepares operators whose shapes are known once, when it compiles. It also fuses more
-    of them; where something then rounds at another place, as in very small models, the check at
-    load finds out (`card.engines.calibration`).
-
-    group  of the architecture
+    decoder     of `decoder.build_decoder`
+    row_counts  `ANY_ROWS` alone, or others
     """
-    fixed = graph.clone()
-    shapes = {port.any_name: port.get_partial_shape() for port in fixed.inputs}
-    for name in ("tokens", "positions", "scatter", "source"):
-        shapes[name] = ov.PartialShape([rows])
-    shapes["gather"] = ov.PartialShape([1, rows])
-    shapes["place"][0] = rows
-    shapes["mask"] = ov.PartialShape([1, 1, group * rows, -1])
-    fixed.reshape(shapes)
-    return fixed
+    if len(row_counts) > 1:
+        return _graph_of_several(decoder, row_counts, architecture, weights)
+    (rows,) = row_counts
+    graph = _graph_of_one(decoder, weights)
+    if rows != ANY_ROWS:
+        shapes = {port.any_name: port.get_partial_shape() for port in graph.inputs}
+        graph.reshape(shapes | _shapes_of(rows, architecture))
+    return graph
 
 
-class _Builder:
-    """Holds what every layer shares while the graph is put together."""
-
-    def __init__(
-        self, architecture: Architecture, checkpoint: Checkpoint, options: GraphOptions
-    ) -> None:
-        self._a = architecture
-        self._checkpoint = checkpoint
-        self._options = options
-        self._inputs: list[Node] = []
-        self._new_keys: list[Node] = []
-        self._new_values: list[Node] = []
-
-    def build(self) -> ov.Model:
-        a = self._a
-        tokens = self._input("tokens", [-1])
-        positions = self._input("positions", [-1])
-        self._gather = self._input("gather", [-1, -1])
-        self._scatter = self._input("scatter", [-1])
-        self._first = self._input("first", [2])
-        self._end = self._input("end", [2])
-        self._mask = self._input("mask", [-1, 1, -1, -1], ov.Type.f32)
-        self._source = self._input("source", [-1])
-        self._place = self._input("place", [-1, a.kv_heads, 3])
-        logit_rows = self._input("logit_rows", [-1])
-        self._key_turn = self._turn(positions, 1.0)
-        # Scores are scaled here, where it costs nothing.
-        self._query_turn = self._turn(positions, a.head_size**-0.5)
-        table = self._checkpoint.embedding()
-        embedding = self._options.weights.constant(table)
-        hidden = ops.gather(embedding, tokens, _id(0))
-        for index, layer in enumerate(self._checkpoint.layers()):
-            hidden = self._layer(index, layer, hidden)
-        hidden = self._norm(ops.gather(hidden, logit_rows, _id(0)), self._checkpoint.final_norm())
-        head = self._checkpoint.head()
-        matrix = embedding if head is None else self._options.weights.constant(head)
-        logits = ops.matmul(hidden, matrix, False, True)
-        results = [
-            ("logits", logits),
-            *(self._best(logits) if self._options.ranks else []),
-            ("keys", ops.concat([_leading(keys) for keys in self._new_keys], 0)),
-            ("values", ops.concat([_leading(values) for values in self._new_values], 0)),
-        ]
-        named = [_named(name, node) for name, node in results]
-        return model_over(self._options.weights, named, self._inputs, "decoder")
-
-    def _input(self, name: str, shape: list[int], kind: ov.Type = ov.Type.i32) -> Node:
-        node = ops.parameter(shape, kind, name)
-        node.output(0).get_tensor().set_names({name})
-        self._inputs.append(node)
-        return node
-
-    def _turn(self, positions: Node, scale: float) -> tuple[Node, Node]:
-        """Cosines and sines [rows, 1, 1, size] of the rotation at `positions`, times `scale`."""
-        cosines, sines = scale * rotary_tables(self._a, self._options.positions)[:, :, None]
-        sines[..., : self._a.head_size // 2] *= -1.0  # the graph negates, see `_rotated`
-        cosine, sine = (
-            ops.gather(ops.constant(table), positions, _id(0)) for table in (cosines, sines)
-        )
-        return cosine, sine
-
-    def _layer(self, index: int, layer: LayerTensors, hidden: Node) -> Node:
-        mixed = self._attention(index, layer, hidden)
-        hidden = ops.add(hidden, self._linear(layer.output, mixed))
-        normed = self._norm(hidden, layer.post_norm)
-        # Two products: splitting one costs more here than it saves.
-        gate, up = (self._linear(half, normed) for half in _halves(layer.gate_up))
-        gated = ops.multiply(ops.swish(gate), up)
-        return ops.add(hidden, self._linear(layer.down, gated))
-
-    def _attention(self, index: int, layer: LayerTensors, hidden: Node) -> Node:
-        a, size = self._a, self._a.head_size
-        normed = self._norm(hidden, layer.input_norm)
-        joint = self._linear(layer.query_key_value, normed)
-        query, keys, values = ops.variadic_split(
-            joint, _id(-1), _ids([a.heads * size, a.kv_heads * size, a.kv_heads * size])
-        ).outputs()
-        query = self._rotated(query, a.heads, layer.query_norm, self._query_turn)
-        keys = self._rotated(keys, a.kv_heads, layer.key_norm, self._key_turn)
-        keys = self._stored(keys)
-        values = self._stored(values)
-        self._new_keys.append(keys)
-        self._new_values.append(values)
-        seen_keys = self._visible(f"keys.{index}", keys)
-        seen_values = self._visible(f"values.{index}", values)
-
-        # [lanes, width, heads, size] -> [lanes, kv_heads, group * width, size]
-        flat_query = ops.reshape(query, _ids([0, a.heads, size]), True)
-        by_lane = ops.transpose(ops.gather(flat_query, self._gather, _id(0)), _ids([0, 2, 1, 3]))
-        grouped = ops.reshape(by_lane, _ids([0, a.kv_heads, -1, size]), True)
-        scores = ops.add(ops.matmul(grouped, seen_keys, False, True), self._mask)
-        mixed = ops.matmul(ops.softmax(scores, -1), seen_values, False, False)
-        # and back to [lanes * width, heads * size]
-        by_head = ops.reshape(mixed, _ids([0, a.heads, -1, size]), True)
-        by_row = ops.transpose(by_head, _ids([0, 2, 1, 3]))
-        flat = ops.reshape(by_row, _ids([-1, a.heads * size]), False)
-        return ops.gather(flat, self._scatter, _id(0))
-
-    def _rotated(
-        self,
-        states: Node,
-        heads: int,
-        norm: NDArray[np.float32] | None,
-        turn: tuple[Node, Node],
-    ) -> Node:
-        """[rows, heads * size] -> [rows, heads, 1, size], normalised where the family does so; in
-        the form that OpenVINO recognises as one operator."""
-        size = self._a.head_size
-        states = ops.reshape(states, _ids([0, heads, 1, size]), True)
-        if norm is not None:
-            states = self._norm(states, norm)
-        first, second = ops.variadic_split(states, _id(3), _ids([size // 2, -1])).outputs()
-        turned = ops.concat([ops.multiply(second, _number(-1.0)), first], -1)
-        cosine, sine = turn
-        return ops.add(ops.multiply(states, cosine), ops.multiply(turned, sine))
-
-    def _stored(self, states: Node) -> Node:
-        """[rows, kv_heads, size] in the element type of the cache."""
-        by_head = ops.reshape(states, _ids([0, self._a.kv_heads, self._a.head_size]), True)
-        return ops.convert(by_head, self._options.kv_type)
-
-    def _visible(self, name: str, new: Node) -> Node:
-        """[lanes, kv_heads, extent, size]: the places a pass looks at, new entries among them."""
-        a = self._a
-        cached = self._input(name, [-1, a.kv_heads, -1, a.head_size], self._options.kv_type)
-        visible = ops.slice(cached, self._first, self._end, _ids([1, 1]), _ids([0, 2]))
-        entries = ops.gather(new, self._source, _id(0))
-        return ops.convert(ops.scatter_nd_update(visible, self._place, entries), ov.Type.f32)
-
-    def _linear(self, tensors: LinearTensors, inputs: Node) -> Node:
-        weight = self._options.weights.constant(tensors.weight)
-        product = ops.matmul(inputs, weight, False, True)
-        return product if tensors.bias is None else ops.add(product, ops.constant(tensors.bias))
-
-    def _norm(self, states: Node, weight: NDArray[np.float32]) -> Node:
-        """Root-mean-square norm (Zhang and Sennrich, arXiv 1910.07467) in the form that OpenVINO
-        recognises as one operator."""
-        mean = ops.reduce_mean(ops.power(states, _number(2.0)), _ids([-1]), keep_dims=True)
-        root = ops.sqrt(ops.add(mean, _number(self._a.norm_epsilon)))
-        normed = ops.multiply(states, ops.divide(_number(1.0), root))
-        return ops.multiply(normed, ops.constant(weight))
-
-    def _best(self, logits: Node) -> list[tuple[str, Node]]:
-        """The `count` likeliest ids of each row with their log-probabilities.
-
-        They lie in the `count` blocks of ids whose greatest logit is greatest, which spares a
-        search of the whole vocabulary.
-        """
-        count = self._input("count", [])
-        temperature = self._input("temperature", [-1, 1], ov.Type.f32)
-        noise = self._input("noise", [-1, -1], ov.Type.f32)
-        logits = ops.add(ops.divide(logits, temperature), noise)
-        vocabulary = self._a.vocabulary
-        size = _block_size(vocabulary)
-        greatest = ops.reduce_max(logits, _ids([-1]), keep_dims=True)
-        total = ops.reduce_sum(ops.exp(ops.subtract(logits, greatest)), _ids([-1]), keep_dims=True)
-        normaliser = ops.add(greatest, ops.log(total))
-        padding = -vocabulary % size
-        padded = logits
-        if padding:
-            padded = ops.pad(logits, _ids([0, 0]), _ids([0, padding]), "constant", _number(-np.inf))
-        blocks = ops.reshape(padded, _ids([0, (vocabulary + padding) // size, size]), True)
-        block = ops.topk(
-            ops.reduce_max(blocks, _ids([-1])), count, -1, "max", "value", "i32"
-        ).output(1)
-        chosen = ops.gather(blocks, block, _id(1), 1)
-        inside = ops.topk(
-            ops.reshape(chosen, _ids([0, -1]), True), count, -1, "max", "value", "i32"
-        )
-        first_id = ops.multiply(block, _id(size))
-        which = ops.divide(inside.output(1), _id(size))
-        offset = ops.mod(inside.output(1), _id(size))
-        ids = ops.add(ops.gather(first_id, which, _id(1), 1), offset)
-        return [("ids", ids), ("log_probabilities", ops.subtract(inside.output(0), normaliser))]
+def _graph_of_one(decoder: ov.Model, weights: WeightFormat) -> ov.Model:
+    decoder = decoder.clone()
+    given = _Given(decoder)
+    for parameter in decoder.get_parameters():
+        _replace(parameter, given.behind[parameter.output(0).any_name])
+    return model_over(weights, decoder.get_results(), given.inputs, "decoder")
 
 
-def most_ranked(vocabulary: int) -> int:
-    """How many of the likeliest ids a graph can find: one of every block."""
-    return -(-vocabulary // _block_size(vocabulary))
+def _graph_of_several(
+    decoder: ov.Model, row_counts: Sequence[int], architecture: Architecture, weights: WeightFormat
+) -> ov.Model:
+    """Over one copy of the weights: a cache that keeps these need not keep those of all.
+
+    Each decoder is the body of an If: what the plugin makes of a matrix, it makes once for all
+    bodies of a graph. What a body reads is copied, a few hundredths of a pass of short texts.
+    """
+    given = _Given(decoder)
+    results = []
+    for rows in row_counts:
+        # An input, since the plugin may overwrite what an operator says before it is looked at.
+        chosen = input_named(choice_of(rows), [1], ov.Type.boolean)
+        given.inputs.append(chosen)
+        body = decoder.clone()
+        _fix_shapes(body, rows, architecture)
+        results += _branch(chosen, body, rows, given)
+    return model_over(weights, results, given.inputs, "decoders")
 
 
-def _block_size(vocabulary: int) -> int:
-    """Small vocabularies are searched id by id."""
-    return _BLOCK if vocabulary >= _BLOCK * _BLOCK else 1
+def choice_of(rows: int | None) -> str:
+    """The input that chooses the decoder of so many rows."""
+    return f"{_CHOICE}{rows}"
 
 
-def _halves(joint: LinearTensors) -> list[LinearTensors]:
-    """Two linear layers that were stacked into one."""
-    weights = np.split(joint.weight, 2)
-    biases = (None, None) if joint.bias is None else np.split(joint.bias, 2)
-    return [LinearTensors(weight, bias) for weight, bias in zip(weights, biases, strict=True)]
+def is_choice(name: str) -> bool:
+    """Whether an input chooses a decoder."""
+    return name.startswith(_CHOICE)
 
 
-def _named(name: str, node: Node) -> Node:
-    result = ops.result(node)
-    result.output(0).get_tensor().set_names({name})
-    return result
+def output_of(name: str, rows: int) -> str:
+    """An output of the decoder of so many rows, among several."""
+    return f"{name}.{rows}"
 
 
-def _leading(node: Node) -> Node:
-    return ops.unsqueeze(node, _id(0))
+class _Given:
+    """What a graph gives its decoders: `inputs` of its own, and what stands `behind` them for each
+    of the decoder's, by name: the visible part of the KV cache, all else as it is."""
+
+    def __init__(self, decoder: ov.Model) -> None:
+        first, end = input_named("first", [2]), input_named("end", [2])
+        self.inputs: list[Node] = [first, end]
+        self.behind: dict[str, Node] = {}
+        for parameter in decoder.get_parameters():
+            name = parameter.output(0).any_name
+            shape, kind = parameter.get_partial_shape(), parameter.get_element_type()
+            given = input_named(name, shape, kind)
+            self.inputs.append(given)
+            if _is_cache(name):
+                given = ops.slice(given, first, end, integers([1, 1]), integers([0, 2]))
+            self.behind[name] = given
 
 
-def _id(value: int) -> Node:
-    return ops.constant(np.array(value, np.int32))
+def _is_cache(name: str) -> bool:
+    return name.startswith(("keys.", "values."))
 
 
-def _ids(values: list[int]) -> Node:
-    return ops.constant(np.array(values, np.int32))
+def _shapes_of(rows: int, a: Architecture) -> dict[str, ov.PartialShape]:
+    """Of the inputs, in a pass of one session with so many rows."""
+    shapes = {
+        "tokens": [rows],
+        "positions": [rows],
+        "scatter": [rows],
+        "source": [rows],
+        "gather": [1, rows],
+        "place": [rows, a.kv_heads, 3],
+        "mask": [1, 1, a.group * rows, -1],
+    }
+    return {name: ov.PartialShape(shape) for name, shape in shapes.items()}
 
 
-def _number(value: float) -> Node:
-    return ops.constant(np.array(value, np.float32))
+def _fix_shapes(body: ov.Model, rows: int, a: Architecture) -> None:
+    """Let a body know the shapes of its inputs: its parameters have those that the If is given,
+    which knows none, so what reads them is told."""
+    shapes = _shapes_of(rows, a)
+    for parameter in body.get_parameters():
+        name = parameter.output(0).any_name
+        shape = [1, a.kv_heads, -1, a.head_size] if _is_cache(name) else None
+        if name in shapes:
+            shape = [size.get_length() if size.is_static else -1 for size in shapes[name]]
+        if shape is not None:
+            _replace(parameter, ops.reshape(parameter, integers(shape), special_zero=False))
+    body.validate_nodes_and_infer_types()
+
+
+def _replace(parameter: Node, behind: Node) -> None:
+    """Let everybody else who reads the parameter read that node."""
+    for reader in parameter.output(0).get_target_inputs():
+        if reader.get_node() != behind:
+            reader.replace_source_output(behind.output(0))
+
+
+def _branch(chosen: Node, body: ov.Model, rows: int, given: _Given) -> list[Node]:
+    """Results of the body where it is chosen, else empty ones."""
+    empty = [
+        ops.result(ops.constant(ov.Tensor(result.get_element_type(), [0] * _rank(result))))
+        for result in body.get_results()
+    ]
+    branch = ops.if_op(chosen)
+    branch.set_then_body(body)
+    branch.set_else_body(ov.Model(empty, [], "nothing"))
+    for parameter in body.get_parameters():
+        read = given.behind[parameter.output(0).any_name]
+        branch.set_input(read.output(0), parameter, None)
+    return [
+        output_named(output_of(result.output(0).any_name, rows), branch.set_output(result, nothing))
+        for result, nothing in zip(body.get_results(), empty, strict=True)
+    ]
+
+
+def _rank(result: Node) -> int:
+    rank: int = result.get_input_partial_shape(0).rank.get_length()
+    return rank

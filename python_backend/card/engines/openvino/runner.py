@@ -1,18 +1,19 @@
-"""One compiled graph with the tensors it reads and writes."""
+"""A decoder with the tensors it reads and writes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
-import openvino as ov
 from numpy.typing import NDArray
 
 from card.engines.architecture import Architecture
 from card.engines.interface import Ranking, Rows
 from card.engines.layout import Pass
+from card.engines.openvino.compiled import CompiledDecoder
+from card.engines.openvino.decoder import most_ranked
 from card.engines.openvino.feed import Feed
-from card.engines.openvino.graph import most_ranked
 from card.engines.openvino.inputs import Inputs
 from card.engines.openvino.kv import ELEMENTS, KeyValueCache
 from card.engines.openvino.shapes import Padding
@@ -23,23 +24,22 @@ _NO_RANKING = Ranking(1)
 class Runner:
     """Computes passes. It prepares anew whenever a pass has another shape than the one before.
 
-    compiled  of `graph.build_graph`, perhaps through `graph.for_rows`
     kv        read in place and written behind every pass
-    ranks     whether the graph ranks
+    ranks     whether the decoder ranks
     padding   of passes of one session
     """
 
     def __init__(
         self,
-        compiled: ov.CompiledModel,
+        decoder: CompiledDecoder,
         architecture: Architecture,
         kv: KeyValueCache,
         *,
         ranks: bool,
         padding: Padding,
     ) -> None:
-        self._request = compiled.create_infer_request()
-        self._outputs = {output.any_name: index for index, output in enumerate(compiled.outputs)}
+        self._request = decoder.create_infer_request()
+        self._index_of = cache(decoder.index_of)
         self._architecture = architecture
         self._kv = kv
         self._ranks = ranks
@@ -66,7 +66,7 @@ class Runner:
 
     def output(self, name: str) -> NDArray[Any]:
         """An output of the last pass; the next one overwrites it."""
-        data: NDArray[Any] = self._request.get_output_tensor(self._outputs[name]).data
+        data: NDArray[Any] = self._request.get_output_tensor(self._index_of(name)).data
         return data
 
     def _write_ranking(self, batch: Sequence[Rows], logit_rows: int) -> None:

@@ -1,9 +1,10 @@
 """How matrices are stored in the graph.
 
-Matrices of sixteen bits under passes in float32 stay as they are, half the bytes to read, and the
-product widens them in its registers. The plugin does that only where the operator that widens them
-is marked as decompression, as by OpenVINO's own converters, and where it takes the graph for a
-language model (`model_over`); else it unfolds them at load.
+The plugin leaves a matrix of few bits as it is only where the operator that widens it is marked as
+decompression, as by OpenVINO's own converters; else each decoder of a graph would unfold its own.
+Under passes in float32 it also asks that it can take the graph for a language model (`model_over`).
+Matrices of sixteen bits are then half the bytes to read, and the product widens them in its
+registers.
 """
 
 from __future__ import annotations
@@ -49,16 +50,13 @@ class Bfloat16Weights:
         # The tensor owns its memory: one made of an array would only borrow the array's.
         stored = ov.Tensor(ov.Type.bf16, list(matrix.shape))
         stored.data.view(np.int16)[:] = to_bfloat16(matrix)
-        return ops.convert(ops.constant(stored), ov.Type.f32)
+        return _decompressing(ops.convert(ops.constant(stored), ov.Type.f32))
 
 
 class CompressedBfloat16Weights(Bfloat16Weights):
     """A bfloat16 checkpoint's, for passes in float32."""
 
     compressed = True
-
-    def constant(self, matrix: NDArray[np.float32]) -> Any:
-        return _decompressing(super().constant(matrix))
 
 
 class CompressedFloat16Weights:

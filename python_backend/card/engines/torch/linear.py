@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from card.engines.processor import multiplies_in_tiles
+
 _PACK_FOR_ROWS = 8
 """Row count that oneDNN optimises the packed order for; results do not depend on it."""
+
+_MOST_ROWS_BESIDE_TILES = 32
+"""Rows of a bfloat16 product where the processor has tiles too: oneDNN takes these for more, and
+they add up in another order."""
 
 ROW_TILE = 64
 """Rows of every product on a device: a kernel is chosen by shape, so there is but one shape."""
@@ -43,11 +50,15 @@ class Linear:
         self._bias = bias
         self._packed = can_pack()
         self._weight = weight
+        tiles = weight.dtype is torch.bfloat16 and multiplies_in_tiles()
+        self._most_rows = _MOST_ROWS_BESIDE_TILES if tiles else sys.maxsize
         if self._packed:
             self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, _PACK_FOR_ROWS)
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """[rows, inputs] -> [rows, outputs]."""
+        if len(inputs) > self._most_rows:
+            return torch.cat([self(part) for part in torch.split(inputs, self._most_rows)])
         if self._packed:
             return _apply(  # type: ignore[no-any-return]
                 inputs, self._weight, self._bias, "none", [], ""
@@ -56,6 +67,9 @@ class Linear:
 
     def plus(self, inputs: Tensor, residual: Tensor) -> Tensor:
         """`self(inputs) + residual` in one operator, rounded once."""
+        if len(inputs) > self._most_rows:
+            both = (torch.split(states, self._most_rows) for states in (inputs, residual))
+            return torch.cat([self.plus(*parts) for parts in zip(*both, strict=True)])
         if self._packed:
             return _plus(  # type: ignore[no-any-return]
                 inputs, residual, self._weight, self._bias, "add"

@@ -1,0 +1,134 @@
+"""Decoders compiled for the processor, and which of them share their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import openvino as ov
+from openvino import properties
+from openvino.properties import hint
+
+from card.engines.architecture import Architecture
+from card.engines.openvino.graph import ANY_ROWS, build_graph, choice_of, is_choice, output_of
+from card.engines.openvino.weights import WeightFormat
+from card.engines.options import EngineOptions
+from card.engines.processor import usable_cores
+
+_COPIES_BYTES = 1 << 30
+"""What all copies of the weights may take."""
+
+_NEAR_BYTES = 32 << 20
+"""Copies that take no more than this, all together, stay in a cache near the core. Then each
+decoder has its own and is spared what a shared graph copies."""
+
+_PREPARED_CAPACITY = "CPU_RUNTIME_CACHE_CAPACITY"
+_PREPARED_OPERATORS = 1024
+"""Operators prepared for some shape that are kept, some forty for one shape of a pass. The stock
+limit of 5,000 let a process under mixed load grow for many minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledDecoder:
+    """A decoder of a compiled graph.
+
+    rows  the one of so many, where the graph has several
+    """
+
+    graph: ov.CompiledModel
+    rows: int | None = None
+
+    def create_infer_request(self) -> ov.InferRequest:
+        """One that runs this decoder."""
+        request = self.graph.create_infer_request()
+        for name in (port.any_name for port in self.graph.inputs):
+            if is_choice(name):
+                request.set_tensor(name, ov.Tensor(np.array([name == choice_of(self.rows)])))
+        return request
+
+    def index_of(self, output: str) -> int:
+        """Where the graph has an output of the decoder."""
+        name = output if self.rows is None else output_of(output, self.rows)
+        names = [port.any_name for port in self.graph.outputs]
+        return names.index(name)
+
+
+Decoders = Mapping[int, CompiledDecoder]
+"""By the rows of one session that they take."""
+
+
+def compile_decoders(
+    decoder: ov.Model,
+    architecture: Architecture,
+    weights: WeightFormat,
+    weights_bytes: int,
+    options: EngineOptions,
+) -> tuple[Decoders, Decoders | None]:
+    """For any pass and, as far as there is room for copies of the weights, for `graph_rows`; and
+    the same for `threads_alone`.
+
+    decoder        of `decoder.build_decoder`
+    weights_bytes  of one copy
+    """
+
+    def compile_all(sharing: Sharing, threads: int) -> Decoders:
+        graphs = [build_graph(decoder, rows, architecture, weights) for rows in sharing]
+        with ThreadPoolExecutor(usable_cores()) as executor:
+            compile_one = partial(compile_graph, options=replace(options, threads=threads))
+            compiled = executor.map(compile_one, graphs)
+        return {
+            rows: CompiledDecoder(graph, rows if len(row_counts) > 1 else None)
+            for row_counts, graph in zip(sharing, compiled, strict=True)
+            for rows in row_counts
+        }
+
+    room = _COPIES_BYTES // weights_bytes
+    sharing = sharing_of(options.graph_rows, weights_bytes, options.threads)
+    if len(sharing) > room:
+        sharing = sharing[:1]
+    compiled = compile_all(sharing, options.threads)
+    if not options.threads_alone:
+        return compiled, None
+    sharing_alone = sharing_of(options.graph_rows, weights_bytes, options.threads_alone)
+    if len(sharing) + len(sharing_alone) > room:
+        return compiled, None
+    return compiled, compile_all(sharing_alone, options.threads_alone)
+
+
+Sharing = list[tuple[int, ...]]
+"""Row counts of the decoders that share a graph, and so a copy of the weights, for each graph."""
+
+
+def sharing_of(row_counts: Sequence[int], weights_bytes: int, threads: int) -> Sharing:
+    """Which decoders share a graph; that for any pass comes first, and shares with nobody, for it
+    would copy the caches of all sessions.
+
+    Passes of a target on one thread verify now few rows, now many. On several it decodes alone, one
+    row after the other: what a shared graph copies would be for nothing.
+    """
+    copies = weights_bytes * (1 + len(row_counts))
+    apart = row_counts if copies <= _NEAR_BYTES else [1] if threads > 1 else []
+    together = tuple(rows for rows in row_counts if rows not in apart)
+    sharing: Sharing = [(ANY_ROWS,), *((rows,) for rows in row_counts if rows in apart)]
+    return [*sharing, together] if together else sharing
+
+
+def compile_graph(graph: ov.Model, options: EngineOptions) -> ov.CompiledModel:
+    """A graph made to run on the processor with the options' threads and precision."""
+    precision = ov.Type.f32 if options.dtype == "float32" else ov.Type.bf16
+    compiled: ov.CompiledModel = ov.Core().compile_model(
+        graph,
+        "CPU",
+        {
+            hint.inference_precision: precision,
+            hint.performance_mode: hint.PerformanceMode.LATENCY,
+            hint.enable_cpu_pinning: False,
+            properties.inference_num_threads: options.threads,
+            properties.streams.num: 1,
+            _PREPARED_CAPACITY: _PREPARED_OPERATORS,
+        },
+    )
+    return compiled

@@ -1,0 +1,267 @@
+"""The lean Llama-family decoder in OpenVINO: one pass over rows of many lanes.
+
+Inputs of a pass, with `rows` rows, `lanes` lanes of `width` rows each (padded), `extent` visible
+places and `writes` stored entries:
+
+tokens, positions  [rows] int32; positions are absolute
+gather             [lanes, width] int32, the row at each (lane, row)
+scatter            [rows] int32, each row's place among lanes * width
+mask               [lanes, 1, group * width, extent] float32, 0 or -inf, the same for every query
+                   head of a group
+source             [writes] int32, the row of each stored entry
+place              [writes, kv_heads, 3] int32, its (lane, head, place)
+logit_rows         [n] int32, rows whose logits are wanted
+count              [] int32, ids to rank (graphs that rank)
+temperature        [n, 1] float32 and noise [n, vocabulary] float32: what is ranked is
+                   logits / temperature + noise
+keys.N, values.N   [lanes, kv_heads, extent, head_size], the visible part of layer N's KV cache, as
+                   it is before the pass
+
+Outputs: ``logits`` [n, vocabulary] float32; with `ranks` the `count` likeliest ``ids`` int32 and
+their ``log_probabilities`` float32, both [n, count]; ``keys`` and ``values`` [layers, rows,
+kv_heads, head_size] of the rows.
+
+New entries are put at their places before a row looks at them, so a row's sums run over absolute
+positions in order, and its bits do not depend on what shares the pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+from openvino import opset13 as ops
+
+from card.engines.architecture import Architecture
+from card.engines.checkpoint import Checkpoint, LayerTensors, LinearTensors
+from card.engines.openvino.nodes import Node, input_named, integer, integers, output_named, real
+from card.engines.openvino.weights import WeightFormat
+from card.engines.rotary import rotary_tables
+
+_BLOCK = 64
+"""Ids per block of the vocabulary when the likeliest ones are sought."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderOptions:
+    """What to build.
+
+    weights    how matrices are stored
+    kv_type    element type of the KV cache
+    positions  size of the rotary tables
+    ranks      output the likeliest ids of every row too
+    """
+
+    weights: WeightFormat
+    kv_type: ov.Type
+    positions: int
+    ranks: bool
+
+
+def build_decoder(
+    architecture: Architecture, checkpoint: Checkpoint, options: DecoderOptions
+) -> ov.Model:
+    """The decoder with its weights. Raises `EngineError` on tensors that do not fit."""
+    return _Builder(architecture, checkpoint, options).build()
+
+
+class _Builder:
+    """Holds what every layer shares while the graph is put together."""
+
+    def __init__(
+        self, architecture: Architecture, checkpoint: Checkpoint, options: DecoderOptions
+    ) -> None:
+        self._a = architecture
+        self._checkpoint = checkpoint
+        self._options = options
+        self._inputs: list[Node] = []
+        self._new_keys: list[Node] = []
+        self._new_values: list[Node] = []
+
+    def build(self) -> ov.Model:
+        a = self._a
+        tokens = self._input("tokens", [-1])
+        positions = self._input("positions", [-1])
+        self._gather = self._input("gather", [-1, -1])
+        self._scatter = self._input("scatter", [-1])
+        self._mask = self._input("mask", [-1, 1, -1, -1], ov.Type.f32)
+        self._source = self._input("source", [-1])
+        self._place = self._input("place", [-1, a.kv_heads, 3])
+        logit_rows = self._input("logit_rows", [-1])
+        self._key_turn = self._turn(positions, 1.0)
+        # Scores are scaled here, where it costs nothing.
+        self._query_turn = self._turn(positions, a.head_size**-0.5)
+        table = self._checkpoint.embedding()
+        embedding = self._options.weights.constant(table)
+        hidden = ops.gather(embedding, tokens, integer(0))
+        for index, layer in enumerate(self._checkpoint.layers()):
+            hidden = self._layer(index, layer, hidden)
+        hidden = self._norm(
+            ops.gather(hidden, logit_rows, integer(0)), self._checkpoint.final_norm()
+        )
+        head = self._checkpoint.head()
+        matrix = embedding if head is None else self._options.weights.constant(head)
+        logits = ops.matmul(hidden, matrix, False, True)
+        results = [
+            ("logits", logits),
+            *(self._best(logits) if self._options.ranks else []),
+            ("keys", ops.concat([_leading(keys) for keys in self._new_keys], 0)),
+            ("values", ops.concat([_leading(values) for values in self._new_values], 0)),
+        ]
+        outputs = [output_named(name, node) for name, node in results]
+        return ov.Model(outputs, self._inputs, "decoder")
+
+    def _input(self, name: str, shape: list[int], kind: ov.Type = ov.Type.i32) -> Node:
+        self._inputs.append(input_named(name, shape, kind))
+        return self._inputs[-1]
+
+    def _turn(self, positions: Node, scale: float) -> tuple[Node, Node]:
+        """Cosines and sines [rows, 1, 1, size] of the rotation at `positions`, times `scale`."""
+        cosines, sines = scale * rotary_tables(self._a, self._options.positions)[:, :, None]
+        sines[..., : self._a.head_size // 2] *= -1.0  # the graph negates, see `_rotated`
+        cosine, sine = (
+            ops.gather(ops.constant(table), positions, integer(0)) for table in (cosines, sines)
+        )
+        return cosine, sine
+
+    def _layer(self, index: int, layer: LayerTensors, hidden: Node) -> Node:
+        mixed = self._attention(index, layer, hidden)
+        hidden = ops.add(hidden, self._linear(layer.output, mixed))
+        normed = self._norm(hidden, layer.post_norm)
+        # Two products: splitting one costs more here than it saves.
+        gate, up = (self._linear(half, normed) for half in _halves(layer.gate_up))
+        gated = ops.multiply(ops.swish(gate), up)
+        return ops.add(hidden, self._linear(layer.down, gated))
+
+    def _attention(self, index: int, layer: LayerTensors, hidden: Node) -> Node:
+        a, size = self._a, self._a.head_size
+        normed = self._norm(hidden, layer.input_norm)
+        joint = self._linear(layer.query_key_value, normed)
+        query, keys, values = ops.variadic_split(
+            joint, integer(-1), integers([a.heads * size, a.kv_heads * size, a.kv_heads * size])
+        ).outputs()
+        query = self._rotated(query, a.heads, layer.query_norm, self._query_turn)
+        keys = self._rotated(keys, a.kv_heads, layer.key_norm, self._key_turn)
+        keys = self._stored(keys)
+        values = self._stored(values)
+        self._new_keys.append(keys)
+        self._new_values.append(values)
+        seen_keys = self._visible(f"keys.{index}", keys)
+        seen_values = self._visible(f"values.{index}", values)
+
+        # [lanes, width, heads, size] -> [lanes, kv_heads, group * width, size]
+        flat_query = ops.reshape(query, integers([0, a.heads, size]), True)
+        by_lane = ops.transpose(
+            ops.gather(flat_query, self._gather, integer(0)), integers([0, 2, 1, 3])
+        )
+        grouped = ops.reshape(by_lane, integers([0, a.kv_heads, -1, size]), True)
+        scores = ops.add(ops.matmul(grouped, seen_keys, False, True), self._mask)
+        mixed = ops.matmul(ops.softmax(scores, -1), seen_values, False, False)
+        # and back to [lanes * width, heads * size]
+        by_head = ops.reshape(mixed, integers([0, a.heads, -1, size]), True)
+        by_row = ops.transpose(by_head, integers([0, 2, 1, 3]))
+        flat = ops.reshape(by_row, integers([-1, a.heads * size]), False)
+        return ops.gather(flat, self._scatter, integer(0))
+
+    def _rotated(
+        self,
+        states: Node,
+        heads: int,
+        norm: NDArray[np.float32] | None,
+        turn: tuple[Node, Node],
+    ) -> Node:
+        """[rows, heads * size] -> [rows, heads, 1, size], normalised where the family does so; in
+        the form that OpenVINO recognises as one operator."""
+        size = self._a.head_size
+        states = ops.reshape(states, integers([0, heads, 1, size]), True)
+        if norm is not None:
+            states = self._norm(states, norm)
+        first, second = ops.variadic_split(states, integer(3), integers([size // 2, -1])).outputs()
+        turned = ops.concat([ops.multiply(second, real(-1.0)), first], -1)
+        cosine, sine = turn
+        return ops.add(ops.multiply(states, cosine), ops.multiply(turned, sine))
+
+    def _stored(self, states: Node) -> Node:
+        """[rows, kv_heads, size] in the element type of the cache."""
+        by_head = ops.reshape(states, integers([0, self._a.kv_heads, self._a.head_size]), True)
+        return ops.convert(by_head, self._options.kv_type)
+
+    def _visible(self, name: str, new: Node) -> Node:
+        """[lanes, kv_heads, extent, size]: the places a pass looks at, new entries among them."""
+        a = self._a
+        before = self._input(name, [-1, a.kv_heads, -1, a.head_size], self._options.kv_type)
+        entries = ops.gather(new, self._source, integer(0))
+        return ops.convert(ops.scatter_nd_update(before, self._place, entries), ov.Type.f32)
+
+    def _linear(self, tensors: LinearTensors, inputs: Node) -> Node:
+        weight = self._options.weights.constant(tensors.weight)
+        product = ops.matmul(inputs, weight, False, True)
+        return product if tensors.bias is None else ops.add(product, ops.constant(tensors.bias))
+
+    def _norm(self, states: Node, weight: NDArray[np.float32]) -> Node:
+        """Root-mean-square norm (Zhang and Sennrich, arXiv 1910.07467) in the form that OpenVINO
+        recognises as one operator."""
+        mean = ops.reduce_mean(ops.power(states, real(2.0)), integers([-1]), keep_dims=True)
+        root = ops.sqrt(ops.add(mean, real(self._a.norm_epsilon)))
+        normed = ops.multiply(states, ops.divide(real(1.0), root))
+        return ops.multiply(normed, ops.constant(weight))
+
+    def _best(self, logits: Node) -> list[tuple[str, Node]]:
+        """The `count` likeliest ids of each row with their log-probabilities.
+
+        They lie in the `count` blocks of ids whose greatest logit is greatest, which spares a
+        search of the whole vocabulary.
+        """
+        count = self._input("count", [])
+        temperature = self._input("temperature", [-1, 1], ov.Type.f32)
+        noise = self._input("noise", [-1, -1], ov.Type.f32)
+        logits = ops.add(ops.divide(logits, temperature), noise)
+        vocabulary = self._a.vocabulary
+        size = _block_size(vocabulary)
+        greatest = ops.reduce_max(logits, integers([-1]), keep_dims=True)
+        total = ops.reduce_sum(
+            ops.exp(ops.subtract(logits, greatest)), integers([-1]), keep_dims=True
+        )
+        normaliser = ops.add(greatest, ops.log(total))
+        padding = -vocabulary % size
+        padded = logits
+        if padding:
+            padded = ops.pad(
+                logits, integers([0, 0]), integers([0, padding]), "constant", real(-np.inf)
+            )
+        blocks = ops.reshape(padded, integers([0, (vocabulary + padding) // size, size]), True)
+        block = ops.topk(
+            ops.reduce_max(blocks, integers([-1])), count, -1, "max", "value", "i32"
+        ).output(1)
+        chosen = ops.gather(blocks, block, integer(1), 1)
+        inside = ops.topk(
+            ops.reshape(chosen, integers([0, -1]), True), count, -1, "max", "value", "i32"
+        )
+        first_id = ops.multiply(block, integer(size))
+        which = ops.divide(inside.output(1), integer(size))
+        offset = ops.mod(inside.output(1), integer(size))
+        ids = ops.add(ops.gather(first_id, which, integer(1), 1), offset)
+        return [("ids", ids), ("log_probabilities", ops.subtract(inside.output(0), normaliser))]
+
+
+def most_ranked(vocabulary: int) -> int:
+    """How many of the likeliest ids a graph can find: one of every block."""
+    return -(-vocabulary // _block_size(vocabulary))
+
+
+def _block_size(vocabulary: int) -> int:
+    """Small vocabularies are searched id by id."""
+    return _BLOCK if vocabulary >= _BLOCK * _BLOCK else 1
+
+
+def _halves(joint: LinearTensors) -> list[LinearTensors]:
+    """Two linear layers that were stacked into one."""
+    weights = np.split(joint.weight, 2)
+    biases = (None, None) if joint.bias is None else np.split(joint.bias, 2)
+    return [LinearTensors(weight, bias) for weight, bias in zip(weights, biases, strict=True)]
+
+
+def _leading(node: Node) -> Node:
+    return ops.unsqueeze(node, integer(0))

@@ -1,0 +1,190 @@
+"""Decoders for several numbers of rows share one copy of the weights, and nothing else changes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_models
+from numpy.typing import NDArray
+from this_processor import skip_unless_computed_in
+from tiny_models import random_tokens
+
+from card.engines import FOLLOWS_PREFIX, Ranking, Rows
+from card.engines.architecture import read_architecture
+from card.engines.calibration import make_row_invariant
+from card.engines.checkpoint import Checkpoint
+from card.engines.openvino import compiled
+from card.engines.openvino.compiled import sharing_of
+from card.engines.openvino.engine import OpenVinoEngine
+from card.engines.openvino.graph import ANY_ROWS
+from card.engines.options import Dtype, EngineOptions
+from card.settings import REPOSITORY_ROOT
+
+MIB = 1 << 20
+OPTIONS = EngineOptions(
+    context=128, sessions=2, branches=2, dtype="float32", threads=1, graph_rows=(1, 8, 4)
+)
+TREES = replace(OPTIONS, branches=0, pending=32)
+
+
+# --- who shares -----------------------------------------------------------------------------------
+
+
+def test_decoders_of_one_session_share_their_weights() -> None:
+    assert sharing_of((1, 8, 4), 50 * MIB, threads=1) == [(ANY_ROWS,), (1, 8, 4)]
+
+
+def test_small_weights_are_copied_for_each_decoder() -> None:
+    each = [(ANY_ROWS,), (1,), (8,), (4,)]
+    assert sharing_of((1, 8, 4), 8 * MIB, threads=1) == each
+    assert sharing_of((1, 8, 4), 8 * MIB + 1, threads=1) != each
+
+
+def test_on_several_threads_rows_are_decoded_one_by_one_with_weights_of_their_own() -> None:
+    assert sharing_of((1, 8, 4), 50 * MIB, threads=2) == [(ANY_ROWS,), (1,), (8, 4)]
+    assert sharing_of((8, 4), 50 * MIB, threads=2) == [(ANY_ROWS,), (8, 4)]
+
+
+def test_without_row_counts_there_is_one_graph() -> None:
+    assert sharing_of((), 50 * MIB, threads=1) == [(ANY_ROWS,)]
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    tiny_models.save(tmp_path, "llama3")
+    return tmp_path
+
+
+def test_without_room_for_a_second_copy_there_is_one_decoder(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = Checkpoint(checkpoint, read_architecture(checkpoint)).values
+    monkeypatch.setattr(compiled, "_NEAR_BYTES", 0)
+    monkeypatch.setattr(compiled, "_COPIES_BYTES", 2 * 4 * values)
+    assert OpenVinoEngine.load(checkpoint, OPTIONS)._compiled.keys() == {ANY_ROWS, 1, 4, 8}
+    monkeypatch.setattr(compiled, "_COPIES_BYTES", 2 * 4 * values - 1)
+    assert OpenVinoEngine.load(checkpoint, OPTIONS)._compiled.keys() == {ANY_ROWS}
+
+
+# --- and what comes of it -------------------------------------------------------------------------
+
+
+def loaded_twice(
+    checkpoint: Path, options: EngineOptions, monkeypatch: pytest.MonkeyPatch
+) -> tuple[OpenVinoEngine, OpenVinoEngine]:
+    """With a graph for each decoder, and with one for those of fixed rows."""
+    apart = OpenVinoEngine.load(checkpoint, options)
+    monkeypatch.setattr(compiled, "_NEAR_BYTES", 0)
+    together = OpenVinoEngine.load(checkpoint, options)
+    assert len({id(decoder.graph) for decoder in apart._compiled.values()}) == 4
+    assert len({id(decoder.graph) for decoder in together._compiled.values()}) == 2
+    return apart, together
+
+
+def read_by_turns(engine: OpenVinoEngine, text: list[int]) -> list[NDArray[np.float32]]:
+    """Logits of a text whose passes go to one decoder after the other, some with wrong branches."""
+    session, found = engine.open_session(), []
+    for count in (1, 8, 4, 1, 20, 3, 7, 1, 40, 2):
+        rows = Rows(session, text[:count])
+        found += [logits.row(row) for (logits,) in [engine.forward([rows])] for row in range(count)]
+        engine.keep(session, range(count))
+        wrong = [text[0] + 1, *text[count : count + 2]]
+        engine.forward([Rows(session, wrong, [FOLLOWS_PREFIX, FOLLOWS_PREFIX, 1])])
+        engine.keep(session, [])
+        text = text[count:]
+    engine.close_session(session)
+    return found
+
+
+@pytest.mark.parametrize("family", sorted(tiny_models.FAMILIES))
+def test_logits_are_the_same_bits(
+    tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_models.save(tmp_path, family)
+    text = random_tokens(90)
+    apart, together = (
+        read_by_turns(engine, text) for engine in loaded_twice(tmp_path, OPTIONS, monkeypatch)
+    )
+    np.testing.assert_array_equal(np.stack(together), np.stack(apart))
+
+
+def test_a_growing_tree_is_ranked_the_same(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = list(np.random.default_rng(0).gumbel(size=(8, tiny_models.VOCABULARY)))
+    found = []
+    for engine in loaded_twice(checkpoint, TREES, monkeypatch):
+        session = engine.open_session()
+        for count in (4, 1, 8, 3):
+            drawn = [row.astype(np.float32) for row in noise[:count]]
+            for ranking in (Ranking(5), Ranking(5, 0.8, drawn)):
+                rows = Rows(session, list(range(count)), ranking=ranking)
+                (logits,) = engine.forward([rows])
+                found.append([part.tobytes() for part in logits.best()])
+                engine.keep(session, [])
+            engine.forward([Rows(session, [count], logits=0)])
+            engine.keep(session, [0])
+    assert found[: len(found) // 2] == found[len(found) // 2 :]
+
+
+def test_decoders_that_share_pass_the_check_at_load(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled, "_NEAR_BYTES", 0)
+    engine = make_row_invariant(OpenVinoEngine.load(checkpoint, OPTIONS))
+    assert engine.row_invariant
+    assert engine.options.graph_rows == OPTIONS.graph_rows
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+_GROWTH = """
+import sys
+from pathlib import Path
+from card.engines.openvino import compiled
+from card.engines.openvino.engine import OpenVinoEngine
+from card.engines.options import EngineOptions
+
+def resident_mib():
+    fields = Path("/proc/self/statm").read_text().split()
+    return int(fields[1]) * 4096 / 2**20
+
+model, dtype, compressed, near = sys.argv[1:]
+compiled._NEAR_BYTES = int(near)
+options = EngineOptions(
+    context=64,
+    sessions=1,
+    dtype=dtype,
+    threads=1,
+    graph_rows=(4, 8, 16),
+    compressed=bool(compressed),
+)
+before = resident_mib()
+engine = OpenVinoEngine.load(Path(model), options)
+session = engine.open_session()
+print(resident_mib() - before)
+"""
+
+
+def growth_mib(dtype: Dtype, *, compressed: bool = False, near: int = 0) -> float:
+    """What a fresh process takes more with the bundled target loaded."""
+    arguments = (str(REPOSITORY_ROOT / "models/target"), dtype, "1" * compressed, str(near))
+    command = [sys.executable, "-c", _GROWTH, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    return float(done.stdout)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_one_copy_takes_less_memory_than_one_for_each(dtype: Dtype) -> None:
+    skip_unless_computed_in(dtype)
+    assert growth_mib(dtype) < 0.8 * growth_mib(dtype, near=1 << 40)
+
+
+def test_matrices_that_stay_compressed_do_so_in_a_graph_of_several_decoders() -> None:
+    """Should the plugin no longer take that graph for a language model, it unfolds them."""
+    assert growth_mib("float32", compressed=True) < 0.8 * growth_mib("float32")
