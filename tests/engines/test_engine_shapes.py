@@ -202,7 +202,7 @@ def test_the_kv_cache_is_bound_once_and_no_output_is_copied(tmp_path: Path, bran
     )
     loaded = OpenVinoEngine.load(tmp_path, options)
     graph = RecordedGraph(loaded._compiled[ANY_ROWS].graph)
-    compiled = {ANY_ROWS: CompiledDecoder(cast(ov.CompiledModel, graph))}
+    compiled = {ANY_ROWS: CompiledDecoder(cast(ov.CompiledModel, graph), ANY_ROWS)}
     engine = OpenVinoEngine(tmp_path, loaded.architecture, compiled, options)
     sessions = [engine.open_session() for _ in range(3)]
     for sharing in ([0], [0, 1], [1, 2], [2], [0, 2]):
@@ -226,7 +226,7 @@ def test_few_rows_of_one_session_go_to_the_smallest_graph_that_takes_them(tmp_pa
     loaded = OpenVinoEngine.load(tmp_path, chains())
     graphs = {rows: RecordedGraph(decoder.graph) for rows, decoder in loaded._compiled.items()}
     compiled = {
-        rows: CompiledDecoder(cast(ov.CompiledModel, graph)) for rows, graph in graphs.items()
+        rows: CompiledDecoder(cast(ov.CompiledModel, graph), rows) for rows, graph in graphs.items()
     }
     engine = OpenVinoEngine(tmp_path, loaded.architecture, compiled, loaded.options)
     one, other = engine.open_session(), engine.open_session()

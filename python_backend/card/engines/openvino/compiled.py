@@ -33,13 +33,10 @@ limit of 5,000 let a process under mixed load grow for many minutes."""
 
 @dataclass(frozen=True, slots=True)
 class CompiledDecoder:
-    """A decoder of a compiled graph.
-
-    rows  the one of so many, where the graph has several
-    """
+    """The decoder of so many rows (or `ANY_ROWS`) of a compiled graph."""
 
     graph: ov.CompiledModel
-    rows: int | None = None
+    rows: int
 
     def create_infer_request(self) -> ov.InferRequest:
         """One that runs this decoder."""
@@ -51,9 +48,8 @@ class CompiledDecoder:
 
     def index_of(self, output: str) -> int:
         """Where the graph has an output of the decoder."""
-        name = output if self.rows is None else output_of(output, self.rows)
         names = [port.any_name for port in self.graph.outputs]
-        return names.index(name)
+        return names.index(output_of(output, self.rows))
 
 
 Decoders = Mapping[int, CompiledDecoder]
@@ -80,7 +76,7 @@ def compile_decoders(
             compile_one = partial(compile_graph, options=replace(options, threads=threads))
             compiled = executor.map(compile_one, graphs)
         return {
-            rows: CompiledDecoder(graph, rows if len(row_counts) > 1 else None)
+            rows: CompiledDecoder(graph, rows)
             for row_counts, graph in zip(sharing, compiled, strict=True)
             for rows in row_counts
         }

@@ -13,8 +13,8 @@ first, end         [2] int32, (lane, place) where its visible part begins, and b
 takes.R            [1] boolean, in a graph of several decoders, for each of their row counts R;
                    one is true
 
-Outputs: those of the decoder. A graph of several has them by row count, as in ``logits.4``; behind
-a pass those of other row counts are empty.
+Outputs: those of the decoder by row count, as in ``logits.4``. In a graph of several, behind a pass
+those of other row counts are empty.
 """
 
 from __future__ import annotations
@@ -46,18 +46,23 @@ def build_graph(
     if len(row_counts) > 1:
         return _graph_of_several(decoder, row_counts, architecture, weights)
     (rows,) = row_counts
-    graph = _graph_of_one(decoder, weights)
+    graph = _graph_of_one(decoder, rows, weights)
     if rows != ANY_ROWS:
         shapes = {port.any_name: port.get_partial_shape() for port in graph.inputs}
-        graph.reshape(shapes | _shapes_of(rows, architecture))
+        for name, shape in _shapes_of(rows, architecture).items():
+            shapes[name] = ov.PartialShape(shape)
+        graph.reshape(shapes)
     return graph
 
 
-def _graph_of_one(decoder: ov.Model, weights: WeightFormat) -> ov.Model:
+def _graph_of_one(decoder: ov.Model, rows: int, weights: WeightFormat) -> ov.Model:
     decoder = decoder.clone()
     given = _Given(decoder)
     for parameter in decoder.get_parameters():
         _replace(parameter, given.behind[parameter.output(0).any_name])
+    for result in decoder.get_results():
+        tensor = result.output(0).get_tensor()
+        tensor.set_names({output_of(tensor.any_name, rows)})
     return model_over(weights, decoder.get_results(), given.inputs, "decoder")
 
 
@@ -81,7 +86,7 @@ def _graph_of_several(
     return model_over(weights, results, given.inputs, "decoders")
 
 
-def choice_of(rows: int | None) -> str:
+def choice_of(rows: int) -> str:
     """The input that chooses the decoder of so many rows."""
     return f"{_CHOICE}{rows}"
 
@@ -92,7 +97,7 @@ def is_choice(name: str) -> bool:
 
 
 def output_of(name: str, rows: int) -> str:
-    """An output of the decoder of so many rows, among several."""
+    """An output of the decoder of so many rows."""
     return f"{name}.{rows}"
 
 
@@ -118,9 +123,9 @@ def _is_cache(name: str) -> bool:
     return name.startswith(("keys.", "values."))
 
 
-def _shapes_of(rows: int, a: Architecture) -> dict[str, ov.PartialShape]:
-    """Of the inputs, in a pass of one session with so many rows."""
-    shapes = {
+def _shapes_of(rows: int, a: Architecture) -> dict[str, list[int]]:
+    """Of the inputs that are not the cache, in a pass of one session with so many rows; -1: any."""
+    return {
         "tokens": [rows],
         "positions": [rows],
         "scatter": [rows],
@@ -129,7 +134,6 @@ def _shapes_of(rows: int, a: Architecture) -> dict[str, ov.PartialShape]:
         "place": [rows, a.kv_heads, 3],
         "mask": [1, 1, a.group * rows, -1],
     }
-    return {name: ov.PartialShape(shape) for name, shape in shapes.items()}
 
 
 def _fix_shapes(body: ov.Model, rows: int, a: Architecture) -> None:
@@ -138,9 +142,7 @@ def _fix_shapes(body: ov.Model, rows: int, a: Architecture) -> None:
     shapes = _shapes_of(rows, a)
     for parameter in body.get_parameters():
         name = parameter.output(0).any_name
-        shape = [1, a.kv_heads, -1, a.head_size] if _is_cache(name) else None
-        if name in shapes:
-            shape = [size.get_length() if size.is_static else -1 for size in shapes[name]]
+        shape = [1, a.kv_heads, -1, a.head_size] if _is_cache(name) else shapes.get(name)
         if shape is not None:
             _replace(parameter, ops.reshape(parameter, integers(shape), special_zero=False))
     body.validate_nodes_and_infer_types()
