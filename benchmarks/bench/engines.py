@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Literal, Protocol, cast
 
 from card.engines import EngineError, load_engine
 from card.engines.architecture import Architecture
-from card.engines.calibration import ConfigurableEngine, measure_row_costs
+from card.engines.calibration import ConfigurableEngine, known_invariant, measure_row_costs
 from card.engines.loading import choose_engine
 from card.engines.processor import resolve_dtype
 from card.settings import ModelSettings, Settings
@@ -26,7 +27,8 @@ class CheckpointEngine(ConfigurableEngine, Protocol):
 
 
 class Engines:
-    """Loads a model when it is first asked for with a number of threads, and keeps it.
+    """Loads a model when it is first asked for, and keeps it: the target as served, for fewer
+    threads than it has then over the same weights, and all else for each number of threads.
 
     Raises `EngineError` where the settings name an engine that is no checkpoint's.
     """
@@ -58,14 +60,20 @@ class Engines:
         production. Raises `EngineError`."""
         key = (role, threads, spreads)
         if key not in self._loaded:
-            model: ModelSettings = getattr(self._settings, role)
-            changes = {"threads": threads}
-            if role == "target" and not spreads:
-                changes["threads_alone"] = threads
-            model = model.model_copy(update=changes)
-            engine = load_engine(self._settings.model_copy(update={role: model}), role)
-            self._loaded[key] = cast(CheckpointEngine, engine)
+            self._loaded[key] = self._load(role, threads, spreads=spreads)
         return self._loaded[key]
+
+    def _load(self, role: Role, threads: int, *, spreads: bool) -> CheckpointEngine:
+        served = self._loaded.get((role, self._settings.target.threads, True))
+        if served is not None and not spreads and threads <= served.options.most_threads:
+            return _on_threads(served, threads)
+        model: ModelSettings = getattr(self._settings, role)
+        changes = {"threads": threads}
+        if role == "target" and not spreads:
+            changes["threads_alone"] = threads
+        model = model.model_copy(update=changes)
+        engine = load_engine(self._settings.model_copy(update={role: model}), role)
+        return cast(CheckpointEngine, engine)
 
     def probe(self, threads: int) -> CheckpointEngine:
         """The target with buffers for one session, knowing no costs: it pads no pass to the rows
@@ -81,6 +89,14 @@ class Engines:
         probe = self.probe(threads)
         let_torch_use(threads)
         return measure_row_costs(probe).pass_ms
+
+
+def _on_threads(served: CheckpointEngine, threads: int) -> CheckpointEngine:
+    """On so many threads with the same weights, so that what one system leaves in the caches is
+    there for the next."""
+    engine = known_invariant(served, replace(served.options, threads=threads, threads_alone=0))
+    engine.know_costs(measure_row_costs(engine))
+    return engine
 
 
 def let_torch_use(threads: int) -> None:

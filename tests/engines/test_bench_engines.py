@@ -48,6 +48,27 @@ def test_a_model_is_loaded_once_for_each_thread_count(monkeypatch: pytest.Monkey
     assert loaded == [*targets, ("draft", 7, None, 2)]
 
 
+def test_a_target_that_is_loaded_as_served_serves_fewer_threads_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_models.save(tmp_path, "llama3")
+
+    def load(settings: Settings, role: str) -> OpenVinoEngine:
+        threads, alone = settings.target.threads, settings.target.threads_alone or 2
+        return OpenVinoEngine.load(tmp_path, replace(OPTIONS, threads=threads, threads_alone=alone))
+
+    monkeypatch.setattr(engines, "load_engine", load)
+    pair = Engines(load_settings(target={"threads": 1}))
+    served: Any = pair.on("target", 1, spreads=True)
+    on_one: Any = pair.on("target", 1)
+    assert on_one._compiled is served._compiled
+    assert (on_one.threads, on_one.options.threads_alone) == (1, 0)
+    assert on_one.row_invariant
+    assert on_one.row_costs_ms
+    on_three: Any = pair.on("target", 3)
+    assert on_three._compiled is not served._compiled
+
+
 def test_a_pair_that_no_checkpoint_engine_runs_is_refused() -> None:
     with pytest.raises(EngineError, match=r"set draft\.engine to auto, openvino or torch"):
         Engines(load_settings(draft={"engine": "tensorrt_llm"}))

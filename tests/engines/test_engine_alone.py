@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,24 +12,25 @@ import numpy as np
 import pytest
 import tiny_models
 import torch
+from psutil import Process
 
 from card.engines import Logits, Rows, calibration, loading
-from card.engines.architecture import read_architecture
 from card.engines.calibration import is_faster_alone, make_row_invariant
-from card.engines.checkpoint import Checkpoint
-from card.engines.layout import Pass
-from card.engines.openvino import compiled
 from card.engines.openvino.engine import ArrayLogits, OpenVinoEngine
-from card.engines.openvino.graph import ANY_ROWS
-from card.engines.openvino.runner import Runner
-from card.engines.openvino.runners import Runners
 from card.engines.options import EngineOptions
+from card.engines.processor import usable_cores
 from card.engines.torch.engine import TorchEngine
-from card.settings import load_settings
+from card.settings import REPOSITORY_ROOT, SettingsError, load_settings
 
 OPTIONS = EngineOptions(
     context=256, sessions=2, dtype="float32", threads=1, threads_alone=2, graph_rows=(1, 4, 8)
 )
+
+
+@pytest.fixture(scope="module")
+def bundled() -> OpenVinoEngine:
+    """The bundled target: its passes are long enough to take a second thread."""
+    return OpenVinoEngine.load(REPOSITORY_ROOT / "models/target", replace(OPTIONS, dtype="auto"))
 
 
 @pytest.fixture
@@ -37,48 +39,52 @@ def checkpoint(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_there_are_decoders_for_any_pass_and_for_few_rows(checkpoint: Path) -> None:
+def seconds_by_thread() -> dict[int, float]:
+    """Processor time that each thread of this process has had, by its id."""
+    return {thread.id: thread.user_time + thread.system_time for thread in Process().threads()}
+
+
+def seconds_of_others(engine: OpenVinoEngine, enough: float) -> float:
+    """What other threads worked while this one computed passes for three; no more passes
+    than it takes for `enough`."""
+    session, before, this = engine.open_session(), seconds_by_thread(), threading.get_native_id()
+    taken = {this: 0.0}
+    while taken[this] < 3.0 and sum(taken.values()) - taken[this] < enough:
+        for _ in range(10):
+            engine.forward([Rows(session, [7])])
+            engine.keep(session, [])
+        now = seconds_by_thread()
+        taken = {thread: now[thread] - before.get(thread, 0.0) for thread in now}
+    engine.close_session(session)
+    return sum(taken.values()) - taken[this]
+
+
+@pytest.mark.skipif(usable_cores() < 2, reason="a second thread needs a second core")
+def test_openvino_computes_on_as_many_threads_as_it_may_and_the_others_rest(
+    bundled: OpenVinoEngine,
+) -> None:
+    for bundled.alone, works in ((False, False), (True, True), (False, False)):
+        assert (seconds_of_others(bundled, enough=0.03) >= 0.03) is works
+
+
+def test_the_same_graphs_serve_more_threads(checkpoint: Path) -> None:
     engine = OpenVinoEngine.load(checkpoint, OPTIONS)
-    assert engine._compiled_alone is not None
-    assert engine._compiled_alone.keys() == {ANY_ROWS, 1, 4, 8}
     threads = {
-        decoder.graph.get_property("INFERENCE_NUM_THREADS")
-        for decoder in engine._compiled_alone.values()
+        decoder.graph.get_property("INFERENCE_NUM_THREADS") for decoder in engine._compiled.values()
     }
     assert threads == {2}
 
 
-def test_passes_alone_run_on_these_graphs(
+def test_without_a_way_to_let_threads_rest_there_are_no_more(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("card.engines.openvino.engine.thread_limit", lambda: None)
     engine = OpenVinoEngine.load(checkpoint, OPTIONS)
-    asked: list[Runners] = []
-    original = Runners.of
-
-    def of(runners: Runners, this: Pass) -> Runner:
-        asked.append(runners)
-        return original(runners, this)
-
-    monkeypatch.setattr(Runners, "of", of)
-    session, other = engine.open_session(), engine.open_session()
-    for engine.alone in (False, True, False):
-        for batch in ([Rows(session, [7])], [Rows(session, [7]), Rows(other, [8])]):
-            engine.forward(batch)
-            for rows in batch:
-                engine.keep(rows.session, [])
-    beside, alone = engine._runners, engine._runners_alone
-    assert asked == [beside, beside, alone, alone, beside, beside]
-    assert beside is not alone
-
-
-def test_a_large_model_has_no_copies_for_more_threads(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    values = Checkpoint(checkpoint, read_architecture(checkpoint)).values
-    monkeypatch.setattr(compiled, "_COPIES_BYTES", 7 * 4 * values)
-    engine = OpenVinoEngine.load(checkpoint, OPTIONS)
-    assert engine._compiled.keys() == {ANY_ROWS, 1, 4, 8}
-    assert engine._compiled_alone is None
+    assert engine.options.threads_alone == 0
+    session = engine.open_session()
+    for engine.alone in (False, True):
+        engine.forward([Rows(session, [7])])
+        engine.keep(session, [])
 
 
 def test_torch_computes_on_as_many_threads_as_it_may(checkpoint: Path) -> None:
@@ -113,8 +119,7 @@ class RoundsOtherwise(OpenVinoEngine):
 
 
 def rounding_otherwise(engine: OpenVinoEngine, options: EngineOptions) -> RoundsOtherwise:
-    compiled, alone = engine._compiled, engine._compiled_alone
-    return RoundsOtherwise(engine.directory, engine.architecture, compiled, options, alone)
+    return RoundsOtherwise(engine.directory, engine.architecture, engine._compiled, options)
 
 
 def test_threads_that_change_a_bit_are_not_used(
@@ -171,6 +176,8 @@ def test_threads_that_save_no_time_are_not_used(
         ({}, 64, 8),
         ({}, 1, 0),
         ({"threads": 4}, 4, 0),
+        ({"threads": 3}, 8, 6),
+        ({"threads": 12}, 16, 0),
         ({"threads": 2, "threads_alone": 16}, 4, 16),
         ({"threads": 2, "threads_alone": 2}, 4, 0),
         ({"device": "cuda"}, 4, 0),
@@ -183,7 +190,6 @@ def test_the_threads_of_a_target_alone_follow_settings_and_cores(
     assert loading._threads_alone(load_settings(target=target).target) == threads_alone
 
 
-def test_a_reconfigured_engine_lets_go_of_graphs_that_nobody_needs(checkpoint: Path) -> None:
-    engine = OpenVinoEngine.load(checkpoint, OPTIONS)
-    assert engine.reconfigured(OPTIONS)._compiled_alone is engine._compiled_alone
-    assert engine.reconfigured(replace(OPTIONS, threads_alone=0))._compiled_alone is None
+def test_threads_alone_must_be_a_multiple_of_those_beside_the_draft() -> None:
+    with pytest.raises(SettingsError, match=r"threads_alone \(4\) must be a multiple of threads"):
+        load_settings(target={"threads": 3, "threads_alone": 4})

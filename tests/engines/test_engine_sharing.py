@@ -36,22 +36,17 @@ TREES = replace(OPTIONS, branches=0, pending=32)
 
 
 def test_decoders_of_one_session_share_their_weights() -> None:
-    assert sharing_of((1, 8, 4), 50 * MIB, threads=1) == [(ANY_ROWS,), (1, 8, 4)]
+    assert sharing_of((1, 8, 4), 50 * MIB) == [(ANY_ROWS,), (1, 8, 4)]
 
 
 def test_small_weights_are_copied_for_each_decoder() -> None:
     each = [(ANY_ROWS,), (1,), (8,), (4,)]
-    assert sharing_of((1, 8, 4), 8 * MIB, threads=1) == each
-    assert sharing_of((1, 8, 4), 8 * MIB + 1, threads=1) != each
-
-
-def test_on_several_threads_rows_are_decoded_one_by_one_with_weights_of_their_own() -> None:
-    assert sharing_of((1, 8, 4), 50 * MIB, threads=2) == [(ANY_ROWS,), (1,), (8, 4)]
-    assert sharing_of((8, 4), 50 * MIB, threads=2) == [(ANY_ROWS,), (8, 4)]
+    assert sharing_of((1, 8, 4), 8 * MIB) == each
+    assert sharing_of((1, 8, 4), 8 * MIB + 1) != each
 
 
 def test_without_row_counts_there_is_one_graph() -> None:
-    assert sharing_of((), 50 * MIB, threads=1) == [(ANY_ROWS,)]
+    assert sharing_of((), 50 * MIB) == [(ANY_ROWS,)]
 
 
 @pytest.fixture

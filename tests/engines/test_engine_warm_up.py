@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -40,22 +39,20 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> RecordedEngine:
         pending=32,
         dtype="float32",
         threads=1,
-        threads_alone=0 if request.param == 0 else 2,
         graph_rows=(1, 4),
     )
     loaded = OpenVinoEngine.load(tmp_path, options)
-    compiled, alone = loaded._compiled, loaded._compiled_alone
-    engine = RecordedEngine(tmp_path, loaded.architecture, compiled, options, alone)
+    engine = RecordedEngine(tmp_path, loaded.architecture, loaded._compiled, options)
     engine.passes = []
     run_largest_passes(engine, CHUNK)
     return engine
 
 
-def block_sizes(engine: OpenVinoEngine) -> dict[tuple[bool, int, str], int]:
-    """Elements of every block of memory by graph and input."""
+def block_sizes(engine: OpenVinoEngine) -> dict[tuple[int, str], int]:
+    """Elements of every block of memory by decoder and input."""
+    runners = engine._runners
     return {
-        (alone, rows, name): block.size
-        for alone, runners in ((False, engine._runners), (True, engine._runners_alone))
+        (rows, name): block.size
         for rows, runner in {ANY_ROWS: runners._any, **dict(runners._fixed)}.items()
         for name, block in runner._inputs._memory.items()
     }
@@ -65,10 +62,7 @@ def test_the_whole_context_all_sessions_and_every_graph_are_met(engine: Recorded
     end = CONTEXT - SHORT
     prefill, others = engine.passes[:3], engine.passes[3:]
     assert prefill == [[(0, 64)], [(64, 64)], [(128, 56)]]
-    few = [[(end, SHORT), (0, SHORT), (0, SHORT)], [(end, 1)], [(end, 4)]]
-    on_more_threads = [[(end, CHUNK)], *few] if engine.options.threads_alone else []
-    assert others == few + on_more_threads
-    assert not engine.alone
+    assert others == [[(end, SHORT), (0, SHORT), (0, SHORT)], [(end, 1)], [(end, 4)]]
 
 
 def test_a_context_that_takes_long_to_read_is_not_read_to_its_end(
@@ -102,7 +96,7 @@ def test_no_later_pass_needs_more_memory_for_its_inputs(engine: RecordedEngine) 
     for _ in range(0, CONTEXT - 20, 60):
         engine.forward([rows(sessions[1], 60)])
         engine.keep(sessions[1], range(60))
-        for count, engine.alone in product((1, 3, 4, 9, SHORT), (False, True)):
+        for count in (1, 3, 4, 9, SHORT):
             for sharing in (sessions, sessions[1:], sessions[1:2]):
                 engine.forward([rows(session, count, len(sharing)) for session in sharing])
                 for session in sharing:

@@ -20,8 +20,9 @@ from card.engines.vocabulary import check_shared_vocabulary
 from card.engines.warm_up import run_largest_passes
 from card.settings import ModelSettings, Settings, TargetSettings
 
-_TARGET_GRAPHS = (1, 4, 8, 16)
-"""Rows of a target pass: one behind a query that found nothing, else a chain of candidates."""
+_TARGET_GRAPHS = (1, 4, 8, 16, 32, 64)
+"""Rows of a target pass: one behind a query that found nothing, a chain of candidates, and chunks
+of a prompt, up to the stock `serving.prefill_chunk`."""
 _DRAFT_GRAPHS = (1, 4, 6, 8)
 """Rows of a draft pass: nodes by the default width and guesses, or text that was committed."""
 _MOST_THREADS_ALONE = 8
@@ -75,8 +76,9 @@ def _threads_alone(target: TargetSettings) -> int:
     """Threads of a target pass while the draft has nothing to do; 0: as ever."""
     if target.device != "cpu":
         return 0
-    threads = target.threads_alone or min(usable_cores(), _MOST_THREADS_ALONE)
-    return threads if threads != target.threads else 0
+    cores = min(usable_cores(), _MOST_THREADS_ALONE)
+    threads = target.threads_alone or cores // target.threads * target.threads
+    return threads if threads > target.threads else 0
 
 
 def choose_engine(settings: Settings, model: ModelSettings) -> str:

@@ -48,6 +48,11 @@ class EngineOptions:
     compressed: bool = False
 
     @property
+    def most_threads(self) -> int:
+        """Threads that a pass ever has; 0: as the process has them."""
+        return max(self.threads, self.threads_alone) if self.threads else 0
+
+    @property
     def grows_trees(self) -> bool:
         """Whether the engine is a draft's: its sessions hold growing trees."""
         return self.branches == 0

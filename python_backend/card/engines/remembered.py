@@ -32,7 +32,7 @@ FINDINGS_VARIABLE = "CARD_FINDINGS"
 """Names the directory in the environment of the server and its models."""
 
 _SOURCES = Path(__file__).parent
-_PACKAGES = ("card-triton", "numpy", "openvino", "torch")
+_PACKAGES = ("card-triton", "numpy", "openvino", "tbb", "torch")
 _CHOOSING = ("ATEN_", "DNNL_", "MKL_", "ONEDNN_", "OV_")
 """Begin the names of environment variables that choose how products are computed."""
 

@@ -75,6 +75,11 @@ class SessionEngine(Generic[Buffers]):
         return self.row_costs.pass_ms
 
     @property
+    def threads(self) -> int:
+        """Of the next pass; 0: as the process has them."""
+        return (self.alone and self.options.threads_alone) or self.options.threads
+
+    @property
     def alone_share(self) -> float:
         return self.row_costs.alone_share
 

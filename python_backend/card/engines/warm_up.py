@@ -22,7 +22,7 @@ _MOST_PREFILL_S = 5.0
 def run_largest_passes(engine: ConfigurableEngine, chunk: int) -> None:
     """One session's whole context in prefill chunks of so many tokens (as far as some seconds
     reach), the most rows that all sessions may have in one batch and in one pass, and a pass of
-    each number of rows with a graph of its own; on more threads too where it has them."""
+    each number of rows with a decoder of its own."""
     options = engine.options
     chunk = min(chunk, engine.most_rows)
     sessions = [engine.open_session() for _ in range(options.sessions)]
@@ -36,15 +36,11 @@ def run_largest_passes(engine: ConfigurableEngine, chunk: int) -> None:
         engine.forward([_rows(engine, longest, rows, logits=1)])
         engine.keep(longest, range(rows))
     ranked = max(1, DRAFT_ROWS // len(sessions)) if options.grows_trees else None
-    for engine.alone in (False, True) if options.threads_alone else (False,):
-        if engine.alone:
-            _forward(engine, [_rows(engine, longest, chunk, logits=1)])
-        for others in sorted({SHORT, _beside_one(engine, len(sessions))}, reverse=True):
-            batch = [_rows(engine, session, others, ranked) for session in sessions[1:]]
-            _forward(engine, [_rows(engine, longest, SHORT, ranked), *batch])
-        for count in options.graph_rows:
-            _forward(engine, [_rows(engine, longest, count)])
-    engine.alone = False
+    for others in sorted({SHORT, _beside_one(engine, len(sessions))}, reverse=True):
+        batch = [_rows(engine, session, others, ranked) for session in sessions[1:]]
+        _forward(engine, [_rows(engine, longest, SHORT, ranked), *batch])
+    for count in options.graph_rows:
+        _forward(engine, [_rows(engine, longest, count)])
     for session in sessions:
         engine.close_session(session)
 

@@ -100,10 +100,20 @@ class TargetSettings(ModelSettings):
 
     path: Path = REPOSITORY_ROOT / "models/target"
     threads_alone: Annotated[int, Field(ge=1, le=256)] | None = None
-    """Threads of a pass while the draft has nothing to do; absent: every core, at most eight. They
-    are used if passes were faster on them at load and had the same bits; with OpenVINO for models
-    of which five copies of the weights fit into 1 GiB."""
+    """Threads of a pass while the draft has nothing to do, a multiple of `threads`; absent: every
+    core, at most eight. They are used if passes were faster on them at load and had the same
+    bits."""
     tensorrt_llm: TargetTensorRTSettings = TargetTensorRTSettings()
+
+    @model_validator(mode="after")
+    def _equal_parts(self) -> TargetSettings:
+        # A pass is cut into `threads_alone` equal parts, whoever computes them.
+        if self.threads_alone is not None and self.threads_alone % self.threads:
+            raise ValueError(
+                f"threads_alone ({self.threads_alone}) must be a multiple of threads "
+                f"({self.threads})"
+            )
+        return self
 
 
 class DraftSettings(ModelSettings):

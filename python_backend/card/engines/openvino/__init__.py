@@ -1,1 +1,5 @@
 """A checkpoint as one compiled OpenVINO graph on the processor: no operator is dispatched alone."""
+
+from card.engines.openvino.threads import load_tbb
+
+load_tbb()

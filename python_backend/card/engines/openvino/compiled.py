@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -62,58 +62,40 @@ def compile_decoders(
     weights: WeightFormat,
     weights_bytes: int,
     options: EngineOptions,
-) -> tuple[Decoders, Decoders | None]:
-    """For any pass and, as far as there is room for copies of the weights, for `graph_rows`; and
-    the same for `threads_alone`.
+) -> Decoders:
+    """For any pass and, as far as there is room for copies of the weights, for `graph_rows`.
 
     decoder        of `decoder.build_decoder`
     weights_bytes  of one copy
     """
-
-    def compile_all(sharing: Sharing, threads: int) -> Decoders:
-        graphs = [build_graph(decoder, rows, architecture, weights) for rows in sharing]
-        with ThreadPoolExecutor(usable_cores()) as executor:
-            compile_one = partial(compile_graph, options=replace(options, threads=threads))
-            compiled = executor.map(compile_one, graphs)
-        return {
-            rows: CompiledDecoder(graph, rows)
-            for row_counts, graph in zip(sharing, compiled, strict=True)
-            for rows in row_counts
-        }
-
-    room = _COPIES_BYTES // weights_bytes
-    sharing = sharing_of(options.graph_rows, weights_bytes, options.threads)
-    if len(sharing) > room:
+    sharing = sharing_of(options.graph_rows, weights_bytes)
+    if len(sharing) > _COPIES_BYTES // weights_bytes:
         sharing = sharing[:1]
-    compiled = compile_all(sharing, options.threads)
-    if not options.threads_alone:
-        return compiled, None
-    sharing_alone = sharing_of(options.graph_rows, weights_bytes, options.threads_alone)
-    if len(sharing) + len(sharing_alone) > room:
-        return compiled, None
-    return compiled, compile_all(sharing_alone, options.threads_alone)
+    graphs = [build_graph(decoder, rows, architecture, weights) for rows in sharing]
+    with ThreadPoolExecutor(usable_cores()) as executor:
+        compiled = executor.map(partial(compile_graph, options=options), graphs)
+    return {
+        rows: CompiledDecoder(graph, rows)
+        for row_counts, graph in zip(sharing, compiled, strict=True)
+        for rows in row_counts
+    }
 
 
 Sharing = list[tuple[int, ...]]
 """Row counts of the decoders that share a graph, and so a copy of the weights, for each graph."""
 
 
-def sharing_of(row_counts: Sequence[int], weights_bytes: int, threads: int) -> Sharing:
+def sharing_of(row_counts: Sequence[int], weights_bytes: int) -> Sharing:
     """Which decoders share a graph; that for any pass comes first, and shares with nobody, for it
-    would copy the caches of all sessions.
-
-    Passes of a target on one thread verify now few rows, now many. On several it decodes alone, one
-    row after the other: what a shared graph copies would be for nothing.
-    """
+    would copy the caches of all sessions."""
     copies = weights_bytes * (1 + len(row_counts))
-    apart = row_counts if copies <= _NEAR_BYTES else [1] if threads > 1 else []
-    together = tuple(rows for rows in row_counts if rows not in apart)
-    sharing: Sharing = [(ANY_ROWS,), *((rows,) for rows in row_counts if rows in apart)]
-    return [*sharing, together] if together else sharing
+    if copies <= _NEAR_BYTES:
+        return [(ANY_ROWS,), *((rows,) for rows in row_counts)]
+    return [(ANY_ROWS,), tuple(row_counts)] if row_counts else [(ANY_ROWS,)]
 
 
 def compile_graph(graph: ov.Model, options: EngineOptions) -> ov.CompiledModel:
-    """A graph made to run on the processor with the options' threads and precision."""
+    """A graph made to run on the processor with the options' precision and most threads."""
     precision = ov.Type.f32 if options.dtype == "float32" else ov.Type.bf16
     compiled: ov.CompiledModel = ov.Core().compile_model(
         graph,
@@ -122,7 +104,7 @@ def compile_graph(graph: ov.Model, options: EngineOptions) -> ov.CompiledModel:
             hint.inference_precision: precision,
             hint.performance_mode: hint.PerformanceMode.LATENCY,
             hint.enable_cpu_pinning: False,
-            properties.inference_num_threads: options.threads,
+            properties.inference_num_threads: options.most_threads,
             properties.streams.num: 1,
             _PREPARED_CAPACITY: _PREPARED_OPERATORS,
         },

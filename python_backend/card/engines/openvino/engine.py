@@ -21,6 +21,7 @@ from card.engines.openvino.kv import KeyValueCache
 from card.engines.openvino.runner import Runner
 from card.engines.openvino.runners import Runners
 from card.engines.openvino.shapes import Padding
+from card.engines.openvino.threads import thread_limit
 from card.engines.openvino.weights import (
     COMPRESSED_FORMATS,
     Bfloat16Weights,
@@ -46,7 +47,7 @@ _MOST_COMPRESSED_ROWS = 64
 
 class OpenVinoEngine(SessionEngine[KeyValueCache]):
     """Implements `card.engines.interface.Engine` with a decoder for any pass and some for passes of
-    one session with few rows; with others while nobody else computes."""
+    one session with so many rows."""
 
     def __init__(
         self,
@@ -54,9 +55,7 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
         architecture: Architecture,
         compiled: Decoders,
         options: EngineOptions,
-        compiled_alone: Decoders | None = None,
     ) -> None:
-        """`compiled_alone`: those of `options.threads_alone` threads; none: the same."""
         self.directory = directory
         kind = _kv_type(options.dtype)
         super().__init__(
@@ -64,21 +63,17 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
             options,
             lambda lanes, places: KeyValueCache(architecture, lanes, places, kind),
         )
-        self._compiled, self._compiled_alone = compiled, compiled_alone
-        self._runners = self._runners_of(compiled)
-        self._runners_alone = self._runners
-        if compiled_alone and options.threads_alone:
-            self._runners_alone = self._runners_of(compiled_alone)
-
-    def _runners_of(self, compiled: Decoders) -> Runners:
-        """Those of the decoders that the options ask for."""
+        self._compiled = compiled
+        self._limit = thread_limit()
 
         def make_runner(decoder: CompiledDecoder, padding: Padding) -> Runner:
-            ranks = self.options.grows_trees
-            return Runner(decoder, self.architecture, self._kv, ranks=ranks, padding=padding)
+            ranks = options.grows_trees
+            return Runner(decoder, architecture, self._kv, ranks=ranks, padding=padding)
 
-        wanted = (ANY_ROWS, *self.options.graph_rows)
-        return Runners({rows: compiled[rows] for rows in wanted if rows in compiled}, make_runner)
+        wanted = (ANY_ROWS, *options.graph_rows)
+        self._runners = Runners(
+            {rows: compiled[rows] for rows in wanted if rows in compiled}, make_runner
+        )
 
     @classmethod
     def load(cls, directory: Path, options: EngineOptions) -> OpenVinoEngine:
@@ -89,6 +84,8 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
         checkpoint = Checkpoint(directory, architecture)
         weights = _weight_format(options, checkpoint)
         options = replace(options, compressed=weights.compressed)
+        if thread_limit() is None:
+            options = replace(options, threads_alone=0)
         decoder = build_decoder(
             architecture,
             checkpoint,
@@ -100,15 +97,14 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
             ),
         )
         size = checkpoint.values * weights.itemsize
-        compiled, alone = compile_decoders(decoder, architecture, weights, size, options)
-        return cls(directory, architecture, compiled, options, alone)
+        compiled = compile_decoders(decoder, architecture, weights, size, options)
+        return cls(directory, architecture, compiled, options)
 
     def reconfigured(self, options: EngineOptions) -> OpenVinoEngine:
         """The same weights with other buffers (used while calibrating)."""
         if options.compressed != self.options.compressed:
             return self.load(self.directory, options)
-        alone = self._compiled_alone if options.threads_alone else None
-        return OpenVinoEngine(self.directory, self.architecture, self._compiled, options, alone)
+        return OpenVinoEngine(self.directory, self.architecture, self._compiled, options)
 
     @property
     def variants(self) -> tuple[EngineOptions, ...]:
@@ -160,14 +156,15 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
 
     def _forward(self, batch: Sequence[Rows]) -> list[Logits]:
         this = self._layout.plan(batch)
-        runner = (self._runners_alone if self.alone else self._runners).of(this)
+        runner = self._runners.of(this)
+        if self._limit is not None:
+            self._limit.set(self.threads)
         runner.run(this, batch)
         return self._logits(batch, runner)
 
     def know_costs(self, costs: RowCosts) -> None:
         super().know_costs(costs)
         self._runners.know_costs(costs)
-        self._runners_alone.know_costs(costs)
 
     def _logits(self, batch: Sequence[Rows], runner: Runner) -> list[Logits]:
         found: list[Logits] = []

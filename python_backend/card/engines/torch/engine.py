@@ -70,10 +70,8 @@ class TorchEngine(SessionEngine[KeyValueCache]):
         return found
 
     def _use_threads(self) -> None:
-        options = self.options
-        threads = (self.alone and options.threads_alone) or options.threads
-        if threads and threads != torch.get_num_threads():
-            torch.set_num_threads(threads)
+        if self.threads and self.threads != torch.get_num_threads():
+            torch.set_num_threads(self.threads)
 
     def keep(self, session: int, confirmed: Sequence[int], surviving: Sequence[int] = ()) -> None:
         with torch.inference_mode():
