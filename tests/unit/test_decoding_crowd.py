@@ -12,9 +12,7 @@ from one_process import OneProcess, Stream, autoregressive, request_of, settings
 from card.cache import Decoding
 from card.decoding import crowd as crowd_module
 from card.decoding.crowd import Crowd
-from card.decoding.rows import EXPECTED_AGREEMENT
 from card.decoding.session import TargetSession
-from card.decoding.walk import Verdict
 
 MODEL = FakeModel()
 
@@ -267,21 +265,20 @@ def test_guesses_made_while_the_draft_rests_say_nothing_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else the first passes of a trial would send every session to rest again."""
-    rates = []
-    commit = TargetSession.commit
+    judged = []
 
-    def spied(session: TargetSession, verdict: Verdict) -> None:
-        commit(session, verdict)
-        rates.append(session.acceptance.rate)
+    def judge(session: TargetSession, *_: object) -> None:
+        judged.append(session.asked_cache)
 
-    monkeypatch.setattr(TargetSession, "commit", spied)
+    monkeypatch.setattr(TargetSession, "judge_draft", judge)
     resting(monkeypatch, rests=True)
     engines = FakeEngine(MODEL, tree=False), FakeEngine(MODEL, tree=True)
     with OneProcess(*engines, settings_of(rows="auto", lookahead=4)) as both:
         streams = opened(both, [Decoding.CARD] * 2, tokens=60)
         both.run(streams)
         assert sum(stream.counters.drafted for stream in streams) > 0, "it guessed"
-    assert rates == pytest.approx([EXPECTED_AGREEMENT] * len(rates))
+    assert judged
+    assert not any(judged)
 
 
 def test_a_dead_draft_teaches_the_crowd_nothing_and_is_not_sent_to_rest(

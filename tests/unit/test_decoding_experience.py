@@ -11,8 +11,10 @@ from fake_engine import FakeEngine, FakeModel
 from one_process import OneProcess, autoregressive, request_of, settings_of
 
 from card.cache import Decoding
-from card.decoding.experience import Experience, Tally
-from card.decoding.rows import EXPECTED_AGREEMENT
+from card.decoding.experience import Experience
+from card.decoding.gain import EXPECTED_GAIN, Tally
+from card.decoding.rest import pays
+from card.decoding.rows import RowPlan
 from card.sampling import SamplingParameters
 
 TARGET = FakeModel()
@@ -22,8 +24,8 @@ COSTS_MS, ALONE_SHARE = {1: 10.0, 6: 12.0, 12: 17.0}, 0.75
 """As of float32 on two cores: a draft that is right half the time pays, a stranger does not."""
 _PATIENCE = 60
 
-HOPE = 0.1
-HOPELESS, POOR, GOOD = Tally(40, 1), Tally(40, 20), Tally(40, 36)
+HOPELESS, POOR, GOOD = Tally(16, 20), Tally(24, 20), Tally(60, 20)
+"""Of these the last two pay."""
 
 
 def taught(*tallies: Tally, parameters: SamplingParameters = GREEDY) -> Experience:
@@ -33,67 +35,69 @@ def taught(*tallies: Tally, parameters: SamplingParameters = GREEDY) -> Experien
     return experience
 
 
+def rests(experience: Experience, parameters: SamplingParameters = GREEDY) -> bool:
+    """Whether the next session begins with a rest of its draft."""
+    return not pays(experience.expect(parameters))
+
+
 def test_a_first_session_is_believed_what_every_draft_is() -> None:
-    assert Experience().expect(GREEDY) == EXPECTED_AGREEMENT
+    assert Experience().expect(GREEDY) == EXPECTED_GAIN
+    assert not rests(Experience())
 
 
 def test_belief_falls_slowly_and_rises_at_once() -> None:
-    assert taught(*[GOOD] * 8, *[HOPELESS] * 5).expect(GREEDY) > 0.5
-    assert taught(*[GOOD] * 8, *[HOPELESS] * 24).expect(GREEDY) < 0.3
-    assert taught(*[HOPELESS] * 16, POOR).expect(GREEDY) == 0.5 + HOPE
-    assert taught(GOOD).expect(GREEDY) == EXPECTED_AGREEMENT
+    assert not rests(taught(*[GOOD] * 8, *[HOPELESS] * 5))
+    assert rests(taught(*[GOOD] * 8, *[HOPELESS] * 24))
+    assert taught(*[HOPELESS] * 16, POOR).expect(GREEDY) == POOR.gain
+    assert taught(GOOD).expect(GREEDY) == GOOD.gain
 
 
 def test_what_nobody_saw_weighs_as_much_as_one_session() -> None:
-    poor, seen = Tally(40, 8), 0.2
     for texts in (1, 2, 3):
-        mean = (EXPECTED_AGREEMENT + texts * seen) / (texts + 1)
-        assert taught(*[poor] * texts).expect(GREEDY) == pytest.approx(mean + HOPE)
+        mean = (EXPECTED_GAIN + texts * HOPELESS.gain) / (texts + 1)
+        assert taught(*[HOPELESS] * texts).expect(GREEDY) == pytest.approx(mean)
 
 
-def test_odd_texts_do_not_make_a_draft_hopeless() -> None:
-    assert taught(*[POOR] * 40).expect(GREEDY) > 0.5 + 0.9 * HOPE
+def test_a_draft_that_pays_a_little_is_never_put_to_rest() -> None:
+    assert not rests(taught(*[POOR] * 40))
 
 
 def test_good_texts_among_many_poor_ones_are_not_put_to_rest_by_them() -> None:
-    mixed = taught(*[HOPELESS] * 20, GOOD, *[HOPELESS] * 3)
-    assert mixed.expect(GREEDY) > 0.5
+    assert not rests(taught(*[HOPELESS] * 20, GOOD, *[HOPELESS] * 3))
 
 
-def test_what_judged_next_to_nothing_teaches_nothing() -> None:
-    assert taught(*[Tally(3, 0)] * 40).expect(GREEDY) == EXPECTED_AGREEMENT
+def test_what_saw_next_to_nothing_teaches_nothing() -> None:
+    assert taught(*[Tally(3, 3.9)] * 40, *[Tally()] * 40).expect(GREEDY) == EXPECTED_GAIN
 
 
 def test_temperatures_are_told_apart_as_far_as_they_matter() -> None:
     experience = taught(*[HOPELESS] * 40, parameters=HOT)
-    assert experience.expect(SamplingParameters(temperature=1.55)) < 0.3
+    assert rests(experience, SamplingParameters(temperature=1.55))
     for other in (GREEDY, SamplingParameters(temperature=0.8)):
-        assert experience.expect(other) == EXPECTED_AGREEMENT
+        assert experience.expect(other) == EXPECTED_GAIN
     hottest = taught(*[HOPELESS] * 40, parameters=SamplingParameters(temperature=3.0))
-    assert hottest.expect(SamplingParameters(temperature=1e38)) < 0.3
+    assert rests(hottest, SamplingParameters(temperature=1e38))
 
 
 def test_penalties_say_nothing_of_texts_without() -> None:
     penalised = SamplingParameters(repetition_penalty=1.3)
     experience = taught(*[HOPELESS] * 40, parameters=penalised)
-    assert experience.expect(penalised) < 0.3
-    assert experience.expect(GREEDY) == EXPECTED_AGREEMENT
+    assert rests(experience, penalised)
+    assert experience.expect(GREEDY) == EXPECTED_GAIN
 
 
 def test_who_samples_the_likeliest_of_one_token_is_greedy() -> None:
     experience = taught(*[HOPELESS] * 40, parameters=GREEDY)
-    assert experience.expect(SamplingParameters(temperature=1.5, top_k=1)) < 0.3
+    assert rests(experience, SamplingParameters(temperature=1.5, top_k=1))
 
 
 def test_a_hopeless_draft_is_tried_again_until_that_teaches_something() -> None:
     experience = taught(*[HOPELESS] * 40)
-    expected = [experience.expect(GREEDY) for _ in range(20)]
-    assert max(expected[:7]) < 0.3
-    assert set(expected[7:]) == {EXPECTED_AGREEMENT}
-    experience.learn(GREEDY, Tally(2, 0))
-    assert experience.expect(GREEDY) == EXPECTED_AGREEMENT
+    assert [rests(experience) for _ in range(20)] == [True] * 7 + [False] * 13
+    experience.learn(GREEDY, Tally(2, 2))
+    assert not rests(experience)
     experience.learn(GREEDY, HOPELESS)
-    assert experience.expect(GREEDY) < 0.3
+    assert rests(experience)
 
 
 class Service:
@@ -189,17 +193,17 @@ def test_guesses_from_the_text_teach_nothing_about_the_draft() -> None:
 
 
 @pytest.mark.parametrize(
-    ("offered", "changed", "ends_at", "tally"),
+    ("offered", "changed", "ends_at", "tokens"),
     [
-        (6, None, None, Tally(judged=6, right=6)),
-        (6, 4, None, Tally(judged=5, right=4)),  # those behind the wrong one were not reached
-        (6, 0, None, Tally(judged=1, right=0)),
-        (0, None, None, Tally()),  # guesses from the text are none of the draft's
-        (6, None, 3, Tally(judged=4, right=4)),  # the text ends with a candidate
+        (6, None, None, 7),
+        (6, 4, None, 5),  # those behind the wrong one count for nothing
+        (6, 0, None, 1),
+        (0, None, None, 0),  # guesses from the text are none of the draft's
+        (6, None, 3, 5),  # the text ends with a candidate
     ],
 )
-def test_of_a_chain_what_was_reached_is_judged(
-    offered: int, changed: int | None, ends_at: int | None, tally: Tally
+def test_of_a_chain_what_was_right_counts(
+    offered: int, changed: int | None, ends_at: int | None, tokens: int
 ) -> None:
     prompt = [1, 2, 1, 2, 1, 2]
     text = autoregressive(TARGET, request_of(prompt, 9))
@@ -221,7 +225,8 @@ def test_of_a_chain_what_was_reached_is_judged(
         )
         both.target.step()
         (session,) = both.target._sessions.values()
-        assert session.tally == tally
+        cost = RowPlan(COSTS_MS, ALONE_SHARE).cost(1 + offered) if tokens else 0.0
+        assert session.gain.seen == Tally(tokens, cost)
 
 
 def test_what_a_draft_taught_that_died_is_forgotten() -> None:
@@ -254,4 +259,4 @@ def test_a_draft_that_finds_nothing_is_given_time_to_catch_up(tokens: int, rests
         service.both.run([stream], draft_steps=0)
         (session,) = service.both.target._sessions.values()
         assert (session.rest.until > 0) is rests
-        assert session.tally == Tally()
+        assert session.gain.seen == Tally()

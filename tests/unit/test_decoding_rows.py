@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from card.decoding.rest import pays
 from card.decoding.rows import (
-    EXPECTED_AGREEMENT,
     UNMEASURED_ROWS,
     Acceptance,
     RowPlan,
@@ -102,21 +100,10 @@ def test_a_draft_that_is_never_right_is_soon_not_worth_a_row() -> None:
     assert plan.gain(acceptance.rate) == 1.0
 
 
-@pytest.mark.parametrize("costs", [DEAR, {rows: 4.0 + 0.1 * rows for rows in ROWS}])
-def test_a_draft_that_did_not_pay_is_doubted_but_can_still_show_that_it_does(
-    costs: dict[int, float],
-) -> None:
-    plan = RowPlan(costs)
-    doubted = Acceptance(plan.doubted())
-    assert plan.doubted() < EXPECTED_AGREEMENT
-    assert pays(plan.gain(doubted.rate)), "it would never be tried again"
-    for _ in range(4):
-        doubted.observe(accepted=0, offered=4)
-    assert not pays(plan.gain(doubted.rate))
-
-
-def test_a_draft_that_never_pays_is_not_believed_in_more_than_any_other() -> None:
-    assert RowPlan({rows: 5.0 * rows for rows in ROWS}).doubted() == EXPECTED_AGREEMENT
+def test_a_pass_is_reckoned_in_passes_of_decoding_alone() -> None:
+    plan = RowPlan({1: 4.0, 8: 6.0}, alone_share=0.5)
+    assert (plan.cost(1), plan.cost(8)) == (2.0, 3.0)
+    assert RowPlan({}).cost(8) == 1.0, "nothing is known of costs"
 
 
 def test_acceptance_counts_what_was_judged_and_no_more() -> None:

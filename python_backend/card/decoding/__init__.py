@@ -5,6 +5,7 @@
 `walk`        verify and correct
 `rows`        how much of a chain is worth verifying
 `rest`        when one session's draft rests; `crowd`, that of many at once
+`gain`        what one session gains from its draft
 `experience`  what earlier sessions tell of a fresh one's draft
 `patience`    how long a pacing that waits for the draft does so
 """

@@ -1,4 +1,4 @@
-"""What earlier sessions tell a fresh one: whether the draft was right of late.
+"""What earlier sessions tell a fresh one: whether the draft was worth it of late.
 
 A draft that is right about one text is usually right about the next, and one that knows nothing of
 the target never is. How hot a text is sampled changes that, and penalties do, which the draft
@@ -9,35 +9,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from card.decoding.rows import EXPECTED_AGREEMENT
+from card.decoding.gain import EXPECTED_GAIN, Tally
 from card.sampling import SamplingParameters
 
 _STEPS_PER_UNIT = 4
 _HOTTEST = 2.0
 """Temperatures are rounded to quarters; those above this one are all alike."""
 
-_FEWEST_JUDGED = 4
-"""Candidates of a session that must have been judged before it teaches anything."""
+_FEWEST_PASSES = 4.0
+"""What a session must have spent, in passes of decoding alone, before it teaches anything."""
 
 _REMEMBERED = 8
 """Sessions whose mean is believed, while each sees less than that. Whoever sees more is believed at
 once: a session that rests cannot say how well it would have done, so the good ones among many poor
 ones must not be put to rest by those."""
 
-_HOPE = 0.1
-"""How much better than those before it a session may well do: an odd text is not a poor draft."""
-
 _TRIED_AGAIN = 8
 """Sessions begun since the last that taught something, from which on they begin as if nothing were
 known: else a draft that is believed to be hopeless would never be heard of again."""
-
-
-@dataclass(slots=True)
-class Tally:
-    """Candidates of one session's draft that the target reached, and how many were right."""
-
-    judged: int = 0
-    right: int = 0
 
 
 @dataclass(slots=True)
@@ -48,34 +37,31 @@ class _Belief:
     begun     sessions since the last that taught something
     """
 
-    agreement: float = EXPECTED_AGREEMENT
+    gain: float = EXPECTED_GAIN
     sessions: int = 1
     begun: int = 0
 
 
 class Experience:
-    """What agreement to hope for in a session of CARD, by how its tokens are chosen."""
+    """What gain to expect of a session of CARD, by how its tokens are chosen."""
 
     def __init__(self) -> None:
         self._beliefs: dict[tuple[int, bool], _Belief] = {}
 
     def expect(self, parameters: SamplingParameters) -> float:
-        """Agreement that a session which begins now may well reach."""
+        """Gain of a session that begins now."""
         belief = self._of(parameters)
         belief.begun += 1
-        if belief.begun >= _TRIED_AGAIN:
-            return EXPECTED_AGREEMENT
-        return min(EXPECTED_AGREEMENT, belief.agreement + _HOPE)
+        return EXPECTED_GAIN if belief.begun >= _TRIED_AGAIN else belief.gain
 
     def learn(self, parameters: SamplingParameters, tally: Tally) -> None:
         """What a session saw that has ended."""
-        if tally.judged < _FEWEST_JUDGED:
+        if tally.cost < _FEWEST_PASSES:
             return
         belief = self._of(parameters)
-        seen = tally.right / tally.judged
         belief.sessions = min(belief.sessions + 1, _REMEMBERED)
-        mean = belief.agreement + (seen - belief.agreement) / belief.sessions
-        belief.agreement, belief.begun = max(seen, mean), 0
+        mean = belief.gain + (tally.gain - belief.gain) / belief.sessions
+        belief.gain, belief.begun = max(tally.gain, mean), 0
 
     def _of(self, parameters: SamplingParameters) -> _Belief:
         heat = 0.0 if parameters.is_greedy else min(parameters.temperature, _HOTTEST)

@@ -70,7 +70,7 @@ class TargetLoop:
         logits = self._engine.forward([rows for _, rows in batch])
         forwarded = time.perf_counter_ns()
         tokens = sum(
-            self._verify(session, rows, found)
+            self._verify(session, rows, found, len(batch))
             for (session, rows), found in zip(batch, logits, strict=True)
         )
         ended = time.perf_counter_ns()
@@ -95,8 +95,8 @@ class TargetLoop:
         """Let its draft not even begin if those of the sessions before had nothing to give."""
         is_card = session.request.decoding is Decoding.CARD
         if is_card and self._adapts and not self._crowd_rests:
-            agreement = self._experience.expect(session.request.parameters)
-            session.foresee(agreement, self._plan)
+            gain = self._experience.expect(session.request.parameters)
+            session.foresee(min(gain, self._plan.promise()))
 
     def _release_closed(self) -> None:
         # Read first, the generation before the state: only a session that is dropped below is
@@ -107,7 +107,7 @@ class TargetLoop:
             if not session.slot.is_open(session.generation):
                 self._engine.close_session(self._sessions.pop(index).engine_session)
                 if session.request.decoding is Decoding.CARD:
-                    self._experience.learn(session.request.parameters, session.tally)
+                    self._experience.learn(session.request.parameters, session.gain.seen)
         for slot, generation, is_closed in zip(self._slots, generations, closed, strict=True):
             if is_closed:
                 slot.release(generation)
@@ -173,7 +173,7 @@ class TargetLoop:
         if how.rows != "auto":
             return session.rows(session.query(how.rows, vocabulary, how))
         if not self._crowd_rests:
-            session.weigh_drafting(plan)
+            session.weigh_drafting()
         drafts = session.drafts(crowd_rests=self._crowd_rests)
         if how.query == "subtree":
             rows = plan.rows(session.acceptance.rate, sharing)
@@ -181,7 +181,7 @@ class TargetLoop:
         found = session.query(plan.most_rows(sharing), vocabulary, how, drafts=drafts)
         return session.rows(found.first(plan.worthwhile(found.chances, sharing)))
 
-    def _verify(self, session: TargetSession, rows: Rows, logits: Logits) -> int:
+    def _verify(self, session: TargetSession, rows: Rows, logits: Logits, sharing: int) -> int:
         """Walk, keep the KV of the committed path, commit; returns how many tokens."""
         if rows.logits is not None:
             self._engine.keep(session.engine_session, range(len(rows.tokens)))
@@ -196,4 +196,5 @@ class TargetLoop:
         if rows.logits is None:
             self._engine.keep(session.engine_session, verdict.rows)
         session.commit(verdict)
+        session.judge_draft(verdict, self._plan, sharing)
         return len(verdict.tokens)

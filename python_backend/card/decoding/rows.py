@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from card.decoding.rest import pays
 from card.engines.row_costs import CostCurve
 
 EXPECTED_AGREEMENT = 0.8
@@ -17,9 +16,6 @@ _BELIEF = 6.0
 
 _MEMORY = 96.0
 """Judged candidates that are remembered; older ones fade."""
-
-_DOUBT = 0.1
-"""More than the least agreement that pays."""
 
 _STEPS = 40
 """Agreement is told apart in so many steps, for each of which rows are chosen once."""
@@ -93,13 +89,13 @@ class RowPlan:
         """Tokens per second with that many rows against one row each and no draft."""
         return self._choose(agreement, sessions)[1]
 
-    def doubted(self) -> float:
-        """Agreement to believe in when a draft that did not pay is tried again: a little more than
-        the least that pays, so that a few wrong candidates send it to rest."""
-        paying = (step / _STEPS for step in range(_STEPS) if pays(self.gain(step / _STEPS)))
-        return min(EXPECTED_AGREEMENT, next(paying, EXPECTED_AGREEMENT) + _DOUBT)
+    def cost(self, rows: int) -> float:
+        """What a pass of one session with so many rows takes, in passes of decoding alone."""
+        if not self._curve.measured_rows:
+            return 1.0
+        return self._curve.pass_ms(rows) / (self._curve.pass_ms(1) * self._alone_share)
 
-    def promise(self, sessions: int) -> float:
+    def promise(self, sessions: int = 1) -> float:
         """The same before anything is known of the draft."""
         return self.gain(EXPECTED_AGREEMENT, sessions)
 

@@ -16,7 +16,7 @@ from card.cache import (
     best_subtree,
     descend,
 )
-from card.decoding.experience import Tally
+from card.decoding.gain import Gain
 from card.decoding.patience import Patience
 from card.decoding.rest import DraftRest, pays
 from card.decoding.rows import Acceptance, RowPlan
@@ -26,10 +26,6 @@ from card.lookup import TextLookup
 from card.pacing import target_may_run, target_queries
 from card.sampling import History
 from card.settings import SpeculationSettings
-
-_MOST_MISSES = 32
-"""Queries in a row that find nothing, as while the draft reads what it missed; a draft that is late
-for longer does not pay."""
 
 
 @dataclass(slots=True)
@@ -48,9 +44,8 @@ class TargetSession:
     candidates: Candidates = NO_CANDIDATES
     asked_cache: bool = False
     drafted: int = 0
-    misses: int = 0
     acceptance: Acceptance = field(default_factory=Acceptance)
-    tally: Tally = field(default_factory=Tally)
+    gain: Gain = field(default_factory=Gain)
     rest: DraftRest = field(default_factory=DraftRest)
     patience: Patience = field(default_factory=Patience)
     committed_s: float = field(default_factory=time.monotonic)
@@ -178,24 +173,23 @@ class TargetSession:
         parents = [FOLLOWS_PREFIX, *(parent + 1 for parent in candidates.parents)]
         return Rows(self.engine_session, tokens, parents)
 
-    def foresee(self, agreement: float, plan: RowPlan) -> None:
-        """Begin with a rest of the draft if this agreement, hoped for, would not pay."""
-        if not pays(plan.gain(agreement)):
+    def foresee(self, gain: float) -> None:
+        """Begin with a rest of the draft if the gain that is expected does not pay."""
+        if not pays(gain):
             self.rest.foresee(len(self.history))
-            self._let_draft_rest(plan)
+            self._let_draft_rest()
 
-    def weigh_drafting(self, plan: RowPlan) -> None:
-        """Let the draft rest if speculation would not pay for this session alone."""
+    def weigh_drafting(self) -> None:
+        """Let the draft rest if it does not pay for this session."""
         length = len(self.history)
         if self.request.decoding is not Decoding.CARD or self.rest.resting(length):
             return
-        if self.rest.consider(length, plan.gain(self.acceptance.rate)):
-            self._let_draft_rest(plan)
+        if self.rest.consider(length, self.gain.rate):
+            self._let_draft_rest()
 
-    def _let_draft_rest(self, plan: RowPlan) -> None:
-        """And believe less of it when it is tried again, so that a poor one is found out soon."""
+    def _let_draft_rest(self) -> None:
         self.slot.rest_draft_until(self.rest.until)
-        self.acceptance = Acceptance(plan.doubted())
+        self.gain.doubt()
 
     def commit(self, verdict: Verdict) -> None:
         """Publish what was decided; the draft and `card` see it at once."""
@@ -210,17 +204,14 @@ class TargetSession:
             verdict.tokens, verdict.from_cache, verdict.log_probabilities, verdict.finish
         )
         self.lookup.extend(verdict.tokens)
-        if self.asked_cache:
-            self._judge_draft(verdict)
         self.committed_s = time.monotonic()
 
-    def _judge_draft(self, verdict: Verdict) -> None:
-        """By the candidates that the cache gave; guesses from the text say nothing of it."""
+    def judge_draft(self, verdict: Verdict, plan: RowPlan, sharing: int) -> None:
+        """By the candidates that the cache gave, if it was asked, to a pass of so many sessions;
+        guesses from the text say nothing of it."""
+        if not self.asked_cache:
+            return
         offered = min(self.drafted, len(self.candidates))
         right = min(verdict.accepted, offered)
-        wrong = right < offered and verdict.corrects
-        self.tally.judged += right + wrong
-        self.tally.right += right
-        self.misses = 0 if self.drafted else self.misses + 1
-        is_late = self.misses > _MOST_MISSES
-        self.acceptance.observe(right, right + (wrong or is_late))
+        self.acceptance.observe(right, right + (right < offered and verdict.corrects))
+        self.gain.observe(offered, right, plan.cost(1 + offered), shared=sharing > 1)

@@ -1,0 +1,86 @@
+"""What one session gains from its draft: tokens per second beside it over those without."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+EXPECTED_GAIN = 1.7
+"""Believed of a session before anything is known of it."""
+
+_DOUBTED_GAIN = 1.3
+"""And of one whose draft did not pay before: little more than what pays, so that a few passes send
+a poor one to rest again."""
+
+_BELIEF = 6.0
+"""Passes of decoding alone that the first belief counts for."""
+
+_MEMORY = 64.0
+"""As many are remembered; older ones fade."""
+
+_MOST_LATE = 32
+"""Queries that may find nothing before the first that finds something, as while the draft reads
+what it missed; a draft that is late for longer does not pay."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Tokens that passes beside the draft gave, and what these cost in passes of decoding alone."""
+
+    tokens: float = 0.0
+    cost: float = 0.0
+
+    @property
+    def gain(self) -> float:
+        """Tokens for what decoding alone pays for one."""
+        return self.tokens / self.cost
+
+    def add(self, tokens: float, cost: float) -> None:
+        self.tokens += tokens
+        self.cost += cost
+
+    def fade(self, share: float) -> None:
+        self.tokens *= share
+        self.cost *= share
+
+
+class Gain:
+    """Counts tokens of the draft alone: guesses from the text are there without it.
+
+    seen  all that was observed of a draft that had come to give candidates
+    """
+
+    def __init__(self) -> None:
+        self.seen = Tally()
+        self._believe(EXPECTED_GAIN)
+
+    def doubt(self) -> None:
+        """Believe little of the draft when it is tried again, and let it be late again."""
+        self._believe(_DOUBTED_GAIN)
+
+    def _believe(self, gain: float) -> None:
+        self._recent = Tally(gain * _BELIEF, _BELIEF)
+        self._heard, self._late = False, 0
+
+    @property
+    def rate(self) -> float:
+        """Of late."""
+        return self._recent.gain
+
+    def observe(self, offered: int, right: int, cost: float, *, shared: bool) -> None:
+        """What a pass found right of the candidates offered, and its cost in passes of decoding
+        alone; `shared` with other sessions.
+
+        A query that finds nothing behind others that did is a pass lost to the draft, where the
+        session has it for itself; what many lose is for the crowd to find out.
+        """
+        if offered:
+            self._heard = True
+        elif not self._heard and self._late < _MOST_LATE:
+            self._late += 1
+            return
+        elif shared:
+            return
+        self._recent.fade(min(1.0, _MEMORY / (self._recent.cost + cost)))
+        self._recent.add(1 + right, cost)
+        if self._heard:
+            self.seen.add(1 + right, cost)

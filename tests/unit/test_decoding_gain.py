@@ -1,0 +1,70 @@
+"""What a session gains from its draft is what its passes gave for what they cost."""
+
+from __future__ import annotations
+
+import pytest
+
+from card.decoding.gain import EXPECTED_GAIN, Gain
+from card.decoding.rest import pays
+
+COST = 1.5
+
+
+def passes_until_rest(gain: Gain, chain: list[tuple[int, int]], most: int = 1000) -> int:
+    """Passes with these candidates (offered, right), again and again, until it no longer pays."""
+    for done in range(most):
+        if not pays(gain.rate):
+            return done
+        gain.observe(*chain[done % len(chain)], COST, shared=False)
+    return most
+
+
+def after(*passes: tuple[int, int], times: int = 200, shared: bool = False) -> Gain:
+    gain = Gain()
+    for _ in range(times):
+        for offered, right in passes:
+            gain.observe(offered, right, COST, shared=shared)
+    return gain
+
+
+def test_a_draft_is_believed_in_before_anything_is_known() -> None:
+    assert Gain().rate == EXPECTED_GAIN
+    assert pays(Gain().rate)
+
+
+def test_tokens_for_what_decoding_alone_pays_for_one() -> None:
+    assert after((4, 3), (4, 1)).rate == pytest.approx(3 / COST, rel=0.01)
+    assert after((4, 3), (4, 1)).seen.gain == pytest.approx(3 / COST)
+
+
+def test_what_was_long_ago_fades() -> None:
+    assert passes_until_rest(after((8, 8)), [(8, 0)]) < 120
+
+
+def test_a_poor_draft_is_soon_found_out_and_sooner_the_second_time() -> None:
+    gain = Gain()
+    first = passes_until_rest(gain, [(4, 0), (0, 0)])
+    gain.doubt()
+    assert pays(gain.rate), "it would never be tried again"
+    assert 1 <= passes_until_rest(gain, [(4, 0), (0, 0)]) < first < 10
+
+
+def test_every_other_query_that_finds_nothing_is_a_pass_lost() -> None:
+    assert pays(after((4, 1)).rate)
+    assert not pays(after((4, 1), (0, 0)).rate)
+
+
+def test_among_others_queries_that_find_nothing_count_for_nothing() -> None:
+    assert after((4, 1), (0, 0), shared=True).rate == pytest.approx(after((4, 1)).rate)
+
+
+def test_a_draft_may_be_late_when_it_begins_and_when_it_is_tried_again() -> None:
+    gain = Gain()
+    for _ in range(2):
+        believed = gain.rate
+        for _ in range(32):
+            gain.observe(0, 0, COST, shared=False)
+        assert gain.rate == believed
+        assert passes_until_rest(gain, [(0, 0)]) < 10
+        gain.doubt()
+    assert gain.seen.cost == 0.0, "one that never came teaches nothing"
