@@ -96,7 +96,7 @@ class RowPlan:
         return self._curve.pass_ms(rows) / (self._curve.pass_ms(1) * self._alone_share)
 
     def promise(self, sessions: int = 1) -> float:
-        """The same before anything is known of the draft."""
+        """What is gained before anything is known of the draft."""
         return self.gain(EXPECTED_AGREEMENT, sessions)
 
     def _choose(self, agreement: float, sessions: int) -> tuple[int, float]:
