@@ -17,7 +17,7 @@ Role = Literal["draft", "target"]
 
 
 class CheckpointEngine(ConfigurableEngine, Protocol):
-    """An engine that runs a checkpoint itself, on so many threads as it was loaded with."""
+    """An engine that runs a checkpoint itself."""
 
     @property
     def architecture(self) -> Architecture: ...
@@ -27,8 +27,8 @@ class CheckpointEngine(ConfigurableEngine, Protocol):
 
 
 class Engines:
-    """Loads a model when it is first asked for, and keeps it: the target as served, for fewer
-    threads than it has then over the same weights, and all else for each number of threads.
+    """Loads a model when it is first asked for, and keeps it: the target as served, over
+    the same weights for numbers that divide its threads, and all else for each number of threads.
 
     Raises `EngineError` where the settings name an engine that is no checkpoint's.
     """
@@ -64,8 +64,9 @@ class Engines:
         return self._loaded[key]
 
     def _load(self, role: Role, threads: int, *, spreads: bool) -> CheckpointEngine:
-        served = self._loaded.get((role, self._settings.target.threads, True))
-        if served is not None and not spreads and threads <= served.options.most_threads:
+        served = None if spreads else self._loaded.get((role, self._settings.target.threads, True))
+        alone = 0 if served is None else served.options.threads_alone
+        if served is not None and alone and alone % threads == 0:
             return _on_threads(served, threads)
         model: ModelSettings = getattr(self._settings, role)
         changes = {"threads": threads}

@@ -12,7 +12,10 @@ from one_process import OneProcess, Stream, autoregressive, request_of, settings
 from card.cache import Decoding
 from card.decoding import crowd as crowd_module
 from card.decoding.crowd import Crowd
+from card.decoding.gain import EXPECTED_GAIN
+from card.decoding.rows import RowPlan
 from card.decoding.session import TargetSession
+from card.decoding.walk import Verdict
 
 MODEL = FakeModel()
 
@@ -265,10 +268,12 @@ def test_guesses_made_while_the_draft_rests_say_nothing_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else the first passes of a trial would send every session to rest again."""
-    judged = []
+    rates = []
+    original = TargetSession.judge_draft
 
-    def judge(session: TargetSession, *_: object) -> None:
-        judged.append(session.asked_cache)
+    def judge(session: TargetSession, verdict: Verdict, plan: RowPlan, sharing: int) -> None:
+        original(session, verdict, plan, sharing)
+        rates.append(session.gain.rate)
 
     monkeypatch.setattr(TargetSession, "judge_draft", judge)
     resting(monkeypatch, rests=True)
@@ -277,8 +282,7 @@ def test_guesses_made_while_the_draft_rests_say_nothing_of_it(
         streams = opened(both, [Decoding.CARD] * 2, tokens=60)
         both.run(streams)
         assert sum(stream.counters.drafted for stream in streams) > 0, "it guessed"
-    assert judged
-    assert not any(judged)
+    assert set(rates) == {EXPECTED_GAIN}
 
 
 def test_a_dead_draft_teaches_the_crowd_nothing_and_is_not_sent_to_rest(

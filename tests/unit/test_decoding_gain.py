@@ -15,7 +15,8 @@ def passes_until_rest(gain: Gain, chain: list[tuple[int, int]], most: int = 1000
     for done in range(most):
         if not pays(gain.rate):
             return done
-        gain.observe(*chain[done % len(chain)], COST, shared=False)
+        offered, right = chain[done % len(chain)]
+        gain.observe(offered > 0, right, COST, shared=False)
     return most
 
 
@@ -23,7 +24,7 @@ def after(*passes: tuple[int, int], times: int = 200, shared: bool = False) -> G
     gain = Gain()
     for _ in range(times):
         for offered, right in passes:
-            gain.observe(offered, right, COST, shared=shared)
+            gain.observe(offered > 0, right, COST, shared=shared)
     return gain
 
 
@@ -63,8 +64,17 @@ def test_a_draft_may_be_late_when_it_begins_and_when_it_is_tried_again() -> None
     for _ in range(2):
         believed = gain.rate
         for _ in range(32):
-            gain.observe(0, 0, COST, shared=False)
+            gain.observe(False, 0, COST, shared=False)
         assert gain.rate == believed
         assert passes_until_rest(gain, [(0, 0)]) < 10
         gain.doubt()
     assert gain.seen.cost == 0.0, "one that never came teaches nothing"
+
+
+def test_a_draft_that_was_stopped_may_be_late_once_more() -> None:
+    gain = after((4, 3))
+    believed = gain.rate
+    for _ in range(1000):
+        gain.pardon()
+        gain.observe(False, 0, COST, shared=False)
+    assert gain.rate == believed

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from card.decoding.rest import pays
 
 FEWEST = 2
-"""A session alone is judged by its own acceptance (`card.decoding.rest`), whatever else runs."""
+"""A session alone is judged by its own gain (`card.decoding.rest`), whatever else runs."""
 
 _TRIED_PASSES = 24
 """Passes that are measured of either way, one behind the other, before they are compared."""

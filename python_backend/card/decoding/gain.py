@@ -59,6 +59,10 @@ class Gain:
 
     def _believe(self, gain: float) -> None:
         self._recent = Tally(gain * _BELIEF, _BELIEF)
+        self.pardon()
+
+    def pardon(self) -> None:
+        """Let the draft be late again, which was stopped or is dead: it has much to read."""
         self._heard, self._late = False, 0
 
     @property
@@ -66,14 +70,14 @@ class Gain:
         """Of late."""
         return self._recent.gain
 
-    def observe(self, offered: int, right: int, cost: float, *, shared: bool) -> None:
-        """What a pass found right of the candidates offered, and its cost in passes of decoding
-        alone; `shared` with other sessions.
+    def observe(self, found: bool, right: int, cost: float, *, shared: bool) -> None:
+        """How many candidates of a query that found some, or none, a pass found right, and its cost
+        in passes of decoding alone; `shared` with other sessions.
 
         A query that finds nothing behind others that did is a pass lost to the draft, where the
         session has it for itself; what many lose is for the crowd to find out.
         """
-        if offered:
+        if found:
             self._heard = True
         elif not self._heard and self._late < _MOST_LATE:
             self._late += 1

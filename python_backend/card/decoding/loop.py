@@ -131,6 +131,9 @@ class TargetLoop:
             )
         ]
         self._let_draft_rest(rests=self._rests(running, draft_lives=draft_lives))
+        if not draft_lives or self._crowd_rests:
+            for session in running:
+                session.gain.pardon()
         self._engine.alone = not draft_lives or not any(
             session.shares_cores(crowd_rests=self._crowd_rests) for session in running
         )

@@ -37,7 +37,7 @@ class DraftRest:
         return length < self.until
 
     def consider(self, length: int, gain: float) -> bool:
-        """Judge by the speed-up that the acceptance of late promises. Whether a rest begins."""
+        """Judge by the speed-up of late. Whether a rest begins."""
         if pays(gain):
             self._paid += 1
             if self._paid >= _PROVEN:

@@ -32,8 +32,8 @@ def ideal_tokens(rows: int, agreement: float) -> float:
 class Acceptance:
     """How often, of late, a candidate that was reached was what the target chose."""
 
-    def __init__(self, expected: float = EXPECTED_AGREEMENT) -> None:
-        self._right = expected * _BELIEF
+    def __init__(self) -> None:
+        self._right = EXPECTED_AGREEMENT * _BELIEF
         self._judged = _BELIEF
 
     @property

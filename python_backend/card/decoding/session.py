@@ -190,6 +190,8 @@ class TargetSession:
     def _let_draft_rest(self) -> None:
         self.slot.rest_draft_until(self.rest.until)
         self.gain.doubt()
+        # Else a subtree might never again be worth a row, and no row is ever judged.
+        self.acceptance = Acceptance()
 
     def commit(self, verdict: Verdict) -> None:
         """Publish what was decided; the draft and `card` see it at once."""
@@ -214,4 +216,4 @@ class TargetSession:
         offered = min(self.drafted, len(self.candidates))
         right = min(verdict.accepted, offered)
         self.acceptance.observe(right, right + (right < offered and verdict.corrects))
-        self.gain.observe(offered, right, plan.cost(1 + offered), shared=sharing > 1)
+        self.gain.observe(self.drafted > 0, right, plan.cost(1 + offered), shared=sharing > 1)

@@ -1,4 +1,4 @@
-"""The decoders of one number of threads, and which of them takes a pass."""
+"""The decoders of an engine, and which of them takes a pass."""
 
 from __future__ import annotations
 

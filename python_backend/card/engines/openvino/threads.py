@@ -11,6 +11,7 @@ first: what is loaded later and wants a oneTBB gets this one.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.metadata
 import os
@@ -56,14 +57,12 @@ class ThreadLimit:
 
 
 def load_tbb() -> None:
-    """Load the package's oneTBB if it is installed; before anybody imports OpenVINO."""
-    try:
-        files = importlib.metadata.files("tbb") or ()
-    except importlib.metadata.PackageNotFoundError:
-        return
-    for file in files:
-        if file.name == _SONAME:
-            ctypes.CDLL(str(file.locate()))
+    """Load the package's oneTBB; before anybody imports OpenVINO. Where it is not installed, or not
+    whole, OpenVINO takes its own, and `thread_limit` says so."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError, OSError):
+        for file in importlib.metadata.files("tbb") or ():
+            if file.name == _SONAME:
+                ctypes.CDLL(str(file.locate()))
 
 
 @cache
