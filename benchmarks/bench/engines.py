@@ -27,8 +27,8 @@ class CheckpointEngine(ConfigurableEngine, Protocol):
 
 
 class Engines:
-    """Loads a model when it is first asked for, and keeps it: the target as served, over
-    the same weights for numbers that divide its threads, and all else for each number of threads.
+    """Loads a model when it is first asked for with a number of threads, and keeps it. A target
+    that is loaded as served lends its weights to numbers that divide its threads.
 
     Raises `EngineError` where the settings name an engine that is no checkpoint's.
     """

@@ -100,9 +100,9 @@ class TargetSettings(ModelSettings):
 
     path: Path = REPOSITORY_ROOT / "models/target"
     threads_alone: Annotated[int, Field(ge=1, le=256)] | None = None
-    """Threads of a pass while the draft has nothing to do, a multiple of `threads`; absent: every
-    core, at most eight. They are used if passes were faster on them at load and had the same
-    bits."""
+    """Threads of a pass while the draft has nothing to do, a multiple of `threads`; absent: the
+    greatest for which there are cores, at most eight. They are used if passes were faster on them
+    at load and had the same bits."""
     tensorrt_llm: TargetTensorRTSettings = TargetTensorRTSettings()
 
     @model_validator(mode="after")
