@@ -55,6 +55,7 @@ Source = Annotated[
 ]
 
 _OUTPUT = Path("build/pair")
+_OWN_PROMPTS = _ROOT / "benchmarks" / "prompts.jsonl"
 
 
 @app.command()
@@ -131,10 +132,36 @@ def distil(
 
 
 @app.command()
+def refine(
+    pair: Annotated[Path, typer.Argument(help="Folder with `target` and `draft`.")] = (
+        _ROOT / "models"
+    ),
+    output: Output = Path("build/refined"),
+    source: Source = None,
+    recipe: RecipeFile = _ROOT / "scripts" / "training" / "refine.json",
+    minutes: Minutes = None,
+    steps: Steps = None,
+    device: Device = "auto",
+    precision: Precision = "auto",
+    overwrite: Overwrite = False,
+) -> None:
+    """Distil the draft of a finished pair further, on new texts of its target; then evaluate."""
+    with told():
+        compute = compute_of(device, precision, False)
+        place, chosen = _begin(output, recipe, overwrite)
+        if not (place.corpus / corpus_files.SUMMARY).is_file():
+            _corpus(place, chosen, source)
+        if not place.adopted_draft.is_dir():
+            stages.adopt(place, pair)
+        _fit("distil", place, chosen, minutes, steps, compute)
+        _evaluate(place.root, _OWN_PROMPTS, None, 128, None, 0, device, None)
+
+
+@app.command()
 def evaluate(
     pair: Annotated[Path, typer.Argument(help="Folder with `target` and `draft`.")] = _OUTPUT,
     prompts: Annotated[Path, typer.Option(help="JSONL with a text `prompt` in each line.")] = (
-        _ROOT / "benchmarks" / "prompts.jsonl"
+        _OWN_PROMPTS
     ),
     limit: Annotated[
         Optional[int],  # noqa: UP045
@@ -178,8 +205,7 @@ def everything(
             _tokenizer(place, chosen)
         for stage, share in _SHARES.items():
             _fit(stage, place, chosen, minutes and minutes * share, None, compute)
-        prompts = _ROOT / "benchmarks" / "prompts.jsonl"
-        _evaluate(place.root, prompts, None, 128, None, 0, device, None)
+        _evaluate(place.root, _OWN_PROMPTS, None, 128, None, 0, device, None)
 
 
 def _begin(output: Path, recipe: Path | None, overwrite: bool) -> tuple[Workplace, Recipe]:

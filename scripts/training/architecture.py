@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Pr
 from training.recipe import Architecture
 from training.tokenization import END_OF_TEXT
 
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
 def build(architecture: Architecture, vocabulary: int, context: int, seed: int) -> PreTrainedModel:
@@ -56,7 +56,7 @@ def save(model: PreTrainedModel, tokenizer: Path, folder: Path) -> None:
     halved = type(model)(model.config)
     halved.load_state_dict(model.state_dict())
     halved.bfloat16().save_pretrained(folder)
-    for name in _TOKENIZER_FILES:
+    for name in TOKENIZER_FILES:
         shutil.copyfile(tokenizer / name, folder / name)
 
 

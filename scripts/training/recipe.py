@@ -71,7 +71,9 @@ class Distillation(_Frozen):
     """What the draft is distilled on: the target's own texts, mixed with corpus text.
 
     Of the target's texts, ``greedy_share`` are greedy; the others are sampled, the temperatures
-    taking turns. A text begins with a corpus prefix of a length between the two given.
+    taking turns. A text begins with a corpus prefix of a length between the two given: of a
+    definition for ``definition_share`` of them, as prompts often are, of a document or from
+    anywhere for the others, in turns.
     """
 
     texts: int = Field(default=320, ge=1, description="sequences that the target continues")
@@ -79,10 +81,14 @@ class Distillation(_Frozen):
         default=0.6, ge=0, le=1, description="share of a batch that is its text"
     )
     greedy_share: float = Field(default=0.5, ge=0, le=1)
+    definition_share: float = Field(default=0.0, ge=0, le=1)
     temperatures: tuple[float, ...] = Field(default=(0.8, 1.0), min_length=1)
     shortest_prefix: int = Field(default=16, ge=1)
     longest_prefix: int = Field(default=128, ge=1)
     generation_batch: int = Field(default=32, ge=1, description="texts continued at once")
+    compared_at: float = Field(
+        default=1.0, gt=0, description="temperature of the two distributions that are compared"
+    )
 
     @model_validator(mode="after")
     def _valid_ranges(self) -> Distillation:

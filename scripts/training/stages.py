@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shutil
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,13 @@ from training.agreement import (
 from training.batches import corpus_batch
 from training.checkpoint import restore_weights, steps_done
 from training.compute import Compute
-from training.distillation import OwnTexts, divergence, mixed_batch, write_own_texts
+from training.distillation import (
+    OwnTexts,
+    definitions_in,
+    divergence,
+    mixed_batch,
+    write_own_texts,
+)
 from training.fitting import Budget, Progress, fit
 from training.recipe import Recipe
 from training.workplace import Workplace
@@ -58,11 +65,27 @@ def make_tokenizer(place: Workplace, recipe: Recipe) -> tuple[int, int]:
         corpus.texts(place.corpus, corpus.TRAIN), recipe.vocabulary
     )
     tokenization.save_tokenizer(tokenizer, place.tokenizer)
-    train, held_out = (
-        tokenization.encode_corpus(tokenizer, corpus.texts(place.corpus, name), place.corpus / to)
-        for name, to in ((corpus.TRAIN, _TRAIN_TOKENS), (corpus.HELD_OUT, _HELD_OUT_TOKENS))
-    )
-    return train, held_out
+    return _encode_corpus(place, tokenizer)
+
+
+def adopt(place: Workplace, pair: Path) -> None:
+    """Take target, tokenizer and draft of a finished pair as what distillation goes on from.
+
+    Encodes the corpus with that tokenizer.
+
+    Raises:
+        FileNotFoundError: a model of ``pair`` or its tokenizer is missing.
+    """
+    tokenizer = tokenization.load_tokenizer(pair / "target")
+    for role in ("target", "draft"):
+        if not (pair / role / "config.json").is_file():
+            raise FileNotFoundError(f"{pair / role} holds no model: name the folder of a pair")
+    place.tokenizer.mkdir(parents=True, exist_ok=True)
+    for name in architecture.TOKENIZER_FILES:
+        shutil.copyfile(pair / "target" / name, place.tokenizer / name)
+    _encode_corpus(place, tokenizer)
+    shutil.copytree(pair / "target", place.model("target"), dirs_exist_ok=True)
+    shutil.copytree(pair / "draft", place.adopted_draft, dirs_exist_ok=True)
 
 
 def train_model(
@@ -116,10 +139,12 @@ def own_texts(
     if not place.own_texts.is_file():
         target = architecture.load(place.model("target"), compute.device)
         tokens = tokenization.load_tokens(place.corpus / _TRAIN_TOKENS)
+        tokenizer = tokenization.load_tokenizer(place.tokenizer)
         with compute.autocast():
             texts = write_own_texts(
                 target,
                 tokens,
+                definitions_in(tokens, tokenizer),
                 recipe.distillation,
                 recipe.context,
                 _seed(recipe, "own texts"),
@@ -138,28 +163,27 @@ def distil(
     on_progress: OnProgress = lambda _: None,
     save_every_s: float = 60.0,
 ) -> list[float]:
-    """Distil the trained draft on the target's texts; writes its directory, returns the losses.
+    """Distil the draft on the target's texts; writes its directory, returns the losses.
+
+    The draft is the one that was adopted, or else the one that was trained on the corpus.
 
     Raises:
-        FileNotFoundError: target or draft were not trained yet.
+        FileNotFoundError: target or draft were neither trained nor adopted yet.
     """
-    trained = place.checkpoint("draft")
-    if not trained.is_file():
-        raise FileNotFoundError(f"{trained} is missing: run the stage `draft` first")
+    draft = _undistilled(place, recipe, compute)
     texts = own_texts(place, recipe, compute)
     tokens = tokenization.load_tokens(place.corpus / _TRAIN_TOKENS)
     training = recipe.distillation_training
     seed = _seed(recipe, "distil")
     target = architecture.load(place.model("target"), compute.device)
-    draft = _fresh(place, recipe, "draft", compute)
-    restore_weights(trained, draft)
     teacher, pupil = compute.runnable(target), compute.runnable(draft)
 
     def loss_of_step(step: int) -> torch.Tensor:
         batch = mixed_batch(
             texts, tokens, step, training.batch, recipe.distillation.own_share, seed
         )
-        return divergence(teacher, pupil, torch.from_numpy(batch).to(compute.device))
+        tokens_of_step = torch.from_numpy(batch).to(compute.device)
+        return divergence(teacher, pupil, tokens_of_step, recipe.distillation.compared_at)
 
     losses = fit(
         draft,
@@ -231,6 +255,25 @@ def _fresh(place: Workplace, recipe: Recipe, role: str, compute: Compute) -> Pre
     shape = recipe.target if role == "target" else recipe.draft
     model = architecture.build(shape, vocabulary, recipe.context, _seed(recipe, role))
     return architecture.on_device(model, compute.device)
+
+
+def _undistilled(place: Workplace, recipe: Recipe, compute: Compute) -> PreTrainedModel:
+    if place.adopted_draft.is_dir():
+        return architecture.load(place.adopted_draft, compute.device)
+    trained = place.checkpoint("draft")
+    if not trained.is_file():
+        raise FileNotFoundError(f"{trained} is missing: run the stage `draft` first")
+    draft = _fresh(place, recipe, "draft", compute)
+    restore_weights(trained, draft)
+    return draft
+
+
+def _encode_corpus(place: Workplace, tokenizer: Tokenizer) -> tuple[int, int]:
+    train, held_out = (
+        tokenization.encode_corpus(tokenizer, corpus.texts(place.corpus, name), place.corpus / to)
+        for name, to in ((corpus.TRAIN, _TRAIN_TOKENS), (corpus.HELD_OUT, _HELD_OUT_TOKENS))
+    )
+    return train, held_out
 
 
 def _encoded(tokenizer: Tokenizer, documents: Path) -> tokenization.Tokens:

@@ -22,7 +22,7 @@ from training.checkpoint import steps_done
 from training.compute import Compute
 from training.corpus import HELD_OUT, gather
 from training.decoding import PromptTooLong, Texts
-from training.distillation import divergence
+from training.distillation import definitions_in, divergence
 from training.fitting import Budget, FittingError, Progress
 from training.recipe import Architecture, Distillation, Recipe, Sources, Training
 from training.tokenization import END_OF_TEXT, load_tokenizer
@@ -152,6 +152,39 @@ def test_distillation_brings_the_draft_closer_to_the_target(pair: Pair) -> None:
     assert np.mean(pair.divergences[-5:]) < 0.9 * np.mean(pair.divergences[:5])
 
 
+def test_a_finished_pair_is_refined_from_its_own_draft_and_keeps_its_target(
+    pair: Pair, prepared: Path, tmp_path: Path
+) -> None:
+    place = claim(tmp_path / "refined", RECIPE)
+    shutil.copytree(prepared / "corpus", place.corpus)
+    stages.adopt(place, pair.place.root)
+    divergences = stages.distil(place, RECIPE, Budget(steps=10), CPU)
+
+    before, after = (at.model("draft") / "model.safetensors" for at in (pair.place, place))
+    assert before.read_bytes() != after.read_bytes()
+    assert np.mean(divergences[:3]) < 0.9 * np.mean(pair.divergences[:3])
+    for name in ("model.safetensors", "config.json", "tokenizer.json"):
+        kept, copied = (at.model("target") / name for at in (pair.place, place))
+        assert kept.read_bytes() == copied.read_bytes()
+    assert load_tokenizer(place.model("draft")).get_vocab_size() == RECIPE.vocabulary
+
+
+def test_half_a_pair_is_not_refined(pair: Pair, tmp_path: Path) -> None:
+    place = claim(tmp_path / "refined", RECIPE)
+    shutil.copytree(pair.place.model("target"), tmp_path / "half" / "target")
+    with pytest.raises(FileNotFoundError, match="half/draft holds no model"):
+        stages.adopt(place, tmp_path / "half")
+    assert not place.adopted_draft.exists()
+
+
+def test_definitions_are_found_where_their_lines_begin(pair: Pair) -> None:
+    tokenizer = load_tokenizer(pair.place.tokenizer)
+    text = "x = 1\ndef add_one(left):\n    return left # def here\n"
+    tokens = np.array(tokenizer.encode(text).ids, dtype=np.uint16)
+    (place,) = definitions_in(tokens, tokenizer)
+    assert tokenizer.decode(tokens[place:].tolist()).startswith("def add_one")
+
+
 def test_repeating_a_finished_draft_stage_keeps_the_distilled_draft(pair: Pair) -> None:
     weights = pair.place.model("draft") / "model.safetensors"
     before = weights.read_bytes()
@@ -215,6 +248,15 @@ def test_divergence_is_the_kl_from_target_to_draft() -> None:
     expected = kl_divergence(wanted, given).mean()
     torch.testing.assert_close(
         divergence(target, draft, batch).double(), expected, rtol=1e-4, atol=1e-6
+    )
+    cold = [
+        Categorical(logits=model(batch[:, :-1]).logits.double() / 0.5) for model in (target, draft)
+    ]
+    torch.testing.assert_close(
+        divergence(target, draft, batch, temperature=0.5).double(),
+        kl_divergence(*cold).mean(),
+        rtol=1e-4,
+        atol=1e-6,
     )
 
 

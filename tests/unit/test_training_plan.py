@@ -15,7 +15,7 @@ from training.fitting import Budget, learning_rate
 from training.recipe import Recipe, RecipeError, Training, read_recipe
 from training.workplace import WorkplaceError, claim
 
-GPU_RECIPE = Path(__file__).parents[2] / "scripts" / "training" / "gpu.json"
+RECIPES = Path(__file__).parents[2] / "scripts" / "training"
 
 
 def test_ideal_tokens_per_step_counts_runs_of_agreement() -> None:
@@ -79,7 +79,9 @@ def test_a_recipe_overrides_some_fields_and_keeps_the_others(tmp_path: Path) -> 
     path.write_text(json.dumps({"target_training": {"steps": 7, "peak_rate": 0.1}}))
     assert read_recipe(path).target_training.steps == 7
     assert read_recipe(path).target == Recipe().target
-    assert read_recipe(GPU_RECIPE).target_training.batch > Recipe().target_training.batch
+    gpu, refining = (read_recipe(RECIPES / name) for name in ("gpu.json", "refine.json"))
+    assert gpu.target_training.batch > Recipe().target_training.batch
+    assert refining.distillation.texts > Recipe().distillation.texts
 
 
 @pytest.mark.parametrize(
