@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from card.cache.query import UNSQUARED
+from card.confidence import confidence_in
 from planning.acceptance import ABSENT, MISSED, RIGHT, Foresight, TextRecord
 
 WORTH_A_NODE = 0.01
@@ -143,6 +143,7 @@ class CandidateTree:
         self.count = 0
         self._open: list[tuple[float, int, Node]] = []
         self._hung = 0
+        self._confidence = confidence_in(greedy=text.foresight.temperature == 0.0)
 
     @property
     def room(self) -> int:
@@ -247,7 +248,8 @@ class CandidateTree:
             return Chain([], [])
         worth = node.score + math.log(WORTH_A_LOOK)
         nodes = _best_chain(node, node.score, worth, limit, published_before)[1]
-        chances = [math.exp(UNSQUARED * min(0.0, found.score - node.score)) for found in nodes]
+        scores = [min(0.0, found.score - node.score) for found in nodes]
+        chances = [math.exp(score / self._confidence) for score in scores]
         return Chain(nodes, chances)
 
 

@@ -71,8 +71,9 @@ def fresh_log_probabilities(text: list[int], parameters: SamplingParameters) -> 
     ids = np.arange(MODEL.vocabulary)[None]
     normaliser, position = np.zeros(1, np.float32), np.array([len(text)])
     (ranked,) = rank_candidates(ids, logits[None], normaliser, position, parameters)
-    squared = 2.0 * ranked  # the draft counts on its likeliest ids more than its softmax does
-    return dict(enumerate((squared - np.log(np.exp(squared).sum())).tolist()))
+    # The draft counts on its likeliest ids more than its softmax does.
+    believed = (3.0 if parameters.is_greedy else 2.0) * ranked
+    return dict(enumerate((believed - np.log(np.exp(believed).sum())).tolist()))
 
 
 def assert_read_correctly(tree: Tree, text: list[int], parameters: SamplingParameters) -> None:

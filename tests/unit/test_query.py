@@ -172,12 +172,17 @@ def test_a_chain_prefers_a_long_likely_branch_to_a_likelier_stub() -> None:
     tree = tree_of([(1, ROOT, 0.5), (2, ROOT, 0.45), (3, 1, 0.9), (4, 2, 0.9)])
     assert best_chain(tree, ROOT, 8) == Candidates([2, 3, 4], [ROOT, 0, 1])
     assert best_chain(tree, ROOT, 1) == Candidates([1], [ROOT]), "one row: the likeliest token"
-    chances = best_chain(tree, ROOT, 8).chances
-    assert len(chances) == 3
-    assert chances == sorted(chances, reverse=True)
-    assert all(
-        chance > np.exp(tree.score[node]) for chance, node in zip(chances, (1, 2, 3), strict=True)
-    ), "squared probabilities are too low"
+
+
+@pytest.mark.parametrize("confidence", [1.0, 2.0, 4.0])
+def test_chances_are_the_probabilities_that_the_scores_were_made_of(confidence: float) -> None:
+    tree = tree_of([(1, ROOT, 0.8**confidence), (2, 0, 0.5**confidence)])
+    for found in (
+        best_chain(tree, ROOT, 8, confidence),
+        best_subtree(tree, ROOT, 8, 2, confidence),
+    ):
+        assert found.tokens == [1, 2]
+        assert found.chances == pytest.approx([0.8, 0.4])
 
 
 def test_the_query_is_relative_to_what_is_committed() -> None:

@@ -14,10 +14,6 @@ from card.cache.tree import ROOT, Tree, follow
 _UNLIKELY = math.log(1e-2)
 """Nodes below this probability (given the last committed token) are not worth a row."""
 
-UNSQUARED = 0.5
-"""Scores are squared for ranking (`card.drafting.children`); their roots come truer as chances
-(benchmarks/NOTES.md)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
@@ -60,8 +56,10 @@ def descend(tree: Tree, node: int, committed: Sequence[int]) -> int | None:
     return path[-1] if len(path) == len(committed) else None
 
 
-def best_chain(tree: Tree, node: int, limit: int) -> Candidates:
+def best_chain(tree: Tree, node: int, limit: int, confidence: float = 1.0) -> Candidates:
     """The path of at most `limit` tokens below `node` with the most accepted ones to be expected.
+
+    confidence  log-probabilities times this are the tree's scores (`card.confidence`)
 
     Following the likeliest child step by step can walk into a short branch; the expected number
     of accepted tokens of a path is the sum of its nodes' path probabilities, so that is maximised.
@@ -81,13 +79,18 @@ def best_chain(tree: Tree, node: int, limit: int) -> Candidates:
     chances: list[float] = []
     while (child := heir.get(node)) is not None:
         tokens.append(tree.token[child])
-        chances.append(math.exp(UNSQUARED * min(tree.score[child] - base, 0.0)))
+        chances.append(math.exp(min(tree.score[child] - base, 0.0) / confidence))
         node = child
     return Candidates.chain(tokens, chances)
 
 
-def best_subtree(tree: Tree, node: int, limit: int, branches: int) -> Candidates:
-    """The likeliest connected subtree below `node`: at most `limit` nodes on `branches` paths."""
+def best_subtree(
+    tree: Tree, node: int, limit: int, branches: int, confidence: float = 1.0
+) -> Candidates:
+    """The likeliest connected subtree below `node`: at most `limit` nodes on `branches` paths.
+
+    confidence  as in `best_chain`
+    """
     below, weight = _likely_descendants(tree, node, limit)
     order = sorted(range(len(below)), key=lambda i: (-weight[i], below[i]))
     place = {node: ROOT}
@@ -110,7 +113,7 @@ def best_subtree(tree: Tree, node: int, limit: int, branches: int) -> Candidates
         place[below[i]] = len(tokens)
         tokens.append(tree.token[below[i]])
         parents.append(place[above])
-        chances.append(weight[i] ** UNSQUARED)
+        chances.append(weight[i] ** (1.0 / confidence))
     return Candidates(tokens, parents, chances)
 
 

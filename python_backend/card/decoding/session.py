@@ -16,6 +16,7 @@ from card.cache import (
     best_subtree,
     descend,
 )
+from card.confidence import confidence_in
 from card.decoding.gain import Gain
 from card.decoding.patience import Patience
 from card.decoding.rest import DraftRest, pays
@@ -146,9 +147,10 @@ class TargetSession:
         node = descend(tree, ROOT, behind_root)
         if node is None:
             return NO_CANDIDATES
+        confidence = confidence_in(greedy=self.request.parameters.is_greedy)
         if how.query == "subtree":
-            return best_subtree(tree, node, limit, how.branches)
-        return best_chain(tree, node, limit)
+            return best_subtree(tree, node, limit, how.branches, confidence)
+        return best_chain(tree, node, limit, confidence)
 
     def _lengthened(self, found: Candidates, length: int) -> Candidates:
         """A chain that left rows unused gets guesses from the text behind its end."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from card.confidence import confidence_in
 from card.engines import Logits, Ranking
 from card.sampling import PositionNoise, SamplingParameters, rank_candidates
 
@@ -27,15 +28,10 @@ _COLDEST = 1e-6
 _UNLIKELY = math.log(0.01)
 """Children less likely than this, given their parent, are not worth a node; the best one is."""
 
-_CONFIDENCE = 2.0
-"""The target takes the best of its scores, not a draw from them, so the draft's likeliest token is
-right more often than its softmax says. Squared probabilities come closer: with them a tree goes
-deeper where it should, 11 to 19 of 100 tokens a second more (benchmarks/NOTES.md)."""
-
 
 def noise_for(parameters: SamplingParameters, vocabulary: int) -> PositionNoise:
     """The target's noise as `ranking_of` wants it."""
-    return PositionNoise(parameters.seed, vocabulary, scale=_CONFIDENCE)
+    return PositionNoise(parameters.seed, vocabulary, scale=_confidence(parameters))
 
 
 def ranking_of(
@@ -49,10 +45,10 @@ def ranking_of(
     noise  of `noise_for`
     """
     if parameters.is_greedy:
-        return Ranking(_KEPT, 1.0 / _CONFIDENCE)
+        return Ranking(_KEPT, 1.0 / _confidence(parameters))
     if parameters.filters:
         return Ranking(_FILTERED_AMONG)
-    temperature = max(parameters.temperature, _COLDEST) / _CONFIDENCE
+    temperature = max(parameters.temperature, _COLDEST) / _confidence(parameters)
     return Ranking(_KEPT, temperature, noise.rows(positions))
 
 
@@ -84,7 +80,12 @@ def _filtered(
     """The best ids [rows, kept] that top-k and top-p leave, and their log-probabilities."""
     normalised = np.zeros(len(ids), np.float32)
     places = np.array(positions, np.int64)
-    scores = rank_candidates(ids, log_probabilities, normalised, places, parameters) * _CONFIDENCE
+    scores = rank_candidates(ids, log_probabilities, normalised, places, parameters)
+    scores *= _confidence(parameters)
     scores -= np.log(np.exp(scores).sum(axis=1, keepdims=True))
     order = np.argsort(-scores, axis=1, kind="stable")[:, :_KEPT]
     return np.take_along_axis(ids, order, axis=1), np.take_along_axis(scores, order, axis=1)
+
+
+def _confidence(parameters: SamplingParameters) -> float:
+    return confidence_in(greedy=parameters.is_greedy)
