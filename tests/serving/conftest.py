@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
@@ -12,8 +13,11 @@ from running_service import Overrides, RunningService, StartService, running_ser
 @pytest.fixture(scope="session", autouse=True)
 def _findings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What models find out at load takes most of a start: services of equal settings share it."""
+    everything = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        everything = everything.parent
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CARD_SERVING__FINDINGS", str(tmp_path_factory.mktemp("findings")))
+        patch.setenv("CARD_SERVING__FINDINGS", str(everything / "findings"))
         yield
 
 

@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -28,6 +30,8 @@ from card.serving.geometry import pool_geometry
 from card.serving.supervised import PORTS, free_ports
 from card.serving.supervision.tether import tethered
 from card.settings import REPOSITORY_ROOT, SETTINGS_VARIABLE, Settings, load_settings
+
+SHARED_MEMORY = Path("/dev/shm")
 
 START_S = 280.0
 STOP_S = 60.0
@@ -203,6 +207,9 @@ def running_service(
     }
     patient = {"drain_s": 5.0, "load_timeout_s": START_S}
     content["serving"] = {**patient, **content.get("serving", {}), **ports}
+    # Of its own: another service that starts sweeps a pool whose `card` was killed.
+    shared_memory = Path(tempfile.mkdtemp(prefix="card-test-", dir=SHARED_MEMORY))
+    content["cache"] = {"directory": str(shared_memory), **content.get("cache", {})}
     for role in ("target", "draft"):
         path = str(REPOSITORY_ROOT / "models" / role)
         content[role] = {"path": path, **content.get(role, {})}
@@ -227,6 +234,7 @@ def running_service(
         yield service
     finally:
         service.stop()
+        shutil.rmtree(shared_memory)
 
 
 def _wait_until_ready(service: RunningService) -> None:
