@@ -28,6 +28,7 @@ from tritonclient.grpc import InferInput, InferResult
 from card.cache import Pool
 from card.serving.geometry import pool_geometry
 from card.serving.supervised import PORTS, free_ports
+from card.serving.supervision.residue import sweep
 from card.serving.supervision.tether import tethered
 from card.settings import REPOSITORY_ROOT, SETTINGS_VARIABLE, Settings, load_settings
 
@@ -234,6 +235,7 @@ def running_service(
         yield service
     finally:
         service.stop()
+        sweep(shared_memory)  # what a supervisor that was killed could not
         shutil.rmtree(shared_memory)
 
 
