@@ -151,7 +151,7 @@ def refine(
         place, chosen = _begin(output, recipe, overwrite)
         if not (place.corpus / corpus_files.SUMMARY).is_file():
             _corpus(place, chosen, source)
-        if not place.adopted_draft.is_dir():
+        if not place.adopts:
             stages.adopt(place, pair)
         _fit("distil", place, chosen, minutes, steps, compute)
         _evaluate(place.root, _OWN_PROMPTS, None, 128, None, 0, device, None)

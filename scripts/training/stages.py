@@ -258,7 +258,7 @@ def _fresh(place: Workplace, recipe: Recipe, role: str, compute: Compute) -> Pre
 
 
 def _undistilled(place: Workplace, recipe: Recipe, compute: Compute) -> PreTrainedModel:
-    if place.adopted_draft.is_dir():
+    if place.adopts:
         return architecture.load(place.adopted_draft, compute.device)
     trained = place.checkpoint("draft")
     if not trained.is_file():

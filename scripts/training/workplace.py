@@ -43,6 +43,11 @@ class Workplace:
         return self.root / "adopted"
 
     @property
+    def adopts(self) -> bool:
+        """Whether a draft was adopted."""
+        return (self.adopted_draft / "config.json").is_file()
+
+    @property
     def own_texts(self) -> Path:
         return self.root / "checkpoints" / "own_texts.safetensors"
 

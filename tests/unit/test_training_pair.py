@@ -174,7 +174,17 @@ def test_half_a_pair_is_not_refined(pair: Pair, tmp_path: Path) -> None:
     shutil.copytree(pair.place.model("target"), tmp_path / "half" / "target")
     with pytest.raises(FileNotFoundError, match="half/draft holds no model"):
         stages.adopt(place, tmp_path / "half")
-    assert not place.adopted_draft.exists()
+    assert not place.adopts
+
+
+def test_a_place_started_afresh_forgets_the_draft_it_adopted(
+    pair: Pair, prepared: Path, tmp_path: Path
+) -> None:
+    place = claim(tmp_path / "refined", RECIPE)
+    shutil.copytree(prepared / "corpus", place.corpus)
+    stages.adopt(place, pair.place.root)
+    assert place.adopts
+    assert not claim(place.root, RECIPE.model_copy(update={"seed": 1}), overwrite=True).adopts
 
 
 def test_definitions_are_found_where_their_lines_begin(pair: Pair) -> None:
