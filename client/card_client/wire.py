@@ -2,7 +2,8 @@
 
 The fields of `GenerateRequest` (inputs) and `Response` (outputs) *are* that table: a field is a
 tensor, and its metadata says how it travels. Names and dtypes are those of TensorRT-LLM's Triton
-ensemble; `decoding`, `finish_reason` and `accepted_bytes` are additions of CARD.
+ensemble; `decoding`, `finish_reason`, `accepted_bytes`, `target_steps`, `cache_queries` and
+`cache_hits` are additions of CARD.
 
 The model batches at most one request, so every input is sent with a leading 1: shape [1, 1],
 or [1, n] for a list.
