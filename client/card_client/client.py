@@ -22,6 +22,8 @@ from card_client.wire import Completion, Delta, GenerateRequest, decode, encode
 
 DEFAULT_PORT = 8001
 DEFAULT_TIMEOUT_S = 300.0
+LONGEST_TIMEOUT_S = 365 * 24 * 3600.0
+"""A longer deadline overflows in gRPC, or passes at once."""
 
 _BALANCED = [
     ("grpc.lb_policy_name", "round_robin"),
@@ -216,5 +218,8 @@ def _address(url: str) -> str:
 
 
 def _check_timeout(timeout_s: float | None) -> None:
-    if timeout_s is not None and not (math.isfinite(timeout_s) and timeout_s > 0):
-        raise invalid(f"timeout_s is {timeout_s}; it must be a positive number of seconds or None")
+    if timeout_s is not None and not 0 < timeout_s <= LONGEST_TIMEOUT_S:
+        raise invalid(
+            f"timeout_s is {timeout_s}; it must be a positive number of seconds, at most "
+            f"{LONGEST_TIMEOUT_S:g} (a year), or None for no limit"
+        )

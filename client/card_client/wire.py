@@ -214,7 +214,8 @@ def _element(tensor: Tensor, value: Any) -> Any:
         if not isinstance(value, Real) or isinstance(value, bool):
             raise invalid(f"{tensor.name} is {value!r}; it must be a number")
         number = float(value)
-        if math.isfinite(number) and abs(number) > np.finfo(np.float32).max:
+        sent = abs(number) <= np.finfo(np.float32).max and bool(number) == bool(np.float32(number))
+        if math.isfinite(number) and not sent:
             raise invalid(f"{tensor.name} is {value!r}; it does not fit into 32 bits")
         return number
     if not isinstance(value, Integral) or isinstance(value, bool):

@@ -24,7 +24,7 @@ from card_gateway.errors import ApiError, answer_error, refused
 from card_gateway.events import EventStream
 from card_gateway.generation import gather, generate, unless_client_leaves
 from card_gateway.template import ChatTemplate, ChatTemplateError
-from card_gateway.tokens import TokenTexts
+from card_gateway.tokens import TokenTexts, read_tokenizer
 
 CLIENT_CLOSED_REQUEST = 499
 
@@ -164,4 +164,4 @@ def _tokenizer(directory: Path | None) -> Tokenizer | None:
         raise ChatTemplateError(
             f"{file} does not exist; name the target's Hugging Face directory, with tokenizer.json"
         )
-    return Tokenizer.from_file(str(file))
+    return read_tokenizer(file)

@@ -174,17 +174,18 @@ class SamplingBody(_Part):
 
     def _check_alternatives(self, name: str, count: int) -> None:
         """Of the likeliest tokens only one is known, the chosen one of plain greedy decoding."""
+        extra, penalty = self.nvext or NvExt(), self.repetition_penalty
         plain = (
-            self.temperature == 0
+            (self.temperature == 0 or extra.greed_sampling is True)
             and not (self.presence_penalty or self.frequency_penalty or self.min_tokens)
-            and self.repetition_penalty in (None, 1)
-            and self.nvext is None
+            and (extra.repetition_penalty if penalty is None else penalty) in (None, 1)
         )
         if count > plain:
             raise refused(
                 name,
                 f"{name} is {count}; it must be 0, which reports the chosen tokens, or 1 with "
-                "temperature 0 and no penalties: other tokens' log-probabilities are not offered",
+                "temperature 0, no penalties and no min_tokens: log-probabilities of other tokens "
+                "are not offered",
                 "unsupported_parameter",
             )
 

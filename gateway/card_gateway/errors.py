@@ -77,13 +77,19 @@ def from_validation(error: RequestValidationError) -> ApiError:
     if problem["type"] == "json_invalid":
         reason, place = problem["ctx"]["error"], problem["loc"][-1]
         return ApiError(400, f"the body is not valid JSON: {reason} at character {place}")
-    param = ".".join(str(part) for part in problem["loc"] if _names_a_field(part))
-    if not param:
+    *way, last = problem["loc"]
+    # A field that nobody knows may have any name.
+    unknown = problem["type"] == "extra_forbidden"
+    path = [*filter(_names_a_field, way), *([last] if unknown or _names_a_field(last) else [])]
+    param = ".".join(map(str, path))
+    if not path and problem["type"] == "string_unicode":
+        return ApiError(400, "the body holds the name of a field that is not valid Unicode text")
+    if not path:
         return ApiError(400, "send a JSON object with the header Content-Type: application/json")
     if problem["type"] == "missing":
         return refused(param, f"{param} is missing", "missing_required_parameter")
-    if problem["type"] == "extra_forbidden":
-        return refused(param, f"{param} is not known here", "unknown_parameter")
+    if unknown:
+        return refused(param, f"{param or repr(param)} is not known here", "unknown_parameter")
     allowed = re.sub("^(Input|List|String) should", "it should", problem["msg"])
     return refused(param, f"{param} is {_shown(problem['input'])}; {allowed}")
 

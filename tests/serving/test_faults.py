@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -185,6 +186,25 @@ async def test_engines_come_back_without_a_new_server(service: RunningService) -
 
 
 @KEEPS_THE_SERVER
+async def test_a_target_that_dies_again_before_it_serves_comes_back_without_a_new_server(
+    start_service: StartService,
+) -> None:
+    with start_service({}) as service:
+        server, victim = service.server_pid, pid_of(service, "target")
+        with contextlib.closing(service.pool()) as pool:
+            os.kill(victim, signal.SIGKILL)
+            await service.until(
+                lambda: pool.engine_pid("target") != victim, "the next one is loaded", BACK_S
+            )
+            successor = pool.engine_pid("target")
+            os.kill(successor, signal.SIGKILL)
+        await service.until(lambda: state(service) != "ready", "that is noticed")
+        await replaced(service, "target", successor)
+        await speculates(service)
+        assert service.server_pid == server
+
+
+@KEEPS_THE_SERVER
 async def test_a_target_of_an_older_epoch_that_wakes_up_harms_nobody(
     start_service: StartService,
 ) -> None:
@@ -328,6 +348,23 @@ def strike_the_next_server(known: set[int], blow: signal.Signals) -> int:
     (pid,) = new
     os.kill(pid, blow)
     return pid
+
+
+async def test_shared_memory_that_somebody_removes_ends_the_service_with_words_that_say_so(
+    start_service: StartService,
+) -> None:
+    """As systemd does when the last session of a user ends, unless it is told not to."""
+    with start_service({}) as service:
+        traces = Traces.of(service)
+        for path in service.settings.cache.directory.iterdir():
+            shutil.rmtree(path)
+        await service.until(lambda: service.process.poll() is not None, "the supervisor ends")
+        assert service.process.returncode == 1
+        said = service.log.read_text()
+        assert "was removed while it served" in said
+        assert "Traceback" not in said
+        assert traces.processes() == []
+        assert traces.paths() == []
 
 
 async def test_a_killed_supervisor_takes_its_server_along(start_service: StartService) -> None:

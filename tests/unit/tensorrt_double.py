@@ -77,11 +77,12 @@ class Cache:
         max_tokens: int = 32,
         decoding: Decoding = Decoding.CARD,
         end_ids: tuple[int, ...] = (END_ID,),
+        min_tokens: int = 0,
         log_probabilities: bool = False,
     ) -> CardSlot:
         """A session that the target has adopted, bound to `client_id` if there is one."""
         slot, generation = self.pool.card_slot(index), self.pool.new_generation()
-        parameters = SamplingParameters(end_ids=end_ids)
+        parameters = SamplingParameters(end_ids=end_ids, min_tokens=min_tokens)
         slot.open(
             SlotRequest(
                 np.array(prompt, np.int64),

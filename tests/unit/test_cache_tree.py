@@ -59,6 +59,16 @@ def test_the_target_reads_what_the_draft_published(pool: Pool) -> None:
     assert target.draft_passes(GENERATION, 14) == 0
 
 
+@pytest.mark.parametrize("left", [2**63 - 1, 2**63 - 2, -(2**63), -1, 2**62])
+def test_no_count_of_trees_that_was_left_there_stops_the_next_draft(pool: Pool, left: int) -> None:
+    pool.slots[0]["flip"] = left
+    draft, target = pool.draft_slot(0), pool.target_slot(0)
+    for first in range(3):
+        draft.replace(GENERATION, 12 + first, *nodes_of([ROOT, 0], first))
+        assert_same(target.tree(GENERATION, VOCABULARY), 12 + first, nodes_of([ROOT, 0], first))
+    pool.slots[0]["flip"] = 0
+
+
 def test_passes_below_another_root_do_not_count(pool: Pool) -> None:
     draft, target = pool.draft_slot(0), pool.target_slot(0)
     draft.replace(GENERATION, 12, *nodes_of([ROOT]))

@@ -120,6 +120,7 @@ def test_numpy_scalars_and_whole_numbers_are_welcome_as_numbers() -> None:
         ("seed", 2**64, "must lie in"),
         ("temperature", "hot", "a number"),
         ("temperature", 1e39, "32 bits"),
+        ("top_p", 1e-50, "32 bits"),
         ("return_log_probs", 1, "true or false"),
         ("stop_words", "end", "list of texts"),
         ("bad_words", [3], "must be text"),

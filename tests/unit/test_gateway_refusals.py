@@ -120,6 +120,52 @@ def test_messages_that_cannot_be_read_are_refused(
     assert json.loads(text)["error"]["message"].startswith(f"{param} is ")
 
 
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"max-tokens": 5}, "max-tokens"),
+        ({"max tokens": 5}, "max tokens"),
+        ({"str": 5}, "str"),
+        ({"body": 5}, "body"),
+        ({"": 5}, ""),
+        ({"nvext": {"top-k": 5}}, "nvext.top-k"),
+    ],
+)
+def test_a_field_that_nobody_knows_is_refused_whatever_its_name(
+    gateway: RunningGateway, body: dict[str, Any], param: str
+) -> None:
+    status, _, text = gateway.ask("/v1/completions", PROMPT | body)
+    error = json.loads(text)["error"]
+    assert (status, error["param"], error["code"]) == (400, param, "unknown_parameter")
+    assert error["message"] == f"{param or repr(param)} is not known here"
+
+
+def test_a_name_that_is_no_text_is_told_so(gateway: RunningGateway) -> None:
+    status, _, text = gateway.ask("/v1/completions", PROMPT | {"\ud800": 5})
+    assert status == 400
+    assert "name of a field that is not valid Unicode text" in json.loads(text)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "taken"),
+    [
+        ({"nvext": {"ignore_eos": True}}, True),
+        ({"nvext": {"greed_sampling": True}, "temperature": 1}, True),
+        ({"nvext": {"repetition_penalty": 1.2}}, False),
+        ({"nvext": {"repetition_penalty": 1.2}, "repetition_penalty": 1}, True),
+        ({"min_tokens": 2}, False),
+        ({"temperature": 1}, False),
+    ],
+)
+def test_the_likeliest_token_is_known_where_it_is_the_chosen_one(
+    gateway: RunningGateway, body: dict[str, Any], taken: bool
+) -> None:
+    status, _, text = gateway.ask(
+        "/v1/completions", PROMPT | {"temperature": 0, "logprobs": 1} | body
+    )
+    assert status == (200 if taken else 400), text
+
+
 def test_a_body_that_is_no_json_object_is_refused(gateway: RunningGateway) -> None:
     for body in (b"{", b"[]", b"null", b"\xff"):
         status, _, text = gateway.ask("/v1/completions", body)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tokenizers import Tokenizer
 
 from card.settings import REPOSITORY_ROOT
-from card_gateway.tokens import TokenTexts
+from card_gateway.tokens import TokenTexts, read_tokenizer
 
 TOKENIZER = Tokenizer.from_file(str(REPOSITORY_ROOT / "models/target/tokenizer.json"))
 EMOJI = "🙂"
@@ -23,6 +25,16 @@ def test_as_many_pieces_as_tokens_that_concatenate_to_the_text(text: str) -> Non
     pieces = TokenTexts(TOKENIZER).cut(text, length(text))
     assert len(pieces) == length(text)
     assert "".join(pieces) == text
+
+
+def test_what_a_tokenizer_was_trained_with_cuts_and_fills_nothing(tmp_path: Path) -> None:
+    text = "def fibonacci(n):\n    return n"
+    trained = Tokenizer.from_str(TOKENIZER.to_str())
+    trained.enable_truncation(4)
+    trained.enable_padding(direction="left", length=64)
+    trained.save(str(tmp_path / "tokenizer.json"))
+    read = read_tokenizer(tmp_path / "tokenizer.json")
+    assert read.encode(text).ids == TOKENIZER.encode(text).ids
 
 
 def test_a_plain_text_is_cut_where_the_tokenizer_cuts_it() -> None:

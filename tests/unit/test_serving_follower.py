@@ -79,11 +79,17 @@ class Scene:
         self.pool = pool
         self.target = HandPlayedTarget(pool)
         self.target_is_dead = False
+        self.targets_lost = 0
         self.sessions = Sessions(pool, QUEUE, 30.0)
         self.ledger = Ledger()
         self.told: list[bool] = []
         self.follower = Follower(
-            self.sessions, self.ledger, lambda: self.target_is_dead, PATIENCE_S, self.told.append
+            self.sessions,
+            self.ledger,
+            lambda: self.target_is_dead,
+            lambda: self.targets_lost,
+            PATIENCE_S,
+            self.told.append,
         )
 
     async def open(
@@ -256,19 +262,27 @@ async def test_streams_outlive_a_dead_target_but_not_for_ever(scene: Scene) -> N
 
 
 async def test_a_session_that_target_after_target_dies_over_is_given_up(scene: Scene) -> None:
+    scene.targets_lost = 5  # before it came
     client, slot = await scene.open()
     other, others_slot = await scene.open()
-    for death in range(3):
+    for death in range(2):
         assert client.errors == []
-        scene.target_is_dead = True
+        scene.targets_lost += 1
         scene.follower.tick((2 * death + 1) * 10**9)
-        scene.target_is_dead = False
-        scene.target.commit(others_slot, [3])
+        if death == 0:
+            scene.target.commit(others_slot, [3])
         scene.follower.tick((2 * death + 2) * 10**9)
-    assert client.errors[0].startswith("INTERNAL: the target model died 3 times without a token")
+    assert client.errors[0].startswith("INTERNAL: the target model died 2 times without a token")
     assert scene.state(slot) is not SlotState.OPEN
     assert other.errors == []
     assert scene.state(others_slot) is SlotState.OPEN
+
+
+async def test_targets_that_died_between_two_looks_are_counted_one_by_one(scene: Scene) -> None:
+    client, _ = await scene.open()
+    scene.targets_lost += 2
+    scene.follower.tick(10**9)
+    assert client.errors[0].startswith("INTERNAL: the target model died 2 times")
 
 
 @pytest.mark.parametrize("is_last", [False, True])

@@ -154,7 +154,7 @@ def test_what_was_not_asked_for_is_zero() -> None:
     delta = take(one)
     wanted = {"slot": 3, "generation": 9, "accepted_bytes": 2}
     assert {k: v for k, v in delta.numbers._asdict().items() if v} == wanted
-    assert (delta.log_probs, delta.cum_log_probs) == ((), 0.0)
+    assert (delta.log_probs, delta.cum_log_probs) == (None, 0.0)
 
 
 def test_what_was_asked_for_is_reported() -> None:

@@ -14,6 +14,7 @@ from card.serving.supervision import recovery as module
 from card.serving.supervision import residue
 from card.serving.supervision.policy import ProcessState
 from card.serving.supervision.recovery import (
+    BeyondReloadError,
     LostRequestsError,
     RecoveryError,
     StuckLoadError,
@@ -148,6 +149,21 @@ def test_a_recovery_ends_with_its_server() -> None:
     recovery.server.state = ProcessState.GONE
     with pytest.raises(RecoveryError, match="server ended"):
         recovery.run(timeout_s=60)
+
+
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_loaded_process_that_does_not_come_to_serve_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blow: signal.Signals
+) -> None:
+    """A second fault in a row; the policy tries again, for Triton itself is well."""
+    monkeypatch.setattr(module, "LOST_S", 0.1)
+    recovery = Recovery(FakeRepository(), well_after=1_000_000)
+    with fake_stub(tmp_path, "draft", "region") as successor:
+        recovery.server.known = successor
+        os.kill(successor.process.pid, blow)
+        with pytest.raises(RecoveryError, match="loaded and did not come to serve") as lost:
+            recovery.run(timeout_s=600)
+    assert not isinstance(lost.value, BeyondReloadError)
 
 
 def test_a_load_whose_process_died_is_not_waited_for(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
-from child_process import child, next_line
+from fake_stub import fake_stub
 
 from card.serving.supervision import residue
+from card.serving.supervision.policy import ProcessState
 from card.serving.supervision.residue import RunDirectory, remove_region, sweep
 
 
@@ -84,15 +84,15 @@ def test_a_trap_that_somebody_else_set_is_left_alone(mount: Path, trap: str) -> 
     run.close()
 
 
-def test_orphaned_stubs_of_a_dead_supervisor_are_killed(mount: Path) -> None:
+def test_orphaned_stubs_of_a_dead_supervisor_are_killed(
+    mount: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     run = RunDirectory(mount)
     region = region_of(run, mount)
-    waiting = "import sys; print(flush=True); sys.stdin.read()"
-    with child(sys.executable, "-c", waiting, region.name) as orphan:
-        next_line(orphan)  # it has the command line by which it is found
+    with fake_stub(tmp_path_factory.mktemp("models"), "draft", region.name) as orphan:
         abandon(run)
         sweep(mount)
-        assert orphan.wait(10) == -9
+        assert orphan.state is ProcessState.GONE
 
 
 def test_a_pool_that_nobody_locks_is_swept(mount: Path) -> None:

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import psutil
-from child_process import child
+import pytest
+from child_process import child, next_line
 from fake_stub import fake_stub, status_of
 
 from card.serving.supervision.policy import ProcessState
@@ -74,6 +75,23 @@ def test_orphans_are_found_by_their_region(tmp_path: Path) -> None:
         fake_stub(tmp_path, "target", "yours_1"),
     ):
         assert find_orphans(mine) == [stub.process]
+
+
+def test_who_only_looks_at_a_region_is_no_orphan() -> None:
+    region = f"mine_{secrets.token_hex(8)}_1"
+    waiting = "import sys; print(flush=True); sys.stdin.read()"
+    with child(sys.executable, "-c", waiting, region) as bystander:
+        next_line(bystander)
+        assert find_orphans(region) == []
+
+
+def test_what_another_user_runs_is_no_orphan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    region = f"mine_{secrets.token_hex(8)}_1"
+    with fake_stub(tmp_path, "draft", region):
+        monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
+        assert find_orphans(region) == []
 
 
 def test_a_server_takes_every_child_along_whatever_its_command_line_says(tmp_path: Path) -> None:

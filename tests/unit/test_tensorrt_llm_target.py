@@ -161,7 +161,7 @@ def test_an_end_token_that_the_runtime_cuts_off_is_committed_all_the_same(target
 def test_a_session_that_a_dead_target_left_goes_on_behind_its_commits(
     cache: Cache, target: Target
 ) -> None:
-    slot = cache.open(PROMPT, max_tokens=9)
+    slot = cache.open(PROMPT, max_tokens=9, min_tokens=5)
     cache.pool.target_slot(0).commit([8, 9], [False, False], [0.0, 0.0], Finish.RUNNING)
     target.lookup.answer([])
     target.runtime.until(lambda: len(target.runtime.requests) > 1, target.loop.step)
@@ -169,6 +169,7 @@ def test_a_session_that_a_dead_target_left_goes_on_behind_its_commits(
     output = target.runtime.requests[-1]
     assert output.prompt == [*PROMPT, 8, 9]
     assert output.sampling.max_tokens == 7
+    assert output.sampling.min_tokens == 3, "to the runtime, what is committed is prompt"
     target.runtime.give(output, [10, 11], "length")
     target.runtime.settle()
     assert cache.output(slot) == [8, 9, 10, 11]

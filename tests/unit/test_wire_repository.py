@@ -129,6 +129,15 @@ def test_a_response_without_a_token_has_no_log_probability_where_these_are_asked
     assert output.array(Delta("", Numbers(0, 1))).tolist() == [[[0.0]]], "nobody asked"
 
 
+@pytest.mark.parametrize("log_probs", [None, (), (0.0,), (-0.5, 0.5)])
+def test_whether_log_probabilities_were_asked_for_survives_the_way(
+    log_probs: tuple[float, ...] | None,
+) -> None:
+    """Also where a text has no token yet, or those of its tokens add up to nothing."""
+    delta = Delta("x", Numbers(0, 1), log_probs, sum(log_probs or ()))
+    assert Delta.unpack(delta.pack(), most_tokens=2) == delta
+
+
 def test_outputs_have_the_shapes_that_tensorrt_llm_clients_index() -> None:
     delta = Delta("abc", Numbers(0, 1, finish_reason=2), (-0.5, -0.25), -0.75)
     arrays = {output.name: output.array(delta) for output in OUTPUTS}

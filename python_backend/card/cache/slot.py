@@ -18,6 +18,7 @@ from card.cache.tree import Tree
 Integers = Sequence[int] | NDArray[np.int64]
 Reals = Sequence[float] | NDArray[np.float64]
 
+_MOST_FLIPS = (1 << 62) - 1
 _READ_ATTEMPTS = 3
 
 
@@ -309,7 +310,8 @@ class DraftSlot(_Slot):
         record["node_score"][half, :count] = score
         record["node_count"][half] = count
         record["passes"][half] = 0
-        record["flip"] += 1
+        # Whatever stood there: a count at its end would be the last that this slot ever had.
+        record["flip"] = (record["flip"] + 1) & _MOST_FLIPS
 
     def append(
         self,

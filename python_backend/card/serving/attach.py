@@ -66,6 +66,13 @@ class Attacher:
         while not self._stopping.wait(WATCH_S):
             if os.getppid() != server_pid:
                 os._exit(0)
+            if not self._pool.path.exists():
+                log.critical(
+                    "the cache pool was removed: %s (see RemoveIPC in docs/operations.md); "
+                    "the process ends",
+                    self._pool.path,
+                )
+                os._exit(1)
             try:
                 self.look()
             except Exception:
@@ -100,6 +107,28 @@ class Attacher:
             return False
         pid, deadline_ns = self._asked.get(engine, (0, 0))
         return pid != pool.engine_pid(engine) or time.monotonic_ns() > deadline_ns
+
+
+class Losses:
+    """Counts the processes of an engine that ended, each once, however short it lived."""
+
+    def __init__(self, pool: Pool, engine: str) -> None:
+        self._pool = pool
+        self._engine = engine
+        self._pid = 0
+        self._ended = True
+        self._lost = 0
+
+    def count(self) -> int:
+        """Since the first look; a process is seen to have ended, or its successor is there."""
+        pid = self._pool.engine_pid(self._engine)
+        if pid != self._pid:
+            self._lost += not self._ended
+            self._pid, self._ended = pid, pid == 0
+        if not self._ended and started(pid) is None:
+            self._lost += 1
+            self._ended = True
+        return self._lost
 
 
 def is_dead(pool: Pool, engine: str) -> bool:

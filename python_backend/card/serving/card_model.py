@@ -19,7 +19,7 @@ import triton_python_backend_utils as pb_utils
 from card.cache import Decoding, Pool, SlotRequest
 from card.sampling import SamplingParameters
 from card.serving.admission import Admission
-from card.serving.attach import DEADLINE, KEY, Attacher, is_dead
+from card.serving.attach import DEADLINE, KEY, Attacher, Losses, is_dead
 from card.serving.follower import TICK_S, Answer, Follower
 from card.serving.geometry import pool_geometry
 from card.serving.listening import Listener
@@ -178,6 +178,7 @@ class CardModel:
             self._sessions,
             self._metrics,
             lambda: is_dead(self._pool, "target"),
+            Losses(self._pool, "target").count,
             self._settings.serving.load_timeout_s,
             self._tell_full,
         )
@@ -189,7 +190,10 @@ class CardModel:
 
     def _tell_full(self, full: bool) -> None:
         notice = self._notices.queue_full
-        notice.post() if full else notice.withdraw()
+        try:
+            notice.post() if full else notice.withdraw()
+        except OSError as error:  # who is too many waits for `card` to say so
+            log.error("the notice of a full queue failed: %s", error)
 
 
 def _ask(engine: str, key: str, deadline: int) -> None:

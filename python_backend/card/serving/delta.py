@@ -6,6 +6,7 @@ response costs the server time; `OUTPUTS` is the table of what the client gets i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,7 +18,8 @@ FINISH_REASONS = ("", "stop", "length")
 """Empty until the last delta; `stop`: the end id or a stop word; `length`: max_tokens reached."""
 
 TEXT, NUMBERS, LOG_PROBABILITIES = "delta_text", "delta_numbers", "delta_log_probs"
-"""The internal tensors: BYTES [1], INT64 [fields of `Numbers`], FP32 [1 + tokens]."""
+"""The internal tensors: BYTES [1], INT64 [fields of `Numbers`], FP32 [1 + tokens], the sum first;
+that is not a number where nobody asked."""
 
 
 class Numbers(NamedTuple):
@@ -26,7 +28,7 @@ class Numbers(NamedTuple):
     slot, generation  of the session, for `postprocessing` to say that its client left
     accepted_bytes    leading bytes of the text that came from the candidate cache
     finish_reason     index into `FINISH_REASONS`
-    *_time_ns         the server's monotonic clock
+    *_time_ns         the server's monotonic clock; 0 of the tokens while the text has none
     """
 
     slot: int
@@ -64,21 +66,23 @@ _LARGEST_COUNT = (1 << 31) - 1
 class Delta:
     """One response.
 
-    log_probs      of the tokens that arrived since the last delta; empty if not asked for
+    log_probs      of the tokens that arrived since the last delta; None: not asked for
     cum_log_probs  of all tokens so far; 0 if not asked for
     """
 
     text: str
     numbers: Numbers
-    log_probs: tuple[float, ...] = ()
+    log_probs: tuple[float, ...] | None = None
     cum_log_probs: float = 0.0
 
     def pack(self) -> dict[str, NDArray[Any]]:
         """The internal tensors, each with the leading batch dimension."""
+        asked = self.log_probs is not None
+        log_probs = [self.cum_log_probs if asked else math.nan, *(self.log_probs or ())]
         return {
             TEXT: np.array([[self.text.encode()]], np.object_),
             NUMBERS: np.array([self.numbers], np.int64),
-            LOG_PROBABILITIES: np.array([[self.cum_log_probs, *self.log_probs]], np.float32),
+            LOG_PROBABILITIES: np.array([log_probs], np.float32),
         }
 
     @classmethod
@@ -98,6 +102,8 @@ class Delta:
         for name in _COUNTS:
             if not 0 <= getattr(numbers, name) <= _LARGEST_COUNT:
                 raise ValueError(f"not a delta of card: {name} {getattr(numbers, name)}")
+        if math.isnan(cumulative):
+            return cls(text.decode(), numbers)
         return cls(text.decode(), numbers, tuple(log_probs), cumulative)
 
     @property
@@ -167,9 +173,8 @@ OUTPUTS: tuple[Output, ...] = (
         "FP32",
         [-1, -1],
         "Log-probability of each token of this response.",
-        # A sum tells that they were asked for: then nothing stands for no token.
         lambda delta: np.array(
-            [[delta.log_probs or (() if delta.cum_log_probs else (0.0,))]], np.float32
+            [[(0.0,) if delta.log_probs is None else delta.log_probs]], np.float32
         ),
     ),
     _number("num_input_tokens", "INT32", "Tokens of the prompt."),
@@ -187,8 +192,8 @@ OUTPUTS: tuple[Output, ...] = (
     _number("cache_hits", "INT32", "Queries that gave candidates so far."),
     _number("arrival_time_ns", "INT64", "When the request arrived."),
     _number("first_scheduled_time_ns", "INT64", "When it got a slot."),
-    _number("first_token_time_ns", "INT64", "When the first token was committed."),
-    _number("last_token_time_ns", "INT64", "When the latest token was committed."),
+    _number("first_token_time_ns", "INT64", "When the first token was committed; 0: none was."),
+    _number("last_token_time_ns", "INT64", "When the latest token was committed; 0: none was."),
     _zero("batch_index", "Always 0."),
     _zero("sequence_index", "Always 0."),
     _zero("kv_cache_alloc_new_blocks", "Always 0: there are no KV blocks."),

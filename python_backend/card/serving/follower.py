@@ -24,8 +24,9 @@ _REST_S = 0.01
 of a millisecond."""
 _PRESENCE_NS = 100_000_000
 """How often clients are asked whether they are still there."""
-_MOST_TARGETS_LOST = 3
-"""Targets that may die over a session without a token in between: it may be what kills them."""
+_MOST_TARGETS_LOST = 2
+"""Targets that may die over a session without a token in between: it may be what kills them, and
+the third that does not survive makes the supervisor start the whole server anew."""
 
 
 class Client(Protocol):
@@ -56,15 +57,15 @@ class Ledger(Protocol):
 class Answer:
     """One request that is being answered.
 
-    deadline_ns   on the monotonic clock, if it has one
-    targets_lost  since its last token
+    deadline_ns          on the monotonic clock, if it has one
+    targets_lost_before  of those that the follower knows, as of its last token
     """
 
     client: Client
     stream: Stream
     session: Session
     deadline_ns: int | None
-    targets_lost: int = 0
+    targets_lost_before: int = 0
 
 
 class Follower:
@@ -80,13 +81,17 @@ class Follower:
         sessions: Sessions,
         ledger: Ledger,
         target_is_dead: Callable[[], bool],
+        targets_lost: Callable[[], int],
         patience_s: float,
         tell_full: Callable[[bool], None],
     ) -> None:
-        """`tell_full` is called whenever the queue becomes full, or is not full any more."""
+        """`targets_lost` counts those that ended so far. `tell_full` is called whenever the queue
+        becomes full, or is not full any more."""
         self._sessions = sessions
         self._ledger = ledger
         self._target_is_dead = target_is_dead
+        self._count_lost = targets_lost
+        self._targets_lost = 0
         self._patience_ns = int(patience_s * 1e9)
         self._answers: dict[int, Answer] = {}
         self._woken = asyncio.Event()
@@ -98,6 +103,7 @@ class Follower:
 
     def follow(self, answer: Answer) -> None:
         """Answer a request whose session was just opened."""
+        answer.targets_lost_before = self._targets_lost = self._count_lost()
         self._answers[answer.session.slot.index] = answer
         self.wake()
 
@@ -156,7 +162,7 @@ class Follower:
     def _take_commits(self, answer: Answer, now_ns: int) -> None:
         session, stream = answer.session, answer.stream
         tokens, from_cache, log_probs = self._sessions.take(session)
-        answer.targets_lost = 0
+        answer.targets_lost_before = self._targets_lost
         if tokens and tokens[-1] in session.request.parameters.end_ids:
             tokens, from_cache = tokens[:-1], from_cache[:-1]  # it ends the text, it is no text
         stream.push(tokens, from_cache, log_probs, now_ns)
@@ -195,11 +201,11 @@ class Follower:
         for answer in list(self._answers.values()):
             if answer.client.is_gone():
                 self._fail(answer, _left())
+        self._give_up_what_kills()
         if not self._target_is_dead():
             self._dead_since_ns = None
         elif self._dead_since_ns is None:
             self._dead_since_ns = now_ns
-            self._mourn()
         elif now_ns - self._dead_since_ns > self._patience_ns:
             self.fail_all(
                 Refusal(
@@ -209,11 +215,11 @@ class Follower:
                 )
             )
 
-    def _mourn(self) -> None:
-        """A target died: give up whatever has gone through too many of them."""
+    def _give_up_what_kills(self) -> None:
+        """End whatever too many targets have died over."""
+        self._targets_lost = self._count_lost()
         for answer in list(self._answers.values()):
-            answer.targets_lost += 1
-            if answer.targets_lost == _MOST_TARGETS_LOST:
+            if self._targets_lost - answer.targets_lost_before >= _MOST_TARGETS_LOST:
                 self._fail(
                     answer,
                     Refusal(

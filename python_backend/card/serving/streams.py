@@ -117,7 +117,7 @@ class Stream:
                 first_token_time_ns=self._first_token_ns * asked,
                 last_token_time_ns=self._last_token_ns * asked,
             ),
-            tuple(self._log_probs),
+            tuple(self._log_probs) if self.request.return_log_probs else None,
             self._cum_log_probs,
         )
         self._text, self._text_bytes, self._accepted_bytes, self._log_probs = "", 0, 0, []

@@ -11,6 +11,7 @@ from __future__ import annotations
 import signal
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, NoReturn
@@ -120,17 +121,17 @@ class Supervisor:
 
         Raises `StartError` when the server does not come up, or not any more.
         """
-        try:
+        with ExitStack() as end:  # each step is taken even if one before it fails
+            end.callback(note, "stopped")
+            end.callback(self._run_directory.close)
+            end.callback(self._workers.shutdown)
+            end.callback(self._health.close)
+            end.callback(self._clear)
             service = self._start_again_after(CrashError)
             while not self._stop_requests.has_come(1, LOOK_S):
                 service = self._look_around(service)
-            self._drain(service)
-        finally:
-            self._clear()
-            self._health.close()
-            self._workers.shutdown()
-            self._run_directory.close()
-            note("stopped")
+            if service.has_served:
+                self._drain(service)
 
     # --- start and stop -----------------------------------------------------------------------
 
@@ -172,6 +173,7 @@ class Supervisor:
             self._publish(service, service.sights(), "starting")
             if self._stop_requests.has_come(1, LOOK_S):
                 return service
+        service.has_served = True
         self._policy.server_started()
         self._publish(service, service.sights())
         if not (concealed or service.conceal_header()):
@@ -233,13 +235,16 @@ class Supervisor:
 
     def _clear(self) -> None:
         """End the server and everything that belongs to it."""
-        if self._service is not None:
-            self._health.publish(ServiceHealth("unready", server_restarts=self._restarts))
-            self._service.close()
-            self._service = None
         self._recoveries.clear()
         self._awaiting_calm.clear()
-        sweep(self._settings.cache.directory)
+        service, self._service = self._service, None
+        try:
+            if service is not None:
+                self._health.publish(ServiceHealth("unready", server_restarts=self._restarts))
+                service.close()
+            sweep(self._settings.cache.directory)
+        except TimeoutError as error:
+            raise StartError(f"a process of this service does not end: {error}") from error
 
     def _tell_restart_waits(self, model: str, error: BeyondReloadError) -> None:
         """Once for each time that a lost draft needs a new server, which open streams do not."""
@@ -251,6 +256,11 @@ class Supervisor:
 
     def _look_around(self, service: Service) -> Service:
         """One look at everything, and what follows from it. Returns the service that runs now."""
+        if not self._run_directory.path.exists():
+            raise StartError(
+                f"{self._run_directory.path} was removed while it served, and perhaps all of "
+                "this user's shared memory: see RemoveIPC in docs/operations.md"
+            )
         sights = service.sights()
         if reason := self._heal(service, sights):
             return self._restart(reason)

@@ -29,6 +29,9 @@ _TRITON_CODES = {
 }
 """Attributes of `TritonError`, by name: the stub adds that class after it imported the model."""
 
+_LONGEST_TIMEOUT_US = (1 << 63) - 1
+_TIMEOUT = "a whole number of microseconds, 1 or more"
+
 
 def input_arrays(request: Any) -> dict[str, NDArray[Any]]:
     """The request's tensors by name."""
@@ -64,8 +67,10 @@ def deadline_ns(request: Any) -> int | None:
     check_parameters(parameters)
     wanted = parameters.get("timeout", 0)
     if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0:
-        raise invalid("timeout", wanted, "a whole number of microseconds, 1 or more")
+        raise invalid("timeout", wanted, _TIMEOUT)
     timeout_us = wanted or request.timeout()
+    if timeout_us > _LONGEST_TIMEOUT_US:  # gRPC's front end takes a negative one for a huge one
+        raise invalid("timeout", wanted or timeout_us - (1 << 64), _TIMEOUT)
     return time.monotonic_ns() + timeout_us * 1000 if timeout_us else None
 
 

@@ -13,9 +13,11 @@ NO_END_ID = -1
 def sampling_arguments(request: SlotRequest, max_tokens: int) -> dict[str, Any]:
     """Keyword arguments of `SamplingParams`; what is off is left to the runtime's default.
 
-    max_tokens  how many tokens are still to come
+    max_tokens  how many tokens are still to come; those that a lost target wrote are the prompt's
+                to the runtime, so the least number of tokens is lowered by them
     """
     parameters = request.parameters
+    written = request.max_tokens - max_tokens
     end_id, *others = parameters.end_ids or (NO_END_ID,)
     arguments: dict[str, Any] = {
         "max_tokens": max_tokens,
@@ -25,11 +27,12 @@ def sampling_arguments(request: SlotRequest, max_tokens: int) -> dict[str, Any]:
         "detokenize": False,
         **_choice(request),
     }
+    if parameters.min_tokens > written:
+        arguments["min_tokens"] = parameters.min_tokens - written
     for name, neutral in (
         ("repetition_penalty", 1.0),
         ("presence_penalty", 0.0),
         ("frequency_penalty", 0.0),
-        ("min_tokens", 0),
     ):
         if (value := getattr(parameters, name)) != neutral:
             arguments[name] = value

@@ -19,6 +19,8 @@ LET_GO_S = 2.0
 """Triton fails what it had queued for a dead process within a second, if it does at all."""
 STUCK_S = 3.0
 """A model whose process has not run for so long while Triton loads it will never be loaded."""
+LOST_S = 0.5
+"""Nor will a loaded one whose process has not run for so long come to serve."""
 
 
 class RecoveryError(RuntimeError):
@@ -41,10 +43,13 @@ class LoadWatch:
     """Tells whether Triton waits in vain for the process of a model that it loads, or does not run.
 
     A process that dies (or is stopped) while it loads its model may leave Triton waiting for ever.
+
+    patience_s  how long it may be away
     """
 
-    def __init__(self, server: TritonProcess) -> None:
+    def __init__(self, server: TritonProcess, patience_s: float | None = None) -> None:
         self._server = server
+        self._patience_s = STUCK_S if patience_s is None else patience_s
         self._since_s: dict[str, float] = {}
 
     def is_stuck(self, model: str) -> bool:
@@ -57,7 +62,8 @@ class LoadWatch:
         return self._lasts("", self._server.state is ProcessState.STOPPED)
 
     def _lasts(self, condition: str, holds: bool) -> bool:
-        return lasted_s(self._since_s, condition, holds, time.monotonic()) > STUCK_S
+        away_s = lasted_s(self._since_s, condition, holds, time.monotonic())
+        return away_s > self._patience_s
 
 
 def reload_model(
@@ -85,9 +91,12 @@ def reload_model(
         if must_let_go:
             _see_it_let_go(model, repository)
         _load(model, server, repository, timeout_s)
+        watch = LoadWatch(server, LOST_S)
         while not is_well():
             if server.state is ProcessState.GONE:
                 raise RecoveryError("the server ended")
+            if watch.is_stuck(model):
+                raise RecoveryError("its process was loaded and did not come to serve")
             if time.monotonic() > deadline:
                 raise RecoveryError(f"loaded, but not serving within {timeout_s:g} s")
             time.sleep(_LOOK_S)

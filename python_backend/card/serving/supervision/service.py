@@ -91,6 +91,8 @@ class Service:
         self._secret = restriction.value
         self._notices = Notices(notices)
         self._retired = False
+        self.has_served = False
+        """Whether all models were seen ready once."""
         self._run_directory = run_directory
         self._engine_timeout_s = serving.engine_timeout_s
         self._load_timeout_s = serving.load_timeout_s

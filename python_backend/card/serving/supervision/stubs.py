@@ -14,6 +14,7 @@ import psutil
 from card.serving.supervision.policy import ProcessState
 
 STUB_PROGRAM = "triton_python_backend_stub"
+SERVER_PROGRAM = "tritonserver"
 _GONE = (psutil.NoSuchProcess, psutil.ZombieProcess, ProcessLookupError)
 
 
@@ -44,15 +45,21 @@ def find_stubs(server_pid: int) -> dict[str, Stub]:
 
 
 def find_orphans(region_prefix: str) -> list[psutil.Process]:
-    """Living processes, stubs and servers, whose regions begin with `region_prefix`."""
+    """Living stubs and servers of this user whose regions begin with `region_prefix`.
+
+    Whoever else names a region, as somebody who looks at it, is none.
+    """
     orphans = []
     for process in psutil.process_iter():
-        try:
-            if any(region_prefix in argument for argument in process.cmdline()):
+        with contextlib.suppress(*_GONE, psutil.AccessDenied):
+            program, *arguments = process.cmdline() or [""]
+            if (
+                Path(program).name in (STUB_PROGRAM, SERVER_PROGRAM)
+                and process.uids().real == os.getuid()
+                and any(region_prefix in argument for argument in arguments)
+            ):
                 orphans.append(process)
-        except (*_GONE, psutil.AccessDenied):
-            continue
-    return [process for process in orphans if process.pid != os.getpid()]
+    return orphans
 
 
 def find_session(leader_pid: int) -> list[psutil.Process]:
