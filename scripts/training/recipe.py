@@ -89,6 +89,9 @@ class Distillation(_Frozen):
     compared_at: float = Field(
         default=1.0, gt=0, description="temperature of the two distributions that are compared"
     )
+    ranked_share: float = Field(
+        default=0.5, gt=0, le=1, description="share of the vocabulary that the draft ranks"
+    )
 
     @model_validator(mode="after")
     def _valid_ranges(self) -> Distillation:

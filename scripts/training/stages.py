@@ -36,6 +36,7 @@ from training.distillation import (
     mixed_batch,
     write_own_texts,
 )
+from training.draft_vocabulary import write_draft_vocabulary
 from training.fitting import Budget, Progress, fit
 from training.recipe import Recipe
 from training.workplace import Workplace
@@ -195,7 +196,10 @@ def distil(
         on_progress,
         save_every_s,
     )
-    architecture.save(draft.cpu(), place.tokenizer, place.model("draft"))
+    folder = place.model("draft")
+    architecture.save(draft.cpu(), place.tokenizer, folder)
+    size = draft.config.vocab_size
+    write_draft_vocabulary(texts, size, recipe.distillation.ranked_share, folder)
     return losses
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from tiny_models import FAMILIES, SLIDING_WINDOW, forward_rows, random_tokens, r
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from card.engines import FOLLOWS_PREFIX, Engine, EngineError, Ranking, Rows
+from card.engines.draft_vocabulary import DRAFT_VOCABULARY
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
@@ -150,6 +152,40 @@ def test_best_ranks_by_perturbed_logits_where_noise_is_given(checkpoint: Checkpo
         best = expected.log_softmax(-1).topk(count)
         assert ids.tolist() == best.indices.tolist()
         np.testing.assert_allclose(values, best.values.numpy(), atol=2 * CLOSE)
+
+
+@pytest.mark.parametrize(("family", "listed"), [("llama3", 40), ("smollm", 64)])
+def test_a_draft_ranks_the_ids_that_it_was_given_and_no_others(
+    tmp_path: Path, family: str, listed: int
+) -> None:
+    model = tiny_models.save(tmp_path, family)
+    expected = tiny_models.reference_logits(model, TEXT)
+    vocabulary = expected.shape[1]
+    ranked = np.sort(np.random.default_rng(1).choice(vocabulary, listed, replace=False))
+    (tmp_path / DRAFT_VOCABULARY).write_text(json.dumps({"ids": ranked.tolist()}))
+    noise = np.random.default_rng(0).gumbel(size=(3, vocabulary)).astype(np.float32)
+    options = EngineOptions(
+        context=128, sessions=2, branches=0, pending=32, dtype="float32", graph_rows=(4,)
+    )
+    engine = OpenVinoEngine.load(tmp_path, options)
+    session = engine.open_session()
+    engine.forward([Rows(session, TEXT[:-3], logits=0)])
+    engine.keep(session, range(len(TEXT) - 3))
+    for ranking, perturbed in (
+        (Ranking(5), expected[-3:]),
+        (Ranking(5, 0.7, noise), expected[-3:] / np.float32(0.7) + noise),
+    ):
+        rows = Rows(session, TEXT[-3:], ranking=ranking)
+        logits = engine.forward([rows])[0]
+        ids, values = logits.best()
+        best = torch.from_numpy(perturbed[:, ranked]).log_softmax(-1).topk(5)
+        assert ids.tolist() == ranked[best.indices.numpy()].tolist()
+        np.testing.assert_allclose(values, best.values.numpy(), atol=2 * CLOSE)
+        engine.keep(session, [])
+        with pytest.raises(TypeError, match="only the likeliest ids"):
+            logits.row(0)
+    target = OpenVinoEngine.load(tmp_path, replace(options, branches=1, pending=0))
+    assert_close(read_alone(target, TEXT, [64]), expected)
 
 
 def test_a_sliding_window_limits_the_context(tmp_path: Path, engine_class: type[AnyEngine]) -> None:

@@ -14,6 +14,7 @@ import torch
 from torch.distributions import Categorical, kl_divergence
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from card.engines.draft_vocabulary import read_draft_vocabulary
 from card.sampling import gumbel
 from training import stages
 from training.agreement import follow, read_prompts, summarize
@@ -23,6 +24,7 @@ from training.compute import Compute
 from training.corpus import HELD_OUT, gather
 from training.decoding import PromptTooLong, Texts
 from training.distillation import definitions_in, divergence
+from training.draft_vocabulary import write_draft_vocabulary
 from training.fitting import Budget, FittingError, Progress
 from training.recipe import Architecture, Distillation, Recipe, Sources, Training
 from training.tokenization import END_OF_TEXT, load_tokenizer
@@ -150,6 +152,19 @@ def test_written_directories_load_in_transformers(pair: Pair, role: str) -> None
 
 def test_distillation_brings_the_draft_closer_to_the_target(pair: Pair) -> None:
     assert np.mean(pair.divergences[-5:]) < 0.9 * np.mean(pair.divergences[:5])
+
+
+def test_the_draft_ranks_the_most_frequent_half_of_the_vocabulary(pair: Pair) -> None:
+    size = load_tokenizer(pair.place.tokenizer).get_vocab_size()
+    texts = stages.own_texts(pair.place, RECIPE, CPU)
+    ranked = read_draft_vocabulary(pair.place.model("draft"), size)
+    assert ranked is not None
+    assert len(ranked) == round(size / 2)
+    counts = np.bincount(texts.reshape(-1), minlength=size)
+    assert counts[ranked].min() >= np.delete(counts, ranked).max()
+    write_draft_vocabulary(texts, size, 1.0, pair.place.model("draft"))
+    assert read_draft_vocabulary(pair.place.model("draft"), size) is None
+    write_draft_vocabulary(texts, size, 0.5, pair.place.model("draft"))
 
 
 def test_a_finished_pair_is_refined_from_its_own_draft_and_keeps_its_target(

@@ -12,14 +12,14 @@ source             [writes] int32, the row of each stored entry
 place              [writes, kv_heads, 3] int32, its (lane, head, place)
 logit_rows         [n] int32, rows whose logits are wanted
 count              [] int32, ids to rank (graphs that rank)
-temperature        [n, 1] float32 and noise [n, vocabulary] float32: what is ranked is
+temperature        [n, 1] float32 and noise [n, ranked ids] float32: what is ranked is
                    logits / temperature + noise
 keys.N, values.N   [lanes, kv_heads, extent, head_size], the visible part of layer N's KV cache, as
                    it is before the pass
 
-Outputs: ``logits`` [n, vocabulary] float32; with `ranks` the `count` likeliest ``ids`` int32 and
-their ``log_probabilities`` float32, both [n, count]; ``keys`` and ``values`` [layers, rows,
-kv_heads, head_size] of the rows.
+Outputs: ``logits`` [n, vocabulary] float32, unless only some ids are ranked; with `ranks` the
+`count` likeliest ``ids`` int32 and their ``log_probabilities`` float32, both [n, count]; ``keys``
+and ``values`` [layers, rows, kv_heads, head_size] of the rows.
 
 New entries are put at their places before a row looks at them, so a row's sums run over absolute
 positions in order, and its bits do not depend on what shares the pass.
@@ -52,12 +52,14 @@ class DecoderOptions:
     kv_type    element type of the KV cache
     positions  size of the rotary tables
     ranks      output the likeliest ids of every row too
+    ranked     [ids] ascending, the only ones whose logits are computed; None: all
     """
 
     weights: WeightFormat
     kv_type: ov.Type
     positions: int
     ranks: bool
+    ranked: NDArray[np.int32] | None = None
 
 
 def build_decoder(
@@ -101,17 +103,22 @@ class _Builder:
         hidden = self._norm(
             ops.gather(hidden, logit_rows, integer(0)), self._checkpoint.final_norm()
         )
-        head = self._checkpoint.head()
-        matrix = embedding if head is None else self._options.weights.constant(head)
-        logits = ops.matmul(hidden, matrix, False, True)
+        logits = ops.matmul(hidden, self._head(table, embedding), False, True)
         results = [
-            ("logits", logits),
+            *([("logits", logits)] if self._options.ranked is None else []),
             *(self._best(logits) if self._options.ranks else []),
             ("keys", ops.concat([_leading(keys) for keys in self._new_keys], 0)),
             ("values", ops.concat([_leading(values) for values in self._new_values], 0)),
         ]
         outputs = [output_named(name, node) for name, node in results]
         return ov.Model(outputs, self._inputs, "decoder")
+
+    def _head(self, table: NDArray[np.float32], embedding: Node) -> Node:
+        """[ids, hidden] of the ids whose logits are wanted."""
+        head, ranked = self._checkpoint.head(), self._options.ranked
+        if ranked is not None:
+            return self._options.weights.constant((table if head is None else head)[ranked])
+        return embedding if head is None else self._options.weights.constant(head)
 
     def _input(self, name: str, shape: list[int], kind: ov.Type = ov.Type.i32) -> Node:
         self._inputs.append(input_named(name, shape, kind))
@@ -218,7 +225,8 @@ class _Builder:
         temperature = self._input("temperature", [-1, 1], ov.Type.f32)
         noise = self._input("noise", [-1, -1], ov.Type.f32)
         logits = ops.add(ops.divide(logits, temperature), noise)
-        vocabulary = self._a.vocabulary
+        ranked = self._options.ranked
+        vocabulary = self._a.vocabulary if ranked is None else len(ranked)
         size = _block_size(vocabulary)
         greatest = ops.reduce_max(logits, integers([-1]), keep_dims=True)
         total = ops.reduce_sum(
@@ -243,11 +251,13 @@ class _Builder:
         which = ops.divide(inside.output(1), integer(size))
         offset = ops.mod(inside.output(1), integer(size))
         ids = ops.add(ops.gather(first_id, which, integer(1), 1), offset)
+        if ranked is not None:
+            ids = ops.gather(ops.constant(ranked), ids, integer(0))
         return [("ids", ids), ("log_probabilities", ops.subtract(inside.output(0), normaliser))]
 
 
 def most_ranked(vocabulary: int) -> int:
-    """How many of the likeliest ids a graph can find: one of every block."""
+    """How many of the likeliest of so many ids a graph can find: one of every block."""
     return -(-vocabulary // _block_size(vocabulary))
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from card.engines.architecture import Architecture, read_architecture
 from card.engines.checkpoint import Checkpoint
+from card.engines.draft_vocabulary import read_draft_vocabulary
 from card.engines.interface import EngineError, Logits, Rows
 from card.engines.layout import SHORT
 from card.engines.openvino.compiled import CompiledDecoder, Decoders, compile_decoders
@@ -55,7 +56,9 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
         architecture: Architecture,
         compiled: Decoders,
         options: EngineOptions,
+        ranked: NDArray[np.int32] | None = None,
     ) -> None:
+        """`ranked` are the only ids that the decoders compute logits of; None: all."""
         self.directory = directory
         kind = _kv_type(options.dtype)
         super().__init__(
@@ -64,11 +67,14 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
             lambda lanes, places: KeyValueCache(architecture, lanes, places, kind),
         )
         self._compiled = compiled
+        self._ranked = ranked
         self._limit = thread_limit()
 
         def make_runner(decoder: CompiledDecoder, padding: Padding) -> Runner:
             ranks = options.grows_trees
-            return Runner(decoder, architecture, self._kv, ranks=ranks, padding=padding)
+            return Runner(
+                decoder, architecture, self._kv, ranks=ranks, ranked=ranked, padding=padding
+            )
 
         wanted = (ANY_ROWS, *options.graph_rows)
         self._runners = Runners(
@@ -86,6 +92,9 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
         options = replace(options, compressed=weights.compressed)
         if thread_limit() is None:
             options = replace(options, threads_alone=0)
+        ranked = None
+        if options.grows_trees:
+            ranked = read_draft_vocabulary(directory, architecture.vocabulary)
         decoder = build_decoder(
             architecture,
             checkpoint,
@@ -94,17 +103,20 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
                 kv_type=_kv_type(options.dtype),
                 positions=options.context + MAX_PASS_ROWS,
                 ranks=options.grows_trees,
+                ranked=ranked,
             ),
         )
         size = checkpoint.values * weights.itemsize
         compiled = compile_decoders(decoder, architecture, weights, size, options)
-        return cls(directory, architecture, compiled, options)
+        return cls(directory, architecture, compiled, options, ranked)
 
     def reconfigured(self, options: EngineOptions) -> OpenVinoEngine:
         """The same weights with other buffers (used while calibrating)."""
         if options.compressed != self.options.compressed:
             return self.load(self.directory, options)
-        return OpenVinoEngine(self.directory, self.architecture, self._compiled, options)
+        return OpenVinoEngine(
+            self.directory, self.architecture, self._compiled, options, self._ranked
+        )
 
     @property
     def variants(self) -> tuple[EngineOptions, ...]:
@@ -173,8 +185,8 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
             count = rows.wanted
             part = slice(at, at + count)
             # The next pass overwrites these buffers.
-            if rows.ranking is not None and self.options.grows_trees:
-                wanted = (part, slice(rows.ranking.count))
+            if self._ranked is not None or (rows.ranking is not None and self.options.grows_trees):
+                wanted = (part, slice(rows.ranking.count if rows.ranking else 1))
                 ids = runner.output("ids")[wanted].astype(np.int64)
                 found.append(RankedIds(ids, runner.output("log_probabilities")[wanted].copy()))
             else:

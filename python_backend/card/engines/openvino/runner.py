@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from card.engines.architecture import Architecture
@@ -26,6 +27,7 @@ class Runner:
 
     kv        read in place and written behind every pass
     ranks     whether the decoder ranks
+    ranked    the ids that it ranks; None: all
     padding   of passes of one session
     """
 
@@ -36,6 +38,7 @@ class Runner:
         kv: KeyValueCache,
         *,
         ranks: bool,
+        ranked: NDArray[np.int32] | None,
         padding: Padding,
     ) -> None:
         self._request = decoder.create_infer_request()
@@ -43,6 +46,7 @@ class Runner:
         self._architecture = architecture
         self._kv = kv
         self._ranks = ranks
+        self._ranked = ranked
         # Once and whole: for a tensor of another size the plugin takes as much memory of its own.
         for name, tensor in kv.tensors().items():
             self._request.set_tensor(name, tensor)
@@ -72,16 +76,17 @@ class Runner:
     def _write_ranking(self, batch: Sequence[Rows], logit_rows: int) -> None:
         """What is to be ranked; rows that ask for nothing are ranked as they are."""
         asked = [rows.ranking or _NO_RANKING for rows in batch]
-        vocabulary = self._architecture.vocabulary
+        ranked = self._ranked
+        ids = self._architecture.vocabulary if ranked is None else len(ranked)
         array = self._inputs.array
-        array("count")[...] = min(max(r.count for r in asked), most_ranked(vocabulary))
+        array("count")[...] = min(max(r.count for r in asked), most_ranked(ids))
         first = asked[0].temperature
         if all(ranking.noise is None and ranking.temperature == first for ranking in asked):
             array("temperature", 1, 1)[...] = first
             array("noise", 1, 1)[...] = 0.0
             return
         temperature = array("temperature", logit_rows, 1)
-        noise = array("noise", logit_rows, vocabulary)
+        noise = array("noise", logit_rows, ids)
         temperature[...] = 1.0
         at = 0
         for ranking, rows in zip(asked, batch, strict=True):
@@ -91,6 +96,6 @@ class Runner:
                 noise[at:stop] = 0.0
             else:
                 for row, drawn in enumerate(ranking.noise, at):
-                    noise[row] = drawn
+                    noise[row] = drawn if ranked is None else drawn[ranked]
             at = stop
         noise[at:] = 0.0

@@ -1,0 +1,54 @@
+"""The ids that a draft ranks: those that its texts are made of.
+
+A draft's head is often most of what its pass reads, and nearly all tokens of a text are among a
+part of the vocabulary (FR-Spec, Zhao et al., arXiv 2502.14856). Beside the weights of a draft,
+`draft_vocabulary.json` may say which: ``{"ids": [...]}``. What is not among them is never a
+candidate, so the list changes how fast a text comes and never the text.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from card.engines.interface import EngineError
+
+DRAFT_VOCABULARY = "draft_vocabulary.json"
+
+
+class _DraftVocabulary(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    ids: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+
+
+def read_draft_vocabulary(directory: Path, vocabulary: int) -> NDArray[np.int32] | None:
+    """The listed ids in ascending order; None: no list, so all ids of the vocabulary.
+
+    Raises `EngineError` saying what is wrong with the file.
+    """
+    file = directory / DRAFT_VOCABULARY
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise EngineError(f"{file} cannot be read: {error}") from error
+    try:
+        listed = _DraftVocabulary.model_validate_json(content).ids
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+        said = ": ".join(filter(None, [".".join(map(str, wrong["loc"])), wrong["msg"]]))
+        raise EngineError(
+            f'{file}: {said}; allowed: {{"ids": [...]}} with ids of the vocabulary, or no such file'
+        ) from error
+    if max(listed) >= vocabulary:
+        raise EngineError(
+            f"{file}: id {max(listed)} is none of the vocabulary's {vocabulary}; the file belongs "
+            "to another model: take it away, or write one for this draft"
+        )
+    return np.unique(np.array(listed, np.int32))
