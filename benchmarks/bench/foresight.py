@@ -6,11 +6,13 @@ import numpy as np
 
 from bench.in_process import parameters_of
 from bench.measurement import Task
-from card.engines import Engine, Rows
-from card.sampling import rank_candidates
+from card.engines import Engine, Ranking, Rows
+from card.sampling import PositionNoise
 from training.agreement import Ranks
 
 _CHUNK = 32
+_RANKED = 64
+"""Of the draft's likeliest ids so many are looked at; behind these a token counts as the next."""
 
 
 def ranks_of(draft: Engine, task: Task, tokens: tuple[int, ...]) -> Ranks:
@@ -19,27 +21,24 @@ def ranks_of(draft: Engine, task: Task, tokens: tuple[int, ...]) -> Ranks:
     The very engine that drafts reads the very text that was measured, with the noise of its seed.
     """
     parameters, prompt = parameters_of(task), task.prompt.tokens
-    ids = np.arange(draft.vocabulary)[None]
-    chosen = np.array(tokens)
+    noise = PositionNoise(parameters.seed, draft.vocabulary)
+    count = min(_RANKED, draft.vocabulary)
     read = [*prompt, *tokens[:-1]]
-    behind = len(prompt) - 1
-    ranks = []
+    ranks: list[int] = []
     session = draft.open_session()
     for start in range(0, len(read), _CHUNK):
         chunk = read[start : start + _CHUNK]
-        logits = draft.forward([Rows(session, chunk)])[0]
+        # The token behind the row that stands at `place` stands at the next one.
+        places = [p for p in range(start + 1, start + len(chunk) + 1) if p >= len(prompt)]
+        ranking = Ranking(count)
+        if not parameters.is_greedy:
+            ranking = Ranking(count, parameters.temperature, noise.rows(places))
+        rows = Rows(session, chunk, logits=len(places), ranking=ranking if places else None)
+        logits = draft.forward([rows])[0]
         draft.keep(session, range(len(chunk)))
-        for row in range(max(0, behind - start), len(chunk)):
-            place = start + row - behind
-            scores = rank_candidates(
-                ids,
-                logits.row(row)[None],
-                np.zeros(1, np.float32),
-                np.array([len(prompt) + place]),
-                parameters,
-            )[0]
-            own = scores[chosen[place]]
-            ties_before = (scores[: chosen[place]] == own).sum()
-            ranks.append((scores > own).sum() + ties_before)
+        found = logits.best()[0].tolist() if places else []
+        for place, likeliest in zip(places, found, strict=True):
+            chosen = tokens[place - len(prompt)]
+            ranks.append(likeliest.index(chosen) if chosen in likeliest else len(likeliest))
     draft.close_session(session)
     return np.array(ranks, np.int64)

@@ -12,9 +12,14 @@ import tiny_models
 
 from bench import engines
 from bench.engines import Engines
+from bench.foresight import ranks_of
+from bench.in_process import parameters_of
 from bench.limits import LimitsMeter
 from bench.linears import linears_of, shapes_of
-from card.engines import EngineError
+from bench.measurement import Task
+from bench.prompts import Prompt
+from card.drafting.children import noise_for, ranking_of
+from card.engines import EngineError, Rows, load_engine
 from card.engines.calibration import measure_row_costs
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
@@ -121,3 +126,22 @@ def test_openvino_runs_the_layers_in_a_row_on_the_engines_rows(tmp_path: Path) -
     assert logits.shape == (4, 96), "rows as the engine pads them"
     assert np.isfinite(logits).all()
     assert logits.std() > 0.01, "sums neither vanish nor grow"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_the_bundled_draft_foresees_what_it_would_write_itself(temperature: float) -> None:
+    """As it is served: it ranks a part of the vocabulary alone."""
+    draft = load_engine(load_settings(), "draft")
+    task = Task(Prompt("own", "", tuple(range(100, 150))), temperature, seed=3, max_tokens=12)
+    parameters = parameters_of(task)
+    noise = noise_for(parameters, draft.vocabulary)
+    session, text = draft.open_session(), list(task.prompt.tokens)
+    for _ in range(task.max_tokens):
+        missing = text[draft.length(session) :]
+        ranking = ranking_of([len(text)], parameters, noise)
+        logits = draft.forward([Rows(session, missing, logits=1, ranking=ranking)])[0]
+        draft.keep(session, range(len(missing)))
+        text.append(int(logits.best()[0][0, 0]))
+    written = tuple(text[len(task.prompt.tokens) :])
+    assert ranks_of(draft, task, written).tolist() == [0] * task.max_tokens
+    assert ranks_of(draft, task, (*written[:-1], 1))[-1] > 0
