@@ -142,23 +142,34 @@ class SamplingBody(_Part):
     def wants_log_probs(self) -> bool:
         raise NotImplementedError
 
+    @property
+    def effective_temperature(self) -> float:
+        """What Triton is asked for: `nvext` may want greedy decoding, and absent is not greedy."""
+        if self.nvext is not None and self.nvext.greed_sampling is True:
+            return 0.0
+        return DEFAULT_TEMPERATURE if self.temperature is None else self.temperature
+
+    @property
+    def effective_repetition_penalty(self) -> float | None:
+        """What Triton is asked for: the body's own, else that of `nvext`."""
+        if self.repetition_penalty is None and self.nvext is not None:
+            return self.nvext.repetition_penalty
+        return self.repetition_penalty
+
     def to_triton(
         self, prompt: str, *, max_tokens: int | None, stop_words: tuple[str, ...] = ()
     ) -> GenerateRequest:
         """The request on Triton's wire, `stop_words` added to those of the body."""
         extra = self.nvext or NvExt()
-        greedy = extra.greed_sampling is True
-        temperature = DEFAULT_TEMPERATURE if self.temperature is None else self.temperature
         stops = [self.stop] if isinstance(self.stop, str) else (self.stop or [])
         ignore_eos = extra.ignore_eos if self.ignore_eos is None else self.ignore_eos
-        penalty = self.repetition_penalty
         return GenerateRequest(
             prompt,
             max_tokens,
-            temperature=0.0 if greedy else temperature,
+            temperature=self.effective_temperature,
             top_k=extra.top_k if self.top_k is None else self.top_k,
             top_p=self.top_p,
-            repetition_penalty=extra.repetition_penalty if penalty is None else penalty,
+            repetition_penalty=self.effective_repetition_penalty,
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
             min_tokens=self.min_tokens,
@@ -174,11 +185,10 @@ class SamplingBody(_Part):
 
     def _check_alternatives(self, name: str, count: int) -> None:
         """Of the likeliest tokens only one is known, the chosen one of plain greedy decoding."""
-        extra, penalty = self.nvext or NvExt(), self.repetition_penalty
         plain = (
-            (self.temperature == 0 or extra.greed_sampling is True)
+            self.effective_temperature == 0
             and not (self.presence_penalty or self.frequency_penalty or self.min_tokens)
-            and (extra.repetition_penalty if penalty is None else penalty) in (None, 1)
+            and self.effective_repetition_penalty in (None, 1)
         )
         if count > plain:
             raise refused(

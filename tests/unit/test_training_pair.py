@@ -167,12 +167,18 @@ def test_the_draft_ranks_the_most_frequent_half_of_the_vocabulary(pair: Pair) ->
     write_draft_vocabulary(texts, size, 0.5, pair.place.model("draft"))
 
 
+def adopting(pair: Pair, prepared: Path, root: Path) -> Workplace:
+    """A place that goes on from the finished pair."""
+    place = claim(root, RECIPE)
+    shutil.copytree(prepared / "corpus", place.corpus)
+    stages.adopt(place, pair.place.root)
+    return place
+
+
 def test_a_finished_pair_is_refined_from_its_own_draft_and_keeps_its_target(
     pair: Pair, prepared: Path, tmp_path: Path
 ) -> None:
-    place = claim(tmp_path / "refined", RECIPE)
-    shutil.copytree(prepared / "corpus", place.corpus)
-    stages.adopt(place, pair.place.root)
+    place = adopting(pair, prepared, tmp_path / "refined")
     divergences = stages.distil(place, RECIPE, Budget(steps=10), CPU)
 
     before, after = (at.model("draft") / "model.safetensors" for at in (pair.place, place))
@@ -195,9 +201,7 @@ def test_half_a_pair_is_not_refined(pair: Pair, tmp_path: Path) -> None:
 def test_a_place_started_afresh_forgets_the_draft_it_adopted(
     pair: Pair, prepared: Path, tmp_path: Path
 ) -> None:
-    place = claim(tmp_path / "refined", RECIPE)
-    shutil.copytree(prepared / "corpus", place.corpus)
-    stages.adopt(place, pair.place.root)
+    place = adopting(pair, prepared, tmp_path / "refined")
     assert place.adopts
     assert not claim(place.root, RECIPE.model_copy(update={"seed": 1}), overwrite=True).adopts
 
