@@ -1,15 +1,50 @@
-"""What keeps a supervisor from starting is said in one line, before anything is started."""
+"""What keeps a supervisor from starting is said in one line, before anything is started.
+
+And whoever changes his mind before that finds nothing started, and nothing left.
+"""
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from child_process import child, next_line
+
+from card.serving.supervised import PORTS, free_ports
+
+AT_THE_INSTALLATION = """
+import os, sys
+import typer
+from card.serving import supervisor
+
+find = supervisor._install
+
+def found_after_a_while(settings, run_directory):
+    print("looking", flush=True)
+    os.read(0, 1)
+    {ending}
+    return find(settings, run_directory)
+
+supervisor._install = found_after_a_while
+typer.run(supervisor.main)
+"""
+"""A supervisor that has its run directory, and says when it looks for its server."""
+
+
+def settings_with(folder: Path, **taken: int) -> Path:
+    """A settings file with free ports but for `taken`, and shared memory in `folder`/shared."""
+    (folder / "shared").mkdir()
+    ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True)) | taken
+    file = folder / "settings.yaml"
+    lines = [f"cache: {{directory: {folder / 'shared'}}}", "serving:"]
+    lines += [f"  {name}: {port}" for name, port in ports.items()]
+    file.write_text("\n".join(lines), encoding="utf-8")
+    return file
 
 
 def refused(settings: Path) -> str:
@@ -31,18 +66,38 @@ def busy_port() -> Iterator[int]:
 
 @pytest.mark.parametrize("field", ["http_port", "grpc_port", "metrics_port", "health_port"])
 def test_a_busy_port_as_of_a_second_supervisor(tmp_path: Path, busy_port: int, field: str) -> None:
-    free = {"http_port": 0, "grpc_port": 0, "metrics_port": 0, "health_port": 0}
-    with ExitStack() as probes:
-        for name in free:
-            probe = probes.enter_context(socket.socket())
-            probe.bind(("127.0.0.1", 0))
-            free[name] = probe.getsockname()[1]
-    settings = tmp_path / "settings.yaml"
-    ports = ", ".join(f"{name}: {port}" for name, port in (free | {field: busy_port}).items())
-    settings.write_text(f"serving: {{{ports}}}\n", encoding="utf-8")
+    settings = settings_with(tmp_path, **{field: busy_port})
     assert refused(settings).startswith(f"error: serving.{field}: port {busy_port} is busy: ")
 
 
 def test_a_settings_file_that_does_not_exist(tmp_path: Path) -> None:
     line = refused(tmp_path / "none.yaml")
     assert line == f"error: settings file {tmp_path / 'none.yaml'} does not exist"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_who_stops_it_before_its_server_is_found_finds_nothing_left(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    settings = settings_with(tmp_path)
+    program = AT_THE_INSTALLATION.format(ending="")
+    command = [sys.executable, "-c", program, f"--settings={settings}"]
+    with child(*command, stderr=subprocess.PIPE) as supervisor:
+        assert next_line(supervisor) == b"looking"
+        assert list((tmp_path / "shared").iterdir())
+        supervisor.send_signal(number)
+        _, said = supervisor.communicate(b"\n", timeout=60)
+    assert supervisor.returncode == 0, said.decode()
+    assert b"stopped" in said
+    assert b"starting" not in said
+    assert list((tmp_path / "shared").iterdir()) == []
+
+
+def test_a_server_that_is_not_found_leaves_nothing(tmp_path: Path) -> None:
+    settings = settings_with(tmp_path)
+    program = AT_THE_INSTALLATION.format(ending="raise supervisor.TritonNotFoundError('nowhere')")
+    command = [sys.executable, "-c", program, f"--settings={settings}"]
+    ended = subprocess.run(command, input=b"\n", capture_output=True, timeout=60)
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[-1] == b"error: nowhere"
+    assert list((tmp_path / "shared").iterdir()) == []

@@ -84,49 +84,49 @@ class Supervisor:
     def __init__(
         self,
         settings: Settings,
-        model_repository: Path = REPOSITORY_ROOT / "model_repository",
+        model_repository: Path,
+        stop_requests: StopRequests,
     ) -> None:
-        """Bind the health port and sweep what dead supervisors left.
+        """Bind the health port, sweep what dead supervisors left and find the server.
 
-        Raises `OSError` or `TritonNotFoundError` where that is impossible.
+        Raises `OSError` or `TritonNotFoundError` where that is impossible, and leaves nothing.
         """
         self._settings = settings
         self._model_repository = model_repository
+        self._stop_requests = stop_requests
         serving, directory = settings.serving, settings.cache.directory
-        self._health = HealthServer(serving.address, serving.health_port)
-        for path in sweep(directory):
-            note("swept", path=path)
-        self._run_directory = RunDirectory(directory)
-        self._install = _install(settings, self._run_directory)
         self._policy = RecoveryPolicy(
             engine_timeout_s=serving.engine_timeout_s, load_timeout_s=serving.load_timeout_s
         )
-        self._stop_requests = StopRequests()
         self._workers = ThreadPoolExecutor(len(STUBS), thread_name_prefix="recovery")
         self._recoveries: dict[str, Future[None]] = {}
         self._service: Service | None = None
         self._restarts = 0
         self._reloads = dict.fromkeys(STUBS, 0)
         self._awaiting_calm: set[str] = set()
-
-    def stop(self) -> None:
-        """Drain and end `run`; a second call does not wait for open streams.
-
-        Safe in a signal handler and in any thread.
-        """
-        self._stop_requests.ask()
+        for path in sweep(directory):
+            note("swept", path=path)
+        with ExitStack() as end:
+            self._run_directory = RunDirectory(directory)
+            end.callback(self._run_directory.close)
+            self._health = HealthServer(serving.address, serving.health_port)
+            end.callback(self._health.close)
+            self._install = _install(settings, self._run_directory)
+            self._end = end.pop_all()
 
     def run(self) -> None:
-        """Start, watch, and on `stop` drain. Leaves no process and no file behind.
+        """Start, watch, and drain once asked to stop; asked twice, wait for no open stream.
 
-        Raises `StartError` when the server does not come up, or not any more.
+        Leaves no process and no file behind. Raises `StartError` when the server does not come up,
+        or not any more.
         """
         with ExitStack() as end:  # each step is taken even if one before it fails
             end.callback(note, "stopped")
-            end.callback(self._run_directory.close)
+            end.enter_context(self._end)
             end.callback(self._workers.shutdown)
-            end.callback(self._health.close)
             end.callback(self._clear)
+            if self._stop_requests.has_come(1, 0.0):
+                return
             service = self._start_again_after(CrashError)
             while not self._stop_requests.has_come(1, LOOK_S):
                 service = self._look_around(service)
@@ -368,20 +368,21 @@ def main(
     ] = REPOSITORY_ROOT / "model_repository",
 ) -> None:
     """Serve CARD on Triton until SIGTERM or SIGINT; a second signal cuts open streams off."""
+    stop_requests = StopRequests()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stop_requests.ask()
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, stop)  # before anything exists that a sudden end would leave
     try:
         values = load_settings(settings)
         open_journal(values.observability.log_format)
         if unmet := unmet_prerequisites(values):
             _refuse(unmet)
-        supervisor = Supervisor(values, model_repository)
+        supervisor = Supervisor(values, model_repository, stop_requests)
     except (SettingsError, TritonNotFoundError, OSError) as error:
         _refuse([str(error)])
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        supervisor.stop()
-
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, stop)
     try:
         supervisor.run()
     except StartError as error:
