@@ -34,7 +34,7 @@ from card.serving.metrics.families import FAMILIES
 from card.serving.supervised import PORTS
 from card.serving.supervision.health import HealthServer
 from card.serving.supervision.policy import STUBS
-from card.serving.supervisor import LINGER_S
+from card.serving.supervision.supervisor import LINGER_S
 from card.serving.triton_server import MINIMUM_REGION_BYTES
 from card.settings import Settings
 

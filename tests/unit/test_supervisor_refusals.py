@@ -18,9 +18,10 @@ from child_process import child, next_line
 from card.serving.supervised import PORTS, free_ports
 
 AT_THE_INSTALLATION = """
-import os, sys
+import os
 import typer
-from card.serving import supervisor
+from card.serving import supervisor as command
+from card.serving.supervision import supervisor
 
 find = supervisor._install
 
@@ -31,7 +32,7 @@ def found_after_a_while(settings, run_directory):
     return find(settings, run_directory)
 
 supervisor._install = found_after_a_while
-typer.run(supervisor.main)
+typer.run(command.main)
 """
 """A supervisor that has its run directory, and says when it looks for its server."""
 
@@ -95,7 +96,7 @@ def test_who_stops_it_before_its_server_is_found_finds_nothing_left(
 
 def test_a_server_that_is_not_found_leaves_nothing(tmp_path: Path) -> None:
     settings = settings_with(tmp_path)
-    program = AT_THE_INSTALLATION.format(ending="raise supervisor.TritonNotFoundError('nowhere')")
+    program = AT_THE_INSTALLATION.format(ending="raise command.TritonNotFoundError('nowhere')")
     command = [sys.executable, "-c", program, f"--settings={settings}"]
     ended = subprocess.run(command, input=b"\n", capture_output=True, timeout=60)
     assert ended.returncode == 2

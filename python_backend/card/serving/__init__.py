@@ -5,5 +5,5 @@
 `card_model`      opens `sessions`, its `follower` turns their commits into `streams`
 `postprocessing`  deltas to the tensors that clients know
 `engine_model`    the draft and the target, each an `engine_process` that `attach` brings in
-`supervisor`      starts the server and heals it
+`supervisor`      the command that starts all this; `supervision` is what it is made of
 """

@@ -1,5 +1,6 @@
-"""What the supervisor is made of, from judgement down to processes.
+"""The supervisor and what it is made of, from judgement down to processes.
 
+`supervisor`    keeps one service running until it is told to stop
 `policy`        when to recover what: pure, without processes, clocks or I/O
 `recovery`      one model killed, unloaded, loaded and seen well again
 `service`       one run of the server and all that it is watched by

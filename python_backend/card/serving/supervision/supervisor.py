@@ -1,0 +1,318 @@
+"""The supervisor: starts the Triton server, watches it, heals it, stops it cleanly."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+from card.serving.supervised import PORTS
+from card.serving.supervision.health import HealthServer
+from card.serving.supervision.journal import note, warn
+from card.serving.supervision.policy import (
+    DRAFT,
+    STUBS,
+    Action,
+    ProcessState,
+    RecoveryPolicy,
+    Reload,
+    RestartServer,
+    Sight,
+)
+from card.serving.supervision.recovery import (
+    BeyondReloadError,
+    LoadWatch,
+    RecoveryError,
+    StuckLoadError,
+)
+from card.serving.supervision.repository import RepositoryError
+from card.serving.supervision.residue import RunDirectory, sweep
+from card.serving.supervision.service import Service
+from card.serving.supervision.sighting import ModelHealth, ServiceHealth
+from card.serving.supervision.stop_requests import StopRequests
+from card.serving.triton_server import TritonInstall, find_triton, system_install
+from card.settings import Settings
+
+LOOK_S = 0.1
+"""Pause between two looks around; each takes a millisecond from the engines' cores."""
+START_ATTEMPTS = 3
+"""Starts in a row that may fail before the supervisor gives up and says so by its exit code."""
+CALM_S = 2.0
+"""Without an open session for so long, no client waits: Triton does not finish every request whose
+client has left or whose process has died."""
+LINGER_S = 0.5
+"""Without an open session for so long, the last responses have left and nobody waits in a queue."""
+
+
+class StartError(RuntimeError):
+    """The server does not come up; the message says how far it came."""
+
+
+class CrashError(StartError):
+    """A signal ended the server during its start, which says nothing about the next one."""
+
+
+class Supervisor:
+    """Keeps one service running until it is told to stop."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        model_repository: Path,
+        stop_requests: StopRequests,
+    ) -> None:
+        """Bind the health port, sweep what dead supervisors left and find the server.
+
+        Raises `OSError` or `TritonNotFoundError` where that is impossible, and leaves nothing.
+        """
+        self._settings = settings
+        self._model_repository = model_repository
+        self._stop_requests = stop_requests
+        serving, directory = settings.serving, settings.cache.directory
+        self._policy = RecoveryPolicy(
+            engine_timeout_s=serving.engine_timeout_s, load_timeout_s=serving.load_timeout_s
+        )
+        self._workers = ThreadPoolExecutor(len(STUBS), thread_name_prefix="recovery")
+        self._recoveries: dict[str, Future[None]] = {}
+        self._service: Service | None = None
+        self._restarts = 0
+        self._reloads = dict.fromkeys(STUBS, 0)
+        self._awaiting_calm: set[str] = set()
+        for path in sweep(directory):
+            note("swept", path=path)
+        with ExitStack() as end:
+            self._run_directory = RunDirectory(directory)
+            end.callback(self._run_directory.close)
+            self._health = HealthServer(serving.address, serving.health_port)
+            end.callback(self._health.close)
+            self._install = _install(settings, self._run_directory)
+            self._end = end.pop_all()
+
+    def run(self) -> None:
+        """Start, watch, and drain once asked to stop; asked twice, wait for no open stream.
+
+        Leaves no process and no file behind. Raises `StartError` when the server does not come up,
+        or not any more.
+        """
+        with ExitStack() as end:  # each step is taken even if one before it fails
+            end.callback(note, "stopped")
+            end.enter_context(self._end)
+            end.callback(self._workers.shutdown)
+            end.callback(self._clear)
+            if self._stop_requests.has_come(1, 0.0):
+                return
+            service = self._start_again_after(CrashError)
+            while not self._stop_requests.has_come(1, LOOK_S):
+                service = self._look_around(service)
+            if service.has_served:
+                self._drain(service)
+
+    # --- start and stop -----------------------------------------------------------------------
+
+    def _start(self) -> Service:
+        """Start the server and wait until all six models serve, or until `stop`."""
+        began_s = time.monotonic()
+        limit_s = self._settings.serving.load_timeout_s
+        service = self._service = Service(
+            self._settings,
+            self._model_repository,
+            self._install,
+            self._run_directory,
+        )
+        note("starting", server_pid=service.server.pid)
+        concealed, watch = False, LoadWatch(service.server)
+        while not service.is_complete():
+            if failure := service.load_failure:
+                raise StartError(failure)
+            if lost := [model for model in STUBS if watch.is_stuck(model)]:
+                raise StartError(f"the processes of {', '.join(lost)} did not survive the start")
+            if watch.is_server_stopped():
+                raise CrashError("tritonserver was stopped during its start")
+            concealed = concealed or service.conceal_header()
+            if service.server.state is ProcessState.GONE:
+                kind = CrashError if service.server.crashed else StartError
+                raise kind(
+                    f"tritonserver ended during its start ({service.server.ending}); "
+                    "its own messages stand above"
+                )
+            if time.monotonic() - began_s > limit_s:
+                conditions = {m: service.condition(s) for m, s in service.sights().items()}
+                missing = {
+                    m: condition for m, condition in conditions.items() if condition != "well"
+                }
+                raise StartError(
+                    f"the models were not ready within serving.load_timeout_s = {limit_s:g} s: "
+                    f"{missing or 'the ensemble'}"
+                )
+            self._publish(service, service.sights(), "starting")
+            if self._stop_requests.has_come(1, LOOK_S):
+                return service
+        service.has_served = True
+        self._policy.server_started()
+        self._publish(service, service.sights())
+        if not (concealed or service.conceal_header()):
+            warn(
+                "header_visible",
+                reason="this kernel lets nobody change a command line; see SECURITY.md",
+            )
+        note("ready", seconds=round(time.monotonic() - began_s, 1), **self._addresses())
+        return service
+
+    def _restart(self, reason: str) -> Service:
+        warn("restarting_server", reason=reason)
+        self._restarts += 1
+        self._clear()
+        return self._start_again_after(StartError)
+
+    def _start_again_after(self, failure: type[StartError]) -> Service:
+        """Start, and after such a failure start anew, a few times."""
+        attempt = 1
+        while True:
+            try:
+                return self._start()
+            except failure as error:
+                if attempt == START_ATTEMPTS:
+                    raise
+                warn("start_failed", attempt=attempt, reason=error)
+            attempt += 1
+            self._clear()
+
+    def _drain(self, service: Service) -> None:
+        """Refuse new requests and let open ones finish within the drain limit."""
+        drain_s = self._settings.serving.drain_s
+        note("draining", open_sessions=service.open_slots, limit_s=drain_s)
+        busy_s = time.monotonic()
+        limit_s = busy_s + drain_s
+        service.refuse()
+        while not self._has_ended(service, busy_s):
+            now_s = time.monotonic()
+            if open_sessions := service.open_slots:
+                busy_s = now_s
+            if now_s > min(limit_s, busy_s + CALM_S):
+                note("cut_off", open_sessions=open_sessions)
+                return
+            sights = service.sights()
+            if self._stop_requests.has_come(2, LOOK_S) or self._heal(service, sights) is not None:
+                return
+            self._publish(service, sights, "draining")
+
+    def _has_ended(self, service: Service, busy_s: float) -> bool:
+        """Whether a service that refuses has answered everything; `busy_s` is its last session."""
+        if service.open_slots or time.monotonic() - busy_s < LINGER_S:
+            return False
+        try:
+            service.retire()
+        except RepositoryError as error:
+            warn("not_drained", reason=error)
+            return True
+        return service.is_idle()
+
+    def _clear(self) -> None:
+        """End the server and everything that belongs to it."""
+        self._recoveries.clear()
+        self._awaiting_calm.clear()
+        service, self._service = self._service, None
+        try:
+            if service is not None:
+                self._health.publish(ServiceHealth("unready", server_restarts=self._restarts))
+                service.close()
+            sweep(self._settings.cache.directory)
+        except TimeoutError as error:
+            raise StartError(f"a process of this service does not end: {error}") from error
+
+    def _tell_restart_waits(self, model: str, error: BeyondReloadError) -> None:
+        """Once for each time that a lost draft needs a new server, which open streams do not."""
+        if model not in self._awaiting_calm:
+            self._awaiting_calm.add(model)
+            warn("restart_waits", model=model, reason=error, until="no stream is open")
+
+    # --- watch --------------------------------------------------------------------------------
+
+    def _look_around(self, service: Service) -> Service:
+        """One look at everything, and what follows from it. Returns the service that runs now."""
+        if not self._run_directory.path.exists():
+            raise StartError(
+                f"{self._run_directory.path} was removed while it served, and perhaps all of "
+                "this user's shared memory: see RemoveIPC in docs/operations.md"
+            )
+        sights = service.sights()
+        if reason := self._heal(service, sights):
+            return self._restart(reason)
+        self._publish(service, sights)
+        return service
+
+    def _heal(self, service: Service, sights: dict[str, Sight]) -> str | None:
+        """Reload what needs it; why the server must restart, if it must."""
+        actions = self._finished_recoveries(service)
+        actions += self._policy.decide(
+            time.monotonic(),
+            service.server.state,
+            service.silence_s,
+            sights,
+        )
+        for action in actions:
+            if isinstance(action, RestartServer):
+                return action.reason
+            self._begin(service, action)
+        return None
+
+    def _begin(self, service: Service, action: Reload) -> None:
+        warn("reloading", model=action.model, reason=action.reason)
+        self._reloads[action.model] += 1
+        self._recoveries[action.model] = self._workers.submit(service.reload, action.model)
+
+    def _finished_recoveries(self, service: Service) -> list[Action]:
+        """Report finished reloads to the policy; returns what it wants instead of failed ones."""
+        actions: list[Action] = []
+        for model in [model for model, recovery in self._recoveries.items() if recovery.done()]:
+            recovery, now_s = self._recoveries.pop(model), time.monotonic()
+            try:
+                recovery.result()
+            except BeyondReloadError as error:
+                if isinstance(error, StuckLoadError) and model == DRAFT and service.open_slots:
+                    self._recoveries[model] = recovery  # streams go on without it; look again
+                    self._tell_restart_waits(model, error)
+                else:
+                    actions.append(RestartServer(f"{model}: {error}"))
+            except RecoveryError as error:
+                warn("reload_failed", model=model, reason=error)
+                if action := self._policy.recovery_failed(now_s, model, str(error)):
+                    actions.append(action)
+            else:
+                note("recovered", model=model)
+                self._policy.recovered(now_s, model)
+        return actions
+
+    def _publish(
+        self, service: Service, sights: dict[str, Sight], state: str | None = None
+    ) -> None:
+        """Tell the health port what is seen; `state` overrides the judgement."""
+        models = {}
+        for model, sight in sights.items():
+            recovering = self._policy.is_recovering(model)
+            stub = service.server.stub(model)
+            models[model] = ModelHealth(
+                "recovering" if recovering else service.condition(sight),
+                pid=None if stub is None else stub.process.pid,
+                reloads=self._reloads[model],
+            )
+        lame = [model for model, health in models.items() if health.state != "well"]
+        answers = service.server.state is ProcessState.RUNNING and service.ensemble_ready
+        if not answers or any(model != DRAFT for model in lame):
+            judged = "unready"
+        else:
+            judged = "degraded" if lame else "ready"
+        self._health.publish(
+            ServiceHealth(state or judged, service.server.pid, self._restarts, models)
+        )
+
+    def _addresses(self) -> dict[str, str]:
+        serving = self._settings.serving
+        return {name: f"{serving.address}:{getattr(serving, name)}" for name in PORTS}
+
+
+def _install(settings: Settings, run_directory: RunDirectory) -> TritonInstall:
+    if settings.serving.tritonserver is not None:
+        return system_install(settings.serving.tritonserver.parent.parent)
+    return find_triton(run_directory.path)
