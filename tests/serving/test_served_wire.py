@@ -148,6 +148,13 @@ async def test_a_bad_value_is_refused_by_name_and_the_server_stays_healthy(
     assert server.is_healthy()
 
 
+async def test_a_negative_timeout_is_refused_by_name(server: RunningService) -> None:
+    """gRPC's front end takes it for a huge one; over HTTP it is a parameter, see below."""
+    with pytest.raises(Refused, match="INVALID_ARGUMENT: timeout is -1"):
+        await server.ask(text_input=PROMPT, max_tokens=8, timeout_us=-1)
+    assert server.is_healthy()
+
+
 async def test_a_missing_prompt_is_refused_by_name(server: RunningService) -> None:
     with pytest.raises(Refused, match="INVALID_ARGUMENT: text_input is missing"):
         await server.ask(max_tokens=8)
