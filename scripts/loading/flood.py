@@ -1,4 +1,8 @@
-"""How soon a full service refuses: every slot and place in the queue taken, and one client more."""
+"""How soon a full service refuses: every slot and place in the queue taken, and one client more.
+
+Beside each refusal the same client asks the server whether it is live, which no model has a part
+in: what that takes, the machine takes.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
+from tritonclient.grpc.aio import InferenceServerClient
 
 from card.serving.supervised import SupervisorEndedError, last_words
 from card.settings import SettingsError, load_settings
@@ -51,29 +56,41 @@ def flood(
                 running_service(values, settings, log) as service,
                 crowd(service.grpc, room + _MORE),
             ):
-                taken_ms = asyncio.run(_measure(service.grpc, requests))
+                refusals, bare = asyncio.run(_measure(service.grpc, requests))
         except SupervisorEndedError:
             with log.open("rb") as said:
                 _end(LACKING, last_words(said))
         except CardError as error:
             _end(WRONG, f"WRONG  {error}")
-    within = sum(ms <= WANTED_MS for ms in taken_ms) / len(taken_ms)
     console.print(
-        f"{len(taken_ms)} refusals while {room} requests had all slots and the queue: median "
-        f"{statistics.median(taken_ms):.1f} ms, {within:.0%} within {WANTED_MS:g} ms, "
-        f"slowest {max(taken_ms):.0f} ms",
+        f"{len(refusals)} refusals while {room} requests had all slots and the queue: "
+        f"{_described(refusals)}\nbeside them, whether the server is live: {_described(bare)}",
         highlight=False,
+        soft_wrap=True,
     )
 
 
-async def _measure(address: str, requests: int) -> list[float]:
-    """Milliseconds until each of so many requests was refused. Raises `CardError` for another
-    answer than that the service is full."""
+def _described(taken_ms: list[float]) -> str:
+    within = sum(ms <= WANTED_MS for ms in taken_ms) / len(taken_ms)
+    return (
+        f"median {statistics.median(taken_ms):.1f} ms, {within:.0%} within {WANTED_MS:g} ms, "
+        f"slowest {max(taken_ms):.0f} ms"
+    )
+
+
+async def _measure(address: str, requests: int) -> tuple[list[float], list[float]]:
+    """Milliseconds until each of so many requests was refused, and until each question beside them
+    whether the server is live was answered. Raises `CardError` for another answer than that the
+    service is full."""
     taken_ms: list[float] = []
+    bare_ms: list[float] = []
     limit_s = time.monotonic() + _FULL_S
-    async with CardClient(address) as client:
+    async with CardClient(address) as client, InferenceServerClient(address) as bare:
         while len(taken_ms) < requests:
             await asyncio.sleep(PAUSE_S)
+            started = time.perf_counter()
+            await bare.is_server_live()
+            bare_ms.append((time.perf_counter() - started) * 1e3)
             started = time.perf_counter()
             try:
                 await client.generate(GenerateRequest("def", max_tokens=1), timeout_s=_QUEUED_S)
@@ -84,7 +101,7 @@ async def _measure(address: str, requests: int) -> list[float]:
                     raise
             if time.monotonic() > limit_s:
                 raise CardError("INTERNAL", f"only {len(taken_ms)} requests found it full")
-    return taken_ms
+    return taken_ms, bare_ms
 
 
 def _end(code: int, reason: str) -> NoReturn:

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, decoders, models
 from card.cache import Finish, Pool, SlotState
 from card.serving.delta import Delta
 from card.serving.follower import TICK_S, Answer, Follower
+from card.serving.gathering import Gathering
 from card.serving.listening import Listener
 from card.serving.refusal import Refusal, UndeliverableError
 from card.serving.sessions import Session, Sessions
@@ -75,7 +76,7 @@ class Ledger:
 class Scene:
     """A follower over a pool of two slots, with a target played by hand."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, flush_ns: int = 0, deltas_per_s: float = 1e9) -> None:
         self.pool = pool
         self.target = HandPlayedTarget(pool)
         self.target_is_dead = False
@@ -89,6 +90,7 @@ class Scene:
             lambda: self.target_is_dead,
             lambda: self.targets_lost,
             PATIENCE_S,
+            Gathering(flush_ns, deltas_per_s),
             self.told.append,
         )
 
@@ -98,7 +100,6 @@ class Scene:
         end_ids: tuple[int, ...] = (),
         deadline_ns: int | None = None,
         max_tokens: int = 8,
-        flush_ns: int = 0,
         streams: bool = True,
         **request: object,
     ) -> tuple[Client, int]:
@@ -109,7 +110,6 @@ class Scene:
             asked,
             Detokenizer(LETTERS, (0, 1, 2), asked.stop_words),
             "",
-            flush_ns=flush_ns,
             arrival_ns=0,
         )
         session = await self.sessions.admit(slot_request(max_tokens, end_ids), None, lambda: False)
@@ -131,10 +131,15 @@ async def comes_true(holds: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
+def pool(tmp_path: Path) -> Iterator[Pool]:
     pool = make_pool(tmp_path)
-    yield Scene(pool)
+    yield pool
     pool.close()
+
+
+@pytest.fixture
+def scene(pool: Pool) -> Scene:
+    return Scene(pool)
 
 
 async def test_commits_become_deltas_and_the_last_ends_the_session(scene: Scene) -> None:
@@ -316,9 +321,10 @@ async def test_the_task_sleeps_until_something_is_open(scene: Scene) -> None:
 
 
 async def test_it_looks_often_at_beginnings_and_ends_and_otherwise_when_a_delta_is_due(
-    scene: Scene,
+    pool: Pool,
 ) -> None:
-    _, slot = await scene.open(max_tokens=100, flush_ns=7_000_000)
+    scene = Scene(pool, flush_ns=7_000_000)
+    _, slot = await scene.open(max_tokens=100)
     assert scene.follower.pause_s(0) == 0.01
     scene.target.commit(slot, [3])
     scene.follower.tick(0)
@@ -328,8 +334,44 @@ async def test_it_looks_often_at_beginnings_and_ends_and_otherwise_when_a_delta_
     assert scene.follower.pause_s(1_000_000) == 0.006
 
 
-async def test_a_long_gathering_does_not_hide_what_else_may_happen(scene: Scene) -> None:
-    _, streamed = await scene.open(max_tokens=100, flush_ns=10**9)
+async def test_many_streams_gather_for_longer_but_first_and_last_deltas_leave_at_once(
+    pool: Pool,
+) -> None:
+    scene = Scene(pool, flush_ns=10, deltas_per_s=1e9 / 20)  # two streams: each every 40 ns
+    clients = [await scene.open() for _ in range(2)]
+    for _, slot in clients:
+        scene.target.commit(slot, [0])
+    scene.follower.tick(100)
+    for now_ns, token in ((120, 1), (139, 2)):
+        for _, slot in clients:
+            scene.target.commit(slot, [token])
+        scene.follower.tick(now_ns)
+    assert [client.texts for client, _ in clients] == [["a"], ["a"]]
+    scene.follower.tick(140)
+    assert [client.texts for client, _ in clients] == [["a", "bc"], ["a", "bc"]]
+    (staying, stays), (_, leaves) = clients
+    scene.target.commit(leaves, [3] * 5, Finish.LENGTH)
+    scene.target.commit(stays, [4])
+    scene.follower.tick(141)
+    assert [client.texts[2:] for client, _ in clients] == [[], ["ddddd"]]
+    scene.follower.tick(160)  # alone now, it waits for 20 ns
+    assert staying.texts[2:] == ["e"]
+
+
+async def test_who_does_not_stream_makes_nobody_wait(pool: Pool) -> None:
+    scene = Scene(pool, flush_ns=10, deltas_per_s=1e9 / 20)
+    await scene.open(streams=False)
+    client, slot = await scene.open()
+    scene.target.commit(slot, [0])
+    scene.follower.tick(100)
+    scene.target.commit(slot, [1])
+    scene.follower.tick(120)
+    assert client.texts == ["a", "b"]
+
+
+async def test_a_long_gathering_does_not_hide_what_else_may_happen(pool: Pool) -> None:
+    scene = Scene(pool, flush_ns=10**9)
+    _, streamed = await scene.open(max_tokens=100)
     _, whole = await scene.open(max_tokens=100, streams=False)
     for slot in (streamed, whole):
         scene.target.commit(slot, [3])

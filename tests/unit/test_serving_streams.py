@@ -20,7 +20,7 @@ COUNTERS = SlotCounters(
     steps=4, queries=4, hits=3, misses=1, corrections=1, drafted=10, accepted=5, re_roots=2,
     restarts=1, tokens_per_step=np.zeros(65, np.int64),
 )  # fmt: skip
-FLUSH_NS = 1_000
+GATHER_NS = 1_000
 
 
 def ids(text: str) -> list[int]:
@@ -30,7 +30,7 @@ def ids(text: str) -> list[int]:
 def stream(**request: Any) -> Stream:
     asked = TokenRequest(input_ids=tuple(ids("xyz")), **{"stream": True, **request})
     detokenizer = Detokenizer(LETTERS, asked.input_ids, asked.stop_words)
-    return Stream(asked, detokenizer, "xyz", flush_ns=FLUSH_NS, arrival_ns=1)
+    return Stream(asked, detokenizer, "xyz", arrival_ns=1)
 
 
 def push(one: Stream, text: str, accepted: str = "", now_ns: int = 0) -> None:
@@ -45,30 +45,30 @@ def take(one: Stream, now_ns: int = 0) -> Delta:
 
 def test_the_first_delta_leaves_at_once_and_later_ones_are_gathered() -> None:
     one = stream()
-    assert not one.is_due(0)
+    assert not one.is_due(0, GATHER_NS)
     push(one, "a")
-    assert one.is_due(0)
+    assert one.is_due(0, GATHER_NS)
     assert take(one, 0).text == "a"
     push(one, "b")
-    assert not one.is_due(FLUSH_NS - 1)
+    assert not one.is_due(GATHER_NS - 1, GATHER_NS)
     push(one, "c")
-    assert one.is_due(FLUSH_NS)
-    assert take(one, FLUSH_NS).text == "bc"
+    assert one.is_due(GATHER_NS, GATHER_NS)
+    assert take(one, GATHER_NS).text == "bc"
 
 
 def test_nothing_new_is_no_delta_however_long_it_takes() -> None:
     one = stream()
     push(one, "a")
     take(one)
-    assert not one.is_due(10**12)
+    assert not one.is_due(10**12, GATHER_NS)
 
 
 def test_a_request_that_does_not_stream_gets_one_delta_at_the_end() -> None:
     one = stream(stream=False)
     push(one, "ab")
-    assert not one.is_due(10**12)
+    assert not one.is_due(10**12, GATHER_NS)
     one.finish("length")
-    assert one.is_due(0)
+    assert one.is_due(0, GATHER_NS)
     assert take(one).text == "ab"
 
 
@@ -113,7 +113,7 @@ def test_text_that_might_begin_a_stop_word_is_sent_when_the_target_finishes() ->
 def test_a_text_that_ends_at_once_is_still_answered() -> None:
     one = stream()
     one.finish("stop")
-    assert one.is_due(0)
+    assert one.is_due(0, GATHER_NS)
     assert take(one).text == ""
 
 

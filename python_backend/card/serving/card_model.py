@@ -21,6 +21,7 @@ from card.sampling import SamplingParameters
 from card.serving.admission import Admission
 from card.serving.attach import DEADLINE, KEY, Attacher, Losses, is_dead
 from card.serving.follower import TICK_S, Answer, Follower
+from card.serving.gathering import Gathering
 from card.serving.geometry import pool_geometry
 from card.serving.listening import Listener
 from card.serving.load_failure import announced
@@ -169,7 +170,6 @@ class CardModel:
             request,
             Detokenizer(tokenizer, request.input_ids, request.stop_words),
             prompt,
-            flush_ns=int(self._settings.serving.flush_ms * 1e6),
             arrival_ns=arrival_ns,
         )
 
@@ -180,6 +180,7 @@ class CardModel:
             lambda: is_dead(self._pool, "target"),
             Losses(self._pool, "target").count,
             self._settings.serving.load_timeout_s,
+            Gathering.of(self._settings.serving),
             self._tell_full,
         )
         loop = asyncio.get_running_loop()

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from card.cache import Finish
 from card.serving.delta import Delta
+from card.serving.gathering import Gathering
 from card.serving.refusal import Refusal, UndeliverableError
 from card.serving.sessions import Session, Sessions, deadline_exceeded
 from card.serving.streams import Stream
@@ -83,6 +84,7 @@ class Follower:
         target_is_dead: Callable[[], bool],
         targets_lost: Callable[[], int],
         patience_s: float,
+        gathering: Gathering,
         tell_full: Callable[[bool], None],
     ) -> None:
         """`targets_lost` counts those that ended so far. `tell_full` is called whenever the queue
@@ -93,6 +95,7 @@ class Follower:
         self._count_lost = targets_lost
         self._targets_lost = 0
         self._patience_ns = int(patience_s * 1e9)
+        self._gathering = gathering
         self._answers: dict[int, Answer] = {}
         self._woken = asyncio.Event()
         self._next_presence_ns = 0
@@ -127,11 +130,12 @@ class Follower:
         """One look at everything that is open: commits, deadlines, departures, dead engines."""
         for session in self._sessions.with_news():
             self._take_commits(self._answers[session.slot.index], now_ns)
+        gather_ns = self._gather_ns()
         for answer in list(self._answers.values()):
             is_late = answer.deadline_ns is not None and answer.deadline_ns <= now_ns
             if is_late and not answer.stream.finished:
                 self._fail(answer, deadline_exceeded("decoding"))
-            elif answer.stream.is_due(now_ns):
+            elif answer.stream.is_due(now_ns, gather_ns):
                 self._respond(answer, now_ns)
         for session in self._sessions.abandoned():
             self._fail(self._answers[session.slot.index], _left())
@@ -150,9 +154,15 @@ class Follower:
 
     def pause_s(self, now_ns: int) -> float:
         """How long nothing needs to be looked at: until the next delta is due."""
-        begun = (answer for answer in self._answers.values() if answer.session.read)
-        soonest_ns = min((answer.stream.due_ns for answer in begun), default=math.inf)
+        gather_ns = self._gather_ns()
+        begun = (answer.stream for answer in self._answers.values() if answer.session.read)
+        soonest_ns = min((stream.due_ns(gather_ns) for stream in begun), default=math.inf)
         return min(max((soonest_ns - now_ns) / 1e9, TICK_S), _REST_S)
+
+    def _gather_ns(self) -> int:
+        """How long deltas are gathered, with as many streams as there are."""
+        streams = sum(answer.stream.request.stream for answer in self._answers.values())
+        return self._gathering.interval_ns(streams)
 
     def fail_all(self, refusal: Refusal) -> None:
         """End every open stream with an error."""

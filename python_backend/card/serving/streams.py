@@ -1,4 +1,4 @@
-"""From committed tokens to responses: one request's text, gathered for at most `flush_ms`."""
+"""From committed tokens to responses: one request's text, gathered for a moment."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from card.text import Detokenizer
 class Stream:
     """One request's way from tokens to deltas. Pure: it knows neither slots nor Triton.
 
-    The first delta is ready at once, later ones are gathered for `flush_ns`; a request that does
-    not stream gets everything in its last delta.
+    The first delta is ready at once, later ones are gathered for as long as whoever asks says; a
+    request that does not stream gets everything in its last delta.
     """
 
     def __init__(
@@ -26,12 +26,10 @@ class Stream:
         detokenizer: Detokenizer,
         prompt_text: str,
         *,
-        flush_ns: int,
         arrival_ns: int,
     ) -> None:
         self.request = request
         self._detokenizer = detokenizer
-        self._flush_ns = flush_ns
         self._arrival_ns = arrival_ns
         self._scheduled_ns = 0
         self._first_token_ns = 0
@@ -84,16 +82,16 @@ class Stream:
         self._gather(piece.text, piece.accepted_bytes)
         self.finish_reason = "stop" if self._detokenizer.stopped else reason
 
-    @property
-    def due_ns(self) -> float:
-        """When text may be sent that comes now; never, for a request that does not stream."""
+    def due_ns(self, gather_ns: int) -> float:
+        """When text may be sent that comes now, if it is gathered for so long; never, for a
+        request that does not stream."""
         if not self.request.stream:
             return math.inf
-        return 0 if self._sent_ns is None else self._sent_ns + self._flush_ns
+        return 0 if self._sent_ns is None else self._sent_ns + gather_ns
 
-    def is_due(self, now_ns: int) -> bool:
+    def is_due(self, now_ns: int, gather_ns: int) -> bool:
         """Whether a delta should be sent now."""
-        return self.finished or (bool(self._text) and now_ns >= self.due_ns)
+        return self.finished or (bool(self._text) and now_ns >= self.due_ns(gather_ns))
 
     def take(self, slot: int, generation: int, counters: SlotCounters, now_ns: int) -> Delta:
         """The next delta; what it carries is not carried again."""

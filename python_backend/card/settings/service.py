@@ -111,7 +111,10 @@ class ServingSettings(Section):
     health_port: Annotated[int, Field(ge=1, le=65535)] = 8003
     """The supervisor's own liveness and readiness."""
     flush_ms: Annotated[float, Field(ge=0, le=1000)] = 20.0
-    """Deltas after the first are gathered for at most this long."""
+    """Deltas after the first are gathered for so long, with many streams for longer."""
+    deltas_per_s: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    """Deltas of all streams together, beside first and last ones, so that sending them leaves the
+    cores to the models. Absent: 100 for each core."""
     prefill_chunk: Annotated[int, Field(ge=8, le=256)] = 64
     """Prompt tokens of one session that one pass may take; OpenVINO in float32 takes 64 at most."""
     engine_timeout_s: Annotated[float, Field(ge=0.5, le=600)] = 2.0
