@@ -69,7 +69,7 @@ def bench(
         Optional[int],  # noqa: UP045  (Typer reads annotations on CPython 3.10 too)
         typer.Option(min=1, help="Use the first prompts only.", show_default="all"),
     ] = None,
-    max_tokens: Annotated[int, typer.Option(min=2, help="Tokens written for a prompt.")] = 128,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Tokens written for a prompt.")] = 256,
     json_file: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option(

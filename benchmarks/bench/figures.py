@@ -34,6 +34,7 @@ class Row:
     hit_rate                share of the queries that gave candidates
     empty_query_share       share of all target passes that no candidate joined though asked for
     target_wait_share       of the time from request to last token; so is `draft_idle_share`
+    draft_ms_per_pass       of the draft, while the text was written
     ms_per_step             behind the first token; query, forward and walk are parts of it
     share_of_ideal          CARD: ratio_to_autoregressive ÷ (ideal_tokens_per_step × milliseconds of
                             an autoregressive pass ÷ milliseconds of a pass of `rows`)
@@ -64,6 +65,7 @@ class Row:
     empty_query_share: float | None
     target_wait_share: float | None
     draft_idle_share: float | None
+    draft_ms_per_pass: float | None
     time_to_first_token_ms: float
     ms_per_step: float | None
     query_ms: float | None
@@ -170,6 +172,7 @@ def _row(
     decoding_ratio = None
     if contender.where == "in_process":
         decoding_ratio = group.decoding_ratio(contender, alone)
+    passes = sum(m.draft.passes for m in found)
     waits = [m.target_wait_s for m in found if m.target_wait_s is not None]
     ms_per_step, query_ms, forward_ms, walk_ms = _milliseconds(done)
     return Row(
@@ -200,7 +203,12 @@ def _row(
         hit_rate=hits / queries if queries else None,
         empty_query_share=(queries - hits) / steps if speculates else None,
         target_wait_share=sum(waits) / seconds if speculates and waits else None,
-        draft_idle_share=sum(m.draft_idle_s for m in found) / seconds if speculates else None,
+        draft_idle_share=(
+            sum(m.draft.idle_ns for m in found) / 1e9 / seconds if speculates else None
+        ),
+        draft_ms_per_pass=(
+            sum(m.draft.busy_ns for m in found) / 1e6 / passes if speculates and passes else None
+        ),
         time_to_first_token_ms=_median(1e3 * m.first_token_s for m in found),
         ms_per_step=ms_per_step,
         query_ms=query_ms,

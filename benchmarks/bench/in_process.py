@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
+from bench.activity import DraftActivity
 from bench.engines import CheckpointEngine, Engines, let_torch_use
 from bench.measurement import Measurement, Phases, Task
 from bench.watch import Interval, Watch, WatchedDraft, WatchedTarget
@@ -92,7 +93,7 @@ class Loops:
         slot, generation = self.pool.card_slot(0), self.pool.new_generation()
         if self._draft is not None:
             self.pool.beat("draft", EngineState.ATTACHED)
-        times, idle_ns = self._target.times, self._draft_idle_ns()
+        times, drafted = self._target.times, self._draft_activity()
         before = replace(times)
         started = time.perf_counter()
         slot.open(request, generation)
@@ -107,7 +108,7 @@ class Loops:
             raise RuntimeError(f"prompt {task.prompt.id}: the target gave up on the text")
         tokens = slot.output(0, slot.committed(generation)).tolist()
         counters = slot.counters()
-        idle_ns = self._draft_idle_ns() - idle_ns
+        drafted = self._draft_activity().since(drafted)
         slot.close()
         while not slot.reclaim():
             self.step()
@@ -122,7 +123,7 @@ class Loops:
             accepted=counters.accepted,
             queries=counters.queries,
             hits=counters.hits,
-            draft_idle_s=idle_ns / 1e9,
+            draft=drafted,
             target_wait_s=(times.waiting - before.waiting) / 1e9,
             phases=_phases(prefilled, times),
         )
@@ -133,10 +134,10 @@ class Loops:
             self._draft.step()
         self._target.step()
 
-    def _draft_idle_ns(self) -> int:
+    def _draft_activity(self) -> DraftActivity:
         if self._draft is not None:
-            return self._draft.times.idle
-        return int(self.pool.header["draft_waiting_ns"][0])
+            return DraftActivity.told_in(self._draft.times)
+        return DraftActivity.told_by(self.pool)
 
 
 class InProcess:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bench.activity import DraftActivity
 from bench.prompts import Prompt
 
 
@@ -37,7 +38,7 @@ class Measurement:
     steps           target passes that committed
     queries, hits   of the candidate cache
     target_wait_s   the target had nothing it might do; None where it cannot be seen
-    draft_idle_s    the draft had nothing left to grow, or might not
+    draft           what the draft did meanwhile
     phases          where the target's time went; None where it cannot be seen
     """
 
@@ -51,7 +52,7 @@ class Measurement:
     accepted: int
     queries: int
     hits: int
-    draft_idle_s: float
+    draft: DraftActivity
     target_wait_s: float | None = None
     phases: Phases | None = None
 

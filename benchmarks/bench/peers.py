@@ -21,6 +21,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from bench.activity import DraftActivity
 from bench.contest import Contender, ContenderError, Peer
 from bench.in_process import InProcess, text_of
 from bench.measurement import Measurement, Task
@@ -173,7 +174,7 @@ class _Worker:
             accepted=0,
             queries=0,
             hits=0,
-            draft_idle_s=0.0,
+            draft=DraftActivity(0, 0, 0),
         )
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -63,6 +63,7 @@ SPECULATION = (
     Column("empty steps", lambda row: _known(row.empty_query_share, ".1%")),
     Column("target waits", lambda row: _known(row.target_wait_share, ".1%")),
     Column("draft idle", lambda row: _known(row.draft_idle_share, ".1%")),
+    Column("ms/draft pass", lambda row: _known(row.draft_ms_per_pass, ".2f")),
 )
 STEP = (
     *WHO,

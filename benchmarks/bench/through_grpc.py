@@ -14,6 +14,7 @@ from typing import IO
 
 import numpy as np
 
+from bench.activity import DraftActivity
 from bench.measurement import Measurement, Task
 from card.cache import Decoding, Pool
 from card.serving.geometry import pool_geometry
@@ -57,7 +58,7 @@ class ThroughGrpc:
             decoding=decoding.name.lower(),
             return_num_output_tokens=True,
         )
-        idle_ns = self._draft_idle_ns()
+        before = DraftActivity.told_by(self._pool)
         pieces: list[str] = []
         generated = 0
         first_token_s: float | None = None
@@ -84,11 +85,8 @@ class ThroughGrpc:
             accepted=counters.accepted,
             queries=counters.queries,
             hits=counters.hits,
-            draft_idle_s=(self._draft_idle_ns() - idle_ns) / 1e9,
+            draft=DraftActivity.told_by(self._pool).since(before),
         )
-
-    def _draft_idle_ns(self) -> int:
-        return int(self._pool.header["draft_waiting_ns"][0])
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from planning import report
 from planning.acceptance import Likeness, Profile, weights_hash
-from planning.checking import compare
+from planning.checking import Comparison, compare
 from planning.errors import PlanError
 from planning.hardware import preset_names, read_preset, scenes
 from planning.predicting import predict as predict_scene
@@ -60,7 +60,8 @@ def check(
 ) -> None:
     """Predict what a benchmark measured from its step costs, and compare.
 
-    The exit code is 1 if a prediction is off by more than the tolerance.
+    The exit code is 1 if a prediction in process is off by more than the tolerance. Through gRPC
+    four more processes share the cores, which the model leaves out.
     """
     with _told():
         result = Result.read(result_file)
@@ -80,11 +81,21 @@ def check(
     console = _console()
     console.print(f"{result.command}, {result.date}", highlight=False)
     report.print_comparisons(console, comparisons, tolerance)
-    worst = max((abs(found.error) for found in comparisons), default=0.0)
-    console.print(f"Largest error {worst:.1%}; allowed {tolerance:.0%}.", highlight=False)
+    worst = _largest_error(found for found in comparisons if found.row.where == "in_process")
+    served = _largest_error(found for found in comparisons if found.row.where != "in_process")
+    console.print(
+        f"Largest error {worst:.1%} in process; allowed {tolerance:.0%}. Through gRPC, where four "
+        f"more processes share the cores, which the model leaves out, {served:.1%}.",
+        highlight=False,
+        soft_wrap=True,
+    )
     _store(json_file, [report.comparison_record(found) for found in comparisons])
     if worst > tolerance:
         raise typer.Exit(OFF)
+
+
+def _largest_error(comparisons: Iterable[Comparison]) -> float:
+    return max((abs(found.error) for found in comparisons), default=0.0)
 
 
 @app.command()

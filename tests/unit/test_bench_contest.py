@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from bench.activity import DraftActivity
 from bench.contest import Contender, compete
 from bench.line_up import thread_counts
 from bench.measurement import Measurement, Task
@@ -30,7 +31,7 @@ def written(text: str, tokens: tuple[int, ...] | None = None) -> Measurement:
         accepted=0,
         queries=0,
         hits=0,
-        draft_idle_s=0.0,
+        draft=DraftActivity(0, 0, 0),
     )
 
 

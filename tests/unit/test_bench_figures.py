@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.activity import DraftActivity
 from bench.conditions import Conditions, Machine
 from bench.contest import Completion, Contender
 from bench.figures import Figures, Row, median_curve, summarise
@@ -43,7 +44,7 @@ def completion(
         "accepted": 0,
         "queries": 0,
         "hits": 0,
-        "draft_idle_s": 0.0,
+        "draft": DraftActivity(0, 0, 0),
         "first_token_s": 0.1,
         "generated": TOKENS,
         **counted,
@@ -152,7 +153,8 @@ def test_shares_are_of_all_texts_together() -> None:
     completions = [
         *speeds(ONE_THREAD, a=100),
         completion(
-            CARD, "a", 50, **counted, draft_idle_s=0.5, target_wait_s=0.2, first_token_s=0.4,
+            CARD, "a", 50, **counted, target_wait_s=0.2, first_token_s=0.4,
+            draft=DraftActivity(idle_ns=500_000_000, busy_ns=1_400_000_000, passes=2_000),
             phases=Phases(steps=8, query=4.0, forward=80.0, walk=8.0),
         ),
     ]  # fmt: skip
@@ -161,6 +163,7 @@ def test_shares_are_of_all_texts_together() -> None:
     assert row.hit_rate == pytest.approx(2 / 3)
     assert row.empty_query_share == pytest.approx(0.3)
     assert row.draft_idle_share == pytest.approx(0.25)
+    assert row.draft_ms_per_pass == pytest.approx(0.7)
     assert row.target_wait_share == pytest.approx(0.1)
     assert row.time_to_first_token_ms == pytest.approx(400)
     assert (row.query_ms, row.forward_ms, row.walk_ms) == (0.5, 10.0, 1.0)

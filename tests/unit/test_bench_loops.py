@@ -13,6 +13,7 @@ from fake_engine import FakeEngine, FakeModel
 from one_process import OneProcess, autoregressive, request_of, settings_of
 from tokenizers import Tokenizer
 
+from bench.activity import DraftActivity
 from bench.foresight import ranks_of
 from bench.in_process import Loops, parameters_of, text_of
 from bench.measurement import Task
@@ -117,6 +118,8 @@ def test_a_draft_is_idle_only_while_a_session_is_open(monkeypatch: pytest.Monkey
         stream = both.open(request)
         step_at(2_000)  # the pass of γ = 1
         assert idle() == 0
+        assert DraftActivity.told_by(both.pool) == DraftActivity.told_in(both.draft.times)
+        assert both.draft.times.passes == 1
         step_at(3_000)  # waits from here on
         step_at(3_500)
         assert idle() == 500, "told while it waits"

@@ -20,6 +20,7 @@ from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
 from bench import peers, progress
+from bench.activity import DraftActivity
 from bench.command import app
 from bench.conditions import Conditions, Machine
 from bench.contest import Completion, Contender, ContenderError, compete
@@ -48,7 +49,7 @@ def task_of(name: str, temperature: float = 0.0) -> Task:
 def written(speed: float = 100.0, tokens: tuple[int, ...] | None = (1, 2, 3, 4)) -> Measurement:
     return Measurement(
         text=str(tokens), tokens=tokens, generated=4, seconds=4 / speed, first_token_s=0.01,
-        steps=4, drafted=0, accepted=0, queries=0, hits=0, draft_idle_s=0.0,
+        steps=4, drafted=0, accepted=0, queries=0, hits=0, draft=DraftActivity(0, 0, 0),
     )  # fmt: skip
 
 

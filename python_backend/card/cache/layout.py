@@ -16,7 +16,7 @@ from enum import IntEnum
 import numpy as np
 
 CACHE_LINE = 64
-MAGIC = 0x31_44_52_41_43_00_00_07  # "CARD1" and the layout's version
+MAGIC = 0x31_44_52_41_43_00_00_08  # "CARD1" and the layout's version
 ENGINES = ("draft", "target")
 MAX_ROWS = 64
 """Most rows of one target pass; bounds the tokens-per-step histogram."""
@@ -126,7 +126,7 @@ def header_dtype() -> np.dtype[np.void]:
         ],
         *engines,
         # draft, for whoever measures
-        [("draft_waiting_ns", word)],
+        [("draft_waiting_ns", word), ("draft_busy_ns", word), ("draft_passes", word)],
         # target
         [("commit_bell", word), ("draft_rests", word)],
         # preprocessing

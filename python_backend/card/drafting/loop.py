@@ -67,7 +67,13 @@ class DraftLoop:
         self.times.choose += chosen - started
         self.times.forward += forwarded - chosen
         self.times.grow += time.perf_counter_ns() - forwarded
+        self._tell_passes()
         return True
+
+    def _tell_passes(self) -> None:
+        header = self._pool.header
+        header["draft_busy_ns"] = self.times.busy
+        header["draft_passes"] = self.times.passes
 
     def _count_idle(self, now: int) -> None:
         """Account for the time since the last step if that found nothing to do."""
