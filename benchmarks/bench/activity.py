@@ -33,6 +33,9 @@ class DraftActivity:
         return cls(times.idle, times.busy, times.passes)
 
     def since(self, before: DraftActivity) -> DraftActivity:
+        """Nothing, if another draft began to count meanwhile."""
+        if self.passes < before.passes or self.idle_ns < before.idle_ns:
+            return DraftActivity(0, 0, 0)
         return DraftActivity(
             self.idle_ns - before.idle_ns,
             self.busy_ns - before.busy_ns,

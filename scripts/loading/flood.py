@@ -16,6 +16,7 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 from tritonclient.grpc.aio import InferenceServerClient
+from tritonclient.utils import InferenceServerException
 
 from card.serving.supervised import SupervisorEndedError, last_words
 from card.settings import SettingsError, load_settings
@@ -28,6 +29,7 @@ WRONG, LACKING = 1, 2
 _MORE = 4
 """Clients more than have room, so that whoever ends is followed at once."""
 _FULL_S = 120.0
+_ANSWER_S = 30.0
 _QUEUED_S = 1.0
 """Whoever has heard nothing by then has found a place that somebody had just left."""
 
@@ -88,20 +90,30 @@ async def _measure(address: str, requests: int) -> tuple[list[float], list[float
     async with CardClient(address) as client, InferenceServerClient(address) as bare:
         while len(taken_ms) < requests:
             await asyncio.sleep(PAUSE_S)
-            started = time.perf_counter()
-            await bare.is_server_live()
-            bare_ms.append((time.perf_counter() - started) * 1e3)
+            live_ms = await _bare_ms(bare)
+            await asyncio.sleep(PAUSE_S)  # neither wakes anybody for the other
             started = time.perf_counter()
             try:
                 await client.generate(GenerateRequest("def", max_tokens=1), timeout_s=_QUEUED_S)
             except CardError as error:
                 if error.code == "UNAVAILABLE":
                     taken_ms.append((time.perf_counter() - started) * 1e3)
+                    bare_ms.append(live_ms)
                 elif error.code != "DEADLINE_EXCEEDED":
                     raise
             if time.monotonic() > limit_s:
                 raise CardError("INTERNAL", f"only {len(taken_ms)} requests found it full")
     return taken_ms, bare_ms
+
+
+async def _bare_ms(client: InferenceServerClient) -> float:
+    """Milliseconds until the server said that it is live. Raises `CardError`."""
+    started = time.perf_counter()
+    try:
+        await client.is_server_live(client_timeout=_ANSWER_S)
+    except InferenceServerException as error:
+        raise CardError("UNAVAILABLE", f"the server does not say it is live: {error}") from error
+    return (time.perf_counter() - started) * 1e3
 
 
 def _end(code: int, reason: str) -> NoReturn:

@@ -52,6 +52,11 @@ class Comparison:
         """Of tokens per second, relative to the measured."""
         return self.predicted / self.measured - 1.0
 
+    @property
+    def decides(self) -> bool:
+        """Whether the model knows all that shares the cores: not of a server's processes."""
+        return self.row.where == "in_process"
+
 
 def compare(result: Result, row: MeasuredRow, foresight: Foresight, seed: int = 0) -> Comparison:
     """Simulate one row of a result on the texts it was measured with.

@@ -64,7 +64,7 @@ def print_comparisons(
             f"{found.tokens_per_step:.2f}",
             f"{found.target_ms:.2f}",
             "" if found.draft_ms is None else f"{found.draft_ms:.2f}",
-            style="red" if abs(found.error) > tolerance else None,
+            style="red" if found.decides and abs(found.error) > tolerance else None,
         )
     console.print(table)
     origins = dict.fromkeys(found.draft_from for found in comparisons if found.draft_from)

@@ -255,6 +255,18 @@ def test_what_is_served_is_compared_but_decides_nothing(tmp_path: Path) -> None:
     assert "leaves out, 7" in found.output, "three quarters too slow, or nearly"
 
 
+def test_a_result_that_holds_nothing_to_predict_is_refused(tmp_path: Path) -> None:
+    content = json.loads(MEASURED.read_text())
+    content["rows"] = [{**row, "system": "something else"} for row in content["rows"]]
+    file = tmp_path / "others.json"
+    file.write_text(json.dumps(content))
+    found = CliRunner().invoke(
+        app, ["check", str(file), "--profile", str(PROFILES / "prompts.yaml")]
+    )
+    assert found.exit_code == 2
+    assert "no system in process" in found.stderr
+
+
 def test_a_file_that_is_no_result_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text("{}")

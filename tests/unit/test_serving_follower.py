@@ -358,6 +358,19 @@ async def test_many_streams_gather_for_longer_but_first_and_last_deltas_leave_at
     assert staying.texts[2:] == ["e"]
 
 
+async def test_it_looks_again_when_the_deltas_of_many_are_due(pool: Pool) -> None:
+    scene = Scene(pool, flush_ns=1_000_000, deltas_per_s=2 / 0.008)
+    _, leaves = await scene.open(max_tokens=2)
+    _, stays = await scene.open(max_tokens=100)
+    for slot in (leaves, stays):
+        scene.target.commit(slot, [3])
+    scene.follower.tick(0)
+    assert scene.follower.pause_s(1_000_000) == 0.007
+    scene.target.commit(leaves, [3], Finish.LENGTH)
+    scene.follower.tick(1_000_000)
+    assert scene.follower.pause_s(1_000_000) == 0.003, "alone it waits for half as long"
+
+
 async def test_who_does_not_stream_makes_nobody_wait(pool: Pool) -> None:
     scene = Scene(pool, flush_ns=10, deltas_per_s=1e9 / 20)
     await scene.open(streams=False)

@@ -18,6 +18,11 @@ def test_few_streams_gather_for_flush_ms_and_many_share_the_deltas_of_a_second()
     ]  # fmt: skip
 
 
+def test_nobodys_text_is_kept_back_for_more_than_a_second() -> None:
+    gathered = Gathering.of(ServingSettings(flush_ms=20, deltas_per_s=1))
+    assert gathered.interval_ns(256) == 1_000 * MS
+
+
 def test_without_a_setting_every_core_is_worth_as_many_deltas(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

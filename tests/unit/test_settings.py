@@ -230,6 +230,7 @@ BAD = [
     ("limits: {stop_words: -1}", "limits.stop_words", "-1", "greater than or equal to 0"),
     ("serving: {http_port: 65536}", "serving.http_port", "65536", "less than or equal to 65535"),
     ("serving: {grpc_port: http}", "serving.grpc_port", "'http'", "valid integer"),
+    ("serving: {deltas_per_s: 0}", "serving.deltas_per_s", "0", "greater than or equal to 1"),
     ("serving: {flush_ms: .inf}", "serving.flush_ms", "inf", "less than or equal to 1000"),
     ("serving: {prefill_chunk: 4}", "serving.prefill_chunk", "4", "greater than or equal to 8"),
     ("serving: {engine_timeout_s: 0.1}", "serving.engine_timeout_s", "0.1", "equal to 0.5"),

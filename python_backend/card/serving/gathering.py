@@ -11,11 +11,14 @@ _DELTAS_PER_CORE = 100
 """Deltas per second that each core of this machine may be worth, unless the settings say
 otherwise: a delta takes one a millisecond, and the engines want it too."""
 
+_LONGEST_NS = 1_000_000_000
+"""Nobody's text is kept back for longer, however many streams there are."""
+
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
     """At least `flush_ns`; with many streams as long as keeps all of them together to so many
-    deltas per second, beside their first and last ones."""
+    deltas per second, beside their first and last ones, but a second at most."""
 
     flush_ns: int
     deltas_per_s: float
@@ -27,4 +30,5 @@ class Gathering:
 
     def interval_ns(self, streams: int) -> int:
         """Between two deltas of each of so many streams."""
-        return max(self.flush_ns, int(streams / self.deltas_per_s * 1e9))
+        shared_ns = int(streams / self.deltas_per_s * 1e9)
+        return max(self.flush_ns, min(shared_ns, _LONGEST_NS))

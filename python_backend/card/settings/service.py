@@ -112,7 +112,7 @@ class ServingSettings(Section):
     """The supervisor's own liveness and readiness."""
     flush_ms: Annotated[float, Field(ge=0, le=1000)] = 20.0
     """Deltas after the first are gathered for so long, with many streams for longer."""
-    deltas_per_s: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    deltas_per_s: Annotated[float, Field(ge=1, le=1e6)] | None = None
     """Deltas of all streams together, beside first and last ones, so that sending them leaves the
     cores to the models. Absent: 100 for each core."""
     prefill_chunk: Annotated[int, Field(ge=8, le=256)] = 64
