@@ -26,6 +26,7 @@ from fault_cells import VICTIMS, Blow, Cell, Moment
 from running_service import Refused, RunningService
 
 from card.cache import SlotState
+from card.serving.supervision.policy import PROBATION_S
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,7 @@ class Ordeal:
         self.service = service
         self.tally = Tally()
         self._right: dict[Wish, str] = {}
+        self._back_s = -math.inf
 
     async def prepare(self) -> None:
         """Ask the target alone for the text of every wish."""
@@ -137,6 +139,7 @@ class Ordeal:
     async def endure(self, cell: Cell) -> list[str]:
         """Strike once or twice, wait until all is well again; what was wrong."""
         await self.service.until(lambda: _state(self.service) == "ready", "it is well", BACK_S)
+        await self._outlast_probation()
         witness = Witness(self.service)
         watching = asyncio.create_task(witness.watch())
         answers = [Answer(wish) for wish in WISHES]
@@ -216,7 +219,14 @@ class Ordeal:
             if time.monotonic() > limit_s:
                 return [f"not back within {BACK_S:g} s: {self.service.health}"]
             await asyncio.sleep(_LOOK_S)
+        self._back_s = time.monotonic()
         return []
+
+    async def _outlast_probation(self) -> None:
+        """Struck sooner, a model counts as one that its recovery did not bring back, and the
+        second such blow restarts the server: two cells would be one."""
+        while time.monotonic() - self._back_s <= PROBATION_S:
+            await asyncio.sleep(_LOOK_S)
 
     def _remember(self, cell: Cell, back_s: float) -> None:
         if cell.blow is Blow.KILL and cell.times == 1:
