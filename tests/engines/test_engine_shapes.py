@@ -194,6 +194,10 @@ class RecordedGraph:
         return self.requests[-1]
 
 
+def recorded_decoder(decoder: CompiledDecoder, graph: RecordedGraph) -> CompiledDecoder:
+    return replace(decoder, graph=cast(ov.CompiledModel, graph))
+
+
 @pytest.mark.parametrize("branches", [0, 2], ids=["trees", "chains"])
 def test_the_kv_cache_is_bound_once_and_no_output_is_copied(tmp_path: Path, branches: int) -> None:
     tiny_models.save(tmp_path, "llama3")
@@ -202,7 +206,7 @@ def test_the_kv_cache_is_bound_once_and_no_output_is_copied(tmp_path: Path, bran
     )
     loaded = OpenVinoEngine.load(tmp_path, options)
     graph = RecordedGraph(loaded._compiled[ANY_ROWS].graph)
-    compiled = {ANY_ROWS: CompiledDecoder(cast(ov.CompiledModel, graph), ANY_ROWS)}
+    compiled = {ANY_ROWS: recorded_decoder(loaded._compiled[ANY_ROWS], graph)}
     engine = OpenVinoEngine(tmp_path, loaded.architecture, compiled, options)
     sessions = [engine.open_session() for _ in range(3)]
     for sharing in ([0], [0, 1], [1, 2], [2], [0, 2]):
@@ -226,7 +230,7 @@ def test_few_rows_of_one_session_go_to_the_smallest_graph_that_takes_them(tmp_pa
     loaded = OpenVinoEngine.load(tmp_path, chains())
     graphs = {rows: RecordedGraph(decoder.graph) for rows, decoder in loaded._compiled.items()}
     compiled = {
-        rows: CompiledDecoder(cast(ov.CompiledModel, graph), rows) for rows, graph in graphs.items()
+        rows: recorded_decoder(loaded._compiled[rows], graph) for rows, graph in graphs.items()
     }
     engine = OpenVinoEngine(tmp_path, loaded.architecture, compiled, loaded.options)
     one, other = engine.open_session(), engine.open_session()

@@ -14,6 +14,7 @@ from openvino.properties import hint
 
 from card.engines.architecture import Architecture
 from card.engines.openvino.graph import ANY_ROWS, build_graph, choice_of, is_choice, output_of
+from card.engines.openvino.threads import PassThreads, thread_limit
 from card.engines.openvino.weights import WeightFormat
 from card.engines.options import EngineOptions
 from card.engines.processor import usable_cores
@@ -33,10 +34,12 @@ limit of 5,000 let a process under mixed load grow for many minutes."""
 
 @dataclass(frozen=True, slots=True)
 class CompiledDecoder:
-    """The decoder of so many rows (or `ANY_ROWS`) of a compiled graph."""
+    """The decoder of so many rows (or `ANY_ROWS`) of a compiled graph, whose decoders share
+    `threads`."""
 
     graph: ov.CompiledModel
     rows: int
+    threads: PassThreads
 
     def create_infer_request(self) -> ov.InferRequest:
         """One that runs this decoder."""
@@ -74,11 +77,13 @@ def compile_decoders(
     graphs = [build_graph(decoder, rows, architecture, weights) for rows in sharing]
     with ThreadPoolExecutor(usable_cores()) as executor:
         compiled = executor.map(partial(compile_graph, options=options), graphs)
-    return {
-        rows: CompiledDecoder(graph, rows)
-        for row_counts, graph in zip(sharing, compiled, strict=True)
-        for rows in row_counts
-    }
+    found: dict[int, CompiledDecoder] = {}
+    for row_counts, graph in zip(sharing, compiled, strict=True):
+        threads = PassThreads(
+            thread_limit(), int(graph.get_property(properties.inference_num_threads))
+        )
+        found |= {rows: CompiledDecoder(graph, rows, threads) for rows in row_counts}
+    return found
 
 
 Sharing = list[tuple[int, ...]]

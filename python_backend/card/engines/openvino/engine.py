@@ -68,7 +68,6 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
         )
         self._compiled = compiled
         self._ranked = ranked
-        self._limit = thread_limit()
 
         def make_runner(decoder: CompiledDecoder, padding: Padding) -> Runner:
             ranks = options.grows_trees
@@ -169,9 +168,7 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
     def _forward(self, batch: Sequence[Rows]) -> list[Logits]:
         this = self._layout.plan(batch)
         runner = self._runners.of(this)
-        if self._limit is not None:
-            self._limit.set(self.threads)
-        runner.run(this, batch)
+        runner.run(this, batch, self.threads)
         return self._logits(batch, runner)
 
     def know_costs(self, costs: RowCosts) -> None:

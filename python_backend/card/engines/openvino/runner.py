@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,8 @@ class Runner:
         padding: Padding,
     ) -> None:
         self._request = decoder.create_infer_request()
+        self._infer = partial(self._request.infer, share_outputs=True)  # else each is copied too
+        self._threads = decoder.threads
         self._index_of = cache(decoder.index_of)
         self._architecture = architecture
         self._kv = kv
@@ -58,12 +60,13 @@ class Runner:
         a = self._architecture
         self._feed = Feed(self._inputs, a.group, a.kv_heads, padding)
 
-    def run(self, this: Pass, batch: Sequence[Rows]) -> None:
-        """Compute the pass that `batch` was laid out as and store its keys and values."""
+    def run(self, this: Pass, batch: Sequence[Rows], threads: int) -> None:
+        """Compute the pass that `batch` was laid out as, on so many threads (0: all), and store its
+        keys and values."""
         logit_rows = self._feed.write(this)
         if self._ranks:
             self._write_ranking(batch, logit_rows)
-        self._request.infer(share_outputs=True)  # else every output is copied too
+        self._threads.compute(threads, self._infer)
         kind, rows = ELEMENTS[self._kv.kind], len(this.tokens)
         keys, values = (self.output(name)[:, :rows].view(kind) for name in ("keys", "values"))
         self._kv.write(this.destination, keys, values)

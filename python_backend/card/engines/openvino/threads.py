@@ -15,6 +15,8 @@ import contextlib
 import ctypes
 import importlib.metadata
 import os
+import time
+from collections.abc import Callable
 from functools import cache
 
 _SONAME = "libtbb.so.12"
@@ -22,6 +24,13 @@ _REPAIRED = 12140
 """Interface version of oneTBB 2022.0."""
 
 _MAX_ALLOWED_PARALLELISM = 0
+
+_MOST_PASSES_WITH_FEW = 256
+"""Each of the bundled target leaves 27 to 49 KiB of notes."""
+_MOST_PASSES_WITH_ALL = 32
+_TOOK_PART = 0.05
+"""Share of a pass's time that each other thread computes if it takes part; less if it only wakes up
+when the pass is over, because every core is busy."""
 
 
 class _Control(ctypes.Structure):
@@ -54,6 +63,49 @@ class ThreadLimit:
             self._create(ctypes.byref(self._control))
         if before:
             self._destroy(ctypes.byref(before))
+
+
+class PassThreads:
+    """Computes passes of one graph on few of the threads that it was compiled for, or on all.
+
+    oneTBB addresses parts of a pass to threads, with notes that only the addressee takes away. One
+    that may not compute takes none: without an end, a target beside a busy draft would grow by some
+    megabytes a second. So after many passes with few threads some have all, until others took part.
+
+    limit  None: threads are as they are
+    most   threads that the graph was compiled for
+    """
+
+    def __init__(self, limit: ThreadLimit | None, most: int) -> None:
+        self._limit = limit
+        self._most = most
+        self._passes_since_all = 0
+
+    def compute(self, threads: int, infer: Callable[[], object]) -> None:
+        """Call `infer` with so many threads or, if it is time, with all. 0: all."""
+        if self._limit is None:
+            infer()
+            return
+        others = self._most - 1
+        few = 0 < threads < self._most
+        if not others or (few and self._passes_since_all < _MOST_PASSES_WITH_FEW):
+            self._passes_since_all += 1
+            self._limit.set(threads)
+            infer()
+            return
+        self._limit.set(0)
+        began_s, before_s = time.perf_counter(), _seconds_of_other_threads()
+        infer()
+        worked_s = _seconds_of_other_threads() - before_s
+        took_part = worked_s > _TOOK_PART * others * (time.perf_counter() - began_s)
+        self._passes_since_all += 1
+        if took_part or self._passes_since_all >= _MOST_PASSES_WITH_FEW + _MOST_PASSES_WITH_ALL:
+            self._passes_since_all = 0
+
+
+def _seconds_of_other_threads() -> float:
+    """What this process's other threads have computed."""
+    return time.process_time() - time.thread_time()
 
 
 def load_tbb() -> None:
