@@ -24,7 +24,6 @@ from card.serving.vocabulary import Vocabulary
 from card.serving.wire import Bounds, GenerateRequest, output_budget, parse
 from card.settings import load_settings
 
-
 _LONGEST_TEXT = 1 << 16
 """Bytes that are tokenized at load, in 50 ms; where the settings allow more, a prompt of so many is
 rare."""
