@@ -14,6 +14,7 @@ from card.serving.load_failure import announced
 from card.serving.loaded_model import Role, load_model
 from card.serving.log import open_log
 from card.serving.refusal import Refusal, missing
+from card.serving.time_slice import take_long_slices
 from card.serving.triton_request import input_arrays, refused, response
 from card.settings import load_settings
 
@@ -28,6 +29,7 @@ class _EngineModel:
         settings = load_settings()
         open_log(self.role, settings.observability.log_format)
         server_pid = os.getppid()
+        take_long_slices()  # before the engine makes its threads
         self._model = load_model(settings, self.role, server_pid)
         self._process = EngineProcess(
             self.role,
