@@ -15,7 +15,7 @@ import torch
 from psutil import Process
 
 from card.engines import Logits, Rows, calibration, loading
-from card.engines.calibration import is_faster_alone, make_row_invariant
+from card.engines.calibration import is_faster_alone, known_invariant, make_row_invariant
 from card.engines.openvino.engine import ArrayLogits, OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.processor import usable_cores
@@ -45,11 +45,11 @@ def seconds_by_thread() -> dict[int, float]:
 
 
 def seconds_of_others(engine: OpenVinoEngine, enough: float) -> float:
-    """What other threads worked while this one computed passes for one; no more passes
+    """What other threads worked while this one computed passes for three seconds; no more
     than it takes for `enough`."""
     session, before, this = engine.open_session(), seconds_by_thread(), threading.get_native_id()
     taken = {this: 0.0}
-    while taken[this] < 1.0 and sum(taken.values()) - taken[this] < enough:
+    while taken[this] < 3.0 and sum(taken.values()) - taken[this] < enough:
         for _ in range(10):
             engine.forward([Rows(session, [7])])
             engine.keep(session, [])
@@ -69,17 +69,16 @@ def test_openvino_computes_on_as_many_threads_as_it_may_and_the_others_rest(
 
 @pytest.mark.skipif(usable_cores() < 2, reason="a second thread needs a second core")
 def test_a_target_that_is_never_alone_takes_no_more_memory(bundled: OpenVinoEngine) -> None:
-    bundled.alone = False
-    session = bundled.open_session()
+    engine = known_invariant(bundled, bundled.options)
+    session = engine.open_session()
     held = []
     for _ in range(3):
         for _ in range(600):
-            bundled.forward([Rows(session, [7])])
-            bundled.keep(session, [])
+            engine.forward([Rows(session, [7])])
+            engine.keep(session, [])
         held.append(Process().memory_info().rss / 2**20)
-    bundled.close_session(session)
-    # Without a pass on all threads now and then it is 27 KiB for each pass.
-    assert held[-1] - held[0] < 8
+    # Without a pass on all threads now and then it is 27 KiB for each pass, 32 MiB here.
+    assert held[-1] - held[0] < 16
 
 
 def test_the_same_graphs_serve_more_threads(checkpoint: Path) -> None:
@@ -93,7 +92,8 @@ def test_the_same_graphs_serve_more_threads(checkpoint: Path) -> None:
 def test_without_a_way_to_let_threads_rest_there_are_no_more(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("card.engines.openvino.engine.thread_limit", lambda: None)
+    for module in ("engine", "compiled"):
+        monkeypatch.setattr(f"card.engines.openvino.{module}.thread_limit", lambda: None)
     engine = OpenVinoEngine.load(checkpoint, OPTIONS)
     assert engine.options.threads_alone == 0
     session = engine.open_session()
@@ -130,7 +130,7 @@ class RoundsOtherwise(OpenVinoEngine):
         return [ArrayLogits(np.array(rows, np.float32)) for rows in values]
 
     def reconfigured(self, options: EngineOptions) -> RoundsOtherwise:
-        return rounding_otherwise(self, options)
+        return rounding_otherwise(super().reconfigured(options), options)
 
 
 def rounding_otherwise(engine: OpenVinoEngine, options: EngineOptions) -> RoundsOtherwise:
@@ -150,6 +150,7 @@ def test_threads_that_change_a_bit_are_not_used(
     assert chosen.row_invariant
     assert chosen.options.threads_alone == 0
     assert not chosen.alone
+    assert {decoder.threads.most for decoder in chosen._compiled.values()} == {1}
 
 
 @pytest.mark.parametrize(

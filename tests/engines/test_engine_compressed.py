@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 from card.engines import EngineError, Rows, calibration, load_engine
 from card.engines.calibration import make_row_invariant
 from card.engines.interface import Engine
+from card.engines.layout import Pass
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.openvino.runner import Runner
 from card.engines.options import EngineOptions
@@ -85,9 +86,11 @@ def test_no_pass_has_more_rows_than_keep_their_bits(
     passes: list[list[int]] = []
     run = Runner.run
 
-    def recording(runner: Runner, this: object, batch: Sequence[Rows]) -> None:
+    def recording(
+        runner: Runner, this: Pass, batch: Sequence[Rows], threads: int, *, exactly: bool
+    ) -> None:
         passes.append([len(rows.tokens) for rows in batch])
-        run(runner, this, batch)  # type: ignore[arg-type]  # handed on as it came
+        run(runner, this, batch, threads, exactly=exactly)
 
     monkeypatch.setattr(Runner, "run", recording)
     sessions = [engine.open_session() for _ in range(6)]

@@ -57,6 +57,9 @@ class ConfigurableEngine(Engine, Protocol):
 
     def reconfigured(self, options: EngineOptions) -> Self: ...
 
+    def compiled_anew(self, options: EngineOptions) -> Self:
+        """With passes that are divided among the threads of these options and no others."""
+
 
 AnyEngine = TypeVar("AnyEngine", bound=ConfigurableEngine)
 
@@ -73,8 +76,9 @@ def make_row_invariant(engine: AnyEngine) -> AnyEngine:
             replace(options, sessions=sessions, branches=max(2, options.branches))
         )
         if check_row_invariance(trial):
-            if not (check_alone(trial) and is_faster_alone(trial)):
-                options = replace(options, threads_alone=0)
+            if options.threads_alone and not (check_alone(trial) and is_faster_alone(trial)):
+                options = replace(engine.options, threads_alone=0)
+                return make_row_invariant(engine.compiled_anew(options))
             return known_invariant(engine, options)
     return engine
 

@@ -50,8 +50,8 @@ def load_checkpoint_engine(settings: Settings, role: Literal["draft", "target"])
         compressed=kind == "openvino",
     )
     memory = FindingsMemory.of_this_service(role, kind, model.path, options)
-    engine = _load(settings, model, options)
     known = memory.recall()
+    engine = _load(settings, model, known.applied_to(options) if known else options)
     if not is_draft:
         if known is None:
             engine = make_row_invariant(engine)

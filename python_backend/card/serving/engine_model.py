@@ -29,7 +29,8 @@ class _EngineModel:
         settings = load_settings()
         open_log(self.role, settings.observability.log_format)
         server_pid = os.getppid()
-        take_long_slices()  # before the engine makes its threads
+        if getattr(settings, self.role).device == "cpu":
+            take_long_slices()  # before the engine makes its threads
         self._model = load_model(settings, self.role, server_pid)
         self._process = EngineProcess(
             self.role,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
@@ -24,6 +25,8 @@ from card.serving.vocabulary import Vocabulary
 from card.serving.wire import Bounds, GenerateRequest, output_budget, parse
 from card.settings import load_settings
 
+log = logging.getLogger(__name__)
+
 _LONGEST_TEXT = 1 << 16
 """Bytes that are tokenized at load, in 50 ms; where the settings allow more, a prompt of so many is
 rare."""
@@ -44,9 +47,12 @@ class PreprocessingModel:
         self._pool: Pool | None = None
 
     def _take_memory(self, longest: int) -> None:
-        """The tokenizer keeps the memory of the longest text. Taken at load, it is no growth later:
-        an operator who watches for a leak sees none. The text has about a token for each byte."""
-        self._vocabulary.tokenizer.encode("\x01\x02" * (longest // 2))
+        """The tokenizer keeps the memory of the longest text. Taken at load, it is no growth later.
+        With most tokenizers the text has a token for each byte."""
+        try:
+            self._vocabulary.tokenizer.encode("\x01\x02" * (longest // 2))
+        except Exception as error:  # the library raises nothing more particular
+            log.info("a text of control characters cannot be tokenized: %s", error)
 
     def execute(self, requests: list[Any]) -> list[Any]:
         return [self._respond(request) for request in requests]

@@ -47,12 +47,11 @@ def slice_ns() -> int:
 def take_long_slices(wanted_ns: int = ENGINE_SLICE_NS) -> None:
     """For this thread and all that it starts from now on. Nothing changes where an operator chose
     another policy than the stock one, or where it is not allowed."""
-    if os.sched_getscheduler(_THIS_THREAD) != os.SCHED_OTHER:
-        return
     try:
         attributes = _read()
-        attributes.runtime_ns = wanted_ns
-        _call(0, ctypes.byref(attributes), 0)
+        if attributes.policy == os.SCHED_OTHER:
+            attributes.runtime_ns = wanted_ns
+            _call(0, ctypes.byref(attributes), 0)
     except OSError as error:  # a sandbox may forbid the call, and all works without it
         log.info("the scheduler keeps its stock slices: %s", error)
 

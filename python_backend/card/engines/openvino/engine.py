@@ -117,6 +117,9 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
             self.directory, self.architecture, self._compiled, options, self._ranked
         )
 
+    def compiled_anew(self, options: EngineOptions) -> OpenVinoEngine:
+        return self.load(self.directory, options)
+
     @property
     def variants(self) -> tuple[EngineOptions, ...]:
         """Each padding first with the graphs for fixed rows: of some small models the plugin fuses
@@ -168,7 +171,9 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
     def _forward(self, batch: Sequence[Rows]) -> list[Logits]:
         this = self._layout.plan(batch)
         runner = self._runners.of(this)
-        runner.run(this, batch, self.threads)
+        # Before it is known, at load, that bits are the same on more threads.
+        exactly = not self.row_invariant and not self.options.grows_trees
+        runner.run(this, batch, self.threads, exactly=exactly)
         return self._logits(batch, runner)
 
     def know_costs(self, costs: RowCosts) -> None:

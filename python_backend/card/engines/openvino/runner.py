@@ -60,13 +60,15 @@ class Runner:
         a = self._architecture
         self._feed = Feed(self._inputs, a.group, a.kv_heads, padding)
 
-    def run(self, this: Pass, batch: Sequence[Rows], threads: int) -> None:
-        """Compute the pass that `batch` was laid out as, on so many threads (0: all), and store its
-        keys and values."""
+    def run(self, this: Pass, batch: Sequence[Rows], threads: int, *, exactly: bool) -> None:
+        """Compute the pass that `batch` was laid out as and store its keys and values.
+
+        threads, exactly  as of `PassThreads.compute`
+        """
         logit_rows = self._feed.write(this)
         if self._ranks:
             self._write_ranking(batch, logit_rows)
-        self._threads.compute(threads, self._infer)
+        self._threads.compute(threads, self._infer, exactly=exactly)
         kind, rows = ELEMENTS[self._kv.kind], len(this.tokens)
         keys, values = (self.output(name)[:, :rows].view(kind) for name in ("keys", "values"))
         self._kv.write(this.destination, keys, values)

@@ -26,10 +26,11 @@ _REPAIRED = 12140
 _MAX_ALLOWED_PARALLELISM = 0
 
 _MOST_PASSES_WITH_FEW = 256
-"""Each of the bundled target leaves 27 to 49 KiB of notes."""
+"""A pass of a graph for two threads (12 layers) leaves 27 KiB of notes if it has one session, 49 if
+it has two."""
 _MOST_PASSES_WITH_ALL = 32
 _TOOK_PART = 0.05
-"""Share of a pass's time that each other thread computes if it takes part; less if it only wakes up
+"""Share of a pass's time that another thread computes if it takes part; less if it only wakes up
 when the pass is over, because every core is busy."""
 
 
@@ -69,8 +70,8 @@ class PassThreads:
     """Computes passes of one graph on few of the threads that it was compiled for, or on all.
 
     oneTBB addresses parts of a pass to threads, with notes that only the addressee takes away. One
-    that may not compute takes none: without an end, a target beside a busy draft would grow by some
-    megabytes a second. So after many passes with few threads some have all, until others took part.
+    that may not compute takes none: left alone, a target beside a busy draft grows by some
+    megabytes a second. So after many passes with few threads some have all, until all took part.
 
     limit  None: threads are as they are
     most   threads that the graph was compiled for
@@ -78,28 +79,31 @@ class PassThreads:
 
     def __init__(self, limit: ThreadLimit | None, most: int) -> None:
         self._limit = limit
-        self._most = most
+        self.most = most
         self._passes_since_all = 0
 
-    def compute(self, threads: int, infer: Callable[[], object]) -> None:
-        """Call `infer` with so many threads or, if it is time, with all. 0: all."""
+    def compute(self, threads: int, infer: Callable[[], object], *, exactly: bool) -> None:
+        """Call `infer` with so many threads (0: all) or, unless `exactly` is wanted, with all if it
+        is time for that."""
         if self._limit is None:
             infer()
             return
-        others = self._most - 1
-        few = 0 < threads < self._most
-        if not others or (few and self._passes_since_all < _MOST_PASSES_WITH_FEW):
+        is_time = self._passes_since_all >= _MOST_PASSES_WITH_FEW and not exactly
+        few = 0 < threads < self.most
+        if self.most == 1 or (few and not is_time):
             self._passes_since_all += 1
             self._limit.set(threads)
             infer()
             return
-        self._limit.set(0)
+        self._limit.set(self.most if threads else 0)
         began_s, before_s = time.perf_counter(), _seconds_of_other_threads()
         infer()
         worked_s = _seconds_of_other_threads() - before_s
-        took_part = worked_s > _TOOK_PART * others * (time.perf_counter() - began_s)
+        # One thread that did nothing leaves less than this, whatever the others did.
+        by_all_s = (self.most - 2 + _TOOK_PART) * (time.perf_counter() - began_s)
         self._passes_since_all += 1
-        if took_part or self._passes_since_all >= _MOST_PASSES_WITH_FEW + _MOST_PASSES_WITH_ALL:
+        given_up = self._passes_since_all >= _MOST_PASSES_WITH_FEW + _MOST_PASSES_WITH_ALL
+        if worked_s > by_all_s or given_up:
             self._passes_since_all = 0
 
 
