@@ -64,7 +64,7 @@ def test_another_policy_is_the_operators_choice(monkeypatch: pytest.MonkeyPatch)
         time_slice, "_call", lambda which, *rest: (called.append(which), call(which, *rest))
     )
     assert in_a_thread(policy) == os.SCHED_BATCH
-    assert called == [1], "it is read and not set"
+    assert called == [time_slice._GET], "it is read and not set"
 
 
 def test_where_the_call_is_not_there_an_engine_loads_all_the_same(

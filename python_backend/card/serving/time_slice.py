@@ -21,6 +21,7 @@ ENGINE_SLICE_NS = 10_000_000
 
 _SYSTEM_CALLS = {"x86_64": (314, 315), "aarch64": (274, 275)}
 """Numbers of sched_setattr and sched_getattr, which the C library of 2024 does not have yet."""
+_SET, _GET = 0, 1
 _THIS_THREAD = 0
 
 
@@ -51,14 +52,14 @@ def take_long_slices(wanted_ns: int = ENGINE_SLICE_NS) -> None:
         attributes = _read()
         if attributes.policy == os.SCHED_OTHER:
             attributes.runtime_ns = wanted_ns
-            _call(0, ctypes.byref(attributes), 0)
+            _call(_SET, ctypes.byref(attributes), 0)
     except OSError as error:  # a sandbox may forbid the call, and all works without it
         log.info("the scheduler keeps its stock slices: %s", error)
 
 
 def _read() -> _Attributes:
     attributes = _Attributes(size=ctypes.sizeof(_Attributes))
-    _call(1, ctypes.byref(attributes), attributes.size, 0)
+    _call(_GET, ctypes.byref(attributes), attributes.size, 0)
     return attributes
 
 

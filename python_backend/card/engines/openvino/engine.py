@@ -171,9 +171,8 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
     def _forward(self, batch: Sequence[Rows]) -> list[Logits]:
         this = self._layout.plan(batch)
         runner = self._runners.of(this)
-        # Before it is known, at load, that bits are the same on more threads.
-        exactly = not self.row_invariant and not self.options.grows_trees
-        runner.run(this, batch, self.threads, exactly=exactly)
+        # Until a load has found that bits are the same on more threads, none but those are used.
+        runner.run(this, batch, self.threads, exactly=not self.row_invariant)
         return self._logits(batch, runner)
 
     def know_costs(self, costs: RowCosts) -> None:

@@ -88,23 +88,24 @@ class PassThreads:
         if self._limit is None:
             infer()
             return
-        is_time = self._passes_since_all >= _MOST_PASSES_WITH_FEW and not exactly
-        few = 0 < threads < self.most
-        if self.most == 1 or (few and not is_time):
-            self._passes_since_all += 1
+        self._passes_since_all += 1
+        is_time = self._passes_since_all > _MOST_PASSES_WITH_FEW and not exactly
+        if self.most == 1 or (0 < threads < self.most and not is_time):
             self._limit.set(threads)
             infer()
             return
         self._limit.set(self.most if threads else 0)
+        given_up = self._passes_since_all >= _MOST_PASSES_WITH_FEW + _MOST_PASSES_WITH_ALL
+        if self._all_take_part(infer) or given_up:
+            self._passes_since_all = 0
+
+    def _all_take_part(self, infer: Callable[[], object]) -> bool:
+        """Call `infer`; whether every other thread computed meanwhile."""
         began_s, before_s = time.perf_counter(), _seconds_of_other_threads()
         infer()
         worked_s = _seconds_of_other_threads() - before_s
         # One thread that did nothing leaves less than this, whatever the others did.
-        by_all_s = (self.most - 2 + _TOOK_PART) * (time.perf_counter() - began_s)
-        self._passes_since_all += 1
-        given_up = self._passes_since_all >= _MOST_PASSES_WITH_FEW + _MOST_PASSES_WITH_ALL
-        if worked_s > by_all_s or given_up:
-            self._passes_since_all = 0
+        return worked_s > (self.most - 2 + _TOOK_PART) * (time.perf_counter() - began_s)
 
 
 def _seconds_of_other_threads() -> float:
