@@ -201,6 +201,29 @@ def test_nothing_is_published_twice(cache: Cache, lookup: CandidateLookup) -> No
     assert slot.counters().steps == 1
 
 
+def test_passes_before_the_request_was_known_count_one_each(
+    cache: Cache, lookup: CandidateLookup
+) -> None:
+    slot = cache.open(PROMPT, client_id=2, decoding=Decoding.AUTOREGRESSIVE)
+    lookup.answer([EngineRequest(2, [*PROMPT, 8, 9, 10])])
+    assert cache.output(slot) == [8, 9, 10]
+    counters = slot.counters()
+    assert (counters.steps, counters.corrections) == (3, 0)
+    assert counters.tokens_per_step[1] == 3
+
+
+def test_a_pass_that_the_budget_did_not_reach_counts_behind_the_one_with_candidates(
+    cache: Cache, lookup: CandidateLookup
+) -> None:
+    slot = cache.open(PROMPT, client_id=2)
+    cache.draft(slot, len(PROMPT), [8, 9, 10, 11])
+    lookup.answer([EngineRequest(2, [*PROMPT, 8])])
+    lookup.answer([EngineRequest(2, [*PROMPT, 8, 9, 20, 21])])
+    assert slot.from_cache(0, 4).tolist() == [False, True, False, False]
+    counters = slot.counters()
+    assert (counters.steps, counters.accepted, counters.corrections) == (3, 1, 1)
+
+
 def test_a_resumed_session_goes_on_behind_its_commits(
     cache: Cache, lookup: CandidateLookup
 ) -> None:

@@ -10,27 +10,40 @@ from card.cache import Finish, TargetSlot
 def publish(
     slot: TargetSlot,
     tokens: list[int],
-    offered: Sequence[int],
+    offered: Sequence[int] | None,
     finish: Finish = Finish.RUNNING,
     log_probabilities: Sequence[float] = (),
 ) -> None:
-    """Commit the tokens of one target pass.
+    """Commit the tokens of a target pass, and of passes without candidates behind it.
 
-    offered  the candidates of that pass; the runtime accepts them while they equal its own choice,
-             and the last token is always its own
+    There are such passes where nobody knew the request yet, or the time for queries was up.
+
+    offered  the candidates of the first pass; the runtime accepts them while they equal its own
+             choice, and the token behind them is its own, like every later one; None: not known,
+             all tokens count as one pass's
     """
-    accepted = 0
-    for token, candidate in zip(tokens[:-1], offered, strict=False):
-        if token != candidate:
-            break
-        accepted += 1
+    accepted = _accepted(tokens, offered or ())
     # Counted first: whoever sees the last token sees all there is to count.
-    if tokens:
-        corrects = accepted < len(offered) and tokens[-1] != offered[accepted]
-        slot.count_step(len(tokens), accepted, len(offered), corrects=corrects)
+    if offered is None:
+        slot.count_step(len(tokens), 0, 0, corrects=False)
+    elif tokens:
+        corrects = accepted < len(offered) and tokens[accepted] != offered[accepted]
+        slot.count_step(accepted + 1, accepted, len(offered), corrects=corrects)
+        for _ in tokens[accepted + 1 :]:
+            slot.count_step(1, 0, 0, corrects=False)
     slot.commit(
         tokens,
         [index < accepted for index in range(len(tokens))],
         list(log_probabilities) or [0.0] * len(tokens),
         finish,
     )
+
+
+def _accepted(tokens: list[int], offered: Sequence[int]) -> int:
+    """How many candidates the tokens begin with; the last token is never one."""
+    accepted = 0
+    for token, candidate in zip(tokens[:-1], offered, strict=False):
+        if token != candidate:
+            break
+        accepted += 1
+    return accepted

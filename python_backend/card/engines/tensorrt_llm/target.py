@@ -118,12 +118,13 @@ class TensorRTTargetLoop:
         if followed:
             self._bindings.bind(slot.index, output.request_id, generation)
         elsewhere = followed and is_published_by_hook(request)
+        offered: list[int] | None = None if followed else []
         if not slot.is_open(generation):  # closed while it was requested
             output.abort()
         async for _ in output:
             self._tasks.progress()
             if not elsewhere and not output.finished:
-                self._commit(session, first, [], Finish.RUNNING)
+                self._commit(session, first, offered, Finish.RUNNING)
         if slot.is_open(generation):
             self._finish(session, first)
 
@@ -144,7 +145,9 @@ class TensorRTTargetLoop:
         finish = Finish.END_ID if reason == "stop" else Finish.LENGTH
         self._commit(session, first, offered, finish)
 
-    def _commit(self, session: _Session, first: int, offered: list[int], finish: Finish) -> None:
+    def _commit(
+        self, session: _Session, first: int, offered: list[int] | None, finish: Finish
+    ) -> None:
         """Publish what is not yet; `first` tokens were committed before the request."""
         completion, slot = session.output.outputs[0], session.slot
         known = slot.committed(session.generation) - first
