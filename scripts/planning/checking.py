@@ -8,9 +8,10 @@ What comes out, and is compared: tokens per second and tokens per step.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import median
 
 from card.decoding import RowPlan
+from card.engines.row_costs import pass_cost_ms
 from planning.acceptance import Foresight
 from planning.candidates import Text
 from planning.costs import MeasuredCost
@@ -104,8 +105,10 @@ class _Replay:
         )
 
     def _simulate(self, factor: float, draft_ms: float) -> list[Run]:
+        around_ms = self.phases.around_ms or 0.0
         machinery = Machinery(
-            target=MeasuredCost(self._curve(self.phases), factor, self.phases.around_ms or 0.0),
+            target=MeasuredCost(self._curve(self.phases), factor, around_ms),
+            target_alone=MeasuredCost(self._curve_alone(), 1.0, around_ms),
             draft=MeasuredCost({1: draft_ms}),
             delays=self._delays(),
             prefill_ms=self.phases.time_to_first_token_ms,
@@ -133,7 +136,8 @@ class _Replay:
         one_process = self.pacing == "draft_then_verify" and self.row.where == "in_process"
         if self.result.settings.speculation.rows != "auto" or one_process:
             return None
-        return RowPlan(self._curve(self.phases))
+        beside, alone = self._curve(self.phases), self._curve_alone()
+        return RowPlan(beside, min(1.0, alone[1] / beside[1]))
 
     def _delays(self) -> Delays:
         served = self.row.where != "in_process"
@@ -142,6 +146,11 @@ class _Replay:
         stream = self.row.time_to_first_token_ms - self.phases.time_to_first_token_ms
         return Delays(bus=BUS_MS, wake=WAKE_MS, stream=max(0.0, stream) if served else 0.0)
 
+    def _curve_alone(self) -> dict[int, float]:
+        """Of a target that has all cores, while the draft rests."""
+        curves = self.result.row_costs_ms
+        return curves[max(curves)]
+
     def _curve(self, row: MeasuredRow) -> dict[int, float]:
         curves = self.result.row_costs_ms
         if row.threads not in curves:
@@ -149,12 +158,14 @@ class _Replay:
         return curves[row.threads]
 
     def _factor(self, runs: list[Run]) -> float:
-        """By how much a pass was slower in the run than the cost curve says of its rows."""
+        """By how much a pass beside the draft was slower in the run than the cost curve says of
+        its rows; what was left to those by passes with all cores, which nobody slowed."""
         assert self.phases.forward_ms is not None
-        alone = MeasuredCost(self._curve(self.phases))
-        return self.phases.forward_ms / fmean(
-            alone.alone(rows) for run in runs for rows in run.rows_of_steps
-        )
+        curve, curve_alone = MeasuredCost(self._curve(self.phases)), self._curve_alone()
+        beside = [curve.alone(rows) for run in runs for rows in run.rows_of_steps]
+        alone = [pass_cost_ms(curve_alone, rows) for run in runs for rows in run.rows_alone]
+        forward_ms = self.phases.forward_ms * (len(beside) + len(alone))
+        return (forward_ms - sum(alone)) / sum(beside)
 
     def _draft_ms(self) -> tuple[float | None, str | None]:
         """Milliseconds of a draft pass in this run, and where that was taken from."""

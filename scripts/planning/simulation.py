@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from card.cache import Decoding
-from card.decoding import RowPlan
+from card.decoding import WORTH_CHANGING, Acceptance, RowPlan
 from card.pacing import SETTLED, draft_may_run, target_may_run, target_queries
 from planning.candidates import MOST_GUESSES, CandidateTree, Chain, Guesses, Node, Text
 from planning.clock import Clock, Process, Signal, Work
@@ -62,7 +62,8 @@ class Delays:
 class Machinery:
     """Two models somewhere: what their passes cost and how they hear of each other.
 
-    plan  chooses how much of a chain is verified; None: as much as `Speculation.rows` say
+    plan          chooses how much of a chain is verified; None: as much as `Speculation.rows` say
+    target_alone  the target's passes while the draft rests; None: it never does
     """
 
     target: StepCost
@@ -70,6 +71,7 @@ class Machinery:
     delays: Delays = Delays()
     prefill_ms: float = 0.0
     plan: RowPlan | None = None
+    target_alone: StepCost | None = None
 
 
 @dataclass
@@ -87,6 +89,7 @@ class Run:
     draft_rows: int = 0
     draft_busy_ms: float = 0.0
     rows_of_steps: list[int] = field(default_factory=list)
+    rows_alone: list[int] = field(default_factory=list)
 
     @property
     def tokens_per_s(self) -> float:
@@ -120,6 +123,8 @@ class _Loops:
         self.inherited = 0
         self.commits: list[tuple[float, int]] = []
         self.known = 0
+        self.acceptance = Acceptance()
+        self.leans_on_text = False
         self.committed_signal = Signal(machinery.delays.wake + machinery.delays.bus)
         self.drafted_signal = Signal(machinery.delays.wake + machinery.delays.bus)
 
@@ -152,6 +157,7 @@ class _Loops:
             yield from self._verify(1 + candidates)
             self.result.accepted += right
             self._commit(right + 1)
+            self._lean_on_text(corrected=right < candidates)
 
     def _target_may_run(self) -> bool:
         ahead = 0
@@ -167,12 +173,16 @@ class _Loops:
         limit = min(rows, self.left) - 1
         if limit < 1 or not target_queries(self.decoding):
             return 0, 0
-        chain, chances = self._from_cache(limit)
-        self.result.queries += 1
-        self.result.hits += bool(chain)
+        if self.leans_on_text:
+            chain, chances, more = [], [], limit
+        else:
+            chain, chances = self._from_cache(limit)
+            more = min(limit - len(chain), self.how.lookahead)
+            self.result.queries += 1
+            self.result.hits += bool(chain)
         right = _leading(chain)
         on_path = right == len(chain)
-        more = min(limit - len(chain), self.how.lookahead)
+        offered = len(chain)
         guesses = list(
             self.targets_guesses.behind(self.committed + len(chain), more, on_path=on_path)
         )
@@ -183,7 +193,11 @@ class _Loops:
         trust = self.targets_guesses.trust
         chances += [chance * trust ** (1 + number) for number in range(len(guesses))]
         verified = plan.worthwhile(chances)
-        return verified, min(right, verified)
+        right = min(right, verified)
+        judged = min(offered, verified)
+        if judged:
+            self.acceptance.observe(min(right, judged), judged)
+        return verified, right
 
     def _from_cache(self, limit: int) -> Chain:
         seen = self.clock.now - self.machinery.delays.bus + _INSTANT
@@ -192,10 +206,23 @@ class _Loops:
     def _verify(self, rows: int) -> Iterator[Work]:
         """A pass over the last committed token and the candidates behind it."""
         began = self.clock.now
-        yield self.machinery.target.work(rows, self.context(self.committed))
+        alone = self.machinery.target_alone if self.leans_on_text else None
+        yield (alone or self.machinery.target).work(rows, self.context(self.committed))
         self.result.steps += 1
-        self.result.rows_of_steps.append(rows)
+        (self.result.rows_alone if alone else self.result.rows_of_steps).append(rows)
         self.result.target_busy_ms += self.clock.now - began
+
+    def _lean_on_text(self, *, corrected: bool) -> None:
+        """Let the draft rest while guesses from the text are worth more, as the target does."""
+        plan, guesses = self.machinery.plan, self.targets_guesses
+        asked = self.decoding is Decoding.CARD and self.how.lookahead > 0
+        if plan is None or self.machinery.target_alone is None or not asked:
+            return
+        gained, drafted = plan.gain_of_text(guesses.trust), plan.gain(self.acceptance.rate)
+        wanted = plan.rows(guesses.trust) - 1
+        found = sum(1 for _ in guesses.behind(self.committed, wanted, on_path=True))
+        leans = gained >= WORTH_CHANGING * drafted and found == wanted
+        self.leans_on_text = leans and not (self.leans_on_text and corrected)
 
     def _commit(self, tokens: int) -> None:
         self.targets_guesses.extend(self.committed, self.committed + tokens)
@@ -221,7 +248,7 @@ class _Loops:
 
     def _draft_may_run(self) -> bool:
         begun = self.known > 0
-        return draft_may_run(
+        return not self.leans_on_text and draft_may_run(
             self.decoding, self.how.gamma, self.passes, self.inherited, begun=begun
         )
 

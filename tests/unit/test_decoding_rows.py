@@ -138,3 +138,9 @@ def test_beyond_the_curve_a_row_costs_what_it_cost_on_average() -> None:
     assert pass_cost_ms({1: 2.0, 3: 3.0, 5: 6.0}, 9) == pytest.approx(10.0)
     assert pass_cost_ms({1: 2.0, 5: 1.0}, 9) == 1.0
     assert pass_cost_ms({4: 2.0}, 9) == 2.0
+
+
+def test_guesses_of_one_session_gain_what_the_cores_of_a_resting_draft_bring() -> None:
+    plan = RowPlan({1: 4.0, 8: 6.0}, alone_share=0.5)
+    assert plan.gain_of_text(0.9) == 2 * plan.gain(0.9)
+    assert plan.gain_of_text(0.9, 2) == plan.gain(0.9, 2), "others' drafts compute on"

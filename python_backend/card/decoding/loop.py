@@ -39,6 +39,7 @@ class TargetLoop:
         self._pool = pool
         self._settings = settings
         self._adapts = settings.speculation.rows == "auto"
+        self._may_lean = self._adapts and settings.speculation.lookahead > 0
         self._slots = [pool.target_slot(index) for index in range(pool.geometry.slots)]
         self._sessions: dict[int, TargetSession] = {}
         self._watch = SlotWatch(pool)
@@ -200,4 +201,6 @@ class TargetLoop:
             self._engine.keep(session.engine_session, verdict.rows)
         session.commit(verdict)
         session.judge_draft(verdict, self._plan, sharing)
+        if self._may_lean and session.request.decoding is Decoding.CARD:
+            session.lean_on_text(verdict, self._plan, sharing)
         return len(verdict.tokens)

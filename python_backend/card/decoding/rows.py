@@ -89,6 +89,12 @@ class RowPlan:
         """Tokens per second with that many rows against one row each and no draft."""
         return self._choose(agreement, sessions)[1]
 
+    def gain_of_text(self, trust: float, sessions: int = 1) -> float:
+        """`gain` of guesses from the text that come true with chance `trust`, while the draft
+        rests: a session that has the target for itself then has the draft's cores too."""
+        gained = self.gain(trust, sessions)
+        return gained / self._alone_share if sessions == 1 else gained
+
     def cost(self, rows: int) -> float:
         """What a pass of one session with so many rows takes, in passes of decoding alone."""
         if not self._curve.measured_rows:

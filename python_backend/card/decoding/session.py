@@ -28,6 +28,10 @@ from card.pacing import target_may_run, target_queries
 from card.sampling import History
 from card.settings import SpeculationSettings
 
+WORTH_CHANGING = 1.15
+"""Gain of guesses from the text over the draft's candidates below which the draft goes on: it must
+read what it missed before it gives candidates again."""
+
 
 @dataclass(slots=True)
 class TargetSession:
@@ -49,6 +53,7 @@ class TargetSession:
     gain: Gain = field(default_factory=Gain)
     rest: DraftRest = field(default_factory=DraftRest)
     patience: Patience = field(default_factory=Patience)
+    leans_on_text: bool = False
     committed_s: float = field(default_factory=time.monotonic)
 
     @classmethod
@@ -114,7 +119,8 @@ class TargetSession:
     def drafts(self, *, crowd_rests: bool) -> bool:
         """Whether the draft works for this session; `crowd_rests`: for none of those of CARD."""
         if self.request.decoding is Decoding.CARD:
-            return not crowd_rests and not self.rest.resting(len(self.history))
+            rests = crowd_rests or self.leans_on_text or self.rest.resting(len(self.history))
+            return not rests
         return target_queries(self.request.decoding)
 
     def shares_cores(self, *, crowd_rests: bool) -> bool:
@@ -137,7 +143,9 @@ class TargetSession:
             found = self._from_cache(limit, vocabulary, how)
             self.asked_cache, self.drafted = True, len(found)
             self.slot.count_query(hit=self.drafted > 0)
-        return self._lengthened(found, min(limit, len(found) + how.lookahead))
+        if not self.leans_on_text:
+            limit = min(limit, len(found) + how.lookahead)
+        return self._lengthened(found, limit)
 
     def _from_cache(self, limit: int, vocabulary: int, how: SpeculationSettings) -> Candidates:
         tree = self.slot.tree(self.generation, vocabulary)
@@ -184,10 +192,30 @@ class TargetSession:
     def weigh_drafting(self) -> None:
         """Let the draft rest if it does not pay for this session."""
         length = len(self.history)
-        if self.request.decoding is not Decoding.CARD or self.rest.resting(length):
+        if not self.drafts(crowd_rests=False) or self.request.decoding is not Decoding.CARD:
             return
         if self.rest.consider(length, self.gain.rate):
             self._let_draft_rest()
+
+    def lean_on_text(self, verdict: Verdict, plan: RowPlan, sharing: int) -> None:
+        """Let the draft rest while guesses from the text are worth more than its candidates, until
+        the first of them is wrong: a text that repeats itself needs no draft."""
+        leant = self.leans_on_text
+        self.leans_on_text = not (leant and verdict.corrects) and self._foretold(plan, sharing)
+        if self.leans_on_text and not leant:
+            self.slot.rest_draft_until(len(self.request.prompt) + self.request.max_tokens)
+        elif leant and not self.leans_on_text:
+            self.slot.rest_draft_until(self.rest.until)
+            self.gain.pardon()
+
+    def _foretold(self, plan: RowPlan, sharing: int) -> bool:
+        """Whether guesses fill the rows that are worth it, and gain more than the draft would."""
+        trust = self.lookup.trust
+        drafted = plan.gain(self.acceptance.rate, sharing)
+        if plan.gain_of_text(trust, sharing) < WORTH_CHANGING * drafted:
+            return False
+        wanted = plan.rows(trust, sharing) - 1
+        return len(self.lookup.guesses([], wanted)) == wanted
 
     def _let_draft_rest(self) -> None:
         self.slot.rest_draft_until(self.rest.until)

@@ -28,7 +28,8 @@ class SpeculationSettings(Section):
     lookahead: Annotated[int, Field(ge=0, le=16)] = 6
     """Tokens guessed from the text, at most: behind a chain that leaves rows of a target pass
     unused, behind a text that the draft has just read, and (two at most) behind the likeliest node
-    of a draft pass; 0: none."""
+    of a draft pass; 0: none. While a text repeats itself so well that the draft rests, guesses fill
+    all rows that are worth it."""
     query: Literal["chain", "subtree"] = "chain"
     branches: Annotated[int, Field(ge=1, le=8)] = 4
     """Most root-to-leaf paths of a subtree query; each keeps a replica of the target's KV cache."""
