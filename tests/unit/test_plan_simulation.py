@@ -194,3 +194,18 @@ def test_constants_are_those_of_the_product() -> None:
     assert lookup._MEMORY == candidates.TRUST_MEMORY
     assert float(query._UNLIKELY) == pytest.approx(math.log(candidates.WORTH_A_LOOK))
     assert pytest.approx(math.log(candidates.WORTH_A_NODE)) == children._UNLIKELY
+
+
+def test_a_text_that_repeats_itself_is_decoded_without_the_draft_until_a_guess_is_wrong() -> None:
+    repeating, broken = "1" * 120, "1" * 60 + "0" + "-" * 59
+    curve = {1: 4.0, 8: 5.0, 16: 6.0, 32: 8.0}
+    how = Speculation(lookahead=6)
+    with_cores = replace(machinery(), plan=RowPlan(curve, 0.5), target_alone=MeasuredCost({1: 2.0}))
+    runs = {
+        guesses: simulate(text_of("0" * 120, guesses, trust=1.0), "card", how, with_cores)
+        for guesses in (repeating, broken)
+    }
+    assert runs[repeating].rows_alone
+    assert len(runs[repeating].rows_of_steps) < len(runs[broken].rows_of_steps)
+    assert runs[broken].rows_alone
+    assert runs[broken].draft_passes > runs[repeating].draft_passes
