@@ -8,7 +8,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     from demonstration.command import app
 
-    app()
+    app(prog_name="scripts/run")
 
 
 if __name__ == "__main__":

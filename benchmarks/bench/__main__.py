@@ -5,7 +5,7 @@ def main() -> None:
     # Imported here: the draft's process imports this module again, and needs none of it.
     from bench.command import app
 
-    app()
+    app(prog_name="scripts/bench")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from card_client.conversation import Conversation
-from card_client.display import Tally, TextPrinter, health_table
+from card_client.display import Tally, TextPrinter, health_view
 from card_client.errors import CardError
 from card_client.options import CONNECTION, Connection, model_options, request_of, takes
 from card_client.wire import GenerateRequest
@@ -94,7 +94,7 @@ def health(**options: Any) -> None:
     async def ask() -> bool:
         async with connection.client() as client:
             state = await client.health(timeout_s=connection.timeout)
-            Console().print(health_table(client.address, state))
+            Console().print(health_view(client.address, state))
             return state.ready
 
     with _for_people():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.segment import Segment, Segments
 from rich.style import Style
 from rich.table import Table
@@ -114,16 +114,17 @@ def hit_rate(response: Response) -> float | None:
     return None if hits is None or not queries else hits / queries
 
 
-def health_table(address: str, health: Health) -> Table:
+def health_view(address: str, health: Health) -> Group:
     """Live, ready and the state of every model."""
     yes_no = {True: "[green]yes[/]", False: "[red]no[/]"}
-    table = Table(
-        title=f"{address}: live {yes_no[health.live]}, ready {yes_no[health.ready]}",
-        title_justify="left",
-    )
+    table = Table()
     for heading in ("model", "state", "reason"):
         table.add_column(heading)
     for model in health.models:
         colour = "green" if model.state == "READY" else "red"
         table.add_row(model.name, f"[{colour}]{model.state}[/]", model.reason)
-    return table
+    # No title of the table: that would be broken to its width.
+    return Group(
+        f"{address}: live {yes_no[health.live]}, ready {yes_no[health.ready]}",
+        table,
+    )

@@ -3,4 +3,4 @@
 from importing.command import app
 
 if __name__ == "__main__":
-    app()
+    app(prog_name="scripts/import_pair")

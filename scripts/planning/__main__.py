@@ -2,4 +2,4 @@
 
 from planning.command import app
 
-app(prog_name="plan")
+app(prog_name="scripts/plan")

@@ -10,10 +10,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from card.serving import prerequisites
+from card.serving import prerequisites, supervisor
 from card.serving.prerequisites import (
     check_architecture,
     check_disk,
@@ -22,6 +23,8 @@ from card.serving.prerequisites import (
     check_ports,
     check_shared_memory,
 )
+from card.serving.supervisor import unmet_prerequisites
+from card.settings import load_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 SETUP_READS = (
@@ -255,6 +258,14 @@ def test_too_little_shared_memory_says_how_to_get_more(tmp_path: Path) -> None:
     assert problem is not None
     assert f"{1 << 40} MiB are needed" in problem
     assert "--shm-size" in problem
+
+
+def test_one_folder_that_is_too_small_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's regions and the pool share it unless the settings say otherwise."""
+    monkeypatch.setattr(prerequisites.shutil, "disk_usage", lambda _: SimpleNamespace(free=1))
+    monkeypatch.setattr(supervisor, "check_ports", lambda *_: None)
+    (problem,) = unmet_prerequisites(load_settings())
+    assert problem.startswith("shared memory /dev/shm has 0 MiB free")
 
 
 def test_missing_shared_memory_folder_is_refused(tmp_path: Path) -> None:

@@ -373,3 +373,9 @@ def test_a_wrong_limit_alone_is_named_not_what_follows_from_it(write: Write) -> 
     message = refusal(write("limits: {max_tokens: many}"))
     assert "limits.max_tokens" in message
     assert "default_max_tokens" not in message
+
+
+def test_broken_yaml_is_refused_with_its_place(tmp_path: Path) -> None:
+    file = tmp_path / "broken.yaml"
+    file.write_text("cache: {slots: 4}\nspeculation: {width: 4\n")
+    assert "is not valid YAML: line 3, column 1: " in refusal(file)

@@ -16,7 +16,9 @@ from card.settings import Settings
 def check_model_files(settings: Settings) -> str | None:
     """What is wrong with configuration, tokenizer or weights of draft or target, in one line."""
     try:
-        for model in (settings.target, settings.draft):
+        for role, model in (("target", settings.target), ("draft", settings.draft)):
+            if not model.path.is_dir():
+                return f"{role}.path: {model.path} is no folder; it must hold a Hugging Face model"
             if settings.engine_of(model) != "tensorrt_llm":
                 Checkpoint(model.path, read_architecture(model.path))
         check_shared_vocabulary(settings.draft.path, settings.target.path)

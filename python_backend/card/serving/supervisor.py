@@ -39,12 +39,12 @@ def unmet_prerequisites(settings: Settings) -> list[str]:
     if problem := check_model_files(settings):
         return [problem]
     ports = {f"serving.{name}": getattr(serving, name) for name in PORTS}
-    stubs_bytes = len(STUBS) * MINIMUM_REGION_BYTES
+    needed_bytes = {REGIONS: len(STUBS) * MINIMUM_REGION_BYTES}  # one line for the same folder
+    needed_bytes[directory] = pool_bytes(pool_geometry(settings)) + needed_bytes.get(directory, 0)
     checks = (
         check_architecture(),
         check_ports(ports, serving.address),
-        check_shared_memory(REGIONS, stubs_bytes),
-        check_shared_memory(directory, pool_bytes(pool_geometry(settings)) + stubs_bytes),
+        *(check_shared_memory(folder, needed) for folder, needed in needed_bytes.items()),
     )
     return [problem for problem in checks if problem is not None]
 

@@ -82,8 +82,7 @@ def _check_fields(file: Path) -> None:
         raise SettingsError(f"settings file {file} cannot be read: {error}") from error
     # Numbers of thousands of digits, impossible dates and bottomless nesting are no YAMLError.
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        problem = " ".join(str(error).split())
-        raise SettingsError(f"settings file {file} is not valid YAML: {problem}") from error
+        raise SettingsError(f"settings file {file} is not valid YAML: {_problem(error)}") from error
     sections = ", ".join(Settings.model_fields)
     if content is not None and not isinstance(content, dict):
         raise SettingsError(
@@ -148,3 +147,11 @@ def _fields_beside(place: tuple[int | str, ...]) -> list[str]:
         assert issubclass(found, BaseModel)
         model = found
     return list(model.model_fields)
+
+
+def _problem(error: Exception) -> str:
+    """What a reader of YAML says is wrong, in one line that begins with the place."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return " ".join(str(error).split())
