@@ -166,6 +166,8 @@ async def test_a_missing_prompt_is_refused_by_name(server: RunningService) -> No
     [
         ({"text_input": "x", "max_token": 8}, "parameter is 'max_token'"),
         ({"text_input": "x", "timeout": -1}, "timeout is -1"),
+        ({"text_input": "x", "priority": -1}, "priority is -1"),
+        ({"text_input": "x", "priority": "a"}, "priority is 'a'"),
         ({"text_input": "x", "timeout": "soon"}, "timeout is 'soon'"),
         ({"text_input": "x", "decoding": "fast"}, "decoding is 'fast'"),
         ({"text_input": "x", "top_p": 2}, "top_p is 2.0"),

@@ -101,7 +101,7 @@ def test_a_delta_survives_the_way_to_postprocessing() -> None:
         TEXT: [1], NUMBERS: [len(Numbers._fields)], LOG_PROBABILITIES: [3],
     }  # fmt: skip
     assert Delta.unpack(packed, most_tokens=2) == delta
-    with pytest.raises(ValueError, match="delta_log_probs are of more than 1 tokens"):
+    with pytest.raises(ValueError, match="delta_log_probs holds 3 values, not 1 to 2"):
         Delta.unpack(packed, most_tokens=1)
 
 
@@ -109,7 +109,14 @@ def test_a_delta_survives_the_way_to_postprocessing() -> None:
 def test_a_delta_of_strangers_is_refused(broken: str) -> None:
     packed = Delta("x", Numbers(0, 1)).pack()
     packed[broken] = packed[broken][:, :0]
-    with pytest.raises(ValueError, match="not a delta of card"):
+    with pytest.raises(ValueError, match=f"not a delta of card: {broken} holds 0 values"):
+        Delta.unpack(packed, most_tokens=8)
+
+
+def test_a_delta_whose_bytes_are_no_text_is_refused_by_name() -> None:
+    packed = Delta("x", Numbers(0, 1)).pack()
+    packed[TEXT][0, 0] = b"\xff"
+    with pytest.raises(ValueError, match="not a delta of card: delta_text is no UTF-8 text"):
         Delta.unpack(packed, most_tokens=8)
 
 

@@ -87,30 +87,43 @@ class Delta:
 
     @classmethod
     def unpack(cls, arrays: Mapping[str, NDArray[Any]], most_tokens: int) -> Delta:
-        """Read what `pack` wrote, of at most so many tokens. Raises ValueError if it is something
-        else."""
-        try:
-            if arrays[LOG_PROBABILITIES].size > 1 + most_tokens:
-                raise ValueError(f"{LOG_PROBABILITIES} are of more than {most_tokens} tokens")
-            (text,) = arrays[TEXT].reshape(-1).tolist()
-            numbers = Numbers(*arrays[NUMBERS].reshape(-1).tolist())
-            cumulative, *log_probs = arrays[LOG_PROBABILITIES].reshape(-1).tolist()
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"not a delta of card: {error}") from error
+        """Read what `pack` wrote, of at most so many tokens. Raises ValueError that names the
+        tensor if it is something else."""
+        _check_sizes(arrays, most_tokens)
+        text = _text_of(arrays[TEXT].reshape(-1).tolist()[0])
+        numbers = Numbers(*arrays[NUMBERS].reshape(-1).tolist())
+        cumulative, *log_probs = arrays[LOG_PROBABILITIES].reshape(-1).tolist()
         if not 0 <= numbers.finish_reason < len(FINISH_REASONS):
             raise ValueError(f"not a delta of card: finish_reason {numbers.finish_reason}")
         for name in _COUNTS:
             if not 0 <= getattr(numbers, name) <= _LARGEST_COUNT:
                 raise ValueError(f"not a delta of card: {name} {getattr(numbers, name)}")
         if math.isnan(cumulative):
-            return cls(text.decode(), numbers)
-        return cls(text.decode(), numbers, tuple(log_probs), cumulative)
+            return cls(text, numbers)
+        return cls(text, numbers, tuple(log_probs), cumulative)
 
     @property
     def acceptance_rate(self) -> float:
         """Accepted share of the candidates that were verified; 0 if there were none."""
         drafted = self.numbers.total_draft_tokens
         return self.numbers.total_accepted_draft_tokens / drafted if drafted else 0.0
+
+
+def _check_sizes(arrays: Mapping[str, NDArray[Any]], most_tokens: int) -> None:
+    fields = len(Numbers._fields)
+    sizes = {TEXT: (1, 1), NUMBERS: (fields, fields), LOG_PROBABILITIES: (1, 1 + most_tokens)}
+    for name, (least, most) in sizes.items():
+        size = arrays[name].size if name in arrays else 0
+        if not least <= size <= most:
+            allowed = str(least) if least == most else f"{least} to {most}"
+            raise ValueError(f"not a delta of card: {name} holds {size} values, not {allowed}")
+
+
+def _text_of(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not a delta of card: {TEXT} is no UTF-8 text") from error
 
 
 @dataclass(frozen=True)

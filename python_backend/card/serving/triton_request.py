@@ -65,6 +65,9 @@ def deadline_ns(request: Any) -> int | None:
             field="parameters",
         ) from error
     check_parameters(parameters)
+    priority = parameters.get("priority", 0)
+    if isinstance(priority, bool) or not isinstance(priority, int) or priority < 0:
+        raise invalid("priority", priority, "an integer, 0 or more, which changes nothing here")
     wanted = parameters.get("timeout", 0)
     if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0:
         raise invalid("timeout", wanted, _TIMEOUT)
