@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from statistics import median
 
 from card.decoding import RowPlan
-from card.engines.row_costs import pass_cost_ms
 from planning.acceptance import Foresight
 from planning.candidates import Text
 from planning.costs import MeasuredCost
@@ -161,9 +160,9 @@ class _Replay:
         """By how much a pass beside the draft was slower in the run than the cost curve says of
         its rows; what was left to those by passes with all cores, which nobody slowed."""
         assert self.phases.forward_ms is not None
-        curve, curve_alone = MeasuredCost(self._curve(self.phases)), self._curve_alone()
-        beside = [curve.alone(rows) for run in runs for rows in run.rows_of_steps]
-        alone = [pass_cost_ms(curve_alone, rows) for run in runs for rows in run.rows_alone]
+        one_core, all_cores = map(MeasuredCost, (self._curve(self.phases), self._curve_alone()))
+        beside = [one_core.alone(rows) for run in runs for rows in run.rows_of_steps]
+        alone = [all_cores.alone(rows) for run in runs for rows in run.rows_alone]
         forward_ms = self.phases.forward_ms * (len(beside) + len(alone))
         return (forward_ms - sum(alone)) / sum(beside)
 

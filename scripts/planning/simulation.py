@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from card.cache import Decoding
-from card.decoding import WORTH_CHANGING, Acceptance, RowPlan
+from card.decoding import Acceptance, RowPlan
 from card.pacing import SETTLED, draft_may_run, target_may_run, target_queries
 from planning.candidates import MOST_GUESSES, CandidateTree, Chain, Guesses, Node, Text
 from planning.clock import Clock, Process, Signal, Work
@@ -182,7 +182,6 @@ class _Loops:
             self.result.hits += bool(chain)
         right = _leading(chain)
         on_path = right == len(chain)
-        offered = len(chain)
         guesses = list(
             self.targets_guesses.behind(self.committed + len(chain), more, on_path=on_path)
         )
@@ -194,7 +193,7 @@ class _Loops:
         chances += [chance * trust ** (1 + number) for number in range(len(guesses))]
         verified = plan.worthwhile(chances)
         right = min(right, verified)
-        judged = min(offered, verified)
+        judged = min(len(chain), verified)
         if judged:
             self.acceptance.observe(min(right, judged), judged)
         return verified, right
@@ -218,11 +217,9 @@ class _Loops:
         asked = self.decoding is Decoding.CARD and self.how.lookahead > 0
         if plan is None or self.machinery.target_alone is None or not asked:
             return
-        gained, drafted = plan.gain_of_text(guesses.trust), plan.gain(self.acceptance.rate)
-        wanted = plan.rows(guesses.trust) - 1
-        found = sum(1 for _ in guesses.behind(self.committed, wanted, on_path=True))
-        leans = gained >= WORTH_CHANGING * drafted and found == wanted
-        self.leans_on_text = leans and not (self.leans_on_text and corrected)
+        wanted = plan.guesses_instead(guesses.trust, self.acceptance.rate)
+        found = sum(1 for _ in guesses.behind(self.committed, wanted or 0, on_path=True))
+        self.leans_on_text = found == wanted and not (self.leans_on_text and corrected)
 
     def _commit(self, tokens: int) -> None:
         self.targets_guesses.extend(self.committed, self.committed + tokens)

@@ -1,8 +1,9 @@
-"""One gateway for all tests that do not change it."""
+"""A pool for every test that wants one, and one gateway for all tests that do not change it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import openai
 import pytest
@@ -12,6 +13,16 @@ from gateway_double import (
     running_gateway,
     two_pieces,
 )
+from serving_double import make_pool
+
+from card.cache import Pool
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[Pool]:
+    pool = make_pool(tmp_path)
+    yield pool
+    pool.close()
 
 
 @pytest.fixture(scope="module")

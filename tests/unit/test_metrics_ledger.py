@@ -7,12 +7,11 @@ import json
 import logging
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from serving_double import GEOMETRY, make_pool, slot_request
+from serving_double import GEOMETRY, slot_request
 
 from card.cache import Decoding, Finish, Pool, SlotRequest
 from card.sampling import SamplingParameters
@@ -87,13 +86,6 @@ class Scene:
 
     def total(self, name: str, *labels: str) -> float:
         return sum(self.told(name, *labels))
-
-
-@pytest.fixture
-def pool(tmp_path: Path) -> Iterator[Pool]:
-    pool = make_pool(tmp_path)
-    yield pool
-    pool.close()
 
 
 @pytest.fixture

@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from follower_double import QUEUE, Scene
-from serving_double import make_pool
 
 from card.cache import Finish, Pool, SlotState
-
-
-@pytest.fixture
-def pool(tmp_path: Path) -> Iterator[Pool]:
-    pool = make_pool(tmp_path)
-    yield pool
-    pool.close()
 
 
 @pytest.fixture

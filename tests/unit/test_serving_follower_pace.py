@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from follower_double import Scene, comes_true
-from serving_double import make_pool
 
 from card.cache import Finish, Pool, SlotState
 from card.serving.follower import TICK_S
 from card.serving.listening import Listener
-
-
-@pytest.fixture
-def pool(tmp_path: Path) -> Iterator[Pool]:
-    pool = make_pool(tmp_path)
-    yield pool
-    pool.close()
 
 
 @pytest.fixture

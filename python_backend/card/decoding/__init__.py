@@ -12,11 +12,9 @@
 
 from card.decoding.loop import TargetLoop, TargetTimes
 from card.decoding.rows import Acceptance, RowPlan, ideal_tokens
-from card.decoding.session import WORTH_CHANGING
 from card.decoding.walk import Verdict, verify
 
 __all__ = [
-    "WORTH_CHANGING",
     "Acceptance",
     "RowPlan",
     "TargetLoop",

@@ -20,6 +20,10 @@ _MEMORY = 96.0
 _STEPS = 40
 """Agreement is told apart in so many steps, for each of which rows are chosen once."""
 
+_WORTH_CHANGING = 1.15
+"""Gain of guesses from the text over the draft's candidates below which the draft goes on: it must
+read what it missed before it gives candidates again."""
+
 
 def ideal_tokens(rows: int, agreement: float) -> float:
     """Expected tokens of one pass over a chain of `rows` - 1 candidates and the last committed
@@ -94,6 +98,14 @@ class RowPlan:
         rests: a session that has the target for itself then has the draft's cores too."""
         gained = self.gain(trust, sessions)
         return gained / self._alone_share if sessions == 1 else gained
+
+    def guesses_instead(self, trust: float, agreement: float, sessions: int = 1) -> int | None:
+        """How many guesses from the text to verify instead of the draft's candidates, which are
+        accepted with chance `agreement`; None: the draft had better go on."""
+        drafted = self.gain(agreement, sessions)
+        if self.gain_of_text(trust, sessions) < _WORTH_CHANGING * drafted:
+            return None
+        return self.rows(trust, sessions) - 1
 
     def cost(self, rows: int) -> float:
         """What a pass of one session with so many rows takes, in passes of decoding alone."""

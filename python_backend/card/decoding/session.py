@@ -28,10 +28,6 @@ from card.pacing import target_may_run, target_queries
 from card.sampling import History
 from card.settings import SpeculationSettings
 
-WORTH_CHANGING = 1.15
-"""Gain of guesses from the text over the draft's candidates below which the draft goes on: it must
-read what it missed before it gives candidates again."""
-
 
 @dataclass(slots=True)
 class TargetSession:
@@ -192,7 +188,7 @@ class TargetSession:
     def weigh_drafting(self) -> None:
         """Let the draft rest if it does not pay for this session."""
         length = len(self.history)
-        if not self.drafts(crowd_rests=False) or self.request.decoding is not Decoding.CARD:
+        if self.request.decoding is not Decoding.CARD or not self.drafts(crowd_rests=False):
             return
         if self.rest.consider(length, self.gain.rate):
             self._let_draft_rest()
@@ -210,12 +206,8 @@ class TargetSession:
 
     def _foretold(self, plan: RowPlan, sharing: int) -> bool:
         """Whether guesses fill the rows that are worth it, and gain more than the draft would."""
-        trust = self.lookup.trust
-        drafted = plan.gain(self.acceptance.rate, sharing)
-        if plan.gain_of_text(trust, sharing) < WORTH_CHANGING * drafted:
-            return False
-        wanted = plan.rows(trust, sharing) - 1
-        return len(self.lookup.guesses([], wanted)) == wanted
+        wanted = plan.guesses_instead(self.lookup.trust, self.acceptance.rate, sharing)
+        return wanted is not None and len(self.lookup.guesses([], wanted)) == wanted
 
     def _let_draft_rest(self) -> None:
         self.slot.rest_draft_until(self.rest.until)

@@ -30,6 +30,7 @@ _TRITON_CODES = {
 """Attributes of `TritonError`, by name: the stub adds that class after it imported the model."""
 
 _LONGEST_TIMEOUT_US = (1 << 63) - 1
+_PRIORITY = "an integer, 0 or more, which changes nothing here"
 _TIMEOUT = "a whole number of microseconds, 1 or more"
 
 
@@ -65,16 +66,20 @@ def deadline_ns(request: Any) -> int | None:
             field="parameters",
         ) from error
     check_parameters(parameters)
-    priority = parameters.get("priority", 0)
-    if isinstance(priority, bool) or not isinstance(priority, int) or priority < 0:
-        raise invalid("priority", priority, "an integer, 0 or more, which changes nothing here")
-    wanted = parameters.get("timeout", 0)
-    if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0:
-        raise invalid("timeout", wanted, _TIMEOUT)
+    _natural(parameters, "priority", _PRIORITY)
+    wanted = _natural(parameters, "timeout", _TIMEOUT)
     timeout_us = wanted or request.timeout()
     if timeout_us > _LONGEST_TIMEOUT_US:  # gRPC's front end takes a negative one for a huge one
         raise invalid("timeout", wanted or timeout_us - (1 << 64), _TIMEOUT)
     return time.monotonic_ns() + timeout_us * 1000 if timeout_us else None
+
+
+def _natural(parameters: Mapping[str, object], name: str, allowed: str) -> int:
+    """The parameter, 0 if it is absent. Raises `Refusal` if it is no integer of 0 or more."""
+    value = parameters.get(name, 0)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise invalid(name, value, allowed)
+    return value
 
 
 def request_id(request: Any) -> str:
