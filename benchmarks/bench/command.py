@@ -38,13 +38,13 @@ from bench.terminal import (
     tasks_of,
     warm_up,
 )
-from card.engines.processor import usable_cores
+from card.cores import usable_cores
 from card.serving.vocabulary import Vocabulary
 from card.settings import load_settings
 from card_client import CardError
 from training.agreement import Ranks
 
-GAMMAS = (4, 6, 8, 12)
+GAMMAS = (3, 4, 6, 8, 12)
 WIDTHS = (1,)
 TEMPERATURES = (0.0, 0.8)
 
@@ -143,12 +143,14 @@ def bench(
         settings=portable(pair.settings),
         prompts=relative(prompts),
         prompt_count=len(chosen),
+        prompt_numbers=list(range(len(chosen))),
         max_tokens=max_tokens,
         rounds=repeats,
         engines=pair.engines.names,
         dtype=pair.dtype,
         row_invariant=pair.target.row_invariant,
         row_costs_ms=curves,
+        draft_row_costs_ms=pair.draft.row_costs_ms,
     )
     _show_and_store(console, figures, conditions, json_file)
     if not all(row.texts_equal for row in figures.swept):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -13,7 +13,8 @@ from typing import Any
 
 import psutil
 
-from card.engines.processor import processor_name, usable_cores
+from card.cores import usable_cores
+from card.engines.processor import processor_name
 from card.settings import REPOSITORY_ROOT, Settings
 
 BUSY_LOAD = 0.3
@@ -57,9 +58,10 @@ def named_engines(engines: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class Conditions:
-    """`settings` are those that were used; `engines` tells what ran each model; `row_costs_ms` are,
-    by threads, the medians of the milliseconds of a target pass by its rows, measured between the
-    texts."""
+    """`settings` are those that were used; `prompt_numbers` are the places in the file, from 0, of
+    the `prompt_count` prompts that were measured; `engines` tells what ran each model;
+    `row_costs_ms` are, by threads, the medians of the milliseconds of a target pass by its rows,
+    measured between the texts; `draft_row_costs_ms` those of a draft pass, measured at load."""
 
     command: str
     date: str
@@ -67,12 +69,14 @@ class Conditions:
     settings: dict[str, Any]
     prompts: str
     prompt_count: int
+    prompt_numbers: Sequence[int]
     max_tokens: int
     rounds: int
     engines: Mapping[str, str]
     dtype: str
     row_invariant: bool
     row_costs_ms: Mapping[int, Mapping[int, float]]
+    draft_row_costs_ms: Mapping[int, float]
 
 
 def portable(settings: Settings) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from bench.measurement import Measurement, Task
 
-Ours = Literal["autoregressive", "draft_then_verify", "pearl", "card"]
+Ours = Literal["autoregressive", "draft_then_verify", "pearl", "card_without_guesses", "card"]
 Peer = Literal[
     "transformers",
     "transformers_assisted",
@@ -17,7 +17,8 @@ Peer = Literal[
     "openvino_speculative",
 ]
 System = Literal[Ours, "draft_alone", Peer]
-"""`draft_alone` is the draft model, decoded autoregressively by our engine."""
+"""`card_without_guesses` takes candidates from the cache alone, `draft_alone` is the draft model,
+decoded autoregressively by our engine."""
 Where = Literal["in_process", "grpc", "peer"]
 
 OURS: tuple[str, ...] = get_args(Ours)

@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from bench.contest import compete
+from bench.contest import Completion, compete
 from bench.in_process import InProcess, Loops
 from bench.line_up import line_up_alone_and_card
 from bench.measurement import Task
-from bench.standings import best, stand
+from bench.standings import Standing, best, stand
 from bench.unrelated import unrelated_draft
 from bench.watch import Account, Interval, Watch
 from card.cache import Decoding
-from card.engines.processor import usable_cores
 from card.settings import Settings
 
 WORST_TEMPERATURE = 1.5
@@ -41,13 +40,17 @@ looked up in the text."""
 class WorstCase:
     """CARD with a draft of random weights at a high temperature.
 
-    ratio_to_autoregressive  of the medians, the target alone at its best thread count
+    first_ratio_to_autoregressive  of the first text, which finds out that the draft knows nothing;
+                                   the others begin with what it found
+    ratio_to_autoregressive        of the medians of the others; the target alone at its best thread
+                                   count
     """
 
     temperature: float
     texts: int
     autoregressive_tokens_per_s: float
     card_tokens_per_s: float
+    first_ratio_to_autoregressive: float
     ratio_to_autoregressive: float
     texts_equal: bool
 
@@ -101,28 +104,40 @@ def worst_case(
         draft = settings.draft.model_copy(update={"path": path})
         pair = InProcess(settings.model_copy(update={"draft": draft}), tokenizer)
         contenders = line_up_alone_and_card(stack, pair, threads)
-        for contender in contenders:
+        for contender in contenders[:-1]:  # a second text of CARD would know of the first
             contender.complete(tasks[0])
-        completions = compete(contenders, tasks, 1, has_time=has_time)
-    fastest = {standing.system: standing for standing in best(stand(completions))}
+        first = _fastest(compete(contenders, tasks[:1], 1))
+        completions = compete(contenders, tasks[1:], 1, has_time=has_time)
+    fastest = _fastest(completions)
     alone, card = fastest["autoregressive"], fastest["card"]
     return WorstCase(
         temperature=tasks[0].temperature,
         texts=card.texts,
         autoregressive_tokens_per_s=alone.tokens_per_s,
         card_tokens_per_s=card.tokens_per_s,
+        first_ratio_to_autoregressive=first["card"].ratio_to_autoregressive,
         ratio_to_autoregressive=card.ratio_to_autoregressive,
-        texts_equal=bool(card.texts_equal),
+        texts_equal=bool(first["card"].texts_equal and card.texts_equal),
     )
 
 
-def observe(pair: InProcess, tasks: Sequence[Task], gamma: int) -> tuple[Observed, list[Timeline]]:
-    """CARD and draft-then-verify at `gamma`, watched for a little more than two seconds each."""
+def _fastest(completions: Sequence[Completion]) -> dict[str, Standing]:
+    """By system, at one temperature and in one place."""
+    return {standing.system: standing for standing in best(stand(completions))}
+
+
+def observe(
+    pair: InProcess, tasks: Sequence[Task], turns: Standing
+) -> tuple[Observed, list[Timeline]]:
+    """CARD and draft-then-verify as it does best (`turns`), watched for a little more than two
+    seconds each."""
+    gamma, width = turns.gamma or 1, turns.width or 1
     card, alternating = Watch(), Watch()
     with pair.beside(card) as loops:
         _write_until(loops, tasks, Decoding.CARD, pair.settings.target.threads)
     with pair.alternating(alternating) as loops_of:
-        _write_until(loops_of(gamma, 1), tasks, Decoding.DRAFT_THEN_VERIFY, usable_cores(), gamma)
+        loops = loops_of(gamma, width)
+        _write_until(loops, tasks, Decoding.DRAFT_THEN_VERIFY, turns.threads, gamma)
     observed = Observed(
         card.committed_histogram(), card.hit_rate_after_corrections, card.accounts()
     )

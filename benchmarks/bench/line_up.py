@@ -11,7 +11,7 @@ from bench.in_process import InProcess, Loops
 from bench.measurement import Measurement, Task
 from bench.through_grpc import ThroughGrpc, through_grpc
 from card.cache import Decoding
-from card.engines.processor import usable_cores
+from card.cores import usable_cores
 
 _EVERY_COUNT_UP_TO = 4
 _SERVED: tuple[Ours, ...] = ("autoregressive", "draft_then_verify", "card")
@@ -82,6 +82,16 @@ def line_up_pearl(stack: ExitStack, pair: InProcess, gammas: Sequence[int]) -> l
     ]
 
 
+def line_up_without_guesses(stack: ExitStack, pair: InProcess) -> list[Contender]:
+    """CARD as it is, but that nothing is guessed from the text: what these guesses are worth."""
+    speculation = pair.settings.speculation
+    if not speculation.lookahead:
+        return []
+    loops = stack.enter_context(pair.beside(lookahead=0))
+    threads, rows, width = pair.settings.target.threads, pair.rows, speculation.width
+    return [_in_process("card_without_guesses", loops, threads=threads, rows=rows, width=width)]
+
+
 def line_up_draft_alone(
     stack: ExitStack, pair: InProcess, threads: Sequence[int]
 ) -> list[Contender]:
@@ -117,7 +127,7 @@ def _in_process(
     gamma: int | None = None,
     width: int | None = None,
 ) -> Contender:
-    decoding = Decoding[system.upper()]
+    decoding = Decoding.CARD if system.startswith("card") else Decoding[system.upper()]
 
     def complete(task: Task) -> Measurement:
         return loops.complete(task, decoding, threads=threads, gamma=gamma or 1)
@@ -128,12 +138,14 @@ def _in_process(
 def _through_grpc(system: Ours, server: ThroughGrpc, pair: InProcess) -> Contender:
     decoding = Decoding[system.upper()]
     speculation = pair.settings.speculation
+    alone = system == "autoregressive"
+    options = pair.target.options
     return Contender(
         system,
         "grpc",
-        pair.settings.target.threads,
-        rows=1 if system == "autoregressive" else pair.rows,
+        (alone and options.threads_alone) or options.threads,
+        rows=1 if alone else pair.rows,
         gamma=speculation.gamma if system == "draft_then_verify" else None,
-        width=None if system == "autoregressive" else speculation.width,
+        width=None if alone else speculation.width,
         complete=lambda task: server.complete(task, decoding),
     )

@@ -8,6 +8,7 @@ _SYSTEMS = {
     "autoregressive": "autoregressive",
     "draft_then_verify": "draft-then-verify",
     "pearl": "PEARL",
+    "card_without_guesses": "CARD without guesses from the text",
     "card": "CARD",
     "draft_alone": "draft model alone",
     "transformers": "transformers",
@@ -28,6 +29,8 @@ class _Set(Protocol):
     def gamma(self) -> int | None: ...
     @property
     def threads(self) -> int: ...
+    @property
+    def width(self) -> int | None: ...
 
 
 def name_of(system: str) -> str:
@@ -47,7 +50,10 @@ def setting_of(who: _Set) -> str:
     if who.gamma is not None:
         if who.where == "peer":
             return f"{who.gamma} tokens"
-        return f"γ = {who.gamma}, {_threads(who.threads)}"
+        width = f", width {who.width}" if who.width is not None and who.width > 1 else ""
+        # Whoever runs in two processes has the threads of the settings.
+        threads = f", {_threads(who.threads)}" if who.system == "draft_then_verify" else ""
+        return f"γ = {who.gamma}{width}{threads}"
     return ""
 
 

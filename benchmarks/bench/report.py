@@ -47,6 +47,7 @@ SPEED = (
     *WHO,
     *PACE,
     Column("of in process", lambda row: _known(row.ratio_to_in_process, ".0%")),
+    Column("rows", lambda row: str(row.rows)),
     Column("of ideal", lambda row: _known(row.share_of_ideal, ".0%")),
     Column("decoding", lambda row: _known(row.decoding_ratio, ".2f")),
     Column("decoding of ideal", lambda row: _known(row.decoding_share_of_ideal, ".0%")),

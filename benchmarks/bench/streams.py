@@ -42,8 +42,8 @@ from bench.terminal import (
 )
 from card.cache import CardSlot, Decoding, Finish, SlotRequest
 from card.cache.layout import slot_dtype
+from card.cores import usable_cores
 from card.engines import Rows
-from card.engines.processor import usable_cores
 from card.serving.geometry import pool_geometry
 from card.serving.vocabulary import Vocabulary
 from card.settings import Settings, load_settings

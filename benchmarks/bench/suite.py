@@ -36,6 +36,7 @@ from bench.line_up import (
     line_up_in_process,
     line_up_pearl,
     line_up_through_grpc,
+    line_up_without_guesses,
     thread_counts,
 )
 from bench.measurement import Task
@@ -56,17 +57,17 @@ from bench.terminal import (
     tasks_of,
     warm_up,
 )
-from card.engines.processor import usable_cores
+from card.cores import usable_cores
 from card.serving.vocabulary import Vocabulary
 from card.settings import load_settings
 from card_client import CardError
 from training.agreement import Ranks
 
-GAMMAS = (4, 6, 8, 12)
+GAMMAS = (3, 4, 6, 8, 12)
 WIDTHS = (1, 4)
 SERVED: tuple[Ours, ...] = ("autoregressive", "card")
 TEMPERATURES = (0.0, 0.8)
-CONTEST_SHARE, SWEEP_SHARE, WORST_SHARE = 0.85, 0.25, 0.1
+CONTEST_SHARE, SWEEP_SHARE, WORST_SHARE = 0.85, 0.2, 0.1
 """Of the minutes; a sweep takes its share from the contest."""
 MEASURE_EVERY = 4
 """Visits between two measurements of cost curves and bandwidth."""
@@ -118,8 +119,8 @@ def suite(
     peers: Annotated[bool, typer.Option(help="Measure transformers and OpenVINO too.")] = True,
     grpc: Annotated[bool, typer.Option(help="Measure through a real server too.")] = True,
     swept: Annotated[
-        bool, typer.Option("--sweep", help="Measure CARD's width, depth, rows and growth too.")
-    ] = False,
+        bool, typer.Option("--sweep/--no-sweep", help="Vary CARD's width, depth, rows, growth too.")
+    ] = True,
 ) -> None:
     """Measure our systems and their peers, interleaved in one run on the same weights."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -148,7 +149,8 @@ def suite(
             completions = contest.run(contenders, _clock(60 * minutes * share), skipped)
         standings = stand(completions)
         same = [task for task in tasks if task.temperature == temperatures[0]]
-        observed, timelines = observe(pair, same[:4], _best_gamma(standings, temperatures[0]))
+        turns = _best_of(standings, "draft_then_verify", temperatures[0])
+        observed, timelines = observe(pair, same[:4], turns)
         worst = worst_case(
             settings,
             vocabulary.tokenizer,
@@ -165,19 +167,22 @@ def suite(
         refuse(f"the server answered: {error}")
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
+    numbers = sorted({completion.task.seed for completion in completions})
     conditions = Conditions(
         command=shlex.join(["./scripts/bench", *sys.argv[1:]]),
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         machine=machine,
         settings=portable(pair.settings),
         prompts=relative(prompts),
-        prompt_count=len({c.task.prompt.id for c in completions}),
+        prompt_count=len(numbers),
+        prompt_numbers=numbers,
         max_tokens=max_tokens,
         rounds=1,
         engines=pair.engines.names,
         dtype=pair.dtype,
         row_invariant=pair.target.row_invariant,
         row_costs_ms=contest.curves(),
+        draft_row_costs_ms=pair.draft.row_costs_ms,
     )
     report = SuiteReport(
         conditions=conditions,
@@ -206,6 +211,7 @@ def _line_up(
     return [
         *line_up_in_process(stack, pair, counts, gammas, WIDTHS, counts),
         *line_up_pearl(stack, pair, gammas),
+        *line_up_without_guesses(stack, pair),
         *line_up_draft_alone(stack, pair, counts),
     ]
 
@@ -296,13 +302,14 @@ def _clock(seconds: float) -> Callable[[], bool]:
     return lambda: time.monotonic() < ends
 
 
-def _best_gamma(standings: Sequence[Standing], temperature: float) -> int:
-    (turns,) = (
+def _best_of(standings: Sequence[Standing], system: Ours, temperature: float) -> Standing:
+    """The fastest setting of a system of ours in process."""
+    (found,) = (
         s
         for s in best(standings)
-        if (s.system, s.where, s.temperature) == ("draft_then_verify", "in_process", temperature)
+        if (s.system, s.where, s.temperature) == (system, "in_process", temperature)
     )
-    return turns.gamma or 1
+    return found
 
 
 def _read_along(pair: InProcess, completions: Sequence[Completion]) -> dict[float, list[Ranks]]:
@@ -320,11 +327,6 @@ def _read_along(pair: InProcess, completions: Sequence[Completion]) -> dict[floa
 def _sweep(
     console: Console, pair: InProcess, tasks: Sequence[Task], standings: Sequence[Standing]
 ) -> list[Variant]:
-    (alone,) = (
-        s
-        for s in best(standings)
-        if (s.system, s.where, s.temperature)
-        == ("autoregressive", "in_process", tasks[0].temperature)
-    )
+    alone = _best_of(standings, "autoregressive", tasks[0].temperature)
     with shown(console, "sweep", sum(map(len, SWEPT.values()))) as advance:
         return sweep(pair, tasks, alone.threads, advance)

@@ -20,6 +20,9 @@ from bench.names import name_of, place_of, setting_of
 from bench.plots import plot_committed, plot_speeds, plot_sweep, plot_timeline
 from bench.standings import Standing, best, compare
 
+Cells = tuple[str, list[str], list[list[str]]]
+"""Title, headings and cells of a table."""
+
 
 @dataclass(frozen=True)
 class Headline:
@@ -55,13 +58,11 @@ class SuiteReport:
             found += [
                 Headline(temperature, name, value) for name, value in self._figures(temperature)
             ]
-        found.append(
-            Headline(
-                self.worst_case.temperature,
-                "worst case: CARD with an unrelated draft / autoregressive",
-                self.worst_case.ratio_to_autoregressive,
-            )
-        )
+        worst = self.worst_case
+        name = "worst case: CARD with an unrelated draft / autoregressive"
+        learning = f"{name}, the first text, which finds that out"
+        found.append(Headline(worst.temperature, name, worst.ratio_to_autoregressive))
+        found.append(Headline(worst.temperature, learning, worst.first_ratio_to_autoregressive))
         return found
 
     def _figures(self, temperature: float) -> list[tuple[str, float]]:
@@ -77,7 +78,7 @@ class SuiteReport:
         card, alone = ("card", "in_process"), ("autoregressive", "in_process")
         row = self._row("card", temperature)
         if row is not None and row.share_of_ideal is not None:
-            found.append(("CARD / its ideal", row.share_of_ideal))
+            found.append((f"CARD / its ideal of {row.rows} rows", row.share_of_ideal))
         if row is not None and row.decoding_share_of_ideal is not None:
             found.append(("the same behind the first token", row.decoding_share_of_ideal))
         for comparison in compare(self.standings):
@@ -168,14 +169,15 @@ class SuiteReport:
             lines += ["", "Left out:", "", *(f"- {line}" for line in self.skipped)]
         return "\n".join(lines) + "\n"
 
-    def tables(self) -> list[tuple[str, list[str], list[list[str]]]]:
-        """Title, headings and cells."""
+    def tables(self) -> list[Cells]:
         ours = [row for row in self.figures.rows if row.where == "in_process"]
         found = [
+            _table("The pair", _PAIR, [row for row in ours if row.system == "card"]),
             _table("Systems", _SPEED, self.best),
             _table("Figures", _HEADLINE, self.headlines()),
             _table("Speculation", _SPECULATION, [r for r in ours if r.system != "autoregressive"]),
             _table("One target step", _STEP, ours),
+            self._passes(),
             _table("The machine", _LIMITS, self.limits),
             _table("Watched", _OBSERVED, [self.observed]),
             _table("Where the time of both loops goes", _ACCOUNT, self.observed.accounts),
@@ -183,6 +185,23 @@ class SuiteReport:
         if self.sweep:
             found.append(_table("CARD with one setting changed", _SWEEP, self.sweep))
         return [*found, _table("All settings", _SPEED, self.standings)]
+
+    def _passes(self) -> Cells:
+        """Milliseconds of a pass that nothing else slows, by its rows."""
+        curves = {
+            f"target, {count} thread{'s' * (count > 1)}": curve
+            for count, curve in self.conditions.row_costs_ms.items()
+        }
+        curves["draft"] = self.conditions.draft_row_costs_ms
+        rows = sorted({rows for curve in curves.values() for rows in curve})
+        return (
+            "Milliseconds of a pass alone, by rows",
+            ["model", *map(str, rows)],
+            [
+                [model, *(_known(curve.get(count), ".2f") for count in rows)]
+                for model, curve in curves.items()
+            ],
+        )
 
 
 def show_suite(console: Console, report: SuiteReport) -> None:
@@ -198,9 +217,7 @@ def show_suite(console: Console, report: SuiteReport) -> None:
 Columns = Sequence[tuple[str, Callable[[Any], str]]]
 
 
-def _table(
-    title: str, columns: Columns, rows: Sequence[Any]
-) -> tuple[str, list[str], list[list[str]]]:
+def _table(title: str, columns: Columns, rows: Sequence[Any]) -> Cells:
     headings = [heading for heading, _ in columns]
     return title, headings, [[show(row) for _, show in columns] for row in rows]
 
@@ -213,6 +230,12 @@ def _equal(value: bool | None) -> str:
     return {True: "equal", False: "DIFFER", None: ""}[value]
 
 
+_PAIR: Columns = (
+    ("t", lambda row: f"{row.temperature:g}"),
+    ("agreement", lambda row: _known(row.agreement, ".3f")),
+    ("rows", lambda row: str(row.rows)),
+    ("ideal tokens/step", lambda row: _known(row.ideal_tokens_per_step, ".2f")),
+)
 _SPEED: Columns = (
     ("system", lambda s: name_of(s.system)),
     ("setting", setting_of),

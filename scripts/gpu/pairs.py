@@ -17,6 +17,8 @@ from gpu.models import Pair
 AGREEMENTS = (0.8, 0.6, 0.9)
 """The middle one first: it is the one to have when time is short."""
 
+_UNREAL = "random weights: compute and memory traffic are real, the text is not"
+
 
 @contextmanager
 def aligned_pair(
@@ -38,7 +40,7 @@ def aligned_pair(
         gc.collect()
         if device.type == "cuda":
             torch.cuda.empty_cache()
-        name = f"{shape}, agreement {found.held_out:.2f} (asked {agreement:g})"
+        name = f"{shape}, agreement {found.held_out:.2f} (asked {agreement:g}), {_UNREAL}"
         yield Pair(name, folder / "target", folder / "draft")
     finally:
         shutil.rmtree(folder)

@@ -84,10 +84,11 @@ def step_lines(steps: list[StepCost]) -> list[str]:
 def speed_lines(speeds: list[Speed]) -> list[str]:
     """A table of every way to decode."""
     alone = speeds[0].tokens_per_s
-    lines = [f"{'system':<20}{'tokens/s':>10}{'ratio':>8}{'tokens/step':>13}{'ms/step':>10}"]
+    headings = ("tokens/s", "ratio", "tokens/step", "ms/step", "contention")
+    lines = [f"{'system':<20}" + "".join(f"{heading:>12}" for heading in headings)]
     lines += [
-        f"{speed.system:<20}{speed.tokens_per_s:>10.1f}{speed.tokens_per_s / alone:>8.2f}"
-        f"{speed.tokens_per_step:>13.2f}{speed.step_ms:>10.3f}"
+        f"{speed.system:<20}{speed.tokens_per_s:>12.1f}{speed.tokens_per_s / alone:>12.2f}"
+        f"{speed.tokens_per_step:>12.2f}{speed.step_ms:>12.3f}{speed.contention:>12.2f}"
         for speed in speeds
     ]
     return lines

@@ -23,15 +23,17 @@ Complete = Callable[[Task], Measurement]
 class Speed:
     """One way to decode.
 
-    step_ms  of the target's forward passes; while the draft runs beside it on the same device,
-             more than a step alone: what contention costs
-    equal    whether it wrote the autoregressive texts
+    step_ms     of the target's forward passes
+    contention  step_ms by that of the target alone. Passes are padded to the same rows, so it is
+                what a draft beside it on the same device costs
+    equal       whether it wrote the autoregressive texts
     """
 
     system: str
     tokens_per_s: float
     tokens_per_step: float
     step_ms: float
+    contention: float
     equal: bool
 
 
@@ -78,12 +80,18 @@ def _run(complete: Complete, tasks: list[Task]) -> list[Measurement]:
 
 
 def _speed(system: str, found: list[Measurement], alone: list[Measurement]) -> Speed:
-    passes = [m.phases for m in found if m.phases is not None]
-    steps = sum(phases.steps for phases in passes)
+    step_ms = _step_ms(found)
     return Speed(
         system,
         statistics.median(m.tokens_per_s for m in found),
         sum(m.generated for m in found) / sum(m.steps for m in found),
-        sum(phases.forward for phases in passes) / max(1, steps),
+        step_ms,
+        step_ms / _step_ms(alone),
         all(one.tokens == other.tokens for one, other in zip(found, alone, strict=True)),
     )
+
+
+def _step_ms(found: list[Measurement]) -> float:
+    """Mean of the target's forward passes behind the first token."""
+    passes = [m.phases for m in found if m.phases is not None]
+    return sum(phases.forward for phases in passes) / max(1, sum(p.steps for p in passes))

@@ -122,4 +122,6 @@ def _end(code: int, reason: str) -> NoReturn:
 
 
 if __name__ == "__main__":
-    typer.run(flood)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(flood)
+    app(prog_name="scripts/flood")

@@ -96,4 +96,6 @@ def _add(table: Table, found: Measurement, max_tokens: int) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(load)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(load)
+    app(prog_name="scripts/load")

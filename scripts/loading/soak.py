@@ -250,4 +250,6 @@ def _refuse(reason: str) -> NoReturn:
 
 
 if __name__ == "__main__":
-    typer.run(soak)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(soak)
+    app(prog_name="scripts/soak")

@@ -114,14 +114,17 @@ class Foresight(_Record):
         every = "".join(text.guesses for text in self.texts)
         return every.count(RIGHT) / len(every)
 
-    def limited(self, texts: int, tokens: int) -> Foresight:
-        """The first `tokens` of the first `texts`. Raises `PlanError` if it has not as many."""
-        if texts > len(self.texts):
-            raise PlanError(f"the profile holds {len(self.texts)} texts, {texts} are needed")
-        shortest = min(len(text.ranks) for text in self.texts[:texts])
+    def limited(self, numbers: Sequence[int], tokens: int) -> Foresight:
+        """The first `tokens` of the texts of these prompts, in this order. Raises `PlanError` if
+        one is missing or shorter."""
+        last = max(numbers)
+        if last >= len(self.texts):
+            raise PlanError(f"the profile holds {len(self.texts)} texts, number {last} is needed")
+        chosen = [self.texts[number] for number in numbers]
+        shortest = min(len(text.ranks) for text in chosen)
         if shortest < tokens:
             raise PlanError(f"the profile's texts have {shortest} tokens, {tokens} are needed")
-        return self.model_copy(update={"texts": [t.begun(tokens) for t in self.texts[:texts]]})
+        return self.model_copy(update={"texts": [text.begun(tokens) for text in chosen]})
 
 
 def _agrees(text: TextRecord) -> list[str]:

@@ -64,7 +64,7 @@ def compare(result: Result, row: MeasuredRow, foresight: Foresight, seed: int = 
     Raises:
         PlanError: the result lacks a step cost that this row needs.
     """
-    measured = foresight.limited(result.prompt_count, result.max_tokens)
+    measured = foresight.limited(result.texts, result.max_tokens)
     texts = [Text(record, measured) for record in measured.texts]
     return _Replay(result, row, texts, seed).compare()
 

@@ -94,13 +94,17 @@ class _Settings(_Read):
 
 
 class Result(_Read):
-    """A result of the benchmark, as far as a simulation needs it."""
+    """A result of the benchmark, as far as a simulation needs it.
+
+    prompt_numbers  places in the file of the prompts that were measured; None in older results
+    """
 
     command: str
     date: str
     settings: _Settings
     prompts: str
     prompt_count: int
+    prompt_numbers: list[int] | None = None
     max_tokens: int
     row_costs_ms: dict[int, dict[int, float]]
     rows: list[MeasuredRow]
@@ -119,6 +123,18 @@ class Result(_Read):
             raise PlanError(
                 f"{path}: {field}: {problem['msg']}; a result of ./scripts/bench is needed"
             ) from error
+
+    @property
+    def texts(self) -> list[int]:
+        """The numbers of the prompts. Raises `PlanError` if the result does not tell them."""
+        if self.prompt_numbers is not None:
+            return self.prompt_numbers
+        if " suite" in self.command:
+            raise PlanError(
+                "this result of the suite does not say which prompts it took (it shuffles them; "
+                "newer ones say it), so they cannot be simulated: measure again"
+            )
+        return list(range(self.prompt_count))
 
     def beside(self, row: MeasuredRow, system: str) -> MeasuredRow:
         """The best setting of a system in process, at the temperature of `row`."""

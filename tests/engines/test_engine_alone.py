@@ -14,11 +14,11 @@ import tiny_models
 import torch
 from psutil import Process
 
+from card.cores import usable_cores
 from card.engines import Logits, Rows, calibration, loading
 from card.engines.calibration import is_faster_alone, known_invariant, make_row_invariant
 from card.engines.openvino.engine import ArrayLogits, OpenVinoEngine
 from card.engines.options import EngineOptions
-from card.engines.processor import usable_cores
 from card.engines.torch.engine import TorchEngine
 from card.settings import REPOSITORY_ROOT, SettingsError, load_settings
 

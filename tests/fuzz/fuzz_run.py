@@ -75,4 +75,6 @@ def _report(tried: Counter[str], wire: WireFuzz) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(main)
+    app(prog_name="scripts/fuzz")

@@ -214,8 +214,8 @@ def running_service(
     for role in ("target", "draft"):
         path = str(REPOSITORY_ROOT / "models" / role)
         content[role] = {"path": path, **content.get(role, {})}
-    # With many cores the target alone may be so fast that a draft rightly rests.
-    content["target"] = {"threads_alone": 2, **content["target"]}
+    # With many cores the target may be so fast that a draft rightly rests.
+    content["target"] = {"threads": 1, "threads_alone": 2, **content["target"]}
     settings_file = folder / "settings.yaml"
     settings_file.write_text(yaml.safe_dump(content), encoding="utf-8")
     log = folder / "service.log"

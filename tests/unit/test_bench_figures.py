@@ -185,8 +185,8 @@ def test_the_stored_figures_hold_every_row_and_their_conditions(tmp_path: Path) 
     figures = summarise(completions, RANKS, COSTS)
     machine = Machine("a processor", 2, 8.0, "Linux", "3.11", "2.13", "2026.4", 0.1)
     conditions = Conditions(
-        "./scripts/bench", "2026-01-01", machine, {"engine": "torch"}, "p.jsonl", 1, TOKENS, 1,
-        {"target": "openvino", "draft": "torch"}, "bfloat16", True, COSTS,
+        "./scripts/bench", "2026-01-01", machine, {"engine": "torch"}, "p.jsonl", 1, [0], TOKENS, 1,
+        {"target": "openvino", "draft": "torch"}, "bfloat16", True, COSTS, {1: 0.3},
     )  # fmt: skip
     file = tmp_path / "new" / "figures.json"
     beside = store(file, figures, conditions)

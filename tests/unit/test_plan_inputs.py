@@ -93,10 +93,21 @@ def test_drawn_texts_are_as_persistent_as_the_drift_makes_them() -> None:
 
 
 def test_a_profile_that_lacks_texts_says_so() -> None:
-    with pytest.raises(PlanError, match="texts, 1000 are needed"):
-        GREEDY.limited(1000, 10)
+    with pytest.raises(PlanError, match="texts, number 1000 is needed"):
+        GREEDY.limited([0, 1000], 10)
     with pytest.raises(PlanError, match="tokens, 100000 are needed"):
-        GREEDY.limited(1, 100_000)
+        GREEDY.limited([0], 100_000)
+
+
+def test_a_result_is_simulated_on_the_texts_that_it_measured() -> None:
+    chosen = GREEDY.limited([5, 2], 10)
+    assert [text.ranks for text in chosen.texts] == [GREEDY.texts[n].ranks[:10] for n in (5, 2)]
+    result = Result.read(MEASURED)
+    assert result.texts == list(range(result.prompt_count)), "the first ones, if it does not say"
+    assert result.model_copy(update={"prompt_numbers": [7, 3]}).texts == [7, 3]
+    shuffled = result.model_copy(update={"command": "./scripts/bench suite --minutes 7"})
+    with pytest.raises(PlanError, match="which prompts it took"):
+        _ = shuffled.texts
 
 
 def test_text_records_are_checked() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from card.engines.processor import usable_cores
+from card.cores import usable_cores
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import importlib.util
 from pathlib import Path
 from typing import Literal
 
+from card.cores import usable_cores
 from card.engines.calibration import (
     ConfigurableEngine,
     make_row_invariant,
@@ -13,7 +14,6 @@ from card.engines.calibration import (
 )
 from card.engines.interface import Engine, EngineError
 from card.engines.options import EngineOptions
-from card.engines.processor import usable_cores
 from card.engines.remembered import Findings, FindingsMemory
 from card.engines.vocabulary import check_shared_vocabulary
 from card.engines.warm_up import run_largest_passes

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import os
 import platform
 from functools import cache
 from pathlib import Path
@@ -46,20 +44,6 @@ def describe_processor() -> str:
 def processor_name() -> str:
     """As it calls itself."""
     return _first_core().get("model name") or platform.machine()
-
-
-def usable_cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Cores that this process may keep busy: those it may run on, or what a container's quota pays
-    for if that is less.
-
-    quota  of the control group, "MICROSECONDS PERIOD" or "max PERIOD"
-    """
-    cores = len(os.sched_getaffinity(0))
-    try:
-        paid, period = quota.read_text(encoding="ascii").split()
-        return max(1, min(cores, math.ceil(int(paid) / int(period))))
-    except (OSError, ValueError, ZeroDivisionError):  # no such control group, or no limit
-        return cores
 
 
 def _first_core() -> dict[str, str]:

@@ -22,8 +22,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from card.cores import usable_cores
 from card.engines.options import EngineOptions
-from card.engines.processor import describe_processor, usable_cores
+from card.engines.processor import describe_processor
 from card.engines.row_costs import RowCosts
 
 log = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from card.engines.processor import usable_cores
+from card.cores import usable_cores
 from card.settings import ServingSettings
 
 _DELTAS_PER_CORE = 100

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
+from card.cores import usable_cores
 from card.settings.section import Section
 
 REPOSITORY_ROOT = Path(__file__).resolve().parents[3]
@@ -15,6 +16,16 @@ EngineName = Literal["auto", "openvino", "torch", "tensorrt_llm"]
 """``auto``: OpenVINO on a processor where it is installed, else torch."""
 
 Devices = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
+
+
+_MOST_AUTOMATIC_THREADS = 4
+"""Beside the draft. Alone a target takes twice as many, and more soon wait for each other longer
+than they compute."""
+
+
+def _automatic_threads() -> int:
+    """Of a target: the other half of the cores is for the draft and for what serves."""
+    return min(_MOST_AUTOMATIC_THREADS, max(1, usable_cores() // 2))
 
 
 class TensorRTSettings(Section):
@@ -99,6 +110,13 @@ class TargetSettings(ModelSettings):
     """The model whose text is served; by default the bundled one."""
 
     path: Path = REPOSITORY_ROOT / "models/target"
+    threads: Annotated[
+        int,
+        BeforeValidator(lambda given: _automatic_threads() if given == "auto" else given),
+        Field(ge=1, le=256),
+    ] = Field(default_factory=_automatic_threads)
+    """Threads of a pass while the draft computes beside it; absent or ``auto``: one for every two
+    cores, at most four."""
     threads_alone: Annotated[int, Field(ge=1, le=256)] | None = None
     """Threads of a pass while the draft has nothing to do, a multiple of `threads`; absent: the
     greatest for which there are cores, at most eight. They are used if passes were faster on them

@@ -12,12 +12,12 @@ import openvino as ov
 from openvino import properties
 from openvino.properties import hint
 
+from card.cores import usable_cores
 from card.engines.architecture import Architecture
 from card.engines.openvino.graph import ANY_ROWS, build_graph, choice_of, is_choice, output_of
 from card.engines.openvino.threads import PassThreads, thread_limit
 from card.engines.openvino.weights import WeightFormat
 from card.engines.options import EngineOptions
-from card.engines.processor import usable_cores
 
 _COPIES_BYTES = 1 << 30
 """What all copies of the weights may take."""
