@@ -20,7 +20,7 @@ from card.engines.calibration import is_faster_alone, known_invariant, make_row_
 from card.engines.openvino.engine import ArrayLogits, OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
-from card.settings import REPOSITORY_ROOT, SettingsError, load_settings
+from card.settings import REPOSITORY_ROOT, SettingsError, load_settings, models
 
 OPTIONS = EngineOptions(
     context=256, sessions=2, dtype="float32", threads=1, threads_alone=2, graph_rows=(1, 4, 8)
@@ -186,24 +186,34 @@ def test_threads_that_save_no_time_are_not_used(
 
 
 @pytest.mark.parametrize(
-    ("target", "cores", "threads_alone"),
+    ("target", "cores", "threads", "threads_alone"),
     [
-        ({}, 2, 2),
-        ({}, 64, 8),
-        ({}, 1, 0),
-        ({"threads": 4}, 4, 0),
-        ({"threads": 3}, 8, 6),
-        ({"threads": 12}, 16, 0),
-        ({"threads": 2, "threads_alone": 16}, 4, 16),
-        ({"threads": 2, "threads_alone": 2}, 4, 0),
-        ({"device": "cuda"}, 4, 0),
+        ({}, 2, 1, 2),
+        ({}, 3, 1, 3),
+        ({}, 4, 2, 4),
+        ({}, 6, 3, 6),
+        ({"threads": "auto"}, 64, 4, 8),
+        ({}, 1, 1, 0),
+        ({"threads": 1}, 64, 1, 8),
+        ({"threads": 4}, 4, 4, 0),
+        ({"threads": 3}, 8, 3, 6),
+        ({"threads": 12}, 16, 12, 0),
+        ({"threads": 2, "threads_alone": 16}, 4, 2, 16),
+        ({"threads": 2, "threads_alone": 2}, 4, 2, 0),
+        ({"device": "cuda"}, 4, 2, 0),
     ],
 )
-def test_the_threads_of_a_target_alone_follow_settings_and_cores(
-    monkeypatch: pytest.MonkeyPatch, target: dict[str, Any], cores: int, threads_alone: int
+def test_the_threads_of_a_target_follow_settings_and_cores(
+    monkeypatch: pytest.MonkeyPatch,
+    target: dict[str, Any],
+    cores: int,
+    threads: int,
+    threads_alone: int,
 ) -> None:
-    monkeypatch.setattr(loading, "usable_cores", lambda: cores)
-    assert loading._threads_alone(load_settings(target=target).target) == threads_alone
+    for module in (loading, models):
+        monkeypatch.setattr(module, "usable_cores", lambda: cores)
+    found = load_settings(target=target).target
+    assert (found.threads, loading._threads_alone(found)) == (threads, threads_alone)
 
 
 def test_threads_alone_must_be_a_multiple_of_those_beside_the_draft() -> None:
