@@ -25,12 +25,17 @@ DEFAULT_TIMEOUT_S = 300.0
 LONGEST_TIMEOUT_S = 365 * 24 * 3600.0
 """A longer deadline overflows in gRPC, or passes at once."""
 
-_BALANCED = [
-    ("grpc.lb_policy_name", "round_robin"),
+_OPTIONS = [
     ("grpc.max_send_message_length", MAX_GRPC_MESSAGE_SIZE),
     ("grpc.max_receive_message_length", MAX_GRPC_MESSAGE_SIZE),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
 ]
-"""Options of a balanced connection; tritonclient's limits of a message, which they replace."""
+"""Of every connection. The first two are tritonclient's own, which these replace; without the
+others gRPC would leave a server that was away for a minute alone for another half."""
+
+_BALANCED = [("grpc.lb_policy_name", "round_robin")]
+"""Of a balanced one besides."""
 
 
 @dataclass(frozen=True)
@@ -171,8 +176,7 @@ class CardClient:
             root_certificates=tls.ca,
             private_key=tls.key,
             certificate_chain=tls.cert,
-            # None: tritonclient's own options.
-            channel_args=_BALANCED if self._balanced else None,
+            channel_args=[*_OPTIONS, *(_BALANCED if self._balanced else [])],
         )
 
     async def _exchange(

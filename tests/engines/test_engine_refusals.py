@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,12 @@ def edit_tensors(directory: Path, edit: Callable[[Tensors], object]) -> None:
         ({"num_hidden_layers": -1}, ["num_hidden_layers"]),
         ({"hidden_size": None}, ["'hidden_size' is missing"]),
         ({"hidden_size": "wide"}, ["hidden_size is 'wide'", "at least 1"]),
+        ({"rope_parameters": {"rope_theta": 0}}, ["rope_theta is 0", "at least 1"]),
+        ({"rope_parameters": {"rope_theta": "x"}}, ["rope_theta is 'x'", "at least 1"]),
+        (
+            {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 1e-300}},
+            ["factor is 1e-300", "at least 1"],
+        ),
     ],
 )
 def test_a_configuration_that_is_not_supported_is_refused_by_name(
@@ -87,10 +94,20 @@ def test_a_configuration_that_is_not_supported_is_refused_by_name(
         assert name in message
 
 
-@pytest.mark.parametrize("content", [b'{"model_type": "llama"', b"\xff\xfe", b"[1, 2]"])
+@pytest.mark.parametrize(
+    "content",
+    [b'{"model_type": "llama"', b"\xff\xfe", b"[1, 2]", b"[" * 200_000],
+    ids=["cut off", "no UTF-8", "no object", "bottomless"],
+)
 def test_a_corrupted_configuration_is_refused(directory: Path, content: bytes) -> None:
     (directory / "config.json").write_bytes(content)
     assert "config.json" in refusal(directory)
+
+
+def test_weights_in_a_named_pipe_are_refused_instead_of_waited_for(directory: Path) -> None:
+    (directory / "model.safetensors").unlink()
+    os.mkfifo(directory / "model.safetensors")
+    assert "model.safetensors is no regular file" in refusal(directory)
 
 
 def test_a_missing_configuration_is_refused(tmp_path: Path) -> None:

@@ -229,9 +229,37 @@ def mutual(start_service: StartService, certificates: Certificates) -> Iterator[
         f"--grpc-root-cert={certificates.authority}",
         "--http-address=127.0.0.1",
     ]
-    overrides = {"serving": {"address": "0.0.0.0", "triton_arguments": arguments}}
-    with start_service(overrides) as service:
+    serving = {"address": "0.0.0.0", "triton_arguments": arguments, "http_inference": False}
+    with start_service({"serving": serving}) as service:
         yield service
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("ensemble/generate", b'{"text_input": "def f(", "max_tokens": 4}'),
+        ("ensemble/generate_stream", b'{"text_input": "def f(", "max_tokens": 4, "stream": true}'),
+        ("ensemble/generate", b'{"text_input": ' + b"[" * 50_000 + b"]" * 50_000 + b"}"),
+        (
+            "draft/infer",
+            b'{"inputs": [{"name": "deadline_ns", "datatype": "INT64", "shape": [8589934592],'
+            b' "data": [1]}]}',
+        ),
+    ],
+    ids=["generate", "generate_stream", "bottomless", "huge shape"],
+)
+def test_inference_over_http_can_be_closed(
+    mutual: RunningService, certificates: Certificates, path: str, body: bytes
+) -> None:
+    """The last two end a server that reads them (SECURITY.md)."""
+    address = f"{mutual.http}/v2/models/{path}"
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(address, body, timeout=10)
+    assert refused.value.code == 403
+    with urllib.request.urlopen(f"{mutual.http}/v2/health/live", timeout=10) as live:
+        assert live.status == 200
+    channel = grpc.secure_channel(mutual.grpc, _credentials(certificates, certificates.client))
+    assert _streamed_text(channel)
 
 
 def test_mutual_tls_admits_a_client_with_a_certificate(

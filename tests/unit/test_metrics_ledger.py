@@ -223,14 +223,16 @@ def test_latencies_are_those_of_the_request(scene: Scene) -> None:
     assert 0 <= queued < 1
 
 
-def test_refusals_of_both_models_are_counted_by_reason(scene: Scene) -> None:
+def test_refusals_of_all_models_are_counted_by_reason(scene: Scene) -> None:
     full = Refusal("UNAVAILABLE", "full", reason="queue_full")
     scene.metrics.rejected(full, "abc", None)
     scene.metrics.rejected(Refusal("CANCELLED", "left"), "abc", None)
     scene.pool.count_refusal(REASONS.index("invalid_argument"))
+    for engine in ("draft", "target", "target"):
+        scene.pool.count_denial(engine)
     told = {reason: scene.total("card_rejections_total", reason) for reason in REASONS}
     assert {reason: count for reason, count in told.items() if count} == {
-        "queue_full": 1, "cancelled": 1, "invalid_argument": 1,
+        "queue_full": 1, "cancelled": 1, "invalid_argument": 1, "permission_denied": 3,
     }  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -104,6 +106,17 @@ def test_an_id_far_from_the_top_wins_when_its_noise_is_the_largest() -> None:
         winners.append(sample(row, history, parameters))
         assert winners[-1] == sampled_in_full(row, history, parameters)
     assert sum(winner >= 3 for winner in winners) > 60
+
+
+def test_the_highest_temperatures_overflow_nothing() -> None:
+    row = np.random.default_rng(0).standard_normal(20_000).astype(np.float32)
+    highest = float(np.finfo(np.float32).max)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for seed, temperature in enumerate([3e37, 3e38, highest]):
+            parameters = SamplingParameters(temperature=temperature, seed=seed)
+            chosen = sample(row, history_of(1, 2), parameters)
+            assert chosen == sampled_in_full(row, history_of(1, 2), parameters)
 
 
 @given(

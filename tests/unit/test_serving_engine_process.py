@@ -153,8 +153,10 @@ def test_a_stranger_is_refused_and_nothing_changes(
 ) -> None:
     pool = make_pool(tmp_path)
     pool.new_key()
-    with pytest.raises(Refusal, match="PERMISSION_DENIED: target answers only"):
-        engine.process.attach(key, FAR_NS)
+    for denied in (1, 2):
+        with pytest.raises(Refusal, match="PERMISSION_DENIED: target answers only"):
+            engine.process.attach(key, FAR_NS)
+        assert pool.denials == denied
     assert state(pool) is not EngineState.ATTACHED
 
 

@@ -243,6 +243,22 @@ BAD = [
         "['--http-port=9']",
         "set serving.http_port",
     ),
+    (
+        "serving: {triton_arguments: ['--allow-http=false']}",
+        "serving.triton_arguments",
+        "['--allow-http=false']",
+        "http_inference: false closes inference over HTTP",
+    ),
+    (
+        "serving: {triton_arguments: ['--http-p=9']}",
+        "serving.triton_arguments",
+        "['--http-p=9']",
+        "--http-p is cut short (--http-port?)",
+    ),
+    ('cache: {directory: "a\\0b"}', "cache.directory", "'a\\x00b'", "NUL"),
+    ("cache: {slots: true}", "cache.slots", "True", "no switch"),
+    ("target: {threads: false}", "target.threads", "False", "no switch"),
+    ("target: {threads: many}", "target.threads", "'many'", "valid integer"),
     ("limits: 3", "limits", "3", "valid dictionary"),
     ("cache:", "cache", "None", "valid dictionary"),
 ]
@@ -314,7 +330,7 @@ def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_settings_file(tmp_path: Path) -> None:
-    assert f"{tmp_path} cannot be read" in refusal(tmp_path)
+    assert f"{tmp_path} is no regular file" in refusal(tmp_path)
 
 
 def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
@@ -379,3 +395,9 @@ def test_broken_yaml_is_refused_with_its_place(tmp_path: Path) -> None:
     file = tmp_path / "broken.yaml"
     file.write_text("cache: {slots: 4}\nspeculation: {width: 4\n")
     assert "is not valid YAML: line 3, column 1: " in refusal(file)
+
+
+def test_a_named_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "settings.yaml"
+    os.mkfifo(pipe)
+    assert "is no regular file" in refusal(pipe)

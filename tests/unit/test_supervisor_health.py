@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import socket
+import struct
 import subprocess
 import threading
 import urllib.error
@@ -154,3 +155,28 @@ def test_connections_that_say_nothing_keep_no_probe_out(health: HealthServer) ->
             silent.enter_context(socket.create_connection(("127.0.0.1", health.port)))
         assert get(health, "/live")[0] == 200
         assert threading.active_count() < 100
+
+
+def test_a_client_that_breaks_off_leaves_no_traceback(
+    health: HealthServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reset = struct.pack("ii", 1, 0)  # no lingering: closing it resets the connection
+    for _ in range(20):
+        with socket.create_connection(("127.0.0.1", health.port)) as rude:
+            rude.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+            rude.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+    for _ in range(20):
+        with socket.create_connection(("127.0.0.1", health.port)) as cut_short:
+            cut_short.sendall(b"GET /rea")
+    assert get(health, "/live")[0] == 200
+    for thread in threading.enumerate():
+        if "process_request" in thread.name:
+            thread.join(60)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_probe_may_ask_for_the_head_alone(health: HealthServer) -> None:
+    health.publish(ServiceHealth("ready"))
+    asked = urllib.request.Request(f"http://127.0.0.1:{health.port}/ready", method="HEAD")
+    with urllib.request.urlopen(asked, timeout=60) as answer:
+        assert (answer.status, answer.read()) == (200, b"")

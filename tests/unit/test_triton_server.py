@@ -114,6 +114,9 @@ def test_control_apis_want_the_header_over_both_protocols(install: TritonInstall
     guarded = "model-repository,shared-memory,trace,logging:card-key=abc123"
     assert f"--http-restricted-api={guarded}" in command
     assert f"--grpc-restricted-protocol={guarded}" in command
+    closed = install.command(replace(OPTIONS, closed_over_http=("inference",)))
+    assert f"--http-restricted-api={guarded.replace(':', ',inference:')}" in closed
+    assert f"--grpc-restricted-protocol={guarded}" in closed
     assert OPTIONS.restriction.http_headers == {"card-key": "abc123"}
     assert OPTIONS.restriction.grpc_headers == {"triton-grpc-protocol-card-key": "abc123"}
 

@@ -16,7 +16,7 @@ from enum import IntEnum
 import numpy as np
 
 CACHE_LINE = 64
-MAGIC = 0x31_44_52_41_43_00_00_08  # "CARD1" and the layout's version
+MAGIC = 0x31_44_52_41_43_00_00_09  # "CARD1" and the layout's version
 ENGINES = ("draft", "target")
 MAX_ROWS = 64
 """Most rows of one target pass; bounds the tokens-per-step histogram."""
@@ -113,7 +113,12 @@ def header_dtype() -> np.dtype[np.void]:
     """The pool's first bytes: identity and epoch (`card`), a group per engine, refusals."""
     word = np.int64
     engines: list[list[Field]] = [
-        [(f"{name}_pid", word), (f"{name}_heartbeat_ns", word), (f"{name}_state", word)]
+        [
+            (f"{name}_pid", word),
+            (f"{name}_heartbeat_ns", word),
+            (f"{name}_state", word),
+            (f"{name}_denials", word),
+        ]
         for name in ENGINES
     ]
     return _lines(

@@ -304,6 +304,15 @@ class Pool:
         """`preprocessing` only."""
         self.header["refusals"][0, reason] += 1
 
+    def count_denial(self, engine: str) -> None:
+        """Count one attach request without the key; for `engine` alone."""
+        self.header[f"{engine}_denials"] += 1
+
+    @property
+    def denials(self) -> int:
+        """Attach requests that the engines refused."""
+        return sum(int(self.header[f"{engine}_denials"][0]) for engine in ENGINES)
+
     # --- slots --------------------------------------------------------------------------------
 
     @property

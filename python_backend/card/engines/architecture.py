@@ -58,7 +58,7 @@ def read_architecture(directory: Path) -> Architecture:
         config = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise EngineError(f"{file} does not exist; a model is a Hugging Face directory") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise EngineError(f"{file} cannot be read: {error}") from error
     if not isinstance(config, dict):
         raise EngineError(f"{file} must hold a JSON object")
@@ -124,13 +124,22 @@ def _rope(config: dict[str, Any]) -> RopeScaling:
     if kind not in ROPE_TYPES:
         raise ValueError(f"rope_type {kind!r} is not supported; allowed: {', '.join(ROPE_TYPES)}")
     rotated = found.get("partial_rotary_factor", config.get("partial_rotary_factor"))
-    if rotated is not None and float(rotated) != 1.0:
+    if rotated is not None and rotated != 1:
         raise ValueError("partial_rotary_factor other than 1 is not supported")
     return RopeScaling(
         kind=kind,
-        theta=float(found.get("rope_theta", config.get("rope_theta", 10000.0))),
-        factor=float(found.get("factor", 1.0)),
-        low_frequency_factor=float(found.get("low_freq_factor", 1.0)),
-        high_frequency_factor=float(found.get("high_freq_factor", 4.0)),
-        original_context=int(found.get("original_max_position_embeddings", 8192)),
+        theta=_at_least_one({"rope_theta": config.get("rope_theta"), **found}, "rope_theta", 10000),
+        factor=_at_least_one(found, "factor", 1),
+        low_frequency_factor=_at_least_one(found, "low_freq_factor", 1),
+        high_frequency_factor=_at_least_one(found, "high_freq_factor", 4),
+        original_context=_positive(found, "original_max_position_embeddings", default=8192),
     )
+
+
+def _at_least_one(config: dict[str, Any], field: str, default: float) -> float:
+    """The finite number `field`; absent or null means `default`."""
+    value = config.get(field)
+    number = default if value is None else value
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not 1 <= number < 1e30:
+        raise ValueError(f"{field} is {value!r}; allowed: numbers of at least 1")
+    return float(number)

@@ -49,6 +49,9 @@ class LayerTensors:
     down: LinearTensors
 
 
+_NO_INDEX = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What reading an index raises that is none."""
+
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 
 
@@ -183,7 +186,7 @@ class Checkpoint:
         if index.exists():
             try:
                 wanted = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            except _NO_INDEX as error:
                 raise EngineError(f"{index} cannot be read: {error!r}") from error
             missing = sorted(wanted - {file.name for file in files})
             if missing:
@@ -195,13 +198,15 @@ class Checkpoint:
 
 def _read(file: Path) -> list[tuple[str, _Stored]]:
     """What a file holds. NumPy knows no bfloat16, so tensors are read by their place."""
+    if not file.is_file():  # a named pipe would be waited for
+        raise EngineError(f"{file} is no regular file")
     try:
         with safe_open(file, framework="np"):
             pass  # offsets and sizes are sound
         with file.open("rb") as opened:
             length = int.from_bytes(opened.read(8), "little")
             header = json.loads(opened.read(length))
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, OSError, ValueError, RecursionError) as error:
         raise EngineError(f"{file} is not a sound safetensors file: {error}") from error
     header.pop("__metadata__", None)
     return [

@@ -61,7 +61,7 @@ def _read(file: Path) -> dict[str, Any]:
         content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise EngineError(f"{file} does not exist") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise EngineError(f"{file} cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise EngineError(f"{file} must hold a JSON object")

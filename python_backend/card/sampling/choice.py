@@ -14,6 +14,7 @@ from card.sampling.noise import LARGEST_NOISE, least_bits, noise_of, position_ke
 from card.sampling.parameters import SamplingParameters
 from card.sampling.processors import banned_ids, penalised, without
 
+_LEAST: Final = float(np.finfo(np.float32).min)
 _LOWEST_TEMPERATURE: Final = 1e-20  # below it a difference of logits could overflow
 _NEAR: Final = 5.0  # nats below the best (after temperature) that are perturbed first
 _FEW: Final = 384  # so many ids are perturbed faster than they are told apart
@@ -91,12 +92,12 @@ def _perturbed_argmax(
     """
     if row.size <= _FEW:
         return _best_of(np.arange(row.size), row, largest, temperature, key)[1]
-    cut = np.float32(largest - _NEAR * temperature)
+    cut = _float32(largest - _NEAR * temperature)
     near = (row >= cut).nonzero()[0]
     score, winner = _best_of(near, row, largest, temperature, key)
     # Thresholds are taken a little too low rather than too high: that costs a few ids, not truth.
     reach = (LARGEST_NOISE - score) * temperature
-    floor = np.float32(largest - reach - 1e-6 * (abs(largest) + abs(reach)))
+    floor = _float32(largest - reach - 1e-6 * (abs(largest) + abs(reach)))
     rest = (row >= floor).nonzero()[0]
     if rest.size <= near.size:
         return winner
@@ -108,6 +109,11 @@ def _perturbed_argmax(
         if (other_score, -other) > (score, -winner):
             return other
     return winner
+
+
+def _float32(threshold: float) -> np.float32:
+    """The threshold, or the least number there is if it lies below that."""
+    return np.float32(max(threshold, _LEAST))
 
 
 def _best_of(

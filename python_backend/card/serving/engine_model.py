@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from card.serving.attach import ATTACHED_EPOCH, DEADLINE, KEY
+from card.serving.denials import Denials
 from card.serving.engine_process import EngineProcess
 from card.serving.geometry import pool_geometry
 from card.serving.load_failure import announced
@@ -27,7 +28,7 @@ class _EngineModel:
     @announced
     def initialize(self, args: dict[str, str]) -> None:
         settings = load_settings()
-        open_log(self.role, settings.observability.log_format)
+        self._denials = Denials(open_log(self.role, settings.observability.log_format))
         server_pid = os.getppid()
         if getattr(settings, self.role).device == "cpu":
             take_long_slices()  # before the engine makes its threads
@@ -58,6 +59,8 @@ class _EngineModel:
             key = arrays[KEY].reshape(-1)[0].decode("utf-8", "replace")
             epoch = self._process.attach(key, int(arrays[DEADLINE].reshape(-1)[0]))
         except Refusal as refusal:
+            if refusal.code == "PERMISSION_DENIED":
+                self._denials.count()
             return refused(refusal)
         return response({ATTACHED_EPOCH: np.array([epoch], np.int64)})
 

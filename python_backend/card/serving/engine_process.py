@@ -96,6 +96,8 @@ class EngineProcess:
         with self._changed:
             pool = self._current_pool()
             if pool is None or not pool.admits(key):
+                if pool is not None:
+                    pool.count_denial(self._role)
                 raise Refusal(
                     "PERMISSION_DENIED",
                     f"{self._role} answers only the attach request of card with its key; "

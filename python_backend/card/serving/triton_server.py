@@ -58,9 +58,9 @@ class Restriction:
         if self.name != self.name.lower():
             raise ValueError(f"restriction name {self.name!r} must be in lower case")
 
-    @property
-    def option(self) -> str:
-        return f"{','.join(RESTRICTED_APIS)}:{self.name}={self.value}"
+    def option(self, *further: str) -> str:
+        """That of the server for `RESTRICTED_APIS` and `further` ones."""
+        return f"{','.join((*RESTRICTED_APIS, *further))}:{self.name}={self.value}"
 
     @property
     def http_headers(self) -> dict[str, str]:
@@ -78,6 +78,8 @@ class ServerOptions:
     `load_models` are loaded at start, all others on request only (explicit model control).
     `region_prefix` begins the names of the Python backend's files in shared memory, which grow when
     a tensor needs more.
+    `closed_over_http` are APIs that only the supervisor may call there, besides those that nobody
+    else may call anywhere.
     `extra_arguments` go to the server as they are, for TLS and the like.
     """
 
@@ -89,6 +91,7 @@ class ServerOptions:
     grpc_port: int
     metrics_port: int
     address: str
+    closed_over_http: tuple[str, ...] = ()
     extra_arguments: tuple[str, ...] = ()
 
 
@@ -117,8 +120,8 @@ class TritonInstall:
             f"--grpc-port={options.grpc_port}",
             f"--metrics-address={options.address}",
             f"--metrics-port={options.metrics_port}",
-            f"--http-restricted-api={options.restriction.option}",
-            f"--grpc-restricted-protocol={options.restriction.option}",
+            f"--http-restricted-api={options.restriction.option(*options.closed_over_http)}",
+            f"--grpc-restricted-protocol={options.restriction.option()}",
             f"{python},shm-region-prefix-name={options.region_prefix}",
             f"{python},shm-default-byte-size={MINIMUM_REGION_BYTES}",
             *options.extra_arguments,

@@ -89,7 +89,7 @@ def _json(path: Path, *, required: bool) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SettingsError(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise SettingsError(f"{path} must hold a JSON object")

@@ -74,6 +74,8 @@ def _anchored(section: _Section, field: str, base: Path) -> _Section:
 
 
 def _check_fields(file: Path) -> None:
+    if file.exists() and not file.is_file():  # a named pipe would be waited for, twice
+        raise SettingsError(f"settings file {file} is no regular file")
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:

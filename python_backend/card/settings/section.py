@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _sensible(cls, value: Any, info: ValidationInfo) -> Any:
+        """What pydantic would take for something else, or the operating system not at all."""
+        if isinstance(value, str) and "\0" in value:
+            raise ValueError("it must not hold a NUL character")
+        switches = cls.model_fields[str(info.field_name)].annotation is bool
+        if isinstance(value, bool) and not switches:
+            raise ValueError("it is no switch: true and false say nothing here")
+        return value

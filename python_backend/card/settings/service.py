@@ -90,14 +90,24 @@ def _ipv4(address: str) -> str:
 
 
 _PORT_OPTIONS = ("--http-port", "--grpc-port", "--metrics-port")
+_WATCHED = ("--allow-http", "--allow-grpc")
 
 
 def _not_ours(arguments: tuple[str, ...]) -> tuple[str, ...]:
     for argument in arguments:
         option = argument.partition("=")[0]
+        # The server takes an option by any beginning that no other one has.
+        meant = [ours for ours in (*_PORT_OPTIONS, *_WATCHED) if ours.startswith(option)]
         if option in _PORT_OPTIONS:
             field = option.removeprefix("--").replace("-", "_")
             raise ValueError(f"{option} is for the supervisor to give; set serving.{field}")
+        if option in _WATCHED:
+            raise ValueError(
+                f"{option}: the supervisor asks the server over HTTP, clients over gRPC; "
+                "http_inference: false closes inference over HTTP"
+            )
+        if meant and len(option) > len("--"):
+            raise ValueError(f"{option} is cut short ({', '.join(meant)}?); write it in full")
     return arguments
 
 
@@ -111,6 +121,9 @@ class ServingSettings(Section):
     metrics_port: Annotated[int, Field(ge=1, le=65535)] = 8002
     health_port: Annotated[int, Field(ge=1, le=65535)] = 8003
     """The supervisor's own liveness and readiness."""
+    http_inference: bool = True
+    """Whether Triton's own HTTP port takes requests for a text; else it refuses them unread
+    (SECURITY.md). gRPC and the OpenAI gateway, which uses it, answer either way."""
     flush_ms: Annotated[float, Field(ge=0, le=1000)] = 20.0
     """Deltas after the first are gathered for so long, with many streams for longer."""
     deltas_per_s: Annotated[float, Field(ge=1, le=1e6)] | None = None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from card.cache import ENGINES, Pool, SlotState
 from card.serving.log import RequestLog
@@ -67,7 +68,7 @@ class Metrics:
         self._exporter.set("card_slots", pool.geometry.slots)
         self._reading = threading.Lock()
         self._progress = ProgressReader(pool)
-        self._refusals = pool.refusals.copy()
+        self._refusals = self._refusals_so_far()
         self._requests: dict[int, _Times] = {}
         self._stopping = threading.Event()
         self.occupancy(0, 0)
@@ -162,13 +163,19 @@ class Metrics:
     def _read_pool(self) -> None:
         with self._reading:
             progress = self._progress.read()
-            refusals = self._pool.refusals.copy()
+            refusals = self._refusals_so_far()
             refused, self._refusals = refusals - self._refusals, refusals
         for decoding, gained in progress.items():
             self._add_progress(decoding.name.lower(), gained)
         for index in refused.nonzero()[0].tolist():
             reason = REASONS[index]
             self._exporter.add("card_rejections_total", int(refused[index]), reason=reason)
+
+    def _refusals_so_far(self) -> NDArray[np.int64]:
+        """Of the other models, by the index of their reason."""
+        refusals = self._pool.refusals.copy()
+        refusals[REASONS.index("permission_denied")] += self._pool.denials
+        return refusals
 
     def _add_progress(self, mode: str, gained: Progress) -> None:
         add = self._exporter.add

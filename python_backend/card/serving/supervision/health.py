@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import socket
 import socketserver
+import sys
 import threading
 import time
 from collections import deque
@@ -26,6 +28,8 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from card.serving.supervision.figures import exposition
 from card.serving.supervision.sighting import ServiceHealth
+
+log = logging.getLogger(__name__)
 
 _MOST_CONNECTIONS = 64
 """More close the oldest: whoever opens many and says nothing keeps no probe out."""
@@ -88,6 +92,9 @@ class HealthServer:
         class Handler(BaseHTTPRequestHandler):
             timeout = 10.0
 
+            def do_HEAD(self) -> None:
+                self.do_GET()
+
             def do_GET(self) -> None:
                 path = self.path.partition("?")[0]
                 if path == "/metrics":
@@ -101,7 +108,8 @@ class HealthServer:
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body)
+                if self.command != "HEAD":
+                    self.wfile.write(body)
 
             def log_message(self, format: str, *args: Any) -> None:
                 """Probes come every second; they are not events."""
@@ -128,6 +136,10 @@ class _Server(ThreadingHTTPServer):
         with contextlib.suppress(ValueError):
             self._connections.remove(request)
         super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], OSError):  # the client left
+            log.exception("a request of the health port failed")
 
     def server_bind(self) -> None:
         # HTTPServer would ask the resolver for this host's name, which may take seconds.

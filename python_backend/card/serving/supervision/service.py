@@ -69,6 +69,7 @@ class Service:
             grpc_port=serving.grpc_port,
             metrics_port=serving.metrics_port,
             address=serving.address,
+            closed_over_http=() if serving.http_inference else ("inference",),
             extra_arguments=(
                 *QUIET,
                 f"--model-load-thread-count={len(MODELS)}",

@@ -190,10 +190,17 @@ class Supervisor:
             if open_sessions := service.open_slots:
                 busy_s = now_s
             if now_s > min(limit_s, busy_s + CALM_S):
-                note("cut_off", open_sessions=open_sessions)
+                if open_sessions:
+                    note("cut_off", open_sessions=open_sessions, reason="the drain limit")
+                else:
+                    note("not_idle", reason="the server counts requests, but none has a slot")
                 return
             sights = service.sights()
-            if self._stop_requests.has_come(2, LOOK_S) or self._heal(service, sights) is not None:
+            if self._stop_requests.has_come(2, LOOK_S):
+                note("cut_off", open_sessions=open_sessions, reason="another signal to stop")
+                return
+            if reason := self._heal(service, sights):
+                warn("cut_off", open_sessions=open_sessions, reason=reason)
                 return
             self._publish(service, sights, "draining")
 
