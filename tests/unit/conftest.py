@@ -1,7 +1,8 @@
-"""A pool for every test that wants one, and one gateway for all tests that do not change it."""
+"""Settings files and pools for tests that want them, a gateway for all that do not change it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +15,27 @@ from gateway_double import (
     two_pieces,
 )
 from serving_double import make_pool
+from settings_files import Write
 
 from card.cache import Pool
+from card.settings import ENVIRONMENT_PREFIX
+
+
+@pytest.fixture
+def no_overrides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No settings from the environment."""
+    for name in [name for name in os.environ if name.startswith(ENVIRONMENT_PREFIX)]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write_file(text: str) -> Path:
+        file = tmp_path / "settings.yaml"
+        file.write_text(text, encoding="utf-8")
+        return file
+
+    return write_file
 
 
 @pytest.fixture
