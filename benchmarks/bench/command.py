@@ -44,7 +44,7 @@ from card.settings import load_settings
 from card_client import CardError
 from training.agreement import Ranks
 
-GAMMAS = (1, 2, 4, 6, 8, 12)
+GAMMAS = (1, 2, 3, 4, 6, 8, 12)
 WIDTHS = (1,)
 TEMPERATURES = (0.0, 0.8)
 

@@ -107,7 +107,7 @@ def worst_case(
         for contender in contenders[:-1]:  # a second text of CARD would know of the first
             contender.complete(tasks[0])
         first = _fastest(compete(contenders, tasks[:1], 1))
-        completions = compete(contenders, tasks[1:], 1, has_time=has_time)
+        completions = compete(contenders, tasks[1:] or tasks, 1, has_time=has_time)
     fastest = _fastest(completions)
     alone, card = fastest["autoregressive"], fastest["card"]
     return WorstCase(
@@ -148,12 +148,19 @@ def observe(
 
 
 def sweep(
-    pair: InProcess, tasks: Sequence[Task], alone_threads: int, advance: Callable[[], None]
+    pair: InProcess,
+    tasks: Sequence[Task],
+    alone_threads: int,
+    advance: Callable[[], None],
+    has_time: Callable[[], bool],
 ) -> list[Variant]:
-    """One setting after the other; what it is compared with is measured in between."""
-    found = []
+    """One setting after the other; what it is compared with is measured in between. Without time
+    none but the first is begun."""
+    found: list[Variant] = []
     for setting, values in SWEPT.items():
         for value in values:
+            if found and not has_time():
+                return found
             changes: dict[str, Any] = {setting: value}
             with pair.beside(**changes) as loops:
                 found.append(_variant(pair, loops, tasks, alone_threads, setting, value))

@@ -63,11 +63,11 @@ from card.settings import load_settings
 from card_client import CardError
 from training.agreement import Ranks
 
-GAMMAS = (1, 2, 4, 6, 8, 12)
+GAMMAS = (1, 2, 3, 4, 6, 8, 12)
 WIDTHS = (1, 4)
 SERVED: tuple[Ours, ...] = ("autoregressive", "card")
 TEMPERATURES = (0.0, 0.8)
-CONTEST_SHARE, SWEEP_SHARE, WORST_SHARE = 0.85, 0.2, 0.1
+CONTEST_SHARE, SWEEP_SHARE, WORST_SHARE = 0.85, 0.25, 0.1
 """Of the minutes; a sweep takes its share from the contest."""
 MEASURE_EVERY = 4
 """Visits between two measurements of cost curves and bandwidth."""
@@ -158,7 +158,8 @@ def suite(
             counts,
             _clock(60 * minutes * WORST_SHARE),
         )
-        variants = _sweep(console, pair, same[:SWEPT_TEXTS], standings) if swept else []
+        clock = _clock(60 * minutes * SWEEP_SHARE)
+        variants = _sweep(console, pair, same[:SWEPT_TEXTS], standings, clock) if swept else []
         ours = [c for c in completions if c.contender.is_ours]
         figures = summarise(ours, _read_along(pair, ours), contest.curves())
     except REFUSALS as error:
@@ -325,8 +326,12 @@ def _read_along(pair: InProcess, completions: Sequence[Completion]) -> dict[floa
 
 
 def _sweep(
-    console: Console, pair: InProcess, tasks: Sequence[Task], standings: Sequence[Standing]
+    console: Console,
+    pair: InProcess,
+    tasks: Sequence[Task],
+    standings: Sequence[Standing],
+    has_time: Callable[[], bool],
 ) -> list[Variant]:
     alone = _best_of(standings, "autoregressive", tasks[0].temperature)
     with shown(console, "sweep", sum(map(len, SWEPT.values()))) as advance:
-        return sweep(pair, tasks, alone.threads, advance)
+        return sweep(pair, tasks, alone.threads, advance, has_time)

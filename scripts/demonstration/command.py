@@ -229,7 +229,11 @@ def _say_addresses(serving: ServingSettings, host: str) -> None:
     print(f"health   http://{host}:{serving.health_port}/ready")
     print("Ctrl-C stops the server. Try:")
     url = f"http://{host}:{serving.http_port}/v2/models/ensemble/generate_stream"
-    print(f"curl -sN {url} -d '{body}'", flush=True)
+    hint = f"curl -sN {url} -d '{body}'"
+    if not serving.http_inference:
+        address = f"{host}:{serving.grpc_port}"
+        hint = f".venv/bin/card-client generate --url {address} 'def fibonacci(n):'"
+    print(hint, flush=True)
 
 
 def _free_port(wanted: int, address: str) -> int:

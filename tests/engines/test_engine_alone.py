@@ -16,7 +16,13 @@ from psutil import Process
 
 from card.cores import usable_cores
 from card.engines import Logits, Rows, calibration, loading
-from card.engines.calibration import is_faster_alone, known_invariant, make_row_invariant
+from card.engines.calibration import (
+    check_alone,
+    check_row_invariance,
+    is_faster_alone,
+    known_invariant,
+    make_row_invariant,
+)
 from card.engines.openvino.engine import ArrayLogits, OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
@@ -200,6 +206,9 @@ def test_threads_that_save_no_time_are_not_used(
         ({"threads": 12}, 16, 12, 0),
         ({"threads": 2, "threads_alone": 16}, 4, 2, 16),
         ({"threads": 2, "threads_alone": 2}, 4, 2, 0),
+        ({"threads_alone": 2}, 8, 2, 0),
+        ({"threads_alone": 6}, 8, 3, 6),
+        ({"threads_alone": "7"}, 8, 1, 7),
         ({"device": "cuda"}, 4, 2, 0),
     ],
 )
@@ -214,6 +223,17 @@ def test_the_threads_of_a_target_follow_settings_and_cores(
         monkeypatch.setattr(module, "usable_cores", lambda: cores)
     found = load_settings(target=target).target
     assert (found.threads, loading._threads_alone(found)) == (threads, threads_alone)
+
+
+def test_rows_are_independent_on_two_threads_and_on_four(checkpoint: Path) -> None:
+    """What a target takes on four cores; the parts are the same on fewer."""
+    loaded = OpenVinoEngine.load(checkpoint, replace(OPTIONS, threads=2, threads_alone=4))
+    for options in loaded.variants:
+        trial = loaded.reconfigured(replace(options, branches=2))
+        if check_row_invariance(trial):
+            break
+    assert check_row_invariance(trial)
+    assert check_alone(trial)
 
 
 def test_threads_alone_must_be_a_multiple_of_those_beside_the_draft() -> None:

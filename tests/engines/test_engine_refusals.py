@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from card.engines import EngineError, load_engine, loading
+from card.engines.architecture import read_architecture
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
@@ -76,11 +77,24 @@ def edit_tensors(directory: Path, edit: Callable[[Tensors], object]) -> None:
         ({"num_hidden_layers": -1}, ["num_hidden_layers"]),
         ({"hidden_size": None}, ["'hidden_size' is missing"]),
         ({"hidden_size": "wide"}, ["hidden_size is 'wide'", "at least 1"]),
-        ({"rope_parameters": {"rope_theta": 0}}, ["rope_theta is 0", "at least 1"]),
-        ({"rope_parameters": {"rope_theta": "x"}}, ["rope_theta is 'x'", "at least 1"]),
+        ({"rope_parameters": {"rope_theta": 0}}, ["rope_theta is 0", "from 1"]),
+        ({"rope_parameters": {"rope_theta": "x"}}, ["rope_theta is 'x'", "from 1"]),
         (
             {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 1e-300}},
-            ["factor is 1e-300", "at least 1"],
+            ["factor is 1e-300", "from 1"],
+        ),
+        ({"rope_parameters": "x"}, ["rope_parameters 'x'"]),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 5e5}}}, ["one set of them"]),
+        (
+            {"rope_parameters": {"rope_type": "llama3", "factor": 8, "high_freq_factor": 1}},
+            ["high_freq_factor 1.0 must be greater"],
+        ),
+        ({"num_hidden_layers": True}, ["num_hidden_layers is True"]),
+        ({"rms_norm_eps": float("nan")}, ["rms_norm_eps is nan", "from 0 to 1"]),
+        ({"rms_norm_eps": 10**400}, ["rms_norm_eps is 1000"]),
+        (
+            {"model_type": "mistral", "sliding_window": float("inf")},
+            ["sliding_window is inf", "at least 1"],
         ),
     ],
 )
@@ -96,18 +110,26 @@ def test_a_configuration_that_is_not_supported_is_refused_by_name(
 
 @pytest.mark.parametrize(
     "content",
-    [b'{"model_type": "llama"', b"\xff\xfe", b"[1, 2]", b"[" * 200_000],
-    ids=["cut off", "no UTF-8", "no object", "bottomless"],
+    [b'{"a": "llama"', b"\xff\xfe", b"[1, 2]", b"[" * 200_000, b'{"a": ' + b"9" * 5000 + b"}"],
+    ids=["cut off", "no UTF-8", "no object", "bottomless", "endless number"],
 )
 def test_a_corrupted_configuration_is_refused(directory: Path, content: bytes) -> None:
     (directory / "config.json").write_bytes(content)
     assert "config.json" in refusal(directory)
 
 
-def test_weights_in_a_named_pipe_are_refused_instead_of_waited_for(directory: Path) -> None:
-    (directory / "model.safetensors").unlink()
-    os.mkfifo(directory / "model.safetensors")
-    assert "model.safetensors is no regular file" in refusal(directory)
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "config.json", "model.safetensors.index.json"]
+)
+def test_a_named_pipe_is_refused_instead_of_waited_for(directory: Path, name: str) -> None:
+    (directory / name).unlink(missing_ok=True)
+    os.mkfifo(directory / name)
+    assert f"{name} is no regular file" in refusal(directory)
+
+
+def test_a_top_level_rope_theta_counts_where_its_section_has_none(directory: Path) -> None:
+    edit_config(directory, rope_theta=500_000.0, rope_parameters={"rope_theta": None})
+    assert read_architecture(directory).rope.theta == 500_000.0
 
 
 def test_a_missing_configuration_is_refused(tmp_path: Path) -> None:

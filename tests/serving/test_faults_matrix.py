@@ -84,6 +84,8 @@ async def test_sigterm_cuts_streams_off_at_the_drain_limit_and_leaves_nothing(
     assert str(cut.value)
     await service.until(lambda: service.process.poll() is not None, "the supervisor ends")
     assert service.process.returncode == 0
+    told = service.log.read_text(encoding="utf-8", errors="replace")
+    assert 'event=cut_off open_sessions=1 reason="the drain limit is reached"' in told
     assert traces.processes() == []
     assert traces.paths() == []
 

@@ -85,7 +85,13 @@ BAD = [
     ('cache: {directory: "a\\0b"}', "cache.directory", "'a\\x00b'", "NUL"),
     ("cache: {slots: true}", "cache.slots", "True", "no switch"),
     ("target: {threads: false}", "target.threads", "False", "no switch"),
-    ("target: {threads: many}", "target.threads", "'many'", "valid integer"),
+    ("target: {threads: many}", "target.threads", "'many'", "a whole number or auto"),
+    (
+        'serving: {triton_arguments: ["--log-file=a\\0b"]}',
+        "serving.triton_arguments",
+        "['--log-file=a\\x00b']",
+        "NUL",
+    ),
     ("limits: 3", "limits", "3", "valid dictionary"),
     ("cache:", "cache", "None", "valid dictionary"),
 ]
@@ -222,6 +228,16 @@ def test_broken_yaml_is_refused_with_its_place(tmp_path: Path) -> None:
     file = tmp_path / "broken.yaml"
     file.write_text("cache: {slots: 4}\nspeculation: {width: 4\n")
     assert "is not valid YAML: line 3, column 1: " in refusal(file)
+
+
+def test_options_that_close_nothing_pass(write: Write) -> None:
+    arguments = ("--allow-http=true", "--allow-grpc=1", "--http-thread-count=4")
+    settings = load_settings(write(f"serving: {{triton_arguments: {list(arguments)}}}"))
+    assert settings.serving.triton_arguments == arguments
+
+
+def test_a_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    assert "cannot be read" in refusal(tmp_path / ("a" * 300))
 
 
 def test_a_named_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:

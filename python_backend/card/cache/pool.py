@@ -310,7 +310,7 @@ class Pool:
 
     @property
     def denials(self) -> int:
-        """Attach requests that the engines refused."""
+        """Attach requests without the key that the engines refused."""
         return sum(int(self.header[f"{engine}_denials"][0]) for engine in ENGINES)
 
     # --- slots --------------------------------------------------------------------------------

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from card.engines.interface import EngineError
+from card.json_file import JsonFileError, read_json_object
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 """``model_type`` values whose decoder this engine knows (SmolLM and TinyLlama are ``llama``)."""
@@ -51,17 +51,17 @@ class Architecture:
         return self.heads // self.kv_heads
 
 
+_LARGE = 1e12
+
+
 def read_architecture(directory: Path) -> Architecture:
     """Read and check ``config.json``. Raises `EngineError` naming what is not supported."""
     file = directory / "config.json"
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise EngineError(f"{file} does not exist; a model is a Hugging Face directory") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise EngineError(f"{file} cannot be read: {error}") from error
-    if not isinstance(config, dict):
-        raise EngineError(f"{file} must hold a JSON object")
+        config = read_json_object(file)
+    except JsonFileError as error:
+        hint = "" if file.exists() else "; a model is a Hugging Face directory"
+        raise EngineError(f"{error}{hint}") from error
     family = config.get("model_type")
     if family not in FAMILIES:
         raise EngineError(
@@ -88,9 +88,9 @@ def _architecture(family: str, config: dict[str, Any]) -> Architecture:
         )
     context = _positive(config, "max_position_embeddings")
     slides = config.get("use_sliding_window", family == "mistral")
-    if slides and (window := config.get("sliding_window")):
+    if slides and config.get("sliding_window") is not None:
         # Within the window, sliding attention is full attention; beyond it we do not go.
-        context = min(context, int(window))
+        context = min(context, _positive(config, "sliding_window"))
     return Architecture(
         family=family,
         vocabulary=_positive(config, "vocab_size"),
@@ -100,7 +100,7 @@ def _architecture(family: str, config: dict[str, Any]) -> Architecture:
         kv_heads=kv_heads,
         head_size=_positive(config, "head_dim", default=hidden // heads),
         intermediate=_positive(config, "intermediate_size"),
-        norm_epsilon=float(config["rms_norm_eps"]),
+        norm_epsilon=_number(config, "rms_norm_eps", 0.0, 1.0),
         context=context,
         tied_embeddings=bool(config.get("tie_word_embeddings", False)),
         query_key_norm=family == "qwen3",
@@ -112,7 +112,7 @@ def _positive(config: dict[str, Any], field: str, default: int | None = None) ->
     """The whole number `field`; absent or null means `default`, if there is one."""
     value = config[field] if default is None else config.get(field)
     number = default if value is None else value
-    if not isinstance(number, int) or number < 1:
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise ValueError(f"{field} is {value!r}; allowed: whole numbers of at least 1")
     return number
 
@@ -120,26 +120,34 @@ def _positive(config: dict[str, Any], field: str, default: int | None = None) ->
 def _rope(config: dict[str, Any]) -> RopeScaling:
     # transformers 5 writes rope_parameters; before, rope_theta stood beside rope_scaling.
     found = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(found, dict) or any(isinstance(value, dict) for value in found.values()):
+        raise ValueError(f"rope_parameters {found!r} are not supported; allowed: one set of them")
+    found = {field: value for field, value in found.items() if value is not None}
     kind = found.get("rope_type", found.get("type", "default"))
     if kind not in ROPE_TYPES:
         raise ValueError(f"rope_type {kind!r} is not supported; allowed: {', '.join(ROPE_TYPES)}")
     rotated = found.get("partial_rotary_factor", config.get("partial_rotary_factor"))
     if rotated is not None and rotated != 1:
         raise ValueError("partial_rotary_factor other than 1 is not supported")
+    given = {"rope_theta": 10000, "factor": 1, "low_freq_factor": 1, "high_freq_factor": 4}
+    given |= {field: value for field, value in config.items() if value is not None} | found
+    low = _number(given, "low_freq_factor", 1.0, _LARGE)
+    high = _number(given, "high_freq_factor", 1.0, _LARGE)
+    if kind == "llama3" and high <= low:
+        raise ValueError(f"high_freq_factor {high} must be greater than low_freq_factor {low}")
     return RopeScaling(
         kind=kind,
-        theta=_at_least_one({"rope_theta": config.get("rope_theta"), **found}, "rope_theta", 10000),
-        factor=_at_least_one(found, "factor", 1),
-        low_frequency_factor=_at_least_one(found, "low_freq_factor", 1),
-        high_frequency_factor=_at_least_one(found, "high_freq_factor", 4),
+        theta=_number(given, "rope_theta", 1.0, _LARGE),
+        factor=_number(given, "factor", 1.0, _LARGE),
+        low_frequency_factor=low,
+        high_frequency_factor=high,
         original_context=_positive(found, "original_max_position_embeddings", default=8192),
     )
 
 
-def _at_least_one(config: dict[str, Any], field: str, default: float) -> float:
-    """The finite number `field`; absent or null means `default`."""
-    value = config.get(field)
-    number = default if value is None else value
-    if isinstance(number, bool) or not isinstance(number, (int, float)) or not 1 <= number < 1e30:
-        raise ValueError(f"{field} is {value!r}; allowed: numbers of at least 1")
-    return float(number)
+def _number(config: dict[str, Any], field: str, least: float, most: float) -> float:
+    """The number `field`, which must be there."""
+    value = config[field]
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
+        raise ValueError(f"{field} is {value!r}; allowed: numbers from {least:g} to {most:g}")
+    return float(value)

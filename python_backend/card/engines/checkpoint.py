@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 
 from card.engines.architecture import Architecture
 from card.engines.interface import EngineError
+from card.json_file import JsonFileError, read_json_object
 
 _STORED: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
@@ -48,9 +49,6 @@ class LayerTensors:
     gate_up: LinearTensors
     down: LinearTensors
 
-
-_NO_INDEX = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""What reading an index raises that is none."""
 
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 
@@ -185,8 +183,8 @@ class Checkpoint:
         index = self._directory / "model.safetensors.index.json"
         if index.exists():
             try:
-                wanted = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-            except _NO_INDEX as error:
+                wanted = set(read_json_object(index)["weight_map"].values())
+            except (JsonFileError, KeyError, TypeError, AttributeError) as error:
                 raise EngineError(f"{index} cannot be read: {error!r}") from error
             missing = sorted(wanted - {file.name for file in files})
             if missing:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from card.engines.interface import EngineError
+from card.json_file import JsonFileError, read_json_object
 
 
 def check_shared_vocabulary(draft: Path, target: Path) -> None:
@@ -58,11 +58,6 @@ def _vocabulary(directory: Path) -> dict[str, int]:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise EngineError(f"{file} does not exist") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise EngineError(f"{file} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise EngineError(f"{file} must hold a JSON object")
-    return content
+        return read_json_object(file)
+    except JsonFileError as error:
+        raise EngineError(str(error)) from error

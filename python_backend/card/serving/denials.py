@@ -12,7 +12,7 @@ QUIET_S = 10.0
 
 
 class Denials:
-    """One line for the first, then one for all that came in a while."""
+    """One line for the first; the next, at the earliest a while later, counts those in between."""
 
     def __init__(self, log: EventLog, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log

@@ -89,4 +89,6 @@ def _refuse(reasons: list[str]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(main)
+    app(prog_name="python -m card.serving.supervisor")

@@ -6,7 +6,6 @@ never load a model.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from card.cache.layout import MAX_END_IDS
+from card.json_file import JsonFileError, read_json_object
 from card.settings import SettingsError
 
 
@@ -88,9 +88,6 @@ def _json(path: Path, *, required: bool) -> dict[str, Any]:
     if not required and not path.exists():
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise SettingsError(f"{path} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise SettingsError(f"{path} must hold a JSON object")
-    return content
+        return read_json_object(path)
+    except JsonFileError as error:
+        raise SettingsError(str(error)) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -23,9 +23,19 @@ _MOST_AUTOMATIC_THREADS = 4
 than they compute."""
 
 
-def _automatic_threads() -> int:
-    """Of a target: the other half of the cores is for the draft and for what serves."""
-    return min(_MOST_AUTOMATIC_THREADS, max(1, usable_cores() // 2))
+def _automatic_threads(threads_alone: object) -> int:
+    """Of a target: the other half of the cores is for the draft and for what serves. Where
+    `threads_alone` is given they divide it."""
+    most = min(_MOST_AUTOMATIC_THREADS, max(1, usable_cores() // 2))
+    given = str(threads_alone).strip()
+    alone = int(given) if given.isdecimal() else 0  # what is no number is refused by its own name
+    return next(threads for threads in range(most, 0, -1) if alone % threads == 0)
+
+
+def _number_or_auto(given: object) -> object:
+    if isinstance(given, str) and not given.strip().isdecimal():
+        raise ValueError("it must be a whole number or auto")
+    return given
 
 
 class TensorRTSettings(Section):
@@ -110,11 +120,7 @@ class TargetSettings(ModelSettings):
     """The model whose text is served; by default the bundled one."""
 
     path: Path = REPOSITORY_ROOT / "models/target"
-    threads: Annotated[
-        int,
-        BeforeValidator(lambda given: _automatic_threads() if given == "auto" else given),
-        Field(ge=1, le=256),
-    ] = Field(default_factory=_automatic_threads)
+    threads: Annotated[int, BeforeValidator(_number_or_auto), Field(ge=1, le=256)] = 1
     """Threads of a pass while the draft computes beside it; absent or ``auto``: one for every two
     cores, at most four."""
     threads_alone: Annotated[int, Field(ge=1, le=256)] | None = None
@@ -122,6 +128,13 @@ class TargetSettings(ModelSettings):
     greatest for which there are cores, at most eight. They are used if passes were faster on them
     at load and had the same bits."""
     tensorrt_llm: TargetTensorRTSettings = TargetTensorRTSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _choose_threads(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or given.get("threads", "auto") != "auto":
+            return given
+        return given | {"threads": _automatic_threads(given.get("threads_alone"))}
 
     @model_validator(mode="after")
     def _equal_parts(self) -> TargetSettings:

@@ -74,7 +74,7 @@ def _anchored(section: _Section, field: str, base: Path) -> _Section:
 
 
 def _check_fields(file: Path) -> None:
-    if file.exists() and not file.is_file():  # a named pipe would be waited for, twice
+    if _is_something_else(file):  # a named pipe would be waited for, twice
         raise SettingsError(f"settings file {file} is no regular file")
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -94,6 +94,13 @@ def _check_fields(file: Path) -> None:
     for name in content or ():
         if name not in Settings.model_fields:
             raise SettingsError(f"settings file {file}: {name!r} is no field; allowed: {sections}")
+
+
+def _is_something_else(file: Path) -> bool:
+    try:
+        return file.exists() and not file.is_file()
+    except OSError:  # reading it says why
+        return False
 
 
 def _check_variables() -> None:

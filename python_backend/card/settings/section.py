@@ -14,9 +14,10 @@ class Section(BaseModel):
     @classmethod
     def _sensible(cls, value: Any, info: ValidationInfo) -> Any:
         """What pydantic would take for something else, or the operating system not at all."""
-        if isinstance(value, str) and "\0" in value:
+        parts = value if isinstance(value, (list, tuple)) else (value,)
+        if any(isinstance(part, str) and "\0" in part for part in parts):
             raise ValueError("it must not hold a NUL character")
         switches = cls.model_fields[str(info.field_name)].annotation is bool
-        if isinstance(value, bool) and not switches:
+        if any(isinstance(part, bool) for part in parts) and not switches:
             raise ValueError("it is no switch: true and false say nothing here")
         return value

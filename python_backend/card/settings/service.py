@@ -91,16 +91,19 @@ def _ipv4(address: str) -> str:
 
 _PORT_OPTIONS = ("--http-port", "--grpc-port", "--metrics-port")
 _WATCHED = ("--allow-http", "--allow-grpc")
+_OPEN = ("true", "1")
 
 
 def _not_ours(arguments: tuple[str, ...]) -> tuple[str, ...]:
     for argument in arguments:
-        option = argument.partition("=")[0]
+        option, _, value = argument.partition("=")
         # The server takes an option by any beginning that no other one has.
         meant = [ours for ours in (*_PORT_OPTIONS, *_WATCHED) if ours.startswith(option)]
         if option in _PORT_OPTIONS:
             field = option.removeprefix("--").replace("-", "_")
             raise ValueError(f"{option} is for the supervisor to give; set serving.{field}")
+        if option in _WATCHED and value.lower() in _OPEN:
+            continue
         if option in _WATCHED:
             raise ValueError(
                 f"{option}: the supervisor asks the server over HTTP, clients over gRPC; "

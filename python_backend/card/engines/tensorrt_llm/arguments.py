@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from card.engines.interface import EngineError
+from card.json_file import JsonFileError, read_json_object
 from card.settings import ModelSettings, Settings, TensorRTSettings
 
 DEFAULT_ROWS = 8
@@ -100,8 +100,8 @@ def check_quantization(directory: Path, wanted: str) -> None:
     found = "none"
     if file.exists():
         try:
-            found = str(json.loads(file.read_text())["quantization"]["quant_algo"]).lower()
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            found = str(read_json_object(file)["quantization"]["quant_algo"]).lower()
+        except (JsonFileError, KeyError, TypeError) as error:
             raise EngineError(f"{file} names no quantization.quant_algo: {error!r}") from error
     if found != wanted:
         raise EngineError(

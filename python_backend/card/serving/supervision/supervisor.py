@@ -190,17 +190,14 @@ class Supervisor:
             if open_sessions := service.open_slots:
                 busy_s = now_s
             if now_s > min(limit_s, busy_s + CALM_S):
-                if open_sessions:
-                    note("cut_off", open_sessions=open_sessions, reason="the drain limit")
-                else:
-                    note("not_idle", reason="the server counts requests, but none has a slot")
+                _tell_cut_off(open_sessions, "the drain limit is reached")
                 return
             sights = service.sights()
             if self._stop_requests.has_come(2, LOOK_S):
-                note("cut_off", open_sessions=open_sessions, reason="another signal to stop")
+                _tell_cut_off(open_sessions, "there was another signal to stop")
                 return
             if reason := self._heal(service, sights):
-                warn("cut_off", open_sessions=open_sessions, reason=reason)
+                _tell_cut_off(open_sessions, reason)
                 return
             self._publish(service, sights, "draining")
 
@@ -323,3 +320,12 @@ def _install(settings: Settings, run_directory: RunDirectory) -> TritonInstall:
     if settings.serving.tritonserver is not None:
         return system_install(settings.serving.tritonserver.parent.parent)
     return find_triton(run_directory.path)
+
+
+def _tell_cut_off(open_sessions: int, reason: str) -> None:
+    """Why a drain ends before Triton has answered everything; with nothing open, that is Triton's
+    count of requests, in which some stay whose client left."""
+    if open_sessions:
+        note("cut_off", open_sessions=open_sessions, reason=reason)
+    else:
+        note("not_idle", reason=reason)
