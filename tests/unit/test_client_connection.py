@@ -49,6 +49,26 @@ async def test_requests_take_turns_on_all_addresses_only_when_asked_to(balanced:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("balanced", [True, False])
+async def test_a_server_that_was_away_is_tried_again_within_a_second(
+    triton: TritonDouble, monkeypatch: pytest.MonkeyPatch, balanced: bool
+) -> None:
+    """By itself gRPC waits up to two minutes, the longer the longer a server was away."""
+    seen: dict[str, int] = {}
+    insecure_channel = grpc.aio.insecure_channel
+
+    def watched(address: str, options: list[tuple[str, int]], **others: object) -> object:
+        seen.update(options)
+        return insecure_channel(address, options, **others)
+
+    monkeypatch.setattr(grpc.aio, "insecure_channel", watched)
+    async with CardClient(triton.address, balanced=balanced) as client:
+        await client.generate(REQUEST)
+    assert seen["grpc.max_reconnect_backoff_ms"] <= 1000
+    assert seen["grpc.max_receive_message_length"] > 1 << 30
+
+
+@pytest.mark.asyncio
 async def test_health_tells_ready_and_every_model(triton: TritonDouble) -> None:
     async with CardClient(triton.address) as client:
         health = await client.health()
