@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from card.regular_file import is_irregular
+
 
 class JsonFileError(ValueError):
     """There is no such object to be read; the message names the file and says why."""
@@ -13,7 +15,7 @@ class JsonFileError(ValueError):
 
 def read_json_object(file: Path) -> dict[str, Any]:
     """The object that the file holds. Raises `JsonFileError`."""
-    if file.exists() and not file.is_file():  # a named pipe would be waited for
+    if is_irregular(file):
         raise JsonFileError(f"{file} is no regular file")
     try:
         content = json.loads(file.read_text(encoding="utf-8"))

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 from settings_files import Write, refusal
 
-from card.settings import (
-    load_settings,
-)
+from card.settings import load_settings
 
 pytestmark = pytest.mark.usefixtures("no_overrides")
 

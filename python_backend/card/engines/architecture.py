@@ -52,6 +52,7 @@ class Architecture:
 
 
 _LARGE = 1e12
+"""More than any published factor or base of positions."""
 
 
 def read_architecture(directory: Path) -> Architecture:

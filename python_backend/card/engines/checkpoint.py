@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from card.engines.architecture import Architecture
 from card.engines.interface import EngineError
 from card.json_file import JsonFileError, read_json_object
+from card.regular_file import is_irregular
 
 _STORED: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
@@ -196,7 +197,7 @@ class Checkpoint:
 
 def _read(file: Path) -> list[tuple[str, _Stored]]:
     """What a file holds. NumPy knows no bfloat16, so tensors are read by their place."""
-    if not file.is_file():  # a named pipe would be waited for
+    if is_irregular(file):
         raise EngineError(f"{file} is no regular file")
     try:
         with safe_open(file, framework="np"):

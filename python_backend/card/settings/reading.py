@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_settings import SettingsConfigDict
 from pydantic_settings import SettingsError as SourceError
 
+from card.regular_file import is_irregular
 from card.settings.models import REPOSITORY_ROOT
 from card.settings.section import Section
 from card.settings.whole import ENVIRONMENT_PREFIX, Settings, section_of
@@ -74,7 +75,7 @@ def _anchored(section: _Section, field: str, base: Path) -> _Section:
 
 
 def _check_fields(file: Path) -> None:
-    if _is_something_else(file):  # a named pipe would be waited for, twice
+    if is_irregular(file):
         raise SettingsError(f"settings file {file} is no regular file")
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -94,13 +95,6 @@ def _check_fields(file: Path) -> None:
     for name in content or ():
         if name not in Settings.model_fields:
             raise SettingsError(f"settings file {file}: {name!r} is no field; allowed: {sections}")
-
-
-def _is_something_else(file: Path) -> bool:
-    try:
-        return file.exists() and not file.is_file()
-    except OSError:  # reading it says why
-        return False
 
 
 def _check_variables() -> None:
