@@ -128,6 +128,10 @@ class WatchedTarget:
     def times(self) -> TargetTimes:
         return self._loop.times
 
+    @property
+    def is_at_rest(self) -> bool:
+        return self._loop.is_at_rest
+
     def step(self) -> bool:
         before = self._slot.counters()
         began = time.perf_counter_ns()
@@ -155,6 +159,10 @@ class WatchedDraft:
     @property
     def times(self) -> DraftTimes:
         return self._loop.times
+
+    @property
+    def is_at_rest(self) -> bool:
+        return self._loop.is_at_rest
 
     def step(self) -> bool:
         began = time.perf_counter_ns()

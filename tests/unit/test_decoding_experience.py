@@ -66,8 +66,14 @@ def test_good_texts_among_many_poor_ones_are_not_put_to_rest_by_them() -> None:
     assert not rests(taught(*[HOPELESS] * 20, GOOD, *[HOPELESS] * 3))
 
 
-def test_what_saw_next_to_nothing_teaches_nothing() -> None:
-    assert taught(*[Tally(3, 3.9)] * 40, *[Tally()] * 40).expect(GREEDY) == EXPECTED_GAIN
+def test_what_saw_next_to_nothing_teaches_nothing_alone() -> None:
+    assert taught(Tally(3, 3.9), *[Tally()] * 40).expect(GREEDY) == EXPECTED_GAIN
+
+
+def test_several_that_saw_next_to_nothing_teach_as_one() -> None:
+    together = taught(Tally(1, 1.5), Tally(2, 1.5), Tally(3, 2))
+    assert together.expect(GREEDY) == taught(Tally(6, 5)).expect(GREEDY) < EXPECTED_GAIN
+    assert together.expect(GREEDY) == taught(Tally(6, 5), Tally(1, 1)).expect(GREEDY)
 
 
 def test_temperatures_are_told_apart_as_far_as_they_matter() -> None:
@@ -159,7 +165,15 @@ def test_a_session_that_began_at_rest_tries_its_draft_after_128_tokens() -> None
         assert service.write(tokens=170) > 4
 
 
-def test_within_one_text_a_hopeless_draft_is_tried_ever_more_rarely_and_briefly() -> None:
+def test_after_many_that_lost_by_their_draft_a_session_rests_from_end_to_end() -> None:
+    with Service(STRANGER) as service:
+        for _ in range(24):
+            service.write(tokens=160)
+        texts = [service.write(tokens=240) <= 2 for _ in range(16)]
+    assert sum(texts) == 14, "two of sixteen try it"
+
+
+def test_within_one_text_a_hopeless_draft_is_not_tried_before_its_loss_is_made_good() -> None:
     with Service(STRANGER, lookahead=0) as service:
         stream = service.both.open(request_of([1, 2, 3], 240))
         tried_at: list[int] = []
@@ -171,8 +185,25 @@ def test_within_one_text_a_hopeless_draft_is_tried_ever_more_rarely_and_briefly(
 
         service.both.run([stream], between=look)
     pauses = [behind - before for before, behind in pairwise(tried_at) if behind - before > 30]
-    assert [pause // 32 for pause in pauses] == [1, 2], tried_at
+    lost = len(tried_at) * (RowPlan(COSTS_MS, ALONE_SHARE).cost(1) - 1)
+    assert pauses, tried_at
+    assert min(pauses) > 50 * lost > 100, tried_at
     assert len(tried_at) < 20, tried_at
+
+
+def test_a_draft_that_is_wanted_again_is_woken() -> None:
+    with Service(STRANGER, lookahead=0) as service:
+        stream = service.both.open(request_of([1, 2, 3], 240))
+        rung, worked = [], False
+        while len(rung) < 2 and len(stream.output) < 240:
+            before = service.both.pool.slot_bell.rings
+            service.both.draft.step()
+            service.both.target.step()
+            (session,) = service.both.target._sessions.values()
+            if session.draft_works and not worked:
+                rung.append(service.both.pool.slot_bell.rings > before)
+            worked = session.draft_works
+    assert rung == [True, True], "at its first query, and behind its first rest"
 
 
 def test_each_temperature_learns_for_itself() -> None:

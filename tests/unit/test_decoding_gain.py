@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from card.decoding.gain import EXPECTED_GAIN, Gain
+from card.decoding.gain import EXPECTED_GAIN, Gain, Tally
 from card.decoding.rest import pays
 
 COST = 1.5
@@ -16,7 +16,7 @@ def passes_until_rest(gain: Gain, chain: list[tuple[int, int]], most: int = 1000
         if not pays(gain.rate):
             return done
         offered, right = chain[done % len(chain)]
-        gain.observe(offered > 0, right, COST, shared=False)
+        gain.observe(offered > 0, right, COST, answered=offered > 0, shared=False)
     return most
 
 
@@ -24,7 +24,7 @@ def after(*passes: tuple[int, int], times: int = 200, shared: bool = False) -> G
     gain = Gain()
     for _ in range(times):
         for offered, right in passes:
-            gain.observe(offered > 0, right, COST, shared=shared)
+            gain.observe(offered > 0, right, COST, answered=offered > 0, shared=shared)
     return gain
 
 
@@ -64,7 +64,7 @@ def test_a_draft_may_be_late_when_it_begins_and_when_it_is_tried_again() -> None
     for _ in range(2):
         believed = gain.rate
         for _ in range(32):
-            gain.observe(False, 0, COST, shared=False)
+            gain.observe(False, 0, COST, answered=False, shared=False)
         assert gain.rate == believed
         assert passes_until_rest(gain, [(0, 0)]) < 10
         gain.doubt()
@@ -76,5 +76,49 @@ def test_a_draft_that_was_stopped_may_be_late_once_more() -> None:
     believed = gain.rate
     for _ in range(1000):
         gain.pardon()
-        gain.observe(False, 0, COST, shared=False)
+        gain.observe(False, 0, COST, answered=False, shared=False)
     assert gain.rate == believed
+
+
+@pytest.mark.parametrize(
+    ("passes", "loss"),
+    [
+        ([(0, 0)] * 4, 4 * (COST - 1)),  # late, and so beside the draft for nothing
+        ([(0, 0)] * 2 + [(4, 0), (4, 2)], 3 * (COST - 1) + COST - 3),
+        ([(4, 3)] * 10, 10 * (COST - 4)),
+    ],
+)
+def test_a_trial_lost_what_its_passes_cost_beyond_their_tokens(
+    passes: list[tuple[int, int]], loss: float
+) -> None:
+    gain = after(*passes, times=1)
+    assert gain.loss == pytest.approx(loss)
+    gain.doubt()
+    assert gain.loss == 0.0, "the next trial begins with nothing lost"
+
+
+def test_a_draft_that_is_stopped_or_dead_loses_nothing() -> None:
+    gain = Gain()
+    for _ in range(10):
+        gain.pardon()
+        gain.observe(False, 0, COST, answered=False, shared=False)
+    assert gain.loss == pytest.approx(COST - 1)
+
+
+def test_of_what_many_share_only_what_was_found_and_what_was_late_is_lost() -> None:
+    assert after((4, 1), (0, 0), times=10, shared=True).loss == pytest.approx(10 * (COST - 2))
+
+
+def test_a_draft_that_grew_another_text_than_was_committed_is_wrong_not_late() -> None:
+    gain = Gain()
+    for _ in range(4):
+        gain.observe(False, 0, COST, answered=True, shared=False)
+    assert gain.seen == Tally(4, 4 * COST)
+    assert gain.rate < EXPECTED_GAIN
+
+
+@pytest.mark.parametrize("gain", [1.3, 1.5])
+def test_a_session_begins_with_what_it_is_told_to_believe(gain: float) -> None:
+    found = Gain()
+    found.believe(gain)
+    assert found.rate == pytest.approx(gain)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
 from card.decoding.rest import DraftRest
 
-POOR, RICH = 1.05, 2.0
+HOPELESS, POOR, RICH = 0.6, 1.05, 2.0
 
 
-def rests(gains: list[float], length: int = 100) -> list[int]:
+def rests(gains: list[float], length: int = 100, loss: float = -1.0) -> list[int]:
     """How long every rest lasts when a session goes on to its end and is judged again."""
     rest, found = DraftRest(), []
     for gain in gains:
-        if rest.consider(length, gain):
+        if rest.consider(length, gain, loss):
             found.append(rest.until - length)
             length = rest.until
     return found
@@ -35,9 +37,29 @@ def test_the_belief_that_a_trial_begins_with_does_not_shorten_the_next_rest() ->
     assert rests([POOR, RICH, RICH, POOR, RICH, POOR]) == [32, 64, 128]
 
 
+@pytest.mark.parametrize("loss", [0.7, 4.0, 10.0])
+def test_a_rest_lasts_until_what_its_trial_lost_is_a_hundredth_of_it(loss: float) -> None:
+    assert rests([HOPELESS], loss=loss) == [100 * loss]
+
+
+def test_a_trial_that_lost_little_or_nothing_lengthens_no_rest() -> None:
+    assert rests([POOR] * 3, loss=0.2) == rests([POOR] * 3, loss=-20.0) == [32, 64, 128]
+
+
+def test_no_loss_however_great_ends_all_trials() -> None:
+    assert rests([HOPELESS], loss=1000.0) == [1024]
+
+
+@pytest.mark.parametrize(("gain", "tokens"), [(POOR, 128), (HOPELESS, 1024)])
+def test_a_foreseen_rest_is_a_long_one_where_sessions_before_lost(gain: float, tokens: int) -> None:
+    rest = DraftRest()
+    rest.foresee(100, gain)
+    assert rest.until == 100 + tokens
+
+
 def test_the_draft_rests_below_the_length_and_no_longer() -> None:
     rest = DraftRest()
     assert not rest.resting(100)
-    rest.consider(100, POOR)
+    rest.consider(100, POOR, loss=0.0)
     assert rest.resting(rest.until - 1)
     assert not rest.resting(rest.until)

@@ -260,6 +260,54 @@ def test_sessions_whose_draft_rests_take_no_share_of_a_chunk() -> None:
         assert list(text_rows(both).values()) == [64]
 
 
+def test_a_draft_is_at_rest_while_no_session_wants_candidates() -> None:
+    with drafting(prefill_chunk=64) as both:
+        assert both.draft.is_at_rest
+        both.open(request_of([1, 2], 8, Decoding.AUTOREGRESSIVE), 0)
+        both.draft.step()
+        assert both.draft.is_at_rest, "nobody asks for the draft"
+        slots = [adopted(both, both.open(request_of([1, 2, 3], 40), index)) for index in (1, 2)]
+        both.draft.step()
+        assert not both.draft.is_at_rest
+        slots[0].rest_draft_until(10)
+        assert not both.draft.is_at_rest, "the other one does"
+        slots[1].rest_draft_until(10)
+        assert both.draft.is_at_rest
+        commit(slots[0], [5] * 7)
+        assert not both.draft.is_at_rest
+
+
+def test_a_crowd_that_rests_rests_for_all_but_other_pacings() -> None:
+    with drafting() as both:
+        both.pool.let_draft_rest(rests=True)
+        both.open(request_of([1, 2], 8), 0)
+        both.draft.step()
+        assert both.draft.is_at_rest
+        both.open(request_of([1, 2], 8, Decoding.PEARL), 1)
+        both.draft.step()
+        assert not both.draft.is_at_rest
+
+
+def test_a_text_is_followed_again_when_its_rest_is_over() -> None:
+    with drafting(width=2) as both:
+        stream = both.open(request_of([3, 1, 4], 40))
+        slot = adopted(both, stream)
+        both.draft.step()
+        slot.rest_draft_until(3 + 12)
+        passes = len(draft_of(both).batches)
+        text = autoregressive(MODEL, request_of([3, 1, 4], 40))
+        for token in text[:12]:
+            assert not both.draft.step()
+            commit(slot, [token])
+        assert len(draft_of(both).batches) == passes
+        assert stream.counters.re_roots == 0
+        both.draft.step()
+        tree = slot.tree(stream.generation, MODEL.vocabulary)
+        assert tree is not None
+        assert tree.root_length == 3 + 12
+        assert_read_correctly(tree, [3, 1, 4, *text[:12]], GREEDY)
+
+
 def test_right_guesses_deepen_the_tree_by_several_layers_in_one_pass() -> None:
     text = repeating_text(MODEL)
     for lookahead, layers in ((0, 1), (1, 2), (2, 3)):

@@ -34,6 +34,7 @@ class Loop:
         self.hang = threading.Event()
         self.hang.set()
         self.failure: Exception | None = None
+        self.is_at_rest = False
 
     def step(self) -> bool:
         if self.failure is not None:
@@ -145,6 +146,24 @@ def test_a_slot_that_is_opened_while_the_loop_steps_is_not_overlooked(
     idle.slot_bell.ring()
     loop.hang.set()
     assert eventually(loop.stepped.is_set)
+
+
+def test_a_loop_at_rest_does_not_look_before_the_bell_rings(engine: Engine, idle: Pool) -> None:
+    (loop,) = engine.loops
+    idle.card_slot(0).open(slot_request(), idle.new_generation())
+    assert eventually(loop.stepped.is_set)
+    loop.stepped.clear()
+    assert eventually(loop.stepped.is_set), "while a slot is in use it looks by itself"
+    loop.is_at_rest = True
+    assert eventually(lambda: sleeps(loop)), "it goes on looking"
+    idle.slot_bell.ring()
+    assert eventually(loop.stepped.is_set)
+
+
+def sleeps(loop: Loop) -> bool:
+    """Whether it makes no step for as long as several looks would take."""
+    loop.stepped.clear()
+    return not loop.stepped.wait(10 * engine_process._LONGEST_REST_S)
 
 
 @pytest.mark.parametrize("key", ["", "guess"])

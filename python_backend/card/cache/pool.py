@@ -59,7 +59,8 @@ class Pool:
         path: the file.
         geometry: sizes of its slots.
         header: [1] structured array (see `layout.header_dtype`).
-        slot_bell: rung by `card` whenever it opened or closed a slot, or took the pool over.
+        slot_bell: rung by `card` whenever it opened or closed a slot, or took the pool over, and by
+            the target when it wants candidates of a draft that it had let rest.
         commit_bell: rung by the target when a session begins, ends, or is let go.
         slots: [slots] structured array (see `layout.slot_dtype`).
     """

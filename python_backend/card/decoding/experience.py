@@ -7,9 +7,10 @@ knows nothing of: such requests are told apart.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from card.decoding.gain import EXPECTED_GAIN, Tally
+from card.decoding.gain import DOUBTED_GAIN, EXPECTED_GAIN, Tally
+from card.decoding.rest import pays
 from card.sampling import SamplingParameters
 
 _STEPS_PER_UNIT = 4
@@ -17,7 +18,8 @@ _HOTTEST = 2.0
 """Temperatures are rounded to quarters; those above this one are all alike."""
 
 _FEWEST_PASSES = 4.0
-"""What a session must have spent, in passes of decoding alone, before it teaches anything."""
+"""What sessions must have spent, in passes of decoding alone, before they teach anything: one that
+spent less, as those that are tried once in a text, teaches together with the next ones."""
 
 _REMEMBERED = 8
 """Sessions whose mean is believed, while each sees less than that. Whoever sees more is believed at
@@ -25,8 +27,8 @@ once: a session that rests cannot say how well it would have done, so the good o
 ones must not be put to rest by those."""
 
 _TRIED_AGAIN = 8
-"""Sessions begun since the last that taught something, from which on they begin as if nothing were
-known: else a draft that is believed to be hopeless would never be heard of again."""
+"""Sessions begun since the last that taught something, from which on they try their draft,
+believing little of it: else a hopeless one would never be heard of again."""
 
 
 @dataclass(slots=True)
@@ -35,11 +37,13 @@ class _Belief:
 
     sessions  whose mean it is; the first is none that was seen
     begun     sessions since the last that taught something
+    too_few   what was seen since by sessions that saw next to nothing
     """
 
     gain: float = EXPECTED_GAIN
     sessions: int = 1
     begun: int = 0
+    too_few: Tally = field(default_factory=Tally)
 
 
 class Experience:
@@ -52,16 +56,19 @@ class Experience:
         """Gain of a session that begins now."""
         belief = self._of(parameters)
         belief.begun += 1
-        return EXPECTED_GAIN if belief.begun >= _TRIED_AGAIN else belief.gain
+        tries = belief.begun >= _TRIED_AGAIN and not pays(belief.gain)
+        return DOUBTED_GAIN if tries else belief.gain
 
     def learn(self, parameters: SamplingParameters, tally: Tally) -> None:
         """What a session saw that has ended."""
-        if tally.cost < _FEWEST_PASSES:
-            return
         belief = self._of(parameters)
+        seen = belief.too_few
+        seen.add(tally.tokens, tally.cost)
+        if seen.cost < _FEWEST_PASSES:
+            return
         belief.sessions = min(belief.sessions + 1, _REMEMBERED)
-        mean = belief.gain + (tally.gain - belief.gain) / belief.sessions
-        belief.gain, belief.begun = max(tally.gain, mean), 0
+        mean = belief.gain + (seen.gain - belief.gain) / belief.sessions
+        belief.gain, belief.begun, belief.too_few = max(seen.gain, mean), 0, Tally()
 
     def _of(self, parameters: SamplingParameters) -> _Belief:
         heat = 0.0 if parameters.is_greedy else min(parameters.temperature, _HOTTEST)

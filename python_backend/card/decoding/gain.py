@@ -7,9 +7,9 @@ from dataclasses import dataclass
 EXPECTED_GAIN = 1.7
 """Believed of a session before anything is known of it."""
 
-_DOUBTED_GAIN = 1.3
-"""And of one whose draft did not pay before: little more than what pays, so that a few passes send
-a poor one to rest again."""
+DOUBTED_GAIN = 1.3
+"""And where drafts did not pay before: little more than what pays, so that a few passes send a poor
+one to rest again."""
 
 _BELIEF = 6.0
 """Passes of decoding alone that the first belief counts for."""
@@ -18,8 +18,8 @@ _MEMORY = 64.0
 """As many are remembered; older ones fade."""
 
 _MOST_LATE = 32
-"""Queries that may find nothing before the first that finds something, as while the draft reads
-what it missed; a draft that is late for longer does not pay."""
+"""Queries that may find nothing before the draft is heard of, as while it reads what it missed; one
+that is late for longer does not pay."""
 
 
 @dataclass(slots=True)
@@ -47,42 +47,52 @@ class Gain:
     """Counts tokens of the draft alone: guesses from the text are there without it.
 
     seen  all that was observed of a draft that had come to give candidates
+    loss  tokens by which passes fell behind decoding alone since the draft was last allowed to be
+          late, those for which it was late included; negative: by which they were ahead
     """
 
     def __init__(self) -> None:
         self.seen = Tally()
-        self._believe(EXPECTED_GAIN)
+        self.believe(EXPECTED_GAIN)
 
     def doubt(self) -> None:
         """Believe little of the draft when it is tried again, and let it be late again."""
-        self._believe(_DOUBTED_GAIN)
+        self.believe(DOUBTED_GAIN)
 
-    def _believe(self, gain: float) -> None:
+    def believe(self, gain: float) -> None:
+        """Begin with that, and let the draft be late."""
         self._recent = Tally(gain * _BELIEF, _BELIEF)
         self.pardon()
 
     def pardon(self) -> None:
         """Let the draft be late again, which was stopped or is dead: it has much to read."""
-        self._heard, self._late = False, 0
+        self._heard, self._late, self.loss = False, 0, 0.0
 
     @property
     def rate(self) -> float:
         """Of late."""
         return self._recent.gain
 
-    def observe(self, found: bool, right: int, cost: float, *, shared: bool) -> None:
+    def observe(
+        self, found: bool, right: int, cost: float, *, answered: bool, shared: bool
+    ) -> None:
         """How many candidates of a query that found some, or none, a pass found right, and its cost
-        in passes of decoding alone; `shared` with other sessions.
+        in passes of decoding alone.
 
-        A query that finds nothing behind others that did is a pass lost to the draft, where the
-        session has it for itself; what many lose is for the crowd to find out.
+        A query that finds nothing is a pass lost to a draft that has answered, where the session
+        has it for itself; what many lose is for the crowd to find out.
+
+        answered  the draft had read the text, and grown another one than was committed if nothing
+                  was found
+        shared    with other sessions
         """
-        if found:
-            self._heard = True
-        elif not self._heard and self._late < _MOST_LATE:
-            self._late += 1
+        late = not (answered or self._heard) and self._late < _MOST_LATE
+        self._heard = self._heard or answered
+        if shared and not found and not late:
             return
-        elif shared:
+        self.loss += cost - (1 + right)
+        if late:
+            self._late += 1
             return
         self._recent.fade(min(1.0, _MEMORY / (self._recent.cost + cost)))
         self._recent.add(1 + right, cost)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from card.cache import Decoding, Finish, Pool, SlotState, SlotWatch
 from card.decoding.crowd import Crowd
 from card.decoding.experience import Experience
+from card.decoding.gain import DOUBTED_GAIN, EXPECTED_GAIN
+from card.decoding.rest import pays
 from card.decoding.rows import RowPlan
 from card.decoding.session import TargetSession
 from card.decoding.walk import verify
@@ -85,6 +87,11 @@ class TargetLoop:
         self.times.walk += ended - forwarded
         return True
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Never while a slot is in use: nobody rings for what a pacing waits for."""
+        return False
+
     def _adopt_opened(self) -> None:
         for slot, generation, request in self._watch.opened(self._slots, self._sessions):
             if slot.finish(generation) is Finish.RUNNING:
@@ -97,7 +104,10 @@ class TargetLoop:
         is_card = session.request.decoding is Decoding.CARD
         if is_card and self._adapts and not self._crowd_rests:
             gain = self._experience.expect(session.request.parameters)
-            session.foresee(min(gain, self._plan.promise()))
+            if not pays(min(gain, self._plan.promise())):
+                session.foresee(gain)
+            else:
+                session.gain.believe(min(max(gain, DOUBTED_GAIN), EXPECTED_GAIN))
 
     def _release_closed(self) -> None:
         # Read first, the generation before the state: only a session that is dropped below is
@@ -134,7 +144,7 @@ class TargetLoop:
         self._let_draft_rest(rests=self._rests(running, draft_lives=draft_lives))
         if not draft_lives or self._crowd_rests:
             for session in running:
-                session.gain.pardon()
+                session.pardon_draft()
         self._engine.alone = not draft_lives or not any(
             session.shares_cores(crowd_rests=self._crowd_rests) for session in running
         )
@@ -179,6 +189,8 @@ class TargetLoop:
         if not self._crowd_rests:
             session.weigh_drafting()
         drafts = session.drafts(crowd_rests=self._crowd_rests)
+        if session.wakes_draft(drafts=drafts):
+            self._pool.slot_bell.ring()
         if how.query == "subtree":
             rows = plan.rows(session.acceptance.rate, sharing)
             return session.rows(session.query(rows, vocabulary, how, drafts=drafts))

@@ -13,7 +13,11 @@ _PROVEN = 48
 every trial begins with the belief that it pays, and a late draft is not judged for 32 of them."""
 
 _FORESEEN_REST = 128
-"""Of a session that begins with one, because earlier ones had nothing of the draft."""
+"""Of a session that begins with one, because those before it gained next to nothing."""
+
+_FORFEIT = 0.01
+"""Tokens that a trial may lose, as reckoned, for each one made in the rest behind it. Reckoned is
+from passes that nobody disturbed; beside a draft at work it came to two or three times as much."""
 
 
 def pays(gain: float) -> bool:
@@ -21,8 +25,14 @@ def pays(gain: float) -> bool:
     return gain >= _WORTHWHILE
 
 
+def costs(gain: float) -> bool:
+    """Whether drafting is slower than decoding alone."""
+    return gain < 1.0
+
+
 class DraftRest:
-    """Sends the draft to rest while speculation does not pay, and tries again ever more rarely.
+    """Sends the draft to rest while speculation does not pay, and tries again ever more rarely:
+    never before what the trial lost is a small share of what came since.
 
     until  length of prompt and output below which the draft rests
     """
@@ -36,20 +46,25 @@ class DraftRest:
         """Whether the draft rests at this length of prompt and output."""
         return length < self.until
 
-    def consider(self, length: int, gain: float) -> bool:
-        """Judge by the speed-up of late. Whether a rest begins."""
+    def consider(self, length: int, gain: float, loss: float) -> bool:
+        """Judge by the speed-up of late. Whether a rest begins.
+
+        loss  tokens that the trial which ends with it lost against decoding alone
+        """
         if pays(gain):
             self._paid += 1
             if self._paid >= _PROVEN:
                 self._next = _FIRST_REST
             return False
-        self._begin(length, self._next)
+        self._begin(length, max(self._next, round(loss / _FORFEIT)))
         return True
 
-    def foresee(self, length: int) -> None:
-        """Begin with a rest, before this session has tried its draft."""
-        self._begin(length, _FORESEEN_REST)
+    def foresee(self, length: int, gain: float) -> None:
+        """Begin with a rest, before this session has tried its draft; with a long one where those
+        before it lost by theirs."""
+        self._begin(length, _LONGEST_REST if costs(gain) else _FORESEEN_REST)
 
     def _begin(self, length: int, tokens: int) -> None:
-        self.until, self._paid = length + tokens, 0
-        self._next = min(2 * tokens, _LONGEST_REST)
+        rest = min(tokens, _LONGEST_REST)
+        self.until, self._paid = length + rest, 0
+        self._next = min(2 * rest, _LONGEST_REST)

@@ -77,17 +77,7 @@ class RowPlan:
 
         chances  [candidates] of each being accepted
         """
-        best_speed, best = 0.0, 0
-        expected, at = 1.0, 0
-        for rows in self._curve.measured_rows:
-            expected += sum(chances[at : rows - 1])
-            at = min(rows - 1, len(chances))
-            speed = expected / self._curve.pass_ms(rows * sessions)
-            if speed > best_speed:
-                best_speed, best = speed, at
-            if at == len(chances):
-                break
-        return best if self._curve.measured_rows else len(chances)
+        return self._curve.best_rows([1.0, *chances], sessions) - 1
 
     def gain(self, agreement: float, sessions: int = 1) -> float:
         """Tokens per second with that many rows against one row each and no draft."""

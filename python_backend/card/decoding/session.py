@@ -19,7 +19,7 @@ from card.cache import (
 from card.confidence import confidence_in
 from card.decoding.gain import Gain
 from card.decoding.patience import Patience
-from card.decoding.rest import DraftRest, pays
+from card.decoding.rest import DraftRest
 from card.decoding.rows import Acceptance, RowPlan
 from card.decoding.walk import Verdict
 from card.engines import FOLLOWS_PREFIX, Engine, Rows
@@ -50,6 +50,9 @@ class TargetSession:
     rest: DraftRest = field(default_factory=DraftRest)
     patience: Patience = field(default_factory=Patience)
     leans_on_text: bool = False
+    draft_works: bool = False
+    draft_since: int = 0
+    draft_answered: bool = False
     committed_s: float = field(default_factory=time.monotonic)
 
     @classmethod
@@ -119,6 +122,19 @@ class TargetSession:
             return not rests
         return target_queries(self.request.decoding)
 
+    def wakes_draft(self, *, drafts: bool) -> bool:
+        """Note whether the draft works for the next pass; whether it did not for the one before."""
+        wakes = drafts and not self.draft_works
+        self.draft_works = drafts
+        if wakes:
+            self.draft_since = len(self.history)
+        return wakes
+
+    def pardon_draft(self) -> None:
+        """Let it be late again: it was stopped or is dead."""
+        self.gain.pardon()
+        self.draft_since = len(self.history)
+
     def shares_cores(self, *, crowd_rests: bool) -> bool:
         """Whether the draft computes beside this session's passes: while the prompt is read it
         keeps to a head start."""
@@ -145,8 +161,11 @@ class TargetSession:
 
     def _from_cache(self, limit: int, vocabulary: int, how: SpeculationSettings) -> Candidates:
         tree = self.slot.tree(self.generation, vocabulary)
+        self.draft_answered = False
         if tree is None or tree.root_length > len(self.history):
             return NO_CANDIDATES
+        # An empty tree is one of a text that is being read, an older one of before a rest.
+        self.draft_answered = len(tree.token) > 0 and tree.root_length >= self.draft_since
         behind_root = self.history.tokens[max(0, tree.root_length) :].tolist()
         node = descend(tree, ROOT, behind_root)
         if node is None:
@@ -180,17 +199,16 @@ class TargetSession:
         return Rows(self.engine_session, tokens, parents)
 
     def foresee(self, gain: float) -> None:
-        """Begin with a rest of the draft if the gain that is expected does not pay."""
-        if not pays(gain):
-            self.rest.foresee(len(self.history))
-            self._let_draft_rest()
+        """Begin with a rest of the draft, which gave sessions like this one no more than that."""
+        self.rest.foresee(len(self.history), gain)
+        self._let_draft_rest()
 
     def weigh_drafting(self) -> None:
         """Let the draft rest if it does not pay for this session."""
         length = len(self.history)
         if self.request.decoding is not Decoding.CARD or not self.drafts(crowd_rests=False):
             return
-        if self.rest.consider(length, self.gain.rate):
+        if self.rest.consider(length, self.gain.rate, self.gain.loss):
             self._let_draft_rest()
 
     def lean_on_text(self, verdict: Verdict, plan: RowPlan, sharing: int) -> None:
@@ -202,7 +220,7 @@ class TargetSession:
             self.slot.rest_draft_until(len(self.request.prompt) + self.request.max_tokens)
         elif leant and not self.leans_on_text:
             self.slot.rest_draft_until(self.rest.until)
-            self.gain.pardon()
+            self.pardon_draft()
 
     def _foretold(self, plan: RowPlan, sharing: int) -> bool:
         """Whether guesses fill the rows that are worth it, and gain more than the draft would."""
@@ -238,4 +256,10 @@ class TargetSession:
         offered = min(self.drafted, len(self.candidates))
         right = min(verdict.accepted, offered)
         self.acceptance.observe(right, right + (right < offered and verdict.corrects))
-        self.gain.observe(self.drafted > 0, right, plan.cost(1 + offered), shared=sharing > 1)
+        self.gain.observe(
+            self.drafted > 0,
+            right,
+            plan.cost(1 + offered),
+            answered=self.draft_answered or self.drafted > 0,
+            shared=sharing > 1,
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from card.cache import ROOT
@@ -63,15 +63,21 @@ def choose_expansion(
     how: SpeculationSettings,
     depth: int,
     room: int,
+    worthwhile: Callable[[Sequence[float]], int],
 ) -> Expansion:
     """The next nodes by the growth rule, and a chain of guesses behind the likeliest of them.
 
-    depth  the tree may run this far ahead of the text
-    room   most rows, all told
+    depth       the tree may run this far ahead of the text
+    room        most rows, all told
+    worthwhile  how many of nodes with such scores are worth their rows
     """
     nodes = tree.take(min(how.width, room), depth)
     if not nodes:
         return Expansion([], [])
+    if len(nodes) > 1:
+        count = worthwhile([tree.score[node] for node in nodes])
+        tree.leave(nodes[count:])
+        nodes = nodes[:count]
     # Guesses cost rows, so they go where the tree most likely gets deeper.
     place = max(range(len(nodes)), key=lambda row: tree.score[nodes[row]])
     node = nodes[place]

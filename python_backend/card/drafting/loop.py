@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from card.cache import Decoding, Pool, SlotWatch
 from card.drafting.session import LONGEST_COMMIT, DraftSession
+from card.drafting.width import Width
 from card.engines import Engine, Rows
 from card.engines.options import DRAFT_ROWS
 from card.settings import Settings, SpeculationSettings
@@ -41,7 +42,7 @@ class DraftLoop:
         self._watch = SlotWatch(pool)
         self._sessions: dict[int, DraftSession] = {}
         self._idle_since: int | None = None
-        self._shares: dict[int, SpeculationSettings] = {}
+        self._shares: dict[int, tuple[SpeculationSettings, Width]] = {}
 
     def step(self) -> bool:
         """One pass over all sessions that may grow; False if there was nothing to do."""
@@ -70,6 +71,16 @@ class DraftLoop:
         self._tell_passes()
         return True
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing can be to do before a slot is opened or closed, or the target rings."""
+        return all(self._rests(session) for session in self._sessions.values())
+
+    def _rests(self, session: DraftSession) -> bool:
+        """Whether the target wants no candidates of the session for now."""
+        crowd_rests = self._pool.draft_rests and session.request.decoding is Decoding.CARD
+        return crowd_rests or session.rests()
+
     def _tell_passes(self) -> None:
         header = self._pool.header
         header["draft_busy_ns"] = self.times.busy
@@ -84,10 +95,9 @@ class DraftLoop:
 
     def _working(self) -> list[DraftSession]:
         """Sessions that the target wants candidates of, up to date with what it committed."""
-        rests = self._pool.draft_rests
         working = []
         for session in self._sessions.values():
-            if rests and session.request.decoding is Decoding.CARD:
+            if self._rests(session):
                 session.slot.count_time(runs=False)
             else:
                 session.follow_commits(self._engine)
@@ -105,18 +115,19 @@ class DraftLoop:
             yield session, share if reads else chunk
 
     def _next_rows(self, session: DraftSession, chunk: int) -> Rows | None:
-        rows = session.next_rows(self._engine, chunk, self._shared(len(self._sessions)))
+        rows = session.next_rows(self._engine, chunk, *self._shared(len(self._sessions)))
         session.slot.count_time(runs=rows is not None)
         return rows
 
-    def _shared(self, sessions: int) -> SpeculationSettings:
+    def _shared(self, sessions: int) -> tuple[SpeculationSettings, Width]:
         """How one of `sessions` sessions grows: they share a pass, so they share its rows."""
         if sessions not in self._shares:
             how = self._settings.speculation
             rows = max(1, DRAFT_ROWS // sessions)
             width = min(how.width, rows)
             share = {"width": width, "lookahead": min(how.lookahead, rows - width)}
-            self._shares[sessions] = how.model_copy(update=share)
+            costs_ms = self._engine.row_costs_ms if how.rows == "auto" else {}
+            self._shares[sessions] = how.model_copy(update=share), Width(costs_ms, sessions)
         return self._shares[sessions]
 
     def _drop_closed(self) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from card.cache import DraftSlot, SlotRequest
+from card.confidence import confidence_in
 from card.drafting.children import Child, best_children, noise_for, ranking_of
 from card.drafting.expansion import Expansion, choose_expansion
 from card.drafting.growth import FRONTIERS
 from card.drafting.tree import GrowingTree
+from card.drafting.width import Width
 from card.engines import Engine, Logits, Ranking, Rows
 from card.lookup import TextLookup
 from card.pacing import SETTLED, draft_may_run
@@ -59,6 +61,12 @@ class DraftSession:
         session._extend([*request.prompt.tolist(), *committed])
         return session
 
+    def rests(self) -> bool:
+        """Whether the target wants no candidates of this session for now; its text is not followed
+        meanwhile."""
+        length = len(self.request.prompt) + self.slot.committed(self.generation)
+        return length < self.slot.rests_until(self.generation)
+
     # --- correct ------------------------------------------------------------------------------
 
     def follow_commits(self, engine: Engine) -> None:
@@ -89,13 +97,9 @@ class DraftSession:
     # --- grow ---------------------------------------------------------------------------------
 
     def reads_prompt(self, engine: Engine) -> bool:
-        """Whether the KV cache lacks more than the target commits in a step, and is to have it."""
+        """Whether the KV cache lacks more than the target commits in a step."""
         missing = len(self.tokens) - engine.length(self.engine_session)
-        return missing > LONGEST_COMMIT and not self._rests()
-
-    def _rests(self) -> bool:
-        """Whether the target wants no candidates of this session for now."""
-        return len(self.tokens) < self.slot.rests_until(self.generation)
+        return missing > LONGEST_COMMIT
 
     def _may_run(self) -> bool:
         """Whether the pacing allows a pass."""
@@ -105,20 +109,33 @@ class DraftSession:
             request.decoding, request.gamma, self.passes, self._inherited, begun=begun
         )
 
-    def next_rows(self, engine: Engine, chunk: int, how: SpeculationSettings) -> Rows | None:
+    def next_rows(
+        self, engine: Engine, chunk: int, how: SpeculationSettings, width: Width
+    ) -> Rows | None:
         """What to forward next: text the KV cache lacks, else the best nodes; None: nothing."""
-        if not self._may_run() or self._rests():
+        if not self._may_run():
             return None
         known = engine.length(self.engine_session)
         if known < len(self.tokens):
             return self._text_rows(known, chunk, how)
-        expansion = choose_expansion(self.tree, self._lookup, how, self._depth(how), self._room())
+        expansion = self._expand(how, width)
         if not expansion.rows:
             self._settle()
             return None
         self._expansion = expansion
         tokens, parents = expansion.tree_rows(self.tree, self._pending)
         return Rows(self.engine_session, tokens, parents, ranking=self._ranking(expansion))
+
+    def _expand(self, how: SpeculationSettings, width: Width) -> Expansion:
+        confidence = confidence_in(greedy=self.request.parameters.is_greedy)
+        return choose_expansion(
+            self.tree,
+            self._lookup,
+            how,
+            self._depth(how),
+            self._room(),
+            lambda scores: width.worthwhile(scores, confidence),
+        )
 
     def _text_rows(self, known: int, chunk: int, how: SpeculationSettings) -> Rows:
         """Text the KV cache lacks; behind its end, as far as the chunk has room, guesses."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from card.cache import ROOT, follow
@@ -78,6 +78,11 @@ class GrowingTree:
         """At most `width` nodes that are to be expanded next by the growth rule; `depth` layers
         are all there may be."""
         return self._frontier.take(width, depth, self.entry)
+
+    def leave(self, nodes: Iterable[int]) -> None:
+        """Of the nodes that were taken, those that are not to be expanded now after all."""
+        for node in nodes:
+            self._frontier.push(node, self.score[node], self.depth[node])
 
     def depth_of(self, node: int) -> int:
         """Depth of a node; -1 for `ROOT`."""

@@ -22,7 +22,9 @@ class SpeculationSettings(Section):
     """Used when a request names none."""
     growth: Literal["best_first", "layered"] = "best_first"
     width: Annotated[int, Field(ge=1, le=32)] = 4
-    """Nodes that one draft pass expands."""
+    """Nodes that one draft pass expands, at most: fewer where the chances of more do not outweigh
+    what their rows cost on this machine, and for sessions that share a pass. With `rows` a number
+    always so many."""
     depth: Annotated[int, Field(ge=1, le=128)] = 32
     """How many tokens the tree may run ahead of what is committed."""
     lookahead: Annotated[int, Field(ge=0, le=16)] = 6

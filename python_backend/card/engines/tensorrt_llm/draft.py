@@ -242,6 +242,11 @@ class TensorRTDraftLoop:
         self._sessions: dict[int, DraftSession] = {}
         self._tasks = SessionTasks(runtime, settings.draft.tensorrt_llm.stall_timeout_s)
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Never: what the runtime does is looked after at every step."""
+        return False
+
     def step(self) -> bool:
         """Follow what was opened, committed and closed; whether there was anything."""
         self._tasks.check()

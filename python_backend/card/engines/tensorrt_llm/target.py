@@ -53,6 +53,11 @@ class TensorRTTargetLoop:
         # Makes the hook run, so that it attaches before the first session comes.
         self._tasks.probe()
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Never: what the runtime does is looked after at every step."""
+        return False
+
     def step(self) -> bool:
         """Take up what was opened and let go of what was closed; whether there was anything."""
         self._tasks.check()
