@@ -15,7 +15,7 @@ import grpc
 import numpy as np
 import psutil
 import pytest
-import trustme
+from certificates import Certificates
 from running_gateway import MODEL, running_gateway
 from running_service import Refused, RunningService, StartService
 from traces import Traces
@@ -199,19 +199,6 @@ async def test_no_prompt_and_no_text_is_logged_unless_asked_for(server: RunningS
 # --- TLS -----------------------------------------------------------------------------------------
 
 
-class Certificates:
-    """A server's and a client's, of one authority; and a client's that nobody knows."""
-
-    def __init__(self, folder: Path) -> None:
-        authority = trustme.CA()
-        self.authority = folder / "authority.pem"
-        authority.cert_pem.write_to_path(self.authority)
-        self.server = _written(authority.issue_cert("localhost", "127.0.0.1"), folder / "server")
-        self.client = _written(authority.issue_cert("client@example.org"), folder / "client")
-        stranger = trustme.CA().issue_cert("stranger@example.org")
-        self.stranger = _written(stranger, folder / "stranger")
-
-
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates(tmp_path_factory.mktemp("certificates"))
@@ -258,14 +245,14 @@ def test_inference_over_http_can_be_closed(
     assert refused.value.code == 403
     with urllib.request.urlopen(f"{mutual.http}/v2/health/live", timeout=10) as live:
         assert live.status == 200
-    channel = grpc.secure_channel(mutual.grpc, _credentials(certificates, certificates.client))
+    channel = grpc.secure_channel(mutual.grpc, certificates.trusting(certificates.client))
     assert _streamed_text(channel)
 
 
 def test_mutual_tls_admits_a_client_with_a_certificate(
     mutual: RunningService, certificates: Certificates
 ) -> None:
-    channel = grpc.secure_channel(mutual.grpc, _credentials(certificates, certificates.client))
+    channel = grpc.secure_channel(mutual.grpc, certificates.trusting(certificates.client))
     assert _streamed_text(channel)
 
 
@@ -275,9 +262,9 @@ def test_mutual_tls_admits_nobody_else(
 ) -> None:
     channel = {
         "nothing": lambda: grpc.insecure_channel(mutual.grpc),
-        "the authority": lambda: grpc.secure_channel(mutual.grpc, _credentials(certificates, None)),
+        "the authority": lambda: grpc.secure_channel(mutual.grpc, certificates.trusting(None)),
         "a strange certificate": lambda: grpc.secure_channel(
-            mutual.grpc, _credentials(certificates, certificates.stranger)
+            mutual.grpc, certificates.trusting(certificates.stranger)
         ),
     }[known]()
     with pytest.raises(grpc.RpcError) as refused:
@@ -302,20 +289,6 @@ def test_a_later_option_closes_http_to_the_outside(mutual: RunningService) -> No
     port = mutual.settings.serving.http_port
     assert _listens_on(port) == {"127.0.0.1"}
     assert _listens_on(mutual.settings.serving.grpc_port) != {"127.0.0.1"}
-
-
-def _written(certificate: trustme.LeafCert, stem: Path) -> tuple[Path, Path]:
-    chain, key = stem.with_suffix(".pem"), stem.with_suffix(".key")
-    certificate.cert_chain_pems[0].write_to_path(chain)
-    certificate.private_key_pem.write_to_path(key)
-    return chain, key
-
-
-def _credentials(
-    certificates: Certificates, client: tuple[Path, Path] | None
-) -> grpc.ChannelCredentials:
-    chain, key = (None, None) if client is None else (path.read_bytes() for path in client)
-    return grpc.ssl_channel_credentials(certificates.authority.read_bytes(), key, chain)
 
 
 def _streamed_text(channel: grpc.Channel) -> str:

@@ -1,0 +1,77 @@
+"""`card-guard`: the settings as options, then the proxy until SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from card_client import CardError, Tls
+from card_guard.server import Guard, StartError, serve
+
+LACKING = 2
+"""Exit code when a setting, a file or the port is wrong."""
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+def _option(help: str, **more: Any) -> Any:
+    return typer.Option(help=help, **more)
+
+
+@app.command()
+def guard(
+    triton: Annotated[
+        str, _option("Triton's gRPC address, host:port.", envvar="CARD_URL")
+    ] = Guard.triton,
+    model: Annotated[
+        list[str] | None,
+        _option("A model that clients may ask; may be repeated.", show_default="ensemble"),
+    ] = None,
+    host: Annotated[str, _option("Address to listen on.", envvar="CARD_GUARD_HOST")] = "127.0.0.1",
+    port: Annotated[
+        int, _option("Port to listen on.", min=1, max=65535, envvar="CARD_GUARD_PORT")
+    ] = 9001,
+    tls_cert: Annotated[Path | None, _option("PEM file of our certificate for clients.")] = None,
+    tls_key: Annotated[Path | None, _option("PEM file of its key.")] = None,
+    tls_client_ca: Annotated[
+        Path | None, _option("PEM file that clients' certificates must be signed by (mutual TLS).")
+    ] = None,
+    triton_ca: Annotated[
+        Path | None, _option("PEM file that verifies Triton, where it speaks TLS.")
+    ] = None,
+    triton_cert: Annotated[
+        Path | None, _option("PEM file of our certificate for Triton (mutual TLS).")
+    ] = None,
+    triton_key: Annotated[Path | None, _option("PEM file of its key.")] = None,
+    message_bytes: Annotated[int, _option("Largest request.", min=1)] = Guard.message_bytes,
+    calls: Annotated[
+        int, _option("Most calls at a time; more get RESOURCE_EXHAUSTED.", min=1)
+    ] = Guard.calls,
+    drain_s: Annotated[int, _option("Seconds open calls may take after SIGTERM.", min=0)] = 30,
+) -> None:
+    """Pass on to Triton, over gRPC, the requests that it can bear, and refuse the others."""
+    try:
+        settings = Guard(
+            listen=f"{host}:{port}",
+            triton=triton,
+            models=tuple(model or Guard.models),
+            message_bytes=message_bytes,
+            calls=calls,
+            tls=Tls.if_wanted(False, tls_client_ca, tls_cert, tls_key),
+            triton_tls=Tls.if_wanted(False, triton_ca, triton_cert, triton_key),
+        )
+        asyncio.run(_serve_until_told(settings, drain_s))
+    except (CardError, OSError, StartError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(LACKING) from None
+
+
+async def _serve_until_told(settings: Guard, drain_s: int) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await serve(settings, stop, drain_s)

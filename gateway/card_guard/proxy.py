@@ -1,0 +1,132 @@
+"""Every call of Triton's gRPC that is meant for clients, passed on byte for byte."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from functools import partial
+
+import grpc
+from grpc.aio import ServicerContext, StreamStreamCall
+from tritonclient.grpc import service_pb2
+
+from card_guard.request import RequestError, check_request
+
+_TRITON = "/inference.GRPCInferenceService/"
+_STREAM = f"{_TRITON}ModelStreamInfer"
+_INFER = f"{_TRITON}ModelInfer"
+_ANSWERED_ONCE = frozenset(
+    {
+        _INFER,
+        *(
+            _TRITON + call
+            for call in (
+                "ServerLive",
+                "ServerReady",
+                "ServerMetadata",
+                "ModelReady",
+                "ModelMetadata",
+                "ModelConfig",
+                "ModelStatistics",
+            )
+        ),
+        "/grpc.health.v1.Health/Check",
+    }
+)
+"""All others are unknown here: model control, shared memory, traces and logs are no client's."""
+
+_OF_THE_CONNECTION = ("user-agent", "content-type", "te", "grpc-", ":")
+"""Beginnings of the metadata that gRPC writes itself."""
+
+
+class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # mypy is told to see nothing of gRPC
+    """Answers calls by asking Triton through `channel`, once they have been looked at.
+
+    models  those that clients may ask
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, models: Collection[str]) -> None:
+        self._channel = channel
+        self._check = partial(check_request, models=frozenset(models))
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler | None:
+        method = handler_call_details.method
+        if method == _STREAM:
+            return grpc.stream_stream_rpc_method_handler(self._stream)
+        if method in _ANSWERED_ONCE:
+            return grpc.unary_unary_rpc_method_handler(partial(self._answer_once, method))
+        return None
+
+    async def _answer_once(self, method: str, message: bytes, context: ServicerContext) -> bytes:
+        if method == _INFER:
+            try:
+                self._check(message)
+            except RequestError as error:
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        call = self._channel.unary_unary(method)
+        try:
+            answer: bytes = await call(
+                message, metadata=_metadata(context), timeout=context.time_remaining()
+            )
+        except grpc.aio.AioRpcError as error:
+            await context.abort(error.code(), error.details() or "")
+        return answer
+
+    async def _stream(self, requests: AsyncIterator[bytes], context: ServicerContext) -> None:
+        """One stream of a client is one of Triton's. A refused request is answered in it, as Triton
+        answers one that it does not like; the others go on."""
+        call = self._channel.stream_stream(_STREAM)(
+            metadata=_metadata(context), timeout=context.time_remaining()
+        )
+        one_at_a_time = asyncio.Lock()
+
+        async def answer(message: bytes) -> None:
+            async with one_at_a_time:
+                await context.write(message)
+
+        asking = asyncio.create_task(self._ask(requests, call, answer))
+        try:
+            while (message := await call.read()) is not grpc.aio.EOF:
+                await answer(message)
+            status, details = await call.code(), await call.details()
+        finally:  # a client that left is the end of both
+            asking.cancel()
+            call.cancel()
+        if status is not grpc.StatusCode.OK:
+            await context.abort(status, details)
+
+    async def _ask(
+        self,
+        requests: AsyncIterator[bytes],
+        call: StreamStreamCall,
+        answer: Callable[[bytes], Awaitable[None]],
+    ) -> None:
+        try:
+            async for message in requests:
+                try:
+                    self._check(message)
+                except RequestError as error:
+                    await answer(_refusal(error))
+                else:
+                    await call.write(message)
+            await call.done_writing()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            return  # Triton has ended the stream, which its reader tells the client
+
+
+def _refusal(error: RequestError) -> bytes:
+    refused = service_pb2.ModelStreamInferResponse(error_message=str(error))
+    refused.infer_response.id = error.request_id
+    message: bytes = refused.SerializeToString()
+    return message
+
+
+def _metadata(context: ServicerContext) -> tuple[tuple[str, str | bytes], ...]:
+    """What the client sent of its own, such as a trace's parent."""
+    return tuple(
+        (name, value)
+        for name, value in context.invocation_metadata() or ()
+        if not name.startswith(_OF_THE_CONNECTION)
+    )

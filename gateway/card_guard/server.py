@@ -1,0 +1,96 @@
+"""The proxy on a port: started, and drained when it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import grpc
+
+from card_client import Tls
+from card_guard.proxy import Proxy
+
+_TO_TRITON = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+]
+"""What clients may send is bounded where it comes in. Without the last two gRPC would leave a
+server that was away for a minute alone for another half."""
+
+
+class StartError(RuntimeError):
+    """The guard cannot begin; the message says what to change."""
+
+
+@dataclass(frozen=True)
+class Guard:
+    """What the guard is set to.
+
+    listen         address and port for clients
+    triton         the server's gRPC address, host:port
+    models         that clients may ask
+    message_bytes  largest request
+    calls          at a time; more are RESOURCE_EXHAUSTED
+    tls            our certificate for clients, and who must have signed theirs; None: no TLS
+    triton_tls     how to trust the server, and how to be trusted there; None: no TLS
+    """
+
+    listen: str
+    triton: str = "localhost:8001"
+    models: tuple[str, ...] = ("ensemble",)
+    message_bytes: int = 4 << 20
+    calls: int = 1024
+    tls: Tls | None = None
+    triton_tls: Tls | None = None
+
+
+async def serve(guard: Guard, stop: asyncio.Event, drain_s: float) -> None:
+    """Pass requests on until `stop`; open calls may take `drain_s` after it.
+
+    Raises:
+        StartError: the address cannot be listened on, or a certificate cannot be used.
+    """
+    credentials = None if guard.tls is None else _server_credentials(guard.tls)
+    async with _channel(guard) as channel:
+        server = grpc.aio.server(
+            handlers=[Proxy(channel, guard.models)],
+            options=[("grpc.max_receive_message_length", guard.message_bytes)],
+            maximum_concurrent_rpcs=guard.calls,
+        )
+        try:
+            if credentials is None:
+                server.add_insecure_port(guard.listen)
+            else:
+                server.add_secure_port(guard.listen, credentials)
+        except RuntimeError:
+            raise StartError(
+                f"cannot listen on {guard.listen}: the port is taken, the address is none of this "
+                "machine's, or the certificate and its key cannot be used"
+            ) from None
+        await server.start()
+        await stop.wait()
+        await server.stop(drain_s)
+
+
+def _channel(guard: Guard) -> grpc.aio.Channel:
+    if guard.triton_tls is None:
+        return grpc.aio.insecure_channel(guard.triton, _TO_TRITON)
+    ca, cert, key = _contents(guard.triton_tls)
+    return grpc.aio.secure_channel(
+        guard.triton, grpc.ssl_channel_credentials(ca, key, cert), _TO_TRITON
+    )
+
+
+def _server_credentials(tls: Tls) -> grpc.ServerCredentials:
+    ca, cert, key = _contents(tls)
+    if cert is None or key is None:
+        raise StartError("clients' certificates cannot be asked for without one of our own")
+    return grpc.ssl_server_credentials([(key, cert)], ca, require_client_auth=ca is not None)
+
+
+def _contents(tls: Tls) -> tuple[bytes | None, bytes | None, bytes | None]:
+    """Of `ca`, `cert` and `key`."""
+    ca, cert, key = (None if p is None else p.read_bytes() for p in (tls.ca, tls.cert, tls.key))
+    return ca, cert, key
