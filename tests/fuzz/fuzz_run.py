@@ -13,8 +13,9 @@ from typing import Annotated
 
 import typer
 from fuzz_boundaries import BOUNDARIES
-from fuzz_wire import WireFuzz
+from fuzz_wire import EVERY_MODEL, WireFuzz
 from rich.console import Console
+from running_guard import running_guard
 from running_service import running_service
 
 EXAMPLES = 200
@@ -38,11 +39,19 @@ def main(
     console.print(f"seed {seed}, {minutes:g} minutes")
     end_s = time.monotonic() + 60 * minutes
     tried: Counter[str] = Counter()
-    with running_service(Path(tempfile.mkdtemp(prefix="card-fuzz-")), SHORT_TEXTS) as service:
-        wire = WireFuzz(service)
+    folder = Path(tempfile.mkdtemp(prefix="card-fuzz-"))
+    with (
+        running_service(folder, SHORT_TEXTS) as service,
+        running_guard(service, *EVERY_MODEL) as guard,
+    ):
+        wire = WireFuzz(service, guard.address)
+        ways = {
+            "tensors over gRPC": wire.over_grpc,
+            "tensors through the guard": wire.through_guard,
+            "JSON over HTTP": wire.over_http,
+        }
         try:
-            _take_turns({"tensors over gRPC": wire.over_grpc, "JSON over HTTP": wire.over_http,
-                         **BOUNDARIES}, tried, seed, end_s)  # fmt: skip
+            _take_turns({**ways, **BOUNDARIES}, tried, seed, end_s)
         except Exception:
             console.print_exception(show_locals=False)
             console.print(f"failed with seed {seed}; the service's log: {service.log}")

@@ -9,7 +9,8 @@ from __future__ import annotations
 import http.client
 import json
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import grpc
@@ -38,6 +39,10 @@ SHAPES = st.one_of(
 )
 
 
+EVERY_MODEL = tuple(f"--model={model}" for model in MODELS)
+"""Options of a guard that leaves no request out because of its model."""
+
+
 class Wrong(AssertionError):
     """The service did not stand an input."""
 
@@ -58,13 +63,15 @@ class RawTensor:
 
 @dataclass(frozen=True)
 class RawRequest:
-    """One request to one model. `parameters` are the request's own."""
+    """One request to one model. `parameters` are the request's own; its outputs are to be sorted
+    into so many `classes`, 0: not at all."""
 
     model: str
     tensors: tuple[RawTensor, ...]
     parameters: tuple[tuple[str, bool | int | str], ...] = ()
     version: str = ""
     outputs: tuple[str, ...] = ()
+    classes: int = 0
 
     def message(self) -> Any:
         request = service_pb2.ModelInferRequest(model_name=self.model, model_version=self.version)
@@ -72,7 +79,9 @@ class RawRequest:
             request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
             request.raw_input_contents.append(tensor.content)
         for name in self.outputs:
-            request.outputs.add(name=name)
+            output = request.outputs.add(name=name)
+            if self.classes:
+                output.parameters["classification"].int64_param = self.classes
         for name, value in self.parameters:
             parameter = request.parameters[name]
             if isinstance(value, bool):
@@ -164,6 +173,24 @@ def hostile_request(known: dict[str, dict[str, tuple[str, list[int]]]]) -> Searc
     return draw()
 
 
+def deadly_request(known: dict[str, dict[str, tuple[str, list[int]]]]) -> SearchStrategy[Any]:
+    """One that ends this version of Triton, as often as not (SECURITY.md, Known holes)."""
+
+    @st.composite
+    def draw(draw: st.DrawFn) -> RawRequest:
+        request: RawRequest = draw(hostile_request(known))
+        if draw(st.booleans()):
+            outputs, classes = draw(st.sampled_from([["text_output"], ["cum_log_probs"]])), 1
+            request = replace(request, outputs=tuple(outputs), classes=classes)
+        if request.tensors and draw(st.booleans()):
+            first, *others = request.tensors
+            shape = draw(st.sampled_from([[1, 1 << 62], [1 << 31, 1 << 31], [1, (1 << 61) + 1]]))
+            request = replace(request, tensors=(replace(first, shape=shape), *others))
+        return request
+
+    return draw()
+
+
 def _sound() -> dict[str, RawTensor]:
     ids = (5).to_bytes(4, "little")
     return {
@@ -198,26 +225,40 @@ JSON_VALUES = st.recursive(
 
 
 class WireFuzz:
-    """One real service under hostile requests."""
+    """One real service under hostile requests.
 
-    def __init__(self, service: RunningService) -> None:
+    guard  address of one in front of it
+    """
+
+    def __init__(self, service: RunningService, guard: str) -> None:
         self._service = service
         self._known = {model: _inputs_of(service, model) for model in MODELS}
-        self._channel = grpc.insecure_channel(
-            service.grpc, [("grpc.max_send_message_length", 1 << 30)]
-        )
-        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._channels = [
+            grpc.insecure_channel(address, [("grpc.max_send_message_length", 1 << 30)])
+            for address in (service.grpc, guard)
+        ]
+        self._direct, self._guarded = map(service_pb2_grpc.GRPCInferenceServiceStub, self._channels)
         self._asked = 0
         self._right = self._ask_ordinarily()
         self._processes = self._pids()
         self.answered, self.refused = 0, 0
 
     def close(self) -> None:
-        self._channel.close()
+        for channel in self._channels:
+            channel.close()
 
     def over_grpc(self, seed: int, examples: int) -> int:
         """Raw tensors to every model; how many requests were sent."""
-        tried = try_inputs(hostile_request(self._known), self._send, seed=seed, examples=examples)
+        return self._try_tensors(self._direct, hostile_request(self._known), seed, examples)
+
+    def through_guard(self, seed: int, examples: int) -> int:
+        """The same through the guard, and what ends a server without one."""
+        return self._try_tensors(self._guarded, deadly_request(self._known), seed, examples)
+
+    def _try_tensors(
+        self, stub: Any, requests: SearchStrategy[RawRequest], seed: int, examples: int
+    ) -> int:
+        tried = try_inputs(requests, partial(self._send, stub), seed=seed, examples=examples)
         self._look()
         return tried
 
@@ -238,10 +279,10 @@ class WireFuzz:
         self._look()
         return tried
 
-    def _send(self, request: RawRequest) -> None:
+    def _send(self, stub: Any, request: RawRequest) -> None:
         error, replies = "", []
         try:
-            stream = self._stub.ModelStreamInfer(iter([request.message()]), timeout=ANSWER_S)
+            stream = stub.ModelStreamInfer(iter([request.message()]), timeout=ANSWER_S)
             replies = list(stream)
         except grpc.RpcError as failure:
             if failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED:

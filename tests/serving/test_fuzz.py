@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 from fuzz_boundaries import BOUNDARIES
-from fuzz_wire import WireFuzz
+from fuzz_wire import EVERY_MODEL, WireFuzz
+from running_guard import running_guard
 from running_service import RunningService
 
 SEED = 20
@@ -20,12 +21,13 @@ EXAMPLES = {"pool files": 50}
 
 @pytest.fixture(scope="module")
 def wire(server: RunningService) -> Iterator[WireFuzz]:
-    wire = WireFuzz(server)
-    yield wire
-    wire.close()
+    with running_guard(server, *EVERY_MODEL) as guard:
+        wire = WireFuzz(server, guard.address)
+        yield wire
+        wire.close()
 
 
-@pytest.mark.parametrize("way", ["over_grpc", "over_http"])
+@pytest.mark.parametrize("way", ["over_grpc", "through_guard", "over_http"])
 def test_every_request_is_answered_or_refused_and_nothing_dies(wire: WireFuzz, way: str) -> None:
     tried = getattr(wire, way)(SEED, REQUESTS)
     print(f"{tried} requests {way}; {wire.answered} answered and {wire.refused} refused so far")
