@@ -178,7 +178,10 @@ def deadly_request(known: dict[str, dict[str, tuple[str, list[int]]]]) -> Search
 
     @st.composite
     def draw(draw: st.DrawFn) -> RawRequest:
-        request: RawRequest = draw(hostile_request(known))
+        sound = [(m, tuple(t for n, t in _sound().items() if n in known[m])) for m in MODELS]
+        request: RawRequest = draw(
+            st.one_of(hostile_request(known), st.sampled_from([RawRequest(*s) for s in sound]))
+        )
         if draw(st.booleans()):
             outputs, classes = draw(st.sampled_from([["text_output"], ["cum_log_probs"]])), 1
             request = replace(request, outputs=tuple(outputs), classes=classes)
