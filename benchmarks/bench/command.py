@@ -35,6 +35,7 @@ from bench.terminal import (
     make_console,
     name_differences,
     refuse,
+    say_reservation,
     tasks_of,
     warm_up,
 )
@@ -142,7 +143,7 @@ def bench(
         machine=machine,
         settings=portable(pair.settings),
         prompts=relative(prompts),
-        prompt_count=len(chosen),
+        prompts_wanted=len(chosen),
         prompt_numbers=list(range(len(chosen))),
         max_tokens=max_tokens,
         rounds=repeats,
@@ -201,6 +202,7 @@ def _show_and_store(
     console: Console, figures: Figures, conditions: Conditions, json_file: Path | None
 ) -> None:
     print_tables(console, figures)
+    say_reservation(console, conditions)
     name = conditions.date.replace(":", "").split("+")[0]
     file = json_file or RESULTS / f"{name}.json"
     beside = store(file, figures, conditions)

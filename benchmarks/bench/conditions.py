@@ -19,6 +19,8 @@ from card.settings import REPOSITORY_ROOT, Settings
 
 BUSY_LOAD = 0.3
 """Load per core before the start above which figures are not to be trusted."""
+FEW_PROMPTS = 4
+"""Medians of fewer say little."""
 
 
 @dataclass(frozen=True)
@@ -58,17 +60,18 @@ def named_engines(engines: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class Conditions:
-    """`settings` are those that were used; `prompt_numbers` are the places in the file, from 0, of
-    the `prompt_count` prompts that were measured; `engines` tells what ran each model;
-    `row_costs_ms` are, by threads, the medians of the milliseconds of a target pass by its rows,
-    measured between the texts; `draft_row_costs_ms` those of a draft pass, measured at load."""
+    """`settings` are those that were used; `prompts_wanted` is how many prompts would have been
+    measured with time enough; `prompt_numbers` are the places in the file, from 0, of those that
+    were; `engines` tells what ran each model; `row_costs_ms` are, by threads, the medians of the
+    milliseconds of a target pass by its rows, measured between the texts; `draft_row_costs_ms`
+    those of a draft pass, measured at load."""
 
     command: str
     date: str
     machine: Machine
     settings: dict[str, Any]
     prompts: str
-    prompt_count: int
+    prompts_wanted: int
     prompt_numbers: Sequence[int]
     max_tokens: int
     rounds: int
@@ -77,6 +80,30 @@ class Conditions:
     row_invariant: bool
     row_costs_ms: Mapping[int, Mapping[int, float]]
     draft_row_costs_ms: Mapping[int, float]
+
+    @property
+    def extent(self) -> str:
+        """What was written, as a report says it."""
+        return (
+            f"{counted(len(self.prompt_numbers))} of {self.prompts}, {self.max_tokens} tokens each"
+        )
+
+    @property
+    def reservation(self) -> str | None:
+        """What a reader has to keep in mind of so few prompts; None: nothing."""
+        finished, said = len(self.prompt_numbers), []
+        if finished < self.prompts_wanted:
+            said.append(
+                f"The time was over after {finished} of the {counted(self.prompts_wanted)} wanted; "
+                "a larger --minutes has room for more."
+            )
+        if finished < FEW_PROMPTS:
+            said.append(f"Medians over {counted(finished)} say little.")
+        return " ".join(said) or None
+
+
+def counted(prompts: int) -> str:
+    return f"{prompts} prompt{'s' * (prompts != 1)}"
 
 
 def portable(settings: Settings) -> dict[str, Any]:

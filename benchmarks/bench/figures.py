@@ -28,8 +28,8 @@ class Row:
     texts_equal             every text is the one that the target wrote alone
     agreement               share of the target's tokens that are the draft's first choice when it
                             reads along
-    ideal_tokens_per_step   if the draft's best chain of `rows` - 1 tokens (draft-then-verify: γ)
-                            were always ready
+    ideal_tokens_per_step   if the draft's best chain of `rows` - 1 tokens (draft-then-verify: γ,
+                            PEARL: γ - 1) were always ready
     tokens_per_step         committed per target pass; `mean_accepted` of them came from the cache
     hit_rate                share of the queries that gave candidates
     empty_query_share       share of all target passes that no candidate joined though asked for

@@ -32,6 +32,12 @@ WHO = (
     Column("where", lambda row: place_of(row.where)),
     Column("t", lambda row: f"{row.temperature:g}"),
 )
+PAIR = (
+    Column("t", lambda row: f"{row.temperature:g}"),
+    Column("agreement", lambda row: _known(row.agreement, ".3f")),
+    Column("rows", lambda row: str(row.rows)),
+    Column("ideal tokens/step", lambda row: _known(row.ideal_tokens_per_step, ".2f")),
+)
 SETTING = (
     Column("threads", lambda row: str(row.threads)),
     Column("γ", lambda row: _known(row.gamma, "d")),
@@ -76,9 +82,15 @@ STEP = (
 SWEEP = (*WHO, *SETTING, *PACE)
 
 
+def pair_rows(figures: Figures) -> list[Row]:
+    """Whose `PAIR` says what the two models allow, whatever decodes: by temperature."""
+    return [row for row in figures.rows if (row.system, row.where) == ("card", "in_process")]
+
+
 def _tables(figures: Figures) -> list[tuple[str, Sequence[Column], list[Row]]]:
     rows = figures.rows
     return [
+        ("The pair", PAIR, pair_rows(figures)),
         ("Speed", SPEED, rows),
         ("Speculation", SPECULATION, [row for row in rows if row.system != "autoregressive"]),
         ("One target step", STEP, [row for row in rows if row.ms_per_step is not None]),
@@ -110,12 +122,13 @@ def markdown(figures: Figures, conditions: Conditions) -> str:
         f"{machine.system}, Python {machine.python}, {machine.software}, "
         f"load {machine.load:g} before the start.",
         "",
-        f"{conditions.prompt_count} prompts of {conditions.prompts}, {conditions.max_tokens} "
-        f"tokens each, {conditions.rounds} round{'s' * (conditions.rounds > 1)}; "
+        f"{conditions.extent}, {conditions.rounds} round{'s' * (conditions.rounds > 1)}; "
         f"{named_engines(conditions.engines)}; target in "
         f"{conditions.dtype}, row-invariant: {'yes' if conditions.row_invariant else 'no'}. "
         "What the columns mean is written in `benchmarks/README.md`.",
     ]
+    if conditions.reservation is not None:
+        lines += ["", f"**{conditions.reservation}**"]
     for title, columns, rows in _tables(figures):
         lines += ["", f"## {title}", ""]
         lines.append(_markdown_row([column.heading for column in columns]))

@@ -54,6 +54,7 @@ from bench.terminal import (
     make_console,
     name_differences,
     refuse,
+    say_reservation,
     tasks_of,
     warm_up,
 )
@@ -175,7 +176,7 @@ def suite(
         machine=machine,
         settings=portable(pair.settings),
         prompts=relative(prompts),
-        prompt_count=len(numbers),
+        prompts_wanted=len(chosen),
         prompt_numbers=numbers,
         max_tokens=max_tokens,
         rounds=1,
@@ -198,6 +199,7 @@ def suite(
     )
     name = conditions.date.replace(":", "").split("+")[0]
     show_suite(console, report)
+    say_reservation(console, conditions)
     for path in report.store(json_file or RESULTS / f"{name}-suite.json"):
         console.print(str(path), highlight=False, soft_wrap=True)
     if not (all(s.texts_equal in (True, None) for s in standings) and worst.texts_equal):

@@ -18,6 +18,7 @@ from bench.figures import Figures, Row
 from bench.limits import Limits
 from bench.names import name_of, place_of, setting_of
 from bench.plots import plot_committed, plot_speeds, plot_sweep, plot_timeline
+from bench.report import PAIR, pair_rows
 from bench.standings import Standing, best, compare
 
 Cells = tuple[str, list[str], list[list[str]]]
@@ -157,10 +158,10 @@ class SuiteReport:
             f"{machine.processor}, {machine.cores} cores for every system, {machine.memory_gib:g} "
             f"GiB, {machine.system}, Python {machine.python}, {machine.software}, load "
             f"{machine.load:g} before the start; {named_engines(run.engines)} in {run.dtype}; "
-            f"{run.prompt_count} prompts of "
-            f"{run.prompts}, {run.max_tokens} tokens each. What the columns mean is written in "
-            "`benchmarks/README.md`.",
+            f"{run.extent}. What the columns mean is written in `benchmarks/README.md`.",
         ]
+        if run.reservation is not None:
+            lines += ["", f"**{run.reservation}**"]
         for title, headings, rows in self.tables():
             lines += ["", f"## {title}", "", f"| {' | '.join(headings)} |"]
             lines.append(f"|{' --- |' * len(headings)}")
@@ -172,7 +173,7 @@ class SuiteReport:
     def tables(self) -> list[Cells]:
         ours = [row for row in self.figures.rows if row.where == "in_process"]
         found = [
-            _table("The pair", _PAIR, [row for row in ours if row.system == "card"]),
+            _table("The pair", _PAIR, pair_rows(self.figures)),
             _table("Systems", _SPEED, self.best),
             _table("Figures", _HEADLINE, self.headlines()),
             _table("Speculation", _SPECULATION, [r for r in ours if r.system != "autoregressive"]),
@@ -230,12 +231,7 @@ def _equal(value: bool | None) -> str:
     return {True: "equal", False: "DIFFER", None: ""}[value]
 
 
-_PAIR: Columns = (
-    ("t", lambda row: f"{row.temperature:g}"),
-    ("agreement", lambda row: _known(row.agreement, ".3f")),
-    ("rows", lambda row: str(row.rows)),
-    ("ideal tokens/step", lambda row: _known(row.ideal_tokens_per_step, ".2f")),
-)
+_PAIR: Columns = tuple((column.heading, column.show) for column in PAIR)
 _SPEED: Columns = (
     ("system", lambda s: name_of(s.system)),
     ("setting", setting_of),

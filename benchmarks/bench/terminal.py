@@ -11,6 +11,7 @@ from typing import NoReturn
 import typer
 from rich.console import Console
 
+from bench.conditions import Conditions
 from bench.contest import Completion, Contender, ContenderError
 from bench.in_process import DraftProcessError
 from bench.measurement import Task
@@ -26,7 +27,8 @@ RESULTS = REPOSITORY_ROOT / "benchmarks" / "results"
 DIFFER, LACKING, INTERRUPTED = 1, 2, 130
 """Exit codes: texts differ, something is missing or wrong, Ctrl-C."""
 WARM_UP_TOKENS = 16
-_FILE_COLUMNS = 160
+_FILE_COLUMNS = 240
+"""More than the widest table takes: tables are only as wide as they have to be."""
 
 REFUSALS = (
     SettingsError,
@@ -70,6 +72,12 @@ def warm_up(console: Console, contenders: Sequence[Contender], task: Task) -> li
                 console.print(f"left out: {error}", highlight=False, soft_wrap=True)
             advance()
     return able
+
+
+def say_reservation(console: Console, conditions: Conditions) -> None:
+    """Whether so few prompts were measured that the figures have to be read with care."""
+    if conditions.reservation is not None:
+        console.print(conditions.reservation, style="yellow", highlight=False, soft_wrap=True)
 
 
 def name_differences(completions: Sequence[Completion]) -> None:

@@ -32,8 +32,8 @@ _ROUNDS = 3
 class Comparison:
     """A measured row and what the simulation says of it.
 
-    measured, predicted  tokens per second of all texts together; where the result does not tell
-                         its steps (gRPC), medians over texts
+    measured, predicted  tokens per second of all texts together; where they are `medians`, which
+                         is where the result does not tell its steps (gRPC), over texts
     predicted_median     median over texts, to be held against the row's `tokens_per_s`
     draft_from           where the cost of a draft pass was taken from
     """
@@ -41,6 +41,7 @@ class Comparison:
     row: MeasuredRow
     measured: float
     predicted: float
+    medians: bool
     predicted_median: float
     tokens_per_step: float
     target_ms: float
@@ -95,6 +96,7 @@ class _Replay:
             row=self.row,
             measured=overall or self.row.tokens_per_s,
             predicted=1e3 * tokens / sum(run.ms for run in runs) if overall else middle,
+            medians=overall is None,
             predicted_median=middle,
             # The benchmark counts the pass that gave the first token.
             tokens_per_step=tokens / (steps + len(runs)),

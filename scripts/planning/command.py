@@ -27,7 +27,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 TOLERANCE = 0.10
 OFF, WRONG = 1, 2
 """Exit codes: a prediction is off by more than the tolerance, an input is wrong."""
-_FILE_COLUMNS = 170
+_FILE_COLUMNS = 190
 
 app = typer.Typer(
     help="Predict the speed of every pacing. Everything printed as predicted is simulated.",

@@ -41,7 +41,7 @@ def print_comparisons(
     """Measured beside predicted, one line for each row of the result."""
     headings = (
         *("system", "where", "t", "γ"),
-        *("measured", "predicted", "error"),
+        *("measured", "predicted", "over", "error"),
         *("median measured", "median predicted"),
         *("tokens/step measured", "predicted"),
         *("ms/step", "ms/draft pass"),
@@ -57,6 +57,7 @@ def print_comparisons(
             "" if row.gamma is None else str(row.gamma),
             f"{found.measured:.0f}",
             f"{found.predicted:.0f}",
+            _over(found),
             f"{found.error:+.1%}",
             f"{row.tokens_per_s:.0f}",
             f"{found.predicted_median:.0f}",
@@ -67,9 +68,21 @@ def print_comparisons(
             style="red" if found.decides and abs(found.error) > tolerance else None,
         )
     console.print(table)
+    if any(found.medians for found in comparisons):
+        console.print(
+            "Over: measured and predicted are tokens per second of all texts together, or the "
+            "median over texts where the result tells no steps.",
+            highlight=False,
+            soft_wrap=True,
+        )
     origins = dict.fromkeys(found.draft_from for found in comparisons if found.draft_from)
     for origin in origins:
         console.print(f"Cost of a draft pass: {origin}.", highlight=False)
+
+
+def _over(found: Comparison) -> str:
+    """What `measured` and `predicted` of a row are taken over."""
+    return "median" if found.medians else "all texts"
 
 
 def print_preset(console: Console, preset: Preset) -> None:
@@ -146,6 +159,7 @@ def comparison_record(found: Comparison) -> dict[str, Any]:
         "measured_tokens_per_s": found.measured,
         "predicted_tokens_per_s": found.predicted,
         "error": found.error,
+        "medians": found.medians,
         "measured_median": row.tokens_per_s,
         "predicted_median": found.predicted_median,
         "measured_tokens_per_step": row.tokens_per_step,

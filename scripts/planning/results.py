@@ -96,14 +96,15 @@ class _Settings(_Read):
 class Result(_Read):
     """A result of the benchmark, as far as a simulation needs it.
 
-    prompt_numbers  places in the file of the prompts that were measured; None in older results
+    prompt_numbers  places in the file of the prompts that were measured; None in older results,
+                    which tell their `prompt_count` instead
     """
 
     command: str
     date: str
     settings: _Settings
     prompts: str
-    prompt_count: int
+    prompt_count: int | None = None
     prompt_numbers: list[int] | None = None
     max_tokens: int
     row_costs_ms: dict[int, dict[int, float]]
@@ -134,6 +135,8 @@ class Result(_Read):
                 "this result of the suite does not say which prompts it took (it shuffles them; "
                 "newer ones say it), so they cannot be simulated: measure again"
             )
+        if self.prompt_count is None:
+            raise PlanError("this result does not say which prompts it took: measure again")
         return list(range(self.prompt_count))
 
     def beside(self, row: MeasuredRow, system: str) -> MeasuredRow:

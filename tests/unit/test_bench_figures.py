@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from bench.activity import DraftActivity
 from bench.conditions import Conditions, Machine
@@ -16,11 +18,12 @@ from bench.contest import Completion, Contender
 from bench.figures import Figures, Row, median_curve, summarise
 from bench.measurement import Measurement, Phases, Task
 from bench.prompts import Prompt
-from bench.report import store
+from bench.report import print_tables, store
 
 TOKENS = 100
 RANKS = {0.0: [np.array([0, 0, 0, 1, 0, 0, 0, 1])]}
 COSTS = {1: {1: 2.0, 4: 3.0}, 2: {1: 1.0, 4: 2.5}}
+MACHINE = Machine("a processor", 2, 8.0, "Linux", "3.11", "2.13", "2026.4", 0.1)
 
 
 def _complete(task: Task) -> Measurement:
@@ -61,6 +64,13 @@ def row_of(figures: Figures, system: str, where: str = "in_process") -> Row:
 
 def speeds(contender: Contender, **by_prompt: float) -> list[Completion]:
     return [completion(contender, prompt, speed) for prompt, speed in by_prompt.items()]
+
+
+def conditions(wanted: int, numbers: list[int]) -> Conditions:
+    return Conditions(
+        "./scripts/bench", "2026-01-01", MACHINE, {"engine": "torch"}, "p.jsonl", wanted, numbers,
+        TOKENS, 1, {"target": "openvino", "draft": "torch"}, "bfloat16", True, COSTS, {1: 0.3},
+    )  # fmt: skip
 
 
 def test_a_ratio_compares_completions_of_the_same_prompt() -> None:
@@ -183,22 +193,60 @@ def test_a_cost_curve_is_the_median_of_its_measurements() -> None:
 def test_the_stored_figures_hold_every_row_and_their_conditions(tmp_path: Path) -> None:
     completions = [*speeds(ONE_THREAD, a=100), *speeds(CARD, a=200)]
     figures = summarise(completions, RANKS, COSTS)
-    machine = Machine("a processor", 2, 8.0, "Linux", "3.11", "2.13", "2026.4", 0.1)
-    conditions = Conditions(
-        "./scripts/bench", "2026-01-01", machine, {"engine": "torch"}, "p.jsonl", 1, [0], TOKENS, 1,
-        {"target": "openvino", "draft": "torch"}, "bfloat16", True, COSTS, {1: 0.3},
-    )  # fmt: skip
     file = tmp_path / "new" / "figures.json"
-    beside = store(file, figures, conditions)
+    beside = store(file, figures, conditions(wanted=1, numbers=[0]))
     content = json.loads(file.read_text())
     assert [Row(**_tupled(row)) for row in content["rows"]] == figures.rows
-    assert content["machine"] == asdict(machine)
+    assert content["machine"] == asdict(MACHINE)
     assert content["settings"] == {"engine": "torch"}
+    assert content["prompt_numbers"] == [0]
+    assert "prompt_count" not in content, "their number says it"
     markdown = beside.read_text()
+    assert "1 prompt of p.jsonl, 100 tokens each" in markdown
     assert "`./scripts/bench`" in markdown
     assert "OpenVINO 2026.4, PyTorch 2.13" in markdown
     assert "engine openvino (target), torch (draft)" in markdown
     assert "| CARD | in process | 0 | 200 |" in markdown
+
+
+def test_what_the_pair_allows_comes_first(tmp_path: Path) -> None:
+    completions = [*speeds(ONE_THREAD, a=100), *speeds(CARD, a=200), *speeds(SERVED, a=150)]
+    figures = summarise(completions, RANKS, COSTS)
+    markdown = store(tmp_path / "f.json", figures, conditions(1, [0])).read_text()
+    pair = "| t | agreement | rows | ideal tokens/step |\n| --- | --- | --- | --- |\n"
+    assert pair + "| 0 | 0.750 | 4 | 4.00 |\n\n## Speed" in markdown, "once for both places"
+    output = StringIO()
+    print_tables(Console(file=output, width=240), figures)
+    assert output.getvalue().startswith("The pair")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "finished", "said"),
+    [
+        (
+            40,
+            1,
+            "The time was over after 1 of the 40 prompts wanted; a larger --minutes has room for "
+            "more. Medians over 1 prompt say little.",
+        ),
+        (
+            40,
+            5,
+            "The time was over after 5 of the 40 prompts wanted; a larger --minutes has room for "
+            "more.",
+        ),
+        (3, 3, "Medians over 3 prompts say little."),
+        (4, 4, None),
+    ],
+)
+def test_too_few_prompts_are_told(
+    tmp_path: Path, wanted: int, finished: int, said: str | None
+) -> None:
+    found = conditions(wanted, list(range(finished)))
+    assert found.reservation == said
+    figures = summarise([*speeds(ONE_THREAD, a=100)], RANKS, COSTS)
+    markdown = store(tmp_path / "f.json", figures, found).read_text()
+    assert (f"\n\n**{said}**\n\n## " in markdown) == (said is not None)
 
 
 def _tupled(row: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,11 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from rich.console import Console
 from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
-from bench import peers, progress
+from bench import peers, plots, progress
 from bench.activity import DraftActivity
 from bench.command import app
 from bench.conditions import Conditions, Machine
@@ -30,9 +32,11 @@ from bench.limits import Limits
 from bench.measurement import Measurement, Task
 from bench.peers import Environment, Mode, PeerError, line_up_peer
 from bench.prompts import Prompt
+from bench.report import PAIR, SPECULATION, SPEED, SWEEP, print_tables
 from bench.standings import Standing, best, compare, narrowed, stand
 from bench.streams_figures import ContextCost, row_of
-from bench.suite_report import SuiteReport
+from bench.suite_report import SuiteReport, show_suite
+from bench.terminal import make_console, say_reservation
 from bench.unrelated import unrelated_draft
 from bench.watch import Account
 from card.settings import REPOSITORY_ROOT, load_settings
@@ -225,6 +229,86 @@ def test_json_markdown_and_pictures_are_stored(tmp_path: Path) -> None:
     assert "| draft | 0.30 | 0.60 |" in markdown
     assert "- openvino cannot be installed: no network" in markdown
     assert "| target | 2 | 3.00 | forward 3.00 | forward 90.0% | 90.0% |" in markdown
+
+
+def test_a_suite_that_time_cut_short_says_so(tmp_path: Path) -> None:
+    short = report()
+    short = replace(short, conditions=replace(short.conditions, prompts_wanted=40))
+    said = "The time was over after 2 of the 40 prompts wanted"
+    markdown = short.store(tmp_path / "suite.json")[1].read_text()
+    assert markdown.index(said) < markdown.index("## The pair")
+    assert said not in report().markdown()
+    output = StringIO()
+    say_reservation(Console(file=output), short.conditions)
+    assert said in output.getvalue()
+
+
+def test_off_a_terminal_no_heading_is_broken(capsys: pytest.CaptureFixture[str]) -> None:
+    found = report()
+    print_tables(make_console(), found.figures)
+    show_suite(make_console(), found)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    own = [[column.heading for column in columns] for columns in (PAIR, SPEED, SPECULATION, SWEEP)]
+    for headings in [*own, *(headings for _, headings, _ in found.tables()[:-1])]:
+        assert " ".join(headings).split() in lines
+
+
+# --- pictures ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """What would have been saved."""
+    figures: list[Figure] = []
+
+    def keep(figure: Figure, file: Path) -> Path:
+        figures.append(figure)
+        return file
+
+    monkeypatch.setattr(plots, "_save", keep)
+    return figures
+
+
+def test_the_speeds_show_what_is_served_too(drawn: list[Figure]) -> None:
+    plots.plot_speeds(Path("speeds.png"), best(standings()))
+    (axes,) = drawn[0].axes
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert "CARD" in names
+    assert "CARD, through gRPC" in names
+    assert len(set(names)) == len(axes.patches)
+
+
+def test_the_sweep_leaves_room_above_its_highest_point(drawn: list[Figure]) -> None:
+    variants = [
+        Variant("width", 1, 100.0, 1.0, 2.0),
+        Variant("depth", 8, 900.0, 4.0, 2.0),
+        Variant("growth", "layered", 300.0, 4.0, 2.0),
+    ]
+    plots.plot_sweep(Path("sweep.png"), variants)
+    for axes in drawn[0].axes:
+        assert axes.get_ylim() == (0, pytest.approx(972.0))
+
+
+def test_accepted_candidates_are_whole_numbers(drawn: list[Figure]) -> None:
+    plots.plot_committed(Path("accepted.png"), Observed({1: 3, 2: 5, 3: 2}, None, []))
+    ticks = drawn[0].axes[0].get_xticks()
+    assert all(float(tick).is_integer() for tick in ticks)
+
+
+def test_timelines_say_in_words_what_they_show(drawn: list[Figure]) -> None:
+    passes = [(0.0, 0.5)]
+    timelines = [
+        Timeline("card", None, passes, passes),
+        Timeline("draft_then_verify", 3, passes, passes),
+    ]
+    plots.plot_timeline(Path("timeline.png"), timelines)
+    turns = "draft-then-verify, 3 draft passes before each verification"
+    assert [axes.get_title(loc="left") for axes in drawn[0].axes] == [
+        "CARD: target and draft, the first quarter of a second",
+        "CARD: target and draft, two seconds",
+        f"{turns}: target and draft, the first quarter of a second",
+        f"{turns}: target and draft, two seconds",
+    ]
 
 
 # --- streams ----------------------------------------------------------------------------------

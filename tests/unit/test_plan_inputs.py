@@ -103,8 +103,12 @@ def test_a_result_is_simulated_on_the_texts_that_it_measured() -> None:
     chosen = GREEDY.limited([5, 2], 10)
     assert [text.ranks for text in chosen.texts] == [GREEDY.texts[n].ranks[:10] for n in (5, 2)]
     result = Result.read(MEASURED)
+    assert result.prompt_count is not None
     assert result.texts == list(range(result.prompt_count)), "the first ones, if it does not say"
-    assert result.model_copy(update={"prompt_numbers": [7, 3]}).texts == [7, 3]
+    newer = result.model_copy(update={"prompt_numbers": [7, 3], "prompt_count": None})
+    assert newer.texts == [7, 3]
+    with pytest.raises(PlanError, match="which prompts it took"):
+        _ = result.model_copy(update={"prompt_count": None}).texts
     shuffled = result.model_copy(update={"command": "./scripts/bench suite --minutes 7"})
     with pytest.raises(PlanError, match="which prompts it took"):
         _ = shuffled.texts
@@ -247,6 +251,15 @@ def test_check_prints_every_pacing_and_fails_beyond_the_tolerance(tmp_path: Path
     assert shown.exit_code == 0
     assert "predicted" in shown.output
     assert {found["system"] for found in json.loads(out.read_text())} >= {"autoregressive", "card"}
+    for found in json.loads(out.read_text()):
+        assert found["medians"] == (found["where"] == "grpc")
+        if found["medians"]:
+            assert found["measured_tokens_per_s"] == found["measured_median"]
+    lines = shown.output.splitlines()
+    places = {"median" in line for line in lines if " gRPC " in line}
+    assert places == {True}, "a row says what it compares"
+    assert any("in process" in line and "all texts" in line for line in lines)
+    assert "Over: measured and predicted" in shown.output
     assert CliRunner().invoke(app, [*arguments, "--tolerance", "0"]).exit_code == 1
 
 
