@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from card_client import GenerateRequest
-from card_gateway.errors import refused
+from card_gateway.errors import as_json, refused
 
 NOT_OFFERED: Mapping[str, tuple[Any, ...]] = {
     "n": (1,),
@@ -36,6 +36,8 @@ NOT_OFFERED: Mapping[str, tuple[Any, ...]] = {
     "service_tier": ("auto", "default"),
 }
 """Fields of OpenAI's API that nothing here can do, each with the values that ask for nothing."""
+
+_WHY_NOT: Mapping[str, str] = {"echo": "the prompt is not sent back"}
 
 DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's, for a completion that names no limit; a chat then has the server's own."""
@@ -128,9 +130,10 @@ class SamplingBody(_Part):
             value = body.get(name)
             if value is None or any(type(value) is type(one) and value == one for one in neutral):
                 continue
-            allowed = " or ".join(map(repr, neutral))
+            allowed = " or ".join(map(as_json, neutral))
             only = f"only {allowed} is allowed" if neutral else "leave it out"
-            raise refused(name, f"{name} is not offered; {only}", "unsupported_parameter")
+            why = f": {_WHY_NOT[name]}" if name in _WHY_NOT else ""
+            raise refused(name, f"{name} is not offered; {only}{why}", "unsupported_parameter")
         return {name: value for name, value in body.items() if name not in NOT_OFFERED}
 
     @property

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import Request
@@ -90,8 +92,36 @@ def from_validation(error: RequestValidationError) -> ApiError:
         return refused(param, f"{param} is missing", "missing_required_parameter")
     if unknown:
         return refused(param, f"{param or repr(param)} is not known here", "unknown_parameter")
-    allowed = re.sub("^(Input|List|String) should", "it should", problem["msg"])
-    return refused(param, f"{param} is {_shown(problem['input'])}; {allowed}")
+    return refused(param, f"{param} is {_shown(problem['input'])}; {_allowed(problem)}")
+
+
+def as_json(value: object) -> str:
+    """As the client wrote it, in readable letters unless some of them are no Unicode text."""
+    readable = json.dumps(value, ensure_ascii=False, default=repr)
+    try:
+        readable.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, default=repr)
+    return readable
+
+
+_IN_JSON = {
+    "bool_type": "it should be true or false",
+    "dict_type": "it should be an object",
+    "list_type": "it should be a list",
+    "model_attributes_type": "it should be an object",
+    "model_type": "it should be an object",
+    "none_required": "it should be null",
+}
+"""What pydantic says in Python's words, by its kinds of problems."""
+
+
+def _allowed(problem: Mapping[str, Any]) -> str:
+    """What a field takes, in words for who writes JSON."""
+    if problem["type"] in _IN_JSON:
+        return _IN_JSON[problem["type"]]
+    words = re.sub("^(Input|List|String) should", "it should", problem["msg"])
+    return words.replace("'", '"') if problem["type"] == "literal_error" else words
 
 
 def _names_a_field(part: str | int) -> bool:
@@ -100,7 +130,7 @@ def _names_a_field(part: str | int) -> bool:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = as_json(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

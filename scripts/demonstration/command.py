@@ -8,7 +8,6 @@ the server, so nothing stays behind.
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import signal
 import socket
@@ -24,10 +23,11 @@ from rich.console import Console
 
 from card.serving.prerequisites import check_ports
 from card.serving.supervised import SupervisedServer, SupervisorEndedError, last_words
-from card.settings import ServingSettings, SettingsError, load_settings
+from card.settings import ServingSettings, Settings, SettingsError, load_settings
 from card_client import CardError, GenerateRequest
 from demonstration.comparison import compare
 from demonstration.gateway import GatewayEndedError, GatewayProcess
+from demonstration.requests import allowed_tokens, try_line
 
 PROMPT = """\
 class Point:
@@ -37,6 +37,7 @@ class Point:
 
     def __repr__(self):
 """
+COMPLETION_TOKENS = 192
 INTERRUPTED = 130
 LACKING = 2
 """Exit code when the machine or the settings lack something, as the supervisor's."""
@@ -77,7 +78,13 @@ def run(
     settings: Annotated[
         Path | None, typer.Option(help="Another settings file (YAML).", show_default="built in")
     ] = None,
-    max_tokens: Annotated[int, typer.Option(help="How many new tokens at most.")] = 192,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="How many new tokens at most.",
+            show_default=f"{COMPLETION_TOKENS}, or what the settings allow",
+        ),
+    ] = None,
     temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.")] = 0.0,
     seed: Annotated[
         int | None, typer.Option(help="Repeats a sampled text.", show_default="a fresh one")
@@ -102,6 +109,9 @@ def run(
     if problem := check_ports(options, serving.address):
         _refuse(problem)
     serving = serving.model_copy(update=ports)
+    loaded = loaded.model_copy(update={"serving": serving})
+    if max_tokens is None:
+        max_tokens = allowed_tokens(loaded, prompt, COMPLETION_TOKENS)
     request = GenerateRequest(
         prompt,
         max_tokens,
@@ -115,7 +125,7 @@ def run(
         serves = serve or openai
         try:
             asyncio.run(
-                _with_server(serving, settings, request, errors, None if serves else log, gateway)
+                _with_server(loaded, settings, request, errors, None if serves else log, gateway)
             )
         except Interrupted:
             raise typer.Exit(0 if serves else INTERRUPTED) from None
@@ -130,7 +140,7 @@ def run(
 
 
 async def _with_server(
-    serving: ServingSettings,
+    settings: Settings,
     settings_file: Path | None,
     request: GenerateRequest,
     errors: Console,
@@ -141,6 +151,7 @@ async def _with_server(
 
     Raises `Interrupted`, `SupervisorEndedError`, `GatewayEndedError` and `CardError`.
     """
+    serving = settings.serving
     interrupted = asyncio.Event()
     stopping = False
     server: SupervisedServer | None = None
@@ -165,7 +176,7 @@ async def _with_server(
                 gateway.start()
                 await _unless(interrupted, _answers(gateway))
         if log is None:
-            _say_addresses(serving, server.host)
+            _say_addresses(settings, server.host)
             if gateway is not None:
                 gateway.say_address()
             await _unless(interrupted, _watch(server, gateway))
@@ -221,19 +232,14 @@ async def _compare(serving: ServingSettings, host: str, request: GenerateRequest
     await compare(f"{host}:{serving.grpc_port}", request)
 
 
-def _say_addresses(serving: ServingSettings, host: str) -> None:
-    body = json.dumps({"text_input": "def fibonacci(n):", "max_tokens": 64, "stream": True})
+def _say_addresses(settings: Settings, host: str) -> None:
+    serving = settings.serving
     print(f"gRPC     {host}:{serving.grpc_port}")
     print(f"HTTP     http://{host}:{serving.http_port}")
     print(f"metrics  http://{host}:{serving.metrics_port}/metrics")
     print(f"health   http://{host}:{serving.health_port}/ready")
     print("Ctrl-C stops the server. Try:")
-    url = f"http://{host}:{serving.http_port}/v2/models/ensemble/generate_stream"
-    hint = f"curl -sN {url} -d '{body}'"
-    if not serving.http_inference:
-        address = f"{host}:{serving.grpc_port}"
-        hint = f".venv/bin/card-client generate --url {address} 'def fibonacci(n):'"
-    print(hint, flush=True)
+    print(try_line(settings), flush=True)
 
 
 def _free_port(wanted: int, address: str) -> int:

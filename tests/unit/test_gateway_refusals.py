@@ -73,6 +73,35 @@ def test_what_is_not_offered_is_refused_by_name(
     assert len(gateway.triton.requests) == seen
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("echo", True, "not offered; only false is allowed: the prompt is not sent back"),
+        ("parallel_tool_calls", 1, "not offered; only true or false is allowed"),
+        ("response_format", 1, 'not offered; only {"type": "text"} is allowed'),
+        ("reasoning_effort", "high", 'not offered; only "none" is allowed'),
+        ("stream", "true", '"true"; it should be true or false'),
+        ("temperature", True, "true; it should be a valid number"),
+        ("stop", {"é": None}, '{"é": null}; it should be a valid string'),
+        ("user", ["\ud800"], '["\\ud800"]; it should be a valid string'),
+        ("nvext", True, "true; it should be an object"),
+        ("messages", None, "null; it should be a list"),
+        ("messages", [{"role": "tool"}], '"tool"; it should be "system", "developer", "user" or'),
+        ("messages", [{"role": "user", "content": "", "audio": True}], "true; it should be null"),
+    ],
+)
+def test_values_are_written_as_in_json(
+    gateway: RunningGateway, name: str, value: Any, told: str
+) -> None:
+    route, body = ("chat/completions", CHAT) if name == "messages" else ("completions", PROMPT)
+    status, _, text = gateway.ask(f"/v1/{route}", body | {name: value})
+    assert status == 400
+    message = json.loads(text)["error"]["message"]
+    assert f" is {told}" in message
+    for pythons in ("True", "False", "None", "dict"):
+        assert pythons not in message
+
+
 def test_a_prompt_of_token_ids_is_told_to_come_as_text(
     gateway: RunningGateway, client: openai.OpenAI
 ) -> None:

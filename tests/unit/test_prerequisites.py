@@ -272,6 +272,19 @@ def test_missing_shared_memory_folder_is_refused(tmp_path: Path) -> None:
     problem = check_shared_memory(tmp_path / "nowhere", 1)
     assert problem is not None
     assert "nowhere" in problem
+    assert "cache.directory" not in problem
+
+
+@pytest.mark.parametrize("needed_bytes", [1, 1 << 60])
+def test_a_folder_of_the_settings_is_refused_with_its_field(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, needed_bytes: int
+) -> None:
+    folder = tmp_path / "nowhere" if needed_bytes == 1 else tmp_path
+    monkeypatch.setattr(supervisor, "check_ports", lambda *_: None)
+    monkeypatch.setattr(supervisor, "pool_bytes", lambda _: needed_bytes)
+    (problem,) = unmet_prerequisites(load_settings(cache={"directory": folder}))
+    assert problem.startswith(f"shared memory {folder} ")
+    assert ": set cache.directory to " in problem
 
 
 def test_too_little_disk_names_the_folder(tmp_path: Path) -> None:

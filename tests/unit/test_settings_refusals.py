@@ -16,11 +16,52 @@ pytestmark = pytest.mark.usefixtures("no_overrides")
 # --- bad values -----------------------------------------------------------------------------------
 
 
-def test_a_bad_value_of_a_variable_is_refused_with_its_name(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [
+        ("CARD_LIMITS__MAX_TOKENS", "many", "limits.max_tokens: it must be a whole number from 1"),
+        ("card_cache__slots", "many", "cache.slots: it must be a whole number from 1 to 256"),
+        ("CARD_CACHE", '{"slots": "many"}', "cache.slots: it must be a whole number from 1 to 256"),
+        ("CARD_CACHE", '{"slot": 1}', "cache.slot: no such field; allowed: slots, nodes"),
+        ("CARD_CACHE", '{"slots": 1', "cache: it must be a mapping like {slots: ...}, written as"),
+        ("CARD_CACHE", "5", "cache: it must be a mapping like {slots: ...}, written as JSON"),
+        ("CARD_SPECULATION__ROWS__X", "1", "speculation.rows: it must be a whole number"),
+        ("CARD_SERVING__TRITON_ARGUMENTS", "--foo", "it must be a list of strings"),
+        (
+            "CARD_SERVING__TRITON_ARGUMENTS",
+            "[1]",
+            "triton_arguments.0: it must be a string (got 1)",
+        ),
+    ],
+)
+def test_a_bad_value_of_a_variable_is_blamed_on_the_variable_alone(
+    write: Write, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, told: str
 ) -> None:
-    monkeypatch.setenv("CARD_LIMITS__MAX_TOKENS", "many")
-    assert "(got 'many') in environment variable CARD_LIMITS__MAX_TOKENS" in refusal()
+    file = write("limits: {stop_words: 3}")
+    monkeypatch.setenv(variable, value)
+    message = refusal(file)
+    assert message.startswith(f"environment variable {variable}: ")
+    assert told in message
+    assert str(file) not in message
+
+
+def test_a_bad_value_of_the_file_is_not_blamed_on_a_variable_of_its_section(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write("cache: {slots: many}")
+    monkeypatch.setenv("CARD_CACHE", '{"nodes": 63}')
+    in_file, in_variable = refusal(file).split("; ")
+    assert in_file.startswith(f"settings file {file}: cache.slots: ")
+    assert in_variable.startswith("environment variable CARD_CACHE: cache.nodes: ")
+
+
+def test_fields_that_disagree_tell_which_of_them_variables_set(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CARD_LIMITS__PROMPT_TOKENS", "512")
+    monkeypatch.setenv("CARD_LIMITS__STOP_WORDS", "5")
+    message = refusal(write("limits: {context_tokens: 512}"))
+    assert message.endswith("(set by environment variables: CARD_LIMITS__PROMPT_TOKENS)")
 
 
 def test_a_variable_of_no_section_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,35 +71,62 @@ def test_a_variable_of_no_section_is_refused_by_name(monkeypatch: pytest.MonkeyP
     assert "LIMITS" in message
 
 
+HUGE = "a number of thousands of digits"
+
 BAD = [
-    ("engine: onnx", "engine", "'onnx'", "'torch'"),
-    ("target: {device: gpu}", "target.device", "'gpu'", "cpu|cuda"),
-    ("draft: {dtype: int4}", "draft.dtype", "'int4'", "'bfloat16', 'float32' or 'int8'"),
-    ("draft: {threads: 0}", "draft.threads", "0", "greater than or equal to 1"),
-    ("target: {path: 3}", "target.path", "3", "valid path"),
-    ("speculation: {decoding: magic}", "speculation.decoding", "'magic'", "'draft_then_verify'"),
-    ("speculation: {growth: fast}", "speculation.growth", "'fast'", "'best_first' or 'layered'"),
-    ("speculation: {query: tree}", "speculation.query", "'tree'", "'chain' or 'subtree'"),
-    ("speculation: {width: 33}", "speculation.width", "33", "less than or equal to 32"),
-    ("speculation: {depth: 0}", "speculation.depth", "0", "greater than or equal to 1"),
-    ("speculation: {rows: 65}", "speculation.rows", "65", "less than or equal to 64"),
-    ("speculation: {rows: many}", "speculation.rows", "'many'", "'auto'"),
-    ("speculation: {branches: 9}", "speculation.branches", "9", "less than or equal to 8"),
-    ("speculation: {gamma: -1}", "speculation.gamma", "-1", "greater than or equal to 1"),
-    ("cache: {slots: 257}", "cache.slots", "257", "less than or equal to 256"),
-    ("cache: {nodes: 63}", "cache.nodes", "63", "greater than or equal to 64"),
-    ("limits: {prompt_tokens: 1.5}", "limits.prompt_tokens", "1.5", "valid integer"),
-    ("limits: {max_tokens: none}", "limits.max_tokens", "'none'", "valid integer"),
-    ("limits: {context_tokens: [1]}", "limits.context_tokens", "[1]", "valid integer"),
-    ("limits: {queue_timeout_s: .nan}", "limits.queue_timeout_s", "nan", "3600"),
-    ("limits: {queue_timeout_s: 0}", "limits.queue_timeout_s", "0", "greater than 0"),
-    ("limits: {stop_words: -1}", "limits.stop_words", "-1", "greater than or equal to 0"),
-    ("serving: {http_port: 65536}", "serving.http_port", "65536", "less than or equal to 65535"),
-    ("serving: {grpc_port: http}", "serving.grpc_port", "'http'", "valid integer"),
-    ("serving: {deltas_per_s: 0}", "serving.deltas_per_s", "0", "greater than or equal to 1"),
-    ("serving: {flush_ms: .inf}", "serving.flush_ms", "inf", "less than or equal to 1000"),
-    ("serving: {prefill_chunk: 4}", "serving.prefill_chunk", "4", "greater than or equal to 8"),
-    ("serving: {engine_timeout_s: 0.1}", "serving.engine_timeout_s", "0.1", "equal to 0.5"),
+    ("engine: onnx", "engine", "'onnx'", "auto, openvino, torch or tensorrt_llm"),
+    ("target: {device: gpu}", "target.device", "'gpu'", "cpu, cuda or cuda:N, such as cuda:0"),
+    ("draft: {dtype: int4}", "draft.dtype", "'int4'", "bfloat16, float32 or int8"),
+    ("draft: {threads: 0}", "draft.threads", "0", "a whole number from 1 to 256"),
+    ("target: {path: 3}", "target.path", "3", "a path"),
+    (
+        "speculation: {decoding: magic}",
+        "speculation.decoding",
+        "'magic'",
+        "draft_then_verify or autoregressive",
+    ),
+    ("speculation: {growth: fast}", "speculation.growth", "'fast'", "best_first or layered"),
+    ("speculation: {query: tree}", "speculation.query", "'tree'", "chain or subtree"),
+    ("speculation: {width: 33}", "speculation.width", "33", "a whole number from 1 to 32"),
+    ("speculation: {depth: 0}", "speculation.depth", "0", "from 1 to 128"),
+    ("speculation: {rows: 65}", "speculation.rows", "65", "a whole number from 1 to 64, or auto"),
+    (
+        "speculation: {rows: many}",
+        "speculation.rows",
+        "'many'",
+        "a whole number from 1 to 64, or auto",
+    ),
+    ("speculation: {branches: 9}", "speculation.branches", "9", "from 1 to 8"),
+    ("speculation: {gamma: -1}", "speculation.gamma", "-1", "from 1 to 32"),
+    ("cache: {slots: 257}", "cache.slots", "257", "from 1 to 256"),
+    ("cache: {nodes: 63}", "cache.nodes", "63", "from 64 to 8192"),
+    (
+        "limits: {prompt_tokens: 1.5}",
+        "limits.prompt_tokens",
+        "1.5",
+        "a whole number from 1 to 1048576",
+    ),
+    (
+        "limits: {max_tokens: none}",
+        "limits.max_tokens",
+        "'none'",
+        "a whole number from 1 to 1048576",
+    ),
+    ("limits: {context_tokens: [1]}", "limits.context_tokens", "[1]", "a whole number from 2 to"),
+    (
+        "limits: {queue_timeout_s: .nan}",
+        "limits.queue_timeout_s",
+        "nan",
+        "above 0 and of at most 3600",
+    ),
+    ("limits: {queue_timeout_s: 0}", "limits.queue_timeout_s", "0", "a number above 0"),
+    ("limits: {stop_words: -1}", "limits.stop_words", "-1", "from 0 to 256"),
+    ("serving: {http_port: 65536}", "serving.http_port", "65536", "from 1 to 65535"),
+    ("serving: {grpc_port: http}", "serving.grpc_port", "'http'", "a whole number from 1 to 65535"),
+    ("serving: {deltas_per_s: 0}", "serving.deltas_per_s", "0", "1 to 1000000, or null"),
+    ("serving: {flush_ms: .inf}", "serving.flush_ms", "inf", "a number from 0 to 1000"),
+    ("serving: {prefill_chunk: 4}", "serving.prefill_chunk", "4", "from 8 to 256"),
+    ("serving: {engine_timeout_s: 0.1}", "serving.engine_timeout_s", "0.1", "from 0.5 to 600"),
     ("serving: {address: localhost}", "serving.address", "'localhost'", "an IPv4 address"),
     ("serving: {address: ''}", "serving.address", "''", "an IPv4 address"),
     ("serving: {address: '::1'}", "serving.address", "'::1'", "an IPv4 address"),
@@ -81,21 +149,62 @@ BAD = [
         "--http-p is cut short (--http-port?)",
     ),
     ('cache: {directory: "a\\0b"}', "cache.directory", "'a\\x00b'", "NUL"),
-    ("cache: {slots: true}", "cache.slots", "True", "no switch"),
-    ("target: {threads: false}", "target.threads", "False", "no switch"),
-    ("target: {threads: many}", "target.threads", "'many'", "a whole number or auto"),
+    ("cache: {slots: true}", "cache.slots", "true", "a whole number from 1 to 256"),
+    ("target: {threads: false}", "target.threads", "false", "a whole number"),
+    (
+        "target: {threads: many}",
+        "target.threads",
+        "'many'",
+        "a whole number from 1 to 256, or auto",
+    ),
     (
         'serving: {triton_arguments: ["--log-file=a\\0b"]}',
         "serving.triton_arguments",
         "['--log-file=a\\x00b']",
         "NUL",
     ),
-    ("limits: 3", "limits", "3", "valid dictionary"),
-    ("cache:", "cache", "None", "valid dictionary"),
+    ("cache: {slots: many}", "cache.slots", "'many'", "a whole number from 1 to 256"),
+    ("limits: {max_tokens: [1]}", "limits.max_tokens", "[1]", "a whole number from 1 to 1048576"),
+    ("limits: {max_tokens: 0x1%s}" % ("0" * 6000), "limits.max_tokens", HUGE, "from 1 to 1048576"),
+    ("serving: {triton_arguments: --foo}", "serving.triton_arguments", "'--foo'", "of strings"),
+    ("serving: {http_inference: perhaps}", "serving.http_inference", "'perhaps'", "true or false"),
+    ("observability: {trace_url: foo}", "observability.trace_url", "'foo'", "such as http://"),
+    ("observability: {trace_rate: 0}", "observability.trace_rate", "0", "number of at least 1"),
+    ("target:", "target", "nothing", "it must be a mapping like {path: ...}"),
+    ("target: 5", "target", "5", "it must be a mapping like {path: ...}"),
+    (
+        "target: {tensorrt_llm: {devices: []}}",
+        "target.tensorrt_llm.devices",
+        "[]",
+        "a list with 1 entry or more, each a whole number of at least 0",
+    ),
+    (
+        "draft: {tensorrt_llm: {quantization: FP8}}",
+        "draft.tensorrt_llm.quantization",
+        "'FP8'",
+        "such as fp8",
+    ),
+    ("limits: 3", "limits", "3", "a mapping like {context_tokens: ...}"),
+    ("cache:", "cache", "nothing", "a mapping like {slots: ...}"),
 ]
 
 
-@pytest.mark.parametrize(("text", "field", "value", "allowed"), BAD, ids=[case[0] for case in BAD])
+PYDANTICS_OWN = (
+    "constrained",
+    "literal",
+    "Settings",
+    "tuple",
+    "Value error",
+    "Input",
+    "pattern",
+    "^",
+)
+"""What its messages may hold and ours not: for programmers, not for who writes a settings file."""
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "value", "allowed"), BAD, ids=[case[0][:60] for case in BAD]
+)
 def test_a_bad_value_is_refused_with_field_value_and_what_is_allowed(
     write: Write, text: str, field: str, value: str, allowed: str
 ) -> None:
@@ -104,8 +213,8 @@ def test_a_bad_value_is_refused_with_field_value_and_what_is_allowed(
     assert str(file) in message
     assert f"{field}:" in message or f"{field}." in message
     assert message.count(f"(got {value})") == 1
-    assert "constrained" not in message
-    assert "literal" not in message
+    for word in PYDANTICS_OWN:
+        assert word not in message
     assert allowed in message
 
 
@@ -122,13 +231,6 @@ def test_a_bad_value_in_the_environment_is_refused_by_field(
     message = refusal()
     assert "cache.slots" in message
     assert "'plenty'" in message
-
-
-def test_a_section_in_the_environment_that_is_not_json_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("CARD_LIMITS", "{max_tokens: 3")
-    assert '"limits"' in refusal()
 
 
 @pytest.mark.parametrize(
@@ -201,6 +303,7 @@ def test_yaml_cannot_run_code(write: Write, tmp_path: Path) -> None:
 def test_a_prompt_limit_must_leave_room_for_a_token(write: Write, prompt: int) -> None:
     message = refusal(write(f"limits: {{prompt_tokens: {prompt}, context_tokens: 512}}"))
     assert f"limits.prompt_tokens ({prompt}) must be below limits.context_tokens (512)" in message
+    assert "Value error" not in message
     assert load_settings(write("limits: {prompt_tokens: 511, context_tokens: 512}"))
 
 

@@ -36,6 +36,31 @@ typer.run(command.main)
 """
 """A supervisor that has its run directory, and says when it looks for its server."""
 
+UNLOADABLE = """
+import typer
+from card.serving import supervisor as command
+from card.serving.load_failure import LOAD_ERRORS, announced
+from card.serving.supervision.supervisor import StartError, UnloadableError
+
+class Supervisor:
+    def __init__(self, *_):
+        pass
+
+    def run(self):
+        @announced
+        def initialize(model, args):
+            raise LOAD_ERRORS[0]("the weights do not fit")
+
+        try:
+            initialize(self, {{"model_name": "target"}})
+        except LOAD_ERRORS as error:
+            raise {kind}(f"target cannot be loaded: {{error}}")
+
+command.Supervisor = Supervisor
+typer.run(command.main)
+"""
+"""A supervisor whose start ends with an error of this kind, after a model has told why."""
+
 
 def settings_with(folder: Path, **taken: int) -> Path:
     """A settings file with free ports but for `taken`, and shared memory in `folder`/shared."""
@@ -102,3 +127,26 @@ def test_a_server_that_is_not_found_leaves_nothing(tmp_path: Path) -> None:
     assert ended.returncode == 2
     assert ended.stderr.splitlines()[-1] == b"error: nowhere"
     assert list((tmp_path / "shared").iterdir()) == []
+
+
+@pytest.mark.parametrize(("kind", "events"), [("UnloadableError", 1), ("StartError", 2)])
+def test_why_a_model_cannot_be_loaded_is_one_event_and_one_line(
+    tmp_path: Path, kind: str, events: int
+) -> None:
+    """What no model has told stands with the supervisor's own event."""
+    settings = settings_with(tmp_path)
+    command = [sys.executable, "-c", UNLOADABLE.format(kind=kind), f"--settings={settings}"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    told = [line for line in ended.stderr.splitlines() if "the weights do not fit" in line]
+    (line,) = (line for line in told if line.startswith("error: "))
+    assert line == "error: target cannot be loaded: the weights do not fit"
+    assert len(told) == 1 + events
+    assert "event=gave_up" in ended.stderr.splitlines()[-1]
+
+
+def test_a_server_of_the_settings_that_is_none_is_one_line_with_its_field(tmp_path: Path) -> None:
+    settings = settings_with(tmp_path)
+    with settings.open("a", encoding="utf-8") as file:
+        file.write("\n  tritonserver: /nowhere\n")
+    assert refused(settings).startswith("error: serving.tritonserver is /nowhere: ")

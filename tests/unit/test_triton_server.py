@@ -17,6 +17,7 @@ from card.serving.triton_server import (
     TritonInstall,
     TritonNotFoundError,
     find_triton,
+    named_install,
     system_install,
     wheel_install,
 )
@@ -178,6 +179,25 @@ def test_a_container_without_the_python_backend_is_refused(container: Path) -> N
     stub.unlink()
     with pytest.raises(TritonNotFoundError, match=str(stub)):
         system_install(container)
+
+
+def named(binary: Path) -> str:
+    with pytest.raises(TritonNotFoundError) as caught:
+        named_install(binary)
+    return str(caught.value)
+
+
+def test_a_named_server_that_is_none_is_refused_by_field_and_value(container: Path) -> None:
+    binary = container / "bin/tritonserver"
+    for wrong in (Path("/nowhere"), container, binary):  # the last one cannot be executed yet
+        message = named(wrong)
+        assert message.startswith(f"serving.tritonserver is {wrong}: it is no file that this user")
+        assert f"such as {container}/bin/tritonserver: correct it, or leave it out" in message
+    binary.chmod(0o755)
+    assert named_install(binary).binary == binary
+    stub = container / "backends/python/triton_python_backend_stub"
+    stub.unlink()
+    assert named(binary).startswith(f"serving.tritonserver is {binary}: {stub} is missing; ")
 
 
 def test_no_server_at_all_says_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

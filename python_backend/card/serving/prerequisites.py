@@ -131,16 +131,24 @@ def check_ports(ports: Mapping[str, int], address: str = "0.0.0.0") -> str | Non
     return None
 
 
-def check_shared_memory(folder: Path, needed_bytes: int) -> str | None:
-    """`folder` can be written and has room for `needed_bytes`."""
+def check_shared_memory(folder: Path, needed_bytes: int, field: str | None = None) -> str | None:
+    """`folder` can be written and has room for `needed_bytes`.
+
+    `field` of the settings names another one.
+    """
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        return f"shared memory {folder} is no folder that this user can write: mount a tmpfs there"
+        remedy = "mount a tmpfs there"
+        if field is not None:
+            remedy = f"set {field} to one, best a tmpfs such as /dev/shm, or {remedy}"
+        return f"shared memory {folder} is no folder that this user can write: {remedy}"
     free = shutil.disk_usage(folder).free
     if free >= needed_bytes:
         return None
+    remedy = f"set {field} to a folder with more room, " if field is not None else ""
     return (
-        f"shared memory {folder} has {_mib(free)} free, {_mib(needed_bytes)} are needed: start the "
-        f"container with --shm-size=1g, or enlarge it with 'mount -o remount,size=1G {folder}'"
+        f"shared memory {folder} has {_mib(free)} free, {_mib(needed_bytes)} are needed: {remedy}"
+        "start the container with --shm-size=1g, "
+        f"or enlarge it with 'mount -o remount,size=1G {folder}'"
     )
 
 

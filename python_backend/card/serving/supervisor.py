@@ -28,7 +28,7 @@ from card.serving.supervision.journal import open_journal, warn
 from card.serving.supervision.policy import STUBS
 from card.serving.supervision.residue import REGIONS
 from card.serving.supervision.stop_requests import StopRequests
-from card.serving.supervision.supervisor import StartError, Supervisor
+from card.serving.supervision.supervisor import StartError, Supervisor, UnloadableError
 from card.serving.triton_server import MINIMUM_REGION_BYTES, TritonNotFoundError
 from card.settings import REPOSITORY_ROOT, Settings, SettingsError, load_settings
 
@@ -40,11 +40,15 @@ def unmet_prerequisites(settings: Settings) -> list[str]:
         return [problem]
     ports = {f"serving.{name}": getattr(serving, name) for name in PORTS}
     needed_bytes = {REGIONS: len(STUBS) * MINIMUM_REGION_BYTES}  # one line for the same folder
+    fields = {directory: "cache.directory"} if directory != REGIONS else {}
     needed_bytes[directory] = pool_bytes(pool_geometry(settings)) + needed_bytes.get(directory, 0)
     checks = (
         check_architecture(),
         check_ports(ports, serving.address),
-        *(check_shared_memory(folder, needed) for folder, needed in needed_bytes.items()),
+        *(
+            check_shared_memory(folder, needed, fields.get(folder))
+            for folder, needed in needed_bytes.items()
+        ),
     )
     return [problem for problem in checks if problem is not None]
 
@@ -77,7 +81,8 @@ def main(
         supervisor.run()
     except StartError as error:
         typer.echo(f"error: {error}", err=True)
-        warn("gave_up", reason=error)
+        told = isinstance(error, UnloadableError)  # by the model itself, in the same log
+        warn("gave_up", reason="a model cannot be loaded" if told else error)
         raise typer.Exit(1) from error
 
 

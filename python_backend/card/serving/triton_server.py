@@ -157,15 +157,37 @@ def find_triton(runtime_directory: Path, source: Source = "auto") -> TritonInsta
 
 def system_install(root: Path) -> TritonInstall:
     """The server under `root`, with the backends and the Python stub that it came with."""
-    binary = root / "bin/tritonserver"
-    backends = root / "backends"
-    for needed in (binary, backends / "python/triton_python_backend_stub"):
-        if not needed.exists():
-            raise TritonNotFoundError(
-                f"no Triton server under {root}: {needed} is missing; "
-                "use a Triton container with the Python backend, or choose the wheel"
-            )
-    return TritonInstall(binary, backends, library_paths=(root / "lib",))
+    if missing := _missing(root):
+        raise TritonNotFoundError(
+            f"no Triton server under {root}: {missing} is missing; "
+            "use a Triton container with the Python backend, or choose the wheel"
+        )
+    return TritonInstall(
+        root / "bin/tritonserver", root / "backends", library_paths=(root / "lib",)
+    )
+
+
+def named_install(binary: Path) -> TritonInstall:
+    """That of the binary which `serving.tritonserver` names, laid out as in a container."""
+    root = binary.parent.parent
+    problem = None
+    if not binary.is_file() or not os.access(binary, os.X_OK):
+        problem = "it is no file that this user can execute"
+    elif missing := _missing(root):
+        problem = f"{missing} is missing"
+    if problem is None:
+        return system_install(root)
+    raise TritonNotFoundError(
+        f"serving.tritonserver is {binary}: {problem}; it must be the server of an installation "
+        f"with the Python backend, such as {SYSTEM_ROOT}/bin/tritonserver: correct it, or "
+        "leave it out for the server that this environment has"
+    )
+
+
+def _missing(root: Path) -> Path | None:
+    """What an installation under `root` lacks."""
+    needed = (root / "bin/tritonserver", root / "backends/python/triton_python_backend_stub")
+    return next((path for path in needed if not path.exists()), None)
 
 
 def wheel_install(runtime_directory: Path) -> TritonInstall:

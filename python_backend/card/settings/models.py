@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from card.cores import usable_cores
 from card.settings.section import Section
@@ -32,33 +32,37 @@ def _automatic_threads(threads_alone: object) -> int:
     return next(threads for threads in range(most, 0, -1) if alone % threads == 0)
 
 
-def _number_or_auto(given: object) -> object:
-    if isinstance(given, str) and not given.strip().isdecimal():
-        raise ValueError("it must be a whole number or auto")
-    return given
-
-
 class TensorRTSettings(Section):
     """How TensorRT-LLM runs a model; read only where that is its engine."""
 
     devices: Devices = (0,)
     """CUDA devices of this model alone, one per tensor-parallel rank, as `nvidia-smi` counts."""
     tensor_parallel: Annotated[int, Field(ge=1, le=16)] = 1
+    """Ranks that share the model, a device each."""
     kv_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.85
     """Share of the memory that is free after the weights for the KV cache; where both models name
     one device, the shares together must stay below 1."""
     kv_dtype: Literal["auto", "fp8"] = "auto"
+    """``auto``: the model's own."""
     kv_block_tokens: Annotated[int, Field(ge=8, le=128)] = 32
     """Positions per KV block; a power of two. Requests share whole blocks of a common prefix."""
     kv_reuse: bool = True
     """Whether requests share the KV blocks of a common prefix."""
-    quantization: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")] = "auto"
+    quantization: Annotated[
+        str,
+        Field(
+            pattern=r"^[a-z0-9_]+$",
+            json_schema_extra={"form": "a name in lower case, digits and _", "examples": ["fp8"]},
+        ),
+    ] = "auto"
     """What the checkpoint must be quantized to, as its hf_quant_config.json says it in lower case
     (fp8, nvfp4, w4a16_awq, ...); ``none``: not at all; ``auto``: whatever it is."""
     chunked_prefill: bool = True
+    """Whether a long prompt may be read in several passes."""
     batch_tokens: Annotated[int, Field(ge=64, le=1 << 20)] = 8192
     """Most tokens of one pass; longer prompts are prefilled in chunks of at most so many."""
     cuda_graphs: bool = True
+    """Whether the runtime captures its passes as CUDA graphs."""
     stall_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 60.0
     """With requests open and no token from any of them for so long the model is loaded again."""
 
@@ -92,6 +96,7 @@ class DraftTensorRTSettings(TensorRTSettings):
     """The draft under TensorRT-LLM: one spine per session and a few side branches."""
 
     devices: Devices = (1,)
+    """CUDA devices of the draft alone, one per tensor-parallel rank, as `nvidia-smi` counts."""
     side_branches: Annotated[int, Field(ge=0, le=8)] = 2
     """Side branches that grow at once per session, each a request that shares the prefix."""
     side_branch_tokens: Annotated[int, Field(ge=1, le=64)] = 8
@@ -106,7 +111,13 @@ class ModelSettings(Section):
     engine: EngineName | None = None
     """What runs this model; absent: the `engine` of the whole. The section `tensorrt_llm` is for
     that one; `device` and `threads` are for all others."""
-    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,3})?)$")] = "cpu"
+    device: Annotated[
+        str,
+        Field(
+            pattern=r"^(cpu|cuda(:[0-9]{1,3})?)$",
+            json_schema_extra={"form": "cpu, cuda or cuda:N", "examples": ["cuda:0"]},
+        ),
+    ] = "cpu"
     """``cpu``, ``cuda`` (the first device) or ``cuda:N``. Not yet run on hardware: CUDA."""
     dtype: Literal["auto", "float16", "bfloat16", "float32", "int8"] = "auto"
     """``auto``: bfloat16 where the device computes in it, else float32 on a processor and float16
@@ -120,7 +131,10 @@ class TargetSettings(ModelSettings):
     """The model whose text is served; by default the bundled one."""
 
     path: Path = REPOSITORY_ROOT / "models/target"
-    threads: Annotated[int, BeforeValidator(_number_or_auto), Field(ge=1, le=256)] = 1
+    """Hugging Face directory, from the settings file's folder unless it is absolute."""
+    threads: Annotated[
+        int, Field(ge=1, le=256, json_schema_extra={"or": ["auto"], "default": "auto"})
+    ] = 1
     """Threads of a pass while the draft computes beside it; absent or ``auto``: one for every two
     cores, at most four."""
     threads_alone: Annotated[int, Field(ge=1, le=256)] | None = None
@@ -151,4 +165,5 @@ class DraftSettings(ModelSettings):
     """The model that fills the candidate cache; by default the bundled one."""
 
     path: Path = REPOSITORY_ROOT / "models/draft"
+    """Hugging Face directory, from the settings file's folder unless it is absolute."""
     tensorrt_llm: DraftTensorRTSettings = DraftTensorRTSettings()

@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_settings import SettingsConfigDict
 from pydantic_settings import SettingsError as SourceError
 
 from card.regular_file import is_irregular
 from card.settings.models import REPOSITORY_ROOT
+from card.settings.refusals import explain
 from card.settings.section import Section
-from card.settings.whole import ENVIRONMENT_PREFIX, Settings, section_of
+from card.settings.variables import wrong_variable
+from card.settings.whole import Settings
 
 SETTINGS_VARIABLE = "CARD_SETTINGS"
 """Environment variable naming the settings file; every Triton model process reads it."""
@@ -39,18 +41,20 @@ def load_settings(file: Path | None = None, **overrides: Any) -> Settings:
     if file is not None:
         file = file.resolve()
         _check_fields(file)
-    _check_variables()
+    if problem := wrong_variable():
+        raise SettingsError(problem)
 
     class FromFile(Settings):
-        model_config = SettingsConfigDict(yaml_file=file, yaml_file_encoding="utf-8")
+        model_config = SettingsConfigDict(
+            yaml_file=file, yaml_file_encoding="utf-8", use_attribute_docstrings=False
+        )
 
     # $CARD_SETTINGS itself carries the prefix of the environment overrides; it is no field.
     try:
         settings = FromFile(**overrides)
     except ValidationError as error:
-        raise SettingsError(_explain(error, file)) from error
+        raise SettingsError(explain(error, file)) from error
     except SourceError as error:
-        # A whole section in one environment variable must be JSON.
         raise SettingsError(f"settings: {error}: {error.__cause__}") from error
     base = file.parent if file is not None else REPOSITORY_ROOT
     return Settings.model_construct(
@@ -95,61 +99,6 @@ def _check_fields(file: Path) -> None:
     for name in content or ():
         if name not in Settings.model_fields:
             raise SettingsError(f"settings file {file}: {name!r} is no field; allowed: {sections}")
-
-
-def _check_variables() -> None:
-    """Only variables with a double underscore: others may well be somebody else's."""
-    for name in os.environ:
-        section = section_of(name)
-        if section is not None and "__" in name and section not in Settings.model_fields:
-            sections = ", ".join(f.upper() for f in Settings.model_fields)
-            raise SettingsError(
-                f"environment variable {name}: there is no section {section.upper()}; "
-                f"allowed behind {ENVIRONMENT_PREFIX}: {sections}"
-            )
-
-
-def _explain(error: ValidationError, file: Path | None) -> str:
-    source = f"settings file {file}" if file is not None else "settings"
-    said: dict[str, list[str]] = {}
-    values: dict[str, str] = {}
-    for problem in error.errors():
-        if problem["type"] == "default_factory_not_called":
-            continue  # it follows from another field, which is named itself
-        message, place, value = problem["msg"], problem["loc"], problem.get("input")
-        if problem["type"] == "extra_forbidden":
-            message = f"no such field; allowed: {', '.join(_fields_beside(place))}"
-        else:
-            place = tuple(filter(_is_of_the_field, place))
-        field = ".".join(map(str, place)) or "settings"
-        said.setdefault(field, []).append(message)
-        shown = "" if isinstance(value, (dict, BaseModel)) else f" (got {value!r})"
-        values[field] = shown + _told_by(place)
-    lines = [f"{field}: {', or: '.join(told)}{values[field]}" for field, told in said.items()]
-    return f"{source}: " + "; ".join(lines)
-
-
-def _is_of_the_field(part: int | str) -> bool:
-    """Whether this part of an error's place was written by the user: where a field takes values of
-    several kinds, pydantic also names the kind that was tried (`constrained-int`)."""
-    return isinstance(part, int) or part.isidentifier()
-
-
-def _told_by(place: tuple[int | str, ...]) -> str:
-    """The environment variable that set this field, if one did."""
-    name = ENVIRONMENT_PREFIX + "__".join(str(part) for part in place).upper()
-    return f" in environment variable {name}" if name in map(str.upper, os.environ) else ""
-
-
-def _fields_beside(place: tuple[int | str, ...]) -> list[str]:
-    """Names that may stand where an error was found."""
-    model: type[BaseModel] = Settings
-    for part in place[:-1]:
-        found = model.model_fields[str(part)].annotation
-        assert isinstance(found, type)
-        assert issubclass(found, BaseModel)
-        model = found
-    return list(model.model_fields)
 
 
 def _problem(error: Exception) -> str:

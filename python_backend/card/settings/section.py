@@ -7,8 +7,12 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
 
+class OfWrongKindError(ValueError):
+    """A value is not what its field takes, and to say what that is says enough."""
+
+
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     @field_validator("*", mode="before")
     @classmethod
@@ -19,5 +23,5 @@ class Section(BaseModel):
             raise ValueError("it must not hold a NUL character")
         switches = cls.model_fields[str(info.field_name)].annotation is bool
         if any(isinstance(part, bool) for part in parts) and not switches:
-            raise ValueError("it is no switch: true and false say nothing here")
+            raise OfWrongKindError("true and false say nothing here")
         return value

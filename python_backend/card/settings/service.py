@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from card.settings.section import Section
+from card.settings.section import OfWrongKindError, Section
 
 Rows = Annotated[int, Field(ge=1, le=64)]
 Decoding = Literal["card", "pearl", "draft_then_verify", "autoregressive"]
@@ -21,6 +21,7 @@ class SpeculationSettings(Section):
     decoding: Decoding = "card"
     """Used when a request names none."""
     growth: Literal["best_first", "layered"] = "best_first"
+    """Which nodes a draft pass expands: the likeliest ones, or layer by layer as in the paper."""
     width: Annotated[int, Field(ge=1, le=32)] = 4
     """Nodes that one draft pass expands, at most: fewer where the chances of more do not outweigh
     what their rows cost on this machine, and for sessions that share a pass. With `rows` a number
@@ -33,6 +34,7 @@ class SpeculationSettings(Section):
     of a draft pass; 0: none. While a text repeats itself so well that the draft rests, guesses fill
     all rows that are worth it."""
     query: Literal["chain", "subtree"] = "chain"
+    """What the target verifies in a pass: one path of the tree, or up to `branches` paths."""
     branches: Annotated[int, Field(ge=1, le=8)] = 4
     """Most root-to-leaf paths of a subtree query; each keeps a replica of the target's KV cache."""
     rows: Rows | Literal["auto"] = "auto"
@@ -46,10 +48,11 @@ class CacheSettings(Section):
     """Geometry of the candidate cache."""
 
     slots: Annotated[int, Field(ge=1, le=256)] = 16
+    """Requests that are answered at the same time; others wait."""
     nodes: Annotated[int, Field(ge=64, le=8192)] = 512
     """Most candidate nodes of one tree."""
     directory: Path = Path("/dev/shm")
-    """Shared-memory mount that holds the pool."""
+    """Shared-memory mount that holds the pool; the user who serves must be able to write there."""
 
 
 class LimitSettings(Section):
@@ -67,6 +70,7 @@ class LimitSettings(Section):
     """Longer texts are refused before they are tokenized, which would hold up everybody else;
     default: 32 for each of `prompt_tokens`."""
     max_tokens: Annotated[int, Field(ge=1, le=1 << 20)] = 1024
+    """Most new tokens that a request may ask for."""
     default_max_tokens: Annotated[int, Field(ge=1)] = Field(
         default_factory=lambda set_: min(256, set_["max_tokens"])
     )
@@ -74,8 +78,11 @@ class LimitSettings(Section):
     queued_requests: Annotated[int, Field(ge=0, le=65536)] = 64
     """Requests that may wait for a slot; one more is UNAVAILABLE at once."""
     queue_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
+    """How long a request may wait for a slot."""
     stop_words: Annotated[int, Field(ge=0, le=256)] = 16
+    """Stop words of one request."""
     bad_words: Annotated[int, Field(ge=0, le=256)] = 32
+    """Bad words of one request."""
     word_bytes: Annotated[int, Field(ge=1, le=65536)] = 256
     """Longest stop word or bad word in UTF-8 bytes."""
     bad_word_tokens: Annotated[int, Field(ge=1, le=65536)] = 512
@@ -86,9 +93,7 @@ def _ipv4(address: str) -> str:
     try:
         return str(ipaddress.IPv4Address(address))
     except ValueError:
-        raise ValueError(
-            "it must be an IPv4 address of this machine, such as 127.0.0.1, or 0.0.0.0 for all"
-        ) from None
+        raise OfWrongKindError("no IPv4 address") from None
 
 
 _PORT_OPTIONS = ("--http-port", "--grpc-port", "--metrics-port")
@@ -119,11 +124,23 @@ def _not_ours(arguments: tuple[str, ...]) -> tuple[str, ...]:
 class ServingSettings(Section):
     """Triton and the supervisor."""
 
-    address: Annotated[str, AfterValidator(_ipv4)] = "127.0.0.1"
+    address: Annotated[
+        str,
+        AfterValidator(_ipv4),
+        Field(
+            json_schema_extra={
+                "form": "an IPv4 address of this machine, or 0.0.0.0 for all",
+                "examples": ["127.0.0.1"],
+            }
+        ),
+    ] = "127.0.0.1"
     """IPv4 address to listen on; 0.0.0.0: all of this machine."""
     http_port: Annotated[int, Field(ge=1, le=65535)] = 8000
+    """Triton's, for requests and its own health."""
     grpc_port: Annotated[int, Field(ge=1, le=65535)] = 8001
+    """Triton's, for requests."""
     metrics_port: Annotated[int, Field(ge=1, le=65535)] = 8002
+    """Triton's, for Prometheus."""
     health_port: Annotated[int, Field(ge=1, le=65535)] = 8003
     """The supervisor's own liveness and readiness."""
     http_inference: bool = True
@@ -139,6 +156,7 @@ class ServingSettings(Section):
     engine_timeout_s: Annotated[float, Field(ge=0.5, le=600)] = 2.0
     """An engine silent for longer is killed and loaded again; it speaks ten times a second."""
     load_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 120.0
+    """How long the start of the server, or loading one model again, may take."""
     findings: Path | None = None
     """Directory that keeps from start to start what models on processors found out at load: that
     rows are independent, and what passes cost. It is believed while weights, options, versions and
@@ -146,9 +164,24 @@ class ServingSettings(Section):
     drain_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
     """How long open streams may finish after SIGTERM."""
     tritonserver: Path | None = None
-    """A tritonserver binary; absent: the container's, else the one that the wheel carries."""
-    triton_arguments: Annotated[tuple[str, ...], AfterValidator(_not_ours)] = ()
+    """A tritonserver binary in its installation (/opt/tritonserver/bin/tritonserver); absent: the
+    container's, else the one that the wheel carries."""
+    triton_arguments: Annotated[
+        tuple[str, ...], AfterValidator(_not_ours), Field(examples=[["--log-verbose=1"]])
+    ] = ()
     """Further options for tritonserver, passed through (TLS, logging)."""
+
+
+CollectorUrl = Annotated[
+    str,
+    Field(
+        pattern=r"^https?://[^\s,]+$",
+        json_schema_extra={
+            "form": "an address that begins with http:// or https://, without spaces and commas",
+            "examples": ["http://127.0.0.1:4318/v1/traces"],
+        },
+    ),
+]
 
 
 class ObservabilitySettings(Section):
@@ -160,7 +193,7 @@ class ObservabilitySettings(Section):
     """One line per request: its id, how it ended, tokens and times."""
     log_prompts: bool = False
     """Put prompts, and the refused values of other inputs, into the log too."""
-    trace_url: Annotated[str, Field(pattern=r"^https?://[^\s,]+$")] | None = None
+    trace_url: CollectorUrl | None = None
     """OTLP/HTTP collector of OpenTelemetry traces (http://HOST:4318/v1/traces); absent: none."""
     trace_rate: Annotated[int, Field(ge=1)] = 100
     """One request in so many is traced, besides those whose client sent a `traceparent`."""

@@ -34,7 +34,11 @@ class Settings(BaseSettings):
     """Everything that can be set. Frozen: a running process never changes its mind."""
 
     model_config = SettingsConfigDict(
-        env_prefix=ENVIRONMENT_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True
+        env_prefix=ENVIRONMENT_PREFIX,
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
     )
 
     engine: EngineName = "auto"

@@ -31,7 +31,7 @@ from card.serving.supervision.residue import RunDirectory, sweep
 from card.serving.supervision.service import Service
 from card.serving.supervision.sighting import ModelHealth, ServiceHealth
 from card.serving.supervision.stop_requests import StopRequests
-from card.serving.triton_server import TritonInstall, find_triton, system_install
+from card.serving.triton_server import TritonInstall, find_triton, named_install
 from card.settings import Settings
 
 LOOK_S = 0.1
@@ -47,6 +47,10 @@ LINGER_S = 0.5
 
 class StartError(RuntimeError):
     """The server does not come up; the message says how far it came."""
+
+
+class UnloadableError(StartError):
+    """A model cannot be loaded. The message is its own, which stands in the log already."""
 
 
 class CrashError(StartError):
@@ -124,7 +128,7 @@ class Supervisor:
         concealed, watch = False, LoadWatch(service.server)
         while not service.is_complete():
             if failure := service.load_failure:
-                raise StartError(failure)
+                raise UnloadableError(failure)
             if lost := [model for model in STUBS if watch.is_stuck(model)]:
                 raise StartError(f"the processes of {', '.join(lost)} did not survive the start")
             if watch.is_server_stopped():
@@ -318,7 +322,7 @@ class Supervisor:
 
 def _install(settings: Settings, run_directory: RunDirectory) -> TritonInstall:
     if settings.serving.tritonserver is not None:
-        return system_install(settings.serving.tritonserver.parent.parent)
+        return named_install(settings.serving.tritonserver)
     return find_triton(run_directory.path)
 
 

@@ -1,0 +1,40 @@
+"""Requests that the service takes, whatever limits its settings have."""
+
+from __future__ import annotations
+
+import json
+
+from card.serving.supervision.repository import reachable
+from card.serving.vocabulary import Vocabulary
+from card.settings import Settings, SettingsError
+
+TRIED_PROMPT = "def fibonacci(n):"
+TRIED_TOKENS = 64
+
+
+def allowed_tokens(settings: Settings, prompt: str, wanted: int) -> int:
+    """`wanted` new tokens behind `prompt`, or as many as the limits leave; at least one.
+
+    Where the tokenizer cannot be read the context counts for nothing: no server starts without it.
+    """
+    limits = settings.limits
+    most = min(wanted, limits.max_tokens)
+    try:
+        tokenizer = Vocabulary.load(settings.target.path).tokenizer
+    except SettingsError:
+        return most
+    text = prompt.encode(errors="replace").decode()  # a shell may pass what is no text
+    return max(1, min(most, limits.context_tokens - len(tokenizer.encode(text).ids)))
+
+
+def try_line(settings: Settings) -> str:
+    """A command that asks the service for a text, to copy into a shell."""
+    tokens = allowed_tokens(settings, TRIED_PROMPT, TRIED_TOKENS)
+    serving = settings.serving
+    host = reachable(serving.address)
+    if not serving.http_inference:
+        options = f"--url {host}:{serving.grpc_port} --max-tokens {tokens}"
+        return f".venv/bin/card-client generate {options} '{TRIED_PROMPT}'"
+    body = json.dumps({"text_input": TRIED_PROMPT, "max_tokens": tokens, "stream": True})
+    url = f"http://{host}:{serving.http_port}/v2/models/ensemble/generate_stream"
+    return f"curl -sN {url} -d '{body}'"

@@ -1,0 +1,74 @@
+"""What `python -m card.settings` prints: a settings file with every field, and what it takes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import BaseModel
+from settings_files import Write
+
+from card.settings import Settings, load_settings
+from card.settings.reference import reference
+from card.settings.schema import whole
+
+pytestmark = pytest.mark.usefixtures("no_overrides")
+
+
+def fields(model: type[BaseModel], prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The place of every field that is no section, from the models themselves."""
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from fields(kind, (*prefix, name))
+        else:
+            yield (*prefix, name)
+
+
+def printed_fields(content: dict[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[Any]:
+    for name, value in content.items():
+        if isinstance(value, dict):
+            yield from printed_fields(value, (*prefix, name))
+        else:
+            yield (*prefix, name)
+
+
+def with_all_defaults(text: str) -> str:
+    """With those that follow from other fields said too."""
+    follows = ("prompt_tokens: ", "prompt_bytes: ", "default_max_tokens: ")
+    lines = text.splitlines()
+    return "\n".join(
+        line.replace("# ", "", 1) if line.lstrip("# ").startswith(follows) else line
+        for line in lines
+    )
+
+
+def test_every_field_is_listed_in_its_section() -> None:
+    printed = list(printed_fields(yaml.safe_load(with_all_defaults(reference()))))
+    assert printed == list(fields(Settings))
+
+
+def test_what_is_printed_is_a_settings_file_that_changes_nothing(write: Write) -> None:
+    default = load_settings().model_dump()
+    assert load_settings(write(reference())).model_dump() == default
+    assert load_settings(write(with_all_defaults(reference()))).model_dump() == default
+
+
+def test_every_field_is_told_what_it_takes_and_what_it_is_for() -> None:
+    lines = [line.strip() for line in reference().splitlines()]
+    at = lines.index("slots: 16")
+    assert lines[at - 2 : at] == [
+        "# Requests that are answered at the same time; others wait.",
+        "# It must be a whole number from 1 to 256.",
+    ]
+    assert [leaf.place for leaf in whole().leaves() if not leaf.meaning] == []
+    assert max(map(len, reference().splitlines())) <= 100
+
+
+def test_the_command_prints_it() -> None:
+    command = [sys.executable, "-m", "card.settings"]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=60).stdout == reference()
