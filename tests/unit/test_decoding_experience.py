@@ -66,6 +66,30 @@ def test_good_texts_among_many_poor_ones_are_not_put_to_rest_by_them() -> None:
     assert not rests(taught(*[HOPELESS] * 20, GOOD, *[HOPELESS] * 3))
 
 
+def test_only_sessions_that_gained_vouch_for_the_next() -> None:
+    assert not Experience().vouches(GREEDY), "nobody was seen"
+    assert taught(POOR).vouches(GREEDY)
+    assert not taught(POOR).vouches(HOT)
+    assert not taught(*[HOPELESS] * 3).vouches(GREEDY)
+
+
+def test_whom_others_vouch_for_is_tried_again_soon_however_much_it_lost() -> None:
+    with Service(STRANGER, lookahead=0) as service:
+        for parameters, soon in ((GREEDY, False), (HOT, True)):
+            experience = service.both.target._experience
+            if soon:
+                experience.learn(parameters, GOOD)
+            stream = service.both.open(request_of([1, 2, 3], 200, parameters=parameters))
+            while not (stream.output and service.resting()):
+                service.both.draft.step()
+                service.both.target.step()
+            (session,) = service.both.target._sessions.values()
+            rest = session.rest.until - len(session.history)
+            assert (rest <= 32) is soon, rest
+            service.both.run([stream])
+            service.both.close([stream])
+
+
 def test_what_saw_next_to_nothing_teaches_nothing_alone() -> None:
     assert taught(Tally(3, 3.9), *[Tally()] * 40).expect(GREEDY) == EXPECTED_GAIN
 
@@ -138,6 +162,11 @@ class Service:
     def lose_hope(self) -> None:
         """Write sessions until the next one begins at rest."""
         assert any(self.is_at_rest() for _ in range(_PATIENCE)), "the draft never rests"
+
+    def resting(self) -> bool:
+        """Whether the draft rests for the only session."""
+        (session,) = self.both.target._sessions.values()
+        return session.rest.resting(len(session.history))
 
     def is_at_rest(self) -> bool:
         """Whether a session that begins now has its draft rest from the first token on."""

@@ -38,11 +38,11 @@ def test_the_belief_that_a_trial_begins_with_does_not_shorten_the_next_rest() ->
 
 
 @pytest.mark.parametrize("loss", [0.7, 4.0, 10.0])
-def test_a_rest_lasts_until_what_its_trial_lost_is_a_hundredth_of_it(loss: float) -> None:
+def test_a_rest_lasts_until_what_was_lost_is_a_hundredth_of_it(loss: float) -> None:
     assert rests([HOPELESS], loss=loss) == [100 * loss]
 
 
-def test_a_trial_that_lost_little_or_nothing_lengthens_no_rest() -> None:
+def test_who_lost_little_or_nothing_has_no_longer_rests() -> None:
     assert rests([POOR] * 3, loss=0.2) == rests([POOR] * 3, loss=-20.0) == [32, 64, 128]
 
 

@@ -59,6 +59,12 @@ class Experience:
         tries = belief.begun >= _TRIED_AGAIN and not pays(belief.gain)
         return DOUBTED_GAIN if tries else belief.gain
 
+    def vouches(self, parameters: SamplingParameters) -> bool:
+        """Whether drafts were worth it in sessions like this one, so that one that is not may just
+        be unlucky."""
+        belief = self._of(parameters)
+        return belief.sessions > 1 and pays(belief.gain)
+
     def learn(self, parameters: SamplingParameters, tally: Tally) -> None:
         """What a session saw that has ended."""
         belief = self._of(parameters)

@@ -18,8 +18,8 @@ _MEMORY = 64.0
 """As many are remembered; older ones fade."""
 
 _MOST_LATE = 32
-"""Queries that may find nothing before the draft is heard of, as while it reads what it missed; one
-that is late for longer does not pay."""
+"""Queries that may find nothing before the first that finds something, as while the draft reads
+what it missed; a draft that is late for longer does not pay."""
 
 
 @dataclass(slots=True)
@@ -47,47 +47,45 @@ class Gain:
     """Counts tokens of the draft alone: guesses from the text are there without it.
 
     seen  all that was observed of a draft that had come to give candidates
-    loss  tokens by which passes fell behind decoding alone since the draft was last allowed to be
-          late, those for which it was late included; negative: by which they were ahead
+    loss  tokens by which all passes beside the draft fell behind decoding alone, those for which it
+          was late included; negative: by which they were ahead
     """
 
     def __init__(self) -> None:
         self.seen = Tally()
+        self.loss = 0.0
         self.believe(EXPECTED_GAIN)
 
     def doubt(self) -> None:
-        """Believe little of the draft when it is tried again, and let it be late again."""
-        self.believe(DOUBTED_GAIN)
+        """When the draft is tried again, believe no more of it than it was worth to this session so
+        far: one that paid on the whole was unlucky of late. And let it be late again."""
+        so_far = self.seen.gain if self.seen.cost >= _BELIEF else DOUBTED_GAIN
+        self.believe(min(max(so_far, DOUBTED_GAIN), EXPECTED_GAIN))
 
     def believe(self, gain: float) -> None:
         """Begin with that, and let the draft be late."""
         self._recent = Tally(gain * _BELIEF, _BELIEF)
-        self.pardon()
+        self._heard, self._late = False, 0
 
     def pardon(self) -> None:
-        """Let the draft be late again, which was stopped or is dead: it has much to read."""
-        self._heard, self._late, self.loss = False, 0, 0.0
+        """Let the draft be late again, which was stopped or is dead: it has much to read, and what
+        was lost meanwhile says nothing of it."""
+        self._heard, self._late, self.loss = False, 0, min(self.loss, 0.0)
 
     @property
     def rate(self) -> float:
         """Of late."""
         return self._recent.gain
 
-    def observe(
-        self, found: bool, right: int, cost: float, *, answered: bool, shared: bool
-    ) -> None:
+    def observe(self, found: bool, right: int, cost: float, *, shared: bool) -> None:
         """How many candidates of a query that found some, or none, a pass found right, and its cost
-        in passes of decoding alone.
+        in passes of decoding alone; `shared` with other sessions.
 
-        A query that finds nothing is a pass lost to a draft that has answered, where the session
-        has it for itself; what many lose is for the crowd to find out.
-
-        answered  the draft had read the text, and grown another one than was committed if nothing
-                  was found
-        shared    with other sessions
+        A query that finds nothing behind others that did is a pass lost to the draft, where the
+        session has it for itself; what many lose is for the crowd to find out.
         """
-        late = not (answered or self._heard) and self._late < _MOST_LATE
-        self._heard = self._heard or answered
+        late = not (found or self._heard) and self._late < _MOST_LATE
+        self._heard = self._heard or found
         if shared and not found and not late:
             return
         self.loss += cost - (1 + right)

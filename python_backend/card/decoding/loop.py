@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from card.cache import Decoding, Finish, Pool, SlotState, SlotWatch
 from card.decoding.crowd import Crowd
 from card.decoding.experience import Experience
-from card.decoding.gain import DOUBTED_GAIN, EXPECTED_GAIN
+from card.decoding.gain import DOUBTED_GAIN
 from card.decoding.rest import pays
 from card.decoding.rows import RowPlan
 from card.decoding.session import TargetSession
@@ -103,11 +103,13 @@ class TargetLoop:
         """Let its draft not even begin if those of the sessions before had nothing to give."""
         is_card = session.request.decoding is Decoding.CARD
         if is_card and self._adapts and not self._crowd_rests:
-            gain = self._experience.expect(session.request.parameters)
+            parameters = session.request.parameters
+            gain = self._experience.expect(parameters)
+            session.vouched = self._experience.vouches(parameters)
             if not pays(min(gain, self._plan.promise())):
                 session.foresee(gain)
-            else:
-                session.gain.believe(min(max(gain, DOUBTED_GAIN), EXPECTED_GAIN))
+            elif gain <= DOUBTED_GAIN:
+                session.gain.believe(DOUBTED_GAIN)
 
     def _release_closed(self) -> None:
         # Read first, the generation before the state: only a session that is dropped below is
@@ -144,7 +146,7 @@ class TargetLoop:
         self._let_draft_rest(rests=self._rests(running, draft_lives=draft_lives))
         if not draft_lives or self._crowd_rests:
             for session in running:
-                session.pardon_draft()
+                session.gain.pardon()
         self._engine.alone = not draft_lives or not any(
             session.shares_cores(crowd_rests=self._crowd_rests) for session in running
         )

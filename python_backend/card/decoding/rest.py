@@ -16,8 +16,9 @@ _FORESEEN_REST = 128
 """Of a session that begins with one, because those before it gained next to nothing."""
 
 _FORFEIT = 0.01
-"""Tokens that a trial may lose, as reckoned, for each one made in the rest behind it. Reckoned is
-from passes that nobody disturbed; beside a draft at work it came to two or three times as much."""
+"""Tokens that a session may lose by its draft, as reckoned, for each one of the rest that follows.
+Reckoned is from passes that nobody disturbed; beside a draft at work it came to two or three times
+as much."""
 
 
 def pays(gain: float) -> bool:
@@ -32,7 +33,7 @@ def costs(gain: float) -> bool:
 
 class DraftRest:
     """Sends the draft to rest while speculation does not pay, and tries again ever more rarely:
-    never before what the trial lost is a small share of what came since.
+    never before what was lost by it is a small share of what came since.
 
     until  length of prompt and output below which the draft rests
     """
@@ -49,7 +50,7 @@ class DraftRest:
     def consider(self, length: int, gain: float, loss: float) -> bool:
         """Judge by the speed-up of late. Whether a rest begins.
 
-        loss  tokens that the trial which ends with it lost against decoding alone
+        loss  tokens that the session lost by its draft so far, against decoding alone
         """
         if pays(gain):
             self._paid += 1

@@ -34,6 +34,11 @@ class TargetSession:
     """History, KV session and the candidates under verification.
 
     The KV cache holds the history without its last token: that one is the next pass's first row.
+
+    asked_cache    whether the query of this pass did, and `drafted` candidates were found
+    leans_on_text  the draft rests while the text repeats itself
+    draft_works    whether it does so for the pass that was planned last
+    vouched        sessions like this one were seen to gain by their draft
     """
 
     slot: TargetSlot
@@ -51,8 +56,7 @@ class TargetSession:
     patience: Patience = field(default_factory=Patience)
     leans_on_text: bool = False
     draft_works: bool = False
-    draft_since: int = 0
-    draft_answered: bool = False
+    vouched: bool = False
     committed_s: float = field(default_factory=time.monotonic)
 
     @classmethod
@@ -126,14 +130,7 @@ class TargetSession:
         """Note whether the draft works for the next pass; whether it did not for the one before."""
         wakes = drafts and not self.draft_works
         self.draft_works = drafts
-        if wakes:
-            self.draft_since = len(self.history)
         return wakes
-
-    def pardon_draft(self) -> None:
-        """Let it be late again: it was stopped or is dead."""
-        self.gain.pardon()
-        self.draft_since = len(self.history)
 
     def shares_cores(self, *, crowd_rests: bool) -> bool:
         """Whether the draft computes beside this session's passes: while the prompt is read it
@@ -161,11 +158,8 @@ class TargetSession:
 
     def _from_cache(self, limit: int, vocabulary: int, how: SpeculationSettings) -> Candidates:
         tree = self.slot.tree(self.generation, vocabulary)
-        self.draft_answered = False
         if tree is None or tree.root_length > len(self.history):
             return NO_CANDIDATES
-        # An empty tree is one of a text that is being read, an older one of before a rest.
-        self.draft_answered = len(tree.token) > 0 and tree.root_length >= self.draft_since
         behind_root = self.history.tokens[max(0, tree.root_length) :].tolist()
         node = descend(tree, ROOT, behind_root)
         if node is None:
@@ -208,7 +202,8 @@ class TargetSession:
         length = len(self.history)
         if self.request.decoding is not Decoding.CARD or not self.drafts(crowd_rests=False):
             return
-        if self.rest.consider(length, self.gain.rate, self.gain.loss):
+        loss = 0.0 if self.vouched else self.gain.loss
+        if self.rest.consider(length, self.gain.rate, loss):
             self._let_draft_rest()
 
     def lean_on_text(self, verdict: Verdict, plan: RowPlan, sharing: int) -> None:
@@ -220,7 +215,7 @@ class TargetSession:
             self.slot.rest_draft_until(len(self.request.prompt) + self.request.max_tokens)
         elif leant and not self.leans_on_text:
             self.slot.rest_draft_until(self.rest.until)
-            self.pardon_draft()
+            self.gain.pardon()
 
     def _foretold(self, plan: RowPlan, sharing: int) -> bool:
         """Whether guesses fill the rows that are worth it, and gain more than the draft would."""
@@ -256,10 +251,4 @@ class TargetSession:
         offered = min(self.drafted, len(self.candidates))
         right = min(verdict.accepted, offered)
         self.acceptance.observe(right, right + (right < offered and verdict.corrects))
-        self.gain.observe(
-            self.drafted > 0,
-            right,
-            plan.cost(1 + offered),
-            answered=self.draft_answered or self.drafted > 0,
-            shared=sharing > 1,
-        )
+        self.gain.observe(self.drafted > 0, right, plan.cost(1 + offered), shared=sharing > 1)
