@@ -35,8 +35,8 @@ _ANSWERED_ONCE = frozenset(
 )
 """All others are unknown here: model control, shared memory, traces and logs are no client's."""
 
-_OF_THE_CONNECTION = ("user-agent", "content-type", "te", "grpc-", ":")
-"""Beginnings of the metadata that gRPC writes itself."""
+_OF_THE_CONNECTION = frozenset({"user-agent", "content-type", "te"})
+"""Metadata that gRPC writes itself, besides what begins with `grpc-`."""
 
 
 class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # mypy is told to see nothing of gRPC
@@ -90,12 +90,11 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # mypy is told to se
         try:
             while (message := await call.read()) is not grpc.aio.EOF:
                 await answer(message)
-            status, details = await call.code(), await call.details()
+        except grpc.aio.AioRpcError as error:
+            await context.abort(error.code(), error.details() or "")
         finally:  # a client that left is the end of both
             asking.cancel()
             call.cancel()
-        if status is not grpc.StatusCode.OK:
-            await context.abort(status, details)
 
     async def _ask(
         self,
@@ -112,8 +111,8 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # mypy is told to se
                 else:
                     await call.write(message)
             await call.done_writing()
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            return  # Triton has ended the stream, which its reader tells the client
+        except (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
+            return  # Triton has ended the stream, or the client has left: its reader knows
 
 
 def _refusal(error: RequestError) -> bytes:
@@ -128,5 +127,5 @@ def _metadata(context: ServicerContext) -> tuple[tuple[str, str | bytes], ...]:
     return tuple(
         (name, value)
         for name, value in context.invocation_metadata() or ()
-        if not name.startswith(_OF_THE_CONNECTION)
+        if name not in _OF_THE_CONNECTION and not name.startswith("grpc-")
     )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 MOST_ELEMENTS = 1 << 20
 """Of one tensor. The service's own take far fewer; beyond 2^60 their bytes overflow."""
+
+_MOST_DIMENSIONS = 8
+_LONGEST_SHOWN = 80
 
 _CLASSIFICATION = "classification"
 _SHARED_MEMORY = "shared_memory_"
@@ -38,15 +40,36 @@ def check_request(message: bytes, models: Collection[str]) -> None:
 
 def _problem_of(request: service_pb2.ModelInferRequest, models: Collection[str]) -> str | None:
     if request.model_name not in models:
-        return f"model {request.model_name!r} is not served here; ask {' or '.join(sorted(models))}"
+        allowed = " or ".join(sorted(models))
+        return f"model {_shown(request.model_name)} is not served here; ask {allowed}"
     for tensor in request.inputs:
-        if any(size < 0 for size in tensor.shape) or math.prod(tensor.shape) > MOST_ELEMENTS:
-            shape = list(tensor.shape)
-            return f"input {tensor.name!r} has shape {shape}; at most {MOST_ELEMENTS} elements"
+        if not _is_bounded(tensor.shape):
+            shape = list(tensor.shape[:_MOST_DIMENSIONS])
+            return (
+                f"input {_shown(tensor.name)} has shape {shape}; at most {_MOST_DIMENSIONS} "
+                f"dimensions and {MOST_ELEMENTS} elements are taken"
+            )
     for output in request.outputs:
         if _CLASSIFICATION in output.parameters:
-            return f"output {output.name!r} cannot be classified; leave class_count out"
+            return f"output {_shown(output.name)} cannot be classified; leave class_count out"
     for named in (*request.inputs, *request.outputs):
         if any(name.startswith(_SHARED_MEMORY) for name in named.parameters):
-            return f"{named.name!r} is in shared memory; send and take tensors in the message"
+            return f"{_shown(named.name)} is in shared memory; send and take tensors in the message"
     return None
+
+
+def _is_bounded(shape: Sequence[int]) -> bool:
+    """Whether neither all dimensions together nor any of them hold too much."""
+    if len(shape) > _MOST_DIMENSIONS:
+        return False
+    elements = 1
+    for size in shape:
+        if not 0 <= size <= MOST_ELEMENTS:
+            return False
+        elements *= max(size, 1)
+    return elements <= MOST_ELEMENTS
+
+
+def _shown(name: str) -> str:
+    """A stranger's name, no longer than an error can carry."""
+    return repr(name if len(name) <= _LONGEST_SHOWN else f"{name[:_LONGEST_SHOWN]}...")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from settings_files import Write, refusal
 
-from card.settings import load_settings
+from card.settings import SettingsError, load_settings
 
 pytestmark = pytest.mark.usefixtures("no_overrides")
 
@@ -149,6 +149,7 @@ BAD = [
         "--http-p is cut short (--http-port?)",
     ),
     ('cache: {directory: "a\\0b"}', "cache.directory", "'a\\x00b'", "NUL"),
+    ('cache: {directory: "a\\uD800"}', "cache.directory", "'a\\ud800'", "surrogate"),
     ("cache: {slots: true}", "cache.slots", "true", "a whole number from 1 to 256"),
     ("target: {threads: false}", "target.threads", "false", "a whole number"),
     (
@@ -345,3 +346,10 @@ def test_a_named_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
     pipe = tmp_path / "settings.yaml"
     os.mkfifo(pipe)
     assert "is no regular file" in refusal(pipe)
+
+
+def test_a_section_named_by_a_number_of_thousands_of_digits_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(f"? 0x{'f' * 6000}\n: 1\n")
+    with pytest.raises(SettingsError, match="a number of thousands of digits is no field"):
+        load_settings(file)

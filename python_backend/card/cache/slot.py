@@ -182,6 +182,7 @@ class TargetSlot(_Slot):
             for name in TARGET_COUNTERS:
                 record[name] = 0
             record["tokens_per_step"][:] = 0
+            record["rest_until"] = 0  # before the draft may take it for this session's
             record["commit_generation"] = generation
         record["rest_until"] = 0  # whoever ordered that rest is gone
         self._stopwatch.restart()

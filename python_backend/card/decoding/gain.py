@@ -47,8 +47,8 @@ class Gain:
     """Counts tokens of the draft alone: guesses from the text are there without it.
 
     seen  all that was observed of a draft that had come to give candidates
-    loss  tokens by which all passes beside the draft fell behind decoding alone, those for which it
-          was late included; negative: by which they were ahead
+    loss  tokens by which passes beside the draft fell behind decoding alone, but for those that it
+          may be late for; negative: by which they were ahead
     """
 
     def __init__(self) -> None:
@@ -88,10 +88,10 @@ class Gain:
         self._heard = self._heard or found
         if shared and not found and not late:
             return
-        self.loss += cost - (1 + right)
         if late:
             self._late += 1
             return
+        self.loss += cost - (1 + right)
         self._recent.fade(min(1.0, _MEMORY / (self._recent.cost + cost)))
         self._recent.add(1 + right, cost)
         if self._heard:

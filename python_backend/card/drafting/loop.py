@@ -50,10 +50,11 @@ class DraftLoop:
         if self._watch.changed():
             self._drop_closed()
             self._follow_opened()
+        working = self._working()
         batch = [
             (session, rows)
-            for session, chunk in self._with_chunks(self._working())
-            if (rows := self._next_rows(session, chunk)) is not None
+            for session, chunk in self._with_chunks(working)
+            if (rows := self._next_rows(session, chunk, len(working))) is not None
         ]
         self._count_idle(started)
         if not batch:
@@ -114,8 +115,8 @@ class DraftLoop:
         for session, reads in zip(sessions, reading, strict=True):
             yield session, share if reads else chunk
 
-    def _next_rows(self, session: DraftSession, chunk: int) -> Rows | None:
-        rows = session.next_rows(self._engine, chunk, *self._shared(len(self._sessions)))
+    def _next_rows(self, session: DraftSession, chunk: int, sharing: int) -> Rows | None:
+        rows = session.next_rows(self._engine, chunk, *self._shared(sharing))
         session.slot.count_time(runs=rows is not None)
         return rows
 

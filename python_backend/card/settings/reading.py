@@ -13,7 +13,7 @@ from pydantic_settings import SettingsError as SourceError
 
 from card.regular_file import is_irregular
 from card.settings.models import REPOSITORY_ROOT
-from card.settings.refusals import explain
+from card.settings.refusals import explain, shown
 from card.settings.section import Section
 from card.settings.variables import wrong_variable
 from card.settings.whole import Settings
@@ -98,7 +98,9 @@ def _check_fields(file: Path) -> None:
         )
     for name in content or ():
         if name not in Settings.model_fields:
-            raise SettingsError(f"settings file {file}: {name!r} is no field; allowed: {sections}")
+            raise SettingsError(
+                f"settings file {file}: {shown(name)} is no field; allowed: {sections}"
+            )
 
 
 def _problem(error: Exception) -> str:

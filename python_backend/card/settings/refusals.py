@@ -78,13 +78,13 @@ def _variables_behind(section: Node, text: str) -> str:
 
 
 def _got(value: object) -> str:
-    shown = _shown(value)
-    if len(shown) > _LONGEST_VALUE:
-        shown = f"{shown[: _LONGEST_VALUE - 3]}..."
-    return f" (got {shown})"
+    text = shown(value)
+    if len(text) > _LONGEST_VALUE:
+        text = f"{text[: _LONGEST_VALUE - 3]}..."
+    return f" (got {text})"
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """As it stands in the file, or nearly so."""
     if value is None:
         return "nothing"

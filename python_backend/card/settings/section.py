@@ -21,7 +21,18 @@ class Section(BaseModel):
         parts = value if isinstance(value, (list, tuple)) else (value,)
         if any(isinstance(part, str) and "\0" in part for part in parts):
             raise ValueError("it must not hold a NUL character")
+        if any(isinstance(part, str) and not _is_text(part) for part in parts):
+            raise ValueError("it must not hold half of a surrogate pair")
         switches = cls.model_fields[str(info.field_name)].annotation is bool
         if any(isinstance(part, bool) for part in parts) and not switches:
             raise OfWrongKindError("true and false say nothing here")
         return value
+
+
+def _is_text(value: str) -> bool:
+    """Whether it has a form in UTF-8, as a path's bytes must."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
