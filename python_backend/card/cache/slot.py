@@ -175,6 +175,8 @@ class TargetSlot(_Slot):
         commits end, and its counters with it.
         """
         record = self._record
+        # Whoever ordered a rest is gone, and the draft must not take it for this session's.
+        record["rest_until"] = 0
         if record["commit_generation"] != generation:
             record["committed"] = 0
             record["finish_length"] = 0
@@ -182,9 +184,7 @@ class TargetSlot(_Slot):
             for name in TARGET_COUNTERS:
                 record[name] = 0
             record["tokens_per_step"][:] = 0
-            record["rest_until"] = 0  # before the draft may take it for this session's
             record["commit_generation"] = generation
-        record["rest_until"] = 0  # whoever ordered that rest is gone
         self._stopwatch.restart()
         return int(record["committed"])
 

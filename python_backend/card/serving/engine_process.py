@@ -25,9 +25,9 @@ _SHORTEST_REST_S = 0.0002
 _LONGEST_REST_S = 0.004
 _REST_GROWTH = 1.1
 """How often a loop looks for what the other model did, while slots are in use: first often, then
-ever more rarely. A slot that is opened or closed wakes it at once, and so is a draft that is wanted
-again: one at rest does not look, for each look takes a tenth of a millisecond from a target that
-has every core."""
+ever more rarely. A slot that is opened or closed wakes it at once, and so does a target that wants
+a draft again: one at rest does not look, for each look takes a tenth of a millisecond from a target
+that has every core."""
 
 
 class Loop(Protocol):
