@@ -76,6 +76,8 @@ def measure(
         "--stability-percentage=999",
         f"--profile-export-file={times}",
     ]
+    for left in (raw, times):  # by a run before, whose figures would be taken for those of this one
+        left.unlink(missing_ok=True)
     with _started(options) as program:
         said, _ = program.communicate()
     (folder / f"{concurrency:03}.log").write_text(said, encoding="utf-8")

@@ -137,7 +137,8 @@ def read_recipe(path: Path) -> Recipe:
         raise RecipeError(f"{path} is not JSON: {error}") from error
     except ValidationError as error:
         faults = "; ".join(
-            f"{'.'.join(map(str, fault['loc'])) or 'recipe'}: {fault['msg']}"
+            f"{'.'.join(map(str, fault['loc'])) or 'recipe'}: "
+            + fault["msg"].removeprefix("Value error, ")
             for fault in error.errors()
         )
         raise RecipeError(f"{path}: {faults}") from error

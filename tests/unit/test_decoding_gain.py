@@ -107,6 +107,15 @@ def test_a_draft_that_is_stopped_or_dead_loses_nothing(gained: float) -> None:
     assert gain.loss == -gained
 
 
+def test_a_draft_that_has_much_to_read_may_be_late_again_and_keeps_its_account() -> None:
+    gain = after((4, 0), times=3)
+    lost, rate = gain.loss, gain.rate
+    gain.await_again()
+    gain.observe(False, 0, COST, shared=False)
+    assert (gain.loss, gain.rate) == (lost, rate)
+    assert lost > 0
+
+
 @pytest.mark.parametrize(
     ("passes", "believed"),
     [([(4, 3)] * 20, EXPECTED_GAIN), ([(4, 1)] * 20, 2 / COST), ([(4, 0)] * 20, DOUBTED_GAIN)],

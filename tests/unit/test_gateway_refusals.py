@@ -241,7 +241,7 @@ def test_an_unknown_model_and_an_unknown_route_are_404(gateway: RunningGateway) 
     ("words", "status", "param"),
     [
         ("INVALID_ARGUMENT: min_tokens is 99; it must be less", 400, "min_tokens"),
-        ("INVALID_ARGUMENT: stop_words is ('',); it must be fewer", 400, "stop"),
+        ("INVALID_ARGUMENT: stop_words is ['']; it must be fewer", 400, "stop"),
         ("UNAVAILABLE: all 16 slots are taken and the queue is full", 503, None),
         ("DEADLINE_EXCEEDED: timeout is over while decoding", 504, None),
         ("INTERNAL: the engine ended", 500, None),

@@ -31,13 +31,20 @@ def test_without_outputs_every_response_counts() -> None:
     ("said", "in_vain"),
     [("No valid requests recorded within time interval.", True), ("connection refused", False)],
 )
+@pytest.mark.parametrize("left", [(), ("001.csv", "001.json")], ids=["empty", "used"])
 def test_a_level_at_which_no_request_ended_is_told_from_a_run_that_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, in_vain: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    said: str,
+    in_vain: bool,
+    left: tuple[str, ...],
 ) -> None:
     @contextmanager
     def started(options: list[str]) -> Iterator[Mock]:
         yield Mock(communicate=lambda: (said, None))
 
+    for name in left:  # of a run before, in the same folder
+        (tmp_path / name).write_text("figures")
     monkeypatch.setattr(perf_analyzer, "_started", started)
     with pytest.raises(PerfAnalyzerError, match=said) as failed:
         measure("localhost:1", {}, 1, 1.0, tmp_path)

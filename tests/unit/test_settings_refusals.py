@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("no_overrides")
         ("CARD_CACHE", '{"slot": 1}', "cache.slot: no such field; allowed: slots, nodes"),
         ("CARD_CACHE", '{"slots": 1', "cache: it must be a mapping like {slots: ...}, written as"),
         ("CARD_CACHE", "5", "cache: it must be a mapping like {slots: ...}, written as JSON"),
-        ("CARD_SPECULATION__ROWS__X", "1", "speculation.rows: it must be a whole number"),
+        ("CARD_SPECULATION__ROWS__X", "1", "speculation.rows has no fields"),
         ("CARD_SERVING__TRITON_ARGUMENTS", "--foo", "it must be a list of strings"),
         (
             "CARD_SERVING__TRITON_ARGUMENTS",
@@ -353,3 +353,33 @@ def test_a_section_named_by_a_number_of_thousands_of_digits_is_refused(tmp_path:
     file.write_text(f"? 0x{'f' * 6000}\n: 1\n")
     with pytest.raises(SettingsError, match="a number of thousands of digits is no field"):
         load_settings(file)
+
+
+@pytest.mark.parametrize("digits", ["1" * 5000, "4" * 30])
+def test_threads_of_thousands_of_digits_in_a_variable_are_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, digits: str
+) -> None:
+    monkeypatch.setenv("CARD_TARGET__THREADS_ALONE", digits)
+    with pytest.raises(SettingsError, match=r"target\.threads_alone: it must be a whole number"):
+        load_settings()
+
+
+def test_a_number_of_thousands_of_digits_in_a_file_is_told_in_words(write: Write) -> None:
+    message = refusal(write(f"target: {{threads_alone: {'1' * 5000}}}"))
+    assert "it has a number of thousands of digits" in message
+    assert "sys." not in message
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("CARD_ENGINE__X", "engine has no fields; set CARD_ENGINE to "),
+        ("CARD_CACHE__SLOTS__MOST", "cache.slots has no fields; set CARD_CACHE__SLOTS to a whole"),
+    ],
+)
+def test_a_variable_inside_a_value_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, said: str
+) -> None:
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(SettingsError, match=f"environment variable {name}: {said}"):
+        load_settings()

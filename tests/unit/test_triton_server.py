@@ -195,6 +195,10 @@ def test_a_named_server_that_is_none_is_refused_by_field_and_value(container: Pa
         assert f"such as {container}/bin/tritonserver: correct it, or leave it out" in message
     binary.chmod(0o755)
     assert named_install(binary).binary == binary
+    other = container / "bin/tritonserver-debug"
+    binary.rename(other)
+    assert named_install(other).binary == other, "the one that is named, whatever its name"
+    other.rename(binary)
     stub = container / "backends/python/triton_python_backend_stub"
     stub.unlink()
     assert named(binary).startswith(f"serving.tritonserver is {binary}: {stub} is missing; ")

@@ -108,6 +108,7 @@ def test_a_bad_value_is_refused_by_field_value_and_what_is_allowed(
     message = str(refused.value)
     assert message.startswith(f"INVALID_ARGUMENT: {name} ")
     assert allowed in message
+    assert " is (" not in message, "a list, in words that are not Python's alone"
 
 
 def test_a_missing_prompt_is_named() -> None:

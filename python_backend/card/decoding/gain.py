@@ -65,12 +65,16 @@ class Gain:
     def believe(self, gain: float) -> None:
         """Begin with that, and let the draft be late."""
         self._recent = Tally(gain * _BELIEF, _BELIEF)
+        self.await_again()
+
+    def await_again(self) -> None:
+        """Let the draft be late again, which has much to read."""
         self._heard, self._late = False, 0
 
     def pardon(self) -> None:
-        """Let the draft be late again, which was stopped or is dead: it has much to read, and what
-        was lost meanwhile says nothing of it."""
-        self._heard, self._late, self.loss = False, 0, min(self.loss, 0.0)
+        """So too where it was stopped or is dead; what was lost meanwhile says nothing of it."""
+        self.await_again()
+        self.loss = min(self.loss, 0.0)
 
     @property
     def rate(self) -> float:

@@ -215,7 +215,7 @@ class TargetSession:
             self.slot.rest_draft_until(len(self.request.prompt) + self.request.max_tokens)
         elif leant and not self.leans_on_text:
             self.slot.rest_draft_until(self.rest.until)
-            self.gain.pardon()
+            self.gain.await_again()
 
     def _foretold(self, plan: RowPlan, sharing: int) -> bool:
         """Whether guesses fill the rows that are worth it, and gain more than the draft would."""

@@ -75,12 +75,8 @@ class DraftLoop:
     @property
     def is_at_rest(self) -> bool:
         """Whether nothing can be to do before a slot is opened or closed, or the target rings."""
-        return all(self._rests(session) for session in self._sessions.values())
-
-    def _rests(self, session: DraftSession) -> bool:
-        """Whether the target wants no candidates of the session for now."""
-        crowd_rests = self._pool.draft_rests and session.request.decoding is Decoding.CARD
-        return crowd_rests or session.rests()
+        crowd_rests = self._pool.draft_rests
+        return all(_rests(session, crowd_rests) for session in self._sessions.values())
 
     def _tell_passes(self) -> None:
         header = self._pool.header
@@ -96,9 +92,9 @@ class DraftLoop:
 
     def _working(self) -> list[DraftSession]:
         """Sessions that the target wants candidates of, up to date with what it committed."""
-        working = []
+        working, crowd_rests = [], self._pool.draft_rests
         for session in self._sessions.values():
-            if self._rests(session):
+            if _rests(session, crowd_rests):
                 session.slot.count_time(runs=False)
             else:
                 session.follow_commits(self._engine)
@@ -146,3 +142,9 @@ class DraftLoop:
                 growth = self._settings.speculation.growth
                 session = DraftSession.follow(slot, generation, request, self._engine, growth)
                 self._sessions[slot.index] = session
+
+
+def _rests(session: DraftSession, crowd_rests: bool) -> bool:
+    """Whether the target wants no candidates of the session for now; `crowd_rests`: of none of
+    those of CARD."""
+    return (crowd_rests and session.request.decoding is Decoding.CARD) or session.rests()

@@ -66,7 +66,7 @@ def missing(field: str, wanted: str) -> Refusal:
 def _shown(value: object) -> str:
     if isinstance(value, (str, bytes)):
         value = value[:_LONGEST_VALUE]  # before it is spelled out, which takes up to four times it
-    text = repr(value)
+    text = repr(list(value) if isinstance(value, tuple) else value)
     if len(text) <= _LONGEST_VALUE:
         return text
     return f"{text[: _LONGEST_VALUE - 3]}..."

@@ -28,7 +28,7 @@ from card.serving.supervision.journal import open_journal, warn
 from card.serving.supervision.policy import STUBS
 from card.serving.supervision.residue import REGIONS
 from card.serving.supervision.stop_requests import StopRequests
-from card.serving.supervision.supervisor import StartError, Supervisor, UnloadableError
+from card.serving.supervision.supervisor import StartError, Supervisor
 from card.serving.triton_server import MINIMUM_REGION_BYTES, TritonNotFoundError
 from card.settings import REPOSITORY_ROOT, Settings, SettingsError, load_settings
 
@@ -81,8 +81,7 @@ def main(
         supervisor.run()
     except StartError as error:
         typer.echo(f"error: {error}", err=True)
-        told = isinstance(error, UnloadableError)  # by the model itself, in the same log
-        warn("gave_up", reason="a model cannot be loaded" if told else error)
+        warn("gave_up", reason=error.for_the_log)
         raise typer.Exit(1) from error
 
 

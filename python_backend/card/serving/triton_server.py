@@ -157,26 +157,25 @@ def find_triton(runtime_directory: Path, source: Source = "auto") -> TritonInsta
 
 def system_install(root: Path) -> TritonInstall:
     """The server under `root`, with the backends and the Python stub that it came with."""
-    if missing := _missing(root):
+    install = _installed(root / "bin/tritonserver", root)
+    if missing := _missing(install):
         raise TritonNotFoundError(
             f"no Triton server under {root}: {missing} is missing; "
             "use a Triton container with the Python backend, or choose the wheel"
         )
-    return TritonInstall(
-        root / "bin/tritonserver", root / "backends", library_paths=(root / "lib",)
-    )
+    return install
 
 
 def named_install(binary: Path) -> TritonInstall:
     """That of the binary which `serving.tritonserver` names, laid out as in a container."""
-    root = binary.parent.parent
+    install = _installed(binary, binary.parent.parent)
     problem = None
     if not binary.is_file() or not os.access(binary, os.X_OK):
         problem = "it is no file that this user can execute"
-    elif missing := _missing(root):
+    elif missing := _missing(install):
         problem = f"{missing} is missing"
     if problem is None:
-        return system_install(root)
+        return install
     raise TritonNotFoundError(
         f"serving.tritonserver is {binary}: {problem}; it must be the server of an installation "
         f"with the Python backend, such as {SYSTEM_ROOT}/bin/tritonserver: correct it, or "
@@ -184,9 +183,14 @@ def named_install(binary: Path) -> TritonInstall:
     )
 
 
-def _missing(root: Path) -> Path | None:
-    """What an installation under `root` lacks."""
-    needed = (root / "bin/tritonserver", root / "backends/python/triton_python_backend_stub")
+def _installed(binary: Path, root: Path) -> TritonInstall:
+    """As in a container, whether it is there or not."""
+    return TritonInstall(binary, root / "backends", library_paths=(root / "lib",))
+
+
+def _missing(install: TritonInstall) -> Path | None:
+    """What an installation lacks."""
+    needed = (install.binary, install.backends / "python/triton_python_backend_stub")
     return next((path for path in needed if not path.exists()), None)
 
 

@@ -21,14 +21,19 @@ Devices = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)
 _MOST_AUTOMATIC_THREADS = 4
 """Beside the draft. Alone a target takes twice as many, and more soon wait for each other longer
 than they compute."""
+_MOST_DIGITS = 4
+"""Of a number of threads in an environment variable; longer ones are none."""
 
 
 def _automatic_threads(threads_alone: object) -> int:
     """Of a target: the other half of the cores is for the draft and for what serves. Where
     `threads_alone` is given they divide it."""
     most = min(_MOST_AUTOMATIC_THREADS, max(1, usable_cores() // 2))
-    given = str(threads_alone).strip()
-    alone = int(given) if given.isdecimal() else 0  # what is no number is refused by its own name
+    alone = 0  # what is no number, or far too large, is refused by its own name
+    if isinstance(threads_alone, int):
+        alone = threads_alone
+    elif (text := str(threads_alone).strip()).isdecimal() and len(text) <= _MOST_DIGITS:
+        alone = int(text)
     return next(threads for threads in range(most, 0, -1) if alone % threads == 0)
 
 

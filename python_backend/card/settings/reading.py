@@ -108,4 +108,6 @@ def _problem(error: Exception) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    if "int_max_str_digits" in str(error):  # Python's words are for programmers
+        return "it has a number of thousands of digits"
     return " ".join(str(error).split())

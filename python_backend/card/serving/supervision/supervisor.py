@@ -48,9 +48,18 @@ LINGER_S = 0.5
 class StartError(RuntimeError):
     """The server does not come up; the message says how far it came."""
 
+    @property
+    def for_the_log(self) -> str:
+        """The message, as far as it does not stand there already."""
+        return str(self)
+
 
 class UnloadableError(StartError):
-    """A model cannot be loaded. The message is its own, which stands in the log already."""
+    """A model cannot be loaded. The message is its own, and it has logged it."""
+
+    @property
+    def for_the_log(self) -> str:
+        return "a model cannot be loaded"
 
 
 class CrashError(StartError):
@@ -178,7 +187,7 @@ class Supervisor:
             except failure as error:
                 if attempt == START_ATTEMPTS:
                     raise
-                warn("start_failed", attempt=attempt, reason=error)
+                warn("start_failed", attempt=attempt, reason=error.for_the_log)
             attempt += 1
             self._clear()
 
