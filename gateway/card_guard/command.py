@@ -25,7 +25,7 @@ def _option(help: str, **more: Any) -> Any:
 @app.command()
 def guard(
     triton: Annotated[
-        str, _option("Triton's gRPC address, host:port.", envvar="CARD_URL")
+        str, _option("Triton's gRPC address, host:port or unix:PATH.", envvar="CARD_URL")
     ] = Guard.triton,
     model: Annotated[
         list[str] | None,
@@ -51,6 +51,13 @@ def guard(
     calls: Annotated[
         int, _option("Most calls at a time; more get RESOURCE_EXHAUSTED.", min=1)
     ] = Guard.calls,
+    connection_s: Annotated[
+        int | None,
+        _option("Seconds after which a client is asked to connect anew; open calls go on.", min=1),
+    ] = None,
+    beats: Annotated[
+        int | None, typer.Option(hidden=True, min=1)  # file descriptor of the supervisor's pipe
+    ] = None,
     drain_s: Annotated[int, _option("Seconds open calls may take after SIGTERM.", min=0)] = 30,
 ) -> None:
     """Pass on to Triton, over gRPC, the requests that it can bear, and refuse the others."""
@@ -61,6 +68,8 @@ def guard(
             models=tuple(model or Guard.models),
             message_bytes=message_bytes,
             calls=calls,
+            connection_s=connection_s,
+            beats=beats,
             tls=Tls.if_wanted(False, tls_client_ca, tls_cert, tls_key),
             triton_tls=Tls.if_wanted(False, triton_ca, triton_cert, triton_key),
         )

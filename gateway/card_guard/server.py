@@ -1,8 +1,11 @@
-"""The proxy on a port: started, and drained when it is told to stop."""
+"""The proxy on a port: started, heard of while it serves, and drained when it is told to stop."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import grpc
@@ -20,6 +23,11 @@ _TO_TRITON = [
 server that was away for a minute alone for another half."""
 
 
+BEAT = b"."
+BEAT_S = 0.25
+"""Between two of them."""
+
+
 class StartError(RuntimeError):
     """The guard cannot begin; the message says what to change."""
 
@@ -29,10 +37,13 @@ class Guard:
     """What the guard is set to.
 
     listen         address and port for clients
-    triton         the server's gRPC address, host:port
+    triton         the server's gRPC address, host:port or unix:path
     models         that clients may ask
     message_bytes  largest request
     calls          at a time; more are RESOURCE_EXHAUSTED
+    connection_s   after which a client is asked to connect anew, so that it finds new servers;
+                   open calls go on; None: never
+    beats          file descriptor to write `BEAT` to while calls are taken; None: to none
     tls            our certificate for clients, and who must have signed theirs; None: no TLS
     triton_tls     how to trust the server, and how to be trusted there; None: no TLS
     """
@@ -42,6 +53,8 @@ class Guard:
     models: tuple[str, ...] = ("ensemble",)
     message_bytes: int = 4 << 20
     calls: int = 1024
+    connection_s: int | None = None
+    beats: int | None = None
     tls: Tls | None = None
     triton_tls: Tls | None = None
 
@@ -56,7 +69,7 @@ async def serve(guard: Guard, stop: asyncio.Event, drain_s: float) -> None:
     async with _channel(guard) as channel:
         server = grpc.aio.server(
             handlers=[Proxy(channel, guard.models)],
-            options=[("grpc.max_receive_message_length", guard.message_bytes)],
+            options=_for_clients(guard),
             maximum_concurrent_rpcs=guard.calls,
         )
         try:
@@ -70,8 +83,38 @@ async def serve(guard: Guard, stop: asyncio.Event, drain_s: float) -> None:
                 "machine's, or the certificate and its key cannot be used"
             ) from None
         await server.start()
-        await stop.wait()
-        await server.stop(drain_s)
+        async with _heard(guard.beats):
+            await stop.wait()
+            await server.stop(drain_s)
+
+
+@contextlib.asynccontextmanager
+async def _heard(descriptor: int | None) -> AsyncIterator[None]:
+    """Write beats to whoever watches. They come from the loop that passes messages on: while they
+    come, those do."""
+
+    async def beat(watched: int) -> None:
+        os.set_blocking(watched, False)
+        with contextlib.suppress(BrokenPipeError):  # nobody watches any more
+            while True:
+                with contextlib.suppress(BlockingIOError):  # who watches does not look
+                    os.write(watched, BEAT)
+                await asyncio.sleep(BEAT_S)
+
+    beating = None if descriptor is None else asyncio.create_task(beat(descriptor))
+    try:
+        yield
+    finally:
+        if beating is not None:
+            beating.cancel()
+
+
+def _for_clients(guard: Guard) -> list[tuple[str, int]]:
+    """Options of the port."""
+    options = [("grpc.max_receive_message_length", guard.message_bytes)]
+    if guard.connection_s is not None:
+        options.append(("grpc.max_connection_age_ms", 1000 * guard.connection_s))
+    return options
 
 
 def _channel(guard: Guard) -> grpc.aio.Channel:

@@ -148,6 +148,12 @@ BAD = [
         "['--http-p=9']",
         "--http-p is cut short (--http-port?)",
     ),
+    (
+        "serving: {guard_arguments: ['--port=9']}",
+        "serving.guard_arguments",
+        "['--port=9']",
+        "--port is for the supervisor to give",
+    ),
     ('cache: {directory: "a\\0b"}', "cache.directory", "'a\\x00b'", "NUL"),
     ('cache: {directory: "a\\uD800"}', "cache.directory", "'a\\ud800'", "surrogate"),
     ("cache: {slots: true}", "cache.slots", "true", "a whole number from 1 to 256"),
@@ -383,3 +389,11 @@ def test_a_variable_inside_a_value_is_refused(
     monkeypatch.setenv(name, "1")
     with pytest.raises(SettingsError, match=f"environment variable {name}: {said}"):
         load_settings()
+
+
+def test_clients_who_meet_the_guard_get_their_tls_from_it(write: Write) -> None:
+    said = "triton_arguments: ['--grpc-use-ssl=true']"
+    message = refusal(write(f"serving: {{guard: true, {said}}}"))
+    assert "triton_arguments has --grpc-use-ssl, but with guard: true clients meet" in message
+    assert "guard_arguments (--tls-cert," in message
+    assert load_settings(write(f"serving: {{{said}}}"))

@@ -68,6 +68,7 @@ def test_only_a_service_that_would_answer_is_ready(
         "server_pid": 7,
         "server_restarts": 1,
         "models": {"draft": {"state": "gone", "pid": None, "reloads": 2}},
+        "guard": None,
     }
     assert get(health, "/live")[0] == 200
 
@@ -108,7 +109,8 @@ def figures(health: HealthServer) -> dict[tuple[str, str], float]:
 
 def test_prometheus_reads_states_recoveries_and_processes(health: HealthServer) -> None:
     models = {"draft": ModelHealth("gone", reloads=2), "target": ModelHealth("well", os.getpid())}
-    health.publish(ServiceHealth("degraded", server_restarts=1, models=models))
+    guard = ModelHealth("well", os.getpid(), reloads=3)
+    health.publish(ServiceHealth("degraded", server_restarts=1, models=models, guard=guard))
     told = figures(health)
     assert told["card_service_ready", ""] == 1
     assert {state: told["card_service_state", state] for state in STATES} == {
@@ -118,7 +120,8 @@ def test_prometheus_reads_states_recoveries_and_processes(health: HealthServer) 
     assert (told["card_model_well", "draft"], told["card_model_well", "target"]) == (0, 1)
     assert told["card_model_reloads_total", "draft"] == 2
     assert told["card_server_restarts_total", ""] == 1
-    for process in ("supervisor", "target"):
+    assert told["card_guard_restarts_total", ""] == 3
+    for process in ("supervisor", "target", "guard"):
         assert told["card_process_resident_memory_bytes", process] > 1 << 20
         assert told["card_process_open_files", process] > 2
     assert ("card_process_open_files", "draft") not in told
@@ -130,7 +133,8 @@ def test_reloads_do_not_begin_anew_while_the_server_restarts(health: HealthServe
     told = figures(health)
     assert told["card_service_ready", ""] == 0
     assert told["card_model_well", "target"] == 0
-    assert not [name for name, _ in told if name == "card_model_reloads_total"]
+    reset = "card_model_reloads_total", "card_guard_restarts_total"
+    assert not [name for name, _ in told if name in reset]
 
 
 def test_a_supervisor_that_looks_no_more_is_not_ready_for_prometheus_either(

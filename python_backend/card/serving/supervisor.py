@@ -24,9 +24,10 @@ from card.serving.prerequisites import (
     check_shared_memory,
 )
 from card.serving.supervised import PORTS
+from card.serving.supervision.guard import check_guard
 from card.serving.supervision.journal import open_journal, warn
 from card.serving.supervision.policy import STUBS
-from card.serving.supervision.residue import REGIONS
+from card.serving.supervision.residue import REGIONS, run_directory
 from card.serving.supervision.stop_requests import StopRequests
 from card.serving.supervision.supervisor import StartError, Supervisor
 from card.serving.triton_server import MINIMUM_REGION_BYTES, TritonNotFoundError
@@ -45,6 +46,7 @@ def unmet_prerequisites(settings: Settings) -> list[str]:
     checks = (
         check_architecture(),
         check_ports(ports, serving.address),
+        check_guard(serving, run_directory(directory)) if serving.guard else None,
         *(
             check_shared_memory(folder, needed, fields.get(folder))
             for folder, needed in needed_bytes.items()

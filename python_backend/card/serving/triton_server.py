@@ -78,6 +78,8 @@ class ServerOptions:
     `load_models` are loaded at start, all others on request only (explicit model control).
     `region_prefix` begins the names of the Python backend's files in shared memory, which grow when
     a tensor needs more.
+    `grpc_address` is where gRPC listens instead of `address`: `unix:` and the beginning of a
+    socket's path, which ends with the port.
     `closed_over_http` are APIs that only the supervisor may call there, besides those that nobody
     else may call anywhere.
     `extra_arguments` go to the server as they are, for TLS and the like.
@@ -91,6 +93,7 @@ class ServerOptions:
     grpc_port: int
     metrics_port: int
     address: str
+    grpc_address: str | None = None
     closed_over_http: tuple[str, ...] = ()
     extra_arguments: tuple[str, ...] = ()
 
@@ -116,7 +119,7 @@ class TritonInstall:
             "--exit-on-error=true",
             f"--http-address={options.address}",
             f"--http-port={options.http_port}",
-            f"--grpc-address={options.address}",
+            f"--grpc-address={options.grpc_address or options.address}",
             f"--grpc-port={options.grpc_port}",
             f"--metrics-address={options.address}",
             f"--metrics-port={options.metrics_port}",

@@ -6,7 +6,7 @@ import ipaddress
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from card.settings.section import OfWrongKindError, Section
 
@@ -121,6 +121,30 @@ def _not_ours(arguments: tuple[str, ...]) -> tuple[str, ...]:
     return arguments
 
 
+_OF_CLIENTS_GRPC = (
+    "--grpc-address",
+    "--grpc-use-ssl",
+    "--grpc-use-ssl-mutual",
+    "--grpc-server-cert",
+    "--grpc-server-key",
+    "--grpc-root-cert",
+    "--grpc-max-connection-age",
+)
+"""Options of Triton for the door that clients come to, which with a guard is the guard's."""
+_OF_THE_GUARD = ("--triton", "--host", "--port", "--beats", "--help")
+
+
+def _not_of_the_guard(arguments: tuple[str, ...]) -> tuple[str, ...]:
+    for argument in arguments:
+        option = argument.partition("=")[0]
+        if option in _OF_THE_GUARD:
+            raise ValueError(
+                f"{option} is for the supervisor to give; it follows serving.address and "
+                "serving.grpc_port"
+            )
+    return arguments
+
+
 class ServingSettings(Section):
     """Triton and the supervisor."""
 
@@ -146,6 +170,16 @@ class ServingSettings(Section):
     http_inference: bool = True
     """Whether Triton's own HTTP port takes requests for a text; else it refuses them unread
     (SECURITY.md). gRPC and the OpenAI gateway, which uses it, answer either way."""
+    guard: bool = False
+    """Whether clients' gRPC goes through `card-guard`, which refuses requests that would end the
+    server (SECURITY.md), and which the supervisor starts and watches. It listens on `grpc_port`;
+    Triton's own gRPC is then a socket that nobody else can reach."""
+    guard_arguments: Annotated[
+        tuple[str, ...],
+        AfterValidator(_not_of_the_guard),
+        Field(examples=[["--message-bytes=1000000"]]),
+    ] = ()
+    """Further options for `card-guard`, passed through (TLS, limits)."""
     flush_ms: Annotated[float, Field(ge=0, le=1000)] = 20.0
     """Deltas after the first are gathered for so long, with many streams for longer."""
     deltas_per_s: Annotated[float, Field(ge=1, le=1e6)] | None = None
@@ -170,6 +204,19 @@ class ServingSettings(Section):
         tuple[str, ...], AfterValidator(_not_ours), Field(examples=[["--log-verbose=1"]])
     ] = ()
     """Further options for tritonserver, passed through (TLS, logging)."""
+
+    @model_validator(mode="after")
+    def _one_door_for_grpc(self) -> ServingSettings:
+        if not self.guard:
+            return self
+        for argument in self.triton_arguments:
+            if (option := argument.partition("=")[0]) in _OF_CLIENTS_GRPC:
+                raise ValueError(
+                    f"triton_arguments has {option}, but with guard: true clients meet the guard: "
+                    "give its own options as guard_arguments (--tls-cert, --tls-key, "
+                    "--tls-client-ca, --connection-s)"
+                )
+        return self
 
 
 CollectorUrl = Annotated[

@@ -60,6 +60,11 @@ class _Figures(Collector):
             "card_server_restarts", "Times the whole server was restarted.",
             value=health.server_restarts,
         )  # fmt: skip
+        if health.guard is not None:
+            yield CounterMetricFamily(
+                "card_guard_restarts", "Times the guard in front of gRPC was started again.",
+                value=health.guard.reloads,
+            )  # fmt: skip
         reloads = CounterMetricFamily(
             "card_model_reloads", "Times a model was killed and loaded again.", labels=["model"]
         )
@@ -89,6 +94,8 @@ class _Figures(Collector):
     def _running(self) -> Iterator[tuple[str, psutil.Process]]:
         pids = {"supervisor": os.getpid(), "server": self._health.server_pid}
         pids |= {model: seen.pid for model, seen in self._health.models.items()}
+        if self._health.guard is not None:
+            pids["guard"] = self._health.guard.pid
         for name, pid in pids.items():
             try:
                 if pid is not None:

@@ -31,7 +31,7 @@ class RunDirectory:
         """Create and lock it under `parent`. Raises `OSError` where that is impossible."""
         self._parent = parent
         self._token = secrets.token_hex(_TOKEN_BYTES)
-        self.path = parent / f"{_prefix()}{self._token}"
+        self.path = run_directory(parent, self._token)
         unlocked = self.path.with_name(f".{self.path.name}")
         unlocked.mkdir(mode=0o700)
         self._descriptor = os.open(unlocked, os.O_RDONLY | os.O_DIRECTORY)
@@ -76,6 +76,11 @@ class RunDirectory:
         self.sweep_regions()
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._descriptor)
+
+
+def run_directory(parent: Path, token: str = "0" * 2 * _TOKEN_BYTES) -> Path:
+    """That of the supervisor with this token; all paths are equally long."""
+    return parent / f"{_prefix()}{token}"
 
 
 def make_region_private(name: str) -> None:

@@ -11,6 +11,7 @@ from card.engines.remembered import FINDINGS_VARIABLE
 from card.serving.geometry import pool_geometry
 from card.serving.notices import NOTICES_VARIABLE, Notices
 from card.serving.supervision.command_line import conceal
+from card.serving.supervision.guard import GuardProcess, triton_socket
 from card.serving.supervision.heartbeats import Heartbeats
 from card.serving.supervision.policy import (
     CARD,
@@ -59,6 +60,7 @@ class Service:
     ) -> None:
         """Start the server under a header that nobody else knows; it is not ready yet."""
         serving = settings.serving
+        socket = triton_socket(run_directory.path, serving.grpc_port)
         restriction = Restriction(HEADER, secrets.token_hex(32))
         options = ServerOptions(
             model_repository=model_repository,
@@ -69,6 +71,7 @@ class Service:
             grpc_port=serving.grpc_port,
             metrics_port=serving.metrics_port,
             address=serving.address,
+            grpc_address=f"unix:{socket.with_name('grpc')}" if serving.guard else None,
             closed_over_http=() if serving.http_inference else ("inference",),
             extra_arguments=(
                 *QUIET,
@@ -89,6 +92,7 @@ class Service:
         freeze(settings, run_directory.settings)
         variables[SETTINGS_VARIABLE] = str(run_directory.settings)
         self.server = TritonProcess(install, options, variables)
+        self.guard = GuardProcess(serving, socket) if serving.guard else None
         self._secret = restriction.value
         self._notices = Notices(notices)
         self._retired = False
@@ -159,8 +163,10 @@ class Service:
         return self._heartbeats.open_slots()
 
     def is_complete(self) -> bool:
-        """Whether all six models serve, the draft included."""
+        """Whether all six models serve, the draft included, and the guard if there is one."""
         if not (self.ensemble_ready and all(self.is_well(model) for model in STUBS)):
+            return False
+        if self.guard is not None and self.guard.condition != "well":
             return False
         try:
             return all(self._repository.is_ready(model) for model in MODELS)
@@ -171,6 +177,18 @@ class Service:
     def load_failure(self) -> str:
         """Why a model cannot be loaded, in its own words; empty if none has said so."""
         return self._notices.load_failed.text
+
+    def guard_failure(self) -> str:
+        """Look at the guard of a service that starts: why it will not be well; else empty."""
+        if self.guard is None:
+            return ""
+        self.guard.look()
+        if not self.guard.ended:
+            return ""
+        return (
+            f"the guard ended during the start ({self.guard.ended}); its own message stands above; "
+            "its options are serving.guard_arguments"
+        )
 
     def reload(self, model: str) -> None:
         """Bring one model back; blocks. Raises `RecoveryError`."""
@@ -213,7 +231,9 @@ class Service:
             return True
 
     def close(self) -> None:
-        """Kill the server and its stubs and remove their shared-memory files."""
+        """Kill the server, its stubs and the guard and remove their shared-memory files."""
+        if self.guard is not None:
+            self.guard.close()
         self.server.kill()
         self._probe.close()
         self._heartbeats.close()

@@ -18,12 +18,13 @@ class ModelHealth:
 
 @dataclass(frozen=True, slots=True)
 class ServiceHealth:
-    """The whole service; `state` is one of `STATES`."""
+    """The whole service; `state` is one of `STATES`. `guard` is None where none stands in front."""
 
     state: str
     server_pid: int | None = None
     server_restarts: int = 0
     models: dict[str, ModelHealth] = field(default_factory=dict)
+    guard: ModelHealth | None = None
 
     @property
     def ready(self) -> bool:

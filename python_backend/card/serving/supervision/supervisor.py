@@ -90,6 +90,7 @@ class Supervisor:
         self._recoveries: dict[str, Future[None]] = {}
         self._service: Service | None = None
         self._restarts = 0
+        self._guard_restarts = 0
         self._reloads = dict.fromkeys(STUBS, 0)
         self._awaiting_calm: set[str] = set()
         for path in sweep(directory):
@@ -138,10 +139,12 @@ class Supervisor:
         while not service.is_complete():
             if failure := service.load_failure:
                 raise UnloadableError(failure)
-            if lost := [model for model in STUBS if watch.is_stuck(model)]:
-                raise StartError(f"the processes of {', '.join(lost)} did not survive the start")
+            if stuck := [model for model in STUBS if watch.is_stuck(model)]:
+                raise StartError(f"the processes of {', '.join(stuck)} did not survive the start")
             if watch.is_server_stopped():
                 raise CrashError("tritonserver was stopped during its start")
+            if lost := service.guard_failure():
+                raise StartError(lost)
             concealed = concealed or service.conceal_header()
             if service.server.state is ProcessState.GONE:
                 kind = CrashError if service.server.crashed else StartError
@@ -212,6 +215,7 @@ class Supervisor:
             if reason := self._heal(service, sights):
                 _tell_cut_off(open_sessions, reason)
                 return
+            self._tend_guard(service)
             self._publish(service, sights, "draining")
 
     def _has_ended(self, service: Service, busy_s: float) -> bool:
@@ -256,6 +260,7 @@ class Supervisor:
         sights = service.sights()
         if reason := self._heal(service, sights):
             return self._restart(reason)
+        self._tend_guard(service)
         self._publish(service, sights)
         return service
 
@@ -273,6 +278,14 @@ class Supervisor:
                 return action.reason
             self._begin(service, action)
         return None
+
+    def _tend_guard(self, service: Service) -> None:
+        if (guard := service.guard) is None:
+            return
+        guard.look()
+        if reason := guard.replace():
+            warn("restarting_guard", reason=reason)
+            self._guard_restarts += 1
 
     def _begin(self, service: Service, action: Reload) -> None:
         warn("reloading", model=action.model, reason=action.reason)
@@ -314,14 +327,21 @@ class Supervisor:
                 pid=None if stub is None else stub.process.pid,
                 reloads=self._reloads[model],
             )
+        guard = None
+        if service.guard is not None:
+            guard = ModelHealth(service.guard.condition, service.guard.pid, self._guard_restarts)
         lame = [model for model, health in models.items() if health.state != "well"]
-        answers = service.server.state is ProcessState.RUNNING and service.ensemble_ready
+        answers = (
+            service.server.state is ProcessState.RUNNING
+            and service.ensemble_ready
+            and (guard is None or guard.state == "well")
+        )
         if not answers or any(model != DRAFT for model in lame):
             judged = "unready"
         else:
             judged = "degraded" if lame else "ready"
         self._health.publish(
-            ServiceHealth(state or judged, service.server.pid, self._restarts, models)
+            ServiceHealth(state or judged, service.server.pid, self._restarts, models, guard)
         )
 
     def _addresses(self) -> dict[str, str]:

@@ -1,0 +1,175 @@
+"""`serving.guard`: the supervisor starts the guard on the port that clients know and keeps it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import psutil
+import pytest
+from certificates import Certificates
+from running_service import UNLIKE_OTHERS, Refused, RunningService, StartService
+from test_faults_start import GIVEN_UP, REFUSED, start
+from test_guard import PROMPT, classified, overflowing
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+BOUND = 200_000
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def guarded(start_service: StartService) -> Iterator[RunningService]:
+    serving = {
+        "guard": True,
+        "guard_arguments": ["--model=ensemble", "--model=card", f"--message-bytes={BOUND}"],
+        "http_inference": False,
+    }
+    with start_service({"serving": serving}) as running:
+        yield running
+
+
+def guard_of(service: RunningService) -> int:
+    return int(service.health["guard"]["pid"])
+
+
+def is_back(service: RunningService, lost: int) -> bool:
+    """Whether another guard than the one that was lost serves."""
+    health = service.health
+    return bool(health["ready"]) and health["guard"]["pid"] != lost
+
+
+async def strike(service: RunningService, guard: int, blow: signal.Signals) -> None:
+    """Once a stream flows; returns when its client knows."""
+    request = {"text_input": PROMPT, "max_tokens": 1000, "stream": True, **UNLIKE_OTHERS}
+    async for _ in service.stream(**request):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(guard, blow)
+
+
+def listening(pid: int) -> set[int]:
+    """TCP ports on which a process listens."""
+    connections = psutil.Process(pid).net_connections("tcp")
+    return {one.laddr.port for one in connections if one.status == psutil.CONN_LISTEN}
+
+
+async def test_requests_that_end_a_server_come_to_nobody(guarded: RunningService) -> None:
+    pid = guarded.server_pid
+    with grpc.insecure_channel(guarded.grpc) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        for deadly in (classified(), overflowing("card"), overflowing("postprocessing")):
+            (answer,) = stub.ModelStreamInfer(iter([deadly]), timeout=60)
+            assert answer.error_message.startswith("INVALID_ARGUMENT: ")
+            with pytest.raises(grpc.RpcError) as refused:
+                stub.ModelInfer(deadly, timeout=60)
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert guarded.generate(text_input=PROMPT)[0] == 403
+    assert await guarded.text(PROMPT, max_tokens=8)
+    assert guarded.server_pid == pid
+
+
+async def test_the_text_is_the_same(guarded: RunningService, server: RunningService) -> None:
+    request = {"text_input": PROMPT, "max_tokens": 64, "temperature": 0.8, "seed": 7}
+    assert await guarded.text(**request) == await server.text(**request)
+
+
+def test_clients_reach_the_guard_alone(guarded: RunningService) -> None:
+    serving = guarded.settings.serving
+    assert serving.grpc_port in listening(guard_of(guarded))
+    assert listening(guarded.server_pid) == {serving.http_port, serving.metrics_port}
+    (socket,) = Path(guarded.settings.cache.directory).glob("card_run_*/grpc:*")
+    assert socket.is_socket()
+    assert stat.S_IMODE(socket.parent.stat().st_mode) == 0o700
+
+
+def test_model_control_is_unknown_behind_it(guarded: RunningService) -> None:
+    with grpc.insecure_channel(guarded.grpc) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        with pytest.raises(grpc.RpcError) as refused:
+            stub.RepositoryIndex(service_pb2.RepositoryIndexRequest(), timeout=30)
+    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
+async def test_a_guard_that_dies_or_hangs_is_replaced(
+    guarded: RunningService, blow: signal.Signals
+) -> None:
+    server_pid, lost = guarded.server_pid, guard_of(guarded)
+    restarts = guarded.health["guard"]["reloads"]
+    with pytest.raises((Refused, grpc.RpcError)):  # never a text that looks complete
+        await strike(guarded, lost, blow)
+    await guarded.until(lambda: is_back(guarded, lost), "another guard serves")
+    assert guarded.health["guard"]["reloads"] == restarts + 1
+    assert not psutil.pid_exists(lost)
+    assert guarded.server_pid == server_pid, "nothing else was lost"
+    await guarded.until(lambda: guarded.metric("card_slots_in_use") == 0, "the slot is free")
+    assert await guarded.text(PROMPT, max_tokens=8)
+
+
+async def test_a_guard_that_is_stopped_for_a_moment_goes_on(guarded: RunningService) -> None:
+    guard = psutil.Process(guard_of(guarded))
+    text = ""
+    async for reply in guarded.stream(text_input=PROMPT, max_tokens=64, stream=True):
+        if not text:
+            guard.suspend()
+            await asyncio.sleep(guarded.settings.serving.engine_timeout_s / 4)  # well below it
+            guard.resume()
+        text += reply.text
+    assert text == await guarded.text(PROMPT, max_tokens=64)
+    assert guard_of(guarded) == guard.pid
+
+
+async def test_a_server_that_dies_comes_back_behind_it(guarded: RunningService) -> None:
+    lost = guarded.server_pid
+    os.kill(lost, signal.SIGKILL)
+    await guarded.until(
+        lambda: guarded.health.get("ready", False) and guarded.server_pid != lost, "it is back"
+    )
+    assert await guarded.text(PROMPT, max_tokens=8)
+
+
+def test_tls_is_the_guards(start_service: StartService, certificates: Certificates) -> None:
+    chain, key = certificates.server
+    arguments = [
+        f"--tls-cert={chain}",
+        f"--tls-key={key}",
+        f"--tls-client-ca={certificates.authority}",
+    ]
+    with start_service({"serving": {"guard": True, "guard_arguments": arguments}}) as service:
+        for ours, admitted in ((certificates.client, True), (certificates.stranger, False)):
+            with grpc.secure_channel(service.grpc, certificates.trusting(ours)) as channel:
+                stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+                if admitted:
+                    assert stub.ServerReady(service_pb2.ServerReadyRequest(), timeout=30).ready
+                    continue
+                with pytest.raises(grpc.RpcError) as refused:
+                    stub.ServerReady(service_pb2.ServerReadyRequest(), timeout=10)
+                assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        process = psutil.Process(guard_of(service))
+    assert not process.is_running(), "it ends with its service"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--nonsense"], GIVEN_UP, "the guard ended during the start (exit code 2)"),
+        (["--tls-cert=/nowhere.pem"], GIVEN_UP, "the TLS cert file /nowhere.pem does not exist"),
+        (["--port=9"], REFUSED, "--port is for the supervisor to give"),
+    ],
+)
+def test_options_that_it_does_not_take_end_the_start(
+    tmp_path: Path, arguments: list[str], code: int, said: str
+) -> None:
+    ending = start(tmp_path, {"serving": {"guard": True, "guard_arguments": arguments}})
+    assert ending.code == code
+    assert said in ending.said
+    assert 200 not in ending.answers

@@ -1,0 +1,131 @@
+"""When the supervisor takes its guard for lost, and what it wants before it starts one."""
+
+from __future__ import annotations
+
+import importlib.util
+import select
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from card.serving.supervision import guard as guards
+from card.serving.supervision.guard import LONGEST_SOCKET, GuardProcess, check_guard, triton_socket
+from card.settings import ServingSettings
+
+BEATS_ONCE = """
+import os, signal, sys
+(option,) = [word for word in sys.argv if word.startswith("--beats=")]
+os.write(int(option.partition("=")[2]), b".")
+signal.pause()
+"""
+ENDS = "raise SystemExit(2)"
+SERVING = ServingSettings(guard=True, engine_timeout_s=2.0, load_timeout_s=60.0)
+WAIT_S = 30.0
+
+Start = Callable[[str], GuardProcess]
+
+
+class Clock:
+    """Seconds as the test tells them."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> Iterator[Start]:
+    """A guard whose program is the text given."""
+    started: list[GuardProcess] = []
+    monkeypatch.setattr(guards, "PROGRAM", "program_of_a_test")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    def begin(program: str) -> GuardProcess:
+        (tmp_path / "program_of_a_test.py").write_text(program)
+        started.append(GuardProcess(SERVING, tmp_path / "grpc:1", clock))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.close()
+
+
+def hear(guard: GuardProcess) -> None:
+    """Look once its beat has come."""
+    assert select.select([guard._beats], [], [], WAIT_S)[0], "it never beat"
+    guard.look()
+
+
+def pass_time(guard: GuardProcess, clock: Clock, seconds: float) -> None:
+    """In looks around as the supervisor makes them."""
+    for _ in range(round(10 * seconds)):
+        clock.now_s += 0.1
+        guard.look()
+
+
+def test_it_is_well_once_it_has_beaten(start: Start) -> None:
+    guard = start(BEATS_ONCE)
+    assert guard.condition == "starting"
+    hear(guard)
+    assert guard.condition == "well"
+    assert guard.replace() is None
+
+
+def test_one_that_beats_no_more_is_replaced(start: Start, clock: Clock) -> None:
+    guard = start(BEATS_ONCE)
+    hear(guard)
+    pass_time(guard, clock, SERVING.engine_timeout_s - 0.2)
+    assert (guard.condition, guard.replace()) == ("well", None)
+    pass_time(guard, clock, 0.4)
+    lost = guard.pid
+    assert guard.condition == "silent"
+    assert guard.replace() == "silent for 2.2 s"
+    assert guard.pid != lost
+    hear(guard)
+    assert guard.condition == "well"
+
+
+def test_a_pause_of_the_whole_machine_is_no_silence(start: Start, clock: Clock) -> None:
+    guard = start(BEATS_ONCE)
+    hear(guard)
+    clock.now_s += 3600.0
+    guard.look()
+    assert (guard.condition, guard.replace()) == ("well", None)
+
+
+def test_one_that_ends_is_started_again_once_a_second(start: Start, clock: Clock) -> None:
+    guard = start(ENDS)
+    guard._process.wait(WAIT_S)
+    guard.look()
+    assert (guard.condition, guard.ended) == ("gone", "exit code 2")
+    assert guard.replace() is None
+    pass_time(guard, clock, 1.1)
+    assert guard.replace() == "ended (exit code 2)"
+
+
+def test_one_that_never_listens_is_given_as_long_as_a_load(start: Start, clock: Clock) -> None:
+    guard = start("import signal; signal.pause()")
+    pass_time(guard, clock, SERVING.load_timeout_s - 1)
+    assert guard.replace() is None
+    pass_time(guard, clock, 2)
+    assert str(guard.replace()).startswith("silent for ")
+
+
+def test_what_it_needs_is_asked_for_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert check_guard(SERVING, tmp_path) is None
+    left = LONGEST_SOCKET - len(str(triton_socket(Path("/"), SERVING.grpc_port)))
+    fits = Path("/" + "d" * (left - 1))
+    assert check_guard(SERVING, fits) is None
+    assert "cache.directory is too long a path" in str(check_guard(SERVING, Path(f"{fits}d")))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert "the package card_guard is not installed here" in str(check_guard(SERVING, tmp_path))
