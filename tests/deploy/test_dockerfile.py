@@ -21,6 +21,8 @@ from card.settings import REPOSITORY_ROOT, ServingSettings
 
 IMAGES = ("cpu", "gpu")
 PACKAGE = REPOSITORY_ROOT / "python_backend/card"
+GUARD = tuple(REPOSITORY_ROOT / name for name in ("gateway/card_guard", "client/card_client"))
+"""What the supervisor starts in front of the server, and what that imports of ours."""
 
 FROM_THE_CONTAINER = {"tensorrt_llm", "mpi4py", "triton_python_backend_utils"}
 """Modules that Triton's container alone brings along."""
@@ -136,20 +138,13 @@ def test_the_gpu_image_brings_every_package_that_the_code_imports() -> None:
     lines = (REPOSITORY_ROOT / "requirements/gpu.txt").read_text(encoding="utf-8").splitlines()
     required = {Requirement(line).name for line in lines if line and not line.startswith("#")}
     distributions = importlib.metadata.packages_distributions()
-    for name in imported_packages(PACKAGE) - FROM_THE_CONTAINER - ONLY_FOR_PROCESSORS:
+    imported = set().union(*map(imported_packages, (PACKAGE, *GUARD)))
+    ours = {package.name for package in GUARD}
+    for name in imported - ours - FROM_THE_CONTAINER - ONLY_FOR_PROCESSORS:
         assert required & {canonicalize_name(found) for found in distributions[name]}, name
 
 
-def test_the_gpu_image_changes_nothing_that_the_container_brought() -> None:
-    (install,) = [run for run in stages()["gpu"].all("RUN") if "container.txt" in run]
-    assert "pip list --format=freeze > /opt/card/container.txt" in install
-    assert "--constraint /opt/card/container.txt --requirement" in " ".join(install.split())
-    assert "--no-deps /wheels/" in install
-
-
-def test_the_cpu_image_installs_what_the_setup_installs() -> None:
-    setup = (REPOSITORY_ROOT / "scripts/setup").read_text(encoding="utf-8")
-    (install,) = [run for run in stages()["cpu"].all("RUN") if "constraints.txt" in run]
-    for file in ("constraints.txt", "base.txt", "server.txt"):
-        assert f"/requirements/{file}" in install
-        assert f"requirements/{file}" in setup
+def test_an_image_holds_the_guard_that_its_settings_ask_for(image: Stage) -> None:
+    (install,) = (run for run in image.all("RUN") if "pip install" in run)
+    assert "from=gateway-wheels,target=/built" in install
+    assert "/built/wheels/*.whl /built/gateway-wheels/*.whl" in install

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 from rendered_manifests import (
     GATEWAY,
@@ -37,6 +39,7 @@ from card.serving.supervision.policy import STUBS
 from card.serving.supervision.supervisor import LINGER_S
 from card.serving.triton_server import MINIMUM_REGION_BYTES
 from card.settings import Settings
+from card_guard.command import app as guard
 
 KILL_S = 10.0
 """How long the supervisor may take to end processes that do not answer (`stubs.kill`)."""
@@ -74,6 +77,20 @@ def test_every_selector_finds_the_pods(manifests: list[Manifest]) -> None:
     for selector in selectors:
         assert selector
         assert selector.items() <= labels.items()
+
+
+def test_clients_meet_the_guard_alone(manifests: list[Manifest], settings: Settings) -> None:
+    serving = settings.serving
+    assert serving.guard
+    assert not serving.http_inference
+    options = _guards_options(serving.guard_arguments)
+    assert options["connection_s"] == 600, "open connections find new pods"
+    assert options["message_bytes"] > 2 * settings.limits.prompt_bytes
+
+
+def _guards_options(arguments: Sequence[str]) -> dict[str, Any]:
+    parser = typer.main.get_command(guard)
+    return dict(parser.make_context("card-guard", list(arguments)).params)
 
 
 def test_the_models_pods_are_not_taken_for_the_service(manifests: list[Manifest]) -> None:

@@ -76,6 +76,7 @@ def test_restricted_apis_are_refused_over_http(
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(request, timeout=10)
     assert refused.value.code == 403
+    assert "unguarded" in mutual.log.read_text(), "gRPC takes what ends a server all the same"
     assert "restricted" in refused.value.read().decode()
     assert server.health["state"] == "ready"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -32,7 +33,7 @@ from card.serving.supervision.service import Service
 from card.serving.supervision.sighting import ModelHealth, ServiceHealth
 from card.serving.supervision.stop_requests import StopRequests
 from card.serving.triton_server import TritonInstall, find_triton, named_install
-from card.settings import Settings
+from card.settings import ServingSettings, Settings
 
 LOOK_S = 0.1
 """Pause between two looks around; each takes a millisecond from the engines' cores."""
@@ -171,6 +172,11 @@ class Supervisor:
             warn(
                 "header_visible",
                 reason="this kernel lets nobody change a command line; see SECURITY.md",
+            )
+        if _meets_strangers(self._settings.serving):
+            note(
+                "unguarded",
+                reason="others than this machine reach what SECURITY.md calls known holes",
             )
         note("ready", seconds=round(time.monotonic() - began_s, 1), **self._addresses())
         return service
@@ -347,6 +353,12 @@ class Supervisor:
     def _addresses(self) -> dict[str, str]:
         serving = self._settings.serving
         return {name: f"{serving.address}:{getattr(serving, name)}" for name in PORTS}
+
+
+def _meets_strangers(serving: ServingSettings) -> bool:
+    """Whether others than this machine may send requests that this version of Triton dies of."""
+    closed = serving.guard and not serving.http_inference
+    return not (closed or ipaddress.ip_address(serving.address).is_loopback)
 
 
 def _install(settings: Settings, run_directory: RunDirectory) -> TritonInstall:
