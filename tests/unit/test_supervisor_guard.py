@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from told_clock import ToldClock
 
 from card.serving.supervision import guard as guards
 from card.serving.supervision.guard import LONGEST_SOCKET, GuardProcess, check_guard, triton_socket
@@ -26,23 +27,13 @@ WAIT_S = 30.0
 Start = Callable[[str], GuardProcess]
 
 
-class Clock:
-    """Seconds as the test tells them."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
+@pytest.fixture
+def clock() -> ToldClock:
+    return ToldClock()
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> Iterator[Start]:
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ToldClock) -> Iterator[Start]:
     """A guard whose program is the text given."""
     started: list[GuardProcess] = []
     monkeypatch.setattr(guards, "PROGRAM", "program_of_a_test")
@@ -64,7 +55,7 @@ def hear(guard: GuardProcess) -> None:
     guard.look()
 
 
-def pass_time(guard: GuardProcess, clock: Clock, seconds: float) -> None:
+def pass_time(guard: GuardProcess, clock: ToldClock, seconds: float) -> None:
     """In looks around as the supervisor makes them."""
     for _ in range(round(10 * seconds)):
         clock.now_s += 0.1
@@ -79,7 +70,7 @@ def test_it_is_well_once_it_has_beaten(start: Start) -> None:
     assert guard.replace() is None
 
 
-def test_one_that_beats_no_more_is_replaced(start: Start, clock: Clock) -> None:
+def test_one_that_beats_no_more_is_replaced(start: Start, clock: ToldClock) -> None:
     guard = start(BEATS_ONCE)
     hear(guard)
     pass_time(guard, clock, SERVING.engine_timeout_s - 0.2)
@@ -93,7 +84,7 @@ def test_one_that_beats_no_more_is_replaced(start: Start, clock: Clock) -> None:
     assert guard.condition == "well"
 
 
-def test_a_pause_of_the_whole_machine_is_no_silence(start: Start, clock: Clock) -> None:
+def test_a_pause_of_the_whole_machine_is_no_silence(start: Start, clock: ToldClock) -> None:
     guard = start(BEATS_ONCE)
     hear(guard)
     clock.now_s += 3600.0
@@ -101,7 +92,7 @@ def test_a_pause_of_the_whole_machine_is_no_silence(start: Start, clock: Clock) 
     assert (guard.condition, guard.replace()) == ("well", None)
 
 
-def test_one_that_ends_is_started_again_once_a_second(start: Start, clock: Clock) -> None:
+def test_one_that_ends_is_started_again_once_a_second(start: Start, clock: ToldClock) -> None:
     guard = start(ENDS)
     guard._process.wait(WAIT_S)
     guard.look()
@@ -111,7 +102,7 @@ def test_one_that_ends_is_started_again_once_a_second(start: Start, clock: Clock
     assert guard.replace() == "ended (exit code 2)"
 
 
-def test_one_that_never_listens_is_given_as_long_as_a_load(start: Start, clock: Clock) -> None:
+def test_one_that_never_listens_is_given_as_long_as_a_load(start: Start, clock: ToldClock) -> None:
     guard = start("import signal; signal.pause()")
     pass_time(guard, clock, SERVING.load_timeout_s - 1)
     assert guard.replace() is None

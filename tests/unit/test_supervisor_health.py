@@ -16,6 +16,7 @@ from collections.abc import Iterator
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from told_clock import ToldClock
 
 from card.serving.supervision.health import (
     STALLED_S,
@@ -24,21 +25,13 @@ from card.serving.supervision.health import (
 from card.serving.supervision.sighting import STATES, ModelHealth, ServiceHealth
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
+@pytest.fixture
+def clock() -> ToldClock:
+    return ToldClock()
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def health(clock: Clock) -> Iterator[HealthServer]:
+def health(clock: ToldClock) -> Iterator[HealthServer]:
     server = HealthServer("127.0.0.1", 0, clock)
     yield server
     server.close()
@@ -74,7 +67,7 @@ def test_only_a_service_that_would_answer_is_ready(
 
 
 def test_a_supervisor_that_looks_no_more_is_neither_live_nor_ready(
-    health: HealthServer, clock: Clock
+    health: HealthServer, clock: ToldClock
 ) -> None:
     health.publish(ServiceHealth("ready"))
     clock.now_s += STALLED_S
@@ -138,7 +131,7 @@ def test_reloads_do_not_begin_anew_while_the_server_restarts(health: HealthServe
 
 
 def test_a_supervisor_that_looks_no_more_is_not_ready_for_prometheus_either(
-    health: HealthServer, clock: Clock
+    health: HealthServer, clock: ToldClock
 ) -> None:
     health.publish(ServiceHealth("ready"))
     assert figures(health)["card_service_ready", ""] == 1

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from card.serving.supervision.policy import BLINK_S
+from card.serving.supervision.server import ending
 from card.serving.supervision.tether import tethered
 from card.settings import ServingSettings, without_settings
 
@@ -80,9 +81,7 @@ class GuardProcess:
     def ended(self) -> str:
         """How the process ended, in words; empty while it runs."""
         code = self._process.poll()
-        if code is None:
-            return ""
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return "" if code is None else ending(code)
 
     @property
     def condition(self) -> str:

@@ -18,6 +18,11 @@ from card.serving.triton_server import ServerOptions, TritonInstall
 from card.settings import without_settings
 
 
+def ending(code: int) -> str:
+    """How a child with this return code ended, in words."""
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
 class TritonProcess:
     """One run of the server.
 
@@ -59,9 +64,7 @@ class TritonProcess:
     def ending(self) -> str:
         """How the process ended, in words; only once it has."""
         code = self._process.poll()
-        if code is None:
-            return "still running"
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return "still running" if code is None else ending(code)
 
     def stub(self, model: str) -> Stub | None:
         """The newest process of `model`, gone or not; None until the first was seen."""

@@ -1,0 +1,109 @@
+"""Peers: each in an environment and a process of its own, which may fail in every way."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+
+from bench import peers
+from bench.contest import Contender
+from bench.measurement import Task
+from bench.peers import Environment, Mode, PeerError, line_up_peer
+from bench.prompts import Prompt
+from card.settings import REPOSITORY_ROOT, load_settings
+
+TOKENIZER = Tokenizer.from_file(str(REPOSITORY_ROOT / "models/target/tokenizer.json"))
+WORKER = """
+from answering import Answer, serve
+import os, sys
+print("chatter of a library")
+sys.stdout.flush()
+def answer(request):
+    if request["seed"] == 1:
+        raise RuntimeError("no luck")
+    if request["seed"] == 2:
+        os._exit(3)
+    return Answer(request["prompt"] + [5], 2.0, 0.5)
+serve({"peer": "1.0"}, answer, int(sys.argv[-1]))
+"""
+
+
+@contextmanager
+def standing_peer(
+    home: Path, monkeypatch: pytest.MonkeyPatch, worker: str = WORKER
+) -> Iterator[list[Contender]]:
+    """A peer that needs no installation, and what of it competes."""
+    folder = home / "workers"
+    folder.mkdir()
+    (folder / "fake_worker.py").write_text(worker)
+    answering = REPOSITORY_ROOT / "benchmarks" / "peers" / "answering.py"
+    (folder / "answering.py").write_text(answering.read_text())
+    monkeypatch.setattr(peers, "_WORKERS", folder)
+    monkeypatch.setattr(peers, "_install", lambda environment: Path(sys.executable))
+    pair: Any = SimpleNamespace(settings=load_settings(), dtype="bfloat16")
+    environment = Environment("fake", [], [], None, [Mode("openvino", "generate")])
+    with line_up_peer(environment, pair, TOKENIZER, 2) as contenders:
+        yield contenders
+
+
+def test_a_peer_answers_with_tokens_whatever_its_libraries_print(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with standing_peer(tmp_path, monkeypatch) as (peer,):
+        for _ in range(2):
+            found = peer.complete(Task(Prompt("a", "x", (3, 4)), 0.0, 0, 3))
+            assert found.tokens == (3, 4, 5)
+            assert (found.tokens_per_s, found.first_token_s) == (1.5, 0.5)
+        assert not peer.is_ours
+
+
+def test_a_peer_that_fails_or_dies_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with standing_peer(tmp_path, monkeypatch) as (peer,):
+        with pytest.raises(PeerError, match="fake generate: RuntimeError: no luck"):
+            peer.complete(Task(Prompt("a", "x", (3,)), 0.0, 1, 3))
+        with pytest.raises(PeerError, match="the worker ended"):
+            peer.complete(Task(Prompt("a", "x", (3,)), 0.0, 2, 3))
+
+
+def test_a_peer_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = "raise SystemExit('no such processor')"
+    with (
+        pytest.raises(PeerError, match="no such processor"),
+        standing_peer(tmp_path, monkeypatch, worker),
+    ):
+        raise AssertionError("it did start")
+
+
+def test_a_peer_that_cannot_be_installed_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "peer.txt").write_text("there-is-no-such-package-anywhere==1.0\n")
+    monkeypatch.setattr(peers, "_REQUIREMENTS", tmp_path)
+    monkeypatch.setattr(peers, "HOME", tmp_path / "peers")
+    monkeypatch.setitem(os.environ, "PIP_NO_INDEX", "1")
+    environment = Environment("fake", ["peer.txt"], [], None, [])
+    pair: Any = SimpleNamespace(settings=load_settings(), dtype="bfloat16")
+    with (
+        pytest.raises(PeerError, match=r"fake cannot be installed: .*no-such-package"),
+        line_up_peer(environment, pair, TOKENIZER, 2),
+    ):
+        raise AssertionError("it was installed")
+
+
+def test_every_peer_is_pinned_to_the_last_package() -> None:
+    for environment in peers.ENVIRONMENTS:
+        for name in (*environment.requirements, *environment.bare):
+            lines = (REPOSITORY_ROOT / "requirements" / name).read_text().splitlines()
+            wanted = [line for line in lines if line and not line.startswith("#")]
+            assert wanted
+            assert all("==" in line for line in wanted)
