@@ -35,6 +35,9 @@ _ANSWERED_ONCE = frozenset(
 )
 """All others are unknown here: model control, shared memory, traces and logs are no client's."""
 
+_AWAY = "UNAVAILABLE: the server behind this port is not there, or not yet; try again"
+"""Where it would be is no stranger's business."""
+
 _OF_THE_CONNECTION = frozenset({"user-agent", "content-type", "te"})
 """Metadata that gRPC writes itself, besides what begins with `grpc-`."""
 
@@ -71,7 +74,7 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # mypy is told to se
                 message, metadata=_metadata(context), timeout=context.time_remaining()
             )
         except grpc.aio.AioRpcError as error:
-            await context.abort(error.code(), error.details() or "")
+            await self._pass_on(error, context)
         return answer
 
     async def _stream(self, requests: AsyncIterator[bytes], context: ServicerContext) -> None:
@@ -91,10 +94,17 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # mypy is told to se
             while (message := await call.read()) is not grpc.aio.EOF:
                 await answer(message)
         except grpc.aio.AioRpcError as error:
-            await context.abort(error.code(), error.details() or "")
+            await self._pass_on(error, context)
         finally:  # a client that left is the end of both
             asking.cancel()
             call.cancel()
+
+    async def _pass_on(self, error: grpc.aio.AioRpcError, context: ServicerContext) -> None:
+        """End a call as Triton did, or as its absence."""
+        lost = self._channel.get_state() is not grpc.ChannelConnectivity.READY
+        if lost and error.code() is grpc.StatusCode.UNAVAILABLE:
+            await context.abort(error.code(), _AWAY)
+        await context.abort(error.code(), error.details() or "")
 
     async def _ask(
         self,

@@ -10,6 +10,10 @@ from tritonclient.grpc import service_pb2
 MOST_ELEMENTS = 1 << 20
 """Of one tensor. The service's own take far fewer; beyond 2^60 their bytes overflow."""
 
+MOST_PARTS = 64
+"""Tensors that go in, that come out, and parameters of each: of a request, more than any has use
+for. Looking at millions would hold everybody else up."""
+
 _MOST_DIMENSIONS = 8
 _LONGEST_SHOWN = 80
 
@@ -42,6 +46,8 @@ def _problem_of(request: service_pb2.ModelInferRequest, models: Collection[str])
     if request.model_name not in models:
         allowed = " or ".join(sorted(models))
         return f"model {_shown(request.model_name)} is not served here; ask {allowed}"
+    if problem := _excess(request):
+        return problem
     for tensor in request.inputs:
         if not _is_bounded(tensor.shape):
             shape = list(tensor.shape[:_MOST_DIMENSIONS])
@@ -55,6 +61,26 @@ def _problem_of(request: service_pb2.ModelInferRequest, models: Collection[str])
     for named in (*request.inputs, *request.outputs):
         if any(name.startswith(_SHARED_MEMORY) for name in named.parameters):
             return f"{_shown(named.name)} is in shared memory; send and take tensors in the message"
+    return None
+
+
+def _excess(request: service_pb2.ModelInferRequest) -> str | None:
+    """What there is too much of to be looked at."""
+    parts = {
+        "inputs": request.inputs,
+        "outputs": request.outputs,
+        "raw input contents": request.raw_input_contents,
+        "parameters": request.parameters,
+    }
+    for what, given in parts.items():
+        if len(given) > MOST_PARTS:
+            return f"{len(given)} {what}; at most {MOST_PARTS} are taken"
+    for tensor in (*request.inputs, *request.outputs):
+        if len(tensor.parameters) > MOST_PARTS:
+            return (
+                f"{_shown(tensor.name)} has {len(tensor.parameters)} parameters; "
+                f"at most {MOST_PARTS} are taken"
+            )
     return None
 
 

@@ -85,7 +85,7 @@ async def serve(guard: Guard, stop: asyncio.Event, drain_s: float) -> None:
         await server.start()
         async with _heard(guard.beats):
             await stop.wait()
-            await server.stop(drain_s)
+        await server.stop(drain_s)
 
 
 @contextlib.asynccontextmanager
@@ -111,7 +111,10 @@ async def _heard(descriptor: int | None) -> AsyncIterator[None]:
 
 def _for_clients(guard: Guard) -> list[tuple[str, int]]:
     """Options of the port."""
-    options = [("grpc.max_receive_message_length", guard.message_bytes)]
+    options = [
+        ("grpc.max_receive_message_length", guard.message_bytes),
+        ("grpc.so_reuseport", 0),  # else two could listen on one port, and share its clients
+    ]
     if guard.connection_s is not None:
         options.append(("grpc.max_connection_age_ms", 1000 * guard.connection_s))
     return options

@@ -46,10 +46,17 @@ class Service:
             return dict(json.load(answer))
 
     def processes(self) -> dict[str, int]:
-        """Process ids by name: the supervisor, the server and the five models with a process."""
+        """Process ids by name: the supervisor, the server, the five models with a process and
+        the guard, if there is one."""
         health = self.health()
+        guard = {"guard": int(health["guard"]["pid"])} if health["guard"] else {}
         models = {name: int(model["pid"] or 0) for name, model in health["models"].items()}
-        return {"supervisor": self.supervisor_pid, "tritonserver": health["server_pid"], **models}
+        return {
+            "supervisor": self.supervisor_pid,
+            "tritonserver": health["server_pid"],
+            **models,
+            **guard,
+        }
 
     def metric(self, name: str) -> float:
         """The sum of a metric's samples. Raises `OSError`."""

@@ -144,6 +144,21 @@ def test_the_gpu_image_brings_every_package_that_the_code_imports() -> None:
         assert required & {canonicalize_name(found) for found in distributions[name]}, name
 
 
+def test_the_gpu_image_changes_nothing_that_the_container_brought() -> None:
+    (install,) = [run for run in stages()["gpu"].all("RUN") if "container.txt" in run]
+    assert "pip list --format=freeze > /opt/card/container.txt" in install
+    assert "--constraint /opt/card/container.txt --requirement" in " ".join(install.split())
+    assert "--no-deps /built/wheels/" in " ".join(install.split())
+
+
+def test_the_cpu_image_installs_what_the_setup_installs() -> None:
+    setup = (REPOSITORY_ROOT / "scripts/setup").read_text(encoding="utf-8")
+    (install,) = [run for run in stages()["cpu"].all("RUN") if "constraints.txt" in run]
+    for file in ("constraints.txt", "base.txt", "server.txt"):
+        assert f"/requirements/{file}" in install
+        assert f"requirements/{file}" in setup
+
+
 def test_an_image_holds_the_guard_that_its_settings_ask_for(image: Stage) -> None:
     (install,) = (run for run in image.all("RUN") if "pip install" in run)
     assert "from=gateway-wheels,target=/built" in install

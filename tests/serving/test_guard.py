@@ -84,6 +84,24 @@ def nameless() -> service_pb2.ModelInferRequest:
     return service_pb2.ModelInferRequest(model_name="x" * 100_000)
 
 
+def crowded(part: str) -> service_pb2.ModelInferRequest:
+    """With so many of a part that to look at them would hold everybody up."""
+    request = request_of()
+    if part == "raw_input_contents":
+        request.raw_input_contents.extend([b""] * 100_000)
+    elif part == "parameters":
+        for number in range(10_000):
+            request.parameters[str(number)].bool_param = True
+    elif part == "of an input":
+        for number in range(10_000):
+            request.inputs[0].parameters[str(number)].bool_param = True
+    else:
+        tensors = getattr(request, part)
+        for _ in range(100_000):
+            tensors.add()
+    return request
+
+
 HOSTILE = {
     "classification": (classified(), "'text_output' cannot be classified"),
     "another model": (overflowing("card"), "'card' is not served here; ask ensemble"),
@@ -91,6 +109,11 @@ HOSTILE = {
     "negative": (shapeless(), "'max_tokens' has shape .1, -1."),
     "bottomless": (bottomless(), "at most 8 dimensions"),
     "nameless": (nameless(), "'xxx[x]*[.]{3}' is not served here"),
+    "inputs": (crowded("inputs"), "100003 inputs; at most 64"),
+    "outputs": (crowded("outputs"), "100000 outputs; at most 64"),
+    "contents": (crowded("raw_input_contents"), "100003 raw input contents; at most 64"),
+    "parameters": (crowded("parameters"), "10000 parameters; at most 64"),
+    "an input's parameters": (crowded("of an input"), "'text_input' has 10000 parameters"),
     "shared memory": (in_shared_memory(), "'text_input' is in shared memory"),
 }
 
@@ -240,6 +263,8 @@ async def test_a_server_that_is_away_is_unavailable(server: RunningService) -> N
             with pytest.raises(CardError) as refused:
                 await client.generate(GenerateRequest(PROMPT, 4), timeout_s=20)
     assert refused.value.code == "UNAVAILABLE"
+    assert "not there, or not yet" in refused.value.message
+    assert "127.0.0.1:1" not in refused.value.message, "where it would be is no stranger's business"
 
 
 @pytest.fixture(scope="module")

@@ -104,14 +104,21 @@ async def test_a_guard_that_dies_or_hangs_is_replaced(
     guarded: RunningService, blow: signal.Signals
 ) -> None:
     server_pid, lost = guarded.server_pid, guard_of(guarded)
-    restarts = guarded.health["guard"]["reloads"]
+    restarts = guarded.health["guard_restarts"]
     with pytest.raises((Refused, grpc.RpcError)):  # never a text that looks complete
         await strike(guarded, lost, blow)
     await guarded.until(lambda: is_back(guarded, lost), "another guard serves")
-    assert guarded.health["guard"]["reloads"] == restarts + 1
+    assert guarded.health["guard_restarts"] == restarts + 1
     assert not psutil.pid_exists(lost)
     assert guarded.server_pid == server_pid, "nothing else was lost"
     await guarded.until(lambda: guarded.metric("card_slots_in_use") == 0, "the slot is free")
+    assert await guarded.text(PROMPT, max_tokens=8)
+
+
+async def test_a_guard_that_somebody_else_ends_is_replaced(guarded: RunningService) -> None:
+    lost = guard_of(guarded)
+    os.kill(lost, signal.SIGTERM)
+    await guarded.until(lambda: is_back(guarded, lost), "another guard serves")
     assert await guarded.text(PROMPT, max_tokens=8)
 
 
@@ -163,7 +170,7 @@ def test_tls_is_the_guards(start_service: StartService, certificates: Certificat
     [
         (["--nonsense"], GIVEN_UP, "the guard ended during the start (exit code 2)"),
         (["--tls-cert=/nowhere.pem"], GIVEN_UP, "the TLS cert file /nowhere.pem does not exist"),
-        (["--port=9"], REFUSED, "--port is for the supervisor to give"),
+        (["--port=9"], REFUSED, "--port is for the supervisor to say"),
     ],
 )
 def test_options_that_it_does_not_take_end_the_start(

@@ -15,6 +15,7 @@ CALM = {
     'card_model_well{model="draft"}': f"1x{HOUR}",
     'card_model_reloads_total{model="draft"}': f"0x{HOUR}",
     "card_server_restarts_total": f"0x{HOUR}",
+    "card_guard_restarts_total": f"0x{HOUR}",
     'card_requests_total{decoding="card",outcome="stop"}': f"0+600x{HOUR}",
     'card_requests_total{decoding="card",outcome="internal"}': f"0x{HOUR}",
     'card_requests_total{decoding="card",outcome="deadline_exceeded"}': f"0x{HOUR}",
@@ -45,6 +46,7 @@ TROUBLE = {
     "CardDraftDown": {'card_model_well{model="draft"}': f"0x{HOUR}"},
     "CardModelReloading": {'card_model_reloads_total{model="draft"}': f"0+1x{HOUR}"},
     "CardServerRestarted": {"card_server_restarts_total": f"0x55 1x{HOUR}"},
+    "CardGuardRestarted": {"card_guard_restarts_total": f"0x55 1x{HOUR}"},
     "CardFailing": {
         'card_requests_total{decoding="card",outcome="internal"}': f"0+20x{HOUR}",
     },

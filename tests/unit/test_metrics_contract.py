@@ -73,8 +73,7 @@ def test_names_kinds_and_labels_stay_as_they_are() -> None:
 
 def test_every_metric_is_explained() -> None:
     models = {"draft": ModelHealth("well", pid=1)}
-    health = ServiceHealth("ready", 1, 0, models, ModelHealth("well", pid=1))
-    page = exposition(health, live=True).decode()
+    page = exposition(ServiceHealth("ready", 1, 0, models), live=True).decode()
     of_supervisor = dict(re.findall(r"^# TYPE (card_\w+) (\w+)$", page, re.MULTILINE))
     told = {name: kind for name, (kind, _) in CONTRACT.items()} | of_supervisor
     assert {name: kind for name, (kind, _) in documented().items()} == told

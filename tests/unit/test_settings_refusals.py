@@ -149,10 +149,10 @@ BAD = [
         "--http-p is cut short (--http-port?)",
     ),
     (
-        "serving: {guard_arguments: ['--port=9']}",
+        "serving: {guard: true, guard_arguments: ['--port=9']}",
         "serving.guard_arguments",
         "['--port=9']",
-        "--port is for the supervisor to give",
+        "--port is for the supervisor to say",
     ),
     ('cache: {directory: "a\\0b"}', "cache.directory", "'a\\x00b'", "NUL"),
     ('cache: {directory: "a\\uD800"}', "cache.directory", "'a\\ud800'", "surrogate"),
@@ -396,4 +396,8 @@ def test_clients_who_meet_the_guard_get_their_tls_from_it(write: Write) -> None:
     message = refusal(write(f"serving: {{guard: true, {said}}}"))
     assert "triton_arguments has --grpc-use-ssl, but with guard: true clients meet" in message
     assert "guard_arguments (--tls-cert," in message
+    cut_short = "serving: {guard: true, triton_arguments: ['--grpc-addr=127.0.0.1']}"
+    assert "triton_arguments has --grpc-addr, but" in refusal(write(cut_short))
+    without = "serving: {guard_arguments: ['--tls-cert=/a.pem']}"
+    assert "guard_arguments are given, but guard is false" in refusal(write(without))
     assert load_settings(write(f"serving: {{{said}}}"))

@@ -20,6 +20,14 @@ from card.settings import ServingSettings
         ({"address": "0.0.0.0", "guard": True}, True),
         ({"address": "0.0.0.0", "http_inference": False}, True),
         ({"address": "0.0.0.0", "guard": True, "http_inference": False}, False),
+        (
+            {
+                "address": "0.0.0.0",
+                "guard": True,
+                "triton_arguments": ["--http-address=127.0.0.1"],
+            },
+            False,
+        ),
     ],
 )
 def test_open_doors_are_told_of(serving: dict[str, Any], meets: bool) -> None:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
+import os
 import select
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from told_clock import ToldClock
 
 from card.serving.supervision import guard as guards
-from card.serving.supervision.guard import LONGEST_SOCKET, GuardProcess, check_guard, triton_socket
-from card.settings import ServingSettings
+from card.serving.supervision.guard import (
+    LONGEST_SOCKET,
+    START_S,
+    GuardProcess,
+    check_guard,
+    triton_socket,
+)
+from card.settings import ServingSettings, Settings
 
 BEATS_ONCE = """
 import os, signal, sys
@@ -21,7 +30,8 @@ os.write(int(option.partition("=")[2]), b".")
 signal.pause()
 """
 ENDS = "raise SystemExit(2)"
-SERVING = ServingSettings(guard=True, engine_timeout_s=2.0, load_timeout_s=60.0)
+SERVING = ServingSettings(guard=True, engine_timeout_s=2.0)
+SETTINGS = Settings(serving=SERVING)
 WAIT_S = 30.0
 
 Start = Callable[[str], GuardProcess]
@@ -41,7 +51,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ToldClock) -> 
 
     def begin(program: str) -> GuardProcess:
         (tmp_path / "program_of_a_test.py").write_text(program)
-        started.append(GuardProcess(SERVING, tmp_path / "grpc:1", clock))
+        started.append(GuardProcess(SETTINGS, tmp_path / "grpc:1", clock))
         return started[-1]
 
     yield begin
@@ -92,22 +102,57 @@ def test_a_pause_of_the_whole_machine_is_no_silence(start: Start, clock: ToldClo
     assert (guard.condition, guard.replace()) == ("well", None)
 
 
-def test_one_that_ends_is_started_again_once_a_second(start: Start, clock: ToldClock) -> None:
+def test_one_that_ends_is_started_again_ever_more_rarely(start: Start, clock: ToldClock) -> None:
     guard = start(ENDS)
+    for pause_s in (1, 2, 4):
+        guard._process.wait(WAIT_S)
+        guard.look()
+        assert (guard.condition, guard.ended) == ("gone", "exit code 2")
+        assert guard.refuses
+        pass_time(guard, clock, pause_s - 0.2)
+        assert guard.replace() is None
+        pass_time(guard, clock, 0.4)
+        assert guard.replace() == "ended (exit code 2)"
+
+
+def test_one_that_a_signal_ends_may_come_yet(start: Start) -> None:
+    guard = start("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     guard._process.wait(WAIT_S)
-    guard.look()
-    assert (guard.condition, guard.ended) == ("gone", "exit code 2")
-    assert guard.replace() is None
-    pass_time(guard, clock, 1.1)
-    assert guard.replace() == "ended (exit code 2)"
+    assert guard.ended == "killed by SIGKILL"
+    assert not guard.refuses
 
 
-def test_one_that_never_listens_is_given_as_long_as_a_load(start: Start, clock: ToldClock) -> None:
+def test_one_that_served_before_is_started_again_soon(start: Start, clock: ToldClock) -> None:
+    guard = start(BEATS_ONCE)
+    for _ in range(3):
+        hear(guard)
+        pass_time(guard, clock, SERVING.engine_timeout_s + 0.2)
+        assert guard.replace() is not None
+
+
+def test_one_that_never_listens_is_given_its_time(start: Start, clock: ToldClock) -> None:
     guard = start("import signal; signal.pause()")
-    pass_time(guard, clock, SERVING.load_timeout_s - 1)
+    pass_time(guard, clock, START_S - 1)
     assert guard.replace() is None
     pass_time(guard, clock, 2)
     assert str(guard.replace()).startswith("silent for ")
+
+
+def test_a_machine_without_processes_is_asked_again(
+    start: Start, clock: ToldClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard = start(BEATS_ONCE)
+    hear(guard)
+    pass_time(guard, clock, SERVING.engine_timeout_s + 0.2)
+    with monkeypatch.context() as full:
+        full.setattr(os, "pipe", Mock(side_effect=OSError(errno.EMFILE, "too many open files")))
+        with pytest.raises(OSError, match="too many open files"):
+            guard.replace()
+        guard.look()
+        assert guard.condition == "gone"
+    pass_time(guard, clock, 2.2)
+    assert guard.replace() is not None
+    hear(guard)
 
 
 def test_what_it_needs_is_asked_for_by_name(
@@ -117,6 +162,10 @@ def test_what_it_needs_is_asked_for_by_name(
     left = LONGEST_SOCKET - len(str(triton_socket(Path("/"), SERVING.grpc_port)))
     fits = Path("/" + "d" * (left - 1))
     assert check_guard(SERVING, fits) is None
+    for unfit in "#?,%":
+        assert f"contains {unfit}, which no socket's path" in str(
+            check_guard(SERVING, tmp_path / f"a{unfit}b")
+        )
     assert "cache.directory is too long a path" in str(check_guard(SERVING, Path(f"{fits}d")))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert "the package card_guard is not installed here" in str(check_guard(SERVING, tmp_path))

@@ -22,7 +22,7 @@ from card.serving.supervision.health import (
     STALLED_S,
     HealthServer,
 )
-from card.serving.supervision.sighting import STATES, ModelHealth, ServiceHealth
+from card.serving.supervision.sighting import STATES, GuardHealth, ModelHealth, ServiceHealth
 
 
 @pytest.fixture
@@ -62,6 +62,7 @@ def test_only_a_service_that_would_answer_is_ready(
         "server_restarts": 1,
         "models": {"draft": {"state": "gone", "pid": None, "reloads": 2}},
         "guard": None,
+        "guard_restarts": 0,
     }
     assert get(health, "/live")[0] == 200
 
@@ -102,8 +103,8 @@ def figures(health: HealthServer) -> dict[tuple[str, str], float]:
 
 def test_prometheus_reads_states_recoveries_and_processes(health: HealthServer) -> None:
     models = {"draft": ModelHealth("gone", reloads=2), "target": ModelHealth("well", os.getpid())}
-    guard = ModelHealth("well", os.getpid(), reloads=3)
-    health.publish(ServiceHealth("degraded", server_restarts=1, models=models, guard=guard))
+    guard = GuardHealth("well", os.getpid())
+    health.publish(ServiceHealth("degraded", None, 1, models, guard, guard_restarts=3))
     told = figures(health)
     assert told["card_service_ready", ""] == 1
     assert {state: told["card_service_state", state] for state in STATES} == {
@@ -122,12 +123,12 @@ def test_prometheus_reads_states_recoveries_and_processes(health: HealthServer) 
 
 def test_reloads_do_not_begin_anew_while_the_server_restarts(health: HealthServer) -> None:
     """Prometheus would take a 0 in between for a reset and count everything once more."""
-    health.publish(ServiceHealth("unready", server_restarts=1))
+    health.publish(ServiceHealth("unready", server_restarts=1, guard_restarts=2))
     told = figures(health)
     assert told["card_service_ready", ""] == 0
+    assert told["card_guard_restarts_total", ""] == 2
     assert told["card_model_well", "target"] == 0
-    reset = "card_model_reloads_total", "card_guard_restarts_total"
-    assert not [name for name, _ in told if name in reset]
+    assert not [name for name, _ in told if name == "card_model_reloads_total"]
 
 
 def test_a_supervisor_that_looks_no_more_is_not_ready_for_prometheus_either(

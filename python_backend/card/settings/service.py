@@ -131,7 +131,18 @@ _OF_CLIENTS_GRPC = (
     "--grpc-max-connection-age",
 )
 """Options of Triton for the door that clients come to, which with a guard is the guard's."""
-_OF_THE_GUARD = ("--triton", "--host", "--port", "--beats", "--help")
+_OF_THE_GUARD = (
+    "--triton",
+    "--triton-ca",
+    "--triton-cert",
+    "--triton-key",
+    "--host",
+    "--port",
+    "--drain-s",
+    "--beats",
+    "--help",
+)
+"""Its options that the supervisor gives, or that make no sense behind it."""
 
 
 def _not_of_the_guard(arguments: tuple[str, ...]) -> tuple[str, ...]:
@@ -139,8 +150,8 @@ def _not_of_the_guard(arguments: tuple[str, ...]) -> tuple[str, ...]:
         option = argument.partition("=")[0]
         if option in _OF_THE_GUARD:
             raise ValueError(
-                f"{option} is for the supervisor to give; it follows serving.address and "
-                "serving.grpc_port"
+                f"{option} is for the supervisor to say, which knows where the server is, "
+                "serving.address and serving.grpc_port"
             )
     return arguments
 
@@ -162,7 +173,7 @@ class ServingSettings(Section):
     http_port: Annotated[int, Field(ge=1, le=65535)] = 8000
     """Triton's, for requests and its own health."""
     grpc_port: Annotated[int, Field(ge=1, le=65535)] = 8001
-    """Triton's, for requests."""
+    """Triton's, or with `guard` the guard's, for requests."""
     metrics_port: Annotated[int, Field(ge=1, le=65535)] = 8002
     """Triton's, for Prometheus."""
     health_port: Annotated[int, Field(ge=1, le=65535)] = 8003
@@ -188,7 +199,8 @@ class ServingSettings(Section):
     prefill_chunk: Annotated[int, Field(ge=8, le=256)] = 64
     """Prompt tokens of one session that one pass may take; OpenVINO in float32 takes 64 at most."""
     engine_timeout_s: Annotated[float, Field(ge=0.5, le=600)] = 2.0
-    """An engine silent for longer is killed and loaded again; it speaks ten times a second."""
+    """An engine silent for longer is killed and loaded again, as is the guard; engines speak ten
+    times a second, the guard four times."""
     load_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 120.0
     """How long the start of the server, or loading one model again, may take."""
     findings: Path | None = None
@@ -208,9 +220,16 @@ class ServingSettings(Section):
     @model_validator(mode="after")
     def _one_door_for_grpc(self) -> ServingSettings:
         if not self.guard:
+            if self.guard_arguments:
+                raise ValueError(
+                    "guard_arguments are given, but guard is false: set it to true, or leave them "
+                    "out"
+                )
             return self
         for argument in self.triton_arguments:
-            if (option := argument.partition("=")[0]) in _OF_CLIENTS_GRPC:
+            option = argument.partition("=")[0]
+            # The server takes an option by any beginning that no other one has.
+            if any(known.startswith(option) for known in _OF_CLIENTS_GRPC):
                 raise ValueError(
                     f"triton_arguments has {option}, but with guard: true clients meet the guard: "
                     "give its own options as guard_arguments (--tls-cert, --tls-key, "

@@ -60,11 +60,10 @@ class _Figures(Collector):
             "card_server_restarts", "Times the whole server was restarted.",
             value=health.server_restarts,
         )  # fmt: skip
-        if health.guard is not None:
-            yield CounterMetricFamily(
-                "card_guard_restarts", "Times the guard in front of gRPC was started again.",
-                value=health.guard.reloads,
-            )  # fmt: skip
+        yield CounterMetricFamily(
+            "card_guard_restarts", "Times the guard in front of gRPC was started again.",
+            value=health.guard_restarts,
+        )  # fmt: skip
         reloads = CounterMetricFamily(
             "card_model_reloads", "Times a model was killed and loaded again.", labels=["model"]
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from contextlib import ExitStack
 from pathlib import Path
 
 from card.cache import ENGINES
@@ -92,7 +93,7 @@ class Service:
         freeze(settings, run_directory.settings)
         variables[SETTINGS_VARIABLE] = str(run_directory.settings)
         self.server = TritonProcess(install, options, variables)
-        self.guard = GuardProcess(serving, socket) if serving.guard else None
+        self.guard = GuardProcess(settings, socket) if serving.guard else None
         self._secret = restriction.value
         self._notices = Notices(notices)
         self._retired = False
@@ -102,7 +103,7 @@ class Service:
         self._engine_timeout_s = serving.engine_timeout_s
         self._load_timeout_s = serving.load_timeout_s
         self._repository = Repository(
-            _http_address(serving), serving.http_port, restriction.http_headers
+            http_address(serving), serving.http_port, restriction.http_headers
         )
         self._heartbeats = Heartbeats(
             settings.cache.directory, self.server.pid, pool_geometry(settings)
@@ -178,12 +179,10 @@ class Service:
         """Why a model cannot be loaded, in its own words; empty if none has said so."""
         return self._notices.load_failed.text
 
-    def guard_failure(self) -> str:
-        """Look at the guard of a service that starts: why it will not be well; else empty."""
-        if self.guard is None:
-            return ""
-        self.guard.look()
-        if not self.guard.ended:
+    @property
+    def guard_refusal(self) -> str:
+        """Why the guard of a service that starts does not want to; empty if it may come yet."""
+        if self.guard is None or not self.guard.refuses:
             return ""
         return (
             f"the guard ended during the start ({self.guard.ended}); its own message stands above; "
@@ -232,15 +231,16 @@ class Service:
 
     def close(self) -> None:
         """Kill the server, its stubs and the guard and remove their shared-memory files."""
-        if self.guard is not None:
-            self.guard.close()
-        self.server.kill()
-        self._probe.close()
-        self._heartbeats.close()
-        self._run_directory.sweep_regions()
+        with ExitStack() as end:  # each step is taken even if one before it fails
+            end.callback(self._run_directory.sweep_regions)
+            end.callback(self._heartbeats.close)
+            end.callback(self._probe.close)
+            end.callback(self.server.kill)
+            if self.guard is not None:
+                end.callback(self.guard.close)
 
 
-def _http_address(serving: ServingSettings) -> str:
+def http_address(serving: ServingSettings) -> str:
     """What the server binds for HTTP: its own option may keep that narrower than gRPC."""
     option = "--http-address="
     given = [a.removeprefix(option) for a in serving.triton_arguments if a.startswith(option)]

@@ -17,6 +17,14 @@ class ModelHealth:
 
 
 @dataclass(frozen=True, slots=True)
+class GuardHealth:
+    """The guard: `well`, or else what is known to be wrong."""
+
+    state: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceHealth:
     """The whole service; `state` is one of `STATES`. `guard` is None where none stands in front."""
 
@@ -24,7 +32,8 @@ class ServiceHealth:
     server_pid: int | None = None
     server_restarts: int = 0
     models: dict[str, ModelHealth] = field(default_factory=dict)
-    guard: ModelHealth | None = None
+    guard: GuardHealth | None = None
+    guard_restarts: int = 0
 
     @property
     def ready(self) -> bool:

@@ -29,8 +29,8 @@ from card.serving.supervision.recovery import (
 )
 from card.serving.supervision.repository import RepositoryError
 from card.serving.supervision.residue import RunDirectory, sweep
-from card.serving.supervision.service import Service
-from card.serving.supervision.sighting import ModelHealth, ServiceHealth
+from card.serving.supervision.service import Service, http_address
+from card.serving.supervision.sighting import GuardHealth, ModelHealth, ServiceHealth
 from card.serving.supervision.stop_requests import StopRequests
 from card.serving.triton_server import TritonInstall, find_triton, named_install
 from card.settings import ServingSettings, Settings
@@ -144,8 +144,9 @@ class Supervisor:
                 raise StartError(f"the processes of {', '.join(stuck)} did not survive the start")
             if watch.is_server_stopped():
                 raise CrashError("tritonserver was stopped during its start")
-            if lost := service.guard_failure():
-                raise StartError(lost)
+            self._tend_guard(service)
+            if wrong := service.guard_refusal:
+                raise StartError(wrong)
             concealed = concealed or service.conceal_header()
             if service.server.state is ProcessState.GONE:
                 kind = CrashError if service.server.crashed else StartError
@@ -155,6 +156,8 @@ class Supervisor:
                 )
             if time.monotonic() - began_s > limit_s:
                 conditions = {m: service.condition(s) for m, s in service.sights().items()}
+                if service.guard is not None:
+                    conditions["guard"] = service.guard.condition
                 missing = {
                     m: condition for m, condition in conditions.items() if condition != "well"
                 }
@@ -242,7 +245,13 @@ class Supervisor:
         service, self._service = self._service, None
         try:
             if service is not None:
-                self._health.publish(ServiceHealth("unready", server_restarts=self._restarts))
+                self._health.publish(
+                    ServiceHealth(
+                        "unready",
+                        server_restarts=self._restarts,
+                        guard_restarts=self._guard_restarts,
+                    )
+                )
                 service.close()
             sweep(self._settings.cache.directory)
         except TimeoutError as error:
@@ -289,7 +298,12 @@ class Supervisor:
         if (guard := service.guard) is None:
             return
         guard.look()
-        if reason := guard.replace():
+        try:
+            reason = guard.replace()
+        except OSError as error:  # this machine has no process or descriptor to spare now
+            warn("guard_not_started", reason=error)
+            return
+        if reason is not None:
             warn("restarting_guard", reason=reason)
             self._guard_restarts += 1
 
@@ -335,7 +349,7 @@ class Supervisor:
             )
         guard = None
         if service.guard is not None:
-            guard = ModelHealth(service.guard.condition, service.guard.pid, self._guard_restarts)
+            guard = GuardHealth(service.guard.condition, service.guard.pid)
         lame = [model for model, health in models.items() if health.state != "well"]
         answers = (
             service.server.state is ProcessState.RUNNING
@@ -347,7 +361,14 @@ class Supervisor:
         else:
             judged = "degraded" if lame else "ready"
         self._health.publish(
-            ServiceHealth(state or judged, service.server.pid, self._restarts, models, guard)
+            ServiceHealth(
+                state or judged,
+                service.server.pid,
+                self._restarts,
+                models,
+                guard,
+                self._guard_restarts,
+            )
         )
 
     def _addresses(self) -> dict[str, str]:
@@ -357,8 +378,11 @@ class Supervisor:
 
 def _meets_strangers(serving: ServingSettings) -> bool:
     """Whether others than this machine may send requests that this version of Triton dies of."""
-    closed = serving.guard and not serving.http_inference
-    return not (closed or ipaddress.ip_address(serving.address).is_loopback)
+    open_on = {
+        *((http_address(serving),) if serving.http_inference else ()),
+        *(() if serving.guard else (serving.address,)),
+    }
+    return not all(ipaddress.ip_address(address).is_loopback for address in open_on)
 
 
 def _install(settings: Settings, run_directory: RunDirectory) -> TritonInstall:
