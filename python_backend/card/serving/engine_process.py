@@ -17,6 +17,7 @@ from typing import Protocol
 
 from card.cache import EngineState, Geometry, Pool
 from card.serving.refusal import Refusal
+from card.serving.spare_memory import SpareMemory
 
 log = logging.getLogger(__name__)
 
@@ -119,6 +120,7 @@ class EngineProcess:
     # --- heartbeat ----------------------------------------------------------------------------
 
     def _beat_for_ever(self) -> None:
+        spare = SpareMemory()
         with self._changed:
             while not self._stopping:
                 if os.getppid() != self._server_pid:
@@ -127,6 +129,7 @@ class EngineProcess:
                 pool = self._current_pool()
                 if pool is not None and not self._is_stuck():
                     self._beat(pool)
+                spare.give_back()
                 self._changed.wait(BEAT_S)
 
     def _current_pool(self) -> Pool | None:
