@@ -27,9 +27,10 @@ _NEAR_BYTES = 32 << 20
 decoder has its own and is spared what a shared graph copies."""
 
 _PREPARED_CAPACITY = "CPU_RUNTIME_CACHE_CAPACITY"
-_PREPARED_OPERATORS = 1024
+_PREPARED_OPERATORS = 256
 """Operators prepared for some shape that are kept, some forty for one shape of a pass. The stock
-limit of 5,000 let a process under mixed load grow for many minutes."""
+limit of 5,000 let a process under mixed load grow for many minutes, and 1,024 for a quarter of an
+hour."""
 
 
 @dataclass(frozen=True, slots=True)
