@@ -144,9 +144,9 @@ class Supervisor:
                 raise StartError(f"the processes of {', '.join(stuck)} did not survive the start")
             if watch.is_server_stopped():
                 raise CrashError("tritonserver was stopped during its start")
-            self._tend_guard(service)
             if wrong := service.guard_refusal:
                 raise StartError(wrong)
+            self._tend_guard(service)
             concealed = concealed or service.conceal_header()
             if service.server.state is ProcessState.GONE:
                 kind = CrashError if service.server.crashed else StartError
