@@ -17,6 +17,9 @@ from card.serving.supervision.tether import tethered
 from card.serving.triton_server import ServerOptions, TritonInstall
 from card.settings import without_settings
 
+_LAST_THREADS_S = 10.0
+"""How long the threads of a process that was killed may take to end."""
+
 
 def ending(code: int) -> str:
     """How a child with this return code ended, in words."""
@@ -57,14 +60,23 @@ class TritonProcess:
     @property
     def crashed(self) -> bool:
         """Whether a signal ended the process."""
-        code = self._process.poll()
+        code = self._code
         return code is not None and code < 0
 
     @property
     def ending(self) -> str:
         """How the process ended, in words; only once it has."""
-        code = self._process.poll()
+        code = self._code
         return "still running" if code is None else ending(code)
+
+    @property
+    def _code(self) -> int | None:
+        """The return code. A process counts as gone once its first thread is, which may be before
+        all have ended and it has one: so wait for that."""
+        if self.state is ProcessState.GONE:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_LAST_THREADS_S)
+        return self._process.poll()
 
     def stub(self, model: str) -> Stub | None:
         """The newest process of `model`, gone or not; None until the first was seen."""
