@@ -16,7 +16,7 @@ def wrong_variable() -> str | None:
         if section is None:
             continue
         if section in Settings.model_fields:
-            if problem := _inside_a_value(name) or _unreadable(name, text):
+            if problem := _unusable(name, text):
                 return problem
         elif "__" in name:  # others may well be somebody else's
             sections = ", ".join(field.upper() for field in Settings.model_fields)
@@ -47,21 +47,18 @@ def _place_of(variable: str) -> tuple[str, ...]:
     return tuple(variable.upper().removeprefix(ENVIRONMENT_PREFIX).lower().split("__"))
 
 
-def _inside_a_value(name: str) -> str | None:
-    """Of one that names a field of what has none, which would be taken for nothing."""
+def _unusable(name: str, text: str) -> str | None:
+    """Of one that names a field of what has none, which would be taken for nothing, or whose value
+    is to be JSON and is not."""
     place = _place_of(name)
     node = whole().deepest(place)
-    if node.place == place or node.is_section:
-        return None
-    field = ".".join(map(str, node.place))
-    own = ENVIRONMENT_PREFIX + "__".join(str(part).upper() for part in node.place)
-    return f"environment variable {name}: {field} has no fields; set {own} to {node.allowed}"
-
-
-def _unreadable(name: str, text: str) -> str | None:
-    place = _place_of(name)
-    node = whole().deepest(place)
-    if node.place != place or not node.is_json_in_a_variable:
+    if node.place != place:
+        if node.is_section:  # an unknown field, which pydantic refuses
+            return None
+        field = ".".join(map(str, node.place))
+        own = ENVIRONMENT_PREFIX + "__".join(str(part).upper() for part in node.place)
+        return f"environment variable {name}: {field} has no fields; set {own} to {node.allowed}"
+    if not node.is_json_in_a_variable:
         return None
     try:
         value = json.loads(text)
