@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import openvino as ov
 import pytest
 import tiny_models
 import torch
 from tiny_models import random_tokens, read, read_alone
 from transformers import AutoModelForCausalLM
+from watched_passes import product_types, recorded_passes
 
 from card.engines import EngineError, Rows, calibration, load_engine
 from card.engines.calibration import make_row_invariant
 from card.engines.interface import Engine
-from card.engines.layout import Pass
 from card.engines.openvino.engine import OpenVinoEngine
-from card.engines.openvino.runner import Runner
 from card.engines.options import EngineOptions
 from card.engines.remembered import Findings
 from card.engines.row_costs import RowCosts
@@ -39,16 +35,6 @@ def checkpoint(directory: Path, dtype: torch.dtype) -> Path:
     return directory
 
 
-def products(compiled: ov.CompiledModel) -> Counter[str]:
-    """What the matrices of the products are stored in, as the plugin runs them."""
-    found: Counter[str] = Counter()
-    for node in compiled.get_runtime_model().get_ops():
-        if node.get_rt_info()["layerType"].astype(str) == "FullyConnected":
-            stored = node.input_value(1).get_node().get_rt_info()
-            found[stored["runtimePrecision"].astype(str)] += 1
-    return found
-
-
 @pytest.mark.parametrize(
     ("dtype", "stored"), [(torch.bfloat16, "bf16"), (torch.float16, "f16"), (torch.float32, "f32")]
 )
@@ -56,7 +42,7 @@ def test_matrices_stay_as_they_are_stored(tmp_path: Path, dtype: torch.dtype, st
     """Should the plugin no longer take the graph for a language model, it unfolds them."""
     engine = OpenVinoEngine.load(checkpoint(tmp_path, dtype), OPTIONS)
     for decoder in engine._compiled.values():
-        found = products(decoder.graph)
+        found = product_types(decoder.graph)
         assert found.keys() == {stored}
         if engine.options.compressed:
             assert found[stored] == 5 * engine.architecture.layers + 1
@@ -83,16 +69,7 @@ def test_no_pass_has_more_rows_than_keep_their_bits(
 ) -> None:
     engine = OpenVinoEngine.load(checkpoint(tmp_path, torch.bfloat16), OPTIONS)
     expected = read_alone(engine, TEXT, [1])
-    passes: list[list[int]] = []
-    run = Runner.run
-
-    def recording(
-        runner: Runner, this: Pass, batch: Sequence[Rows], threads: int, *, exactly: bool
-    ) -> None:
-        passes.append([len(rows.tokens) for rows in batch])
-        run(runner, this, batch, threads, exactly=exactly)
-
-    monkeypatch.setattr(Runner, "run", recording)
+    passes = recorded_passes(monkeypatch)
     sessions = [engine.open_session() for _ in range(6)]
     read(engine, sessions[0], TEXT[:20], [20])
     passes.clear()
@@ -103,7 +80,7 @@ def test_no_pass_has_more_rows_than_keep_their_bits(
         for session, start, size in zip(sessions, starts, sizes, strict=True)
     ]
     found = engine.forward(batch)
-    assert passes == [[40], [16, 14, 16, 16], [15]]
+    assert passes == [[16, 14, 16, 16], [40], [15]]
     for logits, start, size in zip(found, starts, sizes, strict=True):
         for row in range(size):
             np.testing.assert_array_equal(logits.row(row), expected[start + row])
@@ -133,7 +110,9 @@ def test_a_processor_on_which_such_rows_influence_each_other_unfolds_the_matrice
     assert asked[:3] == [True, True, False]
     assert engine.row_invariant
     assert engine.most_rows > 64
-    assert all(products(decoder.graph).keys() == {"f32"} for decoder in engine._compiled.values())
+    assert all(
+        product_types(decoder.graph).keys() == {"f32"} for decoder in engine._compiled.values()
+    )
     # And so it is again when the model is loaded anew.
     found = Findings.of(engine.options, RowCosts({1: 1.0}))
     assert found.applied_to(OPTIONS) == engine.options

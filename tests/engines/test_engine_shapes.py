@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from this_processor import skip_unless_computed_in
 
 from card.engines import FOLLOWS_PREFIX, Rows
-from card.engines.architecture import read_architecture
+from card.engines.architecture import Architecture, read_architecture
 from card.engines.calibration import make_row_invariant
 from card.engines.layout import EXTENT_MULTIPLE, ChainLayout
 from card.engines.openvino.compiled import CompiledDecoder
 from card.engines.openvino.engine import OpenVinoEngine
-from card.engines.openvino.feed import Feed
 from card.engines.openvino.graph import ANY_ROWS
 from card.engines.openvino.inputs import Inputs
-from card.engines.openvino.kv import KeyValueCache
+from card.engines.openvino.masked.cache import KeyValueCache
+from card.engines.openvino.masked.feed import MaskedFeed
 from card.engines.openvino.shapes import RowPadding
 from card.engines.options import Dtype, EngineOptions
 from card.engines.row_costs import RowCosts
@@ -82,11 +82,15 @@ PLACES = 4 * EXTENT_MULTIPLE
 
 
 @pytest.fixture(scope="module")
-def layout(tmp_path_factory: pytest.TempPathFactory) -> ChainLayout:
+def architecture(tmp_path_factory: pytest.TempPathFactory) -> Architecture:
     directory = tmp_path_factory.mktemp("llama3")
     tiny_models.save(directory, "llama3")
-    kv = KeyValueCache(read_architecture(directory), 8, PLACES, ov.Type.f32)
-    return ChainLayout(kv, 2, 4, 1)
+    return read_architecture(directory)
+
+
+@pytest.fixture(scope="module")
+def layout(architecture: Architecture) -> ChainLayout:
+    return ChainLayout(KeyValueCache(architecture, 8, PLACES, ov.Type.f32), 2, 4, 1)
 
 
 class BoundTensors:
@@ -103,32 +107,34 @@ class BoundTensors:
         return found
 
 
-def feed() -> tuple[BoundTensors, Feed]:
+def feed(architecture: Architecture) -> tuple[BoundTensors, MaskedFeed]:
     bound = BoundTensors()
     inputs = Inputs(cast(ov.InferRequest, bound))
-    return bound, Feed(inputs, group=2, kv_heads=3, padding=RowPadding(COSTS))
+    return bound, MaskedFeed(architecture, inputs, RowPadding(COSTS))
 
 
 def test_padding_of_one_lane_repeats_the_last_row_and_writes_nowhere_else(
-    layout: ChainLayout,
+    architecture: Architecture, layout: ChainLayout
 ) -> None:
-    (inputs, made), session = feed(), layout.open()
+    (inputs, made), session = feed(architecture), layout.open()
     made.write(layout.plan([Rows(session, list(range(8)))]))
     assert made.write(layout.plan([Rows(session, [5, 6, 7])])) == 8
     layout.close(session)
     assert inputs["tokens"].tolist() == [5, 6, 7, 7, 7, 7, 7, 7]
     assert inputs["positions"].tolist() == [0, 1, 2, 2, 2, 2, 2, 2]
-    assert inputs["place"].shape == (8, 3, 3)
+    assert inputs["place"].shape == (8, architecture.kv_heads, 3)
     assert inputs["place"][:, 0, 2].tolist() == [0, 1, 2, 2, 2, 2, 2, 2]
-    mask = inputs["mask"].reshape(2, 8, EXTENT_MULTIPLE)
+    mask = inputs["mask"].reshape(architecture.group, 8, EXTENT_MULTIPLE)
     assert np.isfinite(mask[0]).sum(axis=1).tolist() == [1, 2, 3, 3, 3, 3, 3, 3]
     np.testing.assert_array_equal(mask[0], mask[1])
 
 
-def test_rows_of_branches_find_their_way_back_through_padded_lanes(layout: ChainLayout) -> None:
+def test_rows_of_branches_find_their_way_back_through_padded_lanes(
+    architecture: Architecture, layout: ChainLayout
+) -> None:
     session = layout.open()
     parents = [FOLLOWS_PREFIX, FOLLOWS_PREFIX, 0, 1, 2]
-    inputs, made = feed()
+    inputs, made = feed(architecture)
     made.write(layout.plan([Rows(session, [4, 5, 6, 7, 8], parents)]))
     layout.close(session)
     gather, scatter = inputs["gather"], inputs["scatter"]

@@ -72,9 +72,8 @@ def make_row_invariant(engine: AnyEngine) -> AnyEngine:
     """
     for options in engine.variants:
         sessions = max(2, min(_ALONE_SESSIONS, options.sessions))
-        trial = engine.reconfigured(
-            replace(options, sessions=sessions, branches=max(2, options.branches))
-        )
+        branches = options.branches if options.paged else max(2, options.branches)
+        trial = engine.reconfigured(replace(options, sessions=sessions, branches=branches))
         if check_row_invariance(trial):
             if options.threads_alone and not (check_alone(trial) and is_faster_alone(trial)):
                 options = replace(engine.options, threads_alone=0)
@@ -90,13 +89,13 @@ def known_invariant(engine: AnyEngine, options: EngineOptions) -> AnyEngine:
     return chosen
 
 
-def check_row_invariance(engine: Engine) -> bool:
+def check_row_invariance(engine: ConfigurableEngine) -> bool:
     """Whether one text's logits are the same bits however its rows are put into passes.
 
     Compares one row at a time with prefill chunks, chains of several lengths, another session's
     place, a subtree's side branch, a pass shared with a second session, rows far behind the
-    beginning, and such rows beside others near it. The engine must have 2 sessions, 2 branches.
-    Raises `EngineError` if logits are not finite.
+    beginning, and such rows beside others near it. The engine must have 2 sessions, and 2 branches
+    unless its attention is paged. Raises `EngineError` if logits are not finite.
     """
     tokens = _tokens(engine, _CHECKED_TOKENS)
     few = tokens[:8]
@@ -113,8 +112,10 @@ def check_row_invariance(engine: Engine) -> bool:
     tokens, expected = tokens[:_SHARED_TOKENS], expected[:_SHARED_TOKENS]
     return (
         _same(_read(engine, tokens, [1] * len(tokens), shared=True), expected)
-        and _same(_read_in_branches(engine, tokens, shared=False), expected)
-        and _same(_read_in_branches(engine, tokens, shared=True), expected)
+        and all(
+            _same(_read_in_branches(engine, tokens, shared=shared), expected)
+            for shared in _branchings(engine)
+        )
         and _same_far_rows(engine)
     )
 
@@ -122,7 +123,7 @@ def check_row_invariance(engine: Engine) -> bool:
 def check_alone(engine: ConfigurableEngine) -> bool:
     """Whether passes have the same bits on `threads_alone` threads: of one session and of two, of
     few rows and of many, with branches, and far behind the beginning. The engine must have 2
-    sessions, 2 branches."""
+    sessions, and 2 branches unless its attention is paged."""
     if not engine.options.threads_alone:
         return True
     tokens = _tokens(engine, _CHECKED_TOKENS)
@@ -136,7 +137,7 @@ def check_alone(engine: ConfigurableEngine) -> bool:
             ),
             *(
                 _read_in_branches(engine, tokens[:_SHARED_TOKENS], shared=shared)
-                for shared in (False, True)
+                for shared in _branchings(engine)
             ),
             *_read_far(engine, 64, [1, 4, 1, 6, 4]),
         ]
@@ -313,6 +314,11 @@ def _read_far(engine: Engine, chunk: int, counts: Sequence[int]) -> list[NDArray
             engine.keep(session, range(len(read)))
     engine.close_session(session)
     return [np.stack(at_once), np.stack(parts)]
+
+
+def _branchings(engine: ConfigurableEngine) -> tuple[bool, ...]:
+    """Whether to share passes with branches: both ways, or in none where there are no branches."""
+    return () if engine.options.paged else (False, True)
 
 
 def _read_in_branches(

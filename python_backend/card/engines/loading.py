@@ -46,6 +46,7 @@ def load_checkpoint_engine(settings: Settings, role: Literal["draft", "target"])
         threads_alone=0 if is_draft else _threads_alone(settings.target),
         device=model.device,
         graph_rows=_DRAFT_GRAPHS if is_draft else _TARGET_GRAPHS,
+        paged=kind == "openvino" and branches == 1 and not is_draft,
         compressed=kind == "openvino",
     )
     memory = FindingsMemory.of_this_service(role, kind, model.path, options)

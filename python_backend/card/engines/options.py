@@ -31,6 +31,8 @@ class EngineOptions:
     device         ``cpu``, ``cuda`` (the first) or ``cuda:N``
     graph_rows     passes of one session with so many rows, or fewer padded to them, are prepared
                    for once at load (OpenVINO), if copies of the weights have room
+    paged          rows may look places up by themselves instead of under masks (OpenVINO, passes of
+                   single chains), if then rows are independent
     compressed     in float32, matrices of a checkpoint in sixteen bits may stay as they are stored
                    (OpenVINO), if then rows are independent
     """
@@ -45,6 +47,7 @@ class EngineOptions:
     row_multiple: int = 1
     device: str = "cpu"
     graph_rows: tuple[int, ...] = ()
+    paged: bool = False
     compressed: bool = False
 
     @property

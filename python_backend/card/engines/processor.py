@@ -15,6 +15,9 @@ _DESCRIBING = ("vendor_id", "cpu family", "model", "stepping", "microcode", "fla
 """Fields of /proc/cpuinfo that tell processors apart and do not change by themselves."""
 
 
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
 @cache
 def computes_in_bfloat16() -> bool:
     """Whether products of bfloat16 are an instruction here; elsewhere float32 is faster."""
@@ -39,6 +42,20 @@ def describe_processor() -> str:
     """Differs between processors that may compute differently."""
     core = _first_core()
     return "; ".join(f"{name}: {value}" for name, value in core.items() if name in _DESCRIBING)
+
+
+@cache
+def shared_cache_bytes(caches: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
+    """Size of the last cache before memory; 0 where the kernel does not say.
+
+    caches  index0, index1, ..., each with a `level` and a `size` such as 32768K
+    """
+    sizes = {
+        int((index / "level").read_text()): (index / "size").read_text().strip()
+        for index in caches.glob("index*")
+    }
+    last = sizes[max(sizes)] if sizes else ""
+    return int(last[:-1]) * _UNITS[last[-1]] if last[-1:] in _UNITS else 0
 
 
 def processor_name() -> str:

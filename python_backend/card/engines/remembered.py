@@ -83,6 +83,7 @@ class Findings(_Record):
 
     row_multiple: Annotated[int, Field(ge=1)]
     graph_rows: tuple[Annotated[int, Field(ge=1)], ...]
+    paged: bool
     compressed: bool
     threads_alone: Annotated[int, Field(ge=0)]
     pass_ms: Annotated[dict[Annotated[int, Field(ge=1)], _Milliseconds], Field(min_length=1)]
@@ -94,6 +95,7 @@ class Findings(_Record):
         return cls(
             row_multiple=options.row_multiple,
             graph_rows=options.graph_rows,
+            paged=options.paged,
             compressed=options.compressed,
             threads_alone=options.threads_alone,
             pass_ms=costs.pass_ms,
@@ -107,6 +109,7 @@ class Findings(_Record):
             options,
             row_multiple=self.row_multiple,
             graph_rows=self.graph_rows,
+            paged=self.paged,
             compressed=self.compressed,
             threads_alone=self.threads_alone,
         )

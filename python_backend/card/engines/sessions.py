@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -21,7 +21,7 @@ from card.engines.options import MAX_PASS_ROWS, EngineOptions
 from card.engines.row_costs import RowCosts
 
 
-class KeyValueBuffers(KeyValueStore, Protocol):
+class KeyValueBuffers(Protocol):
     """Buffers of an engine, whatever they are made of."""
 
     @property
@@ -31,35 +31,40 @@ class KeyValueBuffers(KeyValueStore, Protocol):
 Buffers = TypeVar("Buffers", bound=KeyValueBuffers)
 
 
+def kv_size(options: EngineOptions) -> tuple[int, int]:
+    """Lanes of a KV cache, and the places of each: padding and pending entries may stand behind the
+    last position of the context."""
+    places = rounded_up(options.context + _most_pending(options), EXTENT_MULTIPLE)
+    return options.sessions * max(1, options.branches), places
+
+
+def layout_under_masks(kv: KeyValueStore, options: EngineOptions) -> Layout:
+    """Of growing trees or of chains, whichever the options want."""
+    if options.grows_trees:
+        return TreeLayout(kv, options.sessions, _most_pending(options))
+    return ChainLayout(kv, options.sessions, options.branches, options.row_multiple)
+
+
+def _most_pending(options: EngineOptions) -> int:
+    return max(options.pending, MAX_PASS_ROWS)
+
+
 class SessionEngine(Generic[Buffers]):
     """Sessions, their layout and what was measured at load; a subclass computes.
 
-    make_buffers  makes the KV cache of so many lanes with so many places each
+    kv  as large as `kv_size` says
     """
 
     def __init__(
-        self,
-        architecture: Architecture,
-        options: EngineOptions,
-        make_buffers: Callable[[int, int], Buffers],
+        self, architecture: Architecture, options: EngineOptions, kv: Buffers, layout: Layout
     ) -> None:
         self.architecture = architecture
         self.options = options
         self.row_invariant = False
         self.alone = False
         self.row_costs = RowCosts({})
-        # Padding and pending entries may stand behind the last position of the context.
-        pending = max(options.pending, MAX_PASS_ROWS)
-        places = rounded_up(options.context + pending, EXTENT_MULTIPLE)
-        lanes = options.sessions * max(1, options.branches)
-        self._kv = make_buffers(lanes, places)
-        self._layout: Layout
-        if options.grows_trees:
-            self._layout = TreeLayout(self._kv, options.sessions, pending)
-        else:
-            self._layout = ChainLayout(
-                self._kv, options.sessions, options.branches, options.row_multiple
-            )
+        self._kv = kv
+        self._layout = layout
 
     def know_costs(self, costs: RowCosts) -> None:
         """What passes were measured to cost."""

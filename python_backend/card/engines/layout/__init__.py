@@ -1,11 +1,13 @@
 """Where rows stand: how the rows of sessions become one pass over lanes of a KV cache.
 
 `chains.ChainLayout` (target) puts every root-to-leaf path of a tree into a lane of its own, at its
-absolute positions. `trees.TreeLayout` (draft) keeps a growing tree behind the prefix and masks it.
-Both are pure NumPy and know no engine.
+absolute positions; `pages.PageLayout` (target) the one path of a pass, for attention that looks up
+every row's places by itself. `trees.TreeLayout` (draft) keeps a growing tree behind the prefix and
+masks it. All are pure NumPy and know no engine.
 """
 
 from card.engines.layout.chains import ChainLayout
+from card.engines.layout.pages import PageLayout
 from card.engines.layout.plan import (
     EXTENT_MULTIPLE,
     SHORT,
@@ -28,6 +30,7 @@ __all__ = [
     "Destination",
     "KeyValueStore",
     "Layout",
+    "PageLayout",
     "Pass",
     "Scattered",
     "Stretch",

@@ -72,7 +72,8 @@ class Pass:
 
     tokens, positions  [rows] int64; positions are absolute
     destination        where the rows' keys and values are stored
-    groups             lanes attended together
+    groups             lanes attended together; none: every row by itself, over the places of its
+                       lane up to its own, which is its position
     scatter            [rows] int64, each row's place in the groups' outputs, one after another;
                        None: same
     logit_rows         [n] int64, rows whose logits are wanted; None: all
@@ -116,3 +117,15 @@ class Layout(Protocol):
 
 def rounded_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
+
+
+def last_rows(counts: Sequence[int], batch: Sequence[Rows]) -> NDArray[np.int64] | None:
+    """The rows of a pass whose logits are wanted; None: all."""
+    if all(rows.logits is None for rows in batch):
+        return None
+    wanted: list[int] = []
+    end = 0
+    for count, rows in zip(counts, batch, strict=True):
+        end += count
+        wanted.extend(range(end - rows.wanted, end))
+    return np.array(wanted, np.int64)

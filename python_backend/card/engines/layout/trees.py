@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from card.engines.interface import FOLLOWS_PREFIX, EngineError, Rows
 from card.engines.layout.plan import (
@@ -19,6 +18,7 @@ from card.engines.layout.plan import (
     Pass,
     Scattered,
     Stretch,
+    last_rows,
     rounded_up,
 )
 from card.engines.layout.sessions import Sessions
@@ -72,7 +72,7 @@ class TreeLayout:
             destination=Stretch(session, start + stop - count),
             groups=[AttentionGroup(lane, count, extent, None, mask[None], start)],
             scatter=None,
-            logit_rows=_last_rows([count], [rows]),
+            logit_rows=last_rows([count], [rows]),
         )
 
     def _plan_many(self, batch: Sequence[Rows]) -> Pass:
@@ -117,7 +117,7 @@ class TreeLayout:
                 )
             ],
             scatter=np.concatenate(scatter),
-            logit_rows=_last_rows(counts, batch),
+            logit_rows=last_rows(counts, batch),
         )
 
     def _append(self, rows: Rows) -> None:
@@ -157,15 +157,3 @@ class TreeLayout:
         depths = self._depths[session]
         self._depths[session] = [depths[entry] - count for entry in surviving]
         self._sessions.length[session] = start + count
-
-
-def _last_rows(counts: Sequence[int], batch: Sequence[Rows]) -> NDArray[np.int64] | None:
-    """The rows of a pass whose logits are wanted; None: all."""
-    if all(rows.logits is None for rows in batch):
-        return None
-    wanted: list[int] = []
-    end = 0
-    for count, rows in zip(counts, batch, strict=True):
-        end += count
-        wanted.extend(range(end - (rows.wanted), end))
-    return np.array(wanted, np.int64)

@@ -18,6 +18,7 @@ from card.engines.openvino.graph import ANY_ROWS, build_graph, choice_of, is_cho
 from card.engines.openvino.threads import PassThreads, thread_limit
 from card.engines.openvino.weights import WeightFormat
 from card.engines.options import EngineOptions
+from card.engines.processor import shared_cache_bytes
 
 _COPIES_BYTES = 1 << 30
 """What all copies of the weights may take."""
@@ -67,14 +68,16 @@ def compile_decoders(
     weights_bytes: int,
     options: EngineOptions,
 ) -> Decoders:
-    """For any pass and, as far as there is room for copies of the weights, for `graph_rows`.
+    """For any pass and, as far as there is room for copies of the weights, for `graph_rows`; with
+    paged attention for one or the other.
 
     decoder        of `decoder.build_decoder`
     weights_bytes  of one copy
     """
-    sharing = sharing_of(options.graph_rows, weights_bytes)
-    if len(sharing) > _COPIES_BYTES // weights_bytes:
-        sharing = sharing[:1]
+    if options.paged:
+        sharing = sharing_of_pages(options.graph_rows, weights_bytes, shared_cache_bytes())
+    else:
+        sharing = sharing_of(options.graph_rows, weights_bytes)
     graphs = [build_graph(decoder, rows, architecture, weights) for rows in sharing]
     with ThreadPoolExecutor(usable_cores()) as executor:
         compiled = executor.map(partial(compile_graph, options=options), graphs)
@@ -94,10 +97,21 @@ Sharing = list[tuple[int, ...]]
 def sharing_of(row_counts: Sequence[int], weights_bytes: int) -> Sharing:
     """Which decoders share a graph; that for any pass comes first, and shares with nobody, for it
     would copy the caches of all sessions."""
-    copies = weights_bytes * (1 + len(row_counts))
-    if copies <= _NEAR_BYTES:
-        return [(ANY_ROWS,), *((rows,) for rows in row_counts)]
-    return [(ANY_ROWS,), tuple(row_counts)] if row_counts else [(ANY_ROWS,)]
+    each: Sharing = [(ANY_ROWS,), *((rows,) for rows in row_counts)]
+    if weights_bytes * len(each) <= _NEAR_BYTES:
+        return each
+    sharing: Sharing = [(ANY_ROWS,), tuple(row_counts)] if row_counts else [(ANY_ROWS,)]
+    return sharing if weights_bytes * len(sharing) <= _COPIES_BYTES else sharing[:1]
+
+
+def sharing_of_pages(row_counts: Sequence[int], weights_bytes: int, cache_bytes: int) -> Sharing:
+    """With paged attention decoders cannot share, since what reads a cache in the body of an If
+    gets a copy of it. A cache of `cache_bytes` that keeps one copy of the weights would have to
+    keep all; then one decoder takes every pass, and looks at shapes again each time."""
+    each: Sharing = [(rows,) for rows in row_counts]
+    copies = weights_bytes * len(each)
+    near = weights_bytes <= cache_bytes and copies > cache_bytes
+    return each if each and not near and copies <= _COPIES_BYTES else [(ANY_ROWS,)]
 
 
 def compile_graph(graph: ov.Model, options: EngineOptions) -> ov.CompiledModel:
@@ -108,6 +122,7 @@ def compile_graph(graph: ov.Model, options: EngineOptions) -> ov.CompiledModel:
         "CPU",
         {
             hint.inference_precision: precision,
+            hint.kv_cache_precision: precision,  # the stock one is eight bits
             hint.performance_mode: hint.PerformanceMode.LATENCY,
             hint.enable_cpu_pinning: False,
             properties.inference_num_threads: options.most_threads,

@@ -1,32 +1,25 @@
-"""The lean Llama-family decoder in OpenVINO: one pass over rows of many lanes.
+"""The lean Llama-family decoder in OpenVINO: one pass over rows of many sessions.
 
-Inputs of a pass, with `rows` rows, `lanes` lanes of `width` rows each (padded), `extent` visible
-places and `writes` stored entries:
+Inputs of a pass with `rows` rows, beside those of its attention (`masked.attention`,
+`paged.attention`):
 
 tokens, positions  [rows] int32; positions are absolute
-gather             [lanes, width] int32, the row at each (lane, row)
-scatter            [rows] int32, each row's place among lanes * width
-mask               [lanes, 1, group * width, extent] float32, 0 or -inf, the same for every query
-                   head of a group
-source             [writes] int32, the row of each stored entry
-place              [writes, kv_heads, 3] int32, its (lane, head, place)
 logit_rows         [n] int32, rows whose logits are wanted
 count              [] int32, ids to rank (graphs that rank)
 temperature        [n, 1] float32 and noise [n, ranked ids] float32: what is ranked is
                    logits / temperature + noise
-keys.N, values.N   [lanes, kv_heads, extent, head_size], the visible part of layer N's KV cache, as
-                   it is before the pass
 
 Outputs: ``logits`` [n, vocabulary] float32, unless only some ids are ranked; with `ranks` the
-`count` likeliest ``ids`` int32 and their ``log_probabilities`` float32, both [n, count]; ``keys``
-and ``values`` [layers, rows, kv_heads, head_size] of the rows.
+`count` likeliest ``ids`` int32 and their ``log_probabilities`` float32, both [n, count]; and those
+of the attention.
 
-New entries are put at their places before a row looks at them, so a row's sums run over absolute
-positions in order, and its bits do not depend on what shares the pass.
+A row's sums run over absolute positions in order, and its bits do not depend on what shares the
+pass.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,7 +29,10 @@ from openvino import opset13 as ops
 
 from card.engines.architecture import Architecture
 from card.engines.checkpoint import Checkpoint, LayerTensors, LinearTensors
+from card.engines.openvino.attention import Attention
+from card.engines.openvino.masked.attention import MaskedAttention
 from card.engines.openvino.nodes import Node, input_named, integer, integers, output_named, real
+from card.engines.openvino.paged.attention import PagedAttention
 from card.engines.openvino.weights import WeightFormat
 from card.engines.rotary import rotary_tables
 
@@ -50,6 +46,7 @@ class DecoderOptions:
 
     weights    how matrices are stored
     kv_type    element type of the KV cache
+    paged      rows look places up by themselves instead of under masks
     positions  size of the rotary tables
     ranks      output the likeliest ids of every row too
     ranked     [ids] ascending, the only ones whose logits are computed; None: all
@@ -59,6 +56,7 @@ class DecoderOptions:
     kv_type: ov.Type
     positions: int
     ranks: bool
+    paged: bool = False
     ranked: NDArray[np.int32] | None = None
 
 
@@ -79,22 +77,16 @@ class _Builder:
         self._checkpoint = checkpoint
         self._options = options
         self._inputs: list[Node] = []
-        self._new_keys: list[Node] = []
-        self._new_values: list[Node] = []
+        make_attention = PagedAttention if options.paged else MaskedAttention
+        self._attention: Attention = make_attention(architecture, options.kv_type, self._input)
 
     def build(self) -> ov.Model:
-        a = self._a
         tokens = self._input("tokens", [-1])
         positions = self._input("positions", [-1])
-        self._gather = self._input("gather", [-1, -1])
-        self._scatter = self._input("scatter", [-1])
-        self._mask = self._input("mask", [-1, 1, -1, -1], ov.Type.f32)
-        self._source = self._input("source", [-1])
-        self._place = self._input("place", [-1, a.kv_heads, 3])
         logit_rows = self._input("logit_rows", [-1])
         self._key_turn = self._turn(positions, 1.0)
-        # Scores are scaled here, where it costs nothing.
-        self._query_turn = self._turn(positions, a.head_size**-0.5)
+        scale = self._attention.query_scale
+        self._query_turn = self._key_turn if scale == 1.0 else self._turn(positions, scale)
         table = self._checkpoint.embedding()
         embedding = self._options.weights.constant(table)
         hidden = ops.gather(embedding, tokens, integer(0))
@@ -107,8 +99,7 @@ class _Builder:
         results = [
             *([("logits", logits)] if self._options.ranked is None else []),
             *(self._best(logits) if self._options.ranks else []),
-            ("keys", ops.concat([_leading(keys) for keys in self._new_keys], 0)),
-            ("values", ops.concat([_leading(values) for values in self._new_values], 0)),
+            *self._attention.outputs(),
         ]
         outputs = [output_named(name, node) for name, node in results]
         return ov.Model(outputs, self._inputs, "decoder")
@@ -120,7 +111,7 @@ class _Builder:
             return self._options.weights.constant((table if head is None else head)[ranked])
         return embedding if head is None else self._options.weights.constant(head)
 
-    def _input(self, name: str, shape: list[int], kind: ov.Type = ov.Type.i32) -> Node:
+    def _input(self, name: str, shape: Sequence[int], kind: ov.Type = ov.Type.i32) -> Node:
         self._inputs.append(input_named(name, shape, kind))
         return self._inputs[-1]
 
@@ -134,7 +125,7 @@ class _Builder:
         return cosine, sine
 
     def _layer(self, index: int, layer: LayerTensors, hidden: Node) -> Node:
-        mixed = self._attention(index, layer, hidden)
+        mixed = self._attended(index, layer, hidden)
         hidden = ops.add(hidden, self._linear(layer.output, mixed))
         normed = self._norm(hidden, layer.post_norm)
         # Two products: splitting one costs more here than it saves.
@@ -142,7 +133,7 @@ class _Builder:
         gated = ops.multiply(ops.swish(gate), up)
         return ops.add(hidden, self._linear(layer.down, gated))
 
-    def _attention(self, index: int, layer: LayerTensors, hidden: Node) -> Node:
+    def _attended(self, index: int, layer: LayerTensors, hidden: Node) -> Node:
         a, size = self._a, self._a.head_size
         normed = self._norm(hidden, layer.input_norm)
         joint = self._linear(layer.query_key_value, normed)
@@ -151,26 +142,7 @@ class _Builder:
         ).outputs()
         query = self._rotated(query, a.heads, layer.query_norm, self._query_turn)
         keys = self._rotated(keys, a.kv_heads, layer.key_norm, self._key_turn)
-        keys = self._stored(keys)
-        values = self._stored(values)
-        self._new_keys.append(keys)
-        self._new_values.append(values)
-        seen_keys = self._visible(f"keys.{index}", keys)
-        seen_values = self._visible(f"values.{index}", values)
-
-        # [lanes, width, heads, size] -> [lanes, kv_heads, group * width, size]
-        flat_query = ops.reshape(query, integers([0, a.heads, size]), True)
-        by_lane = ops.transpose(
-            ops.gather(flat_query, self._gather, integer(0)), integers([0, 2, 1, 3])
-        )
-        grouped = ops.reshape(by_lane, integers([0, a.kv_heads, -1, size]), True)
-        scores = ops.add(ops.matmul(grouped, seen_keys, False, True), self._mask)
-        mixed = ops.matmul(ops.softmax(scores, -1), seen_values, False, False)
-        # and back to [lanes * width, heads * size]
-        by_head = ops.reshape(mixed, integers([0, a.heads, -1, size]), True)
-        by_row = ops.transpose(by_head, integers([0, 2, 1, 3]))
-        flat = ops.reshape(by_row, integers([-1, a.heads * size]), False)
-        return ops.gather(flat, self._scatter, integer(0))
+        return self._attention.mixed(index, query, keys, values)
 
     def _rotated(
         self,
@@ -189,18 +161,6 @@ class _Builder:
         turned = ops.concat([ops.multiply(second, real(-1.0)), first], -1)
         cosine, sine = turn
         return ops.add(ops.multiply(states, cosine), ops.multiply(turned, sine))
-
-    def _stored(self, states: Node) -> Node:
-        """[rows, kv_heads, size] in the element type of the cache."""
-        by_head = ops.reshape(states, integers([0, self._a.kv_heads, self._a.head_size]), True)
-        return ops.convert(by_head, self._options.kv_type)
-
-    def _visible(self, name: str, new: Node) -> Node:
-        """[lanes, kv_heads, extent, size]: the places a pass looks at, new entries among them."""
-        a = self._a
-        before = self._input(name, [-1, a.kv_heads, -1, a.head_size], self._options.kv_type)
-        entries = ops.gather(new, self._source, integer(0))
-        return ops.convert(ops.scatter_nd_update(before, self._place, entries), ov.Type.f32)
 
     def _linear(self, tensors: LinearTensors, inputs: Node) -> Node:
         weight = self._options.weights.constant(tensors.weight)
@@ -271,7 +231,3 @@ def _halves(joint: LinearTensors) -> list[LinearTensors]:
     weights = np.split(joint.weight, 2)
     biases = (None, None) if joint.bias is None else np.split(joint.bias, 2)
     return [LinearTensors(weight, bias) for weight, bias in zip(weights, biases, strict=True)]
-
-
-def _leading(node: Node) -> Node:
-    return ops.unsqueeze(node, integer(0))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,16 @@ from card.engines.architecture import Architecture, read_architecture
 from card.engines.checkpoint import Checkpoint
 from card.engines.draft_vocabulary import read_draft_vocabulary
 from card.engines.interface import EngineError, Logits, Rows
-from card.engines.layout import SHORT
+from card.engines.layout import SHORT, Layout, PageLayout
 from card.engines.openvino.compiled import CompiledDecoder, Decoders, compile_decoders
 from card.engines.openvino.decoder import DecoderOptions, build_decoder
 from card.engines.openvino.graph import ANY_ROWS
-from card.engines.openvino.kv import KeyValueCache
-from card.engines.openvino.runner import Runner
+from card.engines.openvino.inputs import Inputs
+from card.engines.openvino.masked.cache import KeyValueCache
+from card.engines.openvino.masked.feed import MaskedFeed
+from card.engines.openvino.paged.cache import PagedCache
+from card.engines.openvino.paged.feed import PagedFeed
+from card.engines.openvino.runner import Feed, Runner
 from card.engines.openvino.runners import Runners
 from card.engines.openvino.shapes import Padding
 from card.engines.openvino.threads import thread_limit
@@ -33,7 +38,12 @@ from card.engines.openvino.weights import (
 from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions
 from card.engines.processor import resolve_dtype
 from card.engines.row_costs import RowCosts
-from card.engines.sessions import SessionEngine, check_context
+from card.engines.sessions import (
+    SessionEngine,
+    check_context,
+    kv_size,
+    layout_under_masks,
+)
 
 WEIGHT_FORMATS: dict[Dtype, type[WeightFormat]] = {
     "bfloat16": Bfloat16Weights,
@@ -46,7 +56,7 @@ _MOST_COMPRESSED_ROWS = 64
 """Rows of a pass over compressed matrices: from 81 on their product adds up in another order."""
 
 
-class OpenVinoEngine(SessionEngine[KeyValueCache]):
+class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
     """Implements `card.engines.interface.Engine` with a decoder for any pass and some for passes of
     one session with so many rows."""
 
@@ -60,25 +70,32 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
     ) -> None:
         """`ranked` are the only ids that the decoders compute logits of; None: all."""
         self.directory = directory
+        lanes, places = kv_size(options)
         kind = _kv_type(options.dtype)
-        super().__init__(
-            architecture,
-            options,
-            lambda lanes, places: KeyValueCache(architecture, lanes, places, kind),
-        )
+        kv: KeyValueCache | PagedCache
+        layout: Layout
+        make_feed: Callable[[Inputs, Padding], Feed]
+        if options.paged:
+            kv = PagedCache(architecture, lanes, places, kind)
+            layout = PageLayout(options.sessions, options.row_multiple)
+            make_feed = partial(PagedFeed, kv)
+        else:
+            kv = KeyValueCache(architecture, lanes, places, kind)
+            layout = layout_under_masks(kv, options)
+            make_feed = partial(MaskedFeed, architecture)
+        super().__init__(architecture, options, kv, layout)
         self._compiled = compiled
         self._ranked = ranked
 
         def make_runner(decoder: CompiledDecoder, padding: Padding) -> Runner:
             ranks = options.grows_trees
             return Runner(
-                decoder, architecture, self._kv, ranks=ranks, ranked=ranked, padding=padding
+                decoder, architecture, kv, make_feed, ranks=ranks, ranked=ranked, padding=padding
             )
 
         wanted = (ANY_ROWS, *options.graph_rows)
-        self._runners = Runners(
-            {rows: compiled[rows] for rows in wanted if rows in compiled}, make_runner
-        )
+        self._decoders = {rows: compiled[rows] for rows in wanted if rows in compiled}
+        self._runners = Runners(self._decoders, make_runner)
 
     @classmethod
     def load(cls, directory: Path, options: EngineOptions) -> OpenVinoEngine:
@@ -102,6 +119,7 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
                 kv_type=_kv_type(options.dtype),
                 positions=options.context + MAX_PASS_ROWS,
                 ranks=options.grows_trees,
+                paged=options.paged,
                 ranked=ranked,
             ),
         )
@@ -111,7 +129,11 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
 
     def reconfigured(self, options: EngineOptions) -> OpenVinoEngine:
         """The same weights with other buffers (used while calibrating)."""
-        if options.compressed != self.options.compressed:
+        before = self.options
+        same_graphs = (options.paged, options.compressed) == (before.paged, before.compressed)
+        # With paged attention, decoders for some rows may have taken the place of the other.
+        taken = options.graph_rows or ANY_ROWS in self._compiled
+        if not same_graphs or not taken:
             return self.load(self.directory, options)
         return OpenVinoEngine(
             self.directory, self.architecture, self._compiled, options, self._ranked
@@ -122,13 +144,15 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
 
     @property
     def variants(self) -> tuple[EngineOptions, ...]:
-        """Each padding first with the graphs for fixed rows: of some small models the plugin fuses
-        more in these, and then they round otherwise. Before all of them, compressed matrices: if
-        these need padding, they save nothing."""
+        """Paged attention before masks. Each padding first with the graphs for fixed rows: of some
+        small models the plugin fuses more in these, and then they round otherwise. Before all of
+        them, compressed matrices: if these need padding, they save nothing."""
         paddings = super().variants
         if self.options.compressed:
             wide = (replace(options, compressed=False) for options in paddings)
             paddings = (paddings[0], *wide)
+        if self.options.paged:
+            paddings += tuple(replace(options, paged=False) for options in paddings)
         found: list[EngineOptions] = []
         for options in paddings:
             found += dict.fromkeys((options, replace(options, graph_rows=())))
@@ -136,7 +160,8 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
 
     @property
     def most_rows(self) -> int:
-        return _MOST_COMPRESSED_ROWS if self.options.compressed else super().most_rows
+        most = _MOST_COMPRESSED_ROWS if self.options.compressed else super().most_rows
+        return most if ANY_ROWS in self._decoders else min(most, max(self._decoders))
 
     @property
     def dtype(self) -> str:
@@ -149,24 +174,24 @@ class OpenVinoEngine(SessionEngine[KeyValueCache]):
         return [found[place] for place in range(len(batch))]
 
     def _passes(self, batch: Sequence[Rows]) -> list[list[int]]:
-        """Places in the batch of what the graph takes at once. It attends all its lanes alike, so
-        long chunks do not share a pass with short rows."""
-        long: list[list[int]] = []
-        short: list[list[int]] = []
-        room = 0
+        """Places in the batch of what the graph takes at once. Under masks it attends all its lanes
+        alike, so long chunks do not share a pass with short rows."""
+        most = self.most_rows
+        passes: list[list[int]] = []
+        room: list[int] = []
         for place, rows in enumerate(batch):
             count = len(rows.tokens)
-            if self.options.compressed and count > self.most_rows:
-                raise EngineError(f"{count} rows of one session; a pass takes {self.most_rows}")
-            if count > SHORT:
-                long.append([place])
-                continue
-            if count > room:
-                short.append([])
-                room = self.most_rows
-            short[-1].append(place)
-            room -= count
-        return long + short
+            if count > most and (self.options.paged or self.options.compressed):
+                raise EngineError(f"{count} rows of one session; a pass takes {most}")
+            alone = count > SHORT and not self.options.paged
+            at = next((at for at, left in enumerate(room) if count <= left and not alone), None)
+            if at is None:
+                at = len(passes)
+                passes.append([])
+                room.append(most)
+            passes[at].append(place)
+            room[at] = 0 if alone else room[at] - count
+        return passes
 
     def _forward(self, batch: Sequence[Rows]) -> list[Logits]:
         this = self._layout.plan(batch)

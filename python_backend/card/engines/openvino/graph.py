@@ -6,7 +6,7 @@ prepares many of them anew when the number of rows changes. The plugin also fuse
 knows shapes; if something then rounds at another place, as in very small models, the check at load
 finds out (`card.engines.calibration`).
 
-Inputs: those of the decoder, with
+Inputs: those of the decoder; with attention under masks
 
 keys.N, values.N   [all lanes, kv_heads, places, head_size], the whole KV cache of layer N
 first, end         [2] int32, (lane, place) where its visible part begins, and behind its end
@@ -38,20 +38,24 @@ ANY_ROWS = 0
 def build_graph(
     decoder: ov.Model, row_counts: Sequence[int], architecture: Architecture, weights: WeightFormat
 ) -> ov.Model:
-    """A graph for passes of one session with so many rows, or so many; or for any pass.
+    """A graph for passes with so many rows, or so many; or for any pass. Under masks, passes with
+    so many rows are of one session.
 
     decoder     of `decoder.build_decoder`
-    row_counts  `ANY_ROWS` alone, or others
+    row_counts  `ANY_ROWS` alone, or others; one alone if attention is paged
     """
     if len(row_counts) > 1:
         return _graph_of_several(decoder, row_counts, architecture, weights)
     (rows,) = row_counts
     graph = _graph_of_one(decoder, rows, weights)
     if rows != ANY_ROWS:
-        shapes = {port.any_name: port.get_partial_shape() for port in graph.inputs}
-        for name, shape in _shapes_of(rows, architecture).items():
-            shapes[name] = ov.PartialShape(shape)
-        graph.reshape(shapes)
+        fixed = _shapes_of(rows, architecture)
+        graph.reshape(
+            {
+                port.any_name: ov.PartialShape(fixed.get(port.any_name, port.get_partial_shape()))
+                for port in graph.inputs
+            }
+        )
     return graph
 
 
@@ -63,7 +67,9 @@ def _graph_of_one(decoder: ov.Model, rows: int, weights: WeightFormat) -> ov.Mod
     for result in decoder.get_results():
         tensor = result.output(0).get_tensor()
         tensor.set_names({output_of(tensor.any_name, rows)})
-    return model_over(weights, decoder.get_results(), given.inputs, "decoder")
+    if given.under_masks:
+        return model_over(weights, decoder.get_results(), given.inputs, "decoder")
+    return ov.Model(decoder.get_results(), given.inputs, "decoder")  # that is a language model's
 
 
 def _graph_of_several(
@@ -103,18 +109,19 @@ def output_of(name: str, rows: int) -> str:
 
 class _Given:
     """What a graph gives its decoders: `inputs` of its own, and what stands `behind` them for each
-    of the decoder's, by name: the visible part of the KV cache, all else as it is."""
+    of the decoder's, by name: under masks the visible part of the KV cache, all else as it is."""
 
     def __init__(self, decoder: ov.Model) -> None:
         first, end = input_named("first", [2]), input_named("end", [2])
-        self.inputs: list[Node] = [first, end]
+        self.under_masks = any("mask" in port.get_names() for port in decoder.inputs)
+        self.inputs: list[Node] = [first, end] if self.under_masks else []
         self.behind: dict[str, Node] = {}
         for parameter in decoder.get_parameters():
             name = parameter.output(0).any_name
             shape, kind = parameter.get_partial_shape(), parameter.get_element_type()
             given = input_named(name, shape, kind)
             self.inputs.append(given)
-            if _is_cache(name):
+            if self.under_masks and _is_cache(name):
                 given = ops.slice(given, first, end, integers([1, 1]), integers([0, 2]))
             self.behind[name] = given
 
@@ -124,7 +131,8 @@ def _is_cache(name: str) -> bool:
 
 
 def _shapes_of(rows: int, a: Architecture) -> dict[str, list[int]]:
-    """Of the inputs that are not the cache, in a pass of one session with so many rows; -1: any."""
+    """Of inputs that are not the cache, in a pass with so many rows, under masks of one session;
+    -1: any."""
     return {
         "tokens": [rows],
         "positions": [rows],
@@ -133,6 +141,9 @@ def _shapes_of(rows: int, a: Architecture) -> dict[str, list[int]]:
         "gather": [1, rows],
         "place": [rows, a.kv_heads, 3],
         "mask": [1, 1, a.group * rows, -1],
+        "past": [rows + 1],
+        "begins": [rows + 2],
+        "first_page": [rows + 2],
     }
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import openvino as ov
 from numpy.typing import NDArray
 
 from card.engines.architecture import Architecture
@@ -14,28 +15,44 @@ from card.engines.interface import Ranking, Rows
 from card.engines.layout import Pass
 from card.engines.openvino.compiled import CompiledDecoder
 from card.engines.openvino.decoder import most_ranked
-from card.engines.openvino.feed import Feed
 from card.engines.openvino.inputs import Inputs
-from card.engines.openvino.kv import ELEMENTS, KeyValueCache
 from card.engines.openvino.shapes import Padding
 
 _NO_RANKING = Ranking(1)
 
 
+class Cache(Protocol):
+    """Keys and values of all sessions, which the graph reads in place."""
+
+    def tensors(self) -> dict[str, ov.Tensor]:
+        """The graph's inputs of them."""
+
+    def store(self, this: Pass, output: Callable[[str], NDArray[Any]]) -> None:
+        """Keep those that a pass computed; `output` gives what the graph did by name."""
+
+
+class Feed(Protocol):
+    """Writes passes into a graph's inputs."""
+
+    def write(self, this: Pass) -> int:
+        """Returns how many rows the graph gives logits of."""
+
+
 class Runner:
     """Computes passes. It prepares anew whenever a pass has another shape than the one before.
 
-    kv        read in place and written behind every pass
-    ranks     whether the decoder ranks
-    ranked    the ids that it ranks; None: all
-    padding   of passes of one session
+    make_feed  given the inputs and a padding
+    ranks      whether the decoder ranks
+    ranked     the ids that it ranks; None: all
+    padding    under masks of passes of one session, else of all
     """
 
     def __init__(
         self,
         decoder: CompiledDecoder,
         architecture: Architecture,
-        kv: KeyValueCache,
+        kv: Cache,
+        make_feed: Callable[[Inputs, Padding], Feed],
         *,
         ranks: bool,
         ranked: NDArray[np.int32] | None,
@@ -47,6 +64,7 @@ class Runner:
         self._index_of = cache(decoder.index_of)
         self._architecture = architecture
         self._kv = kv
+        self._make_feed = make_feed
         self._ranks = ranks
         self._ranked = ranked
         # Once and whole: for a tensor of another size the plugin takes as much memory of its own.
@@ -57,8 +75,7 @@ class Runner:
         self.pad_by(padding)
 
     def pad_by(self, padding: Padding) -> None:
-        a = self._architecture
-        self._feed = Feed(self._inputs, a.group, a.kv_heads, padding)
+        self._feed = self._make_feed(self._inputs, padding)
 
     def run(self, this: Pass, batch: Sequence[Rows], threads: int, *, exactly: bool) -> None:
         """Compute the pass that `batch` was laid out as and store its keys and values.
@@ -69,9 +86,7 @@ class Runner:
         if self._ranks:
             self._write_ranking(batch, logit_rows)
         self._threads.compute(threads, self._infer, exactly=exactly)
-        kind, rows = ELEMENTS[self._kv.kind], len(this.tokens)
-        keys, values = (self.output(name)[:, :rows].view(kind) for name in ("keys", "values"))
-        self._kv.write(this.destination, keys, values)
+        self._kv.store(this, self.output)
 
     def output(self, name: str) -> NDArray[Any]:
         """An output of the last pass; the next one overwrites it."""

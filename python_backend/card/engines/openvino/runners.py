@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from card.engines.interface import EngineError
 from card.engines.layout import Pass, Stretch
 from card.engines.openvino.compiled import CompiledDecoder, Decoders
 from card.engines.openvino.graph import ANY_ROWS
@@ -15,14 +16,16 @@ from card.engines.row_costs import RowCosts
 class Runners:
     """One runner for each decoder.
 
-    decoders     `ANY_ROWS` must be among them
+    decoders     at least one
     make_runner  of a decoder and the padding of its passes
     """
 
     def __init__(
         self, decoders: Decoders, make_runner: Callable[[CompiledDecoder, Padding], Runner]
     ) -> None:
-        self._any = make_runner(decoders[ANY_ROWS], RowPadding(None))
+        self._any = None
+        if ANY_ROWS in decoders:
+            self._any = make_runner(decoders[ANY_ROWS], RowPadding(None))
         self._fixed = [
             (rows, make_runner(decoders[rows], FixedRows(rows)))
             for rows in sorted(decoders)
@@ -30,13 +33,17 @@ class Runners:
         ]
 
     def of(self, this: Pass) -> Runner:
-        """What a pass takes least time with."""
-        if isinstance(this.destination, Stretch):
+        """What a pass takes least time with. Raises `EngineError` where nothing takes it."""
+        attends_together = bool(this.groups)
+        if isinstance(this.destination, Stretch) or not attends_together:
             for rows, runner in self._fixed:
                 if len(this.tokens) <= rows:
                     return runner
+        if self._any is None:
+            raise EngineError(f"no decoder takes a pass of {len(this.tokens)} rows")
         return self._any
 
     def know_costs(self, costs: RowCosts) -> None:
         """What passes of the decoder that takes any were measured to cost."""
-        self._any.pad_by(RowPadding(costs))
+        if self._any is not None:
+            self._any.pad_by(RowPadding(costs))

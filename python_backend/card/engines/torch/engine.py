@@ -14,7 +14,12 @@ from card.engines.architecture import Architecture, read_architecture
 from card.engines.interface import EngineError, Logits, Ranking, Rows
 from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions
 from card.engines.processor import packs_bfloat16, resolve_dtype
-from card.engines.sessions import SessionEngine, check_context
+from card.engines.sessions import (
+    SessionEngine,
+    check_context,
+    kv_size,
+    layout_under_masks,
+)
 from card.engines.torch.decoder import Decoder
 from card.engines.torch.kv import KeyValueCache
 from card.engines.torch.ranking import rank
@@ -33,11 +38,9 @@ class TorchEngine(SessionEngine[KeyValueCache]):
         options: EngineOptions,
         dtype: torch.dtype,
     ) -> None:
-        super().__init__(
-            architecture,
-            options,
-            lambda lanes, places: KeyValueCache(architecture, lanes, places, dtype),
-        )
+        lanes, places = kv_size(options)
+        kv = KeyValueCache(architecture, lanes, places, dtype)
+        super().__init__(architecture, options, kv, layout_under_masks(kv, options))
         self.dtype = dtype
         self._decoder = decoder
 

@@ -17,7 +17,12 @@ from card.engines.architecture import Architecture, read_architecture
 from card.engines.interface import Logits, Rows
 from card.engines.layout import SHORT, Pass
 from card.engines.options import MAX_PASS_ROWS, EngineOptions
-from card.engines.sessions import SessionEngine, check_context
+from card.engines.sessions import (
+    SessionEngine,
+    check_context,
+    kv_size,
+    layout_under_masks,
+)
 from card.engines.torch.captured.decoder import CapturedDecoder
 from card.engines.torch.captured.device import (
     Devices,
@@ -52,11 +57,9 @@ class CapturedEngine(SessionEngine[DeviceKeyValueCache]):
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        super().__init__(
-            architecture,
-            options,
-            lambda lanes, places: DeviceKeyValueCache(architecture, lanes, places, dtype, device),
-        )
+        lanes, places = kv_size(options)
+        kv = DeviceKeyValueCache(architecture, lanes, places, dtype, device)
+        super().__init__(architecture, options, kv, layout_under_masks(kv, options))
         self.dtype = dtype
         self.device = device
         self._decoder = decoder

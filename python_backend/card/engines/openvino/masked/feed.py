@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from card.engines.architecture import Architecture
 from card.engines.layout import AttentionGroup, Pass, Scattered, Stretch, rounded_up
 from card.engines.openvino.inputs import Inputs
 from card.engines.openvino.shapes import Padding
@@ -19,22 +20,19 @@ _SHARED_WIDTH = 4
 """Rows per lane of a shared pass likewise."""
 
 
-class Feed:
-    """Writes passes into a graph's inputs. Padding repeats the last row; nobody reads what comes
-    of it.
+class MaskedFeed:
+    """Writes passes into a graph's inputs (see `decoder`, `masked.attention` and `graph`). Padding
+    repeats the last row; nobody reads what comes of it."""
 
-    group, kv_heads  of the architecture
-    """
-
-    def __init__(self, inputs: Inputs, group: int, kv_heads: int, padding: Padding) -> None:
+    def __init__(self, architecture: Architecture, inputs: Inputs, padding: Padding) -> None:
         self._inputs = inputs
-        self._group = group
-        self._kv_heads = kv_heads
+        self._group = architecture.group
+        self._kv_heads = architecture.kv_heads
         self._padding = padding
 
     def write(self, this: Pass) -> int:
-        """Every input but the KV cache and the ranking (see `graph`); returns how many rows the
-        graph gives logits of, padding and all."""
+        """Every input but the KV cache and the ranking; returns how many rows the graph gives
+        logits of, padding and all."""
         (attended,) = this.groups
         lanes = attended.lanes
         self._inputs.array("first", 2)[:] = lanes.start, 0

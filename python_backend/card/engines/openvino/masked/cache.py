@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,10 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from card.engines.architecture import Architecture
-from card.engines.layout import Destination, Stretch
+from card.engines.layout import Destination, Pass, Stretch
+from card.engines.openvino.elements import ELEMENTS
 
-ELEMENTS: dict[ov.Type, np.dtype[Any]] = {
-    ov.Type.bf16: np.dtype(np.int16),
-    ov.Type.f32: np.dtype(np.float32),
-}
-"""NumPy knows no bfloat16; nothing is computed on these bits here."""
+_OUTPUTS = ("keys", "values")
 
 
 class KeyValueCache:
@@ -52,6 +50,12 @@ class KeyValueCache:
                 part = buffers[layer]
                 found[f"{name}.{layer}"] = ov.Tensor(part, list(part.shape), self.kind)
         return found
+
+    def store(self, this: Pass, output: Callable[[str], NDArray[Any]]) -> None:
+        """Keep what a pass computed; `output` gives what the graph did by name."""
+        rows = slice(len(this.tokens))
+        keys, values = (output(name)[:, rows].view(ELEMENTS[self.kind]) for name in _OUTPUTS)
+        self.write(this.destination, keys, values)
 
     def write(self, destination: Destination, keys: NDArray[Any], values: NDArray[Any]) -> None:
         """Store what a pass computed, [layers, rows, kv_heads, head_size]."""

@@ -1,0 +1,96 @@
+"""Attention that looks places up through a table of pages, in OpenVINO's own fused operator.
+
+Inputs, with `sequences` = rows + 1:
+
+past         [sequences] int32, places before each row, which is its position; 0 for the last
+begins       [sequences + 1] int32, where the rows of each sequence begin: 0, 1, ..., rows, rows
+pages        [any] int32, numbers of pages, those of one lane one after another
+first_page   [sequences + 1] int32, where in `pages` those of each row's lane begin; the last two
+             are read by nobody
+keys.N, values.N  [any, kv_heads, PAGE, head_size], layer N's KV cache; the graph writes into it
+
+No outputs of its own.
+
+The operator takes rows of one sequence through another kernel than a row that is alone, and adds
+up in another order there. So each row is a sequence of its own: its bits depend on its position
+and on what lies before it, whatever shares the pass. All entries of a pass are stored before a row
+looks at any, so rows of a chain see each other.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import openvino as ov
+from openvino import opset13 as ops
+from openvino.op import _PagedAttentionExtension
+
+from card.engines.architecture import Architecture
+from card.engines.openvino.attention import AddInput
+from card.engines.openvino.nodes import Node, integer, integers, real
+
+PAGE = 32
+"""Places of a page; the operator knows no other size on a processor."""
+
+
+class PagedAttention:
+    """Implements `attention.Attention`."""
+
+    query_scale = 1.0
+    """The operator scales scores itself."""
+
+    def __init__(self, architecture: Architecture, kv_type: ov.Type, add_input: AddInput) -> None:
+        self._a = architecture
+        self._kv_type = kv_type
+        self._add_input = add_input
+        self._tables = [add_input(name, [-1]) for name in ("past", "begins", "pages", "first_page")]
+
+    def mixed(self, layer: int, query: Node, keys: Node, values: Node) -> Node:
+        a, size = self._a, self._a.head_size
+        shape = [-1, a.kv_heads, PAGE, size]
+        cache = [self._add_input(f"{name}.{layer}", shape, self._kv_type) for name in _CACHES]
+        operands = [
+            ops.reshape(query, integers([0, a.heads * size]), True),
+            ops.reshape(keys, integers([0, a.kv_heads * size]), True),
+            values,
+            *cache,
+            *self._tables,
+            real(size**-0.5),
+            *_unused(self._most_places()),
+        ]
+        attention = _PagedAttentionExtension([_output(operand) for operand in operands])
+        about = attention.get_rt_info()
+        for name in "kv":
+            about[f"num_{name}_heads"], about[f"{name}_head_size"] = a.kv_heads, size
+        return attention.output(0)
+
+    def outputs(self) -> list[tuple[str, Node]]:
+        return []
+
+    def _most_places(self) -> int:
+        """The operator keeps so much memory; were it told those of each pass, it would grow."""
+        return self._a.context
+
+
+_CACHES = ("keys", "values")
+
+
+def _unused(most_places: int) -> list[Node]:
+    """What the operator could do besides, turned off; in its order."""
+    none, none_real = integers([]), ops.constant(np.zeros(0, np.float32))
+    zero = integer(0)
+    return [
+        zero,  # sliding window
+        none_real,  # slopes of ALiBi
+        integer(most_places),
+        none,  # window of aggregated scores
+        *(none, none, none_real),  # turning of cached keys: pages, by how much, table
+        *(none_real, zero, zero),  # sparse attention: threshold, block, stride
+        none_real,  # attention sinks
+        *(zero, none, none, none),  # eviction: start, sizes, sets of pages, where these begin
+        none,  # kinds of tokens
+        *(ops.constant(np.zeros(0, np.uint8)), none),  # mask among new rows, where each begins
+    ]
+
+
+def _output(node: Node) -> ov.Output:
+    return node if isinstance(node, ov.Output) else node.output(0)

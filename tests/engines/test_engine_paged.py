@@ -1,0 +1,363 @@
+"""Paged attention: the logits of `transformers`, the bits of single rows, and when it is used."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import tiny_models
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from this_processor import skip_unless_computed_in
+from tiny_models import FAMILIES, SLIDING_WINDOW, forward_rows, opened, random_tokens, read
+from watched_passes import product_types, recorded_passes
+
+from card.engines import FOLLOWS_PREFIX, EngineError, Rows, calibration, load_engine
+from card.engines.calibration import make_row_invariant
+from card.engines.layout import PageLayout
+from card.engines.openvino.compiled import sharing_of_pages
+from card.engines.openvino.engine import OpenVinoEngine
+from card.engines.openvino.graph import ANY_ROWS
+from card.engines.openvino.paged.attention import PAGE
+from card.engines.options import Dtype, EngineOptions
+from card.engines.processor import computes_in_bfloat16, shared_cache_bytes
+from card.settings import REPOSITORY_ROOT, load_settings
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SESSIONS = 3
+OPTIONS = EngineOptions(
+    context=SLIDING_WINDOW,
+    sessions=SESSIONS,
+    dtype="float32",
+    threads=1,
+    graph_rows=(1, 4, 16, 64),
+    paged=True,
+)
+TEXT = random_tokens(100)
+CLOSE = 1e-4
+MIB = 1 << 20
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    tiny_models.save(tmp_path, "qwen3")
+    return tmp_path
+
+
+# --- the logits -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_logits_are_those_of_transformers(tmp_path: Path, family: str) -> None:
+    model = tiny_models.save(tmp_path, family)
+    expected = tiny_models.reference_logits(model, TEXT)
+    engine = OpenVinoEngine.load(tmp_path, OPTIONS)
+    for options in (OPTIONS, replace(OPTIONS, graph_rows=())):
+        engine = engine.reconfigured(options)
+        found = tiny_models.read_alone(engine, TEXT, [41, 1, 16, 2, 40])
+        assert np.abs(found - expected).max() < CLOSE
+
+
+class Subject:
+    """An engine as loading makes it, and what it says when it reads one row at a time."""
+
+    def __init__(self, engine: OpenVinoEngine) -> None:
+        self.engine = engine
+        self.text = random_tokens(400, vocabulary=engine.vocabulary)
+        with opened(engine) as session:
+            self.alone = read(engine, session, self.text, [1])
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("target", "bfloat16", (1, 4, 16, 64)),
+        ("target", "bfloat16", ()),
+        ("target", "int8", (1, 4, 16, 64)),
+        ("target", "float32", (1, 4, 16, 64)),
+        ("target", "float32", ()),
+    ],
+    ids=lambda param: f"{param[1]}-{'fixed' if param[2] else 'any'}-rows",
+)
+def subject(request: pytest.FixtureRequest) -> Subject:
+    model, dtype, graph_rows = request.param
+    skip_unless_computed_in(dtype)
+    options = replace(
+        OPTIONS,
+        context=512,
+        dtype=dtype,
+        threads_alone=2,
+        graph_rows=graph_rows,
+        compressed=True,
+    )
+    # On a busy machine more threads may not look faster; here they are to be proven right.
+    with patch.object(calibration, "is_faster_alone", return_value=True):
+        engine = make_row_invariant(
+            OpenVinoEngine.load(REPOSITORY_ROOT / "models" / model, options)
+        )
+    assert engine.row_invariant
+    assert engine.options.paged
+    assert engine.options.graph_rows == graph_rows
+    return Subject(engine)
+
+
+sizes = st.lists(st.integers(1, 20), min_size=1, max_size=SESSIONS)
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    starts=st.lists(st.integers(0, 340), min_size=SESSIONS, max_size=SESSIONS),
+    passes=st.lists(sizes, min_size=1, max_size=3),
+    alone=st.booleans(),
+)
+def test_rows_have_the_bits_of_single_rows_whatever_shares_their_pass(
+    subject: Subject, starts: list[int], passes: list[list[int]], alone: bool
+) -> None:
+    engine = subject.engine
+    engine.alone = alone
+    sessions = [engine.open_session() for _ in range(SESSIONS)]
+    try:
+        for session, start in zip(sessions, starts, strict=True):
+            if start:
+                read(engine, session, subject.text[:start], [64])
+        at = list(starts)
+        for counts in passes:
+            batch = [
+                Rows(session, subject.text[start : start + count])
+                for session, start, count in zip(sessions, at, counts, strict=False)
+            ]
+            for place, (rows, found) in enumerate(
+                zip(batch, forward_rows(engine, batch), strict=True)
+            ):
+                stop = at[place] + len(rows.tokens)
+                np.testing.assert_array_equal(found, subject.alone[at[place] : stop])
+                engine.keep(rows.session, range(len(rows.tokens)))
+                at[place] = stop
+    finally:
+        for session in sessions:
+            engine.close_session(session)
+        engine.alone = False
+
+
+def test_what_was_dropped_leaves_no_trace(subject: Subject) -> None:
+    engine, text = subject.engine, subject.text
+    wrong = [(token + 1) % engine.vocabulary for token in text]
+    with opened(engine) as session, opened(engine) as other:
+        read(engine, other, text[:90], [64])
+        for start in range(0, 96, 8):
+            engine.forward([Rows(session, wrong[start : start + 12])])
+            engine.keep(session, [])
+            (found,) = forward_rows(engine, [Rows(session, text[start : start + 8])])
+            np.testing.assert_array_equal(found, subject.alone[start : start + 8])
+            engine.keep(session, range(8))
+        (found,) = forward_rows(engine, [Rows(other, text[90:94])])
+        np.testing.assert_array_equal(found, subject.alone[90:94])
+
+
+def test_only_the_rows_that_are_wanted_have_logits(subject: Subject) -> None:
+    engine, text = subject.engine, subject.text
+    with opened(engine) as one, opened(engine) as other:
+        batch = [Rows(one, text[:9], logits=1), Rows(other, text[:5], logits=0)]
+        found = forward_rows(engine, batch[:1]) + forward_rows(engine, batch[:1])
+        assert [len(rows) for rows in found] == [1, 1]
+        logits = engine.forward(batch)
+        np.testing.assert_array_equal(logits[0].row(0), subject.alone[8])
+
+
+def test_what_lies_behind_a_row_is_not_looked_at(checkpoint: Path) -> None:
+    engine = OpenVinoEngine.load(checkpoint, OPTIONS)
+    expected = tiny_models.read_alone(engine, TEXT, [1])
+    for buffers in engine._kv._buffers.values():  # type: ignore[union-attr]
+        buffers[...] = 1e4
+    np.testing.assert_array_equal(tiny_models.read_alone(engine, TEXT, [16, 1, 4, 40]), expected)
+
+
+# --- memory and passes ----------------------------------------------------------------------------
+
+
+def test_matrices_stay_in_sixteen_bits_without_more_ado(tmp_path: Path) -> None:
+    tiny_models.build(FAMILIES["qwen2"]).bfloat16().save_pretrained(tmp_path)
+    engine = OpenVinoEngine.load(tmp_path, replace(OPTIONS, compressed=True))
+    for decoder in engine._compiled.values():
+        assert product_types(decoder.graph).keys() == {"bf16"}
+
+
+def test_a_lane_has_whole_pages(checkpoint: Path) -> None:
+    engine = OpenVinoEngine.load(checkpoint, OPTIONS)
+    a = engine.architecture
+    entry = 2 * a.layers * a.kv_heads * a.head_size * 4
+    assert engine.kv_bytes_per_session % (PAGE * entry) == 0
+    assert engine.kv_bytes_per_session >= OPTIONS.context * entry
+
+
+def test_chunks_and_short_rows_share_passes_up_to_the_largest_decoder(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = OpenVinoEngine.load(checkpoint, OPTIONS)
+    passes = recorded_passes(monkeypatch)
+    sessions = [engine.open_session() for _ in range(SESSIONS)]
+    counts = (20, 60, 40)
+    found = engine.forward(
+        [Rows(session, TEXT[:count]) for session, count in zip(sessions, counts, strict=True)]
+    )
+    assert passes == [[20, 40], [60]]
+    for logits in found[1:]:
+        np.testing.assert_array_equal(logits.row(19), found[0].row(19))
+
+
+def test_more_rows_than_a_decoder_takes_are_refused(checkpoint: Path) -> None:
+    engine = OpenVinoEngine.load(checkpoint, OPTIONS)
+    assert engine.most_rows == 64
+    session = engine.open_session()
+    with pytest.raises(EngineError, match="65 rows of one session; a pass takes 64"):
+        engine.forward([Rows(session, TEXT[:65])])
+
+
+@pytest.mark.parametrize(
+    ("weights", "cache", "expected"),
+    [
+        (50, 32, [(1,), (4,)]),
+        (50, 0, [(1,), (4,)]),
+        (50, 99, [(ANY_ROWS,)]),
+        (50, 100, [(1,), (4,)]),
+        (600, 32, [(ANY_ROWS,)]),
+    ],
+    ids=["no copy is near", "unknown", "one is near", "all are near", "no room"],
+)
+def test_decoders_have_copies_of_the_weights_unless_a_cache_keeps_one(
+    weights: int, cache: int, expected: list[tuple[int, ...]]
+) -> None:
+    assert sharing_of_pages((1, 4), weights * MIB, cache * MIB) == expected
+
+
+def test_without_row_counts_one_decoder_takes_every_pass() -> None:
+    assert sharing_of_pages((), 50 * MIB, 0) == [(ANY_ROWS,)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ({1: "32K", 2: "1024K", 3: "32768K"}, 32 * MIB),
+        ({1: "48K", 2: "2M", 3: "1G"}, 1 << 30),
+        ({1: "32K", 3: "?"}, 0),
+        ({}, 0),
+    ],
+)
+def test_the_kernel_says_how_large_the_shared_cache_is(
+    tmp_path: Path, sizes: dict[int, str], expected: int
+) -> None:
+    for number, (level, size) in enumerate(sizes.items()):
+        index = tmp_path / f"index{number}"
+        index.mkdir()
+        (index / "level").write_text(f"{level}\n")
+        (index / "size").write_text(f"{size}\n")
+    assert shared_cache_bytes(tmp_path) == expected
+
+
+# --- where rows stand -----------------------------------------------------------------------------
+
+
+def values(array: NDArray[np.int64] | None) -> list[int] | None:
+    return None if array is None else array.tolist()
+
+
+def test_rows_of_sessions_stand_behind_their_prefixes() -> None:
+    layout = PageLayout(sessions=2, row_multiple=1)
+    one, other = layout.open(), layout.open()
+    layout.plan([Rows(other, [7, 8, 9])])
+    layout.keep(other, range(2), ())
+    planned = layout.plan([Rows(one, [1, 2], logits=1), Rows(other, [3])])
+    assert values(planned.tokens) == [1, 2, 3]
+    assert values(planned.positions) == [0, 1, 2]
+    assert values(planned.logit_rows) == [1, 2]
+    assert planned.groups == []
+    assert values(planned.destination.lane) == [one, one, other]  # type: ignore[arg-type]
+
+
+def test_padding_repeats_the_last_row_and_has_no_logits() -> None:
+    layout = PageLayout(sessions=1, row_multiple=4)
+    planned = layout.plan([Rows(layout.open(), [5, 6, 7])])
+    assert values(planned.tokens) == [5, 6, 7, 7]
+    assert values(planned.positions) == [0, 1, 2, 2]
+    assert values(planned.logit_rows) == [0, 1, 2]
+
+
+def test_a_layout_of_pages_knows_one_chain_and_keeps_its_beginning() -> None:
+    layout = PageLayout(sessions=1, row_multiple=1)
+    session = layout.open()
+    with pytest.raises(ValueError, match="no branches"):
+        layout.plan([Rows(session, [1, 2], [FOLLOWS_PREFIX, FOLLOWS_PREFIX])])
+    layout.plan([Rows(session, [1, 2])])
+    with pytest.raises(ValueError, match="in order"):
+        layout.keep(session, [1], ())
+    with pytest.raises(ValueError, match="pending"):
+        layout.keep(session, [0], [1])
+    assert layout.length(session) == 0
+
+
+# --- when it is used ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> dict[str, object]:
+    tiny_models.save_pair(tmp_path)
+    return {
+        "target": {"path": tmp_path / "target", "dtype": "float32"},
+        "draft": {"path": tmp_path / "draft", "dtype": "float32"},
+        "limits": {"prompt_tokens": 64, "context_tokens": 128},
+        "cache": {"slots": 2},
+        "engine": "openvino",
+    }
+
+
+def test_the_target_has_it_and_the_draft_whose_trees_need_masks_does_not(
+    pair: dict[str, object],
+) -> None:
+    chosen = load_settings(**pair)
+    assert load_engine(chosen, "target").options.paged  # type: ignore[attr-defined]
+    assert not load_engine(chosen, "draft").options.paged  # type: ignore[attr-defined]
+
+
+def test_queries_for_subtrees_have_masks(pair: dict[str, object]) -> None:
+    chosen = load_settings(**pair, speculation={"query": "subtree"})
+    engine = load_engine(chosen, "target")
+    assert engine.row_invariant
+    assert not engine.options.paged  # type: ignore[attr-defined]
+
+
+def test_rows_that_influence_each_other_send_it_back_to_masks(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = calibration.check_row_invariance
+    tried: list[bool] = []
+
+    def only_under_masks(engine: calibration.ConfigurableEngine) -> bool:
+        tried.append(engine.options.paged)
+        return not engine.options.paged and check(engine)
+
+    monkeypatch.setattr(calibration, "check_row_invariance", only_under_masks)
+    engine = make_row_invariant(OpenVinoEngine.load(checkpoint, OPTIONS))
+    assert engine.row_invariant
+    assert not engine.options.paged
+    assert tried == sorted(tried, reverse=True)
+    expected = tiny_models.read_alone(OpenVinoEngine.load(checkpoint, OPTIONS), TEXT, [64])
+    assert np.abs(tiny_models.read_alone(engine, TEXT, [64]) - expected).max() < CLOSE
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int8"])
+def test_the_bundled_target_has_it_in_every_type(dtype: Dtype) -> None:
+    if dtype != "float32" and not computes_in_bfloat16():
+        pytest.skip(f"this processor does not compute in {dtype}")
+    chosen = load_settings(
+        target={"dtype": dtype},
+        limits={"prompt_tokens": 64, "context_tokens": 336},
+        cache={"slots": 2},
+    )
+    engine = load_engine(chosen, "target")
+    assert isinstance(engine, OpenVinoEngine)
+    assert engine.options.paged
