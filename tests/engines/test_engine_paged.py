@@ -63,6 +63,20 @@ def test_the_logits_are_those_of_transformers(tmp_path: Path, family: str) -> No
         assert np.abs(found - expected).max() < CLOSE
 
 
+@pytest.mark.parametrize(("dtype", "close"), [("float32", CLOSE), ("bfloat16", 0.3)])
+def test_the_bundled_target_says_what_it_says_under_masks(dtype: Dtype, close: float) -> None:
+    skip_unless_computed_in(dtype)
+    paged = replace(OPTIONS, context=512, dtype=dtype, compressed=True)
+    engines = [
+        OpenVinoEngine.load(REPOSITORY_ROOT / "models/target", options)
+        for options in (paged, replace(paged, paged=False))
+    ]
+    text = random_tokens(300, vocabulary=engines[0].vocabulary)
+    found, expected = (tiny_models.read_alone(engine, text, [64, 4, 1, 3]) for engine in engines)
+    assert np.abs(found - expected).max() < close
+    assert (found.argmax(axis=1) == expected.argmax(axis=1)).mean() > 0.97
+
+
 class Subject:
     """An engine as loading makes it, and what it says when it reads one row at a time."""
 

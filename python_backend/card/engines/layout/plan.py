@@ -119,6 +119,12 @@ def rounded_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
+def doubled_up(value: int, unit: int, most: int) -> int:
+    """The first of `unit`, 2 units, 4 units, ... that is enough, but no more than `most`."""
+    units = -(-value // unit)
+    return min(unit << (units - 1).bit_length(), most)
+
+
 def last_rows(counts: Sequence[int], batch: Sequence[Rows]) -> NDArray[np.int64] | None:
     """The rows of a pass whose logits are wanted; None: all."""
     if all(rows.logits is None for rows in batch):

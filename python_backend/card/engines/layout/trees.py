@@ -18,6 +18,7 @@ from card.engines.layout.plan import (
     Pass,
     Scattered,
     Stretch,
+    doubled_up,
     last_rows,
     rounded_up,
 )
@@ -33,6 +34,7 @@ class TreeLayout:
     def __init__(self, kv: KeyValueStore, sessions: int, pending: int) -> None:
         self._kv = kv
         self._pending = pending
+        self._lanes = sessions
         self._sessions = Sessions(sessions)
         self._depths: list[list[int]] = [[] for _ in range(sessions)]
         """Of every pending entry, 0 for those that follow the prefix."""
@@ -80,11 +82,11 @@ class TreeLayout:
         counts = [len(rows.tokens) for rows in batch]
         starts = [self._sessions.length[session] for session in sessions]
         stops = [len(self._depths[session]) for session in sessions]
-        lanes = range(min(sessions), max(sessions) + 1)
+        lanes = self._few_kinds_of_lanes(min(sessions), max(sessions) + 1)
         longest = max(counts)
         mask_from = min(starts)
         ends = [start + stop for start, stop in zip(starts, stops, strict=True)]
-        extent = rounded_up(max(ends), EXTENT_MULTIPLE)
+        extent = doubled_up(max(ends), EXTENT_MULTIPLE, self._kv.places)
         # Rows that stand for nobody see everything, or their softmax would not be a number.
         mask = np.zeros((len(lanes), longest, extent - mask_from), np.float32)
         gather = np.zeros((len(lanes), longest), dtype=np.int64)
@@ -119,6 +121,13 @@ class TreeLayout:
             scatter=np.concatenate(scatter),
             logit_rows=last_rows(counts, batch),
         )
+
+    def _few_kinds_of_lanes(self, first: int, stop: int) -> range:
+        """These and perhaps others, for a pass of another number of lanes than those before is
+        prepared anew, and what was prepared is kept."""
+        count = doubled_up(stop - first, 1, self._lanes)
+        first = min(first, self._lanes - count)
+        return range(first, first + count)
 
     def _append(self, rows: Rows) -> None:
         """Give the rows entries: their depth and whom they see."""

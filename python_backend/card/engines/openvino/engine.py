@@ -57,8 +57,8 @@ _MOST_COMPRESSED_ROWS = 64
 
 
 class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
-    """Implements `card.engines.interface.Engine` with a decoder for any pass and some for passes of
-    one session with so many rows."""
+    """Implements `card.engines.interface.Engine` with a decoder for any pass, some for passes with
+    so many rows, or both."""
 
     def __init__(
         self,
@@ -70,19 +70,7 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
     ) -> None:
         """`ranked` are the only ids that the decoders compute logits of; None: all."""
         self.directory = directory
-        lanes, places = kv_size(options)
-        kind = _kv_type(options.dtype)
-        kv: KeyValueCache | PagedCache
-        layout: Layout
-        make_feed: Callable[[Inputs, Padding], Feed]
-        if options.paged:
-            kv = PagedCache(architecture, lanes, places, kind)
-            layout = PageLayout(options.sessions, options.row_multiple)
-            make_feed = partial(PagedFeed, kv)
-        else:
-            kv = KeyValueCache(architecture, lanes, places, kind)
-            layout = layout_under_masks(kv, options)
-            make_feed = partial(MaskedFeed, architecture)
+        kv, layout, make_feed = _cache(architecture, options)
         super().__init__(architecture, options, kv, layout)
         self._compiled = compiled
         self._ranked = ranked
@@ -254,6 +242,19 @@ def _weight_format(options: EngineOptions, checkpoint: Checkpoint) -> WeightForm
     if options.dtype == "float32" and options.compressed and stored is not None:
         return stored()
     return WEIGHT_FORMATS[options.dtype]()
+
+
+def _cache(
+    architecture: Architecture, options: EngineOptions
+) -> tuple[KeyValueCache | PagedCache, Layout, Callable[[Inputs, Padding], Feed]]:
+    """A KV cache, where rows stand in it, and what tells a graph so."""
+    lanes, places = kv_size(options)
+    kind = _kv_type(options.dtype)
+    if options.paged:
+        pages = PagedCache(architecture, lanes, places, kind)
+        return pages, PageLayout(options.sessions, options.row_multiple), partial(PagedFeed, pages)
+    kv = KeyValueCache(architecture, lanes, places, kind)
+    return kv, layout_under_masks(kv, options), partial(MaskedFeed, architecture)
 
 
 def _kv_type(dtype: str) -> ov.Type:
