@@ -70,7 +70,7 @@ class RowPlan:
 
     def most_rows(self, sessions: int = 1) -> int:
         """Rows that each of `sessions` sessions that share a pass may ask the cache for."""
-        return max(2, max(self._curve.measured_rows, default=UNMEASURED_ROWS) // sessions)
+        return max(2, max(self._curve.choices, default=UNMEASURED_ROWS) // sessions)
 
     def worthwhile(self, chances: Sequence[float], sessions: int = 1) -> int:
         """How many of a chain's candidates to verify for most tokens per second.
@@ -99,7 +99,7 @@ class RowPlan:
 
     def cost(self, rows: int) -> float:
         """What a pass of one session with so many rows takes, in passes of decoding alone."""
-        if not self._curve.measured_rows:
+        if not self._curve.choices:
             return 1.0
         return self._curve.pass_ms(rows) / (self._curve.pass_ms(1) * self._alone_share)
 
@@ -114,12 +114,12 @@ class RowPlan:
         return self._chosen[step, sessions]
 
     def _best(self, agreement: float, sessions: int) -> tuple[int, float]:
-        if not self._curve.measured_rows:
+        if not self._curve.choices:
             return UNMEASURED_ROWS, ideal_tokens(UNMEASURED_ROWS, agreement)
         alone = self._curve.pass_ms(sessions) * self._alone_share
         gains = {
             rows: ideal_tokens(rows, agreement) * alone / self._curve.pass_ms(rows * sessions)
-            for rows in self._curve.measured_rows
+            for rows in self._curve.choices
         }
         rows = max(gains, key=lambda rows: gains[rows])
         return rows, gains[rows]

@@ -16,7 +16,7 @@ from card.engines.interface import FOLLOWS_PREFIX, Engine, EngineError, Rows
 from card.engines.options import EngineOptions
 from card.engines.row_costs import RowCosts
 
-COSTED_ROWS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32)
+COSTED_ROWS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 _CHECKED_TOKENS = 90
 _SHARED_TOKENS = 72
 """Read beside another session or wrong branches: more than one block of positions (64 in torch)."""
@@ -104,7 +104,7 @@ def check_row_invariance(engine: ConfigurableEngine) -> bool:
     expected = _read(engine, tokens, [1] * len(tokens))
     if not np.isfinite(expected).all():
         raise EngineError("the model's logits are not finite; is its checkpoint damaged?")
-    chunkings = ([64, 26], [2, 3, 5, 8, 16, 32, 24], [7] * 12 + [6])
+    chunkings = ([64, 26], [2, 3, 5, 8, 16, 32, 24], [48, 12, 30], [7] * 12 + [6])
     if not all(_same(_read(engine, tokens, chunks), expected) for chunks in chunkings):
         return False
     if not _same(_read(engine, tokens, [3] * 30, first=True), expected):

@@ -19,9 +19,9 @@ from card.engines.vocabulary import check_shared_vocabulary
 from card.engines.warm_up import run_largest_passes
 from card.settings import ModelSettings, Settings, TargetSettings
 
-_TARGET_GRAPHS = (1, 4, 8, 16, 32, 64)
-"""Rows of a target pass: one behind a query that found nothing, a chain of candidates, and chunks
-of a prompt, up to the stock `serving.prefill_chunk`."""
+_TARGET_GRAPHS = (1, 4, 8, 16, 24, 32, 48, 64)
+"""Rows of a target pass: one behind a query that found nothing, a chain of candidates, rows of many
+sessions, and chunks of a prompt, up to the stock `serving.prefill_chunk`."""
 _DRAFT_GRAPHS = (1, 4, 6, 8)
 """Rows of a draft pass: nodes by the default width and guesses, or text that was committed."""
 _MOST_THREADS_ALONE = 8

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+MOST_CHOSEN = 32
+"""Rows of one session in a pass: more gain little where they are nearly free, and cost much where
+they are not. Passes that sessions share have more."""
+
 
 @dataclass(frozen=True, slots=True)
 class RowCosts:
@@ -45,7 +49,7 @@ class CostCurve:
     def __init__(self, measured_ms: Mapping[int, float]) -> None:
         self._measured_ms = dict(measured_ms)
         self._known_ms: dict[int, float] = {}
-        self.measured_rows = sorted(measured_ms)
+        self.choices = [rows for rows in sorted(measured_ms) if rows <= MOST_CHOSEN]
 
     def pass_ms(self, rows: int) -> float:
         known = self._known_ms.get(rows)
@@ -61,7 +65,7 @@ class CostCurve:
         """
         best, best_rate = len(worth), 0.0
         gives, at = 0.0, 0
-        for measured in self.measured_rows:
+        for measured in self.choices:
             rows = min(measured, len(worth))
             gives += sum(worth[at:rows])
             at = rows
