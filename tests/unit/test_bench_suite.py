@@ -315,6 +315,7 @@ def test_latency_is_per_token_and_the_rate_that_of_all_streams() -> None:
     ]
     row = row_of("card", commits, 2.0, True)
     assert row.tokens_per_s == pytest.approx(10 / 0.5)
+    assert row.full_tokens_per_s == pytest.approx(9 / 0.4)
     assert row.p50_ms == pytest.approx(20.0)  # 20 ms five times, 100 ms twice, 200 ms once
     assert row.gap_p99_ms == pytest.approx(200.0)
     assert row.first_token_ms == pytest.approx(200.0)
