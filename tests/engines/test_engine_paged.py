@@ -23,7 +23,7 @@ from card.engines.openvino.compiled import sharing_of_pages
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.openvino.graph import ANY_ROWS
 from card.engines.openvino.paged.attention import PAGE
-from card.engines.options import Dtype, EngineOptions
+from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions
 from card.engines.processor import computes_in_bfloat16, shared_cache_bytes
 from card.settings import REPOSITORY_ROOT, load_settings
 
@@ -256,9 +256,10 @@ def test_without_row_counts_one_decoder_takes_every_pass() -> None:
 @pytest.mark.parametrize(
     ("sizes", "expected"),
     [
+        ({1: "32K", 3: ""}, 32 << 10),
         ({1: "32K", 2: "1024K", 3: "32768K"}, 32 * MIB),
         ({1: "48K", 2: "2M", 3: "1G"}, 1 << 30),
-        ({1: "32K", 3: "?"}, 0),
+        ({1: "?"}, 0),
         ({}, 0),
     ],
 )
@@ -270,6 +271,7 @@ def test_the_kernel_says_how_large_the_shared_cache_is(
         index.mkdir()
         (index / "level").write_text(f"{level}\n")
         (index / "size").write_text(f"{size}\n")
+    (tmp_path / "index9").mkdir()  # of which it says nothing
     assert shared_cache_bytes(tmp_path) == expected
 
 
@@ -342,6 +344,29 @@ def test_queries_for_subtrees_have_masks(pair: dict[str, object]) -> None:
     engine = load_engine(chosen, "target")
     assert engine.row_invariant
     assert not engine.options.paged  # type: ignore[attr-defined]
+
+
+def test_compressed_matrices_are_tried_first_and_paged_attention_before_masks(
+    tmp_path: Path,
+) -> None:
+    tiny_models.build(FAMILIES["qwen2"]).bfloat16().save_pretrained(tmp_path)
+    engine = OpenVinoEngine.load(tmp_path, replace(OPTIONS, compressed=True))
+    tried = [(o.compressed, o.paged, o.row_multiple) for o in engine.variants]
+    assert tried == sorted(tried, key=lambda kind: (not kind[0], not kind[1], kind[2]))
+    assert len(set(engine.variants)) == len(tried) == 2 * (2 + 2 * 5)
+
+
+def test_decoders_that_were_not_compiled_are_compiled_when_they_are_wanted(
+    checkpoint: Path,
+) -> None:
+    engine = OpenVinoEngine.load(checkpoint, OPTIONS)
+    expected = tiny_models.read_alone(engine, TEXT, [1])
+    # In the end that for any pass is there, and serves as well.
+    wanted = [((2, 32), 32), ((), MAX_PASS_ROWS), ((1, 4), MAX_PASS_ROWS)]
+    for graph_rows, most_rows in wanted:
+        engine = engine.reconfigured(replace(OPTIONS, graph_rows=graph_rows))
+        assert engine.most_rows == most_rows
+        np.testing.assert_array_equal(tiny_models.read_alone(engine, TEXT, [2, 1, 1]), expected)
 
 
 def test_rows_that_influence_each_other_send_it_back_to_masks(

@@ -43,7 +43,7 @@ def test_sizes_are_doubled_until_they_are_enough(value: int, unit: int, most: in
 def test_a_shared_pass_covers_its_lanes_and_places_and_hides_what_others_wrote(
     lengths: dict[int, int],
 ) -> None:
-    layout = TreeLayout(Places(), SESSIONS, pending=64)
+    layout = TreeLayout(Places(), SESSIONS, pending=64, few_shapes=True)
     for _ in range(SESSIONS):
         layout.open()
     for session, length in lengths.items():

@@ -70,15 +70,17 @@ def make_row_invariant(engine: AnyEngine) -> AnyEngine:
 
     If none is, the engine comes back as it was with `row_invariant` False.
     """
+    trial = engine
     for options in engine.variants:
         sessions = max(2, min(_ALONE_SESSIONS, options.sessions))
         branches = options.branches if options.paged else max(2, options.branches)
-        trial = engine.reconfigured(replace(options, sessions=sessions, branches=branches))
+        # Of the trial before: what that had to load anew may serve this one as well.
+        trial = trial.reconfigured(replace(options, sessions=sessions, branches=branches))
         if check_row_invariance(trial):
             if options.threads_alone and not (check_alone(trial) and is_faster_alone(trial)):
                 options = replace(engine.options, threads_alone=0)
                 return make_row_invariant(engine.compiled_anew(options))
-            return known_invariant(engine, options)
+            return known_invariant(trial, options)
     return engine
 
 

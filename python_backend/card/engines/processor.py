@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 from functools import cache
 from pathlib import Path
@@ -50,12 +51,12 @@ def shared_cache_bytes(caches: Path = Path("/sys/devices/system/cpu/cpu0/cache")
 
     caches  index0, index1, ..., each with a `level` and a `size` such as 32768K
     """
-    sizes = {
-        int((index / "level").read_text()): (index / "size").read_text().strip()
-        for index in caches.glob("index*")
-    }
-    last = sizes[max(sizes)] if sizes else ""
-    return int(last[:-1]) * _UNITS[last[-1]] if last[-1:] in _UNITS else 0
+    sizes: dict[int, int] = {}
+    for index in caches.glob("index*"):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            size = (index / "size").read_text().strip()
+            sizes[int((index / "level").read_text())] = int(size[:-1]) * _UNITS[size[-1:]]
+    return sizes[max(sizes)] if sizes else 0
 
 
 def processor_name() -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 MOST_CHOSEN = 32
 """Rows of one session in a pass: more gain little where they are nearly free, and cost much where
-they are not. Passes that sessions share have more."""
+they are not. What more cost is measured for passes that many sessions share."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,10 +38,13 @@ def kv_size(options: EngineOptions) -> tuple[int, int]:
     return options.sessions * max(1, options.branches), places
 
 
-def layout_under_masks(kv: KeyValueStore, options: EngineOptions) -> Layout:
-    """Of growing trees or of chains, whichever the options want."""
+def layout_under_masks(
+    kv: KeyValueStore, options: EngineOptions, *, few_shapes: bool = False
+) -> Layout:
+    """Of growing trees, perhaps in few shapes, or of chains, whichever the options want."""
     if options.grows_trees:
-        return TreeLayout(kv, options.sessions, _most_pending(options))
+        pending = _most_pending(options)
+        return TreeLayout(kv, options.sessions, pending, few_shapes=few_shapes)
     return ChainLayout(kv, options.sessions, options.branches, options.row_multiple)
 
 

@@ -28,13 +28,18 @@ from card.engines.layout.sessions import Sessions
 class TreeLayout:
     """Implements `plan.Layout` with masks.
 
-    pending  most unconfirmed entries of a session
+    pending     most unconfirmed entries of a session
+    few_shapes  passes that sessions share look at more lanes and places than they must, so that
+                they come in few shapes
     """
 
-    def __init__(self, kv: KeyValueStore, sessions: int, pending: int) -> None:
+    def __init__(
+        self, kv: KeyValueStore, sessions: int, pending: int, *, few_shapes: bool = False
+    ) -> None:
         self._kv = kv
         self._pending = pending
         self._lanes = sessions
+        self._few_shapes = few_shapes
         self._sessions = Sessions(sessions)
         self._depths: list[list[int]] = [[] for _ in range(sessions)]
         """Of every pending entry, 0 for those that follow the prefix."""
@@ -82,11 +87,14 @@ class TreeLayout:
         counts = [len(rows.tokens) for rows in batch]
         starts = [self._sessions.length[session] for session in sessions]
         stops = [len(self._depths[session]) for session in sessions]
-        lanes = self._few_kinds_of_lanes(min(sessions), max(sessions) + 1)
+        lanes = range(min(sessions), max(sessions) + 1)
         longest = max(counts)
         mask_from = min(starts)
         ends = [start + stop for start, stop in zip(starts, stops, strict=True)]
-        extent = doubled_up(max(ends), EXTENT_MULTIPLE, self._kv.places)
+        extent = rounded_up(max(ends), EXTENT_MULTIPLE)
+        if self._few_shapes:
+            lanes = self._doubled_up(lanes)
+            extent = doubled_up(extent, EXTENT_MULTIPLE, self._kv.places)
         # Rows that stand for nobody see everything, or their softmax would not be a number.
         mask = np.zeros((len(lanes), longest, extent - mask_from), np.float32)
         gather = np.zeros((len(lanes), longest), dtype=np.int64)
@@ -122,11 +130,10 @@ class TreeLayout:
             logit_rows=last_rows(counts, batch),
         )
 
-    def _few_kinds_of_lanes(self, first: int, stop: int) -> range:
-        """These and perhaps others, for a pass of another number of lanes than those before is
-        prepared anew, and what was prepared is kept."""
-        count = doubled_up(stop - first, 1, self._lanes)
-        first = min(first, self._lanes - count)
+    def _doubled_up(self, lanes: range) -> range:
+        """These and, unless they are 1, 2, 4, ..., others."""
+        count = doubled_up(len(lanes), 1, self._lanes)
+        first = min(lanes.start, self._lanes - count)
         return range(first, first + count)
 
     def _append(self, rows: Rows) -> None:

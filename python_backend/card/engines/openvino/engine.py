@@ -119,9 +119,9 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
         """The same weights with other buffers (used while calibrating)."""
         before = self.options
         same_graphs = (options.paged, options.compressed) == (before.paged, before.compressed)
-        # With paged attention, decoders for some rows may have taken the place of the other.
-        taken = options.graph_rows or ANY_ROWS in self._compiled
-        if not same_graphs or not taken:
+        # With paged attention, decoders for some rows may have taken the place of that for any.
+        compiled = not self._compiled.keys().isdisjoint((ANY_ROWS, *options.graph_rows))
+        if not same_graphs or not compiled:
             return self.load(self.directory, options)
         return OpenVinoEngine(
             self.directory, self.architecture, self._compiled, options, self._ranked
@@ -132,18 +132,17 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
 
     @property
     def variants(self) -> tuple[EngineOptions, ...]:
-        """Paged attention before masks. Each padding first with the graphs for fixed rows: of some
-        small models the plugin fuses more in these, and then they round otherwise. Before all of
-        them, compressed matrices: if these need padding, they save nothing."""
+        """Compressed matrices first: if these need padding, they save nothing. Of either, paged
+        attention before masks, and each padding first with the graphs for fixed rows: of some small
+        models the plugin fuses more in these, and then they round otherwise."""
         paddings = super().variants
-        if self.options.compressed:
-            wide = (replace(options, compressed=False) for options in paddings)
-            paddings = (paddings[0], *wide)
-        if self.options.paged:
-            paddings += tuple(replace(options, paged=False) for options in paddings)
-        found: list[EngineOptions] = []
-        for options in paddings:
-            found += dict.fromkeys((options, replace(options, graph_rows=())))
+        wide = tuple(replace(options, compressed=False) for options in paddings)
+        kinds = [paddings[:1], wide] if self.options.compressed else [wide]
+        found: dict[EngineOptions, None] = {}
+        for kind in kinds:
+            for paged in (True, False) if self.options.paged else (False,):
+                for options in (replace(options, paged=paged) for options in kind):
+                    found |= dict.fromkeys((options, replace(options, graph_rows=())))
         return tuple(found)
 
     @property
@@ -254,7 +253,9 @@ def _cache(
         pages = PagedCache(architecture, lanes, places, kind)
         return pages, PageLayout(options.sessions, options.row_multiple), partial(PagedFeed, pages)
     kv = KeyValueCache(architecture, lanes, places, kind)
-    return kv, layout_under_masks(kv, options), partial(MaskedFeed, architecture)
+    # What was prepared for a shape is kept: ever other ones let a draft grow.
+    layout = layout_under_masks(kv, options, few_shapes=True)
+    return kv, layout, partial(MaskedFeed, architecture)
 
 
 def _kv_type(dtype: str) -> ov.Type:
