@@ -11,14 +11,12 @@ import pytest
 import tiny_models
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from this_processor import skip_unless_computed_in
 from tiny_models import FAMILIES, SLIDING_WINDOW, forward_rows, opened, random_tokens, read
 from watched_passes import product_types, recorded_passes
 
-from card.engines import FOLLOWS_PREFIX, EngineError, Rows, calibration, load_engine
+from card.engines import EngineError, Rows, calibration, load_engine
 from card.engines.calibration import make_row_invariant
-from card.engines.layout import PageLayout
 from card.engines.openvino.compiled import sharing_of_pages
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.openvino.graph import ANY_ROWS
@@ -273,47 +271,6 @@ def test_the_kernel_says_how_large_the_shared_cache_is(
         (index / "size").write_text(f"{size}\n")
     (tmp_path / "index9").mkdir()  # of which it says nothing
     assert shared_cache_bytes(tmp_path) == expected
-
-
-# --- where rows stand -----------------------------------------------------------------------------
-
-
-def values(array: NDArray[np.int64] | None) -> list[int] | None:
-    return None if array is None else array.tolist()
-
-
-def test_rows_of_sessions_stand_behind_their_prefixes() -> None:
-    layout = PageLayout(sessions=2, row_multiple=1)
-    one, other = layout.open(), layout.open()
-    layout.plan([Rows(other, [7, 8, 9])])
-    layout.keep(other, range(2), ())
-    planned = layout.plan([Rows(one, [1, 2], logits=1), Rows(other, [3])])
-    assert values(planned.tokens) == [1, 2, 3]
-    assert values(planned.positions) == [0, 1, 2]
-    assert values(planned.logit_rows) == [1, 2]
-    assert planned.groups == []
-    assert values(planned.destination.lane) == [one, one, other]  # type: ignore[arg-type]
-
-
-def test_padding_repeats_the_last_row_and_has_no_logits() -> None:
-    layout = PageLayout(sessions=1, row_multiple=4)
-    planned = layout.plan([Rows(layout.open(), [5, 6, 7])])
-    assert values(planned.tokens) == [5, 6, 7, 7]
-    assert values(planned.positions) == [0, 1, 2, 2]
-    assert values(planned.logit_rows) == [0, 1, 2]
-
-
-def test_a_layout_of_pages_knows_one_chain_and_keeps_its_beginning() -> None:
-    layout = PageLayout(sessions=1, row_multiple=1)
-    session = layout.open()
-    with pytest.raises(ValueError, match="no branches"):
-        layout.plan([Rows(session, [1, 2], [FOLLOWS_PREFIX, FOLLOWS_PREFIX])])
-    layout.plan([Rows(session, [1, 2])])
-    with pytest.raises(ValueError, match="in order"):
-        layout.keep(session, [1], ())
-    with pytest.raises(ValueError, match="pending"):
-        layout.keep(session, [0], [1])
-    assert layout.length(session) == 0
 
 
 # --- when it is used ------------------------------------------------------------------------------

@@ -77,8 +77,12 @@ class _Builder:
         self._checkpoint = checkpoint
         self._options = options
         self._inputs: list[Node] = []
-        make_attention = PagedAttention if options.paged else MaskedAttention
-        self._attention: Attention = make_attention(architecture, options.kv_type, self._input)
+        kind = options.kv_type
+        self._attention: Attention = (
+            PagedAttention(architecture, kind, options.positions, self._input)
+            if options.paged
+            else MaskedAttention(architecture, kind, self._input)
+        )
 
     def build(self) -> ov.Model:
         tokens = self._input("tokens", [-1])

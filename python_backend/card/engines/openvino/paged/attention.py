@@ -33,14 +33,21 @@ PAGE = 32
 
 
 class PagedAttention:
-    """Implements `attention.Attention`."""
+    """Implements `attention.Attention`.
+
+    positions  more than any row's; the operator keeps memory for so many, in every layer, and were
+               it told those of each pass, it would grow
+    """
 
     query_scale = 1.0
     """The operator scales scores itself."""
 
-    def __init__(self, architecture: Architecture, kv_type: ov.Type, add_input: AddInput) -> None:
+    def __init__(
+        self, architecture: Architecture, kv_type: ov.Type, positions: int, add_input: AddInput
+    ) -> None:
         self._a = architecture
         self._kv_type = kv_type
+        self._positions = positions
         self._add_input = add_input
         self._tables = [add_input(name, [-1]) for name in ("past", "begins", "pages", "first_page")]
 
@@ -55,7 +62,7 @@ class PagedAttention:
             *cache,
             *self._tables,
             real(size**-0.5),
-            *_unused(self._most_places()),
+            *_options(self._positions),
         ]
         attention = _PagedAttentionExtension([_output(operand) for operand in operands])
         about = attention.get_rt_info()
@@ -66,22 +73,19 @@ class PagedAttention:
     def outputs(self) -> list[tuple[str, Node]]:
         return []
 
-    def _most_places(self) -> int:
-        """The operator keeps so much memory; were it told those of each pass, it would grow."""
-        return self._a.context
-
 
 _CACHES = ("keys", "values")
 
 
-def _unused(most_places: int) -> list[Node]:
-    """What the operator could do besides, turned off; in its order."""
+def _options(positions: int) -> list[Node]:
+    """The operands behind the scale, in the operator's order: how much memory it keeps, and what it
+    could do besides, turned off."""
     none, none_real = integers([]), ops.constant(np.zeros(0, np.float32))
     zero = integer(0)
     return [
         zero,  # sliding window
         none_real,  # slopes of ALiBi
-        integer(most_places),
+        integer(positions),
         none,  # window of aggregated scores
         *(none, none, none_real),  # turning of cached keys: pages, by how much, table
         *(none_real, zero, zero),  # sparse attention: threshold, block, stride

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from card.engines.layout import Pass, Stretch
+from card.engines.layout import Pass
 from card.engines.openvino.inputs import Inputs
 from card.engines.openvino.paged.cache import PagedCache
 from card.engines.openvino.shapes import Padding
@@ -35,21 +35,16 @@ class PagedFeed:
             written[:needed] = values
             written[needed:] = values[-1]
         past = array("past", rows + 1)
-        past[:needed] = this.positions
-        past[needed:rows] = this.positions[-1]
-        past[rows] = 0
-        lane = this.destination.lane
+        past[:-1] = array("positions", rows)
+        past[-1] = 0
         first_page = array("first_page", rows + 2)
-        if isinstance(this.destination, Stretch):
-            first_page[:] = lane * self._pages_per_lane
-        else:
-            first_page[:needed] = lane * self._pages_per_lane
-            first_page[needed:] = first_page[needed - 1]
+        first_page[:needed] = this.destination.lane * self._pages_per_lane
+        first_page[needed:] = first_page[needed - 1]
         if rows != self._rows:
             begins = array("begins", rows + 2)
             begins[:-1] = np.arange(rows + 1)
             begins[-1] = rows
             self._rows = rows
-        logit_rows = range(needed) if this.logit_rows is None else this.logit_rows
+        logit_rows = np.arange(needed) if this.logit_rows is None else this.logit_rows
         array("logit_rows", len(logit_rows))[:] = logit_rows
         return len(logit_rows)
