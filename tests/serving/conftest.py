@@ -3,11 +3,34 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import pytest
 from running_service import Overrides, RunningService, StartService, running_service
+
+MOST_LINES = 40
+"""Of each log beside a failure."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What services said while a test failed stands beside what the test says.
+
+    That they answered is left out: a crash or a restart would drown in it.
+    """
+    report = yield
+    if report.failed:
+        everything: Path = item.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+        for log in sorted(everything.glob("**/service.log")):
+            if log.stat().st_mtime >= call.start:
+                lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+                told = [line for line in lines if " event=answered " not in line]
+                report.sections.append((f"{log}", "\n".join(told[-MOST_LINES:])))
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)
