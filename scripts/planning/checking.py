@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
-from card.decoding import RowPlan
+from card.decoding import Experience, RowPlan
 from planning.acceptance import Foresight
 from planning.candidates import Text
 from planning.costs import MeasuredCost
@@ -24,8 +24,11 @@ BUS_MS = 0.01
 WAKE_MS = 0.5
 """Until a resting loop looks again: half of the millisecond that it rests at most."""
 
-_ROUNDS = 3
+_ROUNDS = 4
 """Simulations until the mean cost of the simulated passes is the measured one."""
+
+_REPETITIONS = 4
+"""Of each text, with other draws off its path: whether a draft rests may hang on one of them."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +88,11 @@ class _Replay:
         draft_ms, draft_from = self._draft_ms()
         factor = 1.0
         runs: list[Run] = []
-        for _ in range(_ROUNDS):
+        for number in range(_ROUNDS):
             runs = self._simulate(factor, draft_ms or 0.0)
-            factor = self._factor(runs)
+            # Half way, but for the first guess: what passes cost decides who rests, and back again.
+            found = self._factor(runs)
+            factor = found if number == 0 else (factor + found) / 2
         steps = sum(run.steps for run in runs)
         tokens = sum(run.tokens for run in runs)
         middle = median(run.tokens_per_s for run in runs)
@@ -115,10 +120,17 @@ class _Replay:
             prefill_ms=self.phases.time_to_first_token_ms,
             plan=self._plan(),
         )
-        return [
-            simulate(text, self.pacing, self._speculation(), machinery, self.seed + number)
-            for number, text in enumerate(self.texts)
-        ]
+        how, runs = self._speculation(), list[Run]()
+        for _ in range(_REPETITIONS if self._draft_may_rest else 1):
+            experience = Experience()
+            for text in self.texts:
+                seed = self.seed + len(runs)
+                runs.append(simulate(text, self.pacing, how, machinery, seed, experience))
+        return runs
+
+    @property
+    def _draft_may_rest(self) -> bool:
+        return self.pacing == "card" and self.result.settings.speculation.rows == "auto"
 
     def _speculation(self) -> Speculation:
         how, row = self.result.settings.speculation, self.row

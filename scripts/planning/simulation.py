@@ -3,7 +3,8 @@
 `simulate` decodes one text: the draft's passes and the target's passes are processes that take the
 time of a step-cost model, meet in the candidate tree, and share a device if they are placed on
 one. What each of them does between its passes follows `card.drafting` and `card.decoding` step by
-step, and who may run when is decided by `card.pacing` itself.
+step; who may run when is decided by `card.pacing` itself, and whether the draft rests by the
+product's own `Judgement` of it.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from card.cache import Decoding
-from card.decoding import Acceptance, RowPlan
+from card.decoding import Experience, Judgement, RowPlan
 from card.pacing import SETTLED, draft_may_run, target_may_run, target_queries
+from card.sampling import SamplingParameters
 from planning.candidates import MOST_GUESSES, CandidateTree, Chain, Guesses, Node, Text
 from planning.clock import Clock, Process, Signal, Work
 
@@ -97,17 +99,31 @@ class Run:
 
 
 def simulate(
-    text: Text, pacing: Pacing, how: Speculation, machinery: Machinery, seed: int = 0
+    text: Text,
+    pacing: Pacing,
+    how: Speculation,
+    machinery: Machinery,
+    seed: int = 0,
+    experience: Experience | None = None,
 ) -> Run:
-    """Decode `text` once. The same arguments give the same figures."""
-    return _Loops(text, pacing, how, machinery, seed).run()
+    """Decode `text` once. The same arguments give the same figures.
+
+    experience  of the texts before, which this one adds to
+    """
+    return _Loops(text, pacing, how, machinery, seed, experience or Experience()).run()
 
 
 class _Loops:
     """Both loops over one text. The pacing is the product's own pair of predicates."""
 
     def __init__(
-        self, text: Text, pacing: Pacing, how: Speculation, machinery: Machinery, seed: int
+        self,
+        text: Text,
+        pacing: Pacing,
+        how: Speculation,
+        machinery: Machinery,
+        seed: int,
+        experience: Experience,
     ) -> None:
         self.text = text
         self.how = how
@@ -123,16 +139,21 @@ class _Loops:
         self.inherited = 0
         self.commits: list[tuple[float, int]] = []
         self.known = 0
-        self.acceptance = Acceptance()
-        self.leans_on_text = False
+        self.judgement = Judgement()
+        self.experience = experience
+        self.sampling = SamplingParameters(temperature=text.foresight.temperature)
         self.committed_signal = Signal(machinery.delays.wake + machinery.delays.bus)
         self.drafted_signal = Signal(machinery.delays.wake + machinery.delays.bus)
 
     def run(self) -> Run:
+        if (plan := self._judging_plan) is not None:
+            length = self.context(self.committed)
+            self.judgement.begin(length, self.experience, self.sampling, plan.promise())
         self.clock.start(self._target())
         if self.decoding is not Decoding.AUTOREGRESSIVE:
             self.clock.start(self._draft())
         self.clock.run()
+        self.experience.learn(self.sampling, self.judgement.gain.seen)
         self.result.tokens = len(self.text)
         self.result.ms = self.clock.now + self.machinery.delays.stream
         return self.result
@@ -144,6 +165,17 @@ class _Loops:
     def context(self, committed: int) -> int:
         return self.text.record.prompt_tokens + committed
 
+    @property
+    def _judging_plan(self) -> RowPlan | None:
+        """What the draft's gain is reckoned by; None where it never rests."""
+        judged = self.decoding is Decoding.CARD and self.machinery.target_alone is not None
+        return self.machinery.plan if judged else None
+
+    @property
+    def _drafts(self) -> bool:
+        """Whether the draft works for this text."""
+        return self.judgement.lets_work(self.context(self.committed))
+
     # --- target -------------------------------------------------------------------------------
 
     def _target(self) -> Process:
@@ -153,8 +185,11 @@ class _Loops:
         while self.left:
             while not self._target_may_run():
                 yield self.drafted_signal
+            if self._judging_plan is not None:
+                self.judgement.weigh(self.context(self.committed))
+            alone = not self._drafts
             candidates, right = self._query()
-            yield from self._verify(1 + candidates)
+            yield from self._verify(1 + candidates, alone=alone)
             self.result.accepted += right
             self._commit(right + 1)
             self._lean_on_text(corrected=right < candidates)
@@ -173,13 +208,14 @@ class _Loops:
         limit = min(rows, self.left) - 1
         if limit < 1 or not target_queries(self.decoding):
             return 0, 0
-        if self.leans_on_text:
-            chain, chances, more = [], [], limit
-        else:
+        drafts, chain, chances = self._drafts, list[Node](), list[float]()
+        if drafts:
             chain, chances = self._from_cache(limit)
-            more = min(limit - len(chain), self.how.lookahead)
             self.result.queries += 1
             self.result.hits += bool(chain)
+        more = limit - len(chain)
+        if not self.judgement.leans_on_text:
+            more = min(more, self.how.lookahead)
         right = _leading(chain)
         on_path = right == len(chain)
         guesses = list(
@@ -193,33 +229,39 @@ class _Loops:
         chances += [chance * trust ** (1 + number) for number in range(len(guesses))]
         verified = plan.worthwhile(chances)
         right = min(right, verified)
-        judged = min(len(chain), verified)
-        if judged:
-            self.acceptance.observe(min(right, judged), judged)
+        if drafts:
+            self.judgement.observe(
+                plan,
+                drafted=len(chain),
+                verified=verified,
+                accepted=right,
+                corrects=right < verified,
+                sharing=1,
+            )
         return verified, right
 
     def _from_cache(self, limit: int) -> Chain:
         seen = self.clock.now - self.machinery.delays.bus + _INSTANT
         return self.tree.query(self.committed - 1, limit, seen)
 
-    def _verify(self, rows: int) -> Iterator[Work]:
+    def _verify(self, rows: int, *, alone: bool) -> Iterator[Work]:
         """A pass over the last committed token and the candidates behind it."""
         began = self.clock.now
-        alone = self.machinery.target_alone if self.leans_on_text else None
-        yield (alone or self.machinery.target).work(rows, self.context(self.committed))
+        cost = self.machinery.target_alone if alone else self.machinery.target
+        assert cost is not None
+        yield cost.work(rows, self.context(self.committed))
         self.result.steps += 1
         (self.result.rows_alone if alone else self.result.rows_of_steps).append(rows)
         self.result.target_busy_ms += self.clock.now - began
 
     def _lean_on_text(self, *, corrected: bool) -> None:
         """Let the draft rest while guesses from the text are worth more, as the target does."""
-        plan, guesses = self.machinery.plan, self.targets_guesses
-        asked = self.decoding is Decoding.CARD and self.how.lookahead > 0
-        if plan is None or self.machinery.target_alone is None or not asked:
+        plan, guesses = self._judging_plan, self.targets_guesses
+        if plan is None or not self.how.lookahead:
             return
-        wanted = plan.guesses_instead(guesses.trust, self.acceptance.rate)
+        wanted = plan.guesses_instead(guesses.trust, self.judgement.acceptance.rate)
         found = sum(1 for _ in guesses.behind(self.committed, wanted or 0, on_path=True))
-        self.leans_on_text = found == wanted and not (self.leans_on_text and corrected)
+        self.judgement.lean_on_text(foretold=found == wanted, corrects=corrected)
 
     def _commit(self, tokens: int) -> None:
         self.targets_guesses.extend(self.committed, self.committed + tokens)
@@ -245,7 +287,7 @@ class _Loops:
 
     def _draft_may_run(self) -> bool:
         begun = self.known > 0
-        return not self.leans_on_text and draft_may_run(
+        return self._drafts and draft_may_run(
             self.decoding, self.how.gamma, self.passes, self.inherited, begun=begun
         )
 

@@ -273,7 +273,7 @@ def test_guesses_made_while_the_draft_rests_say_nothing_of_it(
 
     def judge(session: TargetSession, verdict: Verdict, plan: RowPlan, sharing: int) -> None:
         original(session, verdict, plan, sharing)
-        rates.append(session.gain.rate)
+        rates.append(session.judgement.gain.rate)
 
     monkeypatch.setattr(TargetSession, "judge_draft", judge)
     resting(monkeypatch, rests=True)

@@ -84,7 +84,7 @@ def test_whom_others_vouch_for_is_tried_again_soon_however_much_it_lost() -> Non
                 service.both.draft.step()
                 service.both.target.step()
             (session,) = service.both.target._sessions.values()
-            rest = session.rest.until - len(session.history)
+            rest = session.judgement.rest.until - len(session.history)
             assert (rest <= 32) is soon, rest
             service.both.run([stream])
             service.both.close([stream])
@@ -166,7 +166,7 @@ class Service:
     def resting(self) -> bool:
         """Whether the draft rests for the only session."""
         (session,) = self.both.target._sessions.values()
-        return session.rest.resting(len(session.history))
+        return session.judgement.rest.resting(len(session.history))
 
     def is_at_rest(self) -> bool:
         """Whether a session that begins now has its draft rest from the first token on."""
@@ -286,7 +286,7 @@ def test_of_a_chain_what_was_right_counts(
         both.target.step()
         (session,) = both.target._sessions.values()
         cost = RowPlan(COSTS_MS, ALONE_SHARE).cost(1 + offered) if tokens else 0.0
-        assert session.gain.seen == Tally(tokens, cost)
+        assert session.judgement.gain.seen == Tally(tokens, cost)
 
 
 def test_what_a_draft_taught_that_died_is_forgotten() -> None:
@@ -318,5 +318,5 @@ def test_a_draft_that_finds_nothing_is_given_time_to_catch_up(tokens: int, rests
         stream = service.both.open(request_of([1, 2, 3], tokens))
         service.both.run([stream], draft_steps=0)
         (session,) = service.both.target._sessions.values()
-        assert (session.rest.until > 0) is rests
-        assert session.gain.seen == Tally()
+        assert (session.judgement.rest.until > 0) is rests
+        assert session.judgement.gain.seen == Tally()

@@ -9,7 +9,7 @@ import pytest
 
 from card import lookup
 from card.cache import query
-from card.decoding import RowPlan
+from card.decoding import Experience, RowPlan
 from card.drafting import children
 from planning import candidates
 from planning.acceptance import LEVELS, Foresight, TextRecord
@@ -209,3 +209,13 @@ def test_a_text_that_repeats_itself_is_decoded_without_the_draft_until_a_guess_i
     assert len(runs[repeating].rows_of_steps) < len(runs[broken].rows_of_steps)
     assert runs[broken].rows_alone
     assert runs[broken].draft_passes > runs[repeating].draft_passes
+
+
+def test_a_draft_that_is_always_wrong_is_sent_to_rest_and_the_next_text_begins_so() -> None:
+    curve = {1: 4.0, 4: 6.0, 8: 9.0}
+    with_cores = replace(machinery(), plan=RowPlan(curve, 0.7), target_alone=MeasuredCost({1: 7.0}))
+    experience, text = Experience(), text_of("1" * 200)  # never the first choice
+    first, second = (
+        simulate(text, "card", Speculation(), with_cores, seed, experience) for seed in range(2)
+    )
+    assert len(second.rows_of_steps) < len(first.rows_of_steps) < len(first.rows_alone)

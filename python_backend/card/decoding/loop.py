@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from card.cache import Decoding, Finish, Pool, SlotState, SlotWatch
 from card.decoding.crowd import Crowd
 from card.decoding.experience import Experience
-from card.decoding.gain import DOUBTED_GAIN
-from card.decoding.rest import pays
 from card.decoding.rows import RowPlan
 from card.decoding.session import TargetSession
 from card.decoding.walk import verify
@@ -100,16 +98,9 @@ class TargetLoop:
                 self._foresee(session)
 
     def _foresee(self, session: TargetSession) -> None:
-        """Let its draft not even begin if those of the sessions before had nothing to give."""
         is_card = session.request.decoding is Decoding.CARD
         if is_card and self._adapts and not self._crowd_rests:
-            parameters = session.request.parameters
-            gain = self._experience.expect(parameters)
-            session.vouched = self._experience.vouches(parameters)
-            if not pays(min(gain, self._plan.promise())):
-                session.foresee(gain)
-            elif gain <= DOUBTED_GAIN:
-                session.gain.believe(DOUBTED_GAIN)
+            session.foresee(self._experience, self._plan.promise())
 
     def _release_closed(self) -> None:
         # Read first, the generation before the state: only a session that is dropped below is
@@ -120,7 +111,8 @@ class TargetLoop:
             if not session.slot.is_open(session.generation):
                 self._engine.close_session(self._sessions.pop(index).engine_session)
                 if session.request.decoding is Decoding.CARD:
-                    self._experience.learn(session.request.parameters, session.gain.seen)
+                    seen = session.judgement.gain.seen
+                    self._experience.learn(session.request.parameters, seen)
         for slot, generation, is_closed in zip(self._slots, generations, closed, strict=True):
             if is_closed:
                 slot.release(generation)
@@ -146,7 +138,7 @@ class TargetLoop:
         self._let_draft_rest(rests=self._rests(running, draft_lives=draft_lives))
         if not draft_lives or self._crowd_rests:
             for session in running:
-                session.gain.pardon()
+                session.judgement.pardon()
         self._engine.alone = not draft_lives or not any(
             session.shares_cores(crowd_rests=self._crowd_rests) for session in running
         )
@@ -194,7 +186,7 @@ class TargetLoop:
         if session.wakes_draft(drafts=drafts):
             self._pool.slot_bell.ring()
         if how.query == "subtree":
-            rows = plan.rows(session.acceptance.rate, sharing)
+            rows = plan.rows(session.judgement.acceptance.rate, sharing)
             return session.rows(session.query(rows, vocabulary, how, drafts=drafts))
         found = session.query(plan.most_rows(sharing), vocabulary, how, drafts=drafts)
         return session.rows(found.first(plan.worthwhile(found.chances, sharing)))

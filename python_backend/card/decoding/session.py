@@ -17,10 +17,10 @@ from card.cache import (
     descend,
 )
 from card.confidence import confidence_in
-from card.decoding.gain import Gain
+from card.decoding.experience import Experience
+from card.decoding.judgement import Judgement
 from card.decoding.patience import Patience
-from card.decoding.rest import DraftRest
-from card.decoding.rows import Acceptance, RowPlan
+from card.decoding.rows import RowPlan
 from card.decoding.walk import Verdict
 from card.engines import FOLLOWS_PREFIX, Engine, Rows
 from card.lookup import TextLookup
@@ -36,9 +36,8 @@ class TargetSession:
     The KV cache holds the history without its last token: that one is the next pass's first row.
 
     asked_cache    whether the query of this pass did, and `drafted` candidates were found
-    leans_on_text  the draft rests while the text repeats itself
     draft_works    whether it does so for the pass that was planned last
-    vouched        sessions like this one were seen to gain by their draft
+    told_until     length below which the draft was told to rest
     """
 
     slot: TargetSlot
@@ -50,13 +49,10 @@ class TargetSession:
     candidates: Candidates = NO_CANDIDATES
     asked_cache: bool = False
     drafted: int = 0
-    acceptance: Acceptance = field(default_factory=Acceptance)
-    gain: Gain = field(default_factory=Gain)
-    rest: DraftRest = field(default_factory=DraftRest)
+    judgement: Judgement = field(default_factory=Judgement)
     patience: Patience = field(default_factory=Patience)
-    leans_on_text: bool = False
     draft_works: bool = False
-    vouched: bool = False
+    told_until: int = 0
     committed_s: float = field(default_factory=time.monotonic)
 
     @classmethod
@@ -122,8 +118,7 @@ class TargetSession:
     def drafts(self, *, crowd_rests: bool) -> bool:
         """Whether the draft works for this session; `crowd_rests`: for none of those of CARD."""
         if self.request.decoding is Decoding.CARD:
-            rests = crowd_rests or self.leans_on_text or self.rest.resting(len(self.history))
-            return not rests
+            return not crowd_rests and self.judgement.lets_work(len(self.history))
         return target_queries(self.request.decoding)
 
     def wakes_draft(self, *, drafts: bool) -> bool:
@@ -152,7 +147,7 @@ class TargetSession:
             found = self._from_cache(limit, vocabulary, how)
             self.asked_cache, self.drafted = True, len(found)
             self.slot.count_query(hit=self.drafted > 0)
-        if not self.leans_on_text:
+        if not self.judgement.leans_on_text:
             limit = min(limit, len(found) + how.lookahead)
         return self._lengthened(found, limit)
 
@@ -192,41 +187,35 @@ class TargetSession:
         parents = [FOLLOWS_PREFIX, *(parent + 1 for parent in candidates.parents)]
         return Rows(self.engine_session, tokens, parents)
 
-    def foresee(self, gain: float) -> None:
-        """Begin with a rest of the draft, which gave sessions like this one no more than that."""
-        self.rest.foresee(len(self.history), gain)
-        self._let_draft_rest()
+    def foresee(self, experience: Experience, promise: float) -> None:
+        """Let the draft not even begin if those of the sessions before had nothing to give."""
+        self.judgement.begin(len(self.history), experience, self.request.parameters, promise)
+        self._tell_draft()
 
     def weigh_drafting(self) -> None:
         """Let the draft rest if it does not pay for this session."""
-        length = len(self.history)
-        if self.request.decoding is not Decoding.CARD or not self.drafts(crowd_rests=False):
-            return
-        loss = 0.0 if self.vouched else self.gain.loss
-        if self.rest.consider(length, self.gain.rate, loss):
-            self._let_draft_rest()
+        if self.request.decoding is Decoding.CARD:
+            self.judgement.weigh(len(self.history))
+            self._tell_draft()
 
     def lean_on_text(self, verdict: Verdict, plan: RowPlan, sharing: int) -> None:
-        """Let the draft rest while guesses from the text are worth more than its candidates, until
-        the first of them is wrong: a text that repeats itself needs no draft."""
-        leant = self.leans_on_text
-        self.leans_on_text = not (leant and verdict.corrects) and self._foretold(plan, sharing)
-        if self.leans_on_text and not leant:
-            self.slot.rest_draft_until(len(self.request.prompt) + self.request.max_tokens)
-        elif leant and not self.leans_on_text:
-            self.slot.rest_draft_until(self.rest.until)
-            self.gain.await_again()
+        """Let the draft rest while the text foretells itself."""
+        foretold = self._foretold(plan, sharing)
+        self.judgement.lean_on_text(foretold=foretold, corrects=verdict.corrects)
+        self._tell_draft()
 
     def _foretold(self, plan: RowPlan, sharing: int) -> bool:
         """Whether guesses fill the rows that are worth it, and gain more than the draft would."""
-        wanted = plan.guesses_instead(self.lookup.trust, self.acceptance.rate, sharing)
+        agreement = self.judgement.acceptance.rate
+        wanted = plan.guesses_instead(self.lookup.trust, agreement, sharing)
         return wanted is not None and len(self.lookup.guesses([], wanted)) == wanted
 
-    def _let_draft_rest(self) -> None:
-        self.slot.rest_draft_until(self.rest.until)
-        self.gain.doubt()
-        # Else a subtree might never again be worth a row, and no row is ever judged.
-        self.acceptance = Acceptance()
+    def _tell_draft(self) -> None:
+        """Until which length it rests, if that is news."""
+        until = self.judgement.rests_until(len(self.request.prompt) + self.request.max_tokens)
+        if until != self.told_until:
+            self.told_until = until
+            self.slot.rest_draft_until(until)
 
     def commit(self, verdict: Verdict) -> None:
         """Publish what was decided; the draft and `card` see it at once."""
@@ -244,11 +233,13 @@ class TargetSession:
         self.committed_s = time.monotonic()
 
     def judge_draft(self, verdict: Verdict, plan: RowPlan, sharing: int) -> None:
-        """By the candidates that the cache gave, if it was asked, to a pass of so many sessions;
-        guesses from the text say nothing of it."""
-        if not self.asked_cache:
-            return
-        offered = min(self.drafted, len(self.candidates))
-        right = min(verdict.accepted, offered)
-        self.acceptance.observe(right, right + (right < offered and verdict.corrects))
-        self.gain.observe(self.drafted > 0, right, plan.cost(1 + offered), shared=sharing > 1)
+        """By what the cache gave, if it was asked, to a pass of so many sessions."""
+        if self.asked_cache:
+            self.judgement.observe(
+                plan,
+                drafted=self.drafted,
+                verified=len(self.candidates),
+                accepted=verdict.accepted,
+                corrects=verdict.corrects,
+                sharing=sharing,
+            )
