@@ -63,3 +63,11 @@ def server(start_service: StartService) -> Iterator[RunningService]:
         with start_service({}) as service:
             patch.undo()
             yield service
+
+
+@pytest.fixture(autouse=True)
+def _server_is_ready(request: pytest.FixtureRequest) -> None:
+    """A test that ended Triton is not the end of those behind it."""
+    if "server" in request.fixturenames:
+        service: RunningService = request.getfixturevalue("server")
+        service.await_ready()

@@ -181,7 +181,21 @@ class RunningService:
             assert time.monotonic() < limit, f"not within {limit_s:g} s: {what}"
             await asyncio.sleep(0.05)
 
-    # --- end ----------------------------------------------------------------------------------
+    # --- beginning and end --------------------------------------------------------------------
+
+    def await_ready(self) -> None:
+        """Returns once it is: after its start, and after a restart of its server."""
+        url = f"http://127.0.0.1:{self.settings.serving.health_port}/ready"
+        limit = time.monotonic() + START_S
+        while _get(url)[0] != 200:
+            ended = self.process.poll()
+            if ended is not None or time.monotonic() > limit:
+                raise AssertionError(
+                    f"the service is not ready (exit {ended}):\n"
+                    + self.log.read_text(encoding="utf-8", errors="replace")[-4000:]
+                )
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(0.1)
 
     def stop(self) -> None:
         """End it as an operator would, and make sure that nothing stays behind."""
@@ -231,26 +245,12 @@ def running_service(
         )
     service = RunningService(load_settings(settings_file), settings_file, process, log)
     try:
-        _wait_until_ready(service)
+        service.await_ready()
         yield service
     finally:
         service.stop()
         sweep(shared_memory)  # what a supervisor that was killed could not
         shutil.rmtree(shared_memory)
-
-
-def _wait_until_ready(service: RunningService) -> None:
-    url = f"http://127.0.0.1:{service.settings.serving.health_port}/ready"
-    limit = time.monotonic() + START_S
-    while _get(url)[0] != 200:
-        ended = service.process.poll()
-        if ended is not None or time.monotonic() > limit:
-            raise AssertionError(
-                f"the service did not start (exit {ended}):\n"
-                + service.log.read_text(encoding="utf-8", errors="replace")[-4000:]
-            )
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            service.process.wait(0.1)
 
 
 def _get(url: str) -> tuple[int, str]:

@@ -18,6 +18,8 @@ PROMPTS = (
     "x",
     "    return sorted(",
 )
+MAY_END_TRITON = pytest.mark.flaky(reruns=2)
+"""Of tests in which clients leave by the hundred: see "Known holes" in SECURITY.md."""
 
 
 async def test_streamed_deltas_concatenate_to_the_text_of_one_response(
@@ -146,6 +148,7 @@ async def test_timeout_is_honoured_from_grpc_and_from_http(server: RunningServic
     assert server.is_healthy()
 
 
+@MAY_END_TRITON
 @pytest.mark.parametrize("model", ["ensemble", "card"])
 async def test_clients_that_leave_leave_no_slot_in_use(server: RunningService, model: str) -> None:
     prompt = {"text_input": "x"} if model == "ensemble" else {"input_ids": [87, 88, 89]}
