@@ -145,9 +145,9 @@ class _Replay:
         )
 
     def _plan(self) -> RowPlan | None:
-        """What chose the rows of a pass in the run; draft-then-verify gets a fixed number there."""
-        one_process = self.pacing == "draft_then_verify" and self.row.where == "in_process"
-        if self.result.settings.speculation.rows != "auto" or one_process:
+        """What chose the rows of a pass in the run; those that wait get a fixed number there."""
+        fixed = self.row.waits_for_draft and self.row.where == "in_process"
+        if self.result.settings.speculation.rows != "auto" or fixed:
             return None
         beside, alone = self._curve(self.phases), self._curve_alone()
         return RowPlan(beside, min(1.0, alone[1] / beside[1]))

@@ -222,6 +222,13 @@ def test_every_measured_pacing_is_reproduced_within_a_tenth() -> None:
             assert abs(found.error) < 0.10, row
 
 
+def test_pearl_verifies_as_many_rows_as_it_had_in_the_run() -> None:
+    result = Result.read(MEASURED)
+    waits = next(row for row in result.rows if row.system == "draft_then_verify")
+    few = waits.model_copy(update={"system": "pearl", "rows": 3, "gamma": 3, "width": 1})
+    assert compare(result, few, GREEDY).tokens_per_step <= 3
+
+
 def test_step_costs_of_the_result_are_used(tmp_path: Path) -> None:
     content = json.loads(MEASURED.read_text())
     (row,) = [
