@@ -27,6 +27,19 @@ def test_a_pool_is_heard_as_soon_as_it_is_there_and_only_its_own_process(tmp_pat
     pool.close()
 
 
+def test_card_is_heard_from_its_first_beat_on_and_none_before_it(tmp_path: Path) -> None:
+    heartbeats = Heartbeats(tmp_path, SERVER, GEOMETRY)
+    assert heartbeats.card_silence_s(os.getpid()) == 0.0
+    pool = Pool.create(tmp_path, SERVER, GEOMETRY)
+    assert heartbeats.card_silence_s(os.getpid()) == 0.0, "it has not beaten yet"
+    pool.beat_as_card()
+    pool.header["card_heartbeat_ns"] -= 20_000_000_000
+    assert 20.0 <= heartbeats.card_silence_s(os.getpid()) < 200.0
+    assert heartbeats.card_silence_s(os.getpid() + 1) == 0.0, "that was its predecessor"
+    heartbeats.close()
+    pool.close()
+
+
 def test_the_pool_of_a_card_that_came_back_behind_a_sweep_is_heard(tmp_path: Path) -> None:
     """Another service of this user swept what nobody locked for a moment."""
     heartbeats = Heartbeats(tmp_path, SERVER, GEOMETRY)

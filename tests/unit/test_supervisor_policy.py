@@ -7,6 +7,7 @@ import pytest
 from card.serving.supervision.policy import (
     ANSWERS_THE_ENSEMBLE,
     ATTEMPTS,
+    CARD_SILENCE_S,
     LONGEST_PAUSE_S,
     MOST_STOPPED_S,
     PROBATION_S,
@@ -168,6 +169,20 @@ def test_a_stopped_server_is_restarted_after_the_engine_timeout(watch: Watch) ->
 def test_a_server_that_does_not_answer_is_restarted(watch: Watch) -> None:
     assert watch.look(server_silence_s=SERVER_SILENCE_S) == []
     assert restarts(watch.look(server_silence_s=SERVER_SILENCE_S + 0.1))
+
+
+def test_a_card_that_turns_to_nothing_needs_another_server(watch: Watch) -> None:
+    quiet = Sight(ProcessState.RUNNING, silence_s=CARD_SILENCE_S)
+    silent = Sight(ProcessState.RUNNING, silence_s=CARD_SILENCE_S + 0.1)
+    assert watch.look(card=quiet) == []
+    watch.sleep(60.0)
+    assert watch.look(card=silent) == [], "it may speak again first"
+    assert restarts(watch.look(after_s=ENGINE_TIMEOUT_S + 0.1, card=silent))
+
+
+def test_a_card_that_is_being_reloaded_is_not_listened_to(watch: Watch) -> None:
+    watch.look(card=GONE)
+    assert watch.look(card=Sight(ProcessState.RUNNING, silence_s=60.0)) == []
 
 
 @pytest.mark.parametrize("model", sorted(set(STUBS) - {"draft"}))

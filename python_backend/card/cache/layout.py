@@ -16,7 +16,7 @@ from enum import IntEnum
 import numpy as np
 
 CACHE_LINE = 64
-MAGIC = 0x31_44_52_41_43_00_00_09  # "CARD1" and the layout's version
+MAGIC = 0x31_44_52_41_43_00_00_0A  # "CARD1" and the layout's version
 ENGINES = ("draft", "target")
 MAX_ROWS = 64
 """Most rows of one target pass; bounds the tokens-per-step histogram."""
@@ -110,7 +110,7 @@ def _lines(*groups: list[Field]) -> np.dtype[np.void]:
 
 
 def header_dtype() -> np.dtype[np.void]:
-    """The pool's first bytes: identity and epoch (`card`), a group per engine, refusals."""
+    """The pool's first bytes: identity; epoch and heartbeat (`card`); engines; refusals."""
     word = np.int64
     engines: list[list[Field]] = [
         [
@@ -129,6 +129,7 @@ def header_dtype() -> np.dtype[np.void]:
             ("slot_bell", word),
             ("key_digest", word, (4,)),
         ],
+        [("card_pid", word), ("card_heartbeat_ns", word)],
         *engines,
         # draft, for whoever measures
         [("draft_waiting_ns", word), ("draft_busy_ns", word), ("draft_passes", word)],

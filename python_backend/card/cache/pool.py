@@ -253,6 +253,21 @@ class Pool:
         expected = self.header["key_digest"][0].tobytes()
         return secrets.compare_digest(_digest(key).tobytes(), expected)
 
+    # --- card ---------------------------------------------------------------------------------
+
+    def beat_as_card(self) -> None:
+        """Tell that `card` (this process) still turns to whatever comes."""
+        header = self.header[0]
+        header["card_heartbeat_ns"] = time.monotonic_ns()
+        header["card_pid"] = os.getpid()
+
+    def card_silence_s(self, pid: int) -> float:
+        """Seconds since the last heartbeat of `card`; 0 if that process has not beaten yet."""
+        header = self.header[0]
+        if int(header["card_pid"]) != pid:
+            return 0.0
+        return (time.monotonic_ns() - int(header["card_heartbeat_ns"])) / 1e9
+
     # --- engines ------------------------------------------------------------------------------
 
     def beat(self, engine: str, state: EngineState) -> None:

@@ -40,6 +40,8 @@ from card.text import Detokenizer
 
 log = logging.getLogger(__name__)
 
+_BEAT_S = 0.5
+
 
 class CardModel:
     """Decoupled; one instance serves all requests at once on one event loop."""
@@ -61,7 +63,7 @@ class CardModel:
         self._notices = Notices.of_this_service()
         self._notices.queue_full.withdraw()
         self._follower: Follower | None = None
-        self._following: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._listener: Listener | None = None
         self._attacher = Attacher(
             pool,
@@ -83,8 +85,8 @@ class CardModel:
     def finalize(self) -> None:
         if self._listener is not None:
             self._listener.stop()
-        if self._following is not None:
-            self._following.get_loop().call_soon_threadsafe(self._following.cancel)
+        for task in self._tasks:
+            task.get_loop().call_soon_threadsafe(task.cancel)
         self._attacher.stop()
         self._metrics.stop()
 
@@ -184,9 +186,13 @@ class CardModel:
             self._tell_full,
         )
         loop = asyncio.get_running_loop()
-        self._following = loop.create_task(follower.run())
         self._listener = Listener(self._pool.commit_bell, loop, follower.wake)
-        self._following.add_done_callback(_die_with)
+        self._tasks = [
+            loop.create_task(follower.run()),
+            loop.create_task(_beat_for_ever(self._pool)),
+        ]
+        for task in self._tasks:
+            task.add_done_callback(_die_with)
         return follower
 
     def _tell_full(self, full: bool) -> None:
@@ -211,8 +217,15 @@ def _ask(engine: str, key: str, deadline: int) -> None:
         pb_utils.Logger.log_info(f"{engine} did not attach: {answer.error().message()}")
 
 
+async def _beat_for_ever(pool: Pool) -> None:
+    """From the loop that answers everybody: if a response is never taken, it stands still."""
+    while True:
+        pool.beat_as_card()
+        await asyncio.sleep(_BEAT_S)
+
+
 def _die_with(task: asyncio.Task[None]) -> None:
-    """Nobody would be answered without the follower; the supervisor starts the server anew."""
+    """Nobody would be answered without it; the supervisor starts the server anew."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.critical("the follower ended", exc_info=error)
+        log.critical("what answers all requests ended", exc_info=error)
         os._exit(1)

@@ -1,4 +1,4 @@
-"""The engines' life as the cache pool tells it."""
+"""The life of the engines and of `card` as the cache pool tells it."""
 
 from __future__ import annotations
 
@@ -41,6 +41,12 @@ class Heartbeats:
                 return None
             attached = pool.engine_state(engine) is EngineState.ATTACHED
             return Pulse(pool.silence_s(engine), attached)
+
+    def card_silence_s(self, pid: int) -> float:
+        """Seconds since `card` last beat; 0 while its process `pid` has not yet."""
+        with self._lock:
+            pool = self._pool()
+            return 0.0 if pool is None else pool.card_silence_s(pid)
 
     def open_slots(self) -> int:
         """Sessions that run now."""

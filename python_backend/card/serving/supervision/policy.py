@@ -41,6 +41,14 @@ BLINK_S = 0.5
 """A longer pause between two looks means that this process did not run, and so perhaps nobody."""
 SERVER_SILENCE_S = 15.0
 """A server that answers no health request for longer hangs."""
+CARD_SILENCE_S = 15.0
+"""A `card` that turns to nothing for longer waits for Triton to take a response. Only another
+server helps: this one may answer no stream any more."""
+
+
+def longest_silence_s(model: str, engine_timeout_s: float) -> float:
+    """How long a model that beats may be silent before it counts as hanging."""
+    return CARD_SILENCE_S if model == CARD else engine_timeout_s
 
 
 class ProcessState(Enum):
@@ -122,7 +130,7 @@ class RecoveryPolicy:
     ) -> list[Action]:
         """What must be done now; a model that is being recovered is left alone."""
         self._blink(now_s)
-        if reason := self._server_complaint(now_s, server, server_silence_s):
+        if reason := self._server_complaint(now_s, server, server_silence_s, sights.get(CARD)):
             return [RestartServer(reason)]
         actions: list[Action] = []
         for model, sight in sights.items():
@@ -203,7 +211,8 @@ class RecoveryPolicy:
         )
         if stopped_s > most_stopped_s:
             return f"its process has been stopped for {stopped_s:.1f} s"
-        if sight.silence_s > self._engine_timeout_s and now_s >= self._lenient_until_s:
+        is_silent = model != CARD and sight.silence_s > self._engine_timeout_s
+        if is_silent and now_s >= self._lenient_until_s:
             return f"no heartbeat for {sight.silence_s:.1f} s"
         detached_s = lasted_s(history.since_s, "detached", not sight.attached, now_s)
         if detached_s > self._load_timeout_s:
@@ -211,7 +220,7 @@ class RecoveryPolicy:
         return None
 
     def _server_complaint(
-        self, now_s: float, process: ProcessState, silence_s: float
+        self, now_s: float, process: ProcessState, silence_s: float, card: Sight | None
     ) -> str | None:
         if process is ProcessState.GONE:
             return "the server's process is gone"
@@ -222,6 +231,9 @@ class RecoveryPolicy:
             return f"the server's process has been stopped for {stopped_s:.1f} s"
         if silence_s > SERVER_SILENCE_S and now_s >= self._lenient_until_s:
             return f"the server has not answered for {silence_s:.1f} s"
+        card_silence_s = 0.0 if card is None or self.is_recovering(CARD) else card.silence_s
+        if card_silence_s > CARD_SILENCE_S and now_s >= self._lenient_until_s:
+            return f"card has turned to nothing for {card_silence_s:.1f} s"
         return None
 
 

@@ -22,6 +22,7 @@ from card.serving.supervision.policy import (
     STUBS,
     ProcessState,
     Sight,
+    longest_silence_s,
 )
 from card.serving.supervision.probe import Probe
 from card.serving.supervision.recovery import reload_model
@@ -119,13 +120,15 @@ class Service:
         return started and conceal(self.server.pid, self._secret)
 
     def sight(self, model: str) -> Sight:
-        """Look at the process of one of `STUBS` and, if it is an engine, listen to its heart."""
+        """Look at the process of one of `STUBS` and listen to its heart, if it has one."""
         stub = self.server.stub(model)
         if stub is None:
             return Sight(ProcessState.GONE)
         state = stub.state
         if model in HOLDS_STREAMS:
-            return Sight(state, streams=self.open_slots)
+            beats = model == CARD and state is not ProcessState.GONE
+            silence_s = self._heartbeats.card_silence_s(stub.process.pid) if beats else 0.0
+            return Sight(state, silence_s, streams=self.open_slots)
         if model not in ENGINES or state is ProcessState.GONE:
             return Sight(state)
         pulse = self._heartbeats.of(model, stub.process.pid)
@@ -137,16 +140,17 @@ class Service:
         """One look at each of `STUBS`."""
         return {model: self.sight(model) for model in STUBS}
 
-    def condition(self, sight: Sight) -> str:
+    def condition(self, model: str, sight: Sight) -> str:
         """`well`, or in one word what is wrong with the process seen."""
         if sight.process is not ProcessState.RUNNING:
             return str(sight.process.value)
         if not sight.attached:
             return "detached"
-        return "silent" if sight.silence_s > self._engine_timeout_s else "well"
+        longest_s = longest_silence_s(model, self._engine_timeout_s)
+        return "silent" if sight.silence_s > longest_s else "well"
 
     def is_well(self, model: str) -> bool:
-        return self.condition(self.sight(model)) == "well"
+        return self.condition(model, self.sight(model)) == "well"
 
     @property
     def ensemble_ready(self) -> bool:

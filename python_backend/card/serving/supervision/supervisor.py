@@ -155,7 +155,7 @@ class Supervisor:
                     "its own messages stand above"
                 )
             if time.monotonic() - began_s > limit_s:
-                conditions = {m: service.condition(s) for m, s in service.sights().items()}
+                conditions = {m: service.condition(m, s) for m, s in service.sights().items()}
                 if service.guard is not None:
                     conditions["guard"] = service.guard.condition
                 missing = {
@@ -343,7 +343,7 @@ class Supervisor:
             recovering = self._policy.is_recovering(model)
             stub = service.server.stub(model)
             models[model] = ModelHealth(
-                "recovering" if recovering else service.condition(sight),
+                "recovering" if recovering else service.condition(model, sight),
                 pid=None if stub is None else stub.process.pid,
                 reloads=self._reloads[model],
             )
