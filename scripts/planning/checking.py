@@ -27,6 +27,9 @@ WAKE_MS = 0.5
 _ROUNDS = 4
 """Simulations until the mean cost of the simulated passes is the measured one."""
 
+_LEAST_FACTOR = 0.1
+"""Where passes with all cores, which count as they are alone, leave the others no time at all."""
+
 _REPETITIONS = 4
 """Of each text, with other draws off its path: whether a draft rests may hang on one of them."""
 
@@ -177,8 +180,10 @@ class _Replay:
         one_core, all_cores = map(MeasuredCost, (self._curve(self.phases), self._curve_alone()))
         beside = [one_core.alone(rows) for run in runs for rows in run.rows_of_steps]
         alone = [all_cores.alone(rows) for run in runs for rows in run.rows_alone]
+        if not beside:
+            return 1.0
         forward_ms = self.phases.forward_ms * (len(beside) + len(alone))
-        return (forward_ms - sum(alone)) / sum(beside)
+        return max(_LEAST_FACTOR, (forward_ms - sum(alone)) / sum(beside))
 
     def _draft_ms(self) -> tuple[float | None, str | None]:
         """Milliseconds of a draft pass in this run, and where that was taken from."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 
 import grpc
 import pytest
@@ -16,6 +17,7 @@ from running_service import Refused, RunningService, StartService
 SLOW_WRITES_MS = "5"
 CLIENTS = 16
 PATIENCE_S = 10.0
+LIMIT_S = 150.0
 
 
 async def leave(service: RunningService) -> None:
@@ -30,6 +32,7 @@ async def leave(service: RunningService) -> None:
     await stream.aclose()
 
 
+@pytest.mark.flaky(reruns=2)  # such departures may also end Triton, or meet no writer
 async def test_a_server_that_takes_no_response_any_more_is_replaced(
     start_service: StartService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -40,7 +43,9 @@ async def test_a_server_that_takes_no_response_any_more_is_replaced(
         def is_replaced() -> bool:
             return service.health.get("server_pid", first) not in (first, None)
 
-        while not is_replaced() and " event=restarting_server " not in service.log.read_text():
+        limit_s = time.monotonic() + LIMIT_S
+        while " event=restarting_server " not in service.log.read_text():
+            assert time.monotonic() < limit_s, "no stream stood still, or nobody noticed"
             await asyncio.gather(*(leave(service) for _ in range(CLIENTS)))
         await service.until(is_replaced, "another server runs")
         assert "card has turned to nothing" in service.log.read_text()

@@ -102,6 +102,7 @@ class Pool:
             ) from error
         header = pool.header[0]
         header["epoch"] += 1
+        header["card_pid"] = 0  # nothing has been heard of this one yet
         pool.slots["state"][pool.slots["state"] != SlotState.FREE] = SlotState.CLOSED
         header["next_generation"] = (int(header["epoch"]) << _EPOCH_SHIFT) + 1
         pool.slot_bell.ring()

@@ -126,7 +126,7 @@ class Service:
             return Sight(ProcessState.GONE)
         state = stub.state
         if model in HOLDS_STREAMS:
-            beats = model == CARD and state is not ProcessState.GONE
+            beats = model == CARD and state is ProcessState.RUNNING
             silence_s = self._heartbeats.card_silence_s(stub.process.pid) if beats else 0.0
             return Sight(state, silence_s, streams=self.open_slots)
         if model not in ENGINES or state is ProcessState.GONE:
