@@ -4,7 +4,7 @@
 `policy`        when to recover what: pure, without processes, clocks or I/O
 `recovery`      one model killed, unloaded, loaded and seen well again
 `service`       one run of the server and all that it is watched by
-`heartbeats`    the engines' life as the cache pool tells it
+`heartbeats`    the life of the engines and of `card` as the cache pool tells it
 `stubs`         the processes that serve the models, found among the server's children
 `server`        the tritonserver process: started, drained, killed
 `command_line`  takes a secret out of a child's command line
