@@ -152,6 +152,8 @@ def bench(
         row_invariant=pair.target.row_invariant,
         row_costs_ms=curves,
         draft_row_costs_ms=pair.draft.row_costs_ms,
+        target_row_costs_ms=pair.target.row_costs_ms,
+        target_alone_share=pair.target.alone_share,
     )
     _show_and_store(console, figures, conditions, json_file)
     if not all(row.texts_equal for row in figures.swept):

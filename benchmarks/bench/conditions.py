@@ -64,7 +64,9 @@ class Conditions:
     measured with time enough; `prompt_numbers` are the places in the file, from 0, of those that
     were; `engines` tells what ran each model; `row_costs_ms` are, by threads, the medians of the
     milliseconds of a target pass by its rows, measured between the texts; `draft_row_costs_ms`
-    those of a draft pass, measured at load."""
+    those of a draft pass, measured at load; `target_row_costs_ms` those of a target pass, measured
+    at load, by which CARD chose its rows, and `target_alone_share` the share of its time that one
+    takes with all cores."""
 
     command: str
     date: str
@@ -80,6 +82,8 @@ class Conditions:
     row_invariant: bool
     row_costs_ms: Mapping[int, Mapping[int, float]]
     draft_row_costs_ms: Mapping[int, float]
+    target_row_costs_ms: Mapping[int, float]
+    target_alone_share: float
 
     @property
     def extent(self) -> str:

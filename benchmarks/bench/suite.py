@@ -169,7 +169,7 @@ def suite(
         refuse(f"the server answered: {error}")
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
-    numbers = sorted({completion.task.seed for completion in completions})
+    numbers = list(dict.fromkeys(completion.task.seed for completion in completions))
     conditions = Conditions(
         command=shlex.join(["./scripts/bench", *sys.argv[1:]]),
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -185,6 +185,8 @@ def suite(
         row_invariant=pair.target.row_invariant,
         row_costs_ms=contest.curves(),
         draft_row_costs_ms=pair.draft.row_costs_ms,
+        target_row_costs_ms=pair.target.row_costs_ms,
+        target_alone_share=pair.target.alone_share,
     )
     report = SuiteReport(
         conditions=conditions,

@@ -30,7 +30,7 @@ _ROUNDS = 4
 _LEAST_FACTOR = 0.1
 """Where passes with all cores, which count as they are alone, leave the others no time at all."""
 
-_REPETITIONS = 4
+_REPETITIONS = 12
 """Of each text, with other draws off its path: whether a draft rests may hang on one of them."""
 
 
@@ -152,6 +152,8 @@ class _Replay:
         fixed = self.row.waits_for_draft and self.row.where == "in_process"
         if self.result.settings.speculation.rows != "auto" or fixed:
             return None
+        if (known := self.result.target_row_costs_ms) is not None:
+            return RowPlan(known, self.result.target_alone_share)
         beside, alone = self._curve(self.phases), self._curve_alone()
         return RowPlan(beside, min(1.0, alone[1] / beside[1]))
 

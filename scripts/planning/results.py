@@ -98,6 +98,8 @@ class Result(_Read):
 
     prompt_numbers  places in the file of the prompts that were measured; None in older results,
                     which tell their `prompt_count` instead
+    target_row_costs_ms, target_alone_share
+                    what CARD chose its rows by; None in older results
     """
 
     command: str
@@ -108,6 +110,8 @@ class Result(_Read):
     prompt_numbers: list[int] | None = None
     max_tokens: int
     row_costs_ms: dict[int, dict[int, float]]
+    target_row_costs_ms: dict[int, float] | None = None
+    target_alone_share: float = 1.0
     rows: list[MeasuredRow]
     swept: list[MeasuredRow]
 

@@ -194,9 +194,9 @@ async def test_a_target_that_dies_again_before_it_serves_comes_back_without_a_ne
         with contextlib.closing(service.pool()) as pool:
             os.kill(victim, signal.SIGKILL)
             await service.until(
-                lambda: pool.engine_pid("target") != victim, "the next one is loaded", BACK_S
+                lambda: pool.pid("target") != victim, "the next one is loaded", BACK_S
             )
-            successor = pool.engine_pid("target")
+            successor = pool.pid("target")
             os.kill(successor, signal.SIGKILL)
         await service.until(lambda: state(service) != "ready", "that is noticed")
         await replaced(service, "target", successor)

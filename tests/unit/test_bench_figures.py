@@ -70,6 +70,7 @@ def conditions(wanted: int, numbers: list[int]) -> Conditions:
     return Conditions(
         "./scripts/bench", "2026-01-01", MACHINE, {"engine": "torch"}, "p.jsonl", wanted, numbers,
         TOKENS, 1, {"target": "openvino", "draft": "torch"}, "bfloat16", True, COSTS, {1: 0.3},
+        COSTS[2], 0.7,
     )  # fmt: skip
 
 

@@ -175,6 +175,7 @@ def report() -> SuiteReport:
     conditions = Conditions(
         "./scripts/bench suite", "2026-01-01", machine, {}, "p.jsonl", 2, [0, 1], 4, 1,
         {"target": "openvino", "draft": "openvino"}, "bfloat16", True, COSTS, {1: 0.3, 8: 0.6},
+        COSTS[2], 0.7,
     )  # fmt: skip
     ours: list[Completion] = [c for c in completions if c.contender.is_ours]
     passes = [(0.0, 0.5), (1.0, 1.5)]

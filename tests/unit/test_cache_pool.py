@@ -254,7 +254,7 @@ def test_an_engine_lives_while_it_is_attached_and_heard(pool: Pool, engine: str)
     assert not pool.is_alive(engine, 1e9), "loaded, but never attached"
     pool.beat(engine, EngineState.ATTACHED)
     assert pool.is_alive(engine, 1e9)
-    assert pool.engine_pid(engine) == os.getpid()
+    assert pool.pid(engine) == os.getpid()
     assert pool.engine_state(engine) is EngineState.ATTACHED
     pool.header[f"{engine}_heartbeat_ns"] -= int(10e9)
     assert pool.silence_s(engine) >= 10
@@ -270,8 +270,8 @@ def test_an_engine_that_tells_no_state_at_all_is_as_good_as_absent(pool: Pool, s
     assert not pool.is_alive("draft", 1e9)
 
 
-def test_an_unknown_engine_is_refused_by_name(pool: Pool) -> None:
-    with pytest.raises(ValueError, match="'drafts' is unknown; allowed: draft, target"):
+def test_an_unknown_process_is_refused_by_name(pool: Pool) -> None:
+    with pytest.raises(ValueError, match="'drafts' is unknown; allowed: card, draft, target"):
         pool.beat("drafts", EngineState.ATTACHED)
 
 

@@ -13,6 +13,7 @@ from one_process import OneProcess, autoregressive, request_of, settings_of
 from card.cache import Decoding
 from card.decoding.experience import Experience
 from card.decoding.gain import EXPECTED_GAIN, Tally
+from card.decoding.judgement import Judgement
 from card.decoding.rest import pays
 from card.decoding.rows import RowPlan
 from card.sampling import SamplingParameters
@@ -71,6 +72,24 @@ def test_only_sessions_that_gained_vouch_for_the_next() -> None:
     assert taught(POOR).vouches(GREEDY)
     assert not taught(POOR).vouches(HOT)
     assert not taught(*[HOPELESS] * 3).vouches(GREEDY)
+
+
+def unlucky_queries(experience: Experience) -> int:
+    """Queries without one right candidate that send a draft to rest."""
+    plan, judgement = RowPlan(COSTS_MS, ALONE_SHARE), Judgement()
+    judgement.begin(0, experience, GREEDY, plan.promise())
+    for query in range(_PATIENCE):
+        judgement.weigh(query)
+        if not judgement.lets_work(query):
+            return query
+        judgement.observe(plan, drafted=5, verified=5, accepted=0, corrects=True, sharing=1)
+    return _PATIENCE
+
+
+def test_whom_others_vouch_for_may_be_unlucky_for_longer() -> None:
+    strange, vouched = unlucky_queries(Experience()), unlucky_queries(taught(GOOD))
+    assert 1.5 * strange <= vouched <= 3 * strange, (strange, vouched)
+    assert unlucky_queries(taught(*[HOPELESS] * 3)) < strange
 
 
 def test_whom_others_vouch_for_is_tried_again_soon_however_much_it_lost() -> None:

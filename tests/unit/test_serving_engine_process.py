@@ -106,7 +106,7 @@ def test_a_loaded_engine_shows_itself_as_soon_as_there_is_a_pool(
 ) -> None:
     pool = make_pool(tmp_path)
     assert eventually(lambda: state(pool) is EngineState.LOADED)
-    assert pool.engine_pid("target") == os.getpid()
+    assert pool.pid("target") == os.getpid()
     assert not pool.is_alive("target", TIMEOUT_S)
 
 

@@ -32,7 +32,7 @@ def test_card_is_heard_from_its_first_beat_on_and_none_before_it(tmp_path: Path)
     assert heartbeats.card_silence_s(os.getpid()) == 0.0
     pool = Pool.create(tmp_path, SERVER, GEOMETRY)
     assert heartbeats.card_silence_s(os.getpid()) == 0.0, "it has not beaten yet"
-    pool.beat_as_card()
+    pool.beat("card")
     pool.header["card_heartbeat_ns"] -= 20_000_000_000
     assert 20.0 <= heartbeats.card_silence_s(os.getpid()) < 200.0
     assert heartbeats.card_silence_s(os.getpid() + 1) == 0.0, "that was its predecessor"

@@ -18,6 +18,8 @@ import numpy as np
 CACHE_LINE = 64
 MAGIC = 0x31_44_52_41_43_00_00_0A  # "CARD1" and the layout's version
 ENGINES = ("draft", "target")
+BEATING = ("card", *ENGINES)
+"""Processes that tell by a heartbeat that they live."""
 MAX_ROWS = 64
 """Most rows of one target pass; bounds the tokens-per-step histogram."""
 TARGET_COUNTERS = (

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from card.cache.bell import Bell
 from card.cache.layout import (
+    BEATING,
     ENGINES,
     MAGIC,
     EngineState,
@@ -254,48 +255,39 @@ class Pool:
         expected = self.header["key_digest"][0].tobytes()
         return secrets.compare_digest(_digest(key).tobytes(), expected)
 
-    # --- card ---------------------------------------------------------------------------------
+    # --- heartbeats ---------------------------------------------------------------------------
 
-    def beat_as_card(self) -> None:
-        """Tell that `card` (this process) still turns to whatever comes."""
-        header = self.header[0]
-        header["card_heartbeat_ns"] = time.monotonic_ns()
-        header["card_pid"] = os.getpid()
+    def beat(self, process: str, state: EngineState | None = None) -> None:
+        """Tell that `process` (this one, of `BEATING`) lives, and what it does if it is an engine.
 
-    def card_silence_s(self, pid: int) -> float:
-        """Seconds since the last heartbeat of `card`; 0 if that process has not beaten yet."""
+        Its id comes last: who reads it reads no time of its predecessor.
+        """
+        _check_beating(process)
         header = self.header[0]
-        if int(header["card_pid"]) != pid:
-            return 0.0
-        return (time.monotonic_ns() - int(header["card_heartbeat_ns"])) / 1e9
+        if state is not None:
+            header[f"{process}_state"] = state
+        header[f"{process}_heartbeat_ns"] = time.monotonic_ns()
+        header[f"{process}_pid"] = os.getpid()
+
+    def pid(self, process: str) -> int:
+        """Whose beats these are; 0 before the first."""
+        _check_beating(process)
+        return int(self.header[f"{process}_pid"][0])
+
+    def silence_s(self, process: str) -> float:
+        """Seconds since the last heartbeat of `process` (infinite if it never beat)."""
+        _check_beating(process)
+        last = int(self.header[f"{process}_heartbeat_ns"][0])
+        return (time.monotonic_ns() - last) / 1e9 if last else float("inf")
 
     # --- engines ------------------------------------------------------------------------------
 
-    def beat(self, engine: str, state: EngineState) -> None:
-        """Tell that `engine` (this process) lives, and what it does."""
-        _check_engine(engine)
-        header = self.header[0]
-        header[f"{engine}_pid"] = os.getpid()
-        header[f"{engine}_state"] = state
-        header[f"{engine}_heartbeat_ns"] = time.monotonic_ns()
-
-    def engine_pid(self, engine: str) -> int:
-        _check_engine(engine)
-        return int(self.header[f"{engine}_pid"][0])
-
     def engine_state(self, engine: str) -> EngineState:
         """What `engine` says of itself; what is no state at all is none that helps anybody."""
-        _check_engine(engine)
         try:
             return EngineState(int(self.header[f"{engine}_state"][0]))
         except ValueError:
             return EngineState.ABSENT
-
-    def silence_s(self, engine: str) -> float:
-        """Seconds since the last heartbeat of `engine` (infinite if it never beat)."""
-        _check_engine(engine)
-        last = int(self.header[f"{engine}_heartbeat_ns"][0])
-        return (time.monotonic_ns() - last) / 1e9 if last else float("inf")
 
     def is_alive(self, engine: str, timeout_s: float) -> bool:
         """Whether `engine` is attached and was heard within `timeout_s`."""
@@ -379,9 +371,9 @@ def _digest(key: str) -> NDArray[np.int64]:
     return np.frombuffer(hashlib.sha256(key.encode()).digest(), np.int64)
 
 
-def _check_engine(engine: str) -> None:
-    if engine not in ENGINES:
-        raise ValueError(f"engine {engine!r} is unknown; allowed: {', '.join(ENGINES)}")
+def _check_beating(process: str) -> None:
+    if process not in BEATING:
+        raise ValueError(f"process {process!r} is unknown; allowed: {', '.join(BEATING)}")
 
 
 def _check_named(path: Path, descriptor: int) -> None:

@@ -14,6 +14,9 @@ one to rest again."""
 _BELIEF = 6.0
 """Passes of decoding alone that the first belief counts for."""
 
+_FIRM_BELIEF = 12.0
+"""And where sessions before gained by their drafts: a few unlucky queries say less then."""
+
 _MEMORY = 64.0
 """As many are remembered; older ones fade."""
 
@@ -62,9 +65,10 @@ class Gain:
         so_far = self.seen.gain if self.seen.cost >= _BELIEF else DOUBTED_GAIN
         self.believe(min(max(so_far, DOUBTED_GAIN), EXPECTED_GAIN))
 
-    def believe(self, gain: float) -> None:
+    def believe(self, gain: float, *, firmly: bool = False) -> None:
         """Begin with that, and let the draft be late."""
-        self._recent = Tally(gain * _BELIEF, _BELIEF)
+        passes = _FIRM_BELIEF if firmly else _BELIEF
+        self._recent = Tally(gain * passes, passes)
         self.await_again()
 
     def await_again(self) -> None:

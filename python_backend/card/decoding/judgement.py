@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from card.decoding.experience import Experience
-from card.decoding.gain import DOUBTED_GAIN, Gain
+from card.decoding.gain import DOUBTED_GAIN, EXPECTED_GAIN, Gain
 from card.decoding.rest import DraftRest, pays
 from card.decoding.rows import Acceptance, RowPlan
 from card.sampling import SamplingParameters
@@ -39,6 +39,8 @@ class Judgement:
             self._stop_judging()
         elif expected <= DOUBTED_GAIN:
             self.gain.believe(DOUBTED_GAIN)
+        elif self.vouched:
+            self.gain.believe(EXPECTED_GAIN, firmly=True)
 
     def lets_work(self, length: int) -> bool:
         """Whether the draft works for a text of this length."""

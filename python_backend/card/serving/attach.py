@@ -84,7 +84,7 @@ class Attacher:
         """Ask in whoever is loaded; tell who lives."""
         for engine in ENGINES:
             if self._should_ask(engine):
-                pid, deadline_ns = self._pool.engine_pid(engine), time.monotonic_ns() + _PATIENCE_NS
+                pid, deadline_ns = self._pool.pid(engine), time.monotonic_ns() + _PATIENCE_NS
                 self._asked[engine] = (pid, deadline_ns)
                 threading.Thread(
                     target=self._ask_in, args=(engine, pid, deadline_ns), daemon=True
@@ -106,7 +106,7 @@ class Attacher:
         if not loaded or pool.silence_s(engine) > _FRESH_S:
             return False
         pid, deadline_ns = self._asked.get(engine, (0, 0))
-        return pid != pool.engine_pid(engine) or time.monotonic_ns() > deadline_ns
+        return pid != pool.pid(engine) or time.monotonic_ns() > deadline_ns
 
 
 class Losses:
@@ -121,7 +121,7 @@ class Losses:
 
     def count(self) -> int:
         """Since the first look; a process is seen to have ended, or its successor is there."""
-        pid = self._pool.engine_pid(self._engine)
+        pid = self._pool.pid(self._engine)
         if pid != self._pid:
             self._lost += not self._ended
             self._pid, self._ended = pid, pid == 0
@@ -138,4 +138,4 @@ def is_dead(pool: Pool, engine: str) -> bool:
     """
     if pool.engine_state(engine) is not EngineState.ATTACHED:
         return True
-    return started(pool.engine_pid(engine)) is None
+    return started(pool.pid(engine)) is None

@@ -220,7 +220,7 @@ def _ask(engine: str, key: str, deadline: int) -> None:
 async def _beat_for_ever(pool: Pool) -> None:
     """From the loop that answers everybody: if a response is never taken, it stands still."""
     while True:
-        pool.beat_as_card()
+        pool.beat("card")
         await asyncio.sleep(_BEAT_S)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from card.cache import EngineState, Geometry, Pool, SlotState
+from card.serving.supervision.policy import CARD
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Heartbeats:
         """The pulse of `engine`; None while its process `pid` has not beaten yet."""
         with self._lock:
             pool = self._pool()
-            if pool is None or pool.engine_pid(engine) != pid:
+            if pool is None or pool.pid(engine) != pid:
                 return None
             attached = pool.engine_state(engine) is EngineState.ATTACHED
             return Pulse(pool.silence_s(engine), attached)
@@ -46,7 +47,7 @@ class Heartbeats:
         """Seconds since `card` last beat; 0 while its process `pid` has not yet."""
         with self._lock:
             pool = self._pool()
-            return 0.0 if pool is None else pool.card_silence_s(pid)
+            return pool.silence_s(CARD) if pool is not None and pool.pid(CARD) == pid else 0.0
 
     def open_slots(self) -> int:
         """Sessions that run now."""
