@@ -227,7 +227,7 @@ class _Loops:
         chance = chances[-1] if chances else 1.0
         trust = self.targets_guesses.trust
         chances += [chance * trust ** (1 + number) for number in range(len(guesses))]
-        verified = plan.worthwhile(chances)
+        (verified,) = plan.worthwhile([chances])
         right = min(right, verified)
         if drafts:
             self.judgement.observe(

@@ -75,18 +75,52 @@ def test_of_a_chain_as_much_is_verified_as_gives_most_tokens_per_second(
         min(rows - 1, len(chances)): (1 + sum(chances[: rows - 1])) / cost
         for rows, cost in reversed(costs.items())
     }
-    chosen = RowPlan(costs).worthwhile(chances)
+    (chosen,) = RowPlan(costs).worthwhile([chances])
     assert speed[chosen] == pytest.approx(max(speed.values()))
 
 
 def test_a_chain_is_cut_where_it_gets_unlikely_and_shorter_among_many() -> None:
     plan = RowPlan(DEAR)
     sure, unsure = [0.95**n for n in range(1, 32)], [0.5**n for n in range(1, 32)]
-    assert plan.worthwhile(sure) > plan.worthwhile(unsure) > 0
-    assert plan.worthwhile(sure, sessions=8) < plan.worthwhile(sure)
-    assert plan.worthwhile([]) == 0
-    assert RowPlan({}).worthwhile(unsure) == len(unsure), "nothing is known of costs"
-    assert (plan.most_rows(), plan.most_rows(8), plan.most_rows(64)) == (32, 4, 2)
+    assert plan.worthwhile([sure]) > plan.worthwhile([unsure]) > [0]
+    assert max(plan.worthwhile([sure] * 8)) < plan.worthwhile([sure])[0]
+    assert plan.worthwhile([[]]) == [0]
+    assert RowPlan({}).worthwhile([unsure, sure]) == [31, 31], "nothing is known of costs"
+    assert (plan.most_rows(), plan.most_rows(8), plan.most_rows(64)) == (32, 16, 2)
+
+
+def test_sessions_that_share_a_pass_give_its_rows_to_the_likeliest_of_all() -> None:
+    plan = RowPlan(DEAR)
+    sure, unsure = [0.98**n for n in range(1, 32)], [0.3**n for n in range(1, 32)]
+    assert plan.worthwhile([]) == []
+    first, second, third = plan.worthwhile([unsure, sure, []])
+    assert first < 3 < second
+    assert third == 0
+    assert 3 + first + second in ROWS, "a pass is filled up"
+
+
+@given(
+    st.lists(st.floats(0.01, 3), min_size=len(ROWS), max_size=len(ROWS)),
+    st.lists(st.lists(st.floats(0, 1), max_size=12), min_size=1, max_size=6),
+)
+def test_what_is_shared_gives_most_tokens_per_second_of_all_ways_to_fill_a_pass(
+    steps: list[float], factors: list[list[float]]
+) -> None:
+    costs = dict(zip(ROWS, np.cumsum(steps).tolist(), strict=True))
+    chains = [np.cumprod(chain).tolist() for chain in factors]
+    every = sorted((chance for chain in chains for chance in chain), reverse=True)
+    given_rows = len(chains)
+    best = max(
+        (given_rows + sum(every[: rows - given_rows])) / cost
+        for rows, cost in costs.items()
+        if rows >= given_rows
+    )
+    counts = RowPlan(costs).worthwhile(chains)
+    gives = given_rows + sum(
+        sum(chain[:count]) for chain, count in zip(chains, counts, strict=True)
+    )
+    rows = next(rows for rows in ROWS if rows >= given_rows + sum(counts))
+    assert gives / costs[rows] == pytest.approx(best)
 
 
 def test_a_draft_that_is_never_right_is_soon_not_worth_a_row() -> None:

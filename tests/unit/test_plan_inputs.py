@@ -247,6 +247,21 @@ def test_step_costs_of_the_result_are_used(tmp_path: Path) -> None:
     assert speeds[1] < 0.9 * speeds[0]
 
 
+def test_rows_are_chosen_by_the_costs_that_were_known_at_load(tmp_path: Path) -> None:
+    """Each row beyond the first is told to be as dear as ten, so none but the first is worth it."""
+    content = json.loads(MEASURED.read_text())
+    content["settings"]["speculation"]["rows"] = "auto"
+    dear = {rows: 10.0 * rows for rows in (1, 4, 8)}
+    shares = []
+    for name, told in (("as_now", {}), ("dear", {"target_row_costs_ms": dear})):
+        file = tmp_path / f"{name}.json"
+        file.write_text(json.dumps({**content, **told}))
+        result = Result.read(file)
+        card = next(r for r in result.rows if r.system == "card" and r.temperature == 0)
+        shares.append(compare(result, card, GREEDY).tokens_per_step)
+    assert shares[1] < 0.5 * shares[0], shares
+
+
 def test_check_prints_every_pacing_and_fails_beyond_the_tolerance(tmp_path: Path) -> None:
     out, few = tmp_path / "out.json", tmp_path / "few.json"
     content = json.loads(MEASURED.read_text())

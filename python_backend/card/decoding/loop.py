@@ -6,7 +6,7 @@ import logging
 import time
 from dataclasses import dataclass
 
-from card.cache import Decoding, Finish, Pool, SlotState, SlotWatch
+from card.cache import Candidates, Decoding, Finish, Pool, SlotState, SlotWatch
 from card.decoding.crowd import Crowd
 from card.decoding.experience import Experience
 from card.decoding.rows import RowPlan
@@ -142,8 +142,7 @@ class TargetLoop:
         self._engine.alone = not draft_lives or not any(
             session.shares_cores(crowd_rests=self._crowd_rests) for session in running
         )
-        chunk = self._chunk_per_prompt(ready)
-        return [(session, self._rows_of(session, len(ready), chunk)) for session in ready]
+        return self._rows_of(ready)
 
     def _rests(self, running: list[TargetSession], *, draft_lives: bool) -> bool:
         """Whether so many sessions are better off without the draft."""
@@ -172,14 +171,26 @@ class TargetLoop:
         chunk = min(self._settings.serving.prefill_chunk, self._engine.most_rows)
         return max(1, chunk // max(1, prompts))
 
-    def _rows_of(self, session: TargetSession, sharing: int, chunk: int) -> Rows:
-        """What one session puts into a pass that `sharing` sessions share."""
-        prompt_rows = session.prefill(self._engine, chunk)
-        if prompt_rows is not None:
-            return prompt_rows
+    def _rows_of(self, sessions: list[TargetSession]) -> list[tuple[TargetSession, Rows]]:
+        """What each session puts into the pass that they share: prompt, or what it verifies."""
+        chunk = self._chunk_per_prompt(sessions)
+        prompts = [session.prefill(self._engine, chunk) for session in sessions]
+        decoded = [s for s, rows in zip(sessions, prompts, strict=True) if rows is None]
+        found = [self._query(session, len(decoded)) for session in decoded]
+        if self._adapts and self._settings.speculation.query == "chain":
+            counts = self._plan.worthwhile([candidates.chances for candidates in found])
+            found = [all_of.first(count) for all_of, count in zip(found, counts, strict=True)]
+        verified = iter(found)
+        return [
+            (session, session.rows(next(verified)) if rows is None else rows)
+            for session, rows in zip(sessions, prompts, strict=True)
+        ]
+
+    def _query(self, session: TargetSession, sharing: int) -> Candidates:
+        """All candidates of a session that may be worth a row of a pass that `sharing` share."""
         how, plan, vocabulary = self._settings.speculation, self._plan, self._engine.vocabulary
         if how.rows != "auto":
-            return session.rows(session.query(how.rows, vocabulary, how))
+            return session.query(how.rows, vocabulary, how)
         if not self._crowd_rests:
             session.weigh_drafting()
         drafts = session.drafts(crowd_rests=self._crowd_rests)
@@ -187,9 +198,9 @@ class TargetLoop:
             self._pool.slot_bell.ring()
         if how.query == "subtree":
             rows = plan.rows(session.judgement.acceptance.rate, sharing)
-            return session.rows(session.query(rows, vocabulary, how, drafts=drafts))
-        found = session.query(plan.most_rows(sharing), vocabulary, how, drafts=drafts)
-        return session.rows(found.first(plan.worthwhile(found.chances, sharing)))
+        else:
+            rows = plan.most_rows(sharing)
+        return session.query(rows, vocabulary, how, drafts=drafts)
 
     def _verify(self, session: TargetSession, rows: Rows, logits: Logits, sharing: int) -> int:
         """Walk, keep the KV of the committed path, commit; returns how many tokens."""

@@ -17,6 +17,10 @@ _BELIEF = 6.0
 _MEMORY = 96.0
 """Judged candidates that are remembered; older ones fade."""
 
+_SOUGHT = 4
+"""Candidates that sessions which share a pass are asked for, for each row that it may have: where
+one text is easy and another is not, the easy one takes the rows of both."""
+
 _STEPS = 40
 """Agreement is told apart in so many steps, for each of which rows are chosen once."""
 
@@ -69,15 +73,29 @@ class RowPlan:
         return self._choose(agreement, sessions)[0]
 
     def most_rows(self, sessions: int = 1) -> int:
-        """Rows that each of `sessions` sessions that share a pass may ask the cache for."""
-        return max(2, max(self._curve.choices, default=UNMEASURED_ROWS) // sessions)
+        """Rows that each of `sessions` sessions that share a pass may ask the cache for: not all of
+        them will be worth so many."""
+        most = max(self._curve.choices, default=UNMEASURED_ROWS)
+        return max(2, min(most, _SOUGHT * most // sessions))
 
-    def worthwhile(self, chances: Sequence[float], sessions: int = 1) -> int:
-        """How many of a chain's candidates to verify for most tokens per second.
+    def worthwhile(self, chains: Sequence[Sequence[float]]) -> list[int]:
+        """How many candidates of each chain to verify for most tokens per second of the pass that
+        their sessions share: the likeliest of all, as many as are worth their rows.
 
-        chances  [candidates] of each being accepted
+        chains  [sessions][candidates] chances of being accepted, falling along a chain
         """
-        return self._curve.best_rows([1.0, *chances], sessions) - 1
+        likeliest = sorted(
+            (
+                (-chance, place, session)
+                for session, chain in enumerate(chains)
+                for place, chance in enumerate(chain)
+            )
+        )
+        worth = [-entry[0] for entry in likeliest]
+        verified = [0] * len(chains)
+        for _, _, session in likeliest[: self._curve.best_rows(worth, given=len(chains))]:
+            verified[session] += 1
+        return verified
 
     def gain(self, agreement: float, sessions: int = 1) -> float:
         """Tokens per second with that many rows against one row each and no draft."""

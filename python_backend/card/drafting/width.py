@@ -20,8 +20,7 @@ class Width:
     """
 
     def __init__(self, costs_ms: Mapping[int, float], sharing: int = 1) -> None:
-        self._curve = CostCurve(costs_ms)
-        self._sharing = sharing
+        self._curve = CostCurve(costs_ms).shared(sharing)
 
     def worthwhile(self, scores: Sequence[float], confidence: float) -> int:
         """How many of the nodes to expand now, at least one of them.
@@ -30,4 +29,4 @@ class Width:
         confidence  of `card.confidence`
         """
         chances = [math.exp(score / confidence) for score in scores]
-        return self._curve.best_rows(chances, self._sharing)
+        return self._curve.best_rows(chances)

@@ -47,9 +47,13 @@ class CostCurve:
     """
 
     def __init__(self, measured_ms: Mapping[int, float]) -> None:
-        self._measured_ms = dict(measured_ms)
+        self._measured_ms = dict(sorted(measured_ms.items()))
         self._known_ms: dict[int, float] = {}
-        self.choices = [rows for rows in sorted(measured_ms) if rows <= MOST_CHOSEN]
+        self.choices = [rows for rows in self._measured_ms if rows <= MOST_CHOSEN]
+
+    def shared(self, sharing: int) -> CostCurve:
+        """Of passes that so many sessions share, by the rows of each."""
+        return CostCurve({rows: self.pass_ms(rows * sharing) for rows in self.choices})
 
     def pass_ms(self, rows: int) -> float:
         known = self._known_ms.get(rows)
@@ -57,21 +61,24 @@ class CostCurve:
             known = self._known_ms[rows] = pass_cost_ms(self._measured_ms, rows)
         return known
 
-    def best_rows(self, worth: Sequence[float], sharing: int = 1) -> int:
-        """How many of a session's rows give most per millisecond; all, where nothing was measured.
+    def best_rows(self, worth: Sequence[float], given: int = 0) -> int:
+        """How many rows to put into a pass for most per millisecond; all, where nothing was
+        measured. A pass of rows between two numbers that were measured is padded to the greater.
 
-        worth    [rows] what each gives, in the order in which rows are taken
-        sharing  sessions that share the pass, each with so many rows
+        worth  [rows] what each gives, in the order in which they are taken
+        given  rows that are in it anyway and give one each
         """
-        best, best_rate = len(worth), 0.0
-        gives, at = 0.0, 0
-        for measured in self.choices:
-            rows = min(measured, len(worth))
-            gives += sum(worth[at:rows])
-            at = rows
-            rate = gives / self.pass_ms(measured * sharing)
+        if not self._measured_ms:
+            return len(worth)
+        best, best_rate = 0, 0.0
+        gives, at = float(given), 0
+        for measured in (rows for rows in self._measured_ms if rows >= given):
+            more = min(measured - given, len(worth))
+            gives += sum(worth[at:more])
+            at = more
+            rate = gives / self.pass_ms(measured)
             if rate > best_rate:
-                best, best_rate = rows, rate
+                best, best_rate = more, rate
             if at == len(worth):
                 break
         return best
