@@ -60,10 +60,10 @@ class Experience:
         return DOUBTED_GAIN if tries else belief.gain
 
     def vouches(self, parameters: SamplingParameters) -> bool:
-        """Whether drafts were worth it in sessions like this one, so that one that is not may just
-        be unlucky."""
+        """Whether drafts were well worth it in sessions like this one, so that one that is not may
+        just be unlucky."""
         belief = self._of(parameters)
-        return belief.sessions > 1 and pays(belief.gain)
+        return belief.sessions > 1 and belief.gain > DOUBTED_GAIN
 
     def learn(self, parameters: SamplingParameters, tally: Tally) -> None:
         """What a session saw that has ended."""
