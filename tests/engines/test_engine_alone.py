@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -189,6 +190,20 @@ def test_threads_that_save_no_time_are_not_used(
     assert [engine.open_session() for _ in range(OPTIONS.sessions)]
     chosen = make_row_invariant(engine)
     assert chosen.options.threads_alone == (2 if kept else 0)
+
+
+def test_a_moment_of_disturbance_does_not_leave_a_target_with_few_threads(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disturbed = itertools.chain([True, True], itertools.repeat(False))
+
+    def disturbed_trials(engine: OpenVinoEngine, batches: list[list[Rows]]) -> bool:
+        return not next(disturbed)
+
+    monkeypatch.setattr(calibration, "_save_time", disturbed_trials)
+    engine = OpenVinoEngine.load(checkpoint, OPTIONS)
+    assert is_faster_alone(engine)
+    assert [engine.open_session() for _ in range(OPTIONS.sessions)], "all are closed again"
 
 
 @pytest.mark.parametrize(

@@ -218,7 +218,7 @@ def test_what_models_found_out_at_load_is_believed_by_the_next_start(
     kept = []
     for _ in range(2):
         with start_service(overrides):
-            kept.append({file.name: file.stat().st_mtime_ns for file in directory.iterdir()})
+            kept.append({file.name: file.stat().st_mtime_ns for file in directory.glob("*.json")})
     assert kept[0] == kept[1]
     assert {name.partition("-")[0] for name in kept[0]} == {"draft", "target"}
 

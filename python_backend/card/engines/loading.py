@@ -14,6 +14,7 @@ from card.engines.calibration import (
 )
 from card.engines.interface import Engine, EngineError
 from card.engines.options import EngineOptions
+from card.engines.quiet import Quiet
 from card.engines.remembered import Findings, FindingsMemory
 from card.engines.vocabulary import check_shared_vocabulary
 from card.engines.warm_up import run_largest_passes
@@ -50,25 +51,32 @@ def load_checkpoint_engine(settings: Settings, role: Literal["draft", "target"])
         compressed=kind == "openvino",
     )
     memory = FindingsMemory.of_this_service(role, kind, model.path, options)
-    known = memory.recall()
-    engine = _load(settings, model, known.applied_to(options) if known else options)
-    if not is_draft:
-        if known is None:
-            engine = make_row_invariant(engine)
-        else:  # loaded with the options that were found to make it so
-            engine.row_invariant = True
-        if not engine.row_invariant:
-            raise EngineError(
-                f"{model.path}: on this machine rows of one pass influence each other in "
-                f"{model.dtype}, so a text could depend on the draft; set target.dtype: float32"
-            )
-    if known is None:
-        # A model that died is wanted back soon: then memory is taken as passes come to need it.
-        if kind == "openvino":
-            run_largest_passes(engine, settings.serving.prefill_chunk)
-        known = Findings.of(engine.options, measure_row_costs(engine))
+    if (known := memory.recall()) is not None:
+        # A model that died is wanted back soon: memory is taken as passes come to need it.
+        engine = _load(settings, model, known.applied_to(options))
+        engine.row_invariant = not is_draft  # the options were found to make a target so
+    else:
+        quiet = Quiet(memory.directory)
+        with quiet.loading():
+            engine = _load(settings, model, options)
+            with quiet.measuring():
+                engine = engine if is_draft else _row_invariant(engine, model)
+                if kind == "openvino":
+                    run_largest_passes(engine, settings.serving.prefill_chunk)
+                known = Findings.of(engine.options, measure_row_costs(engine))
         memory.remember(known)
     engine.know_costs(known.costs)
+    return engine
+
+
+def _row_invariant(engine: ConfigurableEngine, model: ModelSettings) -> ConfigurableEngine:
+    """The target with options that make its rows independent. Raises `EngineError`."""
+    engine = make_row_invariant(engine)
+    if not engine.row_invariant:
+        raise EngineError(
+            f"{model.path}: on this machine rows of one pass influence each other in "
+            f"{model.dtype}, so a text could depend on the draft; set target.dtype: float32"
+        )
     return engine
 
 

@@ -149,6 +149,11 @@ class FindingsMemory:
                 subject = Subject.of(engine, checkpoint, options)
         return cls(Path(named or ""), role, subject)
 
+    @property
+    def directory(self) -> Path | None:
+        """Where this service's models keep what they found out; None: they do not."""
+        return None if self._subject is None else self.file.parent
+
     def recall(self) -> Findings | None:
         """What was found out about exactly this; None: nothing."""
         if self._subject is None:

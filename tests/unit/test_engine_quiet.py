@@ -1,0 +1,78 @@
+"""Models load at once and measure one after the other."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+from card.engines.quiet import Quiet
+
+_SOON_S = 10.0
+
+
+class Model:
+    """Loads in a thread of its own, step by step as it is told."""
+
+    def __init__(self, directory: Path | None, *, measures: bool) -> None:
+        self.loads, self.measures = threading.Event(), threading.Event()
+        self.may_end = threading.Event()
+        self._quiet = Quiet(directory)
+        self._wants_to_measure = measures
+        self._thread = threading.Thread(target=self._load, daemon=True)
+        self._thread.start()
+
+    def _load(self) -> None:
+        with ExitStack() as stack:
+            stack.enter_context(self._quiet.loading())
+            self.loads.set()
+            if self._wants_to_measure:
+                stack.enter_context(self._quiet.measuring())
+                self.measures.set()
+            self.may_end.wait(_SOON_S)
+
+    def end(self) -> None:
+        self.may_end.set()
+        self._thread.join(_SOON_S)
+        assert not self._thread.is_alive()
+
+
+def test_models_load_at_once(tmp_path: Path) -> None:
+    models = [Model(tmp_path, measures=False) for _ in range(3)]
+    assert all(model.loads.wait(_SOON_S) for model in models)
+    for model in models:
+        model.end()
+
+
+def test_who_measures_waits_until_nobody_loads_and_lets_nobody_begin(tmp_path: Path) -> None:
+    loading = Model(tmp_path, measures=False)
+    assert loading.loads.wait(_SOON_S)
+    measuring = Model(tmp_path, measures=True)
+    assert measuring.loads.wait(_SOON_S)
+    assert not measuring.measures.wait(0.1), "another one still loads"
+    loading.end()
+    assert measuring.measures.wait(_SOON_S)
+    late = Model(tmp_path, measures=False)
+    assert not late.loads.wait(0.1), "another one measures"
+    measuring.end()
+    assert late.loads.wait(_SOON_S)
+    late.end()
+
+
+def test_two_that_want_to_measure_do_so_one_after_the_other(tmp_path: Path) -> None:
+    models = [Model(tmp_path, measures=True) for _ in range(2)]
+    for _ in models:
+        first = next(m for m in models if m.measures.wait(_SOON_S / 5) and not m.may_end.is_set())
+        others = [m for m in models if m is not first and not m.may_end.is_set()]
+        assert not any(other.measures.is_set() for other in others)
+        first.end()
+
+
+def test_without_a_place_for_the_lock_nobody_waits(tmp_path: Path) -> None:
+    nowhere = tmp_path / "file"
+    nowhere.touch()
+    for directory in (None, nowhere):
+        models = [Model(directory, measures=True) for _ in range(2)]
+        assert all(model.measures.wait(_SOON_S) for model in models)
+        for model in models:
+            model.end()
