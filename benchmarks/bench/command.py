@@ -17,7 +17,7 @@ from rich.console import Console
 from bench.conditions import Conditions, portable, relative, this_machine
 from bench.contest import Completion, Contender, compete
 from bench.figures import Figures, median_curve, summarise
-from bench.foresight import ranks_of
+from bench.foresight import read_along
 from bench.in_process import InProcess
 from bench.line_up import line_up_in_process, line_up_through_grpc, thread_counts
 from bench.measurement import Task
@@ -43,7 +43,6 @@ from card.cores import usable_cores
 from card.serving.vocabulary import Vocabulary
 from card.settings import load_settings
 from card_client import CardError
-from training.agreement import Ranks
 
 GAMMAS = (1, 2, 3, 4, 6, 8, 12)
 WIDTHS = (1,)
@@ -130,7 +129,7 @@ def bench(
             costs: Costs = {count: [] for count in {*counts, settings.target.threads}}
             completions = _compete(console, pair, contenders, tasks, repeats, costs)
         curves = {count: median_curve(found) for count, found in costs.items()}
-        figures = summarise(completions, _read_along(pair, completions), curves)
+        figures = summarise(completions, read_along(pair.draft, completions), curves)
     except REFUSALS as error:
         refuse(str(error))
     except CardError as error:
@@ -186,18 +185,6 @@ def _compete(
     warm_up(console, contenders, tasks[0])
     with shown(console, "texts", len(contenders) * len(tasks) * rounds) as advance:
         return compete(contenders, tasks, rounds, measure_passes, advance)
-
-
-def _read_along(pair: InProcess, completions: Sequence[Completion]) -> dict[float, list[Ranks]]:
-    """The draft's ranks of the target's own texts, by temperature."""
-    ranks: dict[float, list[Ranks]] = {}
-    alone = completions[0].contender
-    for completion in completions:
-        tokens = completion.measurement.tokens
-        if completion.contender == alone and completion.round == 0 and tokens is not None:
-            found = ranks_of(pair.draft, completion.task, tokens)
-            ranks.setdefault(completion.task.temperature, []).append(found)
-    return ranks
 
 
 def _show_and_store(

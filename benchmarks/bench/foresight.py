@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from bench.contest import Completion
 from bench.in_process import parameters_of
 from bench.measurement import Task
 from card.engines import Engine, Ranking, Rows
@@ -13,6 +16,19 @@ from training.agreement import Ranks
 _CHUNK = 32
 _RANKED = 64
 """Of the draft's likeliest ids so many are looked at; behind these a token counts as the next."""
+
+
+def read_along(draft: Engine, completions: Sequence[Completion]) -> dict[float, list[Ranks]]:
+    """The draft's ranks of all texts that the target wrote alone, each once, by temperature."""
+    ranks: dict[float, list[Ranks]] = {}
+    read: set[Task] = set()
+    for completion in completions:
+        task, tokens = completion.task, completion.measurement.tokens
+        alone = completion.contender.system == "autoregressive"
+        if alone and tokens is not None and task not in read:
+            read.add(task)
+            ranks.setdefault(task.temperature, []).append(ranks_of(draft, task, tokens))
+    return ranks
 
 
 def ranks_of(draft: Engine, task: Task, tokens: tuple[int, ...]) -> Ranks:

@@ -28,7 +28,7 @@ from bench.extremes import (
     worst_case,
 )
 from bench.figures import median_curve, summarise
-from bench.foresight import ranks_of
+from bench.foresight import read_along
 from bench.in_process import InProcess
 from bench.limits import Limits, LimitsMeter
 from bench.line_up import (
@@ -62,7 +62,6 @@ from card.cores import usable_cores
 from card.serving.vocabulary import Vocabulary
 from card.settings import load_settings
 from card_client import CardError
-from training.agreement import Ranks
 
 GAMMAS = (1, 2, 3, 4, 6, 8, 12)
 WIDTHS = (1, 4)
@@ -162,7 +161,7 @@ def suite(
         clock = _clock(60 * minutes * SWEEP_SHARE)
         variants = _sweep(console, pair, same[:SWEPT_TEXTS], standings, clock) if swept else []
         ours = [c for c in completions if c.contender.is_ours]
-        figures = summarise(ours, _read_along(pair, ours), contest.curves())
+        figures = summarise(ours, read_along(pair.draft, ours), contest.curves())
     except REFUSALS as error:
         refuse(str(error))
     except CardError as error:
@@ -315,18 +314,6 @@ def _best_of(standings: Sequence[Standing], system: Ours, temperature: float) ->
         if (s.system, s.where, s.temperature) == (system, "in_process", temperature)
     )
     return found
-
-
-def _read_along(pair: InProcess, completions: Sequence[Completion]) -> dict[float, list[Ranks]]:
-    """The draft's ranks of the target's own texts, by temperature."""
-    ranks: dict[float, list[Ranks]] = {}
-    alone = completions[0].contender
-    for completion in completions:
-        tokens = completion.measurement.tokens
-        if completion.contender == alone and tokens is not None:
-            found = ranks_of(pair.draft, completion.task, tokens)
-            ranks.setdefault(completion.task.temperature, []).append(found)
-    return ranks
 
 
 def _sweep(

@@ -14,9 +14,10 @@ from one_process import OneProcess, autoregressive, request_of, settings_of
 from tokenizers import Tokenizer
 
 from bench.activity import DraftActivity
-from bench.foresight import ranks_of
+from bench.contest import Completion, Contender, System
+from bench.foresight import ranks_of, read_along
 from bench.in_process import Loops, parameters_of, text_of
-from bench.measurement import Task
+from bench.measurement import Measurement, Task
 from bench.prompts import Prompt
 from card.cache import Decoding
 from card.decoding import TargetLoop
@@ -154,3 +155,25 @@ def test_a_rank_counts_the_ids_that_the_draft_prefers(task: Task) -> None:
         expected.append(np.argsort(-scores, kind="stable").tolist().index(text[at]))
     assert ranks_of(FakeEngine(draft, tree=True), task, tokens).tolist() == expected
     assert any(itertools.chain(expected))
+
+
+def test_every_text_is_read_along_once_whoever_of_the_target_alone_wrote_it() -> None:
+    """A setting that is left behind after two prompts wrote no more than these."""
+    other = Task(Prompt("b", "", (2, 7)), 0.0, 12, 40)
+
+    def wrote(system: System, threads: int, task: Task) -> Completion:
+        contender = Contender(system, "in_process", threads, 1, complete=lambda task: measured)
+        idle = DraftActivity(0, 0, 0)
+        measured = Measurement("", text_alone(task), 40, 1.0, 0.1, 1, 0, 0, 0, 0, idle)
+        return Completion(contender, task, 0, measured, True)
+
+    completions = [
+        wrote("autoregressive", 1, TASK),
+        wrote("autoregressive", 2, TASK),
+        wrote("autoregressive", 1, SAMPLED),
+        wrote("card", 1, other),
+        wrote("autoregressive", 2, other),
+        wrote("draft_alone", 2, Task(other.prompt, 0.0, 13, 40)),
+    ]
+    ranks = read_along(FakeEngine(MODEL, tree=True), completions)
+    assert {temperature: len(texts) for temperature, texts in ranks.items()} == {0.0: 2, 0.8: 1}
