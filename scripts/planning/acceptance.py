@@ -135,6 +135,7 @@ class Profile(_Record):
     """A pair's foresight on a file of prompts, as `measure` wrote it.
 
     target, draft  SHA-256 of the weights that were measured
+    dtype          what the target's matrices were stored in, for texts differ by it; None: not told
     """
 
     command: str
@@ -142,6 +143,7 @@ class Profile(_Record):
     prompts: str
     target: str
     draft: str
+    dtype: str | None = None
     foresights: Annotated[list[Foresight], Field(min_length=1)]
 
     @classmethod

@@ -169,6 +169,7 @@ def measure(
     from bench.conditions import relative
     from bench.prompts import PromptsError, check_room, read_prompts
     from card.engines import EngineError, load_engine
+    from card.engines.processor import resolve_dtype
     from card.serving.vocabulary import Vocabulary
     from card.settings import SettingsError, load_settings
     from planning.measuring import measure_foresight
@@ -196,6 +197,7 @@ def measure(
         prompts=name,
         target=weights_hash(settings.target.path),
         draft=weights_hash(settings.draft.path),
+        dtype=resolve_dtype(settings.target.dtype),
         foresights=foresights,
     )
     output.write_text(
@@ -205,7 +207,8 @@ def measure(
 
 
 def _profile_of(result: Result) -> Profile:
-    """The profile of the result's prompts, measured with the weights that are here."""
+    """The profile of the result's prompts, measured with the weights that are here; of several that
+    of the result's dtype, else one that does not tell its own."""
     known = [Profile.read(path) for path in sorted(PROFILES.glob("*.yaml"))]
     found = [
         profile for profile in known if Path(profile.prompts).name == Path(result.prompts).name
@@ -215,7 +218,9 @@ def _profile_of(result: Result) -> Profile:
             f"no profile of {result.prompts}: run ./scripts/plan measure and name the file with "
             "--profile"
         )
-    profile = found[0]
+    profile = next((p for p in found if p.dtype == result.dtype), None) or min(
+        found, key=lambda other: other.dtype is not None
+    )
     for role, path in (
         ("target", result.settings.target.path),
         ("draft", result.settings.draft.path),

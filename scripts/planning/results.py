@@ -109,6 +109,7 @@ class Result(_Read):
     prompt_count: int | None = None
     prompt_numbers: list[int] | None = None
     max_tokens: int
+    dtype: str | None = None
     row_costs_ms: dict[int, dict[int, float]]
     target_row_costs_ms: dict[int, float] | None = None
     target_alone_share: float = 1.0

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from bench.prompts import Prompt
 from card.lookup import TextLookup
-from planning import predicting
+from planning import command, predicting
 from planning.acceptance import LEVELS, Likeness, Profile, TextRecord, children_table
 from planning.checking import compare
 from planning.command import PROFILES, app
@@ -319,3 +319,17 @@ def test_a_file_that_is_no_result_is_refused(tmp_path: Path) -> None:
     found = CliRunner().invoke(app, ["check", str(path)])
     assert found.exit_code == 2
     assert "./scripts/bench" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("told", "taken"), [("bfloat16", "bfloat16"), ("float32", None), (None, None)]
+)
+def test_of_several_profiles_that_of_the_results_dtype_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str | None, taken: str | None
+) -> None:
+    monkeypatch.setattr(command, "PROFILES", tmp_path)
+    for name, dtype in (("a", "bfloat16"), ("b", None)):
+        profile = PROFILE.model_copy(update={"dtype": dtype})
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(profile.model_dump()))
+    result = Result.read(MEASURED).model_copy(update={"dtype": told})
+    assert command._profile_of(result).dtype == taken
