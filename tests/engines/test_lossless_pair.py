@@ -93,14 +93,22 @@ def pair() -> Bundle:
     )
 
 
+@pytest.fixture(scope="module", params=["chain", "subtree"])
+def query(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
 @pytest.fixture(scope="module", params=SAMPLINGS, ids=["greedy", "temperature 0.8"])
 def alone(
-    pair: Bundle, request: pytest.FixtureRequest
+    pair: Bundle, query: str, request: pytest.FixtureRequest
 ) -> tuple[SamplingParameters, list[list[int]]]:
-    """Parameters, and the texts that the target writes under them, one prompt at a time."""
+    """Parameters, and the texts that the target writes under them, one prompt at a time: the target
+    of the same query, for subtrees are attended to under masks, whose bits are others in bfloat16.
+    """
     parameters: SamplingParameters = request.param
     texts = [
-        pair.write([prompt], Decoding.AUTOREGRESSIVE, parameters, "chain")[0][0]
+        pair.write([prompt], Decoding.AUTOREGRESSIVE, parameters, query)[0][0]
         for prompt in pair.prompts
     ]
     assert max(map(len, texts)) == TOKENS
@@ -108,7 +116,6 @@ def alone(
     return parameters, texts
 
 
-@pytest.mark.parametrize("query", ["chain", "subtree"])
 @pytest.mark.parametrize("decoding", SPECULATING, ids=lambda decoding: decoding.name.lower())
 def test_sessions_decoded_together_equal_the_target_alone(
     pair: Bundle,
@@ -122,7 +129,6 @@ def test_sessions_decoded_together_equal_the_target_alone(
     assert accepted > TOKENS, "the pair does speculate"
 
 
-@pytest.mark.parametrize("query", ["chain", "subtree"])
 @pytest.mark.parametrize(("decoding", "shape", "gamma"), OTHER_SHAPES.values(), ids=OTHER_SHAPES)
 def test_no_shape_of_speculation_changes_a_token(
     pair: Bundle,
@@ -138,7 +144,6 @@ def test_no_shape_of_speculation_changes_a_token(
     assert accepted > 0
 
 
-@pytest.mark.parametrize("query", ["chain", "subtree"])
 @pytest.mark.parametrize("decoding", SPECULATING, ids=lambda decoding: decoding.name.lower())
 def test_one_session_equals_the_target_alone(
     pair: Bundle,
@@ -153,7 +158,7 @@ def test_one_session_equals_the_target_alone(
 
 
 def test_autoregressive_sessions_do_not_influence_each_other(
-    pair: Bundle, alone: tuple[SamplingParameters, list[list[int]]]
+    pair: Bundle, query: str, alone: tuple[SamplingParameters, list[list[int]]]
 ) -> None:
     parameters, texts = alone
-    assert pair.write(pair.prompts, Decoding.AUTOREGRESSIVE, parameters, "chain")[0] == texts
+    assert pair.write(pair.prompts, Decoding.AUTOREGRESSIVE, parameters, query)[0] == texts
