@@ -52,6 +52,12 @@ def test_sessions_that_share_a_pass_pay_for_each_others_rows() -> None:
     assert Width(costs_ms, sharing=2).worthwhile(scores_of([0.3] * 4), 3.0) == 2
 
 
+def test_where_every_chance_is_too_small_for_a_number_a_pass_is_not_empty() -> None:
+    """Scores add up for as long as a tree is never begun anew."""
+    costs_ms = {1: 1.0, 2: 1.3, 4: 1.9}
+    assert Width(costs_ms).worthwhile([-1e5] * 4, 3.0) == 4
+
+
 def test_without_a_curve_all_nodes_are_worth_it() -> None:
     assert Width({}).worthwhile(scores_of([0.9, 0.001, 0.001]), 3.0) == 3
 

@@ -63,14 +63,15 @@ class CostCurve:
 
     def best_rows(self, worth: Sequence[float], given: int = 0) -> int:
         """How many rows to put into a pass for most per millisecond; all, where nothing was
-        measured. A pass of rows between two numbers that were measured is padded to the greater.
+        measured, or none is worth anything and the pass would be empty. A pass of rows between two
+        numbers that were measured is padded to the greater.
 
         worth  [rows] what each gives, in the order in which they are taken
         given  rows that are in it anyway and give one each
         """
         if not self._measured_ms:
             return len(worth)
-        best, best_rate = 0, 0.0
+        best, best_rate = 0 if given else len(worth), 0.0
         gives, at = float(given), 0
         for measured in (rows for rows in self._measured_ms if rows >= given):
             more = min(measured - given, len(worth))
