@@ -98,6 +98,10 @@ class RunningService:
     def server_pid(self) -> int:
         return int(self.health["server_pid"])
 
+    def pid_of(self, model: str) -> int:
+        """The process of one of the repository's models."""
+        return int(self.health["models"][model]["pid"])
+
     def pool(self) -> Pool:
         """The candidate cache, as an engine sees it. The caller closes it."""
         geometry = pool_geometry(self.settings)

@@ -133,14 +133,10 @@ def state(service: RunningService) -> str:
     return str(service.health.get("state"))
 
 
-def pid_of(service: RunningService, model: str) -> int:
-    return int(service.health["models"][model]["pid"])
-
-
 async def replaced(service: RunningService, model: str, victim: int) -> None:
     """Wait, as long as the service may be away, for another process and a service that is well."""
     await service.until(
-        lambda: state(service) == "ready" and pid_of(service, model) != victim,
+        lambda: state(service) == "ready" and service.pid_of(model) != victim,
         f"{model} is back",
         BACK_S,
     )
@@ -156,7 +152,7 @@ async def ended(service: RunningService, outcome: str) -> None:
     await service.until(
         lambda: service.metric("card_requests_total", outcome=outcome) > 0, f"one ended: {outcome}"
     )
-    each_twice = (service.server_pid, pid_of(service, "card")) * 2  # one may wake the other
+    each_twice = (service.server_pid, service.pid_of("card")) * 2  # one may wake the other
     await service.until(lambda: not any(map(is_busy, each_twice)), "card and the server rest")
 
 
@@ -175,7 +171,7 @@ def is_busy(pid: int) -> bool:
 @KEEPS_THE_SERVER
 async def test_engines_come_back_without_a_new_server(service: RunningService) -> None:
     server = service.server_pid
-    victims = {engine: pid_of(service, engine) for engine in ENGINES}
+    victims = {engine: service.pid_of(engine) for engine in ENGINES}
     for victim in victims.values():
         os.kill(victim, signal.SIGKILL)
     for engine, victim in victims.items():
@@ -190,7 +186,7 @@ async def test_a_target_that_dies_again_before_it_serves_comes_back_without_a_ne
     start_service: StartService,
 ) -> None:
     with start_service({}) as service:
-        server, victim = service.server_pid, pid_of(service, "target")
+        server, victim = service.server_pid, service.pid_of("target")
         with contextlib.closing(service.pool()) as pool:
             os.kill(victim, signal.SIGKILL)
             await service.until(
@@ -215,8 +211,8 @@ async def test_a_target_of_an_older_epoch_that_wakes_up_harms_nobody(
     patient = {"serving": {"engine_timeout_s": HANG_S}, "cache": {"slots": slots}}
     with start_service(patient) as service:
         right = [await service.text(p, decoding="autoregressive", **request) for p in prompts]
-        server, target = service.server_pid, pid_of(service, "target")
-        card = pid_of(service, "card")
+        server, target = service.server_pid, service.pid_of("target")
+        card = service.pid_of("card")
         with contextlib.closing(service.pool()) as pool:
             epoch = pool.epoch
             # Without the ensemble: nobody would see the client leave before the next delta.
@@ -241,7 +237,7 @@ async def test_a_target_of_an_older_epoch_that_wakes_up_harms_nobody(
             await replaced(service, "card", card)
             await service.until(lambda: not pool.states.any(), "all slots are free", BACK_S)
         await speculates(service)
-        assert (service.server_pid, pid_of(service, "target")) == (server, target)
+        assert (service.server_pid, service.pid_of("target")) == (server, target)
 
 
 # --- the end ----------------------------------------------------------------------------------
@@ -272,7 +268,7 @@ async def test_a_card_that_nobody_streams_through_comes_back_without_a_new_serve
         await service.text(PROMPTS[0], max_tokens=64, end_id=-1)
         await ended(service, "length")
         before = service.metric("card_committed_tokens_total")
-        server, victim = service.server_pid, pid_of(service, "card")
+        server, victim = service.server_pid, service.pid_of("card")
         os.kill(victim, signal.SIGKILL)
         await replaced(service, "card", victim)
         assert service.server_pid == server
@@ -371,7 +367,7 @@ async def test_a_killed_supervisor_takes_its_server_along(start_service: StartSe
     """And what that leaves, a stopped stub included, goes when the next supervisor sweeps."""
     with start_service({}) as service:
         traces = Traces.of(service)
-        stopped, server = pid_of(service, "draft"), psutil.Process(service.server_pid)
+        stopped, server = service.pid_of("draft"), psutil.Process(service.server_pid)
         os.kill(stopped, signal.SIGSTOP)
         service.process.kill()
         service.process.wait()

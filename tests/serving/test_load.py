@@ -21,7 +21,14 @@ from loading.soak import soak
 
 PROMPTS = ("def fibonacci(n):", "class Stack:\n", "import os\n", "x")
 SHORT = {"prompt_tokens": 512, "context_tokens": 768}
-ENDLESS: dict[str, Any] = {"text_input": "x", "max_tokens": 1000, "end_id": -1, "stream": True}
+# Seconds long: with CARD this text, which repeats itself, may be over before a metric is read.
+LONG: dict[str, Any] = {
+    "text_input": "x",
+    "max_tokens": 1000,
+    "end_id": -1,
+    "stream": True,
+    "decoding": "autoregressive",
+}
 
 
 async def free(service: RunningService) -> None:
@@ -80,7 +87,7 @@ async def test_streams_flow_on_while_a_long_prompt_is_read(server: RunningServic
     limits, serving = server.settings.limits, server.settings.serving
     chunks = limits.prompt_tokens // serving.prefill_chunk
     ids = [1 + number % 8000 for number in range(limits.prompt_tokens)]
-    wish = {**ENDLESS, "max_tokens": 600, "decoding": "autoregressive"}
+    wish = {**LONG, "max_tokens": 600}
     running = server.stream(**wish, return_num_output_tokens=True)
     begun = await anext(running)
     long = asyncio.create_task(server.ask(model="card", input_ids=ids, max_tokens=1, end_id=-1))
@@ -98,7 +105,7 @@ async def test_a_client_that_leaves_frees_its_slot_before_its_text_is_done(
 ) -> None:
     before = server.metric("card_requests_total", outcome="cancelled")
     if endpoint == "gRPC":
-        stream = server.stream(**ENDLESS)
+        stream = server.stream(**LONG)
         await anext(stream)
         await stream.aclose()
     else:
@@ -146,10 +153,16 @@ async def test_a_flood_is_answered_or_refused_and_leaves_nothing(
 
 async def test_a_full_service_refuses_before_a_text_is_tokenized(start_service: Any) -> None:
     """`preprocessing` does, once `card` has told it; whoever calls `card` is refused there."""
-    overrides = {"cache": {"slots": 1}, "limits": {"queued_requests": 1, "queue_timeout_s": 300.0}}
+    overrides = {
+        "cache": {"slots": 1},
+        "limits": {"queued_requests": 1, "queue_timeout_s": 300.0},
+        "serving": {"engine_timeout_s": 60.0},
+    }
     full = "UNAVAILABLE: all 1 slots are in use and 1 requests wait"
     with start_service(overrides) as service:
-        streams = [asyncio.create_task(service.ask(**ENDLESS)) for _ in range(2)]
+        target = psutil.Process(service.pid_of("target"))
+        target.suspend()  # no text ends before all are asked for
+        streams = [asyncio.create_task(service.ask(**LONG)) for _ in range(2)]
         await service.until(lambda: service.metric("card_queued_requests") == 1, "one waits")
         for _ in range(2):
             with pytest.raises(Refused, match=full):
@@ -163,6 +176,7 @@ async def test_a_full_service_refuses_before_a_text_is_tokenized(start_service: 
         )
         refusals = [line for line in service.log.read_text().splitlines() if "queue_full" in line]
         assert ["component=preprocessing" in line for line in refusals] == [True, True, False]
+        target.resume()
         await asyncio.gather(*streams)
         assert await service.text("class", max_tokens=4)
 
@@ -170,7 +184,7 @@ async def test_a_full_service_refuses_before_a_text_is_tokenized(start_service: 
 async def test_who_waits_for_too_long_is_told_so(start_service: Any) -> None:
     overrides = {"cache": {"slots": 1}, "limits": {"queue_timeout_s": 0.2}}
     with start_service(overrides) as service:
-        stream = service.stream(**ENDLESS, decoding="autoregressive")
+        stream = service.stream(**LONG)
         await anext(stream)
         with pytest.raises(Refused, match="UNAVAILABLE: no slot became free within 0"):
             await service.ask(text_input="class", max_tokens=4)
@@ -186,10 +200,10 @@ async def test_a_client_that_leaves_the_queue_gives_its_place_up(start_service: 
     """While others before it still wait, and long before anybody's patience ends."""
     overrides = {"cache": {"slots": 1}, "limits": {"queued_requests": 8, "queue_timeout_s": 300.0}}
     with start_service(overrides) as service:
-        slow = {**ENDLESS, "decoding": "autoregressive", "max_tokens": 400}
+        slow = {**LONG, "max_tokens": 400}
         patient = [asyncio.create_task(service.ask(**slow)) for _ in range(6)]  # in any order
         await service.until(lambda: service.metric("card_queued_requests") == 5, "five wait")
-        leaving = [ENDLESS, {"model": "card", "input_ids": [3], "max_tokens": 4, "end_id": -1}]
+        leaving = [LONG, {"model": "card", "input_ids": [3], "max_tokens": 4, "end_id": -1}]
         waiting = [asyncio.create_task(service.ask(**request)) for request in leaving]
         await service.until(lambda: service.metric("card_queued_requests") == 7, "seven wait")
         for task in waiting:

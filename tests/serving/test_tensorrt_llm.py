@@ -86,10 +86,6 @@ async def speculates(service: RunningService, **sampling: Any) -> None:
         assert text
 
 
-def pid_of(service: RunningService, model: str) -> int:
-    return int(service.health["models"][model]["pid"])
-
-
 async def test_one_stream_is_lossless_and_speculated(
     service: RunningService, right: list[str]
 ) -> None:
@@ -182,7 +178,7 @@ async def test_clients_that_leave_leave_no_slot_in_use(service: RunningService) 
 
 def worker_of(service: RunningService, model: str) -> int:
     """The engine's own process below the model's."""
-    children = psutil.Process(pid_of(service, model)).children()
+    children = psutil.Process(service.pid_of(model)).children()
     workers = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
     (worker,) = workers
     return worker.pid
@@ -215,7 +211,7 @@ async def streams_while(service: RunningService, victim: int) -> list[str | None
 
 async def back(service: RunningService, model: str, old: int) -> None:
     await service.until(
-        lambda: service.health.get("state") == "ready" and pid_of(service, model) != old,
+        lambda: service.health.get("state") == "ready" and service.pid_of(model) != old,
         f"{model} is back",
         BACK_S,
     )
@@ -225,7 +221,7 @@ async def back(service: RunningService, model: str, old: int) -> None:
 async def test_a_worker_that_dies_while_nobody_asks_is_replaced(
     service: RunningService, right: list[str], model: str
 ) -> None:
-    old = pid_of(service, model)
+    old = service.pid_of(model)
     os.kill(worker_of(service, model), signal.SIGKILL)
     await back(service, model, old)
     assert await service.text(PROMPTS[0], max_tokens=MAX_TOKENS) == right[0]
@@ -235,7 +231,7 @@ async def test_a_worker_that_dies_while_nobody_asks_is_replaced(
 async def test_a_killed_draft_never_changes_a_text(
     service: RunningService, right: list[str], part: str
 ) -> None:
-    old = pid_of(service, "draft")
+    old = service.pid_of("draft")
     victim = old if part == "model" else worker_of(service, "draft")
     assert await streams_while(service, victim) == right[:3]
     await back(service, "draft", old)
@@ -246,7 +242,7 @@ async def test_a_killed_draft_never_changes_a_text(
 async def test_a_killed_target_goes_on_with_the_same_text_after_the_reload(
     service: RunningService, right: list[str], part: str
 ) -> None:
-    old = pid_of(service, "target")
+    old = service.pid_of("target")
     victim = old if part == "model" else worker_of(service, "target")
     texts = await streams_while(service, victim)
     await back(service, "target", old)
