@@ -252,9 +252,9 @@ async def test_clients_that_leave_leave_no_slot_in_use(
     server: RunningService, gateway: RunningGateway, stream: bool
 ) -> None:
     before = server.metric("card_requests_total", outcome="cancelled")
-    body = json.dumps(
-        {"model": MODEL, "prompt": "x", "max_tokens": 1000, "ignore_eos": True, "stream": stream}
-    )
+    wild = {"temperature": 1.5}  # little is accepted, so that no text ends before the others begin
+    request = {"model": MODEL, "prompt": "x", "max_tokens": 1000, "ignore_eos": True, **wild}
+    body = json.dumps({**request, "stream": stream})
     connections = [gateway.connect() for _ in range(6)]
     for connection in connections:
         connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})

@@ -272,7 +272,13 @@ async def test_a_full_queue_is_unavailable_at_once_and_a_waiting_request_gets_it
     start_service: Any,
 ) -> None:
     overrides = {"cache": {"slots": 1}, "limits": {"queued_requests": 1, "queue_timeout_s": 30.0}}
-    long: dict[str, Any] = {"text_input": "x", "max_tokens": 900, "end_id": -1, "stream": True}
+    long: dict[str, Any] = {
+        "text_input": "x",
+        "max_tokens": 900,
+        "end_id": -1,
+        "stream": True,
+        "decoding": "autoregressive",
+    }
     with start_service(overrides) as service:
         decoding = service.stream(**long)
         first = await anext(decoding)
