@@ -53,6 +53,14 @@ def test_where_cores_are_busy_some_passes_try_and_then_many_do_not(
     assert machine.passes(threads, 2 * (FEW + ALL)) == {1: 2 * FEW, 2: 2 * ALL}
 
 
+def test_graphs_share_what_notes_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a process would grow whenever more of them than ever before are used in turns."""
+    machine = Machine(monkeypatch, others_share=0.1)
+    graphs = [PassThreads(machine, 2, graphs=8) for _ in range(8)]
+    assert [machine.passes(graph, FEW // 8) for graph in graphs] == [{1: FEW // 8}] * 8
+    assert [machine.passes(graph, 1) for graph in graphs] == [{2: 1}] * 8
+
+
 @pytest.mark.parametrize(("share", "tries"), [(2.9, ALL), (3.1, 1)])
 def test_one_of_several_that_did_nothing_is_noticed(
     monkeypatch: pytest.MonkeyPatch, share: float, tries: int

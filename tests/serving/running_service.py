@@ -102,6 +102,16 @@ class RunningService:
         """The process of one of the repository's models."""
         return int(self.health["models"][model]["pid"])
 
+    def is_back_without(self, lost: int) -> bool:
+        """Whether it is well and all its processes are there, and none of them is `lost`.
+
+        One look: between two of them a process may die.
+        """
+        seen = self.health
+        models = seen.get("models", {}).values()
+        pids = {seen.get("server_pid"), *(model["pid"] for model in models)}
+        return seen.get("state") == "ready" and not pids & {lost, None}
+
     def pool(self) -> Pool:
         """The candidate cache, as an engine sees it. The caller closes it."""
         geometry = pool_geometry(self.settings)

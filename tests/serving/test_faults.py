@@ -135,11 +135,7 @@ def state(service: RunningService) -> str:
 
 async def replaced(service: RunningService, model: str, victim: int) -> None:
     """Wait, as long as the service may be away, for another process and a service that is well."""
-    await service.until(
-        lambda: state(service) == "ready" and service.pid_of(model) != victim,
-        f"{model} is back",
-        BACK_S,
-    )
+    await service.until(lambda: service.is_back_without(victim), f"{model} is back", BACK_S)
 
 
 async def ended(service: RunningService, outcome: str) -> None:

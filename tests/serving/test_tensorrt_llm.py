@@ -209,12 +209,8 @@ async def streams_while(service: RunningService, victim: int) -> list[str | None
     return list(await asyncio.gather(*tasks))
 
 
-async def back(service: RunningService, model: str, old: int) -> None:
-    await service.until(
-        lambda: service.health.get("state") == "ready" and service.pid_of(model) != old,
-        f"{model} is back",
-        BACK_S,
-    )
+async def back_without(service: RunningService, old: int) -> None:
+    await service.until(lambda: service.is_back_without(old), "its model is back", BACK_S)
 
 
 @pytest.mark.parametrize("model", ["draft", "target"])
@@ -223,7 +219,7 @@ async def test_a_worker_that_dies_while_nobody_asks_is_replaced(
 ) -> None:
     old = service.pid_of(model)
     os.kill(worker_of(service, model), signal.SIGKILL)
-    await back(service, model, old)
+    await back_without(service, old)
     assert await service.text(PROMPTS[0], max_tokens=MAX_TOKENS) == right[0]
 
 
@@ -234,7 +230,7 @@ async def test_a_killed_draft_never_changes_a_text(
     old = service.pid_of("draft")
     victim = old if part == "model" else worker_of(service, "draft")
     assert await streams_while(service, victim) == right[:3]
-    await back(service, "draft", old)
+    await back_without(service, old)
     await speculates(service)
 
 
@@ -245,7 +241,7 @@ async def test_a_killed_target_goes_on_with_the_same_text_after_the_reload(
     old = service.pid_of("target")
     victim = old if part == "model" else worker_of(service, "target")
     texts = await streams_while(service, victim)
-    await back(service, "target", old)
+    await back_without(service, old)
     assert texts == right[:3]
     await speculates(service)
     await service.until(lambda: service.metric("card_slots_in_use") == 0, "all slots free")

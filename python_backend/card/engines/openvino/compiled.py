@@ -83,9 +83,8 @@ def compile_decoders(
         compiled = executor.map(partial(compile_graph, options=options), graphs)
     found: dict[int, CompiledDecoder] = {}
     for row_counts, graph in zip(sharing, compiled, strict=True):
-        threads = PassThreads(
-            thread_limit(), int(graph.get_property(properties.inference_num_threads))
-        )
+        most = int(graph.get_property(properties.inference_num_threads))
+        threads = PassThreads(thread_limit(), most, len(sharing))
         found |= {rows: CompiledDecoder(graph, rows, threads) for rows in row_counts}
     return found
 

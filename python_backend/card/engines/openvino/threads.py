@@ -26,8 +26,9 @@ _REPAIRED = 12140
 _MAX_ALLOWED_PARALLELISM = 0
 
 _MOST_PASSES_WITH_FEW = 256
-"""A pass of a graph for two threads (12 layers) leaves 27 KiB of notes if it has one session, 49 if
-it has two."""
+"""Of all graphs together. A pass of a graph for two threads (8 layers, paged attention) leaves 16
+to 30 KiB of notes. What they took is for other notes once they are taken away, but never given
+back: a process holds the most that ever were there at once."""
 _MOST_PASSES_WITH_ALL = 32
 _TOOK_PART = 0.05
 """Share of a pass's time that another thread computes if it takes part; less if it only wakes up
@@ -73,13 +74,15 @@ class PassThreads:
     that may not compute takes none: left alone, a target beside a busy draft grows by some
     megabytes a second. So after many passes with few threads some have all, until all took part.
 
-    limit  None: threads are as they are
-    most   threads that the graph was compiled for
+    limit   None: threads are as they are
+    most    threads that the graph was compiled for
+    graphs  that the process has; each of them keeps notes of its own
     """
 
-    def __init__(self, limit: ThreadLimit | None, most: int) -> None:
+    def __init__(self, limit: ThreadLimit | None, most: int, graphs: int = 1) -> None:
         self._limit = limit
         self.most = most
+        self._most_passes_with_few = _MOST_PASSES_WITH_FEW // graphs
         self._passes_since_all = 0
 
     def compute(self, threads: int, infer: Callable[[], object], *, exactly: bool) -> None:
@@ -89,13 +92,13 @@ class PassThreads:
             infer()
             return
         self._passes_since_all += 1
-        is_time = self._passes_since_all > _MOST_PASSES_WITH_FEW and not exactly
+        is_time = self._passes_since_all > self._most_passes_with_few and not exactly
         if self.most == 1 or (0 < threads < self.most and not is_time):
             self._limit.set(threads)
             infer()
             return
         self._limit.set(self.most if threads else 0)
-        given_up = self._passes_since_all >= _MOST_PASSES_WITH_FEW + _MOST_PASSES_WITH_ALL
+        given_up = self._passes_since_all >= self._most_passes_with_few + _MOST_PASSES_WITH_ALL
         if self._all_take_part(infer) or given_up:
             self._passes_since_all = 0
 
