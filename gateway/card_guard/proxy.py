@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
 from functools import partial
 
 import grpc
@@ -11,6 +11,7 @@ from grpc.aio import ServicerContext, StreamStreamCall
 from tritonclient.grpc import service_pb2
 
 from card_guard.request import RequestError, check_request
+from card_guard.stream import LINGER_S, TritonStream
 
 _TRITON = "/inference.GRPCInferenceService/"
 _STREAM = f"{_TRITON}ModelStreamInfer"
@@ -51,6 +52,7 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # mypy is told to se
     def __init__(self, channel: grpc.aio.Channel, models: Collection[str]) -> None:
         self._channel = channel
         self._check = partial(check_request, models=frozenset(models))
+        self._background: set[asyncio.Task[None]] = set()
 
     def service(
         self, handler_call_details: grpc.HandlerCallDetails
@@ -80,24 +82,33 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # mypy is told to se
     async def _stream(self, requests: AsyncIterator[bytes], context: ServicerContext) -> None:
         """One stream of a client is one of Triton's. A refused request is answered in it, as Triton
         answers one that it does not like; the others go on."""
-        call = self._channel.stream_stream(_STREAM)(
-            metadata=_metadata(context), timeout=context.time_remaining()
-        )
         one_at_a_time = asyncio.Lock()
 
         async def answer(message: bytes) -> None:
             async with one_at_a_time:
                 await context.write(message)
 
-        asking = asyncio.create_task(self._ask(requests, call, answer))
+        stream = TritonStream(self._open_stream(context), answer)
+        asking = asyncio.create_task(self._ask(requests, stream, answer))
         try:
-            while (message := await call.read()) is not grpc.aio.EOF:
-                await answer(message)
+            await stream.ends()
         except grpc.aio.AioRpcError as error:
             await self._pass_on(error, context)
         finally:  # a client that left is the end of both
             asking.cancel()
-            call.cancel()
+            self._in_the_background(stream.leave())
+
+    def _open_stream(self, context: ServicerContext) -> StreamStreamCall:
+        left_s = context.time_remaining()  # the client's deadline ends its call, and that this one
+        return self._channel.stream_stream(_STREAM)(
+            metadata=_metadata(context),
+            timeout=None if left_s is None else left_s + 2 * LINGER_S,
+        )
+
+    def _in_the_background(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     async def _pass_on(self, error: grpc.aio.AioRpcError, context: ServicerContext) -> None:
         """End a call as Triton did, or as its absence."""
@@ -109,7 +120,7 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # mypy is told to se
     async def _ask(
         self,
         requests: AsyncIterator[bytes],
-        call: StreamStreamCall,
+        stream: TritonStream,
         answer: Callable[[bytes], Awaitable[None]],
     ) -> None:
         try:
@@ -119,8 +130,8 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # mypy is told to se
                 except RequestError as error:
                     await answer(_refusal(error))
                 else:
-                    await call.write(message)
-            await call.done_writing()
+                    await stream.ask(message)
+            await stream.ask_no_more()
         except (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
             return  # Triton has ended the stream, or the client has left: its reader knows
 

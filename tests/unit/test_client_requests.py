@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import pytest
-from client_double import Request, TritonDouble, refusal, response, served
+from client_double import Request, Responses, TritonDouble, refusal, response, served
 from tritonclient.grpc.aio import InferenceServerClient
 
 from card_client import CardClient, CardError, Completion, Delta, GenerateRequest
@@ -201,6 +201,29 @@ async def test_a_refusal_on_the_stream_carries_code_and_message(
     assert error.code == code
     assert message in error.message
     assert "Failed to process" not in error.message
+
+
+@pytest.mark.asyncio
+async def test_a_stream_that_failed_is_not_cancelled_before_the_server_ends_it(
+    triton: TritonDouble,
+) -> None:
+    """Triton would keep some of its memory for good."""
+    left_before_its_end: list[bool] = []
+
+    def answer(_: Request) -> Responses:
+        yield refusal("INVALID_ARGUMENT: no")
+        left_before_its_end.append(triton.client_left.wait(0.2))
+
+    triton.answer = answer
+    assert (await failure(triton)).code == "INVALID_ARGUMENT"
+    assert left_before_its_end == [False]
+
+
+@pytest.mark.asyncio
+async def test_a_stream_that_failed_and_does_not_end_is_cancelled(triton: TritonDouble) -> None:
+    triton.hold(refusal("INVALID_ARGUMENT: no"))
+    assert (await failure(triton, timeout_s=None)).code == "INVALID_ARGUMENT"
+    assert triton.wait_until_client_left()
 
 
 @pytest.mark.asyncio

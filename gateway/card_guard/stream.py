@@ -1,0 +1,64 @@
+"""One stream of Triton's, left in a moment in which Triton lets go of all that it holds.
+
+Of a stream that is cancelled between its request and its first response Triton 2.51 keeps 17 KiB
+for good, and sometimes of one that is cancelled just with that response: clients that come and go
+could fill the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import grpc
+from grpc.aio import StreamStreamCall
+
+LINGER_S = 1.0
+"""For the first response at most; `card` sends one as soon as it sees a request that streams."""
+_BEHIND_FIRST_S = 0.01
+
+
+class TritonStream:
+    """Reads and writes in tasks of its own: were one of a client that leaves cancelled meanwhile,
+    gRPC would cancel the stream at once.
+
+    call    the stream, still without a request
+    answer  called with every message that Triton sends
+    """
+
+    def __init__(self, call: StreamStreamCall, answer: Callable[[bytes], Awaitable[None]]) -> None:
+        self._call = call
+        self._answer = answer
+        self._is_asked = False
+        self._has_answered = asyncio.Event()
+        self._answering = asyncio.create_task(self._pass_answers_on())
+
+    async def ask(self, message: bytes) -> None:
+        self._is_asked = True
+        await asyncio.shield(self._call.write(message))
+
+    async def ask_no_more(self) -> None:
+        await asyncio.shield(self._call.done_writing())
+
+    async def ends(self) -> None:
+        """Returns when Triton has ended the stream. Raises `grpc.aio.AioRpcError` if it failed."""
+        await asyncio.shield(self._answering)
+
+    async def leave(self) -> None:
+        """Cancel it, if it has not ended, as soon as that costs nothing."""
+        if self._is_asked and not self._answering.done():
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._has_answered.wait(), LINGER_S)
+            await asyncio.sleep(_BEHIND_FIRST_S)
+        self._answering.cancel()
+        self._call.cancel()
+        await asyncio.wait({self._answering})
+
+    async def _pass_answers_on(self) -> None:
+        try:
+            while (message := await self._call.read()) is not grpc.aio.EOF:
+                self._has_answered.set()
+                await self._answer(message)
+        finally:
+            self._has_answered.set()
