@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +16,8 @@ from tritonclient.grpc import MAX_GRPC_MESSAGE_SIZE, InferResult
 from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
-from card_client.errors import CardError, invalid, rpc_error, server_error, status_error
+from card_client.errors import CardError, invalid, rpc_error, status_error
+from card_client.exchange import only, responses_of
 from card_client.health import Health, probe
 from card_client.wire import Completion, Delta, GenerateRequest, decode, encode
 
@@ -25,7 +25,6 @@ DEFAULT_PORT = 8001
 DEFAULT_TIMEOUT_S = 300.0
 LONGEST_TIMEOUT_S = 365 * 24 * 3600.0
 """A longer deadline overflows in gRPC, or passes at once."""
-_END_S = 1.0
 
 _OPTIONS = [
     ("grpc.max_send_message_length", MAX_GRPC_MESSAGE_SIZE),
@@ -193,30 +192,14 @@ class CardClient:
             "timeout": None if timeout_s is None else math.ceil(timeout_s * 1e6),
         }
         call = self._triton.stream_infer(
-            _only(message), stream_timeout=timeout_s, headers=self._headers
+            only(message), stream_timeout=timeout_s, headers=self._headers
         )
         try:
-            async for result, error in call:
-                if error is not None:
-                    await _see_its_end(call)
-                    raise server_error(error.message())
-                yield result
+            async with aclosing(responses_of(call)) as responses:
+                async for result in responses:
+                    yield result
         except grpc.RpcError as error:
             raise rpc_error(error, self.address, timeout_s) from error
-        finally:
-            call.cancel()
-
-
-async def _see_its_end(call: AsyncIterator[object]) -> None:
-    """Triton ends a stream behind an error at once; of one that is cancelled just then it keeps
-    eight kilobytes for good."""
-    with suppress(grpc.RpcError, asyncio.TimeoutError):
-        await asyncio.wait_for(anext(call, None), _END_S)
-
-
-async def _only(message: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-    """A request stream of one; its end tells the server that nothing more will come."""
-    yield message
 
 
 def _address(url: str) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import pytest
-from client_double import Request, Responses, TritonDouble, refusal, response, served
+from client_double import HOLD_S, Request, Responses, TritonDouble, refusal, response, served
 from tritonclient.grpc.aio import InferenceServerClient
 
 from card_client import CardClient, CardError, Completion, Delta, GenerateRequest
@@ -201,6 +202,29 @@ async def test_a_refusal_on_the_stream_carries_code_and_message(
     assert error.code == code
     assert message in error.message
     assert "Failed to process" not in error.message
+
+
+@pytest.mark.asyncio
+async def test_who_leaves_before_the_first_response_is_gone_with_it(triton: TritonDouble) -> None:
+    """Triton would keep some of its memory for good."""
+    may_answer = threading.Event()
+
+    def answer(_: Request) -> Responses:
+        may_answer.wait(HOLD_S)
+        yield response(text_output="x", finish_reason="")
+        triton.client_left.wait(HOLD_S)
+
+    triton.answer = answer
+    async with CardClient(triton.address) as client:
+        asking = asyncio.create_task(client.generate(REQUEST))
+        await asyncio.to_thread(triton.wait_until_arrived)
+        asking.cancel()
+        await asyncio.wait({asking})
+        await client.health()  # on the same connection, behind whatever was said
+        assert asking.cancelled()
+        assert not triton.client_left.is_set()
+        may_answer.set()
+        assert await asyncio.to_thread(triton.wait_until_client_left)
 
 
 @pytest.mark.asyncio

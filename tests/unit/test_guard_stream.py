@@ -33,7 +33,9 @@ class Triton:
                 await self.may_answer.wait()
                 self.seen.append("answers")
                 await context.write(b"an answer")
-            await asyncio.Event().wait()
+            self.seen.append("will hear no more")
+            if self.is_asked.is_set():
+                await asyncio.Event().wait()
         finally:
             self.seen.append("left")
             self.is_left.set()
@@ -83,7 +85,7 @@ async def test_who_leaves_before_the_first_answer_is_gone_behind_it() -> None:
         triton.may_answer.set()
         await asyncio.wait_for(leaving, WAIT_S)
         await asyncio.wait_for(triton.is_left.wait(), WAIT_S)
-    assert triton.seen == ["asked", "answers", "left"]
+    assert triton.seen == ["asked", "answers", "will hear no more", "left"]
 
 
 async def test_a_client_that_is_cancelled_while_it_waits_cancels_nothing_yet() -> None:
@@ -100,7 +102,29 @@ async def test_a_client_that_is_cancelled_while_it_waits_cancels_nothing_yet() -
         await asyncio.wait_for(stream.leave(), WAIT_S)
         await asyncio.wait_for(triton.is_left.wait(), WAIT_S)
     assert client.cancelled()
-    assert triton.seen == ["asked", "answers", "left"]
+    assert triton.seen == ["asked", "answers", "will hear no more", "left"]
+
+
+async def test_answers_that_cannot_be_passed_on_end_nothing_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The client's stream is gone before anybody is told."""
+    monkeypatch.setattr(streams, "_BEHIND_FIRST_S", WAIT_S)
+
+    async def fail(_: bytes) -> None:
+        raise asyncio.InvalidStateError
+
+    triton = Triton()
+    triton.may_answer.set()
+    async with channel_to(triton) as channel:
+        stream = TritonStream(stream_of(channel), fail)
+        await stream.ask(b"a request")
+        with pytest.raises(asyncio.InvalidStateError):
+            await stream.ends()
+        leaving = asyncio.create_task(stream.leave())
+        await all_is_told(channel)
+        assert "left" not in triton.seen
+        leaving.cancel()
 
 
 @pytest.mark.parametrize("asked", [False, True])

@@ -1,0 +1,73 @@
+"""One request on a gRPC stream of its own, left so that Triton lets go of all that it holds.
+
+Of a stream that is cancelled between its request and its first response Triton 2.51 keeps 17 KiB
+for good, and 8 KiB of one that is cancelled just behind an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import suppress
+from typing import Any, Protocol
+
+import grpc
+from tritonclient.grpc import InferResult
+from tritonclient.utils import InferenceServerException
+
+from card_client.errors import server_error
+
+_FIRST_S = 3.0
+"""For a first response; who waits in the queue gets a sign of life each second."""
+_BEHIND_FIRST_S = 0.01
+_END_S = 1.0
+
+Answer = tuple[InferResult, InferenceServerException | None]
+
+
+class Call(Protocol):
+    """What `tritonclient.grpc.aio.InferenceServerClient.stream_infer` returns."""
+
+    def __aiter__(self) -> AsyncIterator[Answer]: ...
+
+    async def __anext__(self) -> Answer: ...
+
+    def cancel(self) -> Any: ...
+
+
+async def only(message: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    """A request stream of one; its end tells the server that nothing more will come."""
+    yield message
+
+
+async def responses_of(call: Call) -> AsyncGenerator[InferResult, None]:
+    """Yields the responses to the only request of `call`, which is cancelled if they are not read
+    to their end: at once, or with the first response if that has not come.
+
+    Raises:
+        CardError: an error that the server wrote.
+        grpc.RpcError: the call was ended otherwise.
+    """
+    # Were it read here, a caller who is cancelled meanwhile would have gRPC cancel the call.
+    first = asyncio.ensure_future(anext(call, None))
+    try:
+        answer = await asyncio.shield(first)
+        while answer is not None:
+            result, error = answer
+            if error is not None:
+                with suppress(grpc.RpcError, asyncio.TimeoutError):
+                    await asyncio.wait_for(anext(call, None), _END_S)
+                raise server_error(error.message())
+            yield result
+            answer = await anext(call, None)
+    finally:
+        _leave(call, first)
+
+
+def _leave(call: Call, first: asyncio.Future[Answer | None]) -> None:
+    loop = asyncio.get_running_loop()
+    if first.done():
+        loop.call_later(_BEHIND_FIRST_S, call.cancel)
+    else:
+        first.add_done_callback(lambda _: loop.call_later(_BEHIND_FIRST_S, call.cancel))
+        loop.call_later(_FIRST_S, call.cancel)
