@@ -66,8 +66,11 @@ async def responses_of(call: Call) -> AsyncGenerator[InferResult, None]:
 
 def _leave(call: Call, first: asyncio.Future[Answer | None]) -> None:
     loop = asyncio.get_running_loop()
-    if first.done():
+
+    def cancel_soon(first: asyncio.Future[Answer | None]) -> None:
+        if not first.cancelled():
+            first.exception()  # nobody else asks how it went
         loop.call_later(_BEHIND_FIRST_S, call.cancel)
-    else:
-        first.add_done_callback(lambda _: loop.call_later(_BEHIND_FIRST_S, call.cancel))
-        loop.call_later(_FIRST_S, call.cancel)
+
+    first.add_done_callback(cancel_soon)
+    loop.call_later(_FIRST_S, call.cancel)

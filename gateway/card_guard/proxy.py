@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from functools import partial
 
 import grpc
@@ -46,13 +46,17 @@ _OF_THE_CONNECTION = frozenset({"user-agent", "content-type", "te"})
 class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # mypy is told to see nothing of gRPC
     """Answers calls by asking Triton through `channel`, once they have been looked at.
 
-    models  those that clients may ask
+    models        those that clients may ask
+    most_leaving  streams that clients have left and that wait for a good moment to be cancelled
     """
 
-    def __init__(self, channel: grpc.aio.Channel, models: Collection[str]) -> None:
+    def __init__(
+        self, channel: grpc.aio.Channel, models: Collection[str], most_leaving: int
+    ) -> None:
         self._channel = channel
         self._check = partial(check_request, models=frozenset(models))
-        self._background: set[asyncio.Task[None]] = set()
+        self._most_leaving = most_leaving
+        self._leaving: set[asyncio.Task[None]] = set()
 
     def service(
         self, handler_call_details: grpc.HandlerCallDetails
@@ -86,7 +90,8 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # mypy is told to se
 
         async def answer(message: bytes) -> None:
             async with one_at_a_time:
-                await context.write(message)
+                if not stream.is_left:
+                    await context.write(message)
 
         stream = TritonStream(self._open_stream(context), answer)
         asking = asyncio.create_task(self._ask(requests, stream, answer))
@@ -96,19 +101,21 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # mypy is told to se
             await self._pass_on(error, context)
         finally:  # a client that left is the end of both
             asking.cancel()
-            self._in_the_background(stream.leave())
+            self._leave(stream)
 
     def _open_stream(self, context: ServicerContext) -> StreamStreamCall:
-        left_s = context.time_remaining()  # the client's deadline ends its call, and that this one
+        # The client's own deadline ends its call, and that this one.
+        left_s = context.time_remaining()
         return self._channel.stream_stream(_STREAM)(
             metadata=_metadata(context),
             timeout=None if left_s is None else left_s + 2 * LINGER_S,
         )
 
-    def _in_the_background(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+    def _leave(self, stream: TritonStream) -> None:
+        lingers = len(self._leaving) < self._most_leaving
+        task = asyncio.create_task(stream.leave(lingers=lingers))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
 
     async def _pass_on(self, error: grpc.aio.AioRpcError, context: ServicerContext) -> None:
         """End a call as Triton did, or as its absence."""

@@ -40,7 +40,8 @@ class Guard:
     triton         the server's gRPC address, host:port or unix:path
     models         that clients may ask
     message_bytes  largest request
-    calls          at a time; more are RESOURCE_EXHAUSTED
+    calls          at a time, and as many more that their clients have just left; more are
+                   RESOURCE_EXHAUSTED
     connection_s   after which a client is asked to connect anew, so that it finds new servers;
                    open calls go on; None: never
     beats          file descriptor to write `BEAT` to while calls are taken; None: to none
@@ -68,7 +69,7 @@ async def serve(guard: Guard, stop: asyncio.Event, drain_s: float) -> None:
     credentials = None if guard.tls is None else _server_credentials(guard.tls)
     async with _channel(guard) as channel:
         server = grpc.aio.server(
-            handlers=[Proxy(channel, guard.models)],
+            handlers=[Proxy(channel, guard.models, most_leaving=guard.calls)],
             options=_for_clients(guard),
             maximum_concurrent_rpcs=guard.calls,
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 
 import grpc
 from grpc.aio import StreamStreamCall
@@ -17,7 +17,8 @@ from grpc.aio import StreamStreamCall
 LINGER_S = 3.0
 """At most. `card` sends who streams a first response when his text begins, or after a second in the
 queue; of who waits for his whole text Triton learns only with that that he has left."""
-_BEHIND_FIRST_S = 0.01
+_BEHIND_RESPONSE_S = 0.01
+_ENDED_OTHERWISE = (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
 
 
 class TritonStream:
@@ -25,7 +26,7 @@ class TritonStream:
     gRPC would cancel the stream at once.
 
     call    the stream, still without a request
-    answer  called with every message that Triton sends
+    answer  called with every message that Triton sends; once `is_left` nobody is there to hear them
     """
 
     def __init__(self, call: StreamStreamCall, answer: Callable[[bytes], Awaitable[None]]) -> None:
@@ -33,33 +34,52 @@ class TritonStream:
         self._answer = answer
         self._is_asked = False
         self._has_answered = asyncio.Event()
-        self._answering = asyncio.create_task(self._pass_answers_on())
+        self._writing: asyncio.Future[None] | None = None
+        self._answering = asyncio.ensure_future(self._pass_answers_on())
+        self.is_left = False
 
     async def ask(self, message: bytes) -> None:
         self._is_asked = True
-        await asyncio.shield(self._call.write(message))
+        self._has_answered.clear()
+        await self._unharmed(self._call.write(message))
 
     async def ask_no_more(self) -> None:
-        await asyncio.shield(self._call.done_writing())
+        await self._unharmed(self._call.done_writing())
 
     async def ends(self) -> None:
         """Returns when Triton has ended the stream. Raises `grpc.aio.AioRpcError` if it failed."""
         await asyncio.shield(self._answering)
 
-    async def leave(self) -> None:
-        """Cancel it, if it has not ended, as soon as that costs nothing."""
-        if not self._call.done():
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._may_be_cancelled(), LINGER_S)
-        self._answering.cancel()
-        self._call.cancel()
-        await asyncio.wait({self._answering})
+    def leave(self, *, lingers: bool) -> Coroutine[None, None, None]:
+        """From here on nobody hears its answers. What is returned cancels it if it has not ended,
+        and if it `lingers` as soon as that costs nothing."""
+        self.is_left = True
+        return self._end(lingers=lingers)
+
+    async def _unharmed(self, writing: Awaitable[None]) -> None:
+        self._writing = asyncio.ensure_future(writing)
+        await asyncio.shield(self._writing)
+
+    async def _end(self, *, lingers: bool) -> None:
+        try:
+            if lingers and not self._call.done():
+                with contextlib.suppress(asyncio.TimeoutError, *_ENDED_OTHERWISE):
+                    await asyncio.wait_for(self._may_be_cancelled(), LINGER_S)
+        finally:
+            self._call.cancel()
+            for task in filter(None, (self._writing, self._answering)):
+                task.cancel()
+                await asyncio.wait({task})
+                if not task.cancelled():
+                    task.exception()  # nobody else asks how it went
 
     async def _may_be_cancelled(self) -> None:
+        if self._writing is not None:
+            await asyncio.wait({self._writing})
         await self._call.done_writing()
         if self._is_asked:
             await self._has_answered.wait()
-            await asyncio.sleep(_BEHIND_FIRST_S)
+            await asyncio.sleep(_BEHIND_RESPONSE_S)
         else:  # Triton ends what asks for nothing
             await self._call.code()
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from unittest.mock import AsyncMock, Mock
 
 import grpc
 import pytest
 from grpc.aio import ServicerContext, StreamStreamCall
+from tritonclient.grpc import service_pb2
 
 from card_guard import stream as streams
+from card_guard.proxy import Proxy
 from card_guard.stream import TritonStream
 
 WAIT_S = 30.0
+ASKED_NO_MORE_AND_LEFT = ["asked", "answers", "will hear no more", "left"]
 
 
 class Triton:
@@ -21,6 +26,7 @@ class Triton:
 
     def __init__(self) -> None:
         self.seen: list[str] = []
+        self.fails = False
         self.may_answer = asyncio.Event()
         self.is_asked = asyncio.Event()
         self.is_left = asyncio.Event()
@@ -31,6 +37,8 @@ class Triton:
                 self.seen.append("asked")
                 self.is_asked.set()
                 await self.may_answer.wait()
+                if self.fails:
+                    await context.abort(grpc.StatusCode.UNAVAILABLE)
                 self.seen.append("answers")
                 await context.write(b"an answer")
             self.seen.append("will hear no more")
@@ -44,16 +52,21 @@ class Triton:
 @asynccontextmanager
 async def channel_to(triton: Triton) -> AsyncIterator[grpc.aio.Channel]:
     server = grpc.aio.server()
+    converse = grpc.stream_stream_rpc_method_handler(triton.converse)
     handlers = {
-        "Converse": grpc.stream_stream_rpc_method_handler(triton.converse),
-        "Echo": grpc.unary_unary_rpc_method_handler(echo),
+        "Triton": {"Converse": converse, "Echo": grpc.unary_unary_rpc_method_handler(echo)},
+        "inference.GRPCInferenceService": {"ModelStreamInfer": converse},
     }
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Triton", handlers),))
+    server.add_generic_rpc_handlers(
+        tuple(grpc.method_handlers_generic_handler(*service) for service in handlers.items())
+    )
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        yield channel
-    await server.stop(None)
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield channel
+    finally:
+        await server.stop(None)
 
 
 async def echo(message: bytes, _: ServicerContext) -> bytes:
@@ -70,6 +83,23 @@ async def all_is_told(channel: grpc.aio.Channel) -> None:
         await channel.unary_unary("/Triton/Echo")(b"heard?")
 
 
+@pytest.fixture(autouse=True)
+def _time_to_hear(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a stand-in that may get no processor for a while."""
+    monkeypatch.setattr(streams, "_BEHIND_RESPONSE_S", 0.2)
+
+
+@pytest.fixture(autouse=True)
+async def _nothing_is_reported() -> AsyncIterator[None]:
+    """By asyncio, of a task whose exception nobody asked for."""
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, about: reported.append(about))
+    yield
+    gc.collect()
+    await asyncio.sleep(0)
+    assert reported == []
+
+
 async def drop(message: bytes) -> None:
     assert message == b"an answer"
 
@@ -80,12 +110,12 @@ async def test_who_leaves_before_the_first_answer_is_gone_behind_it() -> None:
         stream = TritonStream(stream_of(channel), drop)
         await stream.ask(b"a request")
         await triton.is_asked.wait()
-        leaving = asyncio.create_task(stream.leave())
+        leaving = asyncio.create_task(stream.leave(lingers=True))
         await all_is_told(channel)
         triton.may_answer.set()
         await asyncio.wait_for(leaving, WAIT_S)
         await asyncio.wait_for(triton.is_left.wait(), WAIT_S)
-    assert triton.seen == ["asked", "answers", "will hear no more", "left"]
+    assert triton.seen == ASKED_NO_MORE_AND_LEFT
 
 
 async def test_a_client_that_is_cancelled_while_it_waits_cancels_nothing_yet() -> None:
@@ -99,17 +129,17 @@ async def test_a_client_that_is_cancelled_while_it_waits_cancels_nothing_yet() -
         await asyncio.wait({client})
         await all_is_told(channel)
         triton.may_answer.set()
-        await asyncio.wait_for(stream.leave(), WAIT_S)
+        await asyncio.wait_for(stream.leave(lingers=True), WAIT_S)
         await asyncio.wait_for(triton.is_left.wait(), WAIT_S)
     assert client.cancelled()
-    assert triton.seen == ["asked", "answers", "will hear no more", "left"]
+    assert triton.seen == ASKED_NO_MORE_AND_LEFT
 
 
 async def test_answers_that_cannot_be_passed_on_end_nothing_yet(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The client's stream is gone before anybody is told."""
-    monkeypatch.setattr(streams, "_BEHIND_FIRST_S", WAIT_S)
+    monkeypatch.setattr(streams, "_BEHIND_RESPONSE_S", WAIT_S)
 
     async def fail(_: bytes) -> None:
         raise asyncio.InvalidStateError
@@ -121,10 +151,11 @@ async def test_answers_that_cannot_be_passed_on_end_nothing_yet(
         await stream.ask(b"a request")
         with pytest.raises(asyncio.InvalidStateError):
             await stream.ends()
-        leaving = asyncio.create_task(stream.leave())
+        leaving = asyncio.create_task(stream.leave(lingers=True))
         await all_is_told(channel)
         assert "left" not in triton.seen
         leaving.cancel()
+        await asyncio.wait({leaving})
 
 
 @pytest.mark.parametrize("asked", [False, True])
@@ -140,7 +171,89 @@ async def test_a_stream_that_gets_no_answer_is_left_all_the_same(
         await call.wait_for_connection()
         if asked:
             await stream.ask(b"a request")
-        await asyncio.wait_for(stream.leave(), WAIT_S)
+        await asyncio.wait_for(stream.leave(lingers=True), WAIT_S)
         if asked:
             await asyncio.wait_for(triton.is_left.wait(), WAIT_S)
     assert "answers" not in triton.seen
+
+
+async def test_nothing_is_written_to_a_client_that_has_left_the_guard() -> None:
+    """Its call is no more: gRPC would never let go of what is written to it."""
+    triton = Triton()
+    client = Mock(write=AsyncMock(), **{"time_remaining.return_value": None})
+    client.invocation_metadata.return_value = ()
+    async with channel_to(triton) as channel:
+        serving = asyncio.create_task(Proxy(channel, ["ensemble"], 8)._stream(requests(), client))
+        await triton.is_asked.wait()
+        serving.cancel()
+        await asyncio.wait({serving})
+        triton.may_answer.set()
+        await asyncio.wait_for(triton.is_left.wait(), WAIT_S)
+    assert triton.seen == ASKED_NO_MORE_AND_LEFT
+    client.write.assert_not_awaited()
+
+
+async def test_a_client_that_leaves_the_guard_is_gone_behind_the_first_answer() -> None:
+    triton = Triton()
+    async with channel_to(triton) as channel, channel_to_guard(channel) as guarded:
+        call = guarded.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")()
+        await call.write(infer_request())
+        await triton.is_asked.wait()
+        call.cancel()
+        await all_is_told(channel)
+        triton.may_answer.set()
+        await asyncio.wait_for(triton.is_left.wait(), WAIT_S)
+    assert triton.seen == ASKED_NO_MORE_AND_LEFT
+
+
+async def test_how_a_stream_fails_that_its_client_has_left_is_reported_nowhere() -> None:
+    triton = Triton()
+    triton.fails = True
+    async with channel_to(triton) as channel:
+        stream = TritonStream(stream_of(channel), drop)
+        await stream.ask(b"a request")
+        client = asyncio.create_task(stream.ends())
+        await triton.is_asked.wait()
+        client.cancel()
+        await asyncio.wait({client})
+        leaving = asyncio.create_task(stream.leave(lingers=True))
+        await all_is_told(channel)
+        triton.may_answer.set()
+        await asyncio.wait_for(leaving, WAIT_S)
+    assert triton.seen == ["asked", "left"]
+
+
+async def test_more_than_may_linger_are_cancelled_at_once() -> None:
+    triton = Triton()
+    async with channel_to(triton) as channel, channel_to_guard(channel, 0) as guarded:
+        call = guarded.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")()
+        await call.write(infer_request())
+        await triton.is_asked.wait()
+        call.cancel()
+        await asyncio.wait_for(triton.is_left.wait(), WAIT_S)
+    assert triton.seen == ["asked", "left"]
+
+
+async def requests() -> AsyncIterator[bytes]:
+    """One, of a client that may ask more."""
+    yield infer_request()
+    await asyncio.Event().wait()
+
+
+def infer_request() -> bytes:
+    message: bytes = service_pb2.ModelInferRequest(model_name="ensemble").SerializeToString()
+    return message
+
+
+@asynccontextmanager
+async def channel_to_guard(
+    triton: grpc.aio.Channel, most_leaving: int = 8
+) -> AsyncIterator[grpc.aio.Channel]:
+    server = grpc.aio.server(handlers=[Proxy(triton, ["ensemble"], most_leaving)])
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield channel
+    finally:
+        await server.stop(None)

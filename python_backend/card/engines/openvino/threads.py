@@ -83,6 +83,7 @@ class PassThreads:
         self._limit = limit
         self.most = most
         self._most_passes_with_few = _MOST_PASSES_WITH_FEW // graphs
+        self._most_passes_with_all = max(1, _MOST_PASSES_WITH_ALL // graphs)
         self._passes_since_all = 0
 
     def compute(self, threads: int, infer: Callable[[], object], *, exactly: bool) -> None:
@@ -98,8 +99,8 @@ class PassThreads:
             infer()
             return
         self._limit.set(self.most if threads else 0)
-        given_up = self._passes_since_all >= self._most_passes_with_few + _MOST_PASSES_WITH_ALL
-        if self._all_take_part(infer) or given_up:
+        most = self._most_passes_with_few + self._most_passes_with_all
+        if self._all_take_part(infer) or self._passes_since_all >= most:
             self._passes_since_all = 0
 
     def _all_take_part(self, infer: Callable[[], object]) -> bool:
