@@ -68,10 +68,8 @@ class TritonStream:
         finally:
             self._call.cancel()
             for task in filter(None, (self._writing, self._answering)):
-                task.cancel()
+                task.cancel()  # of one that has failed: nobody asks how
                 await asyncio.wait({task})
-                if not task.cancelled():
-                    task.exception()  # nobody else asks how it went
 
     async def _may_be_cancelled(self) -> None:
         if self._writing is not None:
