@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from unittest.mock import AsyncMock, Mock
 
 import grpc
@@ -50,16 +50,10 @@ class Triton:
 
 
 @asynccontextmanager
-async def channel_to(triton: Triton) -> AsyncIterator[grpc.aio.Channel]:
-    server = grpc.aio.server()
-    converse = grpc.stream_stream_rpc_method_handler(triton.converse)
-    handlers = {
-        "Triton": {"Converse": converse, "Echo": grpc.unary_unary_rpc_method_handler(echo)},
-        "inference.GRPCInferenceService": {"ModelStreamInfer": converse},
-    }
-    server.add_generic_rpc_handlers(
-        tuple(grpc.method_handlers_generic_handler(*service) for service in handlers.items())
-    )
+async def channel_to_server(
+    handlers: Sequence[grpc.GenericRpcHandler],
+) -> AsyncIterator[grpc.aio.Channel]:
+    server = grpc.aio.server(handlers=handlers)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
@@ -67,6 +61,17 @@ async def channel_to(triton: Triton) -> AsyncIterator[grpc.aio.Channel]:
             yield channel
     finally:
         await server.stop(None)
+
+
+def channel_to(triton: Triton) -> AbstractAsyncContextManager[grpc.aio.Channel]:
+    converse = grpc.stream_stream_rpc_method_handler(triton.converse)
+    handlers = {
+        "Triton": {"Converse": converse, "Echo": grpc.unary_unary_rpc_method_handler(echo)},
+        "inference.GRPCInferenceService": {"ModelStreamInfer": converse},
+    }
+    return channel_to_server(
+        [grpc.method_handlers_generic_handler(*service) for service in handlers.items()]
+    )
 
 
 async def echo(message: bytes, _: ServicerContext) -> bytes:
@@ -245,15 +250,7 @@ def infer_request() -> bytes:
     return message
 
 
-@asynccontextmanager
-async def channel_to_guard(
+def channel_to_guard(
     triton: grpc.aio.Channel, most_leaving: int = 8
-) -> AsyncIterator[grpc.aio.Channel]:
-    server = grpc.aio.server(handlers=[Proxy(triton, ["ensemble"], most_leaving)])
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            yield channel
-    finally:
-        await server.stop(None)
+) -> AbstractAsyncContextManager[grpc.aio.Channel]:
+    return channel_to_server([Proxy(triton, ["ensemble"], most_leaving)])
