@@ -28,8 +28,6 @@ Answer = tuple[InferResult, InferenceServerException | None]
 class Call(Protocol):
     """What `tritonclient.grpc.aio.InferenceServerClient.stream_infer` returns."""
 
-    def __aiter__(self) -> AsyncIterator[Answer]: ...
-
     async def __anext__(self) -> Answer: ...
 
     def cancel(self) -> Any: ...
@@ -73,4 +71,5 @@ def _leave(call: Call, first: asyncio.Future[Answer | None]) -> None:
         loop.call_later(_BEHIND_FIRST_S, call.cancel)
 
     first.add_done_callback(cancel_soon)
-    loop.call_later(_FIRST_S, call.cancel)
+    if not first.done():
+        loop.call_later(_FIRST_S, call.cancel)

@@ -11,7 +11,7 @@ from grpc.aio import ServicerContext, StreamStreamCall
 from tritonclient.grpc import service_pb2
 
 from card_guard.request import RequestError, check_request
-from card_guard.stream import LINGER_S, TritonStream
+from card_guard.stream import LINGER_S, STREAM_ENDED, TritonStream
 
 _TRITON = "/inference.GRPCInferenceService/"
 _STREAM = f"{_TRITON}ModelStreamInfer"
@@ -139,8 +139,8 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # mypy is told to se
                 else:
                     await stream.ask(message)
             await stream.ask_no_more()
-        except (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
-            return  # Triton has ended the stream, or the client has left: its reader knows
+        except STREAM_ENDED:
+            return  # its reader knows
 
 
 def _refusal(error: RequestError) -> bytes:

@@ -18,7 +18,8 @@ LINGER_S = 3.0
 """At most. `card` sends who streams a first response when his text begins, or after a second in the
 queue; of who waits for his whole text Triton learns only with that that he has left."""
 _BEHIND_RESPONSE_S = 0.01
-_ENDED_OTHERWISE = (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
+STREAM_ENDED = (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
+"""What writing to a stream raises that Triton or the client has ended."""
 
 
 class TritonStream:
@@ -63,7 +64,7 @@ class TritonStream:
     async def _end(self, *, lingers: bool) -> None:
         try:
             if lingers and not self._call.done():
-                with contextlib.suppress(asyncio.TimeoutError, *_ENDED_OTHERWISE):
+                with contextlib.suppress(asyncio.TimeoutError, *STREAM_ENDED):
                     await asyncio.wait_for(self._may_be_cancelled(), LINGER_S)
         finally:
             self._call.cancel()

@@ -218,9 +218,7 @@ def _profile_of(result: Result) -> Profile:
             f"no profile of {result.prompts}: run ./scripts/plan measure and name the file with "
             "--profile"
         )
-    profile = next((p for p in found if p.dtype == result.dtype), None) or min(
-        found, key=lambda other: other.dtype is not None
-    )
+    profile = min(found, key=lambda p: (p.dtype != result.dtype, p.dtype is not None))
     for role, path in (
         ("target", result.settings.target.path),
         ("draft", result.settings.draft.path),

@@ -82,6 +82,25 @@ def stream_of(channel: grpc.aio.Channel) -> StreamStreamCall:
     return channel.stream_stream("/Triton/Converse")()
 
 
+async def stream_whose_client_left(channel: grpc.aio.Channel, triton: Triton) -> TritonStream:
+    """Asked, and still unanswered; whoever waited for its end was cancelled."""
+    stream = TritonStream(stream_of(channel), drop)
+    await stream.ask(b"a request")
+    client = asyncio.create_task(stream.ends())
+    await triton.is_asked.wait()
+    client.cancel()
+    await asyncio.wait({client})
+    assert client.cancelled()
+    return stream
+
+
+async def come_and_go(guarded: grpc.aio.Channel, triton: Triton) -> None:
+    call = guarded.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")()
+    await call.write(infer_request())
+    await triton.is_asked.wait()
+    call.cancel()
+
+
 async def all_is_told(channel: grpc.aio.Channel) -> None:
     """The server has heard whatever was said on this connection before."""
     for _ in range(8):
@@ -126,17 +145,11 @@ async def test_who_leaves_before_the_first_answer_is_gone_behind_it() -> None:
 async def test_a_client_that_is_cancelled_while_it_waits_cancels_nothing_yet() -> None:
     triton = Triton()
     async with channel_to(triton) as channel:
-        stream = TritonStream(stream_of(channel), drop)
-        await stream.ask(b"a request")
-        client = asyncio.create_task(stream.ends())
-        await triton.is_asked.wait()
-        client.cancel()
-        await asyncio.wait({client})
+        stream = await stream_whose_client_left(channel, triton)
         await all_is_told(channel)
         triton.may_answer.set()
         await asyncio.wait_for(stream.leave(lingers=True), WAIT_S)
         await asyncio.wait_for(triton.is_left.wait(), WAIT_S)
-    assert client.cancelled()
     assert triton.seen == ASKED_NO_MORE_AND_LEFT
 
 
@@ -201,10 +214,7 @@ async def test_nothing_is_written_to_a_client_that_has_left_the_guard() -> None:
 async def test_a_client_that_leaves_the_guard_is_gone_behind_the_first_answer() -> None:
     triton = Triton()
     async with channel_to(triton) as channel, channel_to_guard(channel) as guarded:
-        call = guarded.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")()
-        await call.write(infer_request())
-        await triton.is_asked.wait()
-        call.cancel()
+        await come_and_go(guarded, triton)
         await all_is_told(channel)
         triton.may_answer.set()
         await asyncio.wait_for(triton.is_left.wait(), WAIT_S)
@@ -215,12 +225,7 @@ async def test_how_a_stream_fails_that_its_client_has_left_is_reported_nowhere()
     triton = Triton()
     triton.fails = True
     async with channel_to(triton) as channel:
-        stream = TritonStream(stream_of(channel), drop)
-        await stream.ask(b"a request")
-        client = asyncio.create_task(stream.ends())
-        await triton.is_asked.wait()
-        client.cancel()
-        await asyncio.wait({client})
+        stream = await stream_whose_client_left(channel, triton)
         leaving = asyncio.create_task(stream.leave(lingers=True))
         await all_is_told(channel)
         triton.may_answer.set()
@@ -231,10 +236,7 @@ async def test_how_a_stream_fails_that_its_client_has_left_is_reported_nowhere()
 async def test_more_than_may_linger_are_cancelled_at_once() -> None:
     triton = Triton()
     async with channel_to(triton) as channel, channel_to_guard(channel, 0) as guarded:
-        call = guarded.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")()
-        await call.write(infer_request())
-        await triton.is_asked.wait()
-        call.cancel()
+        await come_and_go(guarded, triton)
         await asyncio.wait_for(triton.is_left.wait(), WAIT_S)
     assert triton.seen == ["asked", "left"]
 
