@@ -33,10 +33,11 @@ class ContenderError(RuntimeError):
 class Contender:
     """One system with one setting of what is swept.
 
-    threads  of the model that runs
-    rows     most rows of one target pass
-    gamma    draft passes before a verification, or a peer's draft tokens; None: its own choice
-    width    nodes that one draft pass expands
+    threads     of the model that runs
+    rows        most rows of one target pass; where they adapt, those that a text begins with
+    gamma       draft passes before a verification, or a peer's draft tokens; None: its own choice
+    width       nodes that one draft pass expands
+    rows_adapt  each pass takes as many rows as are worth it
     """
 
     system: System
@@ -45,6 +46,7 @@ class Contender:
     rows: int
     gamma: int | None = None
     width: int | None = None
+    rows_adapt: bool = field(default=False, kw_only=True)
     complete: Callable[[Task], Measurement] = field(compare=False, repr=False, kw_only=True)
 
     @property

@@ -36,6 +36,7 @@ class Row:
     target_wait_share       of the time from request to last token; so is `draft_idle_share`
     draft_ms_per_pass       of the draft, while the text was written
     ms_per_step             behind the first token; query, forward and walk are parts of it
+    rows_adapt              each pass took as many rows as were worth it, `rows` at the beginning
     share_of_ideal          CARD: ratio_to_autoregressive ÷ (ideal_tokens_per_step × milliseconds of
                             an autoregressive pass ÷ milliseconds of a pass of `rows`)
     decoding_ratio, decoding_share_of_ideal
@@ -51,6 +52,7 @@ class Row:
     rows: int
     gamma: int | None
     width: int | None
+    rows_adapt: bool
     completions: int
     tokens_per_s: float
     tokens_per_s_quartiles: tuple[float, float]
@@ -183,6 +185,7 @@ def _row(
         rows=contender.rows,
         gamma=contender.gamma,
         width=contender.width,
+        rows_adapt=contender.rows_adapt,
         completions=len(found),
         tokens_per_s=_median(speeds),
         tokens_per_s_quartiles=(

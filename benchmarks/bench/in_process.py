@@ -143,8 +143,9 @@ class Loops:
 class InProcess:
     """The pair as this process runs it.
 
-    rows  of a target pass: those of the settings; where these follow acceptance, the ones that a
-          text begins with
+    rows        of a target pass: those of the settings; where these follow acceptance, the ones
+                that a text begins with
+    rows_adapt  whether they follow acceptance
     """
 
     def __init__(self, settings: Settings, tokenizer: Tokenizer) -> None:
@@ -152,6 +153,7 @@ class InProcess:
         self.engines = Engines(settings)
         self.dtype = self.engines.dtype
         rows = settings.speculation.rows
+        self.rows_adapt = rows == "auto"
         self.rows = RowPlan(self.target.row_costs_ms).rows() if rows == "auto" else rows
         self._tokenizer = tokenizer
 
@@ -172,6 +174,14 @@ class InProcess:
     def draft_on(self, threads: int) -> CheckpointEngine:
         """Loaded once for each number of threads. Raises `EngineError`."""
         return self.engines.on("draft", threads)
+
+    def rows_for(self, candidates: int) -> int:
+        """`rows`; where they are fixed, enough to verify so many candidates."""
+        return self.rows if self.rows_adapt else max(candidates + 1, self.rows)
+
+    def room_for(self, candidates: int, width: int) -> dict[str, object]:
+        """What a pacing that waits for so many candidates changes of the settings."""
+        return {"width": width, "rows": "auto" if self.rows_adapt else self.rows_for(candidates)}
 
     @contextmanager
     def beside(self, watch: Watch | None = None, **speculation: object) -> Iterator[Loops]:
@@ -218,7 +228,7 @@ class InProcess:
             yield lambda gamma, width: self._alternating(pool, gamma, width, watch)
 
     def _alternating(self, pool: Pool, gamma: int, width: int, watch: Watch | None) -> Loops:
-        settings = with_speculation(self.settings, rows=max(gamma + 1, self.rows), width=width)
+        settings = with_speculation(self.settings, **self.room_for(gamma, width))
         # The draft beats once per text, from this thread.
         patient = settings.serving.model_copy(update={"engine_timeout_s": _START_TIMEOUT_S})
         settings = settings.model_copy(update={"serving": patient})

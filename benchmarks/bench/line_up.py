@@ -44,7 +44,8 @@ def line_up_in_process(
             "draft_then_verify",
             alternating(gamma, width),
             threads=count,
-            rows=max(gamma + 1, pair.rows),
+            rows=pair.rows_for(gamma),
+            rows_adapt=pair.rows_adapt,
             gamma=gamma,
             width=width,
         )
@@ -66,6 +67,7 @@ def line_up_alone_and_card(
         beside,
         threads=pair.settings.target.threads,
         rows=pair.rows,
+        rows_adapt=pair.rows_adapt,
         width=pair.settings.speculation.width,
     )
     return [*alone, card]
@@ -73,11 +75,18 @@ def line_up_alone_and_card(
 
 def line_up_pearl(stack: ExitStack, pair: InProcess, gammas: Sequence[int]) -> list[Contender]:
     """PEARL in two processes with every γ, its draft growing a chain, as in its paper."""
-    rows, width = max(pair.rows, *gammas), 1
-    beside = stack.enter_context(pair.beside(width=width, rows=rows))
-    threads = pair.settings.target.threads
+    width, longest = 1, max(gammas) - 1  # the first of γ is verified while the others are made
+    beside = stack.enter_context(pair.beside(**pair.room_for(longest, width)))
     return [
-        _in_process("pearl", beside, threads=threads, rows=rows, gamma=gamma, width=width)
+        _in_process(
+            "pearl",
+            beside,
+            threads=pair.settings.target.threads,
+            rows=pair.rows_for(longest),
+            rows_adapt=pair.rows_adapt,
+            gamma=gamma,
+            width=width,
+        )
         for gamma in gammas
     ]
 
@@ -88,8 +97,16 @@ def line_up_without_guesses(stack: ExitStack, pair: InProcess) -> list[Contender
     if not speculation.lookahead:
         return []
     loops = stack.enter_context(pair.beside(lookahead=0))
-    threads, rows, width = pair.settings.target.threads, pair.rows, speculation.width
-    return [_in_process("card_without_guesses", loops, threads=threads, rows=rows, width=width)]
+    return [
+        _in_process(
+            "card_without_guesses",
+            loops,
+            threads=pair.settings.target.threads,
+            rows=pair.rows,
+            rows_adapt=pair.rows_adapt,
+            width=speculation.width,
+        )
+    ]
 
 
 def line_up_draft_alone(
@@ -124,6 +141,7 @@ def _in_process(
     *,
     threads: int,
     rows: int,
+    rows_adapt: bool = False,
     gamma: int | None = None,
     width: int | None = None,
 ) -> Contender:
@@ -132,7 +150,9 @@ def _in_process(
     def complete(task: Task) -> Measurement:
         return loops.complete(task, decoding, threads=threads, gamma=gamma or 1)
 
-    return Contender(system, "in_process", threads, rows, gamma, width, complete=complete)
+    return Contender(
+        system, "in_process", threads, rows, gamma, width, rows_adapt=rows_adapt, complete=complete
+    )
 
 
 def _through_grpc(system: Ours, server: ThroughGrpc, pair: InProcess) -> Contender:
@@ -147,5 +167,6 @@ def _through_grpc(system: Ours, server: ThroughGrpc, pair: InProcess) -> Contend
         rows=1 if alone else pair.rows,
         gamma=speculation.gamma if system == "draft_then_verify" else None,
         width=None if alone else speculation.width,
+        rows_adapt=pair.rows_adapt and not alone,
         complete=lambda task: server.complete(task, decoding),
     )

@@ -86,6 +86,7 @@ class _Replay:
         self.texts = texts
         self.seed = seed
         self.phases = row if row.forward_ms is not None else result.beside(row, row.system)
+        self.plan = self._plan() if self._rows_adapt() else None
 
     def compare(self) -> Comparison:
         draft_ms, draft_from = self._draft_ms()
@@ -121,19 +122,16 @@ class _Replay:
             draft=MeasuredCost({1: draft_ms}),
             delays=self._delays(),
             prefill_ms=self.phases.time_to_first_token_ms,
-            plan=self._plan(),
+            plan=self.plan,
         )
         how, runs = self._speculation(), list[Run]()
-        for _ in range(_REPETITIONS if self._draft_may_rest else 1):
+        may_rest = self.pacing == "card" and self.plan is not None
+        for _ in range(_REPETITIONS if may_rest else 1):
             experience = Experience()
             for text in self.texts:
                 seed = self.seed + len(runs)
                 runs.append(simulate(text, self.pacing, how, machinery, seed, experience))
         return runs
-
-    @property
-    def _draft_may_rest(self) -> bool:
-        return self.pacing == "card" and self.result.settings.speculation.rows == "auto"
 
     def _speculation(self) -> Speculation:
         how, row = self.result.settings.speculation, self.row
@@ -147,11 +145,15 @@ class _Replay:
             nodes=self.result.settings.cache.nodes,
         )
 
-    def _plan(self) -> RowPlan | None:
-        """What chose the rows of a pass in the run; those that wait get a fixed number there."""
+    def _rows_adapt(self) -> bool:
+        if self.row.rows_adapt is not None:
+            return self.row.rows_adapt
+        # In older results those that wait for the draft had a fixed number in process.
         fixed = self.row.waits_for_draft and self.row.where == "in_process"
-        if self.result.settings.speculation.rows != "auto" or fixed:
-            return None
+        return self.result.settings.speculation.rows == "auto" and not fixed
+
+    def _plan(self) -> RowPlan:
+        """What chose the rows of a pass in the run."""
         if (known := self.result.target_row_costs_ms) is not None:
             return RowPlan(known, self.result.target_alone_share)
         beside, alone = self._curve(self.phases), self._curve_alone()

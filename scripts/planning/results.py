@@ -19,6 +19,7 @@ class _Read(BaseModel):
 class MeasuredRow(_Read):
     """One system with one setting at one temperature; the fields are the benchmark's own.
 
+    rows_adapt         each pass took as many rows as were worth it; None in older results
     draft_ms_per_pass  milliseconds of a pass of the draft while it ran; None in older results
     """
 
@@ -29,6 +30,7 @@ class MeasuredRow(_Read):
     rows: int
     gamma: int | None = None
     width: int | None = None
+    rows_adapt: bool | None = None
     tokens_per_s: float
     tokens_per_step: float
     time_to_first_token_ms: float

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import tiny_models
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
 
 from bench import engines
 from bench.engines import Engines
 from bench.foresight import ranks_of
-from bench.in_process import parameters_of
+from bench.in_process import InProcess, parameters_of
 from bench.limits import LimitsMeter
 from bench.linears import linears_of, shapes_of
 from bench.measurement import Task
@@ -77,6 +80,20 @@ def test_a_target_that_is_loaded_as_served_serves_fewer_threads_too(
 def test_a_pair_that_no_checkpoint_engine_runs_is_refused() -> None:
     with pytest.raises(EngineError, match=r"set draft\.engine to auto, openvino or torch"):
         Engines(load_settings(draft={"engine": "tensorrt_llm"}))
+
+
+def test_who_waits_has_the_rows_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As served; a fixed number of them only grows until all candidates fit."""
+    target = SimpleNamespace(row_costs_ms={1: 1.0, 4: 1.1, 8: 40.0})
+    monkeypatch.setattr(engines, "load_engine", lambda settings, role: target)
+    adapting, fixed = (
+        InProcess(load_settings(speculation={"rows": rows}), Tokenizer(BPE()))
+        for rows in ("auto", 3)
+    )
+    assert adapting.room_for(8, 1) == {"width": 1, "rows": "auto"}
+    assert adapting.rows_for(8) == adapting.rows < 8
+    assert [fixed.rows_for(candidates) for candidates in (1, 2, 8)] == [3, 3, 9]
+    assert fixed.room_for(8, 4) == {"width": 4, "rows": 9}
 
 
 def test_costs_are_measured_on_an_engine_that_knows_none(

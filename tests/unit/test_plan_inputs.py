@@ -229,6 +229,18 @@ def test_pearl_verifies_as_many_rows_as_it_had_in_the_run() -> None:
     assert compare(result, few, GREEDY).tokens_per_step <= 3
 
 
+def test_who_waits_takes_the_rows_that_are_worth_it_where_it_did_so_in_the_run() -> None:
+    dear = {rows: 10.0 * rows for rows in (1, 4, 8)}
+    result = Result.read(MEASURED).model_copy(update={"target_row_costs_ms": dear})
+    waits = next(row for row in result.rows if row.system == "draft_then_verify")
+    found = [
+        compare(result, waits.model_copy(update={"rows_adapt": adapts}), GREEDY).tokens_per_step
+        for adapts in (None, False, True)
+    ]
+    assert found[0] == found[1], "older results do not tell"
+    assert found[2] < 0.5 * found[1]
+
+
 def test_step_costs_of_the_result_are_used(tmp_path: Path) -> None:
     content = json.loads(MEASURED.read_text())
     (row,) = [
