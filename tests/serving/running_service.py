@@ -37,6 +37,9 @@ SHARED_MEMORY = Path("/dev/shm")
 START_S = 280.0
 STOP_S = 60.0
 ANSWER_S = 240.0
+BACK_S = 120.0
+"""A service that is not back by then stays away. An idle machine brings it back within ten; for the
+stand-in of TensorRT-LLM two Python processes load PyTorch for every engine that is loaded again."""
 """Limits that say that something hangs, also on a machine five times as slow as most."""
 
 UNLIKE_OTHERS: dict[str, Any] = {"temperature": 0.25, "seed": 1, "end_id": -1}
@@ -194,6 +197,10 @@ class RunningService:
         while not holds():
             assert time.monotonic() < limit, f"not within {limit_s:g} s: {what}"
             await asyncio.sleep(0.05)
+
+    async def until_back_without(self, lost: int) -> None:
+        """Wait, as long as it may be away, for another process and a service that is well."""
+        await self.until(lambda: self.is_back_without(lost), f"back without {lost}", BACK_S)
 
     # --- beginning and end --------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from typing import Any
 import grpc
 import psutil
 import pytest
-from running_service import Refused, RunningService, StartService
+from running_service import BACK_S, Refused, RunningService, StartService
 from traces import TRACES, Traces
 
 from card.cache import ENGINES, SlotState
@@ -36,8 +36,6 @@ PROMPTS = (
 )
 DECODINGS = ("card", "card", "card", "draft_then_verify")
 MAX_TOKENS = 256
-BACK_S = 90.0
-"""A service that is not back by then stays away; an idle machine brings it back within ten."""
 HANG_S = 120.0
 """A client that has heard nothing for so long hangs."""
 KEEPS_THE_SERVER = pytest.mark.flaky(reruns=2)
@@ -133,11 +131,6 @@ def state(service: RunningService) -> str:
     return str(service.health.get("state"))
 
 
-async def replaced(service: RunningService, model: str, victim: int) -> None:
-    """Wait, as long as the service may be away, for another process and a service that is well."""
-    await service.until(lambda: service.is_back_without(victim), f"{model} is back", BACK_S)
-
-
 async def ended(service: RunningService, outcome: str) -> None:
     """Wait until nobody, Triton included, is still busy with a request that ended so.
 
@@ -170,8 +163,8 @@ async def test_engines_come_back_without_a_new_server(service: RunningService) -
     victims = {engine: service.pid_of(engine) for engine in ENGINES}
     for victim in victims.values():
         os.kill(victim, signal.SIGKILL)
-    for engine, victim in victims.items():
-        await replaced(service, engine, victim)
+    for victim in victims.values():
+        await service.until_back_without(victim)
     await speculates(service)
     assert service.server_pid == server
     assert len(Traces.of(service).paths()) == TRACES
@@ -191,7 +184,7 @@ async def test_a_target_that_dies_again_before_it_serves_comes_back_without_a_ne
             successor = pool.pid("target")
             os.kill(successor, signal.SIGKILL)
         await service.until(lambda: state(service) != "ready", "that is noticed")
-        await replaced(service, "target", successor)
+        await service.until_back_without(successor)
         await speculates(service)
         assert service.server_pid == server
 
@@ -230,7 +223,7 @@ async def test_a_target_of_an_older_epoch_that_wakes_up_harms_nobody(
             )
             os.kill(target, signal.SIGCONT)
             assert await asyncio.gather(*streams) == right
-            await replaced(service, "card", card)
+            await service.until_back_without(card)
             await service.until(lambda: not pool.states.any(), "all slots are free", BACK_S)
         await speculates(service)
         assert (service.server_pid, service.pid_of("target")) == (server, target)
@@ -266,7 +259,7 @@ async def test_a_card_that_nobody_streams_through_comes_back_without_a_new_serve
         before = service.metric("card_committed_tokens_total")
         server, victim = service.server_pid, service.pid_of("card")
         os.kill(victim, signal.SIGKILL)
-        await replaced(service, "card", victim)
+        await service.until_back_without(victim)
         assert service.server_pid == server
         assert len(Traces.of(service).paths()) == TRACES
         await speculates(service)

@@ -139,7 +139,7 @@ async def test_a_guard_that_is_stopped_for_a_moment_goes_on(guarded: RunningServ
 async def test_a_server_that_dies_comes_back_behind_it(guarded: RunningService) -> None:
     lost = guarded.server_pid
     os.kill(lost, signal.SIGKILL)
-    await guarded.until(lambda: guarded.is_back_without(lost), "it is back")
+    await guarded.until_back_without(lost)
     assert await guarded.text(PROMPT, max_tokens=8)
 
 

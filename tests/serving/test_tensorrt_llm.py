@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
-from running_service import Refused, RunningService, running_service
+from running_service import BACK_S, Refused, RunningService, running_service
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "standin"))
 from installation import make_environment
@@ -30,8 +30,6 @@ PROMPTS = (
     "def merge(left, right):\n    result = []\n    while",
 )
 MAX_TOKENS = 64
-BACK_S = 120.0
-"""Two Python processes load PyTorch for every engine that is loaded again."""
 
 SETTINGS: dict[str, Any] = {
     "engine": "tensorrt_llm",
@@ -209,17 +207,13 @@ async def streams_while(service: RunningService, victim: int) -> list[str | None
     return list(await asyncio.gather(*tasks))
 
 
-async def back_without(service: RunningService, old: int) -> None:
-    await service.until(lambda: service.is_back_without(old), "its model is back", BACK_S)
-
-
 @pytest.mark.parametrize("model", ["draft", "target"])
 async def test_a_worker_that_dies_while_nobody_asks_is_replaced(
     service: RunningService, right: list[str], model: str
 ) -> None:
     old = service.pid_of(model)
     os.kill(worker_of(service, model), signal.SIGKILL)
-    await back_without(service, old)
+    await service.until_back_without(old)
     assert await service.text(PROMPTS[0], max_tokens=MAX_TOKENS) == right[0]
 
 
@@ -230,7 +224,7 @@ async def test_a_killed_draft_never_changes_a_text(
     old = service.pid_of("draft")
     victim = old if part == "model" else worker_of(service, "draft")
     assert await streams_while(service, victim) == right[:3]
-    await back_without(service, old)
+    await service.until_back_without(old)
     await speculates(service)
 
 
@@ -241,7 +235,7 @@ async def test_a_killed_target_goes_on_with_the_same_text_after_the_reload(
     old = service.pid_of("target")
     victim = old if part == "model" else worker_of(service, "target")
     texts = await streams_while(service, victim)
-    await back_without(service, old)
+    await service.until_back_without(old)
     assert texts == right[:3]
     await speculates(service)
     await service.until(lambda: service.metric("card_slots_in_use") == 0, "all slots free")
