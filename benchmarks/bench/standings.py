@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.contest import OURS, Completion, Contender
+from bench.measurement import Task
 
 
 @dataclass(frozen=True)
@@ -42,19 +43,21 @@ class Standing:
 
 @dataclass(frozen=True)
 class Comparison:
-    """CARD's speed by another system's, ratio of medians."""
+    """CARD's speed by another system's, each at its best setting.
+
+    ratio    of the medians over texts
+    by_text  median over texts of what each of them gained
+    """
 
     temperature: float
     to: str
     ratio: float
+    by_text: float
 
 
 def stand(completions: Sequence[Completion]) -> list[Standing]:
     """Every contender at every temperature, in the order in which they first took a turn."""
-    groups: dict[tuple[float, Contender], list[Completion]] = {}
-    for completion in completions:
-        key = completion.task.temperature, completion.contender
-        groups.setdefault(key, []).append(completion)
+    groups = _by_contender(completions)
     alone = {
         temperature: max(
             _median(c.measurement.tokens_per_s for c in found)
@@ -84,30 +87,40 @@ def narrowed(
     """Those that reach this share of their system's best setting at one temperature or more."""
     standings = stand(completions)
     fastest = {(s.temperature, s.where, s.system): s.tokens_per_s for s in best(standings)}
-    groups = dict.fromkeys((c.task.temperature, c.contender) for c in completions)
     kept = {
         contender
-        for (_, contender), s in zip(groups, standings, strict=True)
+        for (_, contender), s in zip(_by_contender(completions), standings, strict=True)
         if s.tokens_per_s >= share * fastest[s.temperature, s.where, s.system]
     }
     return [contender for contender in contenders if contender in kept]
 
 
-def compare(standings: Sequence[Standing]) -> list[Comparison]:
+def compare(completions: Sequence[Completion]) -> list[Comparison]:
     """CARD in process with every other system at its best."""
-    fastest = best(standings)
+    fastest: dict[tuple[float, str, str], dict[tuple[Task, int], float]] = {}
+    for (temperature, contender), done in _by_contender(completions).items():
+        speeds = {(c.task, c.round): c.measurement.tokens_per_s for c in done}
+        who = temperature, contender.system, contender.where
+        if who not in fastest or _median(speeds.values()) > _median(fastest[who].values()):
+            fastest[who] = speeds
     found = []
-    for card in fastest:
-        if (card.system, card.where) != ("card", "in_process"):
-            continue
-        found += [
-            Comparison(card.temperature, other.system, card.tokens_per_s / other.tokens_per_s)
-            for other in fastest
-            if other.temperature == card.temperature
-            and other.where != "grpc"
-            and other.system != "card"
-        ]
+    for (temperature, system, where), speeds in fastest.items():
+        card = fastest.get((temperature, "card", "in_process"))
+        if card is not None and where != "grpc" and system != "card":
+            ratio = _median(card.values()) / _median(speeds.values())
+            by_text = _median(card[visit] / speed for visit, speed in speeds.items())
+            found.append(Comparison(temperature, system, ratio, by_text))
     return found
+
+
+def _by_contender(
+    completions: Sequence[Completion],
+) -> dict[tuple[float, Contender], list[Completion]]:
+    groups: dict[tuple[float, Contender], list[Completion]] = {}
+    for completion in completions:
+        key = completion.task.temperature, completion.contender
+        groups.setdefault(key, []).append(completion)
+    return groups
 
 
 def _place(contender: Contender) -> tuple[str, str]:

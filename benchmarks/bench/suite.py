@@ -43,7 +43,7 @@ from bench.measurement import Task
 from bench.peers import ENVIRONMENTS, PeerError, line_up_peer
 from bench.progress import shown
 from bench.prompts import check_room, read_prompts
-from bench.standings import Standing, best, narrowed, stand
+from bench.standings import Standing, best, compare, narrowed, stand
 from bench.suite_report import SuiteReport, show_suite
 from bench.terminal import (
     DIFFER,
@@ -190,6 +190,7 @@ def suite(
     report = SuiteReport(
         conditions=conditions,
         standings=standings,
+        comparisons=compare(completions),
         figures=figures,
         limits=contest.limits(),
         observed=observed,

@@ -19,7 +19,7 @@ from bench.limits import Limits
 from bench.names import name_of, place_of, setting_of
 from bench.plots import plot_committed, plot_speeds, plot_sweep, plot_timeline
 from bench.report import PAIR, pair_rows
-from bench.standings import Standing, best, compare
+from bench.standings import Comparison, Standing, best
 
 Cells = tuple[str, list[str], list[list[str]]]
 """Title, headings and cells of a table."""
@@ -40,6 +40,7 @@ class SuiteReport:
 
     conditions: Conditions
     standings: list[Standing]
+    comparisons: list[Comparison]
     figures: Figures
     limits: list[Limits]
     observed: Observed
@@ -82,9 +83,10 @@ class SuiteReport:
             found.append((f"CARD / its ideal of {row.rows} rows", row.share_of_ideal))
         if row is not None and row.decoding_share_of_ideal is not None:
             found.append(("the same behind the first token", row.decoding_share_of_ideal))
-        for comparison in compare(self.standings):
+        for comparison in self.comparisons:
             if comparison.temperature == temperature and comparison.to != "draft_alone":
-                found.append((f"CARD / {name_of(comparison.to)}", comparison.ratio))
+                name = f"CARD / {name_of(comparison.to)}"
+                found += [(name, comparison.ratio), (f"{name}, by text", comparison.by_text)]
         for peer in ("transformers", "openvino"):
             speed = [speeds[who] for who in speeds if who[0].startswith(peer)]
             if speed:
@@ -117,7 +119,7 @@ class SuiteReport:
             "headlines": [asdict(headline) for headline in self.headlines()],
             "best": [asdict(standing) for standing in self.best],
             "standings": [asdict(standing) for standing in self.standings],
-            "comparisons": [asdict(comparison) for comparison in compare(self.standings)],
+            "comparisons": [asdict(comparison) for comparison in self.comparisons],
             **asdict(self.figures),
             "limits": [asdict(limits) | {"floor_ms": limits.floor_ms} for limits in self.limits],
             "observed": asdict(self.observed),

@@ -154,7 +154,8 @@ def test_after_the_pilot_only_good_settings_go_on() -> None:
 
 
 def test_card_is_compared_with_the_best_setting_of_every_other_system() -> None:
-    ratios = {comparison.to: comparison.ratio for comparison in compare(standings())}
+    found = compare(compete(LINE_UP, TASKS, 1))
+    ratios = {comparison.to: comparison.ratio for comparison in found}
     assert ratios == {
         "autoregressive": pytest.approx(4.0),
         "draft_then_verify": pytest.approx(1.6),
@@ -164,6 +165,18 @@ def test_card_is_compared_with_the_best_setting_of_every_other_system() -> None:
         "openvino": pytest.approx(4.0),
         "openvino_speculative": pytest.approx(2.0),
     }
+
+
+def test_a_comparison_by_text_is_the_median_of_what_each_text_gained() -> None:
+    alone, card = {"a": 10.0, "b": 20.0, "c": 30.0}, {"a": 40.0, "b": 50.0, "c": 33.0}
+    runners = [
+        Contender("autoregressive", "in_process", 1, 1,
+                  complete=lambda task: written(alone[task.prompt.id])),
+        Contender("card", "in_process", 1, 8, complete=lambda task: written(card[task.prompt.id])),
+    ]  # fmt: skip
+    (comparison,) = compare(compete(runners, [task_of(name) for name in alone], 1))
+    assert comparison.ratio == pytest.approx(40 / 20)
+    assert comparison.by_text == pytest.approx(50 / 20)
 
 
 # --- the report -------------------------------------------------------------------------------
@@ -183,6 +196,7 @@ def report() -> SuiteReport:
     return SuiteReport(
         conditions=conditions,
         standings=stand(completions),
+        comparisons=compare(completions),
         figures=summarise(ours, RANKS, COSTS),
         limits=[Limits(1, 20.0, 10.0, 40_000_000, 0, 1.5), Limits(2, 20.0, 10.0, 40_000_000, 0, 1)],
         observed=Observed({1: 2, 4: 6}, 0.75, [account]),
