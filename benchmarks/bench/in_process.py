@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -179,12 +180,12 @@ class InProcess:
         """`rows`; where they are fixed, enough to verify so many candidates."""
         return self.rows if self.rows_adapt else max(candidates + 1, self.rows)
 
-    def room_for(self, candidates: int, width: int) -> dict[str, object]:
+    def room_for(self, candidates: int, width: int) -> dict[str, Any]:
         """What a pacing that waits for so many candidates changes of the settings."""
         return {"width": width, "rows": "auto" if self.rows_adapt else self.rows_for(candidates)}
 
     @contextmanager
-    def beside(self, watch: Watch | None = None, **speculation: object) -> Iterator[Loops]:
+    def beside(self, watch: Watch | None = None, **speculation: Any) -> Iterator[Loops]:
         """Autoregressive, PEARL and CARD: the draft in a process of its own.
 
         speculation  what differs from the settings

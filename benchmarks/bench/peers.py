@@ -188,7 +188,7 @@ class _Worker:
 
     def _read(self, timeout_s: float) -> dict[str, Any]:
         # Whole lines come one per request, so nothing of the next is ever buffered.
-        if not wait([self._answers], timeout_s):
+        if not wait([self._answers.fileno()], timeout_s):
             self._process.kill()
             raise PeerError(f"{self._name}: no answer within {timeout_s:.0f} s")
         line = self._answers.readline()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import psutil
 
 from bench.prompts import Prompt
 from card.engines import load_engine
-from card.engines.calibration import measure_row_costs
+from card.engines.calibration import ConfigurableEngine, measure_row_costs
 from card.engines.processor import resolve_dtype
 from card.settings import CacheSettings, Settings
 from importing.checks import Model
@@ -65,7 +66,7 @@ def measure(
     """
     alone = settings.model_copy(update={"cache": CacheSettings(slots=1)})
     target = load_engine(alone, "target")
-    draft = load_engine(alone, "draft")
+    draft = cast(ConfigurableEngine, load_engine(alone, "draft"))  # one of our own runs the pair
     foresight = measure_foresight(target, draft, prompts, max_tokens, temperature, on_text)
     # A chain costs what a tree of as many rows costs, and can be measured again and again.
     chain = draft.reconfigured(replace(draft.options, branches=1, pending=0))

@@ -211,7 +211,7 @@ async def _references(service: Service, seed: int, requests: int) -> list[Expect
 async def _leave_unread(service: Service, expected: list[Expected], clients: int) -> None:
     """A long text in every slot that nobody reads: it waits in the server's memory, of which the
     server keeps the most that it ever held. Otherwise chance decides when it comes to that."""
-    longest = max((one.request for one in expected), key=lambda request: request.max_tokens)
+    longest = max((one.request for one in expected), key=lambda request: request.max_tokens or 0)
     async with AsyncExitStack() as stack:
         unread = []
         for _ in range(min(clients, service.settings.cache.slots)):
