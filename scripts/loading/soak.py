@@ -134,11 +134,12 @@ class Findings:
         console.print(outcomes)
         fit = "MiB a minute" if seconds / 2 >= SHORTEST_FIT_S else "MiB a minute (too short)"
         held = Table("", "MiB at rest", "most", "at the end", fit, "descriptors", title="Held")
+        looks = [*self.samples, self.rested]
         for name, before in self.resting.bytes_held.items():
             held.add_row(
                 name,
                 f"{before / MEBIBYTE:.1f}",
-                f"{max(sample.bytes_held[name] for sample in self.samples) / MEBIBYTE:.1f}",
+                f"{max(look.bytes_held[name] for look in looks) / MEBIBYTE:.1f}",
                 f"{self.rested.bytes_held[name] / MEBIBYTE:.1f}",
                 f"{growth(self.samples, name):+.2f}",
                 f"{self.resting.descriptors[name]} → {self.rested.descriptors[name]}"

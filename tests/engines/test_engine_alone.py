@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -153,7 +153,7 @@ def test_threads_that_change_a_bit_are_not_used(
     assert good.row_invariant
     assert good.options.threads_alone == 2
     bad = rounding_otherwise(loaded, OPTIONS)
-    chosen = make_row_invariant(bad)
+    chosen = make_row_invariant(cast(OpenVinoEngine, bad))
     assert chosen.row_invariant
     assert chosen.options.threads_alone == 0
     assert not chosen.alone

@@ -140,7 +140,7 @@ def test_best_ranks_by_perturbed_logits_where_noise_is_given(checkpoint: Checkpo
     noise = np.random.default_rng(0).gumbel(size=(3, engine.vocabulary)).astype(np.float32)
     batch = [
         Rows(one, TEXT, logits=2, ranking=Ranking(4)),
-        Rows(other, TEXT, logits=3, ranking=Ranking(5, 0.7, noise)),
+        Rows(other, TEXT, logits=3, ranking=Ranking(5, 0.7, list(noise))),
     ]
     plain, perturbed = engine.forward(batch)
     for logits, count, last, expected in (
@@ -173,7 +173,7 @@ def test_a_draft_ranks_the_ids_that_it_was_given_and_no_others(
     engine.keep(session, range(len(TEXT) - 3))
     for ranking, perturbed in (
         (Ranking(5), expected[-3:]),
-        (Ranking(5, 0.7, noise), expected[-3:] / np.float32(0.7) + noise),
+        (Ranking(5, 0.7, list(noise)), expected[-3:] / np.float32(0.7) + noise),
     ):
         rows = Rows(session, TEXT[-3:], ranking=ranking)
         logits = engine.forward([rows])[0]

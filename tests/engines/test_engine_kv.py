@@ -17,6 +17,7 @@ from tiny_models import VOCABULARY, forward_rows, opened, random_tokens, read, r
 from card.engines import FOLLOWS_PREFIX, Rows
 from card.engines.calibration import make_row_invariant
 from card.engines.openvino.engine import OpenVinoEngine
+from card.engines.openvino.masked.cache import KeyValueCache
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
 
@@ -74,6 +75,7 @@ def assert_close(found: LogitRows, expected: LogitRows) -> None:
 def poison(engine: AnyEngine, lane: int, first: int) -> None:
     """Put a large value into every key and value of a lane from the place `first` on."""
     if isinstance(engine, OpenVinoEngine):
+        assert isinstance(engine._kv, KeyValueCache)
         engine._kv.keys[:, lane, :, first:] = POISON
         engine._kv.values[:, lane, :, first:] = POISON
         return

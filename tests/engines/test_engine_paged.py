@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -277,7 +278,7 @@ def test_the_kernel_says_how_large_the_shared_cache_is(
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> dict[str, object]:
+def pair(tmp_path: Path) -> dict[str, Any]:
     tiny_models.save_pair(tmp_path)
     return {
         "target": {"path": tmp_path / "target", "dtype": "float32"},
@@ -289,14 +290,14 @@ def pair(tmp_path: Path) -> dict[str, object]:
 
 
 def test_the_target_has_it_and_the_draft_whose_trees_need_masks_does_not(
-    pair: dict[str, object],
+    pair: dict[str, Any],
 ) -> None:
     chosen = load_settings(**pair)
     assert load_engine(chosen, "target").options.paged  # type: ignore[attr-defined]
     assert not load_engine(chosen, "draft").options.paged  # type: ignore[attr-defined]
 
 
-def test_queries_for_subtrees_have_masks(pair: dict[str, object]) -> None:
+def test_queries_for_subtrees_have_masks(pair: dict[str, Any]) -> None:
     chosen = load_settings(**pair, speculation={"query": "subtree"})
     engine = load_engine(chosen, "target")
     assert engine.row_invariant

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 import pytest
@@ -19,7 +20,7 @@ class Machine(ThreadLimit):
         self.others_share = others_share
         self.limits: list[int] = []
         self.now_s = self.others_s = 0.0
-        monkeypatch.setattr(module.time, "perf_counter", lambda: self.now_s)
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now_s)
         monkeypatch.setattr(module, "_seconds_of_other_threads", lambda: self.others_s)
 
     def set(self, threads: int) -> None:

@@ -13,7 +13,7 @@ import tiny_models
 import torch
 from safetensors.torch import load_file, save_file
 
-from card.engines import EngineError, load_engine, loading
+from card.engines import EngineError, Rows, load_engine, loading
 from card.engines.architecture import read_architecture
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
@@ -244,7 +244,7 @@ def test_more_pending_entries_than_a_tree_holds_are_refused(directory: Path) -> 
     )
     session = engine.open_session()
     with pytest.raises(EngineError, match="pending"):
-        tiny_models.forward_rows(engine, [tiny_models.Rows(session, [1] * 257)])
+        tiny_models.forward_rows(engine, [Rows(session, [1] * 257)])
 
 
 def test_a_dtype_that_an_engine_does_not_compute_in_is_refused(directory: Path) -> None:

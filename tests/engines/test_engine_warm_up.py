@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 import tiny_models
@@ -44,7 +45,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> RecordedEngine:
     loaded = OpenVinoEngine.load(tmp_path, options)
     engine = RecordedEngine(tmp_path, loaded.architecture, loaded._compiled, options)
     engine.passes = []
-    run_largest_passes(engine, CHUNK)
+    run_largest_passes(cast(OpenVinoEngine, engine), CHUNK)
     return engine
 
 
@@ -54,6 +55,7 @@ def block_sizes(engine: OpenVinoEngine) -> dict[tuple[int, str], int]:
     return {
         (rows, name): block.size
         for rows, runner in {ANY_ROWS: runners._any, **dict(runners._fixed)}.items()
+        if runner is not None
         for name, block in runner._inputs._memory.items()
     }
 
@@ -71,7 +73,7 @@ def test_a_context_that_takes_long_to_read_is_not_read_to_its_end(
     clock = iter(range(0, 100, 4))
     monkeypatch.setattr("card.engines.warm_up.time.monotonic", lambda: next(clock))
     engine.passes.clear()
-    run_largest_passes(engine, CHUNK)
+    run_largest_passes(cast(OpenVinoEngine, engine), CHUNK)
     prefill, shared, *_ = engine.passes
     assert prefill == [(0, 64)]
     assert shared[0] == (64, SHORT)

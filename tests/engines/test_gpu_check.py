@@ -39,7 +39,7 @@ def _small_pair(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_gpu_it_says_so_in_one_line(
     monkeypatch: pytest.MonkeyPatch, devices: Devices, named: str
 ) -> None:
-    monkeypatch.setattr(command.Devices, "seen", lambda: devices)
+    monkeypatch.setattr(Devices, "seen", lambda: devices)
     result = CliRunner().invoke(app)
     assert result.exit_code == 2
     assert result.output.count("\n") == 1

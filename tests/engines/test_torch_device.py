@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from card.engines import EngineError, load_engine, loading
 from card.engines.architecture import read_architecture
 from card.engines.options import Dtype, EngineOptions
-from card.engines.torch.captured import engine as captured_engine
 from card.engines.torch.captured.device import (
     Devices,
     choose_device,
@@ -93,19 +92,19 @@ def test_no_product_may_round_or_split_its_sums() -> None:
     assert torch.get_float32_matmul_precision() == "highest"
     assert not products.allow_bf16_reduced_precision_reduction
     assert not products.allow_fp16_reduced_precision_reduction
-    assert not products.allow_bf16_reduced_precision_reduction_split_k  # type: ignore[attr-defined]
+    assert not products.allow_bf16_reduced_precision_reduction_split_k
 
 
 def test_a_missing_device_is_noticed_before_any_file_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(captured_engine.Devices, "seen", lambda: WITHOUT_CUDA)
+    monkeypatch.setattr(Devices, "seen", lambda: WITHOUT_CUDA)
     with pytest.raises(EngineError, match="without CUDA"):
         CapturedEngine.load(Path("/nowhere"), OPTIONS)
 
 
 def test_a_device_in_the_settings_reaches_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captured_engine.Devices, "seen", lambda: HOPPERS)
+    monkeypatch.setattr(Devices, "seen", lambda: HOPPERS)
     settings = load_settings(target={"device": "cuda:7"}, draft={"device": "cuda"})
     assert loading.choose_engine(settings, settings.target) == "torch"
     with pytest.raises(EngineError, match="cuda:7 is not there"):

@@ -136,7 +136,7 @@ def test_a_growing_tree_is_ranked_as_the_eager_engine_ranks_it(directory: Path) 
         for each in (session, other):
             engine.forward([Rows(each, random_tokens(20), logits=0)])
             engine.keep(each, range(20))
-        for ranking in (Ranking(4), Ranking(4, 0.8, noise)):
+        for ranking in (Ranking(4), Ranking(4, 0.8, list(noise))):
             pair = Rows(session, [5, 9], [FOLLOWS_PREFIX, FOLLOWS_PREFIX], ranking=ranking)
             single = Rows(other, [7], [FOLLOWS_PREFIX], ranking=Ranking(3))
             seen += [logits.best() for logits in engine.forward([pair, single])]

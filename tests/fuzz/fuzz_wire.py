@@ -107,8 +107,8 @@ def content_of(datatype: str, count: int) -> SearchStrategy[bytes]:
         return numbers.map(lambda row: struct.pack(f"<{count}{_FORMATS[datatype]}", *row))
     if datatype in _FORMATS:
         size = struct.calcsize(_FORMATS[datatype])
-        numbers = st.lists(INTEGERS, min_size=count, max_size=count)
-        return numbers.map(
+        whole = st.lists(INTEGERS, min_size=count, max_size=count)
+        return whole.map(
             lambda row: b"".join((n % (1 << 8 * size)).to_bytes(size, "little") for n in row)
         )
     return st.binary(max_size=16)
@@ -177,7 +177,7 @@ def deadly_request(known: dict[str, dict[str, tuple[str, list[int]]]]) -> Search
     """One that ends this version of Triton, as often as not (SECURITY.md, Known holes)."""
 
     @st.composite
-    def draw(draw: st.DrawFn) -> RawRequest:
+    def draw(draw: Any) -> RawRequest:
         sound = [(m, tuple(t for n, t in _sound().items() if n in known[m])) for m in MODELS]
         request: RawRequest = draw(
             st.one_of(hostile_request(known), st.sampled_from([RawRequest(*s) for s in sound]))

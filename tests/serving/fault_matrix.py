@@ -335,7 +335,8 @@ def _state(service: RunningService) -> str:
 def _pid_in(seen: dict[str, Any], victim: str) -> int | None:
     if victim == "server":
         return seen.get("server_pid")
-    return (seen.get("models") or {}).get(victim, {}).get("pid")
+    pid: int | None = (seen.get("models") or {}).get(victim, {}).get("pid")
+    return pid
 
 
 def _runs(pid: int) -> bool:

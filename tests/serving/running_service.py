@@ -14,7 +14,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,8 @@ class RunningService:
     def health(self) -> dict[str, Any]:
         """What the supervisor tells under /ready."""
         port = self.settings.serving.health_port
-        return json.loads(_get(f"http://127.0.0.1:{port}/ready")[1] or "{}")
+        content: dict[str, Any] = json.loads(_get(f"http://127.0.0.1:{port}/ready")[1] or "{}")
+        return content
 
     @property
     def server_pid(self) -> int:
@@ -150,7 +151,7 @@ class RunningService:
         parameters: dict[str, Any] | None = None,
         client_timeout_s: float = ANSWER_S,
         **tensors: Any,
-    ) -> AsyncIterator[Reply]:
+    ) -> AsyncGenerator[Reply]:
         """Stream one request's replies. Raises `Refused` with the server's message."""
         async with grpc.InferenceServerClient(self.grpc) as client:
             request: dict[str, Any] = {
@@ -255,7 +256,8 @@ def running_service(
     settings_file.write_text(yaml.safe_dump(content), encoding="utf-8")
     log = folder / "service.log"
     environment = {k: v for k, v in os.environ.items() if k != SETTINGS_VARIABLE}
-    command = [python, "-m", "card.serving.supervisor", "--settings", settings_file]
+    module = "card.serving.supervisor"
+    command = [str(python), "-m", module, "--settings", str(settings_file)]
     with log.open("wb") as output:
         process = subprocess.Popen(
             tethered(signal.SIGTERM, command),  # it ends with whoever runs the tests

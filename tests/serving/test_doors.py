@@ -187,7 +187,8 @@ async def test_no_prompt_and_no_text_is_logged_unless_asked_for(server: RunningS
     server.generate(text_input=MARK, decoding=MARK)
     server.generate(text_input=MARK * 10_000, max_tokens=1)
     server.generate(text_input=MARK, bad_words=[MARK] * 1000)
-    server.generate(text_input=MARK, **{MARK: 1})
+    unknown: dict[str, Any] = {MARK: 1}
+    server.generate(text_input=MARK, **unknown)
     server.generate(model=MARK, text_input=MARK)
     with pytest.raises(Refused):
         await server.ask(text_input=MARK, stop_words=["\ud800".encode("utf-8", "surrogatepass")])
@@ -323,5 +324,6 @@ def _listens_on(port: int) -> set[str]:
     return {
         connection.laddr.ip
         for connection in psutil.net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+        if connection.status == psutil.CONN_LISTEN and connection.laddr
+        if connection.laddr.port == port
     }

@@ -20,7 +20,7 @@ from typing import Any
 import grpc
 import psutil
 import pytest
-from running_service import BACK_S, Refused, RunningService, StartService
+from running_service import BACK_S, Overrides, Refused, RunningService, StartService
 from traces import TRACES, Traces
 
 from card.cache import ENGINES, SlotState
@@ -197,7 +197,7 @@ async def test_a_target_of_an_older_epoch_that_wakes_up_harms_nobody(
     request: dict[str, Any] = {"max_tokens": MAX_TOKENS, "end_id": -1}
     slots = 2
     prompts = PROMPTS[:slots]
-    patient = {"serving": {"engine_timeout_s": HANG_S}, "cache": {"slots": slots}}
+    patient: Overrides = {"serving": {"engine_timeout_s": HANG_S}, "cache": {"slots": slots}}
     with start_service(patient) as service:
         right = [await service.text(p, decoding="autoregressive", **request) for p in prompts]
         server, target = service.server_pid, service.pid_of("target")

@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 from debian_package import unpacked
 from running_service import RunningService, StartService
 
 PROMPTS = ("def fibonacci(n):", "class Stack:\n    def __init__(self):\n", "import os\n")
-REQUEST = {"max_tokens": 128, "end_id": -1, "timeout_us": 60_000_000}
+REQUEST: dict[str, Any] = {"max_tokens": 128, "end_id": -1, "timeout_us": 60_000_000}
 DAYS = (400, -400, 0)
 
 
@@ -85,7 +86,9 @@ async def test_a_clock_that_jumps_changes_no_text_and_costs_nobody_anything(
         assert texts == right
         assert await service.text(PROMPTS[0], **REQUEST) == right[0]
         # The test's own proof: the service did live on another day.
-        await service.until(
-            lambda day=day, said=said: day in service.log.read_text()[said:], f"{day} is in the log"
-        )
+
+        def is_told(day: str = day, said: int = said) -> bool:
+            return day in service.log.read_text()[said:]
+
+        await service.until(is_told, f"{day} is in the log")
         assert service.health == before | {"state": "ready"}

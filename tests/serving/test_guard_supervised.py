@@ -10,6 +10,7 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import psutil
@@ -79,7 +80,12 @@ async def test_requests_that_end_a_server_come_to_nobody(guarded: RunningService
 
 
 async def test_the_text_is_the_same(guarded: RunningService, server: RunningService) -> None:
-    request = {"text_input": PROMPT, "max_tokens": 64, "temperature": 0.8, "seed": 7}
+    request: dict[str, Any] = {
+        "text_input": PROMPT,
+        "max_tokens": 64,
+        "temperature": 0.8,
+        "seed": 7,
+    }
     assert await guarded.text(**request) == await server.text(**request)
 
 

@@ -20,6 +20,7 @@ CALM = {
     'card_requests_total{decoding="card",outcome="internal"}': f"0x{HOUR}",
     'card_requests_total{decoding="card",outcome="deadline_exceeded"}': f"0x{HOUR}",
     'card_rejections_total{reason="queue_full"}': f"0x{HOUR}",
+    'card_rejections_total{reason="deadline_exceeded"}': f"0x{HOUR}",
     'card_rejections_total{reason="invalid_argument"}': f"0+60x{HOUR}",
     "card_queued_requests": f"0x{HOUR}",
     'card_time_to_first_token_seconds_bucket{decoding="card",le="2.5"}': f"0+600x{HOUR}",
@@ -72,6 +73,10 @@ TROUBLE = {
 """For each alert, what is different from a calm hour."""
 
 
+IN_THE_QUEUE = {'card_rejections_total{reason="deadline_exceeded"}': f"0+60x{HOUR}"}
+"""Timeouts of requests that never got a slot."""
+
+
 def alerts() -> set[str]:
     groups = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
     return {rule["alert"] for group in groups for rule in group["rules"]}
@@ -95,6 +100,7 @@ def scenario(different: dict[str, str], firing: str | None) -> dict[str, object]
 def test_every_alert_fires_on_its_trouble_and_on_nothing_else(tmp_path: Path) -> None:
     assert set(TROUBLE) == alerts()
     scenarios = [scenario({}, None), *(scenario(series, name) for name, series in TROUBLE.items())]
+    scenarios.append(scenario(IN_THE_QUEUE, "CardDeadlinesExceeded"))
     file = tmp_path / "scenarios.yml"
     content = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": scenarios}
     file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -80,11 +81,10 @@ async def test_each_decoding_mode_is_counted_apart(server: RunningService) -> No
     for decoding in DECODINGS:
         before = told()
         await server.text(decoding=decoding, **request)
+        tokens = "card_committed_tokens_total", decoding
+        expected = before[tokens] + 48
         await server.until(
-            lambda before=before, decoding=decoding: (
-                told()["card_committed_tokens_total", decoding]
-                == before["card_committed_tokens_total", decoding] + 48
-            ),
+            partial(lambda key, count: told()[key] == count, tokens, expected),
             f"the tokens of {decoding} are counted",
         )
         grown = {key: value - before[key] for key, value in told().items() if value != before[key]}

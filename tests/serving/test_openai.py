@@ -160,12 +160,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+REQUEST: dict[str, Any] = {"model": MODEL, "prompt": PROMPT, "max_tokens": 6}
+
+
 @pytest.mark.parametrize("fields", OFFERED)
 def test_a_field_that_is_offered_works(client: openai.OpenAI, fields: dict[str, Any]) -> None:
     # Without a seed the first token drawn may be the end of the text.
-    answer = client.completions.create(
-        **{"model": MODEL, "prompt": PROMPT, "max_tokens": 6, "seed": 1} | fields
-    )
+    answer = client.completions.create(**REQUEST | {"seed": 1} | fields)
     assert answer.usage is not None
     assert 0 < answer.usage.completion_tokens <= 6
 
@@ -176,9 +177,7 @@ def test_a_field_that_is_not_is_refused_by_name(
     client: openai.OpenAI, fields: dict[str, Any], param: str, stream: bool
 ) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
-        client.completions.create(
-            **{"model": MODEL, "prompt": PROMPT, "max_tokens": 6, "stream": stream} | fields
-        )
+        client.completions.create(**REQUEST | {"stream": stream} | fields)
     assert (caught.value.param or "").split(".")[0] == param
     assert param in caught.value.message
 

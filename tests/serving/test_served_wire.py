@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc
+from numpy.typing import NDArray
 from running_service import Refused, RunningService
 from tritonclient.utils import InferenceServerException
 
 PROMPT = "def fibonacci(n):"
 
 
-def tensor(name: str, array: np.ndarray, dtype: str) -> grpc.InferInput:
+def tensor(name: str, array: NDArray[Any], dtype: str) -> grpc.InferInput:
     one = grpc.InferInput(name, list(array.shape), dtype)
     one.set_data_from_numpy(array)
     return one

@@ -19,8 +19,8 @@ from card.settings import REPOSITORY_ROOT
 from card_gateway import Gateway, create_app
 
 TARGET = REPOSITORY_ROOT / "models/target"
-PROMPT = {"model": "ensemble", "prompt": "def f("}
-CHAT = {"model": "ensemble", "messages": [{"role": "user", "content": "hello"}]}
+PROMPT: dict[str, Any] = {"model": "ensemble", "prompt": "def f("}
+CHAT: dict[str, Any] = {"model": "ensemble", "messages": [{"role": "user", "content": "hello"}]}
 LIMIT_S = 20.0
 
 

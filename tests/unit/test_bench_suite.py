@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from io import StringIO
@@ -295,7 +296,7 @@ def test_the_sweep_leaves_room_above_its_highest_point(drawn: list[Figure]) -> N
     ]
     plots.plot_sweep(Path("sweep.png"), variants)
     for axes in drawn[0].axes:
-        assert axes.get_ylim() == (0, pytest.approx(972.0))
+        assert list(axes.get_ylim()) == pytest.approx([0, 972.0])
 
 
 def test_accepted_candidates_are_whole_numbers(drawn: list[Figure]) -> None:
@@ -366,7 +367,7 @@ def test_an_unrelated_draft_has_the_shape_but_not_the_weights() -> None:
 
 def test_off_a_terminal_progress_is_told_in_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([0.0, 5.0, 25.0, 26.0, 27.0])
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(time, "monotonic", lambda: next(now))
     output = StringIO()
     with progress.shown(Console(file=output), "texts", 4) as advance:
         for _ in range(4):

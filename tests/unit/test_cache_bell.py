@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,7 +106,7 @@ def test_without_a_futex_the_wait_is_a_short_sleep(
 ) -> None:
     slept: list[float] = []
     monkeypatch.setattr(bell, "_futex", lambda *_: errno.ENOSYS)
-    monkeypatch.setattr(bell.time, "sleep", slept.append)
+    monkeypatch.setattr(time, "sleep", slept.append)
     pool.slot_bell.wait(pool.slot_bell.rings, FOR_EVER_S)
     pool.slot_bell.wait(pool.slot_bell.rings, 0.001)
     assert slept == [bell._WITHOUT_FUTEX_S, 0.001]

@@ -145,7 +145,8 @@ def test_a_sweep_between_two_steps_of_making_a_pool_harms_nothing(
 ) -> None:
     """Another server starts, and sweeps, just before or after the directory or file is taken."""
     module = {"mkdir": os, "open": os, "flock": fcntl}[step]
-    real, sweeps = getattr(module, step), []
+    real = getattr(module, step)
+    sweeps: list[str] = []
 
     def sweep_if(now: str) -> None:
         if now == when and len(sweeps) < 3:

@@ -42,8 +42,10 @@ def nodes_of(parents: list[int], first_token: int = 0) -> Nodes:
 def assert_same(tree: Tree | None, root_length: int, nodes: Nodes) -> None:
     assert tree is not None
     assert tree.root_length == root_length
-    for found, expected in zip((tree.token, tree.parent, tree.score), nodes, strict=True):
-        np.testing.assert_array_equal(found, expected)
+    token, parent, score = nodes
+    np.testing.assert_array_equal(tree.token, token)
+    np.testing.assert_array_equal(tree.parent, parent)
+    np.testing.assert_array_equal(tree.score, score)
 
 
 def test_the_target_reads_what_the_draft_published(pool: Pool) -> None:

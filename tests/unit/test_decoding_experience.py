@@ -243,7 +243,8 @@ def test_within_one_text_a_hopeless_draft_is_not_tried_before_its_loss_is_made_g
 def test_a_draft_that_is_wanted_again_is_woken() -> None:
     with Service(STRANGER, lookahead=0) as service:
         stream = service.both.open(request_of([1, 2, 3], 240))
-        rung, worked = [], False
+        rung: list[int] = []
+        worked = False
         while len(rung) < 2 and len(stream.output) < 240:
             before = service.both.pool.slot_bell.rings
             service.both.draft.step()

@@ -85,7 +85,8 @@ class Pair:
             parent = paths.index(path) if path else ROOT
             self.tree.hang(parent, [(token, self._score(path, token) - given) for token in ranked])
             for token in ranked[:room]:
-                self.model[(*path, token)] = Node(self._score(path, token), None)
+                below = *path, token
+                self.model[below] = Node(self._score(path, token), None)
 
     def _score(self, path: Path, token: int) -> float:
         """Distinct for every edge, so that what is likeliest is never a matter of taste."""

@@ -88,14 +88,14 @@ def test_every_field_reaches_triton(gateway: RunningGateway, client: openai.Open
     assert number(gateway, "seed", "<Q") == 2**63
     for name, value in (("max_tokens", 7), ("top_k", 5), ("min_tokens", 3), ("end_id", -1)):
         assert number(gateway, name, "<i") == value
-    for name, value in (
+    for name, share in (
         ("temperature", 0.5),
         ("top_p", 0.25),
         ("presence_penalty", 0.5),
         ("frequency_penalty", -0.5),
         ("repetition_penalty", 1.5),
     ):
-        assert number(gateway, name, "<f") == value
+        assert number(gateway, name, "<f") == share
 
 
 def test_defaults_are_openais(gateway: RunningGateway, client: openai.OpenAI) -> None:
@@ -153,9 +153,9 @@ def test_log_probabilities_belong_to_pieces_of_the_text(
         "héllo wörld"
     )
     streamed = list(client.chat.completions.create(**CHAT, logprobs=True, stream=True))
-    values = [
+    by_chunk = [
         [token.logprob for token in chunk.choices[0].logprobs.content or []]
         for chunk in streamed
         if chunk.choices[0].logprobs
     ]
-    assert values == [[-0.5, -1.0], [-0.25, -2.0]]
+    assert by_chunk == [[-0.5, -1.0], [-0.25, -2.0]]

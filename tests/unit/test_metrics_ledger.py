@@ -200,7 +200,7 @@ def test_time_is_divided_between_running_and_waiting(
     publish(scene.pool, session)
     for slot in (target, draft):
         for runs in (True, False, False, True):
-            slot.count_time(runs=runs)  # type: ignore[attr-defined]
+            slot.count_time(runs=runs)
     assert scene.total("card_target_running_seconds_total", "card") == 1
     assert scene.total("card_target_wait_seconds_total", "card") == 2
     assert scene.total("card_draft_idle_seconds_total", "card") == 2

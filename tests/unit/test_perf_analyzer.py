@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -23,7 +24,7 @@ def test_empty_responses_of_the_time_in_the_queue_are_no_text() -> None:
 
 def test_without_outputs_every_response_counts() -> None:
     assert _texts_ns({"response_timestamps": [10, 20]}) == [10, 20]
-    outputs = [{}, {}]
+    outputs: list[dict[str, Any]] = [{}, {}]
     assert _texts_ns({"response_timestamps": [10, 20], "response_outputs": outputs}) == [10, 20]
 
 

@@ -9,12 +9,13 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from card.serving import prerequisites, supervisor
+from card.serving import supervisor
 from card.serving.prerequisites import (
     check_architecture,
     check_disk,
@@ -262,7 +263,7 @@ def test_too_little_shared_memory_says_how_to_get_more(tmp_path: Path) -> None:
 
 def test_one_folder_that_is_too_small_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton's regions and the pool share it unless the settings say otherwise."""
-    monkeypatch.setattr(prerequisites.shutil, "disk_usage", lambda _: SimpleNamespace(free=1))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1))
     monkeypatch.setattr(supervisor, "check_ports", lambda *_: None)
     (problem,) = unmet_prerequisites(load_settings())
     assert problem.startswith("shared memory /dev/shm has 0 MiB free")
@@ -308,7 +309,7 @@ def test_numpy_1_is_accepted() -> None:
 
 def test_missing_numpy_points_to_setup(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> str:
-        raise prerequisites.importlib.metadata.PackageNotFoundError(name)
+        raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(prerequisites.importlib.metadata, "version", absent)
+    monkeypatch.setattr(metadata, "version", absent)
     assert check_numpy() == "NumPy is not installed in this environment: run scripts/setup"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import platform
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -60,9 +62,12 @@ def test_another_policy_is_the_operators_choice(monkeypatch: pytest.MonkeyPatch)
 
     called: list[int] = []
     call = time_slice._call
-    monkeypatch.setattr(
-        time_slice, "_call", lambda which, *rest: (called.append(which), call(which, *rest))
-    )
+
+    def calling(which: int, *rest: Any) -> object:
+        called.append(which)
+        return call(which, *rest)
+
+    monkeypatch.setattr(time_slice, "_call", calling)
     assert in_a_thread(policy) == os.SCHED_BATCH
     assert called == [time_slice._GET], "it is read and not set"
 
@@ -70,7 +75,7 @@ def test_another_policy_is_the_operators_choice(monkeypatch: pytest.MonkeyPatch)
 def test_where_the_call_is_not_there_an_engine_loads_all_the_same(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(time_slice.platform, "machine", lambda: "abacus")
+    monkeypatch.setattr(platform, "machine", lambda: "abacus")
     with caplog.at_level("INFO"):
         take_long_slices()
     assert "abacus" in caplog.text

@@ -126,9 +126,9 @@ def test_relative_model_paths_without_a_file_start_at_the_repository(
 def test_settings_never_change_while_a_process_runs() -> None:
     settings = load_settings()
     with pytest.raises(ValidationError):
-        settings.limits.max_tokens = 1  # type: ignore[misc]
+        settings.limits.max_tokens = 1
     with pytest.raises(ValidationError):
-        settings.limits = LimitSettings()  # type: ignore[misc]
+        settings.limits = LimitSettings()
 
 
 @pytest.mark.parametrize(

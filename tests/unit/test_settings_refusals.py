@@ -176,6 +176,18 @@ BAD = [
     ("serving: {triton_arguments: --foo}", "serving.triton_arguments", "'--foo'", "of strings"),
     ("serving: {http_inference: perhaps}", "serving.http_inference", "'perhaps'", "true or false"),
     ("observability: {trace_url: foo}", "observability.trace_url", "'foo'", "such as http://"),
+    (
+        "observability: {trace_url: 'http://[::'}",
+        "observability.trace_url",
+        "'http://[::'",
+        "a host",
+    ),
+    (
+        "observability: {trace_url: 'http://a:0'}",
+        "observability.trace_url",
+        "'http://a:0'",
+        "a port",
+    ),
     ("observability: {trace_rate: 0}", "observability.trace_rate", "0", "number of at least 1"),
     ("target:", "target", "nothing", "it must be a mapping like {path: ...}"),
     ("target: 5", "target", "5", "it must be a mapping like {path: ...}"),
@@ -281,12 +293,28 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["limits: {", "a: 1\n---\nb: 2", "\tlimits: {}", "1" * 10_000, "a: 2001-99-99", "[" * 10_000],
-    ids=lambda text: text[:12],
-)
+    [
+        "limits: {", "a: 1\n---\nb: 2", "\tlimits: {}", "1" * 10_000, "a: 2001-99-99", "[" * 10_000,
+        "engine: !!timestamp x", "engine: !!bool x", "engine: !!int ''", "engine: !!float ''",
+    ],
+    ids=lambda text: text[:22],
+)  # fmt: skip
 def test_a_file_that_is_not_yaml_is_refused(write: Write, text: str) -> None:
     file = write(text)
     assert f"{file} is not valid YAML" in refusal(file)
+
+
+def test_a_key_that_stands_twice_is_refused(write: Write) -> None:
+    """YAML takes the last one, and whoever wrote the first wonders."""
+    file = write("cache: {slots: 4}\nlimits: {max_tokens: 8}\ncache:\n  slots: 5\n")
+    assert f"{file}: 'cache' stands in lines 1 and 3; say it once" in refusal(file)
+    assert "'slots' stands in lines 2 and 3" in refusal(write("cache:\n  slots: 4\n  slots: 4\n"))
+
+
+def test_what_is_kept_from_start_to_start_needs_a_directory(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "taken").touch()
+    message = refusal(write("serving: {findings: taken}"))
+    assert "serving.findings: it must be a directory, or nothing yet (got" in message
 
 
 @pytest.mark.parametrize(("text", "kind"), [("- limits", "list"), ("3", "int"), ("text", "str")])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import pytest
 
 from card.serving.supervision.policy import (
@@ -43,10 +46,11 @@ class Watch:
         after_s: float = 0.1,
         server: ProcessState = ProcessState.RUNNING,
         server_silence_s: float = 0.0,
-        **sights: Sight,
+        sights: Mapping[str, Sight] = MappingProxyType({}),
+        **more: Sight,
     ) -> list[Action]:
         """Look `after_s` from the last time, without a blink; all is well but what is said."""
-        seen = dict.fromkeys(STUBS, WELL) | sights
+        seen = dict.fromkeys(STUBS, WELL) | {**sights, **more}
         end_s = self.now_s + after_s
         while True:
             self.now_s = min(self.now_s + LOOK_S, end_s)
@@ -88,8 +92,8 @@ def test_nothing_is_done_while_all_is_well(watch: Watch) -> None:
 
 @pytest.mark.parametrize("model", STUBS)
 def test_a_dead_model_is_reloaded_at_once_and_once(watch: Watch, model: str) -> None:
-    assert models(watch.look(**{model: GONE})) == [model]
-    assert watch.look(**{model: GONE}) == []
+    assert models(watch.look(sights={model: GONE})) == [model]
+    assert watch.look(sights={model: GONE}) == []
     assert watch.policy.is_recovering(model)
     watch.recover(model)
     assert watch.look() == []
@@ -105,9 +109,9 @@ def test_a_stopped_model_is_reloaded_after_the_engine_timeout_and_not_before(
     watch: Watch, model: str
 ) -> None:
     sights = {model: STOPPED}
-    assert watch.look(**sights) == []
-    assert watch.look(after_s=ENGINE_TIMEOUT_S, **sights) == []
-    assert models(watch.look(**sights)) == [model]
+    assert watch.look(sights=sights) == []
+    assert watch.look(after_s=ENGINE_TIMEOUT_S, sights=sights) == []
+    assert models(watch.look(sights=sights)) == [model]
 
 
 @pytest.mark.parametrize("model", ["preprocessing", "postprocessing"])
@@ -116,9 +120,9 @@ def test_a_stopped_stub_of_the_ensemble_is_replaced_before_triton_gives_up_on_it
 ) -> None:
     """Later it would answer one client with another's text."""
     sights = {model: STOPPED}
-    assert watch.look(**sights) == []
-    assert watch.look(after_s=MOST_STOPPED_S - 0.05, **sights) == []
-    assert models(watch.look(**sights)) == [model]
+    assert watch.look(sights=sights) == []
+    assert watch.look(after_s=MOST_STOPPED_S - 0.05, sights=sights) == []
+    assert models(watch.look(sights=sights)) == [model]
 
 
 def test_a_model_that_goes_on_in_time_is_left_alone(watch: Watch) -> None:
@@ -132,8 +136,8 @@ def test_a_model_that_goes_on_in_time_is_left_alone(watch: Watch) -> None:
 def test_a_silent_engine_is_reloaded(watch: Watch, engine: str) -> None:
     quiet = Sight(ProcessState.RUNNING, silence_s=ENGINE_TIMEOUT_S)
     silent = Sight(ProcessState.RUNNING, silence_s=ENGINE_TIMEOUT_S + 0.1)
-    assert watch.look(**{engine: quiet}) == []
-    assert models(watch.look(**{engine: silent})) == [engine]
+    assert watch.look(sights={engine: quiet}) == []
+    assert models(watch.look(sights={engine: silent})) == [engine]
 
 
 def test_an_engine_that_is_never_attached_is_reloaded_after_the_load_timeout(watch: Watch) -> None:
@@ -146,8 +150,8 @@ def test_an_engine_that_is_never_attached_is_reloaded_after_the_load_timeout(wat
 @pytest.mark.parametrize("model", ["card", "postprocessing"])
 def test_open_streams_that_only_the_server_can_end_restart_it(watch: Watch, model: str) -> None:
     """And a model that nobody streams through is only reloaded."""
-    assert restarts(watch.look(**{model: Sight(ProcessState.GONE, streams=2)}))
-    assert models(watch.look(**{model: GONE})) == [model]
+    assert restarts(watch.look(sights={model: Sight(ProcessState.GONE, streams=2)}))
+    assert models(watch.look(sights={model: GONE})) == [model]
 
 
 def test_a_stopped_card_with_open_streams_restarts_the_server(watch: Watch) -> None:
@@ -187,7 +191,7 @@ def test_a_card_that_is_being_reloaded_is_not_listened_to(watch: Watch) -> None:
 
 @pytest.mark.parametrize("model", sorted(set(STUBS) - {"draft"}))
 def test_a_recovery_that_fails_twice_restarts_the_server(watch: Watch, model: str) -> None:
-    watch.look(**{model: GONE})
+    watch.look(sights={model: GONE})
     second = watch.fail(model)
     assert second is not None
     assert models([second]) == [model]

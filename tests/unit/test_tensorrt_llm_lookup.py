@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -281,7 +282,7 @@ def test_what_takes_too_long_waits_for_the_next_pass_and_is_first_then(
         cache.draft(slot, len(PROMPT), [8, 9])
         requests.append(EngineRequest(2 + index, [*PROMPT, 8]))
     clock = itertools.count(step=0.6 * lookup_module.BUDGET_S)
-    monkeypatch.setattr(lookup_module.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     answers = [lookup.answer(requests) for _ in range(3)]
     assert answers == [[[9], [], []], [[], [9], []], [[], [], [9]]]
 
@@ -293,7 +294,7 @@ def test_a_request_without_speculation_keeps_its_end_tokens_when_time_is_up(
     for index, decoding in enumerate((Decoding.CARD, Decoding.AUTOREGRESSIVE)):
         cache.open(PROMPT, index=index, client_id=2 + index, decoding=decoding)
     clock = itertools.count(step=2 * lookup_module.BUDGET_S)
-    monkeypatch.setattr(lookup_module.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     requests = [EngineRequest(2, [*PROMPT, 8]), EngineRequest(3, [*PROMPT, 8])]
     assert lookup.answer(requests) == [[], [END_ID] * CANDIDATES]
 
@@ -357,7 +358,7 @@ def test_and_stops_in_the_midst_of_a_request(
 
     slot = cache.open(PROMPT, client_id=2)
     lookup.answer([EngineRequest(2, [*PROMPT, 8])])
-    monkeypatch.setattr(lookup_module.os, "kill", gone)
+    monkeypatch.setattr(os, "kill", gone)
     assert lookup.answer([EngineRequest(2, [*PROMPT, 8, 9])]) == [[]]
     assert cache.output(slot) == [8]
 

@@ -94,7 +94,7 @@ def decided(by: Admission, wanted: str = "card", **request: Any) -> str:
     return by.decoding(sent, parameters, wanted)
 
 
-UNPROVEN = [
+UNPROVEN: list[dict[str, Any]] = [
     {"repetition_penalty": 1.2},
     {"min_tokens": 3},
     {"return_log_probs": True},

@@ -64,8 +64,7 @@ def test_any_growth_and_re_rooting_leaves_a_sound_tree(data: st.DataObject) -> N
     committed = data.draw(st.lists(st.integers(0, 3), max_size=3))
     paths = {tuple(tree.path(node)) for node in range(len(tree))}
     tree.re_root(committed)
-    token, parent, score = tree.arrays()
-    assert Tree.checked(0, token, parent, score, 4) is not None
+    assert Tree.checked(0, *tree.arrays(), 4) is not None
     below = {p[len(committed) :] for p in paths if list(p[: len(committed)]) == committed}
     matched = not committed or tuple(committed) in paths
     expected = below - {()} if matched else set()

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from card.serving.refusal import Refusal
 from card.serving.wire import (
@@ -27,7 +28,7 @@ NUMPY = {"temperature": np.float32, "top_p": np.float32, "repetition_penalty": n
 TEXTS = ("text_input", "stop_words", "bad_words", "decoding")
 
 
-def arrays(**values: Any) -> dict[str, np.ndarray]:
+def arrays(**values: Any) -> dict[str, NDArray[Any]]:
     """Tensors as Triton hands them to a model: [1, n], text as bytes."""
     tensors = {}
     for name, value in values.items():
@@ -46,7 +47,7 @@ def test_absent_tensors_have_the_documented_defaults() -> None:
         0.0,
         True,
     )
-    assert request.max_tokens is request.seed is request.decoding is None
+    assert (request.max_tokens, request.seed, request.decoding) == (None, None, None)
 
 
 def test_values_arrive_as_they_were_sent() -> None:
@@ -161,7 +162,7 @@ def test_an_unknown_request_parameter_is_refused_by_name(name: str) -> None:
 
 def test_known_request_parameters_pass() -> None:
     names = ("id", "priority", "timeout", "triton_enable_empty_final_response")
-    assert check_parameters(names) is None
+    check_parameters(names)
 
 
 def test_the_output_budget_is_what_was_asked_for_if_there_is_room() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf import text_format
@@ -34,7 +35,7 @@ def config(model: str) -> ModelConfig:
     return text_format.Parse(text, ModelConfig())
 
 
-def declared(tensors: list) -> Declared:
+def declared(tensors: list[Any]) -> Declared:
     return {t.name: (DataType.Name(t.data_type), list(t.dims)) for t in tensors}
 
 

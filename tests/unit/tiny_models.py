@@ -7,6 +7,7 @@ have: a mistake anywhere in the decoder shows as a difference of order one.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -101,7 +102,7 @@ def _scaled(name: str, noise: torch.Tensor) -> torch.Tensor:
     if "embed" in name:
         return 0.5 * noise
     gain = 3.0 if "lm_head" in name else 1.5
-    return gain * noise / noise.shape[-1] ** 0.5
+    return gain * noise / math.sqrt(noise.shape[-1])
 
 
 def save(directory: Path, name: str, seed: int = 0) -> PreTrainedModel:
@@ -121,13 +122,14 @@ def save_pair(directory: Path) -> None:
 
 
 def random_tokens(count: int, seed: int = 0, vocabulary: int = VOCABULARY) -> list[int]:
-    return np.random.default_rng(seed).integers(0, vocabulary, count).tolist()
+    return [int(token) for token in np.random.default_rng(seed).integers(0, vocabulary, count)]
 
 
 def reference_logits(model: PreTrainedModel, tokens: Sequence[int]) -> NDArray[np.float32]:
     """What `transformers` computes, [tokens, vocabulary]."""
     with torch.inference_mode():
-        return model(torch.tensor([tokens]), use_cache=False).logits[0].numpy()
+        logits: torch.Tensor = model(torch.tensor([tokens]), use_cache=False).logits
+    return logits[0].numpy()
 
 
 def forward_rows(engine: Engine, batch: Sequence[Rows]) -> list[NDArray[np.float32]]:

@@ -59,7 +59,9 @@ def _heads(
 ) -> Iterator[NDArray[np.int64]]:
     """Ascending indices of the values near the largest, from few of them to all."""
     for reach in _REACHES:
-        yield (values >= np.float32(largest - reach * scale)).nonzero()[0]
+        with np.errstate(over="ignore"):  # at the hottest temperatures it is below all numbers
+            least = np.float32(largest - reach * scale)
+        yield (values >= least).nonzero()[0]
     yield np.arange(values.size)
 
 

@@ -57,6 +57,12 @@ def load_settings(file: Path | None = None, **overrides: Any) -> Settings:
     except SourceError as error:
         raise SettingsError(f"settings: {error}: {error.__cause__}") from error
     base = file.parent if file is not None else REPOSITORY_ROOT
+    kept = settings.serving.findings
+    if kept is not None and os.path.lexists(base / kept) and not (base / kept).is_dir():
+        raise SettingsError(
+            "settings: serving.findings: it must be a directory, or nothing yet (got "
+            f"{shown(str(kept))})"
+        )
     return Settings.model_construct(
         **{name: getattr(settings, name) for name in Settings.model_fields}
         | {
@@ -82,14 +88,18 @@ def _check_fields(file: Path) -> None:
     if is_irregular(file):
         raise SettingsError(f"settings file {file} is no regular file")
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        content = yaml.safe_load(text)
     except FileNotFoundError:
         raise SettingsError(f"settings file {file} does not exist") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"settings file {file} cannot be read: {error}") from error
-    # Numbers of thousands of digits, impossible dates and bottomless nesting are no YAMLError.
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    # Numbers of thousands of digits, impossible dates and bottomless nesting are no YAMLError, nor
+    # is what PyYAML stumbles over where a value does not fit its tag (`!!timestamp x`).
+    except (yaml.YAMLError, ValueError, RecursionError, AttributeError, LookupError) as error:
         raise SettingsError(f"settings file {file} is not valid YAML: {_problem(error)}") from error
+    if twice := _said_twice(yaml.compose(text, yaml.SafeLoader)):
+        raise SettingsError(f"settings file {file}: {twice}")
     sections = ", ".join(Settings.model_fields)
     if content is not None and not isinstance(content, dict):
         raise SettingsError(
@@ -103,11 +113,29 @@ def _check_fields(file: Path) -> None:
             )
 
 
+def _said_twice(node: yaml.Node | None) -> str | None:
+    """Which key a mapping of the file has twice, of which YAML takes the last; None: none has."""
+    if not isinstance(node, yaml.MappingNode):
+        return None
+    seen: dict[str, int] = {}
+    for key, value in node.value:
+        line = key.start_mark.line + 1
+        if key.value in seen:
+            return f"{shown(key.value)} stands in lines {seen[key.value]} and {line}; say it once"
+        seen[key.value] = line
+        if twice := _said_twice(value):
+            return twice
+    return None
+
+
 def _problem(error: Exception) -> str:
     """What a reader of YAML says is wrong, in one line that begins with the place."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
-    if "int_max_str_digits" in str(error):  # Python's words are for programmers
+    # Python's words are for programmers.
+    if "int_max_str_digits" in str(error):
         return "it has a number of thousands of digits"
+    if isinstance(error, AttributeError | LookupError):
+        return "a value does not fit the tag before it (!!timestamp, !!bool, !!int, !!float)"
     return " ".join(str(error).split())

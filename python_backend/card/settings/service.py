@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -179,8 +180,8 @@ class ServingSettings(Section):
     health_port: Annotated[int, Field(ge=1, le=65535)] = 8003
     """The supervisor's own liveness and readiness."""
     http_inference: bool = True
-    """Whether Triton's own HTTP port takes requests for a text; else it refuses them unread
-    (SECURITY.md). gRPC and the OpenAI gateway, which uses it, answer either way."""
+    """Whether Triton's own HTTP port takes requests for a text; else it refuses them, whatever they
+    hold (SECURITY.md). gRPC and the OpenAI gateway, which uses it, answer either way."""
     guard: bool = False
     """Whether clients' gRPC goes through `card-guard`, which refuses requests that would end the
     server (SECURITY.md), and which the supervisor starts and watches. It listens on `grpc_port`;
@@ -238,6 +239,17 @@ class ServingSettings(Section):
         return self
 
 
+def _names_a_host(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        named = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        named = False
+    if not named:
+        raise ValueError("it must name a host, and a port from 1 to 65535 if any")
+    return url
+
+
 CollectorUrl = Annotated[
     str,
     Field(
@@ -247,6 +259,7 @@ CollectorUrl = Annotated[
             "examples": ["http://127.0.0.1:4318/v1/traces"],
         },
     ),
+    AfterValidator(_names_a_host),
 ]
 
 

@@ -77,7 +77,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
     _seconds(
         "card_inter_token_latency_seconds",
-        "Between two commits to one stream; the tokens of one commit come together.",
+        "Between two looks at a stream that found commits; tokens of one commit come together.",
     ),
     _seconds(
         "card_time_per_output_token_seconds",

@@ -214,8 +214,11 @@ class Supervisor:
             now_s = time.monotonic()
             if open_sessions := service.open_slots:
                 busy_s = now_s
-            if now_s > min(limit_s, busy_s + CALM_S):
+            if now_s > limit_s:
                 _tell_cut_off(open_sessions, "the drain limit is reached")
+                return
+            if now_s > busy_s + CALM_S:
+                _tell_cut_off(0, f"no session for {CALM_S:g} s, yet Triton counts a request")
                 return
             sights = service.sights()
             if self._stop_requests.has_come(2, LOOK_S):
