@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -274,61 +273,10 @@ def test_an_unknown_field_in_the_environment_is_refused(monkeypatch: pytest.Monk
     assert "limits.max_token: no such field" in refusal()
 
 
-# --- files that are no settings -------------------------------------------------------------------
-
-
-def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
-    assert f"{tmp_path / 'absent.yaml'} does not exist" in refusal(tmp_path / "absent.yaml")
-
-
-def test_a_folder_is_no_settings_file(tmp_path: Path) -> None:
-    assert f"{tmp_path} is no regular file" in refusal(tmp_path)
-
-
-def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "settings.yaml"
-    file.write_bytes(b"\xff\xfe\x00")
-    assert f"{file} cannot be read" in refusal(file)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "limits: {", "a: 1\n---\nb: 2", "\tlimits: {}", "1" * 10_000, "a: 2001-99-99", "[" * 10_000,
-        "engine: !!timestamp x", "engine: !!bool x", "engine: !!int ''", "engine: !!float ''",
-    ],
-    ids=lambda text: text[:22],
-)  # fmt: skip
-def test_a_file_that_is_not_yaml_is_refused(write: Write, text: str) -> None:
-    file = write(text)
-    assert f"{file} is not valid YAML" in refusal(file)
-
-
-def test_a_key_that_stands_twice_is_refused(write: Write) -> None:
-    """YAML takes the last one, and whoever wrote the first wonders."""
-    file = write("cache: {slots: 4}\nlimits: {max_tokens: 8}\ncache:\n  slots: 5\n")
-    assert f"{file}: 'cache' stands in lines 1 and 3; say it once" in refusal(file)
-    assert "'slots' stands in lines 2 and 3" in refusal(write("cache:\n  slots: 4\n  slots: 4\n"))
-
-
 def test_what_is_kept_from_start_to_start_needs_a_directory(write: Write, tmp_path: Path) -> None:
     (tmp_path / "taken").touch()
     message = refusal(write("serving: {findings: taken}"))
     assert "serving.findings: it must be a directory, or nothing yet (got" in message
-
-
-@pytest.mark.parametrize(("text", "kind"), [("- limits", "list"), ("3", "int"), ("text", "str")])
-def test_a_file_that_holds_no_mapping_is_refused(write: Write, text: str, kind: str) -> None:
-    message = refusal(write(text))
-    assert "must hold a mapping of sections (engine, target, draft," in message
-    assert kind in message
-
-
-def test_yaml_cannot_run_code(write: Write, tmp_path: Path) -> None:
-    touched = tmp_path / "touched"
-    file = write(f"cache: !!python/object/apply:os.mkdir ['{touched}']")
-    assert "is not valid YAML" in refusal(file)
-    assert not touched.exists()
 
 
 # --- fields that must agree -----------------------------------------------------------------------
@@ -360,33 +308,10 @@ def test_a_wrong_limit_alone_is_named_not_what_follows_from_it(write: Write) -> 
     assert "default_max_tokens" not in message
 
 
-def test_broken_yaml_is_refused_with_its_place(tmp_path: Path) -> None:
-    file = tmp_path / "broken.yaml"
-    file.write_text("cache: {slots: 4}\nspeculation: {width: 4\n")
-    assert "is not valid YAML: line 3, column 1: " in refusal(file)
-
-
 def test_options_that_close_nothing_pass(write: Write) -> None:
     arguments = ("--allow-http=true", "--allow-grpc=1", "--http-thread-count=4")
     settings = load_settings(write(f"serving: {{triton_arguments: {list(arguments)}}}"))
     assert settings.serving.triton_arguments == arguments
-
-
-def test_a_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
-    assert "cannot be read" in refusal(tmp_path / ("a" * 300))
-
-
-def test_a_named_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
-    pipe = tmp_path / "settings.yaml"
-    os.mkfifo(pipe)
-    assert "is no regular file" in refusal(pipe)
-
-
-def test_a_section_named_by_a_number_of_thousands_of_digits_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "settings.yaml"
-    file.write_text(f"? 0x{'f' * 6000}\n: 1\n")
-    with pytest.raises(SettingsError, match="a number of thousands of digits is no field"):
-        load_settings(file)
 
 
 @pytest.mark.parametrize("digits", ["1" * 5000, "4" * 30])
