@@ -54,6 +54,12 @@ def test_a_file_that_holds_no_mapping_is_refused(write: Write, text: str, kind: 
     assert kind in message
 
 
+def test_aliases_that_lead_back_or_multiply_hold_nobody_up(write: Write) -> None:
+    assert "limits" in refusal(write("limits: &loop {max_tokens: *loop}"))
+    doubling = "\n".join(f"  a{n}: &a{n} {{p: *a{n - 1}, q: *a{n - 1}}}" for n in range(1, 60))
+    assert "'x' is no field" in refusal(write(f"x:\n  a0: &a0 {{}}\n{doubling}"))
+
+
 def test_yaml_cannot_run_code(write: Write, tmp_path: Path) -> None:
     touched = tmp_path / "touched"
     file = write(f"cache: !!python/object/apply:os.mkdir ['{touched}']")

@@ -113,18 +113,23 @@ def _check_fields(file: Path) -> None:
             )
 
 
-def _said_twice(node: yaml.Node | None) -> str | None:
+def _said_twice(root: yaml.Node | None) -> str | None:
     """Which key a mapping of the file has twice, of which YAML takes the last; None: none has."""
-    if not isinstance(node, yaml.MappingNode):
-        return None
-    seen: dict[str, int] = {}
-    for key, value in node.value:
-        line = key.start_mark.line + 1
-        if key.value in seen:
-            return f"{shown(key.value)} stands in lines {seen[key.value]} and {line}; say it once"
-        seen[key.value] = line
-        if twice := _said_twice(value):
-            return twice
+    left, known = [root], {id(root)}
+    while left:
+        node = left.pop()
+        if not isinstance(node, yaml.MappingNode):
+            continue
+        lines: dict[str, int] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if isinstance(key, yaml.ScalarNode) and lines.setdefault(key.value, line) != line:
+                return (
+                    f"{shown(key.value)} stands in lines {lines[key.value]} and {line}; say it once"
+                )
+            if id(value) not in known:  # an alias may lead to what was looked at, or back to itself
+                known.add(id(value))
+                left.append(value)
     return None
 
 
