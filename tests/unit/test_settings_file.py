@@ -44,6 +44,7 @@ def test_a_key_that_stands_twice_is_refused(write: Write) -> None:
     """YAML takes the last one, and whoever wrote the first wonders."""
     file = write("cache: {slots: 4}\nlimits: {max_tokens: 8}\ncache:\n  slots: 5\n")
     assert f"{file}: 'cache' stands in lines 1 and 3; say it once" in refusal(file)
+    assert "'slots' stands in lines 1 and 1" in refusal(write("cache: {slots: 4, slots: 5}"))
     assert "'slots' stands in lines 2 and 3" in refusal(write("cache:\n  slots: 4\n  slots: 4\n"))
 
 

@@ -122,11 +122,11 @@ def _said_twice(root: yaml.Node | None) -> str | None:
             continue
         lines: dict[str, int] = {}
         for key, value in node.value:
-            line = key.start_mark.line + 1
-            if isinstance(key, yaml.ScalarNode) and lines.setdefault(key.value, line) != line:
-                return (
-                    f"{shown(key.value)} stands in lines {lines[key.value]} and {line}; say it once"
-                )
+            name, line = key.value, key.start_mark.line + 1
+            if isinstance(key, yaml.ScalarNode):
+                if name in lines:
+                    return f"{shown(name)} stands in lines {lines[name]} and {line}; say it once"
+                lines[name] = line
             if id(value) not in known:  # an alias may lead to what was looked at, or back to itself
                 known.add(id(value))
                 left.append(value)
