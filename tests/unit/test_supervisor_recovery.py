@@ -166,6 +166,31 @@ def test_a_loaded_process_that_does_not_come_to_serve_is_not_waited_for(
     assert not isinstance(lost.value, BeyondReloadError)
 
 
+def test_a_process_that_is_paused_while_it_loads_is_killed_before_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton has given up on it, and would wait for its end."""
+    monkeypatch.setattr(module, "PAUSED_S", 0.1)
+    repository = FakeRepository()
+    repository.refusal = "Stub process 'draft_0_0' is not healthy"
+    repository.answers.clear()
+    recovery = Recovery(repository)
+    with fake_stub(tmp_path, "draft", "region") as successor:
+        recovery.server.known = successor
+        os.kill(successor.process.pid, signal.SIGSTOP)
+
+        def refuse_when_it_has_ended() -> None:
+            successor.process.wait()
+            repository.answers.set()
+
+        waiting = threading.Thread(target=refuse_when_it_has_ended)
+        waiting.start()
+        with pytest.raises(RecoveryError, match="is not healthy") as lost:
+            recovery.run(timeout_s=60)
+        waiting.join()
+    assert not isinstance(lost.value, BeyondReloadError), "the policy tries again"
+
+
 def test_a_load_whose_process_died_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,9 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
+
+import psutil
 
 from card.serving.supervision.policy import ProcessState, lasted_s
 from card.serving.supervision.repository import Repository, RepositoryError
@@ -21,6 +24,9 @@ STUCK_S = 3.0
 """A model whose process has not run for so long while Triton loads it will never be loaded."""
 LOST_S = 0.5
 """Nor will a loaded one whose process has not run for so long come to serve."""
+PAUSED_S = 0.5
+"""Triton gives up on a process that does not answer for a second while it loads its model, and then
+waits for the end of it: one that was only paused and goes on would be waited for for ever."""
 
 
 class RecoveryError(RuntimeError):
@@ -55,15 +61,24 @@ class LoadWatch:
     def is_stuck(self, model: str) -> bool:
         """Whether the last known process of `model` has not run for a while, look after look."""
         stub = self._server.stub(model)
-        return self._lasts(model, stub is not None and stub.state is not ProcessState.RUNNING)
+        away = stub is not None and stub.state is not ProcessState.RUNNING
+        return self._lasted_s(model, away) > self._patience_s
+
+    def end_paused(self, model: str) -> None:
+        """Kill the process of `model` if it has been stopped for a moment, look after look."""
+        stub = self._server.stub(model)
+        stopped = stub is not None and stub.state is ProcessState.STOPPED
+        if self._lasted_s(f"{model} stopped", stopped) > PAUSED_S and stub is not None:
+            with suppress(psutil.NoSuchProcess):
+                stub.process.kill()
 
     def is_server_stopped(self) -> bool:
         """Whether the server itself has been stopped for a while, look after look."""
-        return self._lasts("", self._server.state is ProcessState.STOPPED)
+        stopped = self._server.state is ProcessState.STOPPED
+        return self._lasted_s("", stopped) > self._patience_s
 
-    def _lasts(self, condition: str, holds: bool) -> bool:
-        away_s = lasted_s(self._since_s, condition, holds, time.monotonic())
-        return away_s > self._patience_s
+    def _lasted_s(self, condition: str, holds: bool) -> float:
+        return lasted_s(self._since_s, condition, holds, time.monotonic())
 
 
 def reload_model(
@@ -134,5 +149,6 @@ def _load(model: str, server: TritonProcess, repository: Repository, timeout_s: 
         try:
             return loading.result(_LOOK_S)
         except concurrent.futures.TimeoutError:
+            watch.end_paused(model)
             if watch.is_stuck(model):
                 raise StuckLoadError("its process did not survive its loading") from None

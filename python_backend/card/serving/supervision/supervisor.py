@@ -140,6 +140,8 @@ class Supervisor:
         while not service.is_complete():
             if failure := service.load_failure:
                 raise UnloadableError(failure)
+            for model in STUBS:
+                watch.end_paused(model)
             if stuck := [model for model in STUBS if watch.is_stuck(model)]:
                 raise StartError(f"the processes of {', '.join(stuck)} did not survive the start")
             if watch.is_server_stopped():
