@@ -16,6 +16,7 @@
 `unrelated`     a draft of random weights
 `limits`        memory bandwidth, and a step's own linear layers (`linears`)
 `foresight`     how often the draft, reading along, would have picked the target's token
+`group`         what several contenders made of the same texts
 `figures`       from completions to rows
 `standings`     all systems, ours and the peers
 `report`        tables for the terminal, Markdown and JSON; `suite_report`: those of the suite

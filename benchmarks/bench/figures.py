@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from bench.contest import Completion, Contender
-from bench.measurement import Measurement
+from bench.group import Group, median
 from card.engines.row_costs import pass_cost_ms
 from training.agreement import Ranks, ideal_tokens_per_step
 
@@ -93,7 +93,7 @@ def summarise(
     rows: list[Row] = []
     swept: list[Row] = []
     for temperature, found in ranks.items():
-        group = _Group([c for c in completions if c.task.temperature == temperature])
+        group = Group([c for c in completions if c.task.temperature == temperature])
         every = [_row(group, contender, temperature, found, costs) for contender in group.results]
         swept += every
         rows += [max(same, key=lambda row: row.tokens_per_s) for same in _by_system(every)]
@@ -102,51 +102,11 @@ def summarise(
 
 def median_curve(curves: Sequence[Mapping[int, float]]) -> dict[int, float]:
     """Milliseconds of a pass by rows, from several measurements of them."""
-    return {rows: _median(curve[rows] for curve in curves) for rows in sorted(curves[0])}
-
-
-class _Group:
-    """All completions at one temperature, by contender and then by prompt and round."""
-
-    def __init__(self, completions: Sequence[Completion]) -> None:
-        self.results: dict[Contender, dict[tuple[str, int], Completion]] = {}
-        for completion in completions:
-            visit = completion.task.prompt.id, completion.round
-            self.results.setdefault(completion.contender, {})[visit] = completion
-
-    def speeds(self, contender: Contender) -> list[float]:
-        return [c.measurement.tokens_per_s for c in self.results[contender].values()]
-
-    def fastest(self, system: str, where: str) -> Contender:
-        return max(
-            (c for c in self.results if (c.system, c.where) == (system, where)),
-            key=lambda contender: _median(self.speeds(contender)),
-        )
-
-    def ratio(self, contender: Contender, to: Contender) -> float:
-        """Median over prompts and rounds of tokens/s of one to that of the other."""
-        return _median(
-            one.tokens_per_s / other.tokens_per_s for one, other in self._pairs(contender, to)
-        )
-
-    def decoding_ratio(self, contender: Contender, to: Contender) -> float | None:
-        """The same behind the first token; None where no text has more than that one."""
-        found = [
-            ours / theirs
-            for one, other in self._pairs(contender, to)
-            if (ours := one.decoding_tokens_per_s) and (theirs := other.decoding_tokens_per_s)
-        ]
-        return _median(found) if found else None
-
-    def _pairs(self, one: Contender, other: Contender) -> Iterator[tuple[Measurement, Measurement]]:
-        """What both measured of the same prompt in the same round."""
-        others = self.results[other]
-        for visit, completion in self.results[one].items():
-            yield completion.measurement, others[visit].measurement
+    return {rows: median(curve[rows] for curve in curves) for rows in sorted(curves[0])}
 
 
 def _row(
-    group: _Group,
+    group: Group,
     contender: Contender,
     temperature: float,
     ranks: Sequence[Ranks],
@@ -187,7 +147,7 @@ def _row(
         width=contender.width,
         rows_adapt=contender.rows_adapt,
         completions=len(found),
-        tokens_per_s=_median(speeds),
+        tokens_per_s=median(speeds),
         tokens_per_s_quartiles=(
             float(np.percentile(speeds, 25)),
             float(np.percentile(speeds, 75)),
@@ -212,7 +172,7 @@ def _row(
         draft_ms_per_pass=(
             sum(m.draft.busy_ns for m in found) / 1e6 / passes if speculates and passes else None
         ),
-        time_to_first_token_ms=_median(1e3 * m.first_token_s for m in found),
+        time_to_first_token_ms=median(1e3 * m.first_token_s for m in found),
         ms_per_step=ms_per_step,
         query_ms=query_ms,
         forward_ms=forward_ms,
@@ -245,7 +205,3 @@ def _by_system(rows: Sequence[Row]) -> list[list[Row]]:
     for row in rows:
         groups.setdefault((row.where, row.system), []).append(row)
     return list(groups.values())
-
-
-def _median(values: Iterable[float]) -> float:
-    return float(np.median(list(values)))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from bench.contest import OURS, Completion, Contender
-from bench.measurement import Task
+from bench.group import Group, median
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def stand(completions: Sequence[Completion]) -> list[Standing]:
     groups = _by_contender(completions)
     alone = {
         temperature: max(
-            _median(c.measurement.tokens_per_s for c in found)
+            median(c.measurement.tokens_per_s for c in found)
             for (at, contender), found in groups.items()
             if at == temperature and _place(contender) == ("autoregressive", "in_process")
         )
@@ -97,19 +97,18 @@ def narrowed(
 
 def compare(completions: Sequence[Completion]) -> list[Comparison]:
     """CARD in process with every other system at its best."""
-    fastest: dict[tuple[float, str, str], dict[tuple[Task, int], float]] = {}
-    for (temperature, contender), done in _by_contender(completions).items():
-        speeds = {(c.task, c.round): c.measurement.tokens_per_s for c in done}
-        who = temperature, contender.system, contender.where
-        if who not in fastest or _median(speeds.values()) > _median(fastest[who].values()):
-            fastest[who] = speeds
     found = []
-    for (temperature, system, where), speeds in fastest.items():
-        card = fastest.get((temperature, "card", "in_process"))
-        if card is not None and where != "grpc" and system != "card":
-            ratio = _median(card.values()) / _median(speeds.values())
-            by_text = _median(card[visit] / speed for visit, speed in speeds.items())
-            found.append(Comparison(temperature, system, ratio, by_text))
+    for temperature in dict.fromkeys(c.task.temperature for c in completions):
+        group = Group([c for c in completions if c.task.temperature == temperature])
+        places = dict.fromkeys(map(_place, group.results))
+        if ("card", "in_process") not in places:
+            continue
+        card = group.fastest("card", "in_process")
+        for system, where in places:
+            if where != "grpc" and system != "card":
+                other = group.fastest(system, where)
+                ratio = median(group.speeds(card)) / median(group.speeds(other))
+                found.append(Comparison(temperature, system, ratio, group.ratio(card, other)))
     return found
 
 
@@ -142,17 +141,13 @@ def _standing(
         gamma=contender.gamma,
         width=contender.width,
         texts=len(done),
-        tokens_per_s=_median(speeds),
+        tokens_per_s=median(speeds),
         tokens_per_s_quartiles=(
             float(np.percentile(speeds, 25)),
             float(np.percentile(speeds, 75)),
         ),
-        ratio_to_autoregressive=_median(speeds) / alone,
-        time_to_first_token_ms=1e3 * _median(c.measurement.first_token_s for c in done),
+        ratio_to_autoregressive=median(speeds) / alone,
+        time_to_first_token_ms=1e3 * median(c.measurement.first_token_s for c in done),
         texts_equal=all(completion.equal for completion in done) if ours else None,
         common_prefix=float(np.mean(prefixes)) if contender.where == "peer" and prefixes else None,
     )
-
-
-def _median(values: Iterable[float]) -> float:
-    return float(np.median(list(values)))
