@@ -40,7 +40,7 @@ UNLOADABLE = """
 import typer
 from card.serving import supervisor as command
 from card.serving.load_failure import LOAD_ERRORS, announced
-from card.serving.supervision.supervisor import StartError, UnloadableError
+from card.serving.supervision.startup import StartError, UnloadableError
 
 class Supervisor:
     def __init__(self, *_):

@@ -28,8 +28,9 @@ from card.serving.supervision.guard import check_guard
 from card.serving.supervision.journal import open_journal, warn
 from card.serving.supervision.policy import STUBS
 from card.serving.supervision.residue import REGIONS, run_directory
+from card.serving.supervision.startup import StartError
 from card.serving.supervision.stop_requests import StopRequests
-from card.serving.supervision.supervisor import StartError, Supervisor
+from card.serving.supervision.supervisor import Supervisor
 from card.serving.triton_server import MINIMUM_REGION_BYTES, TritonNotFoundError
 from card.settings import REPOSITORY_ROOT, Settings, SettingsError, load_settings
 

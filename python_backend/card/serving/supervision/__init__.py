@@ -2,6 +2,8 @@
 
 `supervisor`    keeps one service running until it is told to stop
 `policy`        when to recover what: pure, without processes, clocks or I/O
+`startup`       one start of the server, and what may go wrong with it
+`reloads`       reloads in the background: begun as the policy decides, their ends told to it
 `recovery`      one model killed, unloaded, loaded and seen well again
 `service`       one run of the server and all that it is watched by
 `heartbeats`    the life of the engines and of `card` as the cache pool tells it

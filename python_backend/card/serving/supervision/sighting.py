@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from card.serving.supervision.policy import DRAFT
 
 STATES = ("starting", "ready", "degraded", "unready", "draining")
 
@@ -38,3 +41,15 @@ class ServiceHealth:
     @property
     def ready(self) -> bool:
         return self.state in ("ready", "degraded")
+
+
+def judge(answers: bool, models: Mapping[str, ModelHealth], guard: GuardHealth | None) -> str:
+    """The state of a service between its start and its end, by what is seen of its parts.
+
+    answers  whether the server runs and says that the ensemble is ready
+    """
+    lame = [model for model, health in models.items() if health.state != "well"]
+    reached = answers and (guard is None or guard.state == "well")
+    if not reached or any(model != DRAFT for model in lame):
+        return "unready"
+    return "degraded" if lame else "ready"

@@ -4,33 +4,19 @@ from __future__ import annotations
 
 import ipaddress
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
 from card.serving.supervised import PORTS
 from card.serving.supervision.health import HealthServer
 from card.serving.supervision.journal import note, warn
-from card.serving.supervision.policy import (
-    DRAFT,
-    STUBS,
-    Action,
-    ProcessState,
-    RecoveryPolicy,
-    Reload,
-    RestartServer,
-    Sight,
-)
-from card.serving.supervision.recovery import (
-    BeyondReloadError,
-    LoadWatch,
-    RecoveryError,
-    StuckLoadError,
-)
+from card.serving.supervision.policy import ProcessState, RecoveryPolicy, Sight
+from card.serving.supervision.reloads import Reloads
 from card.serving.supervision.repository import RepositoryError
 from card.serving.supervision.residue import RunDirectory, sweep
 from card.serving.supervision.service import Service, http_address
-from card.serving.supervision.sighting import GuardHealth, ModelHealth, ServiceHealth
+from card.serving.supervision.sighting import GuardHealth, ModelHealth, ServiceHealth, judge
+from card.serving.supervision.startup import CrashError, StartError, Startup
 from card.serving.supervision.stop_requests import StopRequests
 from card.serving.triton_server import TritonInstall, find_triton, named_install
 from card.settings import ServingSettings, Settings
@@ -44,27 +30,6 @@ CALM_S = 2.0
 client has left or whose process has died."""
 LINGER_S = 0.5
 """Without an open session for so long, the last responses have left and nobody waits in a queue."""
-
-
-class StartError(RuntimeError):
-    """The server does not come up; the message says how far it came."""
-
-    @property
-    def for_the_log(self) -> str:
-        """The message, as far as it does not stand there already."""
-        return str(self)
-
-
-class UnloadableError(StartError):
-    """A model cannot be loaded. The message is its own, and it has logged it."""
-
-    @property
-    def for_the_log(self) -> str:
-        return "a model cannot be loaded"
-
-
-class CrashError(StartError):
-    """A signal ended the server during its start, which says nothing about the next one."""
 
 
 class Supervisor:
@@ -87,13 +52,10 @@ class Supervisor:
         self._policy = RecoveryPolicy(
             engine_timeout_s=serving.engine_timeout_s, load_timeout_s=serving.load_timeout_s
         )
-        self._workers = ThreadPoolExecutor(len(STUBS), thread_name_prefix="recovery")
-        self._recoveries: dict[str, Future[None]] = {}
+        self._reloads = Reloads(self._policy)
         self._service: Service | None = None
         self._restarts = 0
         self._guard_restarts = 0
-        self._reloads = dict.fromkeys(STUBS, 0)
-        self._awaiting_calm: set[str] = set()
         for path in sweep(directory):
             note("swept", path=path)
         with ExitStack() as end:
@@ -113,7 +75,7 @@ class Supervisor:
         with ExitStack() as end:  # each step is taken even if one before it fails
             end.callback(note, "stopped")
             end.enter_context(self._end)
-            end.callback(self._workers.shutdown)
+            end.callback(self._reloads.close)
             end.callback(self._clear)
             if self._stop_requests.has_come(1, 0.0):
                 return
@@ -127,8 +89,6 @@ class Supervisor:
 
     def _start(self) -> Service:
         """Start the server and wait until all six models serve, or until `stop`."""
-        began_s = time.monotonic()
-        limit_s = self._settings.serving.load_timeout_s
         service = self._service = Service(
             self._settings,
             self._model_repository,
@@ -136,37 +96,12 @@ class Supervisor:
             self._run_directory,
         )
         note("starting", server_pid=service.server.pid)
-        concealed, watch = False, LoadWatch(service.server)
+        startup = Startup(service, self._settings.serving.load_timeout_s)
+        concealed = False
         while not service.is_complete():
-            if failure := service.load_failure:
-                raise UnloadableError(failure)
-            for model in STUBS:
-                watch.end_paused(model)
-            if stuck := [model for model in STUBS if watch.is_stuck(model)]:
-                raise StartError(f"the processes of {', '.join(stuck)} did not survive the start")
-            if watch.is_server_stopped():
-                raise CrashError("tritonserver was stopped during its start")
-            if wrong := service.guard_refusal:
-                raise StartError(wrong)
+            startup.check()
             self._tend_guard(service)
             concealed = concealed or service.conceal_header()
-            if service.server.state is ProcessState.GONE:
-                kind = CrashError if service.server.crashed else StartError
-                raise kind(
-                    f"tritonserver ended during its start ({service.server.ending}); "
-                    "its own messages stand above"
-                )
-            if time.monotonic() - began_s > limit_s:
-                conditions = {m: service.condition(m, s) for m, s in service.sights().items()}
-                if service.guard is not None:
-                    conditions["guard"] = service.guard.condition
-                missing = {
-                    m: condition for m, condition in conditions.items() if condition != "well"
-                }
-                raise StartError(
-                    f"the models were not ready within serving.load_timeout_s = {limit_s:g} s: "
-                    f"{missing or 'the ensemble'}"
-                )
             self._publish(service, service.sights(), "starting")
             if self._stop_requests.has_come(1, LOOK_S):
                 return service
@@ -183,7 +118,7 @@ class Supervisor:
                 "unguarded",
                 reason="others than this machine reach what SECURITY.md calls known holes",
             )
-        note("ready", seconds=round(time.monotonic() - began_s, 1), **self._addresses())
+        note("ready", seconds=round(startup.seconds, 1), **self._addresses())
         return service
 
     def _restart(self, reason: str) -> Service:
@@ -226,7 +161,7 @@ class Supervisor:
             if self._stop_requests.has_come(2, LOOK_S):
                 _tell_cut_off(open_sessions, "there was another signal to stop")
                 return
-            if reason := self._heal(service, sights):
+            if reason := self._reloads.heal(service, sights):
                 _tell_cut_off(open_sessions, reason)
                 return
             self._tend_guard(service)
@@ -245,8 +180,7 @@ class Supervisor:
 
     def _clear(self) -> None:
         """End the server and everything that belongs to it."""
-        self._recoveries.clear()
-        self._awaiting_calm.clear()
+        self._reloads.forget()
         service, self._service = self._service, None
         try:
             if service is not None:
@@ -262,12 +196,6 @@ class Supervisor:
         except TimeoutError as error:
             raise StartError(f"a process of this service does not end: {error}") from error
 
-    def _tell_restart_waits(self, model: str, error: BeyondReloadError) -> None:
-        """Once for each time that a lost draft needs a new server, which open streams do not."""
-        if model not in self._awaiting_calm:
-            self._awaiting_calm.add(model)
-            warn("restart_waits", model=model, reason=error, until="no stream is open")
-
     # --- watch --------------------------------------------------------------------------------
 
     def _look_around(self, service: Service) -> Service:
@@ -278,26 +206,11 @@ class Supervisor:
                 "this user's shared memory: see RemoveIPC in docs/operations.md"
             )
         sights = service.sights()
-        if reason := self._heal(service, sights):
+        if reason := self._reloads.heal(service, sights):
             return self._restart(reason)
         self._tend_guard(service)
         self._publish(service, sights)
         return service
-
-    def _heal(self, service: Service, sights: dict[str, Sight]) -> str | None:
-        """Reload what needs it; why the server must restart, if it must."""
-        actions = self._finished_recoveries(service)
-        actions += self._policy.decide(
-            time.monotonic(),
-            service.server.state,
-            service.silence_s,
-            sights,
-        )
-        for action in actions:
-            if isinstance(action, RestartServer):
-                return action.reason
-            self._begin(service, action)
-        return None
 
     def _tend_guard(self, service: Service) -> None:
         if (guard := service.guard) is None:
@@ -312,33 +225,6 @@ class Supervisor:
             warn("restarting_guard", reason=reason)
             self._guard_restarts += 1
 
-    def _begin(self, service: Service, action: Reload) -> None:
-        warn("reloading", model=action.model, reason=action.reason)
-        self._reloads[action.model] += 1
-        self._recoveries[action.model] = self._workers.submit(service.reload, action.model)
-
-    def _finished_recoveries(self, service: Service) -> list[Action]:
-        """Report finished reloads to the policy; returns what it wants instead of failed ones."""
-        actions: list[Action] = []
-        for model in [model for model, recovery in self._recoveries.items() if recovery.done()]:
-            recovery, now_s = self._recoveries.pop(model), time.monotonic()
-            try:
-                recovery.result()
-            except BeyondReloadError as error:
-                if isinstance(error, StuckLoadError) and model == DRAFT and service.open_slots:
-                    self._recoveries[model] = recovery  # streams go on without it; look again
-                    self._tell_restart_waits(model, error)
-                else:
-                    actions.append(RestartServer(f"{model}: {error}"))
-            except RecoveryError as error:
-                warn("reload_failed", model=model, reason=error)
-                if action := self._policy.recovery_failed(now_s, model, str(error)):
-                    actions.append(action)
-            else:
-                note("recovered", model=model)
-                self._policy.recovered(now_s, model)
-        return actions
-
     def _publish(
         self, service: Service, sights: dict[str, Sight], state: str | None = None
     ) -> None:
@@ -350,24 +236,15 @@ class Supervisor:
             models[model] = ModelHealth(
                 "recovering" if recovering else service.condition(model, sight),
                 pid=None if stub is None else stub.process.pid,
-                reloads=self._reloads[model],
+                reloads=self._reloads.begun[model],
             )
         guard = None
         if service.guard is not None:
             guard = GuardHealth(service.guard.condition, service.guard.pid)
-        lame = [model for model, health in models.items() if health.state != "well"]
-        answers = (
-            service.server.state is ProcessState.RUNNING
-            and service.ensemble_ready
-            and (guard is None or guard.state == "well")
-        )
-        if not answers or any(model != DRAFT for model in lame):
-            judged = "unready"
-        else:
-            judged = "degraded" if lame else "ready"
+        answers = service.server.state is ProcessState.RUNNING and service.ensemble_ready
         self._health.publish(
             ServiceHealth(
-                state or judged,
+                state or judge(answers, models, guard),
                 service.server.pid,
                 self._restarts,
                 models,

@@ -1,0 +1,84 @@
+"""One start of the server: what may go wrong until all models serve."""
+
+from __future__ import annotations
+
+import time
+
+from card.serving.supervision.policy import STUBS, ProcessState
+from card.serving.supervision.recovery import LoadWatch
+from card.serving.supervision.service import Service
+
+
+class StartError(RuntimeError):
+    """The server does not come up; the message says how far it came."""
+
+    @property
+    def for_the_log(self) -> str:
+        """The message, as far as it does not stand there already."""
+        return str(self)
+
+
+class UnloadableError(StartError):
+    """A model cannot be loaded. The message is its own, and it has logged it."""
+
+    @property
+    def for_the_log(self) -> str:
+        return "a model cannot be loaded"
+
+
+class CrashError(StartError):
+    """A signal ended the server during its start, which says nothing about the next one."""
+
+
+class Startup:
+    """Watches a server that starts, and the seconds that it takes.
+
+    limit_s  how long it may take
+    """
+
+    def __init__(self, service: Service, limit_s: float) -> None:
+        self._service = service
+        self._limit_s = limit_s
+        self._began_s = time.monotonic()
+        self._watch = LoadWatch(service.server)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._began_s
+
+    def check(self) -> None:
+        """Raise `StartError` once it is sure that this start comes to nothing."""
+        if failure := self._service.load_failure:
+            raise UnloadableError(failure)
+        self._check_processes()
+        if wrong := self._service.guard_refusal:
+            raise StartError(wrong)
+        if self.seconds > self._limit_s:
+            raise StartError(
+                f"the models were not ready within serving.load_timeout_s = {self._limit_s:g} s: "
+                f"{self._missing() or 'the ensemble'}"
+            )
+
+    def _check_processes(self) -> None:
+        server = self._service.server
+        if server.state is ProcessState.GONE:
+            kind = CrashError if server.crashed else StartError
+            raise kind(
+                f"tritonserver ended during its start ({server.ending}); "
+                "its own messages stand above"
+            )
+        if self._watch.is_server_stopped():
+            raise CrashError("tritonserver was stopped during its start")
+        for model in STUBS:
+            self._watch.end_paused(model)
+        if stuck := [model for model in STUBS if self._watch.is_stuck(model)]:
+            raise StartError(f"the processes of {', '.join(stuck)} did not survive the start")
+
+    def _missing(self) -> dict[str, str]:
+        """What is not well yet, and why not."""
+        service = self._service
+        conditions = {m: service.condition(m, sight) for m, sight in service.sights().items()}
+        if service.guard is not None:
+            conditions["guard"] = service.guard.condition
+        return {name: condition for name, condition in conditions.items() if condition != "well"}

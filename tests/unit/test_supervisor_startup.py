@@ -1,0 +1,100 @@
+"""A start that comes to nothing is given up, with the reason."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from card.serving.supervision import startup as module
+from card.serving.supervision.policy import CARD, DRAFT, STUBS, ProcessState, Sight
+from card.serving.supervision.startup import CrashError, StartError, Startup, UnloadableError
+
+
+class FakeServer:
+    def __init__(self) -> None:
+        self.state = ProcessState.RUNNING
+        self.crashed = False
+        self.ending = "exit code 1"
+
+    def stub(self, model: str) -> None:
+        return None
+
+
+class FakeService:
+    """A service that starts; tests set what is wrong with it."""
+
+    def __init__(self) -> None:
+        self.server = FakeServer()
+        self.load_failure = ""
+        self.guard_refusal = ""
+        self.guard: SimpleNamespace | None = None
+        self.conditions = dict.fromkeys(STUBS, "well")
+
+    def sights(self) -> dict[str, Sight]:
+        return {model: Sight(ProcessState.RUNNING) for model in STUBS}
+
+    def condition(self, model: str, sight: Sight) -> str:
+        return self.conditions[model]
+
+
+@pytest.fixture
+def service() -> FakeService:
+    return FakeService()
+
+
+def started(service: FakeService, limit_s: float = 60.0) -> Startup:
+    return Startup(service, limit_s)  # type: ignore[arg-type]
+
+
+def test_a_start_that_goes_on_is_left_alone(service: FakeService) -> None:
+    startup = started(service)
+    service.conditions[CARD] = "gone"  # it has not been started yet
+    startup.check()
+    assert 0 <= startup.seconds < 60
+
+
+def test_a_model_that_cannot_be_loaded_says_why_and_is_no_matter_of_time(
+    service: FakeService,
+) -> None:
+    service.load_failure = "target cannot be loaded: the weights do not fit"
+    with pytest.raises(UnloadableError, match="the weights do not fit") as refusal:
+        started(service).check()
+    assert refusal.value.for_the_log == "a model cannot be loaded"
+
+
+@pytest.mark.parametrize(("crashed", "kind"), [(True, CrashError), (False, StartError)])
+def test_a_server_that_ended_is_tried_again_only_if_a_signal_ended_it(
+    service: FakeService, crashed: bool, kind: type[StartError]
+) -> None:
+    service.server.state, service.server.crashed = ProcessState.GONE, crashed
+    with pytest.raises(StartError, match=r"ended during its start \(exit code 1\)") as refusal:
+        started(service).check()
+    assert type(refusal.value) is kind
+
+
+def test_a_guard_that_does_not_want_to_is_no_matter_of_time(service: FakeService) -> None:
+    service.guard_refusal = "the guard ended during the start"
+    with pytest.raises(StartError, match="the guard ended"):
+        started(service).check()
+
+
+def test_a_start_that_takes_too_long_names_what_is_missing(
+    service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    startup = started(service, limit_s=5.0)
+    service.conditions[DRAFT] = "detached"
+    service.guard = SimpleNamespace(condition="well")
+    startup.check()
+    clock[0] = 5.1
+    with pytest.raises(StartError, match=r"load_timeout_s = 5 s: \{'draft': 'detached'\}"):
+        startup.check()
+    service.conditions[DRAFT] = "well"
+    service.guard.condition = "gone"
+    with pytest.raises(StartError, match=r"\{'guard': 'gone'\}"):
+        startup.check()
+    service.guard.condition = "well"
+    with pytest.raises(StartError, match="the ensemble"):
+        startup.check()
