@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from settings_files import Write, refusal
 
@@ -271,12 +269,6 @@ def test_an_unknown_field_is_refused_with_the_names_that_exist(
 def test_an_unknown_field_in_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CARD_LIMITS__MAX_TOKEN", "3")
     assert "limits.max_token: no such field" in refusal()
-
-
-def test_what_is_kept_from_start_to_start_needs_a_directory(write: Write, tmp_path: Path) -> None:
-    (tmp_path / "taken").touch()
-    message = refusal(write("serving: {findings: taken}"))
-    assert "serving.findings: it must be a directory, or nothing yet (got" in message
 
 
 # --- fields that must agree -----------------------------------------------------------------------

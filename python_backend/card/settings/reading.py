@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 from pydantic import ValidationError
@@ -13,15 +13,13 @@ from pydantic_settings import SettingsError as SourceError
 
 from card.regular_file import is_irregular
 from card.settings.models import REPOSITORY_ROOT
+from card.settings.paths import anchored, wrong_paths
 from card.settings.refusals import explain, shown
-from card.settings.section import Section
 from card.settings.variables import wrong_variable
 from card.settings.whole import Settings
 
 SETTINGS_VARIABLE = "CARD_SETTINGS"
 """Environment variable naming the settings file; every Triton model process reads it."""
-
-_Section = TypeVar("_Section", bound=Section)
 
 
 class SettingsError(ValueError):
@@ -39,7 +37,7 @@ def load_settings(file: Path | None = None, **overrides: Any) -> Settings:
     if file is None and (named := os.environ.get(SETTINGS_VARIABLE)):
         file = Path(named)
     if file is not None:
-        file = file.resolve()
+        file = Path(os.path.realpath(file))  # `Path.resolve` raises where links lead in circles
         _check_fields(file)
     if problem := wrong_variable():
         raise SettingsError(problem)
@@ -51,37 +49,16 @@ def load_settings(file: Path | None = None, **overrides: Any) -> Settings:
 
     # $CARD_SETTINGS itself carries the prefix of the environment overrides; it is no field.
     try:
-        settings = FromFile(**overrides)
+        said = FromFile(**overrides)
     except ValidationError as error:
         raise SettingsError(explain(error, file)) from error
     except SourceError as error:
         raise SettingsError(f"settings: {error}: {error.__cause__}") from error
     base = file.parent if file is not None else REPOSITORY_ROOT
-    kept = settings.serving.findings
-    if kept is not None and os.path.lexists(base / kept) and not (base / kept).is_dir():
-        raise SettingsError(
-            "settings: serving.findings: it must be a directory, or nothing yet (got "
-            f"{shown(str(kept))})"
-        )
-    return Settings.model_construct(
-        **{name: getattr(settings, name) for name in Settings.model_fields}
-        | {
-            "target": _anchored(settings.target, "path", base),
-            "draft": _anchored(settings.draft, "path", base),
-            "cache": _anchored(settings.cache, "directory", base),
-            "serving": _anchored(
-                _anchored(settings.serving, "findings", base), "tritonserver", base
-            ),
-        }
-    )
-
-
-def _anchored(section: _Section, field: str, base: Path) -> _Section:
-    """With the path in `field`, if there is one, taken from `base`."""
-    path = getattr(section, field)
-    if path is None:
-        return section
-    return section.model_copy(update={field: (base / path).resolve()})
+    settings = anchored(said, base)
+    if problem := wrong_paths(settings, file):
+        raise SettingsError(problem)
+    return settings
 
 
 def _check_fields(file: Path) -> None:

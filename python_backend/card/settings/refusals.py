@@ -42,11 +42,11 @@ def _told(problem: Mapping[str, Any]) -> tuple[Place, str]:
     if problem["type"] in _UNKNOWN:
         place = (*place, problem["loc"][len(place)])
         names = ", ".join(field.name for field in node.fields)
-        text = f"no such field; allowed: {names}{_got(value)}"
+        text = f"no such field; allowed: {names}{got(value)}"
     elif own := _own_words(problem):
-        text = own + (_variables_behind(node, own) if node.is_section else _got(value))
+        text = own + (_variables_behind(node, own) if node.is_section else got(value))
     else:
-        text = f"it must be {node.allowed}{_got(value)}"
+        text = f"it must be {node.allowed}{got(value)}"
     return place, ": ".join([".".join(map(str, place)), text] if place else [text])
 
 
@@ -60,7 +60,12 @@ def _own_words(problem: Mapping[str, Any]) -> str:
 def _source(problem: Mapping[str, Any], place: Place, file: Path | None) -> str:
     """Where the value was said. What fields say together has no single source but the file."""
     together = _own_words(problem) and whole().deepest(place).is_section
-    if not together and (variable := variable_of(place)):
+    return said_in(() if together else place, file)
+
+
+def said_in(place: Place, file: Path | None) -> str:
+    """Where the value of a field was said: in an environment variable or in the file."""
+    if variable := variable_of(place):
         return f"environment variable {variable}"
     return f"settings file {file}" if file is not None else "settings"
 
@@ -77,7 +82,8 @@ def _variables_behind(section: Node, text: str) -> str:
     return f" (set by environment variables: {', '.join(named)})" if named else ""
 
 
-def _got(value: object) -> str:
+def got(value: object) -> str:
+    """The value that was said, for the end of a line; a long one is cut."""
     text = shown(value)
     if len(text) > _LONGEST_VALUE:
         text = f"{text[: _LONGEST_VALUE - 3]}..."
