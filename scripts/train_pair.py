@@ -7,7 +7,7 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -30,7 +30,7 @@ app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=F
 _SHARES = {"target": 0.6, "draft": 0.15, "distil": 0.25}
 Output = Annotated[Path, typer.Option(help="Folder of the pair and of all its making needs.")]
 RecipeFile = Annotated[
-    Optional[Path],  # noqa: UP045  (Typer reads annotations on CPython 3.10 too)
+    Path | None,
     typer.Option("--recipe", help="JSON that overrides fields of the recipe."),
 ]
 Overwrite = Annotated[bool, typer.Option(help="Take the folder though it holds something else.")]
@@ -38,15 +38,15 @@ Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Precision = Annotated[str, typer.Option(help="auto, bf16 or fp32, for training.")]
 Compile = Annotated[bool, typer.Option("--compile", help="Compile the models (CUDA only).")]
 Minutes = Annotated[
-    Optional[float],  # noqa: UP045
+    float | None,
     typer.Option(help="Minutes of optimisation, instead of the recipe's steps."),
 ]
 Steps = Annotated[
-    Optional[int],  # noqa: UP045
+    int | None,
     typer.Option(help="Optimiser steps, instead of the recipe's."),
 ]
 Source = Annotated[
-    Optional[list[Path]],  # noqa: UP045
+    list[Path] | None,
     typer.Option(
         "--source",
         help="Folder with Python sources; may be repeated. "
@@ -164,18 +164,18 @@ def evaluate(
         _OWN_PROMPTS
     ),
     limit: Annotated[
-        Optional[int],  # noqa: UP045
+        int | None,
         typer.Option(min=1, help="Use the first prompts only."),
     ] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens written for a prompt.")] = 128,
     held_out: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option(help="Held-out documents. Default: PAIR/corpus/held_out.jsonl, if there."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     device: Device = "auto",
     json_file: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option("--json", help="Also write the figures to this file."),
     ] = None,
 ) -> None:

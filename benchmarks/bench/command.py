@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -35,6 +35,7 @@ from bench.terminal import (
     make_console,
     name_differences,
     refuse,
+    results_option,
     say_reservation,
     tasks_of,
     warm_up,
@@ -66,37 +67,30 @@ def bench(
         Path, typer.Option(help="JSONL with id, category and prompt in each line.")
     ] = PROMPTS,
     limit: Annotated[
-        Optional[int],  # noqa: UP045  (Typer reads annotations on CPython 3.10 too)
+        int | None,
         typer.Option(min=1, help="Use the first prompts only.", show_default="all"),
     ] = None,
     max_tokens: Annotated[int, typer.Option(min=2, help="Tokens written for a prompt.")] = 256,
-    json_file: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(
-            "--json",
-            help="Where the figures go; Markdown goes beside them.",
-            show_default="benchmarks/results/DATE.json",
-        ),
-    ] = None,
+    json_file: Annotated[Path | None, results_option("DATE.json")] = None,
     settings_file: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option("--settings", help="Another settings file (YAML).", show_default="built in"),
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="How often every text is written.")] = 1,
     gamma: Annotated[
-        Optional[list[int]],  # noqa: UP045
+        list[int] | None,
         _swept("Draft passes of draft-then-verify.", ", ".join(map(str, GAMMAS)), 1, 32),
     ] = None,
     width: Annotated[
-        Optional[list[int]],  # noqa: UP045
+        list[int] | None,
         _swept("Nodes per draft pass of draft-then-verify.", ", ".join(map(str, WIDTHS)), 1, 32),
     ] = None,
     threads: Annotated[
-        Optional[list[int]],  # noqa: UP045
+        list[int] | None,
         _swept("Threads of autoregressive decoding.", "1 to all cores", 1, 256),
     ] = None,
     temperature: Annotated[
-        Optional[list[float]],  # noqa: UP045
+        list[float] | None,
         _swept("Sampling temperature.", ", ".join(f"{t:g}" for t in TEMPERATURES), 0),
     ] = None,
     grpc: Annotated[bool, typer.Option(help="Measure through a real server too.")] = True,

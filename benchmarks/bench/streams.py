@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -38,6 +38,7 @@ from bench.terminal import (
     RESULTS,
     make_console,
     refuse,
+    results_option,
     tasks_of,
 )
 from card.cache import CardSlot, Decoding, Finish, SlotRequest
@@ -62,7 +63,7 @@ def streams(
     max_tokens: Annotated[int, typer.Option(min=2, help="Tokens of each stream.")] = 128,
     temperature: Annotated[float, typer.Option(min=0, help="Sampling temperature.")] = 0.0,
     count: Annotated[
-        Optional[list[int]],  # noqa: UP045  (Typer reads annotations on CPython 3.10 too)
+        list[int] | None,
         typer.Option(
             "--streams",
             help="Streams at once. May be repeated.",
@@ -72,14 +73,9 @@ def streams(
         ),
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each; the median counts.")] = 3,
-    json_file: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(
-            "--json", help="Where the figures go.", show_default="results/DATE-streams.json"
-        ),
-    ] = None,
+    json_file: Annotated[Path | None, results_option("DATE-streams.json")] = None,
     settings_file: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option("--settings", help="Another settings file (YAML).", show_default="built in"),
     ] = None,
 ) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -54,6 +54,7 @@ from bench.terminal import (
     make_console,
     name_differences,
     refuse,
+    results_option,
     say_reservation,
     tasks_of,
     warm_up,
@@ -81,7 +82,7 @@ def suite(
         Path, typer.Option(help="JSONL with id, category and prompt in each line.")
     ] = PROMPTS,
     limit: Annotated[
-        Optional[int],  # noqa: UP045  (Typer reads annotations on CPython 3.10 too)
+        int | None,
         typer.Option(min=1, help="Use the first prompts only.", show_default="all"),
     ] = None,
     max_tokens: Annotated[int, typer.Option(min=2, help="Tokens written for a prompt.")] = 256,
@@ -89,18 +90,13 @@ def suite(
         float,
         typer.Option(min=0.1, help="No text is begun later; loading and installing not counted."),
     ] = 15.0,
-    json_file: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(
-            "--json", help="Where the figures go.", show_default="results/DATE-suite.json"
-        ),
-    ] = None,
+    json_file: Annotated[Path | None, results_option("DATE-suite.json")] = None,
     settings_file: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option("--settings", help="Another settings file (YAML).", show_default="built in"),
     ] = None,
     gamma: Annotated[
-        Optional[list[int]],  # noqa: UP045
+        list[int] | None,
         typer.Option(
             help="Draft passes of draft-then-verify and PEARL. May be repeated.",
             show_default=", ".join(map(str, GAMMAS)),
@@ -109,7 +105,7 @@ def suite(
         ),
     ] = None,
     temperature: Annotated[
-        Optional[list[float]],  # noqa: UP045
+        list[float] | None,
         typer.Option(
             help="Sampling temperature. May be repeated.",
             show_default=", ".join(f"{t:g}" for t in TEMPERATURES),

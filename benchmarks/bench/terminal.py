@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from io import TextIOWrapper
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -48,6 +50,30 @@ def make_console() -> Console:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     return Console(width=_FILE_COLUMNS)
+
+
+def results_option(name: str) -> Any:
+    """``--json``, by default `name` among the results; what cannot be written is refused at once,
+    not when all has been measured."""
+    return typer.Option(
+        "--json",
+        help="Where the figures go; Markdown goes beside them.",
+        show_default=f"{RESULTS.relative_to(REPOSITORY_ROOT)}/{name}",
+        callback=_writable,
+    )
+
+
+def _writable(file: Path | None) -> Path | None:
+    probe = RESULTS / "probe.json" if file is None else file
+    is_new = not os.path.lexists(probe)
+    try:
+        probe.parent.mkdir(parents=True, exist_ok=True)
+        probe.open("ab").close()
+        if is_new:
+            probe.unlink()
+    except OSError as error:
+        raise typer.BadParameter(f"{probe} cannot be written: {error.strerror}") from error
+    return file
 
 
 def tasks_of(prompts: Sequence[Prompt], temperatures: list[float], max_tokens: int) -> list[Task]:

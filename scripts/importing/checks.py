@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -56,7 +57,7 @@ class Model:
     @classmethod
     def read(cls, path: Path) -> Model:
         """Raises `PairError` naming what is missing."""
-        path = path.resolve()
+        path = Path(os.path.realpath(path))  # `Path.resolve` raises where links lead in circles
         if not path.is_dir():
             raise PairError(f"{path} is no directory; name a Hugging Face directory")
         config = _json(path / "config.json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -63,12 +64,12 @@ def import_pair(
 ) -> None:
     """Check a draft and a target, write settings for them, measure their agreement."""
     console = Console()
-    if settings is not None and settings.exists() and not force:
+    if settings is not None and os.path.lexists(settings) and not force:
         _refuse(f"--settings {settings} exists; name another file, or add --force")
     try:
         draft, target = Model.read(draft_dir), Model.read(target_dir)
         findings = check_pair(draft, target)
-    except PairError as error:
+    except (PairError, OSError) as error:
         _refuse(str(error))
     console.print(_table(findings))
     if any(finding.verdict is Verdict.UNMET for finding in findings):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 import yaml
@@ -37,11 +37,11 @@ app = typer.Typer(
 )
 
 _ProfileFile = Annotated[
-    Optional[Path],  # noqa: UP045  (Typer reads annotations on CPython 3.10 too)
+    Path | None,
     typer.Option("--profile", help="Measured foresight of the pair (see `measure`)."),
 ]
 _Json = Annotated[
-    Optional[Path],  # noqa: UP045
+    Path | None,
     typer.Option("--json", help="Also write the figures to this file."),
 ]
 _Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same figures.")]
@@ -108,13 +108,13 @@ def predict(
     ],
     profile_file: _ProfileFile = None,
     agreement: Annotated[
-        Optional[list[float]],  # noqa: UP045
+        list[float] | None,
         typer.Option(
             min=0.01, max=0.99, help="May be repeated.", show_default="as the preset says"
         ),
     ] = None,
     placement: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(help="Only placements whose name holds this.", show_default="all"),
     ] = None,
     seed: _Seed = 0,
@@ -151,16 +151,16 @@ def measure(
         Path, typer.Option(help="JSONL with id, category and prompt in each line.")
     ] = REPOSITORY / "benchmarks" / "prompts.jsonl",
     limit: Annotated[
-        Optional[int],  # noqa: UP045
+        int | None,
         typer.Option(min=1, help="Use the first prompts only.", show_default="all"),
     ] = None,
     max_tokens: Annotated[int, typer.Option(min=2, help="Tokens written for a prompt.")] = 256,
     temperature: Annotated[
-        Optional[list[float]],  # noqa: UP045
+        list[float] | None,
         typer.Option(min=0, help="May be repeated.", show_default="0, 0.8"),
     ] = None,
     settings_file: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option("--settings", help="Another settings file (YAML).", show_default="built in"),
     ] = None,
 ) -> None:
