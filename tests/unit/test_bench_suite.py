@@ -15,11 +15,9 @@ import torch
 from matplotlib.figure import Figure
 from rich.console import Console
 from tokenizers import Tokenizer
-from typer.testing import CliRunner
 
 from bench import plots, progress
 from bench.activity import DraftActivity
-from bench.command import app
 from bench.conditions import Conditions, Machine
 from bench.contest import Completion, Contender, ContenderError, compete
 from bench.extremes import Observed, Timeline, Variant, WorstCase
@@ -373,34 +371,3 @@ def test_off_a_terminal_progress_is_told_in_lines(monkeypatch: pytest.MonkeyPatc
         for _ in range(4):
             advance()
     assert output.getvalue().splitlines() == ["texts: 2 of 4, 25 s", "texts: 4 of 4, 27 s"]
-
-
-def test_the_command_names_its_subcommands() -> None:
-    shown = CliRunner().invoke(app, ["--help"]).output
-    assert "suite" in shown
-    assert "streams" in shown
-    assert "--no-grpc" in shown
-    assert "--minutes" in CliRunner().invoke(app, ["suite", "--help"]).output
-
-
-@pytest.mark.parametrize(
-    "arguments", [[], ["suite"], ["streams"]], ids=["bench", "suite", "streams"]
-)
-@pytest.mark.parametrize("place", ["folder", "file/further.json", "a" * 300])
-def test_figures_that_could_not_be_written_are_refused_before_anything_is_measured(
-    tmp_path: Path, arguments: list[str], place: str
-) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "file").touch()
-    ended = CliRunner().invoke(app, [*arguments, "--json", str(tmp_path / place)])
-    assert ended.exit_code == 2
-    assert "cannot be written" in " ".join(ended.output.replace("│", " ").split())
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
-
-
-def test_asking_where_figures_may_go_leaves_no_file(tmp_path: Path) -> None:
-    file = tmp_path / "new" / "figures.json"
-    ended = CliRunner().invoke(app, ["suite", "--json", str(file), "--prompts", "/nowhere"])
-    assert ended.exit_code == 2
-    assert "/nowhere" in ended.output
-    assert not file.exists()
