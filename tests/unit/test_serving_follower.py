@@ -176,7 +176,16 @@ async def test_a_response_that_cannot_be_sent_ends_its_request_alone(
     assert client.errors == ["INTERNAL: a response could not be sent; see the server's log"]
     assert client.ended == 1
     assert scene.state(slot) is not SlotState.OPEN
+    assert scene.ledger.outcomes == ["internal"]  # whoever heard an error had no success
     assert other.texts == ["e"]
+
+
+async def test_a_target_that_gives_up_behind_a_stop_word_takes_no_text_away(scene: Scene) -> None:
+    client, slot = await scene.open(stop_words=("e",))
+    scene.target.commit(slot, [3, 4], Finish.FAILED)
+    scene.follower.tick(1)
+    assert (client.texts, client.ended, client.errors) == (["d"], 1, [])
+    assert scene.ledger.outcomes == ["stop"]
 
 
 async def test_whether_the_queue_is_full_is_told_when_it_changes(scene: Scene) -> None:

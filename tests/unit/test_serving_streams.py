@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models
 
 from card.cache import SlotCounters
-from card.serving.delta import FINISH_REASONS, Delta
+from card.serving.delta import FINISH_REASONS, SIGN_NS, Delta
 from card.serving.streams import Stream
 from card.serving.wire import TokenRequest
 from card.text import Detokenizer
@@ -56,11 +57,25 @@ def test_the_first_delta_leaves_at_once_and_later_ones_are_gathered() -> None:
     assert take(one, GATHER_NS).text == "bc"
 
 
-def test_nothing_new_is_no_delta_however_long_it_takes() -> None:
+def test_whoever_streams_hears_something_each_second_though_there_is_no_text() -> None:
     one = stream()
     push(one, "a")
-    take(one)
-    assert not one.is_due(10**12, GATHER_NS)
+    take(one, 5)
+    assert not one.is_due(4 + SIGN_NS, GATHER_NS)
+    assert one.is_due(5 + SIGN_NS, GATHER_NS)
+    assert take(one, 5 + SIGN_NS).text == ""
+    assert not one.is_due(6 + SIGN_NS, GATHER_NS)
+
+
+def test_a_long_prompt_counts_as_silence_from_the_moment_there_is_a_slot() -> None:
+    one, never, whole = stream(), stream(), stream(stream=False)
+    for scheduled in (one, whole):
+        scheduled.schedule()
+    now_ns = time.monotonic_ns()
+    assert not one.is_due(now_ns + SIGN_NS // 2, GATHER_NS)
+    assert one.is_due(now_ns + SIGN_NS, GATHER_NS)
+    assert not never.is_due(now_ns + SIGN_NS, GATHER_NS)
+    assert not whole.is_due(now_ns + SIGN_NS, GATHER_NS)
 
 
 def test_a_request_that_does_not_stream_gets_one_delta_at_the_end() -> None:

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models
 
+from card.serving.refusal import Refusal
 from card.serving.vocabulary import Vocabulary
 from card.settings import SettingsError
 
@@ -110,3 +111,16 @@ def test_text_processes_load_neither_torch_nor_transformers() -> None:
         [sys.executable, "-c", check], capture_output=True, text=True, check=True
     )
     assert shown.stdout.strip() == "set()"
+
+
+def test_text_that_a_tokenizer_has_no_token_for_is_refused_by_its_field() -> None:
+    letters = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="[UNK]"))
+    vocabulary = Vocabulary(letters, 2, ())
+    assert vocabulary.prompt_tokens("a") == [0]
+    with pytest.raises(
+        Refusal, match=r"^INVALID_ARGUMENT: text_input holds what .* leave that out"
+    ):
+        vocabulary.prompt_tokens("ü")
+    with pytest.raises(Refusal) as refusal:
+        vocabulary.bad_word_tokens(("ü",))
+    assert refusal.value.field == "bad_words"

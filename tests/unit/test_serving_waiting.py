@@ -9,8 +9,8 @@ import pytest
 from serving_double import make_pool
 
 from card.cache import Pool
-from card.serving.delta import Delta
-from card.serving.waiting import SIGN_NS, WaitingClient
+from card.serving.delta import SIGN_NS, Delta
+from card.serving.waiting import WaitingClient
 
 
 class Client:

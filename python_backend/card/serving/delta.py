@@ -17,6 +17,10 @@ from numpy.typing import NDArray
 FINISH_REASONS = ("", "stop", "length")
 """Empty until the last delta; `stop`: the end id or a stop word; `length`: max_tokens reached."""
 
+SIGN_NS = 1_000_000_000
+"""The longest that a client who streams hears nothing: an empty delta then, because only with a
+response does Triton tell that a client of the ensemble has left."""
+
 TEXT, NUMBERS, LOG_PROBABILITIES = "delta_text", "delta_numbers", "delta_log_probs"
 """The internal tensors: BYTES [1], INT64 [fields of `Numbers`], FP32 [1 + tokens], the sum first;
 that is not a number where nobody asked."""

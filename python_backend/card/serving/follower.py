@@ -178,6 +178,8 @@ class Follower:
         stream.push(tokens, from_cache, log_probs, now_ns)
         self._ledger.committed(session, len(tokens), now_ns)
         finish = session.finish()
+        if stream.finished:  # by a stop word; what became of the session behind it is no matter
+            return
         if finish is Finish.FAILED:
             self._fail(
                 answer,
@@ -189,23 +191,31 @@ class Follower:
     def _respond(self, answer: Answer, now_ns: int) -> None:
         session, stream = answer.session, answer.stream
         delta = stream.take(session.slot.index, session.generation, session.slot.counters(), now_ns)
-        if stream.finished:
-            self._close(answer, stream.finish_reason)
+        if stream.finished:  # whoever has read the last delta finds the slot free
+            self._close(answer)
         try:
             answer.client.send(delta, last=stream.finished)
         except UndeliverableError as error:
             log.error("a response of slot %d was lost: %s", session.slot.index, error)
             lost = Refusal("INTERNAL", "a response could not be sent; see the server's log")
-            answer.client.fail(lost) if stream.finished else self._fail(answer, lost)
+            if not stream.finished:
+                self._close(answer)
+            self._tell_failed(answer, lost)
+        else:
+            if stream.finished:
+                self._ledger.answered(session, stream.finish_reason)
 
     def _fail(self, answer: Answer, refusal: Refusal) -> None:
-        self._close(answer, refusal.code.lower())
+        self._close(answer)
+        self._tell_failed(answer, refusal)
+
+    def _tell_failed(self, answer: Answer, refusal: Refusal) -> None:
+        self._ledger.answered(answer.session, refusal.code.lower())
         answer.client.fail(refusal)
 
-    def _close(self, answer: Answer, outcome: str) -> None:
+    def _close(self, answer: Answer) -> None:
         del self._answers[answer.session.slot.index]
         self._sessions.close(answer.session)
-        self._ledger.answered(answer.session, outcome)
 
     def _look_around(self, now_ns: int) -> None:
         for answer in list(self._answers.values()):

@@ -82,7 +82,7 @@ class PreprocessingModel:
         request = parse(GenerateRequest, arrays, self._bounds, required=("text_input",))
         assert request.text_input is not None
         self._check_room()  # before the one thing here that takes long
-        ids = self._vocabulary.tokenizer.encode(request.text_input).ids
+        ids = self._vocabulary.prompt_tokens(request.text_input)
         output_budget(request, len(ids), self._bounds.limits)
         return np.array([ids], np.int32)
 

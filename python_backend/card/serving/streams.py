@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from card.cache import SlotCounters
-from card.serving.delta import FINISH_REASONS, Delta, Numbers
+from card.serving.delta import FINISH_REASONS, SIGN_NS, Delta, Numbers
 from card.serving.wire import TokenRequest
 from card.text import Detokenizer
 
@@ -16,8 +16,9 @@ from card.text import Detokenizer
 class Stream:
     """One request's way from tokens to deltas. Pure: it knows neither slots nor Triton.
 
-    The first delta is ready at once, later ones are gathered for as long as whoever asks says; a
-    request that does not stream gets everything in its last delta.
+    The first delta is ready at once, later ones are gathered for as long as whoever asks says.
+    While there is no text (a long prompt, tokens without any, a target that is away) there are
+    empty ones now and then. A request that does not stream gets everything in its last delta.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Stream:
         self._first_token_ns = 0
         self._last_token_ns = 0
         self._sent_ns: int | None = None
+        self._heard_of_ns: int | None = None
         self.finish_reason = ""
         with_prompt = not request.stream and not request.exclude_input_in_output
         self._text = prompt_text if with_prompt else ""
@@ -50,7 +52,7 @@ class Stream:
 
     def schedule(self) -> None:
         """The request got a slot."""
-        self._scheduled_ns = time.monotonic_ns()
+        self._scheduled_ns = self._heard_of_ns = time.monotonic_ns()
 
     def push(
         self,
@@ -91,7 +93,10 @@ class Stream:
 
     def is_due(self, now_ns: int, gather_ns: int) -> bool:
         """Whether a delta should be sent now."""
-        return self.finished or (bool(self._text) and now_ns >= self.due_ns(gather_ns))
+        if self.finished or (self._text and now_ns >= self.due_ns(gather_ns)):
+            return True
+        silent = self._heard_of_ns is not None and now_ns - self._heard_of_ns >= SIGN_NS
+        return silent and self.request.stream
 
     def take(self, slot: int, generation: int, counters: SlotCounters, now_ns: int) -> Delta:
         """The next delta; what it carries is not carried again."""
@@ -119,7 +124,7 @@ class Stream:
             self._cum_log_probs,
         )
         self._text, self._text_bytes, self._accepted_bytes, self._log_probs = "", 0, 0, []
-        self._sent_ns = now_ns
+        self._sent_ns = self._heard_of_ns = now_ns
         return delta
 
     def _gather(self, text: str, accepted_bytes: int) -> None:

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 
 from card.cache.layout import MAX_END_IDS
 from card.json_file import JsonFileError, read_json_object
+from card.serving.refusal import Refusal
 from card.settings import SettingsError
 
 
@@ -59,6 +60,10 @@ class Vocabulary:
             )
         return cls(_tokenizer(tokens), size, tuple(end_ids))
 
+    def prompt_tokens(self, text: str) -> list[int]:
+        """The prompt as the model reads it. Raises `Refusal`."""
+        return self._encoded(text, "text_input", special=True)
+
     def bad_word_tokens(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         """Token sequences that write a word, at the start of a text and after a space.
 
@@ -67,10 +72,20 @@ class Vocabulary:
         """
         spellings = [spelling for word in words for spelling in (word, f" {word}")]
         sequences = (
-            tuple(self.tokenizer.encode(spelling, add_special_tokens=False).ids)
-            for spelling in spellings
+            tuple(self._encoded(spelling, "bad_words", special=False)) for spelling in spellings
         )
         return tuple(dict.fromkeys(ids for ids in sequences if ids and max(ids) < self.size))
+
+    def _encoded(self, text: str, field: str, *, special: bool) -> list[int]:
+        try:
+            return self.tokenizer.encode(text, add_special_tokens=special).ids
+        except Exception as error:  # the library raises nothing more particular
+            raise Refusal(
+                "INVALID_ARGUMENT",
+                f"{field} holds what this model's tokenizer does not know and has no token for "
+                f"({error}); leave that out",
+                field=field,
+            ) from error
 
 
 def _tokenizer(file: Path) -> Tokenizer:

@@ -13,10 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from card.cache import Pool
-from card.serving.delta import Delta, Numbers
-
-SIGN_NS = 1_000_000_000
-"""Between two empty deltas to one client."""
+from card.serving.delta import SIGN_NS, Delta, Numbers
 
 
 class Receiver(Protocol):

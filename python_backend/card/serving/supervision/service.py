@@ -60,7 +60,11 @@ class Service:
         install: TritonInstall,
         run_directory: RunDirectory,
     ) -> None:
-        """Start the server under a header that nobody else knows; it is not ready yet."""
+        """Start the server under a header that nobody else knows; it is not ready yet.
+
+        Raises `OSError` where this machine has no process, descriptor or room to spare, and leaves
+        no process.
+        """
         serving = settings.serving
         socket = triton_socket(run_directory.path, serving.grpc_port)
         restriction = Restriction(HEADER, secrets.token_hex(32))
@@ -93,8 +97,11 @@ class Service:
         # A model that is reloaded months later must not read what was edited for the next start.
         freeze(settings, run_directory.settings)
         variables[SETTINGS_VARIABLE] = str(run_directory.settings)
-        self.server = TritonProcess(install, options, variables)
-        self.guard = GuardProcess(settings, socket) if serving.guard else None
+        with ExitStack() as started:
+            self.server = TritonProcess(install, options, variables)
+            started.callback(self.server.kill)
+            self.guard = GuardProcess(settings, socket) if serving.guard else None
+            started.pop_all()
         self._secret = restriction.value
         self._notices = Notices(notices)
         self._retired = False

@@ -12,6 +12,9 @@ from card.serving.supervision.service import Service
 class StartError(RuntimeError):
     """The server does not come up; the message says how far it came."""
 
+    pause_s = 0.0
+    """Before another attempt."""
+
     @property
     def for_the_log(self) -> str:
         """The message, as far as it does not stand there already."""
@@ -28,6 +31,12 @@ class UnloadableError(StartError):
 
 class CrashError(StartError):
     """A signal ended the server during its start, which says nothing about the next one."""
+
+
+class ShortageError(StartError):
+    """This machine has no process, descriptor or room to spare now."""
+
+    pause_s = 1.0
 
 
 class Startup:

@@ -16,7 +16,7 @@ from card.serving.supervision.repository import RepositoryError
 from card.serving.supervision.residue import RunDirectory, sweep
 from card.serving.supervision.service import Service, http_address
 from card.serving.supervision.sighting import GuardHealth, ModelHealth, ServiceHealth, judge
-from card.serving.supervision.startup import CrashError, StartError, Startup
+from card.serving.supervision.startup import CrashError, ShortageError, StartError, Startup
 from card.serving.supervision.stop_requests import StopRequests
 from card.serving.triton_server import TritonInstall, find_triton, named_install
 from card.settings import ServingSettings, Settings
@@ -89,12 +89,15 @@ class Supervisor:
 
     def _start(self) -> Service:
         """Start the server and wait until all six models serve, or until `stop`."""
-        service = self._service = Service(
-            self._settings,
-            self._model_repository,
-            self._install,
-            self._run_directory,
-        )
+        try:
+            service = self._service = Service(
+                self._settings,
+                self._model_repository,
+                self._install,
+                self._run_directory,
+            )
+        except OSError as error:
+            raise ShortageError(f"the server cannot be started: {error}") from error
         note("starting", server_pid=service.server.pid)
         startup = Startup(service, self._settings.serving.load_timeout_s)
         concealed = False
@@ -137,6 +140,7 @@ class Supervisor:
                 if attempt == START_ATTEMPTS:
                     raise
                 warn("start_failed", attempt=attempt, reason=error.for_the_log)
+                self._stop_requests.has_come(1, error.pause_s)
             attempt += 1
             self._clear()
 
