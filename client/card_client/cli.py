@@ -14,7 +14,7 @@ from rich.console import Console
 
 from card_client.conversation import Conversation
 from card_client.display import Tally, TextPrinter, health_view
-from card_client.errors import CardError
+from card_client.errors import CardError, invalid
 from card_client.options import CONNECTION, Connection, model_options, request_of, takes
 from card_client.wire import GenerateRequest
 
@@ -43,7 +43,7 @@ def generate(
     printer = TextPrinter(Console())
     tally = Tally()
     with _for_people():
-        text = sys.stdin.read() if prompt == "-" else prompt
+        text = _standard_input() if prompt == "-" else prompt
         request = request_of(text, options)
         if request.exclude_input_in_output is not False or request.stream is not False:
             printer.prompt(text)
@@ -144,6 +144,13 @@ def _take_turn(
         typer.echo()
         _say(tally.figures())
     conversation.commit(prompt, tally.text)
+
+
+def _standard_input() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise invalid(f"standard input is no text in {sys.stdin.encoding}: {error}") from error
 
 
 def _turns() -> Iterator[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+import re
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,12 +21,15 @@ from tritonclient.utils import InferenceServerException
 from card_client.errors import CardError, invalid, rpc_error, status_error
 from card_client.exchange import only, responses_of
 from card_client.health import Health, probe
-from card_client.wire import Completion, Delta, GenerateRequest, decode, encode
+from card_client.wire import Completion, Delta, GenerateRequest, decode, encode, utf8
 
 DEFAULT_PORT = 8001
 DEFAULT_TIMEOUT_S = 300.0
 LONGEST_TIMEOUT_S = 365 * 24 * 3600.0
 """A longer deadline overflows in gRPC, or passes at once."""
+
+_HEADER_NAME = re.compile(r"[0-9a-z_.-]+(?<!-bin)")
+_HEADER_VALUE = re.compile(r"[ -~]*")
 
 _OPTIONS = [
     ("grpc.max_send_message_length", MAX_GRPC_MESSAGE_SIZE),
@@ -59,8 +64,8 @@ class Tls:
 
     def __post_init__(self) -> None:
         for name, path in (("ca", self.ca), ("cert", self.cert), ("key", self.key)):
-            if path is not None and not path.is_file():
-                raise invalid(f"the TLS {name} file {path} does not exist")
+            if path is not None:
+                _check_readable(f"the TLS {name} file", path)
         if (self.cert is None) != (self.key is None):
             raise invalid("TLS cert and key belong together; give both or neither")
 
@@ -91,10 +96,12 @@ class CardClient:
         otherwise all go to the first that answers.
         """
         self.address = _address(url)
+        utf8("model", model)
         self.model = model
         self._tls = tls
-        self._headers = dict(headers or {})
+        self._headers = _metadata(headers or {})
         self._balanced = balanced
+        self._closed = False
 
     async def __aenter__(self) -> CardClient:
         return self
@@ -108,7 +115,8 @@ class CardClient:
         await self.close()
 
     async def close(self) -> None:
-        """Ends the connection and, with it, every request that still runs."""
+        """Ends the connection and, with it, every request that still runs (`CANCELLED`)."""
+        self._closed = True
         if "_triton" in self.__dict__:
             await self._triton.close()
 
@@ -160,12 +168,8 @@ class CardClient:
         `timeout_s` bounds each of the few calls that takes.
         """
         _check_timeout(timeout_s)
-        try:
+        with self._errors_as_ours(timeout_s):
             return await probe(self._triton, self.model, self._headers, timeout_s)
-        except InferenceServerException as error:
-            code = (error.status() or "StatusCode.UNKNOWN").rpartition(".")[2]
-            details = error.message() or ""
-            raise status_error(code, details, self.address, timeout_s) from error
 
     @cached_property
     def _triton(self) -> InferenceServerClient:
@@ -185,33 +189,83 @@ class CardClient:
     ) -> AsyncGenerator[InferResult, None]:
         """Sends one request on a gRPC stream of its own and yields the responses."""
         _check_timeout(timeout_s)
+        utf8("request_id", request_id)
         message: dict[str, Any] = {
             "model_name": self.model,
             "inputs": encode(request),
             "request_id": request_id,
             "timeout": None if timeout_s is None else math.ceil(timeout_s * 1e6),
         }
-        call = self._triton.stream_infer(
-            only(message), stream_timeout=timeout_s, headers=self._headers
-        )
-        try:
+        with self._errors_as_ours(timeout_s):
+            call = self._triton.stream_infer(
+                only(message), stream_timeout=timeout_s, headers=self._headers
+            )
             async with aclosing(responses_of(call)) as responses:
                 async for result in responses:
                     yield result
+
+    @contextmanager
+    def _errors_as_ours(self, timeout_s: float | None) -> Iterator[None]:
+        """Whatever goes wrong inside, as a `CardError`."""
+        try:
+            if self._closed:
+                raise CardError("FAILED_PRECONDITION", "this client is closed; make another one")
+            yield
+        except InferenceServerException as error:
+            code = (error.status() or "StatusCode.UNKNOWN").rpartition(".")[2]
+            details = error.message() or ""
+            raise status_error(code, details, self.address, timeout_s) from error
         except grpc.RpcError as error:
             raise rpc_error(error, self.address, timeout_s) from error
+        except (asyncio.CancelledError, grpc.aio.UsageError) as error:
+            # gRPC says so too of a call whose channel was closed, and nobody cancelled the caller.
+            if self._closed and not _caller_is_cancelled():
+                raise CardError("CANCELLED", "this client was closed meanwhile") from error
+            raise
 
 
 def _address(url: str) -> str:
     """`host:port` for gRPC, with the default port where none is given."""
-    if "://" in url or "/" in url or not url.strip():
+    if "/" in url or not url.strip() or len(url.split()) > 1:
         raise invalid(f"url is {url!r}; it must be host:port without a scheme, as localhost:8001")
     host, colon, port = url.strip().rpartition(":")
     if not colon or port.endswith("]"):
         return f"{url.strip()}:{DEFAULT_PORT}"
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise invalid(f"url is {url!r}; the port must be a number from 1 to 65535")
+    if ":" in host and not host.startswith("["):
+        raise invalid(f"url is {url!r}; an IPv6 address stands in brackets, as [::1]:8001")
     return f"{host}:{port}"
+
+
+def _metadata(headers: Mapping[str, str]) -> dict[str, str]:
+    """Headers as gRPC takes them. Raises `CardError`."""
+    for name, value in headers.items():
+        if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name.lower()):
+            raise invalid(
+                f"a header is named {name!r}; allowed are letters, digits, '-', '_' and '.', and "
+                "'-bin' is not allowed at its end"
+            )
+        if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):
+            raise invalid(f"the value of the header {name} must be a text of visible ASCII")
+    return {name.lower(): value for name, value in headers.items()}
+
+
+def _check_readable(what: str, path: Path) -> None:
+    try:
+        is_file = path.is_file()
+        if is_file:
+            path.open("rb").close()
+    except OSError as error:
+        raise invalid(f"{what} {path} cannot be read: {error.strerror}") from error
+    if not is_file:
+        raise invalid(f"{what} {path} does not exist")
+
+
+def _caller_is_cancelled() -> bool:
+    """Whether somebody cancelled the running task; False where Python (3.10) cannot tell."""
+    task = asyncio.current_task()
+    return task is not None and hasattr(task, "cancelling") and task.cancelling() > 0
 
 
 def _check_timeout(timeout_s: float | None) -> None:

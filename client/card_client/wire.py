@@ -205,7 +205,7 @@ def _row(tensor: Tensor, value: Any) -> list[Any]:
 
 def _element(tensor: Tensor, value: Any) -> Any:
     if tensor.dtype == "BYTES":
-        return _utf8(tensor, value)
+        return utf8(tensor.name, value)
     if tensor.dtype == "BOOL":
         if not isinstance(value, bool | np.bool_):
             raise invalid(f"{tensor.name} is {value!r}; it must be true or false")
@@ -213,11 +213,7 @@ def _element(tensor: Tensor, value: Any) -> Any:
     if tensor.dtype == "FP32":
         if not isinstance(value, Real) or isinstance(value, bool):
             raise invalid(f"{tensor.name} is {value!r}; it must be a number")
-        number = float(value)
-        sent = abs(number) <= np.finfo(np.float32).max and bool(number) == bool(np.float32(number))
-        if math.isfinite(number) and not sent:
-            raise invalid(f"{tensor.name} is {value!r}; it does not fit into 32 bits")
-        return number
+        return _fitting_32_bits(tensor, value)
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise invalid(f"{tensor.name} is {value!r}; it must be a whole number")
     whole, bounds = int(value), np.iinfo(_NUMPY[tensor.dtype])
@@ -226,10 +222,32 @@ def _element(tensor: Tensor, value: Any) -> Any:
     return whole
 
 
-def _utf8(tensor: Tensor, value: Any) -> bytes:
+def _fitting_32_bits(tensor: Tensor, value: Any) -> float:
+    """Infinities and what is not a number travel; the server says what it thinks of them."""
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        sent = False
+    else:
+        kept = abs(number) <= np.finfo(np.float32).max and bool(number) == bool(np.float32(number))
+        sent = kept or not math.isfinite(number)
+    if not sent:
+        raise invalid(f"{tensor.name} is {_cut(value)}; it does not fit into 32 bits")
+    return number
+
+
+def _cut(value: Any) -> str:
+    """As it is written, if that is short."""
+    if isinstance(value, int) and value.bit_length() > 256:
+        return "a number of hundreds of digits"
+    return repr(value)
+
+
+def utf8(name: str, value: Any) -> bytes:
+    """The text `value` of what is called `name`, as it travels. Raises `CardError`."""
     if not isinstance(value, str):
-        raise invalid(f"{tensor.name} is {value!r}; it must be text")
+        raise invalid(f"{name} is {value!r}; it must be text")
     try:
         return value.encode()
     except UnicodeEncodeError as error:
-        raise invalid(f"{tensor.name} is not valid Unicode text: {error}") from error
+        raise invalid(f"{name} is not valid Unicode text: {error}") from error

@@ -63,7 +63,7 @@ def guard(
     """Pass on to Triton, over gRPC, the requests that it can bear, and refuse the others."""
     try:
         settings = Guard(
-            listen=f"{host}:{port}",
+            listen=_listen(host, port),
             triton=triton,
             models=tuple(model or Guard.models),
             message_bytes=message_bytes,
@@ -77,6 +77,11 @@ def guard(
     except (CardError, OSError, StartError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(LACKING) from None
+
+
+def _listen(host: str, port: int) -> str:
+    """As gRPC writes it: an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
 async def _serve_until_told(settings: Guard, drain_s: int) -> None:

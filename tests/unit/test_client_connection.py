@@ -115,7 +115,10 @@ def test_an_address_may_leave_out_the_port(url: str, address: str) -> None:
     assert CardClient(url).address == address
 
 
-@pytest.mark.parametrize("url", ["http://host:8000", "host:port", "host:0", ":8001", "", "host/v2"])
+@pytest.mark.parametrize(
+    "url",
+    ["http://host:8000", "host:port", "host:0", ":8001", "", "host/v2", "a b", "::1", "host:1:2"],
+)
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(CardError, match="url is") as caught:
         CardClient(url)
@@ -155,3 +158,45 @@ def test_tls_files_that_are_missing_or_alone_are_refused(tmp_path: Path) -> None
         Tls(ca=tmp_path / "nowhere.pem")
     with pytest.raises(CardError, match="belong together"):
         Tls(cert=present)
+
+
+@pytest.mark.parametrize("name", ["ca", "cert", "key"])
+def test_a_tls_file_that_cannot_be_read_is_refused_before_anybody_connects(name: str) -> None:
+    with pytest.raises(CardError, match=rf"the TLS {name} file .* cannot be read: File"):
+        Tls(**{name: Path("a" * 300)})
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"a b": "x"}, {"": "x"}, {"a-bin": "x"}, {"a": 1}, {1: "a"}, {"a": "\n"}, {"a": "ü"}],
+)
+def test_headers_that_cannot_travel_are_refused(headers: dict[str, str]) -> None:
+    with pytest.raises(CardError, match="header") as caught:
+        CardClient("localhost:1", headers=headers)
+    assert caught.value.code == "INVALID_ARGUMENT"
+
+
+@pytest.mark.asyncio
+async def test_headers_may_be_written_as_http_writes_them(triton: TritonDouble) -> None:
+    async with CardClient(triton.address, headers={"Authorization": "Bearer x"}) as client:
+        await client.generate(REQUEST)
+    assert triton.metadata[0]["authorization"] == "Bearer x"
+
+
+@pytest.mark.asyncio
+async def test_names_that_are_no_text_are_refused(triton: TritonDouble) -> None:
+    with pytest.raises(CardError, match="model is not valid Unicode"):
+        CardClient(triton.address, model="\ud800")
+    async with CardClient(triton.address) as client:
+        with pytest.raises(CardError, match="request_id is not valid Unicode"):
+            await client.generate(REQUEST, request_id="\ud800")
+
+
+@pytest.mark.asyncio
+async def test_a_closed_client_says_so(triton: TritonDouble) -> None:
+    client = CardClient(triton.address)
+    await client.generate(REQUEST)
+    await client.close()
+    for ask in (client.generate(REQUEST), client.health()):
+        with pytest.raises(CardError, match="FAILED_PRECONDITION: this client is closed"):
+            await ask

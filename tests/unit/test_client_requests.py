@@ -173,6 +173,27 @@ async def test_cancelling_the_task_cancels_on_the_server(
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("begun", [False, True])
+async def test_closing_the_client_ends_what_runs_with_an_error_and_cancels_nobody(
+    triton: TritonDouble, begun: bool
+) -> None:
+    triton.hold(*([response(text_output="x", finish_reason="")] if begun else []))
+    client = CardClient(triton.address)
+    heard = asyncio.Event()
+
+    async def ask() -> None:
+        async for _ in client.stream(REQUEST):
+            heard.set()
+
+    task = asyncio.create_task(ask())
+    await (heard.wait() if begun else asyncio.to_thread(triton.wait_until_arrived))
+    await client.close()
+    with pytest.raises(CardError, match="CANCELLED: this client was closed meanwhile"):
+        await task
+    assert not task.cancelled()
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("said", "code", "message"),
     [
