@@ -22,7 +22,7 @@ from card_gateway.answer import Answer, ChatAnswer, CompletionAnswer
 from card_gateway.body import ChatBody, CompletionBody, SamplingBody
 from card_gateway.errors import ApiError, answer_error, refused
 from card_gateway.events import EventStream
-from card_gateway.generation import gather, generate, unless_client_leaves
+from card_gateway.generation import begin, gather, generate, unless_client_leaves
 from card_gateway.template import ChatTemplate, ChatTemplateError
 from card_gateway.tokens import TokenTexts, read_tokenizer
 
@@ -135,8 +135,8 @@ class _Routes:
             if not body.stream:
                 text = await unless_client_leaves(request, gather(pieces))
                 return JSONResponse(answer.whole(text))
-            # Refusals come with the first piece, while they can still have a status.
-            first = await unless_client_leaves(request, anext(pieces))
+            # Refusals come before the first piece, while they can still have a status.
+            first = await unless_client_leaves(request, begin(pieces))
         except ClientDisconnect:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         return EventStream(answer, first, pieces, include_usage=body.include_usage)

@@ -30,6 +30,12 @@ class Piece:
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
+    @property
+    def says_something(self) -> bool:
+        """Not so while the request waits for a slot, or its prompt is read: the server then sends
+        signs of life."""
+        return bool(self.text or self.completion_tokens or self.finish_reason)
+
     def __add__(self, later: Piece) -> Piece:
         return Piece(
             self.text + later.text,
@@ -58,6 +64,13 @@ async def generate(
                 delta.num_input_tokens or 0,
                 tokens,
             )
+
+
+async def begin(pieces: AsyncGenerator[Piece, None]) -> Piece:
+    """The first piece that says something. Raises `CardError`, also of one that waited in vain."""
+    while not (piece := await anext(pieces)).says_something:
+        pass
+    return piece
 
 
 async def gather(pieces: AsyncGenerator[Piece, None]) -> Piece:

@@ -9,7 +9,7 @@ from typing import Any
 
 import openai
 import pytest
-from client_double import refusal
+from client_double import refusal, response
 from gateway_double import (
     CHAT,
     PROMPT,
@@ -259,6 +259,29 @@ def test_errors_of_triton_have_a_status_and_openais_shape(
     assert error["param"] == param
     assert error["type"] == ("server_error" if status >= 500 else "invalid_request_error")
     assert ("retry-after" in headers) == (status == 503)
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_a_stream_that_waits_in_vain_has_the_status_of_its_refusal(
+    gateway: RunningGateway, path: str
+) -> None:
+    """Who waits for a slot gets empty deltas, which are no beginning of an answer."""
+    sign = response(text_output="", finish_reason="", num_output_tokens=0, num_input_tokens=0)
+    gateway.triton.answer = lambda _: [sign, sign, refusal("UNAVAILABLE: no slot within 30 s")]
+    body = PROMPT if path == "/v1/completions" else CHAT
+    status, headers, text = gateway.ask(path, body | {"stream": True})
+    assert status == 503
+    assert "retry-after" in headers
+    assert json.loads(text)["error"]["message"] == "no slot within 30 s"
+
+
+def test_a_stream_that_waited_begins_with_its_text(
+    gateway: RunningGateway, client: openai.OpenAI
+) -> None:
+    sign = response(text_output="", finish_reason="", num_output_tokens=0, num_input_tokens=0)
+    gateway.triton.answer = lambda _: [sign, *two_pieces()]
+    chunks = list(client.completions.create(**PROMPT, stream=True))
+    assert [chunk.choices[0].text for chunk in chunks] == ["héllo", " wörld"]
 
 
 def test_an_error_after_the_first_piece_stands_in_the_stream(
