@@ -51,6 +51,13 @@ def guard(
     calls: Annotated[
         int, _option("Most calls at a time; more get RESOURCE_EXHAUSTED.", min=1)
     ] = Guard.calls,
+    idle_s: Annotated[
+        float,
+        _option(
+            "Seconds without a word, after which one call more takes the place of such a one.",
+            min=0.0,
+        ),
+    ] = Guard.idle_s,
     connection_s: Annotated[
         int | None,
         _option("Seconds after which a client is asked to connect anew; open calls go on.", min=1),
@@ -68,6 +75,7 @@ def guard(
             models=tuple(model or Guard.models),
             message_bytes=message_bytes,
             calls=calls,
+            idle_s=idle_s,
             connection_s=connection_s,
             beats=beats,
             tls=Tls.if_wanted(False, tls_client_ca, tls_cert, tls_key),

@@ -10,6 +10,7 @@ import grpc
 from grpc.aio import ServicerContext, StreamStreamCall
 from tritonclient.grpc import service_pb2
 
+from card_guard.admission import Admission, FullError, LostError, Place
 from card_guard.request import RequestError, check_request
 from card_guard.stream import LINGER_S, STREAM_ENDED, TritonStream
 
@@ -39,6 +40,9 @@ _ANSWERED_ONCE = frozenset(
 _AWAY = "UNAVAILABLE: the server behind this port is not there, or not yet; try again"
 """Where it would be is no stranger's business."""
 
+_FULL = "as many calls are open as are taken at a time (--calls); try again"
+_IDLE = "nothing was said in this call, and its place was wanted (--calls, --idle-s); call again"
+
 _OF_THE_CONNECTION = frozenset({"user-agent", "content-type", "te"})
 """Metadata that gRPC writes itself, besides what begins with `grpc-`."""
 
@@ -47,13 +51,19 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # mypy is told to se
     """Answers calls by asking Triton through `channel`, once they have been looked at.
 
     models        those that clients may ask
+    admission     how many calls may be open at a time
     most_leaving  streams that clients have left and that wait for a good moment to be cancelled
     """
 
     def __init__(
-        self, channel: grpc.aio.Channel, models: Collection[str], most_leaving: int
+        self,
+        channel: grpc.aio.Channel,
+        models: Collection[str],
+        admission: Admission,
+        most_leaving: int,
     ) -> None:
         self._channel = channel
+        self._admission = admission
         self._check = partial(check_request, models=frozenset(models))
         self._most_leaving = most_leaving
         self._leaving: set[asyncio.Task[None]] = set()
@@ -62,13 +72,40 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # mypy is told to se
         self, handler_call_details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler | None:
         method = handler_call_details.method
+        # All as streams: gRPC itself would wait for the message of a call without end.
         if method == _STREAM:
-            return grpc.stream_stream_rpc_method_handler(self._stream)
+            return grpc.stream_stream_rpc_method_handler(partial(self._admitted, self._stream))
         if method in _ANSWERED_ONCE:
-            return grpc.unary_unary_rpc_method_handler(partial(self._answer_once, method))
+            answer_once = partial(self._answer_once, method)
+            return grpc.stream_stream_rpc_method_handler(partial(self._admitted, answer_once))
         return None
 
-    async def _answer_once(self, method: str, message: bytes, context: ServicerContext) -> bytes:
+    async def _admitted(
+        self,
+        handle: Callable[[AsyncIterator[bytes], ServicerContext, Place], Awaitable[None]],
+        requests: AsyncIterator[bytes],
+        context: ServicerContext,
+    ) -> None:
+        try:
+            with self._admission.place() as place:
+                await handle(requests, context, place)
+        except FullError:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, _FULL)
+        except LostError:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, _IDLE)
+
+    async def _answer_once(
+        self,
+        method: str,
+        requests: AsyncIterator[bytes],
+        context: ServicerContext,
+        place: Place,
+    ) -> None:
+        message = await place.hold(anext(aiter(requests), None))
+        if message is None:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "there is no message in the call")
+            return
+        place.asked()
         if method == _INFER:
             try:
                 self._check(message)
@@ -81,22 +118,25 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # mypy is told to se
             )
         except grpc.aio.AioRpcError as error:
             await self._pass_on(error, context)
-        return answer
+        await context.write(answer)
 
-    async def _stream(self, requests: AsyncIterator[bytes], context: ServicerContext) -> None:
+    async def _stream(
+        self, requests: AsyncIterator[bytes], context: ServicerContext, place: Place
+    ) -> None:
         """One stream of a client is one of Triton's. A refused request is answered in it, as Triton
         answers one that it does not like; the others go on."""
         one_at_a_time = asyncio.Lock()
 
         async def answer(message: bytes) -> None:
+            place.answered()
             async with one_at_a_time:
                 if not stream.is_left:
                     await context.write(message)
 
         stream = TritonStream(self._open_stream(context), answer)
-        asking = asyncio.create_task(self._ask(requests, stream, answer))
+        asking = asyncio.create_task(self._ask(requests, stream, answer, place))
         try:
-            await stream.ends()
+            await place.hold(stream.ends())
         except grpc.aio.AioRpcError as error:
             await self._pass_on(error, context)
         finally:  # a client that left is the end of both
@@ -129,9 +169,11 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # mypy is told to se
         requests: AsyncIterator[bytes],
         stream: TritonStream,
         answer: Callable[[bytes], Awaitable[None]],
+        place: Place,
     ) -> None:
         try:
             async for message in requests:
+                place.asked()
                 try:
                     self._check(message)
                 except RequestError as error:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import grpc
 
 from card_client import Tls
+from card_guard.admission import Admission
 from card_guard.proxy import Proxy
 
 _TO_TRITON = [
@@ -22,6 +23,8 @@ _TO_TRITON = [
 """What clients may send is bounded where it comes in. Without the last two gRPC would leave a
 server that was away for a minute alone for another half."""
 
+_AT_THE_DOOR = 256
+"""Calls that are being refused or ended, besides those that have a place."""
 
 BEAT = b"."
 BEAT_S = 0.25
@@ -42,6 +45,7 @@ class Guard:
     message_bytes  largest request
     calls          at a time, and as many more that their clients have just left; more are
                    RESOURCE_EXHAUSTED
+    idle_s         seconds without a word, after which one more call takes the place of such a one
     connection_s   after which a client is asked to connect anew, so that it finds new servers;
                    open calls go on; None: never
     beats          file descriptor to write `BEAT` to while calls are taken; None: to none
@@ -54,6 +58,7 @@ class Guard:
     models: tuple[str, ...] = ("ensemble",)
     message_bytes: int = 4 << 20
     calls: int = 1024
+    idle_s: float = 2.0
     connection_s: int | None = None
     beats: int | None = None
     tls: Tls | None = None
@@ -69,9 +74,16 @@ async def serve(guard: Guard, stop: asyncio.Event, drain_s: float) -> None:
     credentials = None if guard.tls is None else _server_credentials(guard.tls)
     async with _channel(guard) as channel:
         server = grpc.aio.server(
-            handlers=[Proxy(channel, guard.models, most_leaving=guard.calls)],
+            handlers=[
+                Proxy(
+                    channel,
+                    guard.models,
+                    Admission(guard.calls, guard.idle_s),
+                    most_leaving=guard.calls,
+                )
+            ],
             options=_for_clients(guard),
-            maximum_concurrent_rpcs=guard.calls,
+            maximum_concurrent_rpcs=guard.calls + _AT_THE_DOOR,
         )
         try:
             if credentials is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from unittest.mock import AsyncMock, Mock
@@ -14,6 +15,7 @@ from grpc.aio import ServicerContext, StreamStreamCall
 from tritonclient.grpc import service_pb2
 
 from card_guard import stream as streams
+from card_guard.admission import Admission, Place
 from card_guard.proxy import Proxy
 from card_guard.stream import TritonStream
 
@@ -201,7 +203,11 @@ async def test_nothing_is_written_to_a_client_that_has_left_the_guard() -> None:
     client = Mock(write=AsyncMock(), **{"time_remaining.return_value": None})
     client.invocation_metadata.return_value = ()
     async with channel_to(triton) as channel:
-        serving = asyncio.create_task(Proxy(channel, ["ensemble"], 8)._stream(requests(), client))
+        serving = asyncio.create_task(
+            Proxy(channel, ["ensemble"], Admission(8, 10.0), 8)._stream(
+                requests(), client, Place(time.monotonic)
+            )
+        )
         await triton.is_asked.wait()
         serving.cancel()
         await asyncio.wait({serving})
@@ -255,4 +261,4 @@ def infer_request() -> bytes:
 def channel_to_guard(
     triton: grpc.aio.Channel, most_leaving: int = 8
 ) -> AbstractAsyncContextManager[grpc.aio.Channel]:
-    return channel_to_server([Proxy(triton, ["ensemble"], most_leaving)])
+    return channel_to_server([Proxy(triton, ["ensemble"], Admission(1024, 10.0), most_leaving)])

@@ -1,0 +1,131 @@
+"""Places for calls: an idle one makes room, one that is owed an answer never does."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+
+import grpc
+import pytest
+from client_double import served
+from told_clock import ToldClock
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from card.serving.supervised import free_ports
+from card_client import CardClient, GenerateRequest
+from card_guard.admission import Admission, FullError, LostError, Place
+from card_guard.server import Guard, serve
+
+IDLE_S = 10.0
+PATIENCE_S = 20.0
+
+
+@pytest.fixture
+def clock() -> ToldClock:
+    return ToldClock()
+
+
+@pytest.fixture
+def admission(clock: ToldClock) -> Admission:
+    return Admission(2, IDLE_S, clock)
+
+
+async def is_lost(place: Place) -> bool:
+    try:
+        await place.hold(asyncio.sleep(0))
+    except LostError:
+        return True
+    return False
+
+
+async def keeps(place: Place) -> None:
+    """Raises `LostError` once it is lost."""
+    await place.hold(asyncio.Event().wait())
+
+
+def test_a_place_is_free_again_behind_its_call(admission: Admission) -> None:
+    for _ in range(3):
+        with admission.place(), admission.place():
+            pass
+
+
+async def test_no_call_is_ended_that_said_something_lately(
+    admission: Admission, clock: ToldClock
+) -> None:
+    with admission.place(), admission.place() as other:
+        clock.now_s += IDLE_S - 1
+        other.answered()
+        with pytest.raises(FullError), admission.place():
+            pass
+
+
+async def test_the_call_that_is_idle_longest_makes_room(
+    admission: Admission, clock: ToldClock
+) -> None:
+    with admission.place() as first, ExitStack() as later:
+        clock.now_s += 1
+        second = later.enter_context(admission.place())
+        clock.now_s += IDLE_S
+        holding = asyncio.ensure_future(keeps(first))
+        await asyncio.sleep(0)
+        later.enter_context(admission.place())
+        with pytest.raises(LostError):
+            await holding
+        assert not await is_lost(second)
+
+
+async def test_who_is_owed_an_answer_keeps_the_place(
+    admission: Admission, clock: ToldClock
+) -> None:
+    with admission.place() as one, admission.place() as other:
+        one.asked()
+        other.asked()
+        clock.now_s += 1000 * IDLE_S
+        with pytest.raises(FullError), admission.place():
+            pass
+        one.answered()
+        clock.now_s += IDLE_S
+        with admission.place():
+            assert not await is_lost(other)
+
+
+@pytest.mark.parametrize("call", ["ModelStreamInfer", "ServerLive"])
+async def test_calls_that_say_nothing_shut_nobody_out(call: str) -> None:
+    """Nor do those whose one message never comes."""
+    (port,) = free_ports(1)
+    address, stop = f"127.0.0.1:{port}", asyncio.Event()
+    with served() as triton:
+        guard = Guard(listen=address, triton=triton.address, calls=3, idle_s=0.0)
+        serving = asyncio.create_task(serve(guard, stop, 0))
+        async with grpc.aio.insecure_channel(address) as channel:
+            await asyncio.wait_for(channel.channel_ready(), PATIENCE_S)
+            open_call = channel.stream_stream(f"/inference.GRPCInferenceService/{call}")
+            idle = [open_call() for _ in range(3)]
+            for one in idle:
+                await one.wait_for_connection()
+            async with CardClient(address) as client:
+                answers = [
+                    await client.generate(GenerateRequest("x"), timeout_s=PATIENCE_S)
+                    for _ in range(4)
+                ]
+            assert len(answers) == 4
+            for one in idle:
+                one.cancel()
+        stop.set()
+        await serving
+
+
+async def test_calls_that_are_answered_once_are_answered_as_ever() -> None:
+    (port,) = free_ports(1)
+    address, stop = f"127.0.0.1:{port}", asyncio.Event()
+    with served() as triton:
+        serving = asyncio.create_task(serve(Guard(listen=address, triton=triton.address), stop, 0))
+        async with grpc.aio.insecure_channel(address) as channel:
+            await asyncio.wait_for(channel.channel_ready(), PATIENCE_S)
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            assert (await stub.ServerLive(service_pb2.ServerLiveRequest())).live
+            triton.models_ready["ensemble"] = False
+            answer = await stub.ModelReady(service_pb2.ModelReadyRequest(name="ensemble"))
+            assert not answer.ready
+        stop.set()
+        await serving
