@@ -16,7 +16,7 @@ def passes_until_rest(gain: Gain, chain: list[tuple[int, int]], most: int = 1000
         if not pays(gain.rate):
             return done
         offered, right = chain[done % len(chain)]
-        gain.observe(offered > 0, right, COST, shared=False)
+        gain.observe(offered > 0, right, COST, offered=offered, shared=False)
     return most
 
 
@@ -24,7 +24,7 @@ def after(*passes: tuple[int, int], times: int = 200, shared: bool = False) -> G
     gain = Gain()
     for _ in range(times):
         for offered, right in passes:
-            gain.observe(offered > 0, right, COST, shared=shared)
+            gain.observe(offered > 0, right, COST, offered=offered, shared=shared)
     return gain
 
 
@@ -59,12 +59,22 @@ def test_among_others_queries_that_find_nothing_count_for_nothing() -> None:
     assert after((4, 1), (0, 0), shared=True).rate == pytest.approx(after((4, 1)).rate)
 
 
+def test_among_others_a_draft_whose_candidates_got_no_row_is_not_blamed() -> None:
+    gain = after((4, 3))
+    before = gain.rate
+    for _ in range(100):
+        gain.observe(True, 0, 1.0, offered=0, shared=True)
+    assert gain.rate == before
+    gain.observe(True, 0, 1.0, offered=0, shared=False)
+    assert gain.rate < before
+
+
 def test_a_draft_may_be_late_when_it_begins_and_when_it_is_tried_again() -> None:
     gain = Gain()
     for _ in range(2):
         believed = gain.rate
         for _ in range(32):
-            gain.observe(False, 0, COST, shared=False)
+            gain.observe(False, 0, COST, offered=0, shared=False)
         assert gain.rate == believed
         assert passes_until_rest(gain, [(0, 0)]) < 10
         gain.doubt()
@@ -76,7 +86,7 @@ def test_a_draft_that_was_stopped_may_be_late_once_more() -> None:
     believed = gain.rate
     for _ in range(1000):
         gain.pardon()
-        gain.observe(False, 0, COST, shared=False)
+        gain.observe(False, 0, COST, offered=0, shared=False)
     assert gain.rate == believed
 
 
@@ -103,7 +113,7 @@ def test_a_draft_that_is_stopped_or_dead_loses_nothing(gained: float) -> None:
     gain.loss = -gained
     for _ in range(10):
         gain.pardon()
-        gain.observe(False, 0, COST, shared=False)
+        gain.observe(False, 0, COST, offered=0, shared=False)
     assert gain.loss == -gained
 
 
@@ -111,7 +121,7 @@ def test_a_draft_that_has_much_to_read_may_be_late_again_and_keeps_its_account()
     gain = after((4, 0), times=3)
     lost, rate = gain.loss, gain.rate
     gain.await_again()
-    gain.observe(False, 0, COST, shared=False)
+    gain.observe(False, 0, COST, offered=0, shared=False)
     assert (gain.loss, gain.rate) == (lost, rate)
     assert lost > 0
 

@@ -123,6 +123,17 @@ def test_what_is_shared_gives_most_tokens_per_second_of_all_ways_to_fill_a_pass(
     assert gives / costs[rows] == pytest.approx(best)
 
 
+@pytest.mark.parametrize("sessions", [48, 63, 64, 65, 200])
+def test_more_sessions_than_any_measured_pass_has_rows_verify_where_rows_cost_nothing(
+    sessions: int,
+) -> None:
+    plan = RowPlan({rows: 5 + 0.001 * rows for rows in (1, 2, 4, 8, 16, 32, 64)})
+    assert plan.worthwhile([[0.9]] * sessions) == [1] * sessions
+    dear = RowPlan({rows: float(rows) for rows in (1, 2, 4, 8, 16, 32, 64)})
+    padding = max(0, 64 - sessions)
+    assert sum(dear.worthwhile([[0.9]] * sessions)) == padding
+
+
 def test_a_draft_that_is_never_right_is_soon_not_worth_a_row() -> None:
     acceptance, plan = Acceptance(), RowPlan(DEAR)
     assert plan.rows(acceptance.rate) > 4

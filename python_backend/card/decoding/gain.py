@@ -85,16 +85,16 @@ class Gain:
         """Of late."""
         return self._recent.gain
 
-    def observe(self, found: bool, right: int, cost: float, *, shared: bool) -> None:
-        """How many candidates of a query that found some, or none, a pass found right, and its cost
-        in passes of decoding alone; `shared` with other sessions.
+    def observe(self, found: bool, right: int, cost: float, *, offered: int, shared: bool) -> None:
+        """How many of the candidates `offered` to a pass, of a query that found some, or none, were
+        right, and its cost in passes of decoding alone; `shared` with other sessions.
 
-        A query that finds nothing behind others that did is a pass lost to the draft, where the
-        session has it for itself; what many lose is for the crowd to find out.
+        A query that finds nothing behind others that did, or nothing worth a row, is a pass lost to
+        the draft, where the session has it for itself; what many lose is for the crowd to find out.
         """
         late = not (found or self._heard) and self._late < _MOST_LATE
         self._heard = self._heard or found
-        if shared and not found and not late:
+        if shared and not offered and not late:
             return
         if late:
             self._late += 1

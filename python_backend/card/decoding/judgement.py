@@ -77,7 +77,9 @@ class Judgement:
         offered = min(drafted, verified)
         right = min(accepted, offered)
         self.acceptance.observe(right, right + (right < offered and corrects))
-        self.gain.observe(drafted > 0, right, plan.cost(1 + offered), shared=sharing > 1)
+        self.gain.observe(
+            drafted > 0, right, plan.cost(1 + offered), offered=offered, shared=sharing > 1
+        )
 
     def lean_on_text(self, *, foretold: bool, corrects: bool) -> None:
         """Let the draft rest while guesses fill the rows that they are worth, until the first of

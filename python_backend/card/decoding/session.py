@@ -45,7 +45,7 @@ class TargetSession:
     request: SlotRequest
     history: History
     engine_session: int
-    lookup: TextLookup
+    lookup: TextLookup = field(default_factory=TextLookup)
     candidates: Candidates = NO_CANDIDATES
     asked_cache: bool = False
     drafted: int = 0
@@ -54,6 +54,7 @@ class TargetSession:
     draft_works: bool = False
     told_until: int = 0
     committed_s: float = field(default_factory=time.monotonic)
+    _remembered: int = 0
 
     @classmethod
     def adopt(
@@ -64,9 +65,7 @@ class TargetSession:
         history = History(request.prompt, len(request.prompt) + request.max_tokens)
         for token in slot.output(0, committed).tolist():
             history.append(token)
-        lookup = TextLookup()
-        lookup.extend(history.tokens.tolist())
-        return cls(slot, generation, request, history, engine.open_session(), lookup)
+        return cls(slot, generation, request, history, engine.open_session())
 
     def reads_prompt(self, engine: Engine) -> bool:
         """Whether the KV cache lacks more than the last token."""
@@ -112,8 +111,16 @@ class TargetSession:
         if missing <= 1:
             return None
         tokens = self.history.tokens[known : known + chunk].tolist()
+        self._remember(known + len(tokens))
         self.candidates = NO_CANDIDATES
         return Rows(self.engine_session, tokens, logits=int(len(tokens) == missing))
+
+    def _remember(self, until: int) -> None:
+        """Let guesses come from the text up to there, if anybody asks for guesses. A long prompt is
+        taken in chunk by chunk, for running streams wait meanwhile."""
+        if until > self._remembered and target_queries(self.request.decoding):
+            self.lookup.extend(self.history.tokens[self._remembered : until].tolist())
+            self._remembered = until
 
     def drafts(self, *, crowd_rests: bool) -> bool:
         """Whether the draft works for this session; `crowd_rests`: for none of those of CARD."""
@@ -142,6 +149,7 @@ class TargetSession:
         limit = min(rows, request.max_tokens - self.history.generated) - 1
         if limit < 1 or not target_queries(request.decoding):
             return NO_CANDIDATES
+        self._remember(len(self.history))
         found = NO_CANDIDATES
         if drafts:
             found = self._from_cache(limit, vocabulary, how)
@@ -229,7 +237,7 @@ class TargetSession:
         self.slot.commit(
             verdict.tokens, verdict.from_cache, verdict.log_probabilities, verdict.finish
         )
-        self.lookup.extend(verdict.tokens)
+        self._remember(len(self.history))
         self.committed_s = time.monotonic()
 
     def judge_draft(self, verdict: Verdict, plan: RowPlan, sharing: int) -> None:

@@ -39,6 +39,7 @@ class DraftSession:
     passes: int = 0
     _inherited: int = 0
     _lookup: TextLookup = field(default_factory=TextLookup)
+    _remembered: int = 0
     _pending: int = 0
     _expansion: Expansion | None = None
     _children_at: list[int] = field(default_factory=list)
@@ -88,7 +89,6 @@ class DraftSession:
     def _extend(self, committed: list[int]) -> None:
         """Append to the text and publish what is left of the tree below it."""
         self.tokens.extend(committed)
-        self._lookup.extend(committed)
         self.noise.forget(len(self.tokens))
         self.passes = 0
         tree = self.tree
@@ -118,6 +118,7 @@ class DraftSession:
         known = engine.length(self.engine_session)
         if known < len(self.tokens):
             return self._text_rows(known, chunk, how)
+        self._remember(len(self.tokens))
         expansion = self._expand(how, width)
         if not expansion.rows:
             self._settle()
@@ -125,6 +126,13 @@ class DraftSession:
         self._expansion = expansion
         tokens, parents = expansion.tree_rows(self.tree, self._pending)
         return Rows(self.engine_session, tokens, parents, ranking=self._ranking(expansion))
+
+    def _remember(self, until: int) -> None:
+        """Let guesses come from the text up to there; a long prompt is taken in chunk by chunk, for
+        the other sessions wait meanwhile."""
+        if until > self._remembered:
+            self._lookup.extend(self.tokens[self._remembered : until])
+            self._remembered = until
 
     def _expand(self, how: SpeculationSettings, width: Width) -> Expansion:
         confidence = confidence_in(greedy=self.request.parameters.is_greedy)
@@ -140,6 +148,7 @@ class DraftSession:
     def _text_rows(self, known: int, chunk: int, how: SpeculationSettings) -> Rows:
         """Text the KV cache lacks; behind its end, as far as the chunk has room, guesses."""
         missing = self.tokens[known : known + chunk]
+        self._remember(known + len(missing))
         if known + len(missing) < len(self.tokens):
             self._expansion = None
             return Rows(self.engine_session, missing, logits=0)

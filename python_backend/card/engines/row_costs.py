@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,7 +64,8 @@ class CostCurve:
     def best_rows(self, worth: Sequence[float], given: int = 0) -> int:
         """How many rows to put into a pass for most per millisecond; all, where nothing was
         measured, or none is worth anything and the pass would be empty. A pass of rows between two
-        numbers that were measured is padded to the greater.
+        numbers that were measured is padded to the greater. Beyond them, where very many sessions
+        share it, there may be one more row for each that is given.
 
         worth  [rows] what each gives, in the order in which they are taken
         given  rows that are in it anyway and give one each
@@ -73,13 +74,19 @@ class CostCurve:
             return len(worth)
         best, best_rate = 0 if given else len(worth), 0.0
         gives, at = float(given), 0
-        for measured in (rows for rows in self._measured_ms if rows >= given):
-            more = min(measured - given, len(worth))
+        for rows in self._numbers(given):
+            more = min(rows - given, len(worth))
             gives += sum(worth[at:more])
             at = more
-            rate = gives / self.pass_ms(measured)
+            rate = gives / self.pass_ms(rows)
             if rate > best_rate:
                 best, best_rate = more, rate
             if at == len(worth):
                 break
         return best
+
+    def _numbers(self, given: int) -> Iterator[int]:
+        """Of rows that a pass may have in which so many are."""
+        yield from (rows for rows in self._measured_ms if rows >= given)
+        last = max(self._measured_ms)
+        yield from range(max(last, given - 1) + 1, 2 * given + 1)

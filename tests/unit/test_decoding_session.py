@@ -1,0 +1,54 @@
+"""How the target takes a session up: a long prompt holds nobody else up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake_engine import FakeEngine, FakeModel
+from serving_double import make_pool
+
+from card.cache import Decoding, Geometry, SlotRequest
+from card.decoding.session import TargetSession
+from card.lookup import TextLookup
+from card.sampling import SamplingParameters
+
+CHUNK = 8
+PROMPT = [1, 2, 3, 4] * 8
+GEOMETRY = Geometry(slots=1, nodes=64, prompt=64, output=16, bad_words=0, bad_word_tokens=0)
+
+
+def adopted(folder: Path, engine: FakeEngine, decoding: Decoding) -> TargetSession:
+    pool = make_pool(folder, GEOMETRY)
+    request = SlotRequest(np.array(PROMPT), 8, decoding, SamplingParameters())
+    pool.card_slot(0).open(request, pool.new_generation())
+    slot = pool.target_slot(0)
+    opened = slot.opened()
+    assert opened is not None
+    return TargetSession.adopt(slot, *opened, engine)
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine(FakeModel(16), tree=False, sessions=1, context=64)
+
+
+@pytest.mark.parametrize("decoding", list(Decoding))
+def test_guesses_learn_a_prompt_as_it_is_read_where_any_are_made(
+    tmp_path: Path, engine: FakeEngine, decoding: Decoding
+) -> None:
+    session = adopted(tmp_path, engine, decoding)
+    whole, so_far = TextLookup(), TextLookup()
+    whole.extend(PROMPT)
+    for read in range(0, len(PROMPT), CHUNK):
+        assert session.lookup.guesses([], 4) == so_far.guesses([], 4)
+        rows = session.prefill(engine, CHUNK)
+        assert rows is not None
+        engine.forward([rows])
+        engine.keep(session.engine_session, range(len(rows.tokens)))
+        if decoding is not Decoding.AUTOREGRESSIVE:
+            so_far.extend(PROMPT[read : read + CHUNK])
+    makes_guesses = decoding is not Decoding.AUTOREGRESSIVE
+    assert session.lookup.guesses([], 4) == (whole.guesses([], 4) if makes_guesses else [])
+    assert len(whole.guesses([], 4)) > 1
