@@ -31,8 +31,8 @@ class _Timespec(ctypes.Structure):
 class Bell:
     """One word of the pool's header.
 
-    Of two processes that ring in the same instant (TensorRT-LLM's worker and its Triton process)
-    one may not be counted; whoever waits looks again after a while in any case.
+    Of two processes that ring in the same instant (`card` and the target, TensorRT-LLM's worker and
+    its Triton process) one may not be counted; whoever waits looks again after a while in any case.
 
     word  [1] int64, in the shared mapping; the kernel looks at its lower half
     """

@@ -1,7 +1,8 @@
 """Which bytes of the pool mean what.
 
 Every field is an aligned 8-byte word, so a load or store is never torn. Fields are grouped by
-their one writer and each group starts a new cache line, so no writer slows another down.
+their one writer (a bell alone has several) and each group starts a new cache line, so no writer
+slows another down.
 
 The protocol is validate, don't lock: a writer stores the record first and its count (or flag)
 last; a reader loads the count first. That leans on x86-64, whose stores become visible in program

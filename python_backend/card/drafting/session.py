@@ -18,7 +18,8 @@ from card.sampling import PositionNoise
 from card.settings import SpeculationSettings
 
 LONGEST_COMMIT = 16
-"""About as many tokens as a step of the target commits at most."""
+"""As many tokens as a step of the target seldom exceeds: text that the KV cache lacks beyond that
+is read like a prompt."""
 
 
 @dataclass(slots=True)
