@@ -6,6 +6,7 @@ import functools
 import os
 import re
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,27 @@ SIZES = {"mb": 1 << 20, "gb": 1 << 30}
 Service = dict[str, Any]
 
 
-def compose(file: Path, profile: str) -> subprocess.CompletedProcess[str]:
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("CARD_")}
+def compose(
+    file: Path,
+    profile: str,
+    variables: Mapping[str, str] | None = None,
+    *,
+    overridden_by: Path | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """What Compose makes of the file, with `variables` and none of ours from the environment."""
+    more = () if overridden_by is None else ("--file", str(overridden_by))
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("CARD_")}
     return subprocess.run(
         [
             program("docker-compose", "docker-compose"),
             "--file",
             str(file),
+            *more,
             "--profile",
             profile,
             "config",
         ],
-        env=variables,
+        env=kept | dict(variables or {}),
         capture_output=True,
         text=True,
         check=False,
@@ -39,9 +49,9 @@ def compose(file: Path, profile: str) -> subprocess.CompletedProcess[str]:
 
 
 @functools.cache
-def services_of(profile: str) -> dict[str, Service]:
-    """The services that a profile starts."""
-    answer = compose(FILE, profile)
+def services_of(profile: str, *variables: tuple[str, str]) -> dict[str, Service]:
+    """The services that a profile starts, under these environment variables."""
+    answer = compose(FILE, profile, dict(variables))
     assert answer.returncode == 0, answer.stderr
     services = yaml.safe_load(answer.stdout)["services"]
     # Compose 1 lists the others, too.

@@ -24,6 +24,9 @@ from card.settings import REPOSITORY_ROOT, Settings, load_settings
 KILL_S = 10.0
 """How long the supervisor may take to end processes that do not answer (`stubs.kill`)."""
 
+CLIENTS, MONITORING = {8001, 9000}, {8002, 8003, 9090, 3000}
+"""Ports that `CARD_PUBLISH` and `CARD_PUBLISH_MONITORING` publish."""
+
 TRITON = {"cpu": "triton-cpu", "gpu": "triton-gpu"}
 OVERLAY = {"cpu": "cpu", "gpu": "gpu-2"}
 
@@ -74,6 +77,36 @@ def test_all_ports_are_published_to_this_host_alone(triton: Service, settings: S
     numbers = [getattr(settings.serving, name) for name in PORTS]
     assert ports(triton) == {port: ("127.0.0.1", port) for port in numbers}
     assert settings.serving.address == "0.0.0.0"
+
+
+def _published(*variables: tuple[str, str]) -> dict[str, set[int]]:
+    """Ports by the address of the host on which they listen, of all services."""
+    by_address: dict[str, set[int]] = {}
+    for profile in ("cpu", "gpu", "openai", "monitoring"):
+        for service in services_of(profile, *variables).values():
+            for port, (address, _) in ports(service).items():
+                by_address.setdefault(address, set()).add(port)
+    return by_address
+
+
+def test_what_is_published_to_clients_is_theirs_alone() -> None:
+    loopback, everywhere = "127.0.0.1", "0.0.0.0"
+    assert set(_published()) == {loopback}
+    assert _published(("CARD_PUBLISH", everywhere)) == {
+        everywhere: CLIENTS,
+        loopback: {8000} | MONITORING,
+    }
+    assert _published(("CARD_PUBLISH_MONITORING", everywhere)) == {
+        everywhere: MONITORING,
+        loopback: {8000} | CLIENTS,
+    }
+
+
+def test_a_restart_by_the_runbook_gives_the_time_to_drain(profile: str, triton: Service) -> None:
+    """`docker compose restart` of some versions knows `stop_grace_period` and of others not."""
+    page = (REPOSITORY_ROOT / "docs/operations.md").read_text(encoding="utf-8")
+    (given,) = re.findall(rf"--timeout (\d+) {TRITON[profile]}\b", page)
+    assert float(given) == seconds(triton["stop_grace_period"])
 
 
 def test_a_container_is_given_the_time_to_drain(triton: Service, settings: Settings) -> None:

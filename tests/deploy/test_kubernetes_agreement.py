@@ -47,11 +47,13 @@ KILL_S = 10.0
 GPU = "nvidia.com/gpu"
 
 
+def _adapter_values() -> dict[str, Any]:
+    file = KUBERNETES / "prometheus-adapter/values.yaml"
+    return dict(yaml.safe_load(file.read_text(encoding="utf-8")))
+
+
 def _adapter_rules() -> list[dict[str, Any]]:
-    values = yaml.safe_load(
-        (KUBERNETES / "prometheus-adapter/values.yaml").read_text(encoding="utf-8")
-    )
-    return list(values["rules"]["custom"])
+    return list(_adapter_values()["rules"]["custom"])
 
 
 def _port_names(manifests: list[Manifest]) -> dict[str, int]:
@@ -255,6 +257,20 @@ def test_the_download_reads_the_pair_that_is_named() -> None:
         assert variable.lower() == container["name"]
 
 
+def test_the_pod_for_copies_is_that_of_the_download_with_an_idle_command() -> None:
+    pod = yaml.safe_load((KUBERNETES / "models/copy.yaml").read_text(encoding="utf-8"))["spec"]
+    job = only(rendered(MODELS), "Job")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    for name in ("securityContext", "nodeSelector", "automountServiceAccountToken"):
+        assert pod[name] == job[name]
+    for name in ("image", "securityContext"):
+        assert container[name] == job["containers"][0][name]
+    assert container["command"][0] == "sleep"
+    (mount,), (copied_to,) = container["volumeMounts"], pod["volumes"]
+    assert mount["mountPath"] == "/models"
+    assert copied_to in job["volumes"]
+
+
 def test_the_pod_gets_as_many_gpus_as_its_settings_name(
     manifests: list[Manifest], settings: Settings
 ) -> None:
@@ -339,6 +355,18 @@ def test_the_autoscaler_asks_for_what_the_adapter_offers(manifests: list[Manifes
         for metric in only(manifests, "HorizontalPodAutoscaler")["spec"]["metrics"]
     }
     assert asked == {rule["name"]["as"] for rule in _adapter_rules()}
+
+
+def test_the_adapter_asks_the_prometheus_that_scrapes(manifests: list[Manifest]) -> None:
+    prometheus = _adapter_values()["prometheus"]
+    namespace = re.fullmatch(r"http://prometheus-operated\.(\w+)\.svc", prometheus["url"])
+    assert namespace is not None
+    assert prometheus["port"] == 9090
+    rules = only(manifests, "NetworkPolicy")["spec"]["ingress"]
+    (scraping,) = [rule for rule in rules if rule["ports"][0]["port"] == "metrics"]
+    (source,) = scraping["from"]
+    labels = source["namespaceSelector"]["matchLabels"]
+    assert labels == {"kubernetes.io/metadata.name": namespace.group(1)}
 
 
 def test_the_adapter_reads_gauges_that_the_code_exports() -> None:

@@ -77,6 +77,11 @@ def test_every_manifest_is_valid(name: str, version: str) -> None:
         _validate(manifest, version)
 
 
+@pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
+def test_the_pod_for_copies_is_valid(version: str) -> None:
+    _validate(yaml.safe_load((folder(MODELS) / "copy.yaml").read_text(encoding="utf-8")), version)
+
+
 @pytest.mark.parametrize(
     ("kind", "path"),
     [

@@ -10,6 +10,10 @@ from prometheus_server import RULES, check_with_promtool
 HOUR = 60
 """Minutes; series hold one value a minute."""
 CALM = {
+    'up{job="card",instance="triton:8002"}': f"1x{HOUR}",
+    'up{job="card",instance="triton:8003"}': f"1x{HOUR}",
+    'up{job="card/card",instance="10.0.0.7:8002"}': f"1x{HOUR}",
+    'up{job="discard",instance="10.0.0.8:80"}': f"0x{HOUR}",  # somebody else's
     'card_service_ready{job="card"}': f"1x{HOUR}",
     'card_model_well{model="target"}': f"1x{HOUR}",
     'card_model_well{model="draft"}': f"1x{HOUR}",
@@ -42,6 +46,7 @@ CALM = {
 
 TROUBLE = {
     "CardAbsent": {'card_service_ready{job="card"}': "1x5"},
+    "CardUnscraped": {'up{job="card",instance="triton:8002"}': f"0x{HOUR}"},
     "CardNotReady": {'card_service_ready{job="card"}': f"0x{HOUR}"},
     "CardModelDown": {'card_model_well{model="target"}': f"0x{HOUR}"},
     "CardDraftDown": {'card_model_well{model="draft"}': f"0x{HOUR}"},
@@ -75,6 +80,8 @@ TROUBLE = {
 
 IN_THE_QUEUE = {'card_rejections_total{reason="deadline_exceeded"}': f"0+60x{HOUR}"}
 """Timeouts of requests that never got a slot."""
+A_POD_UNSCRAPED = {'up{job="card/card",instance="10.0.0.7:8002"}': f"1x30 0x{HOUR - 31}"}
+"""The same on Kubernetes, under the job that a PodMonitor makes."""
 
 
 def alerts() -> set[str]:
@@ -101,6 +108,7 @@ def test_every_alert_fires_on_its_trouble_and_on_nothing_else(tmp_path: Path) ->
     assert set(TROUBLE) == alerts()
     scenarios = [scenario({}, None), *(scenario(series, name) for name, series in TROUBLE.items())]
     scenarios.append(scenario(IN_THE_QUEUE, "CardDeadlinesExceeded"))
+    scenarios.append(scenario(A_POD_UNSCRAPED, "CardUnscraped"))
     file = tmp_path / "scenarios.yml"
     content = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": scenarios}
     file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")

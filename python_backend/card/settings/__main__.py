@@ -1,18 +1,40 @@
 """Prints every field of the settings: its default, what it takes and what it is for.
 
 python -m card.settings > card.yaml
+python -m card.settings --check card.yaml
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
+from card.settings import SettingsError, load_settings
 from card.settings.reference import reference
 
 
-def main() -> None:
+def main(
+    check: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Instead say whether FILE, under the environment variables that are set here, is "
+            "well. Models, ports and memory are looked at when the service starts.",
+        ),
+    ] = None,
+) -> None:
     """Print a settings file with every field, its default, what it takes and what it is for."""
-    typer.echo(reference(), nl=False)
+    if check is None:
+        typer.echo(reference(), nl=False)
+        return
+    try:
+        load_settings(check)
+    except SettingsError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+    typer.echo(f"{check} is well")
 
 
 if __name__ == "__main__":
