@@ -73,17 +73,18 @@ def assert_close(found: LogitRows, expected: LogitRows) -> None:
 
 
 def poison(engine: AnyEngine, lane: int, first: int) -> None:
-    """Put a large value into every key and value of a lane from the place `first` on."""
+    """Put no number into every key of a lane from the place `first` on, and a large one into every
+    value."""
     if isinstance(engine, OpenVinoEngine):
         assert isinstance(engine._kv, KeyValueCache)
-        engine._kv.keys[:, lane, :, first:] = POISON
+        engine._kv.keys[:, lane, :, first:] = np.nan
         engine._kv.values[:, lane, :, first:] = POISON
         return
     heads = engine.architecture.kv_heads
     rows = slice(lane * heads, (lane + 1) * heads)
     with torch.inference_mode():
         for keys, values in zip(engine._kv.keys, engine._kv.values, strict=True):
-            keys[rows, :, first:] = POISON
+            keys[rows, :, first:] = torch.nan
             values[rows, first:] = POISON
 
 

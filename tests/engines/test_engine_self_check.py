@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,10 +34,7 @@ def without_mask(
     query: Tensor, keys: Tensor, values: Tensor, group: GroupTensors, kv_heads: int
 ) -> Tensor:
     """Rows that see what stands behind them."""
-    open_mask = torch.where(torch.isinf(group.mask), -4.0, 0.0).to(group.mask.dtype)
-    leaking = GroupTensors(
-        group.lanes, group.rows, group.extent, group.gather, open_mask, group.mask_from
-    )
+    leaking = replace(group, hidden=torch.zeros_like(group.hidden))
     return attend(query, keys, values, leaking, kv_heads)
 
 

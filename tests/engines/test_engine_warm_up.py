@@ -26,6 +26,7 @@ class RecordedEngine(OpenVinoEngine):
     passes: list[list[tuple[int, int]]]
 
     def forward(self, batch: Sequence[Rows]) -> list[Logits]:
+        assert all(rows.wanted <= len(rows.tokens) for rows in batch)
         self.passes.append([(self.length(rows.session), len(rows.tokens)) for rows in batch])
         return super().forward(batch)
 
@@ -103,6 +104,26 @@ def test_no_later_pass_needs_more_memory_for_its_inputs(engine: RecordedEngine) 
                 engine.forward([rows(session, count, len(sharing)) for session in sharing])
                 for session in sharing:
                     engine.keep(session, [])
+    assert block_sizes(engine) == before
+
+
+@pytest.mark.parametrize("most", [DRAFT_ROWS, SHORT])
+def test_a_draft_of_one_slot_meets_all_the_rows_it_may_grow_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(RecordedEngine, "most_rows", most)
+    tiny_models.save(tmp_path, "llama3")
+    options = EngineOptions(
+        context=CONTEXT, sessions=1, branches=0, pending=32, dtype="float32", threads=1
+    )
+    loaded = OpenVinoEngine.load(tmp_path, options)
+    engine = RecordedEngine(tmp_path, loaded.architecture, loaded._compiled, options)
+    engine.passes = []
+    run_largest_passes(cast(OpenVinoEngine, engine), CHUNK)
+    assert [(CONTEXT - SHORT, most)] in engine.passes
+    before = block_sizes(engine)
+    session = engine.open_session()
+    engine.forward([Rows(session, [1] * most, ranking=Ranking(4))])
     assert block_sizes(engine) == before
 
 

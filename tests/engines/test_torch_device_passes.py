@@ -10,6 +10,7 @@ import gc
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,24 @@ def test_sessions_that_share_a_pass_get_the_bits_of_one_alone(
         assert found.tobytes() == by_single_rows[prefix : prefix + rows].tobytes()
     for session in sessions:
         target.close_session(session)
+
+
+@pytest.mark.parametrize("tile", [32, 64])
+def test_wider_tiles_serve_a_device_on_which_narrow_ones_vary(directory: Path, tile: int) -> None:
+    """Where rows of one session alone are padded to more than decode together."""
+    loaded = CapturedEngine.load(directory, options())
+    assert tile in {variant.row_multiple for variant in loaded.variants}
+    engine = loaded.reconfigured(replace(loaded.options, row_multiple=tile))
+    text = random_tokens(40)
+    expected = read_alone(engine, text, [1])
+    prefixes = {engine.open_session(): prefix for prefix in (20, 1, 9)}
+    batch = [Rows(session, text[at : at + 3]) for session, at in prefixes.items()]
+    for session, prefix in prefixes.items():
+        read(engine, session, text[:prefix], [64])
+    for (session, prefix), found in zip(prefixes.items(), forward_rows(engine, batch), strict=True):
+        assert found.tobytes() == expected[prefix : prefix + 3].tobytes()
+        engine.close_session(session)
+    assert check_row_invariance(engine)
 
 
 def test_the_branch_that_wins_is_continued(target: CapturedEngine) -> None:

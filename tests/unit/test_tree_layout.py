@@ -59,3 +59,44 @@ def test_a_shared_pass_covers_its_lanes_and_places_and_hides_what_others_wrote(
         mask = group.mask[session - group.lanes.start]
         seen = np.flatnonzero(mask[1] == 0) + group.mask_from
         assert seen.tolist() == list(range(group.mask_from, length + 2))
+
+
+@given(
+    grown=st.lists(st.integers(1, 60), min_size=1, max_size=12),
+    seed=st.integers(0, 99),
+    shared=st.booleans(),
+)
+def test_every_entry_sees_its_ancestors_however_many_there_are(
+    grown: list[int], seed: int, shared: bool
+) -> None:
+    """Of trees that need more room again and again, in passes of their own and beside another."""
+    draw = np.random.default_rng(seed)
+    layout = TreeLayout(Places(), sessions=2, pending=sum(grown))
+    session, other = layout.open(), layout.open()
+    seen: list[set[int]] = []
+    for count in grown:
+        first = len(seen)
+        parents = []
+        for entry in range(first, first + count):
+            parents.append(int(draw.integers(FOLLOWS_PREFIX, entry)))
+            above = set() if parents[-1] == FOLLOWS_PREFIX else seen[parents[-1]]
+            seen.append({entry, *above})
+        batch = [Rows(session, [1] * len(parents), parents)]
+        if shared and not layout._depths[other]:
+            batch.append(Rows(other, [1]))
+        (group,) = layout.plan(batch).groups
+        for row, ancestors in enumerate(seen[first:]):
+            assert set(np.flatnonzero(group.mask[0, row] == 0.0)) == ancestors
+
+
+def test_masks_take_what_the_entries_of_a_session_need() -> None:
+    layout = TreeLayout(Places(), sessions=4, pending=8192)
+    taken = sum(masks.nbytes for masks in layout._sees)
+    assert taken < 1 << 20
+    for _ in range(4):
+        layout.plan([Rows(layout.open(), [1] * 100)])
+    assert sum(masks.nbytes for masks in layout._sees) < 1 << 20
+    layout.plan([Rows(0, [1] * 4000, [FOLLOWS_PREFIX] * 4000)])
+    layout.close(0)
+    layout.open()
+    assert sum(masks.nbytes for masks in layout._sees) < 1 << 20

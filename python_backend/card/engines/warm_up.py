@@ -36,9 +36,11 @@ def run_largest_passes(engine: ConfigurableEngine, chunk: int) -> None:
         engine.forward([_rows(engine, longest, rows, logits=1)])
         engine.keep(longest, range(rows))
     ranked = max(1, DRAFT_ROWS // len(sessions)) if options.grows_trees else None
+    # A draft gives its only session all rows that it has.
+    most = min(max(SHORT, ranked or 0), engine.most_rows)
     for others in sorted({SHORT, _beside_one(engine, len(sessions))}, reverse=True):
         batch = [_rows(engine, session, others, ranked) for session in sessions[1:]]
-        _forward(engine, [_rows(engine, longest, SHORT, ranked), *batch])
+        _forward(engine, [_rows(engine, longest, most, ranked), *batch])
     for count in options.graph_rows:
         _forward(engine, [_rows(engine, longest, count)])
     for session in sessions:
@@ -58,8 +60,11 @@ def _forward(engine: ConfigurableEngine, batch: list[Rows]) -> None:
 
 
 def _rows(engine: ConfigurableEngine, session: int, count: int, logits: int | None = None) -> Rows:
-    """Rows that ask for as much as any: of a draft, the likeliest ids with noise."""
-    rows = Rows(session, [0] * count, logits=logits)
+    """Rows that ask for as much as any: of a draft, the likeliest ids with noise.
+
+    logits  how many of them at most; None: all
+    """
+    rows = Rows(session, [0] * count, logits=None if logits is None else min(count, logits))
     if engine.options.grows_trees:
         noise = np.zeros(engine.vocabulary, np.float32)
         rows.ranking = Ranking(1, 1.0, [noise] * rows.wanted)

@@ -10,6 +10,7 @@ from card.engines.layout.chains import ChainLayout
 from card.engines.layout.pages import PageLayout
 from card.engines.layout.plan import (
     EXTENT_MULTIPLE,
+    HIDDEN,
     SHORT,
     AttentionGroup,
     Destination,
@@ -24,6 +25,7 @@ from card.engines.layout.trees import TreeLayout
 
 __all__ = [
     "EXTENT_MULTIPLE",
+    "HIDDEN",
     "SHORT",
     "AttentionGroup",
     "ChainLayout",

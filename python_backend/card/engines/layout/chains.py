@@ -31,11 +31,15 @@ from card.engines.layout.sessions import Sessions
 
 @dataclass(slots=True)
 class _PlacedRows:
-    """One session's rows: chains of them, one per lane from `first_lane` on, behind `start`."""
+    """One session's rows: chains of them, one per lane from `first_lane` on, behind `start`.
+
+    longest  rows of its longest chain, without padding
+    """
 
     first_lane: int
     start: int
     chains: list[list[int]]
+    longest: int
 
 
 class ChainLayout:
@@ -73,7 +77,7 @@ class ChainLayout:
         count, wanted = len(rows.tokens), rows.wanted
         lane, start = rows.session * self._branches, self._sessions.length[rows.session]
         stop = start + count
-        self._placed[rows.session] = _PlacedRows(lane, start, [list(range(count))])
+        self._placed[rows.session] = _PlacedRows(lane, start, [list(range(count))], count)
         extent = rounded_up(stop, EXTENT_MULTIPLE)
         mask = self._masks[start:stop, start + 1 : extent]
         return Pass(
@@ -152,7 +156,7 @@ class ChainLayout:
         first = rows.session * self._branches
         start = self._sessions.length[rows.session]
         if rows.parents is None:
-            return _PlacedRows(first, start, [list(range(count))]), list(range(count))
+            return _PlacedRows(first, start, [list(range(count))], count), list(range(count))
         depth: list[int] = []
         paths: list[list[int]] = []
         is_parent = [False] * count
@@ -167,7 +171,7 @@ class ChainLayout:
         chains = [paths[row] for row in range(count) if not is_parent[row]]
         if len(chains) > self._branches:
             raise ValueError(f"{len(chains)} branches in a pass; the engine holds {self._branches}")
-        return _PlacedRows(first, start, chains), depth
+        return _PlacedRows(first, start, chains, max(map(len, chains))), depth
 
     def _group(
         self, members: list[tuple[int, _PlacedRows]], rows: int
@@ -202,8 +206,9 @@ class ChainLayout:
         in one group, a prefill chunk in a group of its own."""
         groups: dict[int, list[tuple[int, _PlacedRows]]] = {}
         for number, member in enumerate(members, 1):
-            longest = max(len(chain) for chain in member[1].chains)
-            groups.setdefault(number if longest > SHORT else 0, []).append(member)
+            # Padding, which may be longer than all they ask, makes no chunk of those that decode.
+            alone = member[1].longest > SHORT
+            groups.setdefault(number if alone else 0, []).append(member)
         return [
             (
                 rounded_up(max(len(c) for _, p in group for c in p.chains), self._multiple),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from card.engines.interface import FOLLOWS_PREFIX, EngineError, Rows
 from card.engines.layout.plan import (
@@ -44,14 +45,14 @@ class TreeLayout:
         self._depths: list[list[int]] = [[] for _ in range(sessions)]
         """Of every pending entry, 0 for those that follow the prefix."""
         # Row 0 is the prefix: it sees no pending entry. Row e + 1 is entry e. What lies behind
-        # the last entry stays hidden, so rows are masks as they stand.
-        self._sees = np.full(
-            (sessions, pending + 1, pending + EXTENT_MULTIPLE), HIDDEN, dtype=np.float32
-        )
+        # the last entry stays hidden, so rows are masks as they stand. They have room for the
+        # entries that a session came to have: for all that it may have it grows with the square.
+        self._sees = [_seeing_nothing(0) for _ in range(sessions)]
 
     def open(self) -> int:
         session = self._sessions.open()
         self._depths[session] = []
+        self._sees[session] = _seeing_nothing(0)
         return session
 
     def close(self, session: int) -> None:
@@ -71,7 +72,7 @@ class TreeLayout:
         start, depths = self._sessions.length[session], self._depths[session]
         stop = len(depths)
         extent = rounded_up(start + stop, EXTENT_MULTIPLE)
-        mask = self._sees[session, stop - count + 1 : stop + 1, : extent - start]
+        mask = self._sees[session][stop - count + 1 : stop + 1, : extent - start]
         lane = range(session, session + 1)
         return Pass(
             tokens=np.array(rows.tokens, np.int64),
@@ -104,8 +105,8 @@ class TreeLayout:
         for session, count, start, stop in zip(sessions, counts, starts, stops, strict=True):
             lane = session - lanes.start
             mask[lane, :count, start - mask_from :] = HIDDEN
-            mask[lane, :count, start - mask_from : start - mask_from + stop] = self._sees[
-                session, stop - count + 1 : stop + 1, :stop
+            mask[lane, :count, start - mask_from : start - mask_from + stop] = self._sees[session][
+                stop - count + 1 : stop + 1, :stop
             ]
             gather[lane, :count] = np.arange(base, base + count)
             scatter.append(lane * longest + np.arange(count))
@@ -143,7 +144,7 @@ class TreeLayout:
         stop = first + count
         if stop > self._pending:
             raise EngineError(f"{stop} pending entries; a session holds {self._pending}")
-        sees = self._sees[rows.session]
+        sees = self._with_room(rows.session, stop)
         if rows.parents is None:
             if first:
                 raise ValueError("a chain continues the prefix only when nothing is pending")
@@ -156,6 +157,16 @@ class TreeLayout:
             sees[entry + 1] = sees[parent + 1]
             sees[entry + 1, entry] = 0.0
             depths.append(0 if parent == FOLLOWS_PREFIX else depths[parent] + 1)
+
+    def _with_room(self, session: int, entries: int) -> NDArray[np.float32]:
+        """Whom the session's entries see, with room for so many of them."""
+        sees = self._sees[session]
+        if entries >= len(sees):
+            known = sees
+            sees = _seeing_nothing(doubled_up(entries, EXTENT_MULTIPLE, self._pending))
+            sees[: known.shape[0], : known.shape[1]] = known
+            self._sees[session] = sees
+        return sees
 
     def keep(self, session: int, confirmed: Sequence[int], surviving: Sequence[int]) -> None:
         """Confirmed entries join the prefix, survivors follow it, everything else is dropped."""
@@ -173,3 +184,8 @@ class TreeLayout:
         depths = self._depths[session]
         self._depths[session] = [depths[entry] - count for entry in surviving]
         self._sessions.length[session] = start + count
+
+
+def _seeing_nothing(entries: int) -> NDArray[np.float32]:
+    """Masks of the prefix and so many entries that see none of them."""
+    return np.full((entries + 1, entries + EXTENT_MULTIPLE), HIDDEN, np.float32)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from card.engines.layout import AttentionGroup
+from card.engines.layout import HIDDEN, AttentionGroup
 
 BLOCK = 64
 """Positions per partial sum in float32; what is visible is a multiple of it."""
@@ -28,25 +28,25 @@ class GroupTensors:
     """A `layout.AttentionGroup` as tensors, made once per pass and used by every layer.
 
     gather  [lanes * rows] or None
-    mask    [lanes, 1, rows, 1, extent - mask_from] in the engine's dtype
+    hidden  [lanes, 1, rows, 1, extent - mask_from] bool
     """
 
     lanes: range
     rows: int
     extent: int
     gather: Tensor | None
-    mask: Tensor
+    hidden: Tensor
     mask_from: int
 
     @classmethod
-    def of(cls, group: AttentionGroup, dtype: torch.dtype) -> GroupTensors:
-        mask = torch.from_numpy(group.mask.copy(order="C")).to(dtype)
+    def of(cls, group: AttentionGroup) -> GroupTensors:
+        hidden = torch.from_numpy(group.mask != 0.0)
         return cls(
             group.lanes,
             group.rows,
             group.extent,
             None if group.gather is None else torch.from_numpy(group.gather),
-            mask.view(len(group.lanes), 1, group.rows, 1, -1),
+            hidden.view(len(group.lanes), 1, group.rows, 1, -1),
             group.mask_from,
         )
 
@@ -72,7 +72,9 @@ def attend(
     first = group.lanes.start * kv_heads
     visible = slice(first, first + lanes * kv_heads)
     scores = torch.bmm(scaled, keys[visible, :, : group.extent])
-    scores.view(lanes, kv_heads, rows, share, group.extent)[..., group.mask_from :].add_(group.mask)
+    by_row = scores.view(lanes, kv_heads, rows, share, group.extent)
+    # Written over, not added to: what is hidden may be infinite, or not a number.
+    by_row[..., group.mask_from :].masked_fill_(group.hidden, HIDDEN)
     weights = torch.softmax(scores, dim=-1)
     mixed = _mix(weights, values[visible, : group.extent])
     return (

@@ -45,7 +45,7 @@ class Decoder:
         a, weights = self.architecture, self._weights
         hidden = F.embedding(torch.from_numpy(this.tokens), weights.embedding)
         cosine, sine = self._rotary.index_select(1, torch.from_numpy(this.positions))
-        groups = [GroupTensors.of(group, kv.dtype) for group in this.groups]
+        groups = [GroupTensors.of(group) for group in this.groups]
         scatter = None if this.scatter is None else torch.from_numpy(this.scatter)
         stored = kv.flattened(this.destination)
         for index, layer in enumerate(weights.layers):

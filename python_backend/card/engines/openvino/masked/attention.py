@@ -20,12 +20,17 @@ in order.
 
 from __future__ import annotations
 
+import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
 from card.engines.architecture import Architecture
+from card.engines.layout import HIDDEN
 from card.engines.openvino.attention import AddInput
-from card.engines.openvino.nodes import Node, integer, integers
+from card.engines.openvino.nodes import Node, integer, integers, real
+
+_INFINITE = {ov.Type.f32: np.inf, ov.Type.bf16: float.fromhex("0x1.ffp+127")}
+"""The least number that becomes infinite in an element type of the cache."""
 
 
 class MaskedAttention:
@@ -38,7 +43,8 @@ class MaskedAttention:
         self.query_scale = a.head_size**-0.5  # scores are scaled there, where it costs nothing
         self._gather = add_input("gather", [-1, -1])
         self._scatter = add_input("scatter", [-1])
-        self._mask = add_input("mask", [-1, 1, -1, -1], ov.Type.f32)
+        mask = add_input("mask", [-1, 1, -1, -1], ov.Type.f32)
+        self._seen = ops.equal(mask, real(0.0))
         self._source = add_input("source", [-1])
         self._place = add_input("place", [-1, a.kv_heads, 3])
         self._new_keys: list[Node] = []
@@ -46,7 +52,7 @@ class MaskedAttention:
 
     def mixed(self, layer: int, query: Node, keys: Node, values: Node) -> Node:
         a, size = self._a, self._a.head_size
-        keys, values = self._stored(keys), self._stored(values)
+        keys, values = self._storable(keys, values)
         self._new_keys.append(keys)
         self._new_values.append(values)
         seen_keys = self._visible(f"keys.{layer}", keys)
@@ -58,7 +64,9 @@ class MaskedAttention:
             ops.gather(flat_query, self._gather, integer(0)), integers([0, 2, 1, 3])
         )
         grouped = ops.reshape(by_lane, integers([0, a.kv_heads, -1, size]), True)
-        scores = ops.add(ops.matmul(grouped, seen_keys, False, True), self._mask)
+        scores = ops.matmul(grouped, seen_keys, False, True)
+        # Chosen, not added: what is hidden may be infinite, or not a number.
+        scores = ops.select(self._seen, scores, real(HIDDEN))
         mixed = ops.matmul(ops.softmax(scores, -1), seen_values, False, False)
         # and back to [lanes * width, heads * size]
         by_head = ops.reshape(mixed, integers([0, a.heads, -1, size]), True)
@@ -72,10 +80,16 @@ class MaskedAttention:
             ("values", ops.concat([_leading(values) for values in self._new_values], 0)),
         ]
 
-    def _stored(self, states: Node) -> Node:
-        """[rows, kv_heads, size] in the element type of the cache."""
-        by_head = ops.reshape(states, integers([0, self._a.kv_heads, self._a.head_size]), True)
-        return ops.convert(by_head, self._kv_type)
+    def _storable(self, keys: Node, values: Node) -> tuple[Node, Node]:
+        """[rows, kv_heads, size] in the element type of the cache, as `torch.kv.storable`."""
+        keys, values = self._by_head(keys), self._by_head(values)
+        finite = ops.less(ops.abs(values), real(_INFINITE[self._kv_type]))
+        keys = ops.select(finite, keys, real(np.nan))
+        values = ops.select(finite, values, real(0.0))
+        return ops.convert(keys, self._kv_type), ops.convert(values, self._kv_type)
+
+    def _by_head(self, states: Node) -> Node:
+        return ops.reshape(states, integers([0, self._a.kv_heads, self._a.head_size]), True)
 
     def _visible(self, name: str, new: Node) -> Node:
         """[lanes, kv_heads, extent, size]: the places a pass looks at, new entries among them."""

@@ -19,7 +19,8 @@ _OUTPUTS = ("keys", "values")
 class KeyValueCache:
     """Keys and values [layers, lanes, kv_heads, places, head_size], zero at first.
 
-    A place that nobody confirmed may hold anything finite: masks keep it out.
+    A place that nobody confirmed may hold any keys, and any values that are finite: masks keep it
+    out.
     """
 
     def __init__(self, architecture: Architecture, lanes: int, places: int, kind: ov.Type) -> None:

@@ -19,6 +19,7 @@ from card.engines.rotary import rotary_tables
 from card.engines.torch.captured.kv import DeviceKeyValueCache
 from card.engines.torch.captured.shapes import PassBuffer
 from card.engines.torch.decoder import rotate
+from card.engines.torch.kv import storable
 from card.engines.torch.weights import LayerWeights, Weights
 
 BLOCK = EXTENT_MULTIPLE
@@ -60,7 +61,8 @@ class CapturedDecoder:
         places = (inputs.integers("places")[:, None] + heads).view(-1)
         for index, layer in enumerate(weights.layers):
             normed = rms_norm(hidden, layer.input_norm, a.norm_epsilon)
-            query, keys, values = self._projected(layer, normed, cosine, sine)
+            query, *projected = self._projected(layer, normed, cosine, sine)
+            keys, values = storable(*projected)
             sources = inputs.integers("sources")
             for buffers, states in ((kv.keys, keys), (kv.values, values)):
                 stored = states.index_select(0, sources).view(-1, a.head_size)

@@ -18,7 +18,10 @@ class DeviceKeyValueCache:
     """Keys and values [layers, lanes, kv_heads, stride, head_size], zero at first.
 
     A lane has `places` positions and, behind them, places where padded rows write: nobody reads
-    those. Memory is taken at the first use, so that an engine that is only a template takes none.
+    those. A place that nobody confirmed may hold any keys, and any values that are finite
+    (`torch.kv.storable`): masks keep it out.
+
+    Memory is taken at the first use, so that an engine that is only a template takes none.
     """
 
     def __init__(
