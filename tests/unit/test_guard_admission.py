@@ -45,7 +45,9 @@ async def keeps(place: Place) -> None:
 
 def test_a_place_is_free_again_behind_its_call(admission: Admission) -> None:
     for _ in range(3):
-        with admission.place(), admission.place():
+        with admission.place() as one, admission.place() as other:
+            assert one is not other
+        with pytest.raises(FullError), admission.place(), admission.place(), admission.place():
             pass
 
 
