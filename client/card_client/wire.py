@@ -192,6 +192,9 @@ _NUMPY: dict[str, Any] = {
 }
 
 
+_LONGEST_SHOWN = 80
+
+
 def _row(tensor: Tensor, value: Any) -> list[Any]:
     """The elements of the tensor's row, each checked against its dtype; none when not set."""
     if value is None:
@@ -199,7 +202,7 @@ def _row(tensor: Tensor, value: Any) -> list[Any]:
     if not tensor.many:
         return [_element(tensor, value)]
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-        raise invalid(f"{tensor.name} is {value!r}; it must be a list of texts")
+        raise invalid(f"{tensor.name} is {_shown(value)}; it must be a list of texts")
     return [_element(tensor, item) for item in value]
 
 
@@ -208,17 +211,19 @@ def _element(tensor: Tensor, value: Any) -> Any:
         return utf8(tensor.name, value)
     if tensor.dtype == "BOOL":
         if not isinstance(value, bool | np.bool_):
-            raise invalid(f"{tensor.name} is {value!r}; it must be true or false")
+            raise invalid(f"{tensor.name} is {_shown(value)}; it must be true or false")
         return bool(value)
     if tensor.dtype == "FP32":
         if not isinstance(value, Real) or isinstance(value, bool):
-            raise invalid(f"{tensor.name} is {value!r}; it must be a number")
+            raise invalid(f"{tensor.name} is {_shown(value)}; it must be a number")
         return _fitting_32_bits(tensor, value)
     if not isinstance(value, Integral) or isinstance(value, bool):
-        raise invalid(f"{tensor.name} is {value!r}; it must be a whole number")
+        raise invalid(f"{tensor.name} is {_shown(value)}; it must be a whole number")
     whole, bounds = int(value), np.iinfo(_NUMPY[tensor.dtype])
     if not bounds.min <= whole <= bounds.max:
-        raise invalid(f"{tensor.name} is {whole}; it must lie in [{bounds.min}, {bounds.max}]")
+        raise invalid(
+            f"{tensor.name} is {_shown(whole)}; it must lie in [{bounds.min}, {bounds.max}]"
+        )
     return whole
 
 
@@ -232,21 +237,23 @@ def _fitting_32_bits(tensor: Tensor, value: Any) -> float:
         kept = abs(number) <= np.finfo(np.float32).max and bool(number) == bool(np.float32(number))
         sent = kept or not math.isfinite(number)
     if not sent:
-        raise invalid(f"{tensor.name} is {_cut(value)}; it does not fit into 32 bits")
+        raise invalid(f"{tensor.name} is {_shown(value)}; it does not fit into 32 bits")
     return number
 
 
-def _cut(value: Any) -> str:
-    """As it is written, if that is short."""
-    if isinstance(value, int) and value.bit_length() > 256:
-        return "a number of hundreds of digits"
-    return repr(value)
+def _shown(value: Any) -> str:
+    """As it is written, cut where that is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no number of more than some thousand digits
+        return "a number of thousands of digits"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
 
 
 def utf8(name: str, value: Any) -> bytes:
     """The text `value` of what is called `name`, as it travels. Raises `CardError`."""
     if not isinstance(value, str):
-        raise invalid(f"{name} is {value!r}; it must be text")
+        raise invalid(f"{name} is {_shown(value)}; it must be text")
     try:
         return value.encode()
     except UnicodeEncodeError as error:

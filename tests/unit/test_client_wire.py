@@ -155,3 +155,13 @@ def test_accepted_and_corrected_text_are_told_apart_without_splitting_a_characte
 ) -> None:
     delta = Delta(text=text, accepted_bytes=accepted_bytes)
     assert (delta.accepted_text, delta.corrected_text) == (accepted, corrected)
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "seed", "temperature", "stream", "stop_words"])
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_numbers_of_any_length_are_refused_in_a_short_line(name: str, digits: int) -> None:
+    with pytest.raises(CardError) as caught:
+        encode(GenerateRequest("x", **{name: 10**digits}))
+    assert caught.value.code == "INVALID_ARGUMENT"
+    assert caught.value.message.startswith(f"{name} is ")
+    assert len(caught.value.message) < 200
