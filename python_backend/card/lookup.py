@@ -23,16 +23,19 @@ _WORTH_A_ROW = 0.2
 class TextLookup:
     """The latest follower of every context of 1 to 3 tokens in a growing text.
 
-    trust  how often its guesses came true of late, in [0, 1]
+    trust   how often its guesses came true of late, in [0, 1]
+    length  tokens of the text so far
     """
 
     def __init__(self) -> None:
         self.trust = 0.5
+        self.length = 0
         self._tail: list[int] = []
         self._follower: dict[tuple[int, ...], int] = {}
 
     def extend(self, tokens: Sequence[int]) -> None:
         """The text grew: learn from what its guesses would have been, then remember it."""
+        self.length += len(tokens)
         for token in tokens:
             guess = self._guess(self._tail)
             if guess is not None:

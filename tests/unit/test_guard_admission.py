@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from typing import Any
 
 import grpc
 import pytest
-from client_double import served
+from client_double import TritonDouble, served
 from told_clock import ToldClock
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
@@ -91,43 +93,42 @@ async def test_who_is_owed_an_answer_keeps_the_place(
             assert not await is_lost(other)
 
 
-@pytest.mark.parametrize("call", ["ModelStreamInfer", "ServerLive"])
-async def test_calls_that_say_nothing_shut_nobody_out(call: str) -> None:
-    """Nor do those whose one message never comes."""
+@asynccontextmanager
+async def guarded(**options: Any) -> AsyncIterator[tuple[TritonDouble, str, grpc.aio.Channel]]:
+    """A guard with these options: the stand-in that it asks, its address and a channel to it."""
     (port,) = free_ports(1)
     address, stop = f"127.0.0.1:{port}", asyncio.Event()
     with served() as triton:
-        guard = Guard(listen=address, triton=triton.address, calls=3, idle_s=0.0)
+        guard = Guard(listen=address, triton=triton.address, **options)
         serving = asyncio.create_task(serve(guard, stop, 0))
         async with grpc.aio.insecure_channel(address) as channel:
             await asyncio.wait_for(channel.channel_ready(), PATIENCE_S)
-            open_call = channel.stream_stream(f"/inference.GRPCInferenceService/{call}")
-            idle = [open_call() for _ in range(3)]
-            for one in idle:
-                await one.wait_for_connection()
-            async with CardClient(address) as client:
-                answers = [
-                    await client.generate(GenerateRequest("x"), timeout_s=PATIENCE_S)
-                    for _ in range(4)
-                ]
-            assert len(answers) == 4
-            for one in idle:
-                one.cancel()
+            yield triton, address, channel
         stop.set()
         await serving
+
+
+@pytest.mark.parametrize("call", ["ModelStreamInfer", "ServerLive"])
+async def test_calls_that_say_nothing_shut_nobody_out(call: str) -> None:
+    """Nor do those whose one message never comes."""
+    async with guarded(calls=3, idle_s=0.0) as (_, address, channel):
+        open_call = channel.stream_stream(f"/inference.GRPCInferenceService/{call}")
+        idle = [open_call() for _ in range(3)]
+        for one in idle:
+            await one.wait_for_connection()
+        async with CardClient(address) as client:
+            answers = [
+                await client.generate(GenerateRequest("x"), timeout_s=PATIENCE_S) for _ in range(4)
+            ]
+        assert len(answers) == 4
+        for one in idle:
+            one.cancel()
 
 
 async def test_calls_that_are_answered_once_are_answered_as_ever() -> None:
-    (port,) = free_ports(1)
-    address, stop = f"127.0.0.1:{port}", asyncio.Event()
-    with served() as triton:
-        serving = asyncio.create_task(serve(Guard(listen=address, triton=triton.address), stop, 0))
-        async with grpc.aio.insecure_channel(address) as channel:
-            await asyncio.wait_for(channel.channel_ready(), PATIENCE_S)
-            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-            assert (await stub.ServerLive(service_pb2.ServerLiveRequest())).live
-            triton.models_ready["ensemble"] = False
-            answer = await stub.ModelReady(service_pb2.ModelReadyRequest(name="ensemble"))
-            assert not answer.ready
-        stop.set()
-        await serving
+    async with guarded() as (triton, _, channel):
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        assert (await stub.ServerLive(service_pb2.ServerLiveRequest())).live
+        triton.models_ready["ensemble"] = False
+        answer = await stub.ModelReady(service_pb2.ModelReadyRequest(name="ensemble"))
+        assert not answer.ready

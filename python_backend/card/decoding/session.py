@@ -54,7 +54,6 @@ class TargetSession:
     draft_works: bool = False
     told_until: int = 0
     committed_s: float = field(default_factory=time.monotonic)
-    _remembered: int = 0
 
     @classmethod
     def adopt(
@@ -118,9 +117,8 @@ class TargetSession:
     def _remember(self, until: int) -> None:
         """Let guesses come from the text up to there, if anybody asks for guesses. A long prompt is
         taken in chunk by chunk, for running streams wait meanwhile."""
-        if until > self._remembered and target_queries(self.request.decoding):
-            self.lookup.extend(self.history.tokens[self._remembered : until].tolist())
-            self._remembered = until
+        if target_queries(self.request.decoding):
+            self.lookup.extend(self.history.tokens[self.lookup.length : until].tolist())
 
     def drafts(self, *, crowd_rests: bool) -> bool:
         """Whether the draft works for this session; `crowd_rests`: for none of those of CARD."""

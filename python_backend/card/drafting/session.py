@@ -40,7 +40,6 @@ class DraftSession:
     passes: int = 0
     _inherited: int = 0
     _lookup: TextLookup = field(default_factory=TextLookup)
-    _remembered: int = 0
     _pending: int = 0
     _expansion: Expansion | None = None
     _children_at: list[int] = field(default_factory=list)
@@ -131,9 +130,7 @@ class DraftSession:
     def _remember(self, until: int) -> None:
         """Let guesses come from the text up to there; a long prompt is taken in chunk by chunk, for
         the other sessions wait meanwhile."""
-        if until > self._remembered:
-            self._lookup.extend(self.tokens[self._remembered : until])
-            self._remembered = until
+        self._lookup.extend(self.tokens[self._lookup.length : until])
 
     def _expand(self, how: SpeculationSettings, width: Width) -> Expansion:
         confidence = confidence_in(greedy=self.request.parameters.is_greedy)

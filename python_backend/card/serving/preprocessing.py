@@ -50,8 +50,8 @@ class PreprocessingModel:
         """The tokenizer keeps the memory of the longest text. Taken at load, it is no growth later.
         With most tokenizers the text has a token for each byte."""
         try:
-            self._vocabulary.tokenizer.encode("\x01\x02" * (longest // 2))
-        except Exception as error:  # the library raises nothing more particular
+            self._vocabulary.prompt_tokens("\x01\x02" * (longest // 2))
+        except Refusal as error:
             log.info("a text of control characters cannot be tokenized: %s", error)
 
     def execute(self, requests: list[Any]) -> list[Any]:

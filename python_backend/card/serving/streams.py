@@ -36,7 +36,6 @@ class Stream:
         self._first_token_ns = 0
         self._last_token_ns = 0
         self._sent_ns: int | None = None
-        self._heard_of_ns: int | None = None
         self.finish_reason = ""
         with_prompt = not request.stream and not request.exclude_input_in_output
         self._text = prompt_text if with_prompt else ""
@@ -52,7 +51,7 @@ class Stream:
 
     def schedule(self) -> None:
         """The request got a slot."""
-        self._scheduled_ns = self._heard_of_ns = time.monotonic_ns()
+        self._scheduled_ns = time.monotonic_ns()
 
     def push(
         self,
@@ -95,8 +94,8 @@ class Stream:
         """Whether a delta should be sent now."""
         if self.finished or (self._text and now_ns >= self.due_ns(gather_ns)):
             return True
-        silent = self._heard_of_ns is not None and now_ns - self._heard_of_ns >= SIGN_NS
-        return silent and self.request.stream
+        silent_since_ns = self._sent_ns or self._scheduled_ns or now_ns
+        return self.request.stream and now_ns - silent_since_ns >= SIGN_NS
 
     def take(self, slot: int, generation: int, counters: SlotCounters, now_ns: int) -> Delta:
         """The next delta; what it carries is not carried again."""
@@ -124,7 +123,7 @@ class Stream:
             self._cum_log_probs,
         )
         self._text, self._text_bytes, self._accepted_bytes, self._log_probs = "", 0, 0, []
-        self._sent_ns = self._heard_of_ns = now_ns
+        self._sent_ns = now_ns
         return delta
 
     def _gather(self, text: str, accepted_bytes: int) -> None:
