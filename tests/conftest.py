@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 from hypothesis import settings
 
@@ -12,6 +15,14 @@ settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
 
 CheckpointEngine = type[TorchEngine] | type[OpenVinoEngine]
+
+
+@pytest.fixture(scope="session")
+def findings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where services of all tests keep what their models find out at load; that takes most of a
+    start, and those of equal settings share it."""
+    everything = tmp_path_factory.getbasetemp()
+    return (everything.parent if "PYTEST_XDIST_WORKER" in os.environ else everything) / "findings"
 
 
 @pytest.fixture(scope="module", params=[TorchEngine, OpenVinoEngine], ids=["torch", "openvino"])

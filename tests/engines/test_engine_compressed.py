@@ -12,14 +12,13 @@ from tiny_models import random_tokens, read, read_alone
 from transformers import AutoModelForCausalLM
 from watched_passes import product_types, recorded_passes
 
-from card.engines import EngineError, Rows, calibration, load_engine
+from card.engines import EngineError, Rows, calibration
 from card.engines.calibration import make_row_invariant
 from card.engines.interface import Engine
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.remembered import Findings
 from card.engines.row_costs import RowCosts
-from card.settings import load_settings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -116,15 +115,3 @@ def test_a_processor_on_which_such_rows_influence_each_other_unfolds_the_matrice
     # And so it is again when the model is loaded anew.
     found = Findings.of(engine.options, RowCosts({1: 1.0}))
     assert found.applied_to(OPTIONS) == engine.options
-
-
-def test_the_bundled_pair_is_served_so_where_it_is_computed_in_float32() -> None:
-    settings = load_settings(
-        target={"dtype": "float32"},
-        draft={"dtype": "float32"},
-        limits={"prompt_tokens": 64, "context_tokens": 336},
-        cache={"slots": 2},
-    )
-    for role in ("draft", "target"):
-        engine = load_engine(settings, role)
-        assert engine.most_rows == 64

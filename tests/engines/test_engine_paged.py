@@ -23,7 +23,7 @@ from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.openvino.graph import ANY_ROWS
 from card.engines.openvino.paged.attention import PAGE
 from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions
-from card.engines.processor import computes_in_bfloat16, shared_cache_bytes
+from card.engines.processor import shared_cache_bytes
 from card.settings import REPOSITORY_ROOT, load_settings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -344,17 +344,3 @@ def test_rows_that_influence_each_other_send_it_back_to_masks(
     assert tried == sorted(tried, reverse=True)
     expected = tiny_models.read_alone(OpenVinoEngine.load(checkpoint, OPTIONS), TEXT, [64])
     assert np.abs(tiny_models.read_alone(engine, TEXT, [64]) - expected).max() < CLOSE
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int8"])
-def test_the_bundled_target_has_it_in_every_type(dtype: Dtype) -> None:
-    if dtype != "float32" and not computes_in_bfloat16():
-        pytest.skip(f"this processor does not compute in {dtype}")
-    chosen = load_settings(
-        target={"dtype": dtype},
-        limits={"prompt_tokens": 64, "context_tokens": 336},
-        cache={"slots": 2},
-    )
-    engine = load_engine(chosen, "target")
-    assert isinstance(engine, OpenVinoEngine)
-    assert engine.options.paged

@@ -6,8 +6,7 @@ autoregressive decoding does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -23,13 +22,12 @@ from numpy.typing import NDArray
 from this_processor import skip_unless_computed_in
 from tiny_models import forward_rows, opened, random_tokens, read, read_alone
 
-from card.engines import FOLLOWS_PREFIX, EngineError, Rows, calibration, load_engine
+from card.engines import FOLLOWS_PREFIX, Rows, calibration
 from card.engines.calibration import make_row_invariant
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
-from card.engines.processor import computes_in_bfloat16
 from card.engines.torch.engine import TorchEngine
-from card.settings import REPOSITORY_ROOT, load_settings
+from card.settings import REPOSITORY_ROOT
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -126,32 +124,6 @@ def subject(request: pytest.FixtureRequest, one_head_per_group: Path, in_bfloat1
         engine = make_row_invariant(engine_class.load(directory, options(dtype)))
     assert engine.row_invariant
     return Subject(engine, random_tokens(LONGEST, vocabulary=engine.vocabulary))
-
-
-@contextmanager
-def suppress_refusal(remedy: str) -> Iterator[None]:
-    """What follows may be refused, in words that name the remedy."""
-    refusal = remedy
-    try:
-        yield
-    except EngineError as error:
-        refusal = str(error)
-    assert remedy in refusal
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int8"])
-def test_a_target_whose_rows_influence_each_other_is_refused_with_the_remedy(dtype: Dtype) -> None:
-    """On every processor: where it does not compute in a type, rows may not be independent."""
-    settings = load_settings(
-        target={"dtype": dtype},
-        limits={"prompt_tokens": 64, "context_tokens": 336},
-        cache={"slots": 2},
-    )
-    if dtype == "float32" or computes_in_bfloat16():
-        assert load_engine(settings, "target").row_invariant
-    else:
-        with suppress_refusal("set target.dtype: float32"):
-            assert load_engine(settings, "target").row_invariant
 
 
 few = settings(max_examples=6, deadline=None)

@@ -15,6 +15,7 @@ from tensorrt_double import standin
 from tokenizers import Tokenizer
 
 from card.cache import CardSlot, Decoding, Finish, Pool, SlotCounters, SlotRequest
+from card.engines.remembered import FINDINGS_VARIABLE
 from card.engines.tensorrt_llm import draft
 from card.engines.tensorrt_llm.loading import TensorRTModel
 from card.engines.tensorrt_llm.runtime import Runtime
@@ -29,6 +30,8 @@ PROMPTS = (
     "import os\n\n\ndef walk(path):\n    for name in",
 )
 TOKENS = 40
+SLOTS, CONTEXT = 3, 512
+"""As in `test_tensorrt_llm`: what the stand-in finds out about its models is shared."""
 GREEDY = SamplingParameters(end_ids=(0,))
 PATIENCE_S = 120.0
 
@@ -87,16 +90,17 @@ def settings_for(folder: Path) -> Settings:
         target={"tensorrt_llm": {"kv_fraction": 0.4}},
         draft={"tensorrt_llm": {"devices": [0], "kv_fraction": 0.4}},
         speculation={"rows": 8, "depth": 16},
-        cache={"directory": folder, "slots": 3, "nodes": 256},
-        limits={"prompt_tokens": 64, "context_tokens": 256, "max_tokens": 64},
+        cache={"directory": folder, "slots": SLOTS, "nodes": 256},
+        limits={"prompt_tokens": 64, "context_tokens": CONTEXT, "max_tokens": 64},
     )
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def package(tmp_path_factory: pytest.TempPathFactory, findings: Path) -> Iterator[Any]:
     folder = tmp_path_factory.mktemp("standin")
     with pytest.MonkeyPatch.context() as patch, standin(folder, "1.2.1", patch) as imported:
         patch.setenv("CUDA_VISIBLE_DEVICES", "0")
+        patch.setenv(FINDINGS_VARIABLE, str(findings))
         yield imported
 
 
@@ -122,8 +126,8 @@ def plain(package: Any, pair: Pair, prompts: list[list[int]]) -> list[list[int]]
         {
             "model": str(settings.target.path),
             "skip_tokenizer_init": True,
-            "max_batch_size": 1,
-            "max_seq_len": 256,
+            "max_batch_size": SLOTS,
+            "max_seq_len": CONTEXT,
         },
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -34,13 +33,9 @@ def pytest_runtest_makereport(
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _findings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What models find out at load takes most of a start: services of equal settings share it."""
-    everything = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        everything = everything.parent
+def _shared_findings(findings: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CARD_SERVING__FINDINGS", str(everything / "findings"))
+        patch.setenv("CARD_SERVING__FINDINGS", str(findings))
         yield
 
 
@@ -56,13 +51,9 @@ def start_service(tmp_path_factory: pytest.TempPathFactory) -> StartService:
 
 @pytest.fixture(scope="session")
 def server(start_service: StartService) -> Iterator[RunningService]:
-    """The defaults with the bundled pair, findings included. Tests that kill its processes start
-    their own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("CARD_SERVING__FINDINGS")
-        with start_service({}) as service:
-            patch.undo()
-            yield service
+    """The defaults with the bundled pair. Tests that kill its processes start their own."""
+    with start_service({}) as service:
+        yield service
 
 
 @pytest.fixture(autouse=True)

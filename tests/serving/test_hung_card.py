@@ -16,7 +16,7 @@ from running_service import Refused, RunningService, StartService
 
 SLOW_WRITES_MS = "5"
 CLIENTS = 16
-PATIENCE_S = 10.0
+PATIENCE_S = 4.0
 LIMIT_S = 150.0
 
 

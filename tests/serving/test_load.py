@@ -162,7 +162,8 @@ async def test_a_full_service_refuses_before_a_text_is_tokenized(start_service: 
     with start_service(overrides) as service:
         target = psutil.Process(service.pid_of("target"))
         target.suspend()  # no text ends before all are asked for
-        streams = [asyncio.create_task(service.ask(**LONG)) for _ in range(2)]
+        patient = {**LONG, "max_tokens": 64}
+        streams = [asyncio.create_task(service.ask(**patient)) for _ in range(2)]
         await service.until(lambda: service.metric("card_queued_requests") == 1, "one waits")
         for _ in range(2):
             with pytest.raises(Refused, match=full):
@@ -223,18 +224,16 @@ async def test_a_client_that_leaves_the_queue_gives_its_place_up(start_service: 
         await free(service)
 
 
-def test_what_models_found_out_at_load_is_believed_by_the_next_start(
-    start_service: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("CARD_SERVING__FINDINGS")
-    directory = tmp_path / "findings"
-    overrides = {"serving": {"findings": str(directory)}, "cache": {"slots": 2}, "limits": SHORT}
+def test_what_models_found_out_at_load_is_believed_by_the_next_start(start_service: Any) -> None:
+    """By any that shares the directory: other tests' services with other settings do too."""
+    overrides = {"cache": {"slots": 4}, "limits": SHORT}
     kept = []
     for _ in range(2):
-        with start_service(overrides):
+        with start_service(overrides) as service:
+            directory = service.settings.serving.findings
             kept.append({file.name: file.stat().st_mtime_ns for file in directory.glob("*.json")})
-    assert kept[0] == kept[1]
     assert {name.partition("-")[0] for name in kept[0]} == {"draft", "target"}
+    assert kept[0].items() <= kept[1].items()
 
 
 def test_models_give_back_what_large_passes_took(server: RunningService) -> None:
@@ -248,7 +247,7 @@ def test_models_give_back_what_large_passes_took(server: RunningService) -> None
 def test_scripts_load_measures_and_keeps_the_raw_figures(
     server: RunningService, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    load(server.grpc, [1, 8], 6.0, PROMPTS[0], 5, None, tmp_path)
+    load(server.grpc, [1, 8], 2.0, PROMPTS[0], 5, None, tmp_path)
     shown = capsys.readouterr().out
     assert "5 tokens a request" in shown
     for streams in (1, 8):
@@ -264,7 +263,7 @@ def test_scripts_soak_finds_nothing_wrong(
     settings = tmp_path / "settings.yaml"
     settings.write_text(yaml.safe_dump({"cache": {"slots": 4}, "limits": SHORT}), encoding="utf-8")
     with pytest.raises(typer.Exit) as ended:
-        soak(0.2, 11, 8, 8, settings, tmp_path)
+        soak(0.1, 11, 8, 8, settings, tmp_path)
     assert ended.value.exit_code == 0, capsys.readouterr().out
     assert "verdict: passed" in capsys.readouterr().out
     assert len((tmp_path / "samples.csv").read_text(encoding="utf-8").splitlines()) > 2

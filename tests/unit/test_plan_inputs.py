@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -212,6 +213,13 @@ def test_a_shared_device_slows_both_and_two_do_not(
 # --- results ------------------------------------------------------------------------------------
 
 
+def few_texts() -> dict[str, Any]:
+    """The result as if its greedy figures were of its first texts: quick to simulate."""
+    content: dict[str, Any] = json.loads(MEASURED.read_text())
+    content["rows"] = [row for row in content["rows"] if row["temperature"] == 0]
+    return content | {"prompt_count": 3}
+
+
 def test_every_measured_pacing_is_reproduced_within_a_tenth() -> None:
     result = Result.read(MEASURED)
     for row in result.rows:
@@ -242,17 +250,14 @@ def test_who_waits_takes_the_rows_that_are_worth_it_where_it_did_so_in_the_run()
 
 
 def test_step_costs_of_the_result_are_used(tmp_path: Path) -> None:
-    content = json.loads(MEASURED.read_text())
-    (row,) = [
-        r
-        for r in content["rows"]
-        if r["system"] == "card" and r["where"] == "in_process" and r["temperature"] == 0
-    ]
-    row["draft_ms_per_pass"] = 40.0
-    changed = tmp_path / "changed.json"
-    changed.write_text(json.dumps(content))
     speeds = []
-    for file in (MEASURED, changed):
+    for name, changes in (("as_it_is", {}), ("slow", {"draft_ms_per_pass": 40.0})):
+        content = few_texts()
+        for row in content["rows"]:
+            if row["system"] == "card" and row["where"] == "in_process":
+                row |= changes
+        file = tmp_path / f"{name}.json"
+        file.write_text(json.dumps(content))
         result = Result.read(file)
         card = next(r for r in result.rows if r.system == "card")
         speeds.append(compare(result, card, GREEDY).predicted)
@@ -261,7 +266,7 @@ def test_step_costs_of_the_result_are_used(tmp_path: Path) -> None:
 
 def test_rows_are_chosen_by_the_costs_that_were_known_at_load(tmp_path: Path) -> None:
     """Each row beyond the first is told to be as dear as ten, so none but the first is worth it."""
-    content = json.loads(MEASURED.read_text())
+    content = few_texts()
     content["settings"]["speculation"]["rows"] = "auto"
     dear = {rows: 10.0 * rows for rows in (1, 4, 8)}
     shares = []
@@ -276,9 +281,7 @@ def test_rows_are_chosen_by_the_costs_that_were_known_at_load(tmp_path: Path) ->
 
 def test_check_prints_every_pacing_and_fails_beyond_the_tolerance(tmp_path: Path) -> None:
     out, few = tmp_path / "out.json", tmp_path / "few.json"
-    content = json.loads(MEASURED.read_text())
-    content["rows"] = [row for row in content["rows"] if row["temperature"] == 0]
-    few.write_text(json.dumps(content))
+    few.write_text(json.dumps(few_texts()))
     profile = str(PROFILES / "prompts.yaml")
     arguments = ["check", str(few), "--profile", profile, "--json", str(out)]
     shown = CliRunner().invoke(app, [*arguments, "--tolerance", "0.5"])
@@ -298,8 +301,7 @@ def test_check_prints_every_pacing_and_fails_beyond_the_tolerance(tmp_path: Path
 
 
 def test_what_is_served_is_compared_but_decides_nothing(tmp_path: Path) -> None:
-    content = json.loads(MEASURED.read_text())
-    content["rows"] = [row for row in content["rows"] if row["temperature"] == 0]
+    content = few_texts()
     for row in content["rows"]:
         if row["where"] == "grpc":
             row["tokens_per_s"] *= 4

@@ -1,0 +1,45 @@
+"""What loading makes of the bundled pair in every type: independent rows, pages, few copies."""
+
+from __future__ import annotations
+
+import pytest
+
+from card.engines import EngineError, load_engine
+from card.engines.openvino.engine import OpenVinoEngine
+from card.engines.processor import computes_in_bfloat16
+from card.settings import Settings, load_settings
+
+
+def computes_in(dtype: str) -> bool:
+    return dtype == "float32" or computes_in_bfloat16()
+
+
+def settings_in(dtype: str) -> Settings:
+    return load_settings(
+        target={"dtype": dtype},
+        draft={"dtype": dtype},
+        limits={"prompt_tokens": 64, "context_tokens": 336},
+        cache={"slots": 2},
+    )
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int8"])
+def test_a_target_has_independent_rows_or_is_refused_with_the_remedy(dtype: str) -> None:
+    """On every processor: where it does not compute in a type, rows may not be independent."""
+    try:
+        engine = load_engine(settings_in(dtype), "target")
+    except EngineError as error:
+        refusal = str(error)
+    else:
+        assert isinstance(engine, OpenVinoEngine)
+        assert engine.row_invariant
+        assert engine.options.paged or not computes_in(dtype)
+        # In float32 its matrices stay compressed.
+        assert engine.most_rows == 64 or dtype != "float32"
+        return
+    assert not computes_in(dtype), refusal
+    assert "set target.dtype: float32" in refusal
+
+
+def test_a_draft_in_float32_keeps_its_matrices_compressed() -> None:
+    assert load_engine(settings_in("float32"), "draft").most_rows == 64
