@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -72,15 +72,17 @@ class Crowd:
         self._http = http
         self._expected = expected
         self._seed = seed
+        self._stop = asyncio.Event()
 
     async def run(self, clients: int, stop: asyncio.Event) -> None:
         """`clients` of them at once, until `stop` is set and their last requests have ended."""
-        await asyncio.gather(*(self._client(number, stop) for number in range(clients)))
+        self._stop = stop
+        await asyncio.gather(*(self._client(number) for number in range(clients)))
 
-    async def _client(self, number: int, stop: asyncio.Event) -> None:
+    async def _client(self, number: int) -> None:
         random_ = random.Random(f"{self._seed} {number}")
         async with CardClient(self._grpc) as client:
-            while not stop.is_set():
+            while not self._stop.is_set():
                 (behave,) = random_.choices(list(BEHAVIOURS), list(BEHAVIOURS.values()))
                 expected = random_.choice(self._expected)
                 try:
@@ -93,6 +95,11 @@ class Crowd:
                     self._fail(f"{behave.__name__}: {error}")
                     return
                 self.tally.outcomes[outcome] += 1
+
+    async def _pause(self, seconds: float) -> None:
+        """Who is slow hurries once all are to stop."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stop.wait(), seconds)
 
     def _fail(self, what: str) -> None:
         self.tally.failures.append(what)
@@ -121,10 +128,12 @@ class Crowd:
     async def _read_nothing(
         self, client: CardClient, expected: Expected, random_: random.Random
     ) -> str:
-        request = replace(expected.request, max_tokens=expected.request.max_tokens)
-        async with CardClient(self._grpc) as own, aclosing(own.stream(request)) as deltas:
+        async with (
+            CardClient(self._grpc) as own,
+            aclosing(own.stream(expected.request)) as deltas,
+        ):
             await anext(deltas)
-            await asyncio.sleep(random_.uniform(1, 10))
+            await self._pause(random_.uniform(1, 10))
         return "read nothing"
 
     async def _leave(self, client: CardClient, expected: Expected, random_: random.Random) -> str:
@@ -187,7 +196,7 @@ class Crowd:
             async for delta in stream:
                 deltas.append(delta)
                 if pause_s:
-                    await asyncio.sleep(pause_s)
+                    await self._pause(pause_s)
         text = "".join(delta.text for delta in deltas)
         self._compare(expected, request, text, deltas[-1].finish_reason)
 

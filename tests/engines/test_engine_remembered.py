@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ import pytest
 import tiny_models
 
 from card.engines import Engine, EngineError, load_engine, loading
+from card.engines.calibration import known_invariant
+from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.remembered import FINDINGS_VARIABLE, Findings, FindingsMemory, Subject
 from card.engines.row_costs import RowCosts
@@ -41,20 +43,23 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def examined(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was tried at load, in order."""
+    """What was tried at load, in order. None of it is done: whether it would be is the question."""
     seen: list[str] = []
+    costs = itertools.count(1)
 
-    def spied(name: str) -> Callable[..., Any]:
-        original = getattr(loading, name)
+    def make_row_invariant(engine: OpenVinoEngine) -> OpenVinoEngine:
+        seen.append("make_row_invariant")
+        return known_invariant(engine, engine.options)
 
-        def call(engine: Engine, *more: Any) -> Any:
-            seen.append(name)
-            return original(engine, *more)
+    def run_largest_passes(engine: Engine, rows: int) -> None:
+        seen.append("run_largest_passes")
 
-        return call
+    def measure_row_costs(engine: Engine) -> RowCosts:
+        seen.append("measure_row_costs")
+        return RowCosts({1: float(next(costs))})
 
-    for name in OF_TARGET:
-        monkeypatch.setattr(loading, name, spied(name))
+    for stub in (make_row_invariant, run_largest_passes, measure_row_costs):
+        monkeypatch.setattr(loading, stub.__name__, stub)
     return seen
 
 
@@ -106,6 +111,18 @@ def test_other_options_are_examined_anew_and_both_remembered(
         load_engine(pair, "target")
         load_engine(pair.model_copy(update={"target": target}), "target")
         assert examined == 2 * OF_TARGET
+
+
+@pytest.mark.usefixtures("service")
+@pytest.mark.parametrize(("slots", "as_two"), [(1, True), (3, False)])
+def test_as_many_sessions_as_are_examined_alike_share_what_is_found_out(
+    pair: Settings, examined: list[str], slots: int, as_two: bool
+) -> None:
+    load_engine(pair, "target")
+    cache = pair.cache.model_copy(update={"slots": slots})
+    engine = load_engine(pair.model_copy(update={"cache": cache}), "target")
+    assert engine.row_costs_ms == ({1: 1.0} if as_two else {1: 2.0})
+    assert examined == (1 if as_two else 2) * OF_TARGET
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from loading.load import load
 from loading.soak import soak
 
 PROMPTS = ("def fibonacci(n):", "class Stack:\n", "import os\n", "x")
-SHORT = {"prompt_tokens": 512, "context_tokens": 768}
 # Seconds long: with CARD this text, which repeats itself, may be over before a metric is read.
 LONG: dict[str, Any] = {
     "text_input": "x",
@@ -134,7 +133,7 @@ async def test_a_flood_is_answered_or_refused_and_leaves_nothing(
     start_service: Any,
 ) -> None:
     """Four times what fits: whoever is refused hears UNAVAILABLE, everybody else his own text."""
-    overrides = {"cache": {"slots": 4}, "limits": {**SHORT, "queued_requests": 12}}
+    overrides = {"cache": {"slots": 2}, "limits": {"queued_requests": 14}}
     with start_service(overrides) as service:
         alone = {p: await service.text(p, max_tokens=32, end_id=-1) for p in PROMPTS}
         asked = PROMPTS * 16
@@ -143,7 +142,7 @@ async def test_a_flood_is_answered_or_refused_and_leaves_nothing(
             return_exceptions=True,
         )
         refused = [answer for answer in answers if isinstance(answer, Refused)]
-        assert all("UNAVAILABLE: all 4 slots are in use" in str(error) for error in refused)
+        assert all("UNAVAILABLE: all 2 slots are in use" in str(error) for error in refused)
         assert 0 < len(refused) <= len(asked) - 16
         answered = [(p, a) for p, a in zip(asked, answers, strict=True) if isinstance(a, str)]
         assert len(answered) + len(refused) == len(asked)
@@ -225,11 +224,10 @@ async def test_a_client_that_leaves_the_queue_gives_its_place_up(start_service: 
 
 
 def test_what_models_found_out_at_load_is_believed_by_the_next_start(start_service: Any) -> None:
-    """By any that shares the directory: other tests' services with other settings do too."""
-    overrides = {"cache": {"slots": 4}, "limits": SHORT}
+    """By any that shares the directory: other tests' services do too."""
     kept = []
     for _ in range(2):
-        with start_service(overrides) as service:
+        with start_service({}) as service:
             directory = service.settings.serving.findings
             kept.append({file.name: file.stat().st_mtime_ns for file in directory.glob("*.json")})
     assert {name.partition("-")[0] for name in kept[0]} == {"draft", "target"}
@@ -261,7 +259,8 @@ def test_scripts_soak_finds_nothing_wrong(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = tmp_path / "settings.yaml"
-    settings.write_text(yaml.safe_dump({"cache": {"slots": 4}, "limits": SHORT}), encoding="utf-8")
+    limits = {"prompt_tokens": 512, "context_tokens": 768}
+    settings.write_text(yaml.safe_dump({"cache": {"slots": 4}, "limits": limits}), encoding="utf-8")
     with pytest.raises(typer.Exit) as ended:
         soak(0.1, 11, 8, 8, settings, tmp_path)
     assert ended.value.exit_code == 0, capsys.readouterr().out

@@ -74,7 +74,7 @@ def make_row_invariant(engine: AnyEngine) -> AnyEngine:
     """
     trial = engine
     for options in engine.variants:
-        sessions = max(2, min(_ALONE_SESSIONS, options.sessions))
+        sessions = examined_sessions(options)
         branches = options.branches if options.paged else max(2, options.branches)
         # Of the trial before: what that had to load anew may serve this one as well.
         trial = trial.reconfigured(replace(options, sessions=sessions, branches=branches))
@@ -84,6 +84,12 @@ def make_row_invariant(engine: AnyEngine) -> AnyEngine:
                 return make_row_invariant(engine.compiled_anew(options))
             return known_invariant(trial, options)
     return engine
+
+
+def examined_sessions(options: EngineOptions) -> int:
+    """How many sessions an engine has while it is examined: what is found out with these holds for
+    as many as it serves."""
+    return max(2, min(_ALONE_SESSIONS, options.sessions))
 
 
 def known_invariant(engine: AnyEngine, options: EngineOptions) -> AnyEngine:

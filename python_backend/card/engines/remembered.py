@@ -23,6 +23,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from card.cores import usable_cores
+from card.engines.calibration import examined_sessions
 from card.engines.options import EngineOptions
 from card.engines.processor import describe_processor
 from card.engines.row_costs import RowCosts
@@ -46,7 +47,7 @@ class Subject(_Record):
     """All that findings depend on.
 
     files      (path, size, mtime_ns) of the checkpoint's files and of the engines' source
-    options    `EngineOptions` by field
+    options    `EngineOptions` by field; sessions as they are examined
     versions   of Python and packages
     variables  of the environment that choose how products are computed
     processor  and how many of its cores this process may use
@@ -66,7 +67,7 @@ class Subject(_Record):
         return cls(
             engine=engine,
             files=tuple(sorted(_stamps(files))),
-            options=asdict(options),
+            options=asdict(replace(options, sessions=examined_sessions(options))),
             versions={"python": platform.python_version()}
             | {package: _version(package) for package in _PACKAGES},
             variables={k: v for k, v in sorted(os.environ.items()) if k.startswith(_CHOOSING)},

@@ -1,4 +1,4 @@
-"""The model: this repository's torch engine, as the target would use it."""
+"""The model: what this repository would load as its own target, whatever the service's engine is."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class ModelEngine:
     def __init__(self, args: TorchLlmArgs) -> None:
         model = {"path": args.model, "dtype": args.dtype}
         settings = load_settings(
+            engine="auto",
             target=model,
             draft=model,
             cache={"slots": args.max_batch_size},
