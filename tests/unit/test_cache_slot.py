@@ -203,16 +203,6 @@ def test_a_role_has_no_method_for_what_another_role_writes(pool: Pool) -> None:
             assert held == (methods if owner == role else set()), (role, owner)
 
 
-def test_abandonment_concerns_one_generation(pool: Pool) -> None:
-    card = pool.card_slot(0)
-    old, new = pool.new_generation(), pool.new_generation()
-    assert not card.abandoned(new)
-    pool.postprocessing_slot(0).abandon(old)
-    assert card.abandoned(old)
-    assert not card.abandoned(new)
-    assert not pool.card_slot(1).abandoned(old)
-
-
 def test_counters_tell_what_happened(pool: Pool) -> None:
     target, draft = pool.target_slot(0), pool.draft_slot(0)
     target.adopt(pool.new_generation())

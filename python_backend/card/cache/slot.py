@@ -128,10 +128,6 @@ class CardSlot(_Slot):
         record["state"] = SlotState.FREE
         return True
 
-    def abandoned(self, generation: int) -> bool:
-        """Whether `postprocessing` saw the client of this generation leave."""
-        return bool(self._record["abandoned"] == generation)
-
     def from_cache(self, start: int, stop: int) -> NDArray[np.bool_]:
         """Which committed output tokens were accepted candidates, [stop - start] bool."""
         return self._record["from_cache"][start:stop] != 0  # type: ignore[no-any-return]

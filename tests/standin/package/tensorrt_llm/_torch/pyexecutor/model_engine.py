@@ -1,4 +1,4 @@
-"""The model: what this repository would load as its own target, whatever the service's engine is."""
+"""The model: what this repository loads as a target of its own, whatever engine is served."""
 
 from __future__ import annotations
 
