@@ -284,7 +284,7 @@ def test_a_full_server_says_so_and_recovers(start_service: StartService) -> None
         def ask(_: int) -> str:
             try:
                 client.completions.create(
-                    model=MODEL, prompt="x", max_tokens=900, extra_body={"ignore_eos": True}
+                    model=MODEL, prompt="x", max_tokens=400, extra_body={"ignore_eos": True}
                 )
             except openai.APIStatusError as error:
                 return f"{error.status_code} {error.message}"

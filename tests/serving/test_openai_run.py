@@ -18,8 +18,9 @@ from card.serving.supervised import free_ports
 def printed_curl(run: Terminal) -> list[str]:
     """The words of the line that asks the gateway, once it is shown whole."""
     run.until(lambda: "/v1/chat/completions" in run.shown and run.shown.endswith("\n"))
-    (line,) = (line for line in run.shown.splitlines() if line.startswith("curl -s "))
-    return shlex.split(line)
+    lines = [line for line in run.shown.splitlines() if line.startswith("curl -s ")]
+    assert len(lines) == 1, run.shown
+    return shlex.split(lines[0])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
