@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from card.text import Delta, Detokenizer
+from card.text.stops import StopStrings
 from card.text.window import TextWindow
 
 BUNDLED = Path(__file__).parents[2] / "models" / "target" / "tokenizer.json"
@@ -259,6 +260,25 @@ def test_text_ends_before_the_stop_that_is_complete_first(
         decoded = [bundled().decode(tokens[:n]) for n in range(len(tokens) + 1)]
         needed = next(n for n, t in enumerate(decoded) if t[:end] == text[:end] and t[end - 1 :])
         assert detokenizer.tokens_used == needed
+
+
+@given(
+    st.lists(st.text("ab", max_size=5), max_size=16),
+    st.lists(st.text("ab", min_size=1, max_size=9), min_size=1, max_size=4),
+)
+def test_stop_strings_that_repeat_themselves_are_found(pieces: list[str], words: list[str]) -> None:
+    stops = StopStrings(words)
+    text = "".join(pieces)
+    expected, end = first_stop(text, words)
+    emitted, stopped = 0, False
+    for piece in pieces:
+        count, stopped = stops.feed(piece)
+        emitted += count
+        if stopped:
+            break
+    assert stopped == (end is not None)
+    emitted += stops.release()
+    assert text[:emitted] == expected
 
 
 @given(st.text(STOP_LETTERS, max_size=30), st.lists(st.text("abc", min_size=1), max_size=3))
