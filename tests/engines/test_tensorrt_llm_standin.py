@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +104,10 @@ def package(tmp_path_factory: pytest.TempPathFactory, findings: Path) -> Iterato
         patch.setenv("CUDA_VISIBLE_DEVICES", "0")
         patch.setenv(FINDINGS_VARIABLE, str(findings))
         yield imported
+    # Closing ended all children, Python's own helper for semaphores too; other tests need one.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        resource_tracker.ensure_running()
 
 
 @pytest.fixture(scope="module")
