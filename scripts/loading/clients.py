@@ -98,7 +98,7 @@ class Crowd:
 
     async def _pause(self, seconds: float) -> None:
         """Who is slow hurries once all are to stop."""
-        with suppress(TimeoutError):
+        with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._stop.wait(), seconds)
 
     def _fail(self, what: str) -> None:

@@ -26,7 +26,6 @@ from fault_cells import VICTIMS, Blow, Cell, Moment
 from running_service import Refused, RunningService
 
 from card.cache import SlotState
-from card.serving.supervision.policy import PROBATION_S
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,7 @@ class Ordeal:
     async def endure(self, cell: Cell) -> list[str]:
         """Strike once or twice, wait until all is well again; what was wrong."""
         await self.service.until(lambda: _state(self.service) == "ready", "it is well", BACK_S)
-        await self._outlast_probation()
+        await self.service.outlast_probation(self._back_s)  # or two cells would be one
         witness = Witness(self.service)
         watching = asyncio.create_task(witness.watch())
         answers = [Answer(wish) for wish in WISHES]
@@ -221,12 +220,6 @@ class Ordeal:
             await asyncio.sleep(_LOOK_S)
         self._back_s = time.monotonic()
         return []
-
-    async def _outlast_probation(self) -> None:
-        """Struck sooner, a model counts as one that its recovery did not bring back, and the
-        second such blow restarts the server: two cells would be one."""
-        while time.monotonic() - self._back_s <= PROBATION_S:
-            await asyncio.sleep(_LOOK_S)
 
     def _remember(self, cell: Cell, back_s: float) -> None:
         if cell.blow is Blow.KILL and cell.times == 1:

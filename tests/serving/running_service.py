@@ -28,6 +28,7 @@ from tritonclient.grpc import InferInput, InferResult
 from card.cache import Pool
 from card.serving.geometry import pool_geometry
 from card.serving.supervised import PORTS, free_ports
+from card.serving.supervision.policy import PROBATION_S
 from card.serving.supervision.residue import sweep
 from card.serving.supervision.tether import tethered
 from card.settings import REPOSITORY_ROOT, SETTINGS_VARIABLE, Settings, load_settings
@@ -202,6 +203,11 @@ class RunningService:
     async def until_back_without(self, lost: int) -> None:
         """Wait, as long as it may be away, for another process and a service that is well."""
         await self.until(lambda: self.is_back_without(lost), f"back without {lost}", BACK_S)
+
+    async def outlast_probation(self, back_s: float) -> None:
+        """Wait out the probation of what came back at `back_s`: struck sooner, a model counts as
+        one that its recovery did not bring back, and the second such blow restarts the server."""
+        await self.until(lambda: time.monotonic() - back_s > PROBATION_S, "the probation is over")
 
     # --- beginning and end --------------------------------------------------------------------
 

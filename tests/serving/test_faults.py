@@ -24,7 +24,7 @@ from running_service import BACK_S, Overrides, Refused, RunningService, StartSer
 from traces import TRACES, Traces
 
 from card.cache import ENGINES, SlotState
-from card.serving.supervision.policy import PROBATION_S, ProcessState
+from card.serving.supervision.policy import ProcessState
 from card.serving.supervision.residue import sweep
 from card.serving.supervision.stubs import process_state
 
@@ -45,8 +45,12 @@ its locks: seen once in some 300 kills on a machine with far too much to do."""
 
 @pytest.fixture(scope="module")
 def service(start_service: StartService) -> Iterator[RunningService]:
-    with start_service({"serving": {"drain_s": HANG_S}}) as running:
-        yield running
+    """Where it keeps what its models find out at load is not set: in its run directory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("CARD_SERVING__FINDINGS")
+        with start_service({"serving": {"drain_s": HANG_S}}) as running:
+            patch.undo()
+            yield running
 
 
 @pytest.fixture(scope="module")
@@ -146,11 +150,10 @@ async def ended(service: RunningService, outcome: str, before: float = 0) -> Non
     await service.until(lambda: not any(map(is_busy, each_twice)), "card and the server rest")
 
 
-async def off_probation(service: RunningService) -> None:
-    """Wait out the probation of what another test's blow brought back: struck again within it, a
-    model counts as one that its recovery did not bring back, and a new server starts."""
-    off_s = time.monotonic() + PROBATION_S
-    await service.until(lambda: time.monotonic() > off_s, "the probation is over")
+def found_out(service: RunningService) -> dict[str, int]:
+    """The files of what its models found out at load, in its run directory, and when written."""
+    files = service.settings.cache.directory.glob("card_run_*/findings/*.json")
+    return {file.name: file.stat().st_mtime_ns for file in files}
 
 
 def is_busy(pid: int) -> bool:
@@ -167,8 +170,10 @@ def is_busy(pid: int) -> bool:
 
 @KEEPS_THE_SERVER
 async def test_engines_come_back_without_a_new_server(service: RunningService) -> None:
-    await off_probation(service)
+    await service.outlast_probation(time.monotonic())  # what another test struck
     server = service.server_pid
+    known = found_out(service)
+    assert {name.partition("-")[0] for name in known} == {"draft", "target"}
     victims = {engine: service.pid_of(engine) for engine in ENGINES}
     for victim in victims.values():
         os.kill(victim, signal.SIGKILL)
@@ -176,6 +181,7 @@ async def test_engines_come_back_without_a_new_server(service: RunningService) -
         await service.until_back_without(victim)
     await speculates(service)
     assert service.server_pid == server
+    assert found_out(service) == known, "what was found out at the start was believed"
     assert len(Traces.of(service).paths()) == TRACES
 
 
@@ -183,7 +189,7 @@ async def test_engines_come_back_without_a_new_server(service: RunningService) -
 async def test_a_target_that_dies_again_before_it_serves_comes_back_without_a_new_server(
     service: RunningService,
 ) -> None:
-    await off_probation(service)
+    await service.outlast_probation(time.monotonic())  # what another test struck
     server, victim = service.server_pid, service.pid_of("target")
     with contextlib.closing(service.pool()) as pool:
         os.kill(victim, signal.SIGKILL)
@@ -200,7 +206,7 @@ async def test_a_target_that_dies_again_before_it_serves_comes_back_without_a_ne
 async def test_a_card_that_nobody_streams_through_comes_back_without_a_new_server(
     service: RunningService,
 ) -> None:
-    await off_probation(service)
+    await service.outlast_probation(time.monotonic())  # what another test struck
     already = service.metric("card_requests_total", outcome="length")
     await service.text(PROMPTS[0], max_tokens=64, end_id=-1)
     await ended(service, "length", already)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from card.engines.interface import FOLLOWS_PREFIX, Engine, EngineError, Rows
-from card.engines.options import EngineOptions
+from card.engines.options import EXAMINED_SESSIONS, EngineOptions
 from card.engines.row_costs import RowCosts
 
 COSTED_ROWS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
@@ -36,7 +36,6 @@ held those of other decoders, or threads, is not filled by one pass."""
 _ALONE_ROUNDS = 6
 _ALONE_TRIALS = 3
 """Until they save time: who is disturbed for a moment here would go without while it serves."""
-_ALONE_SESSIONS = 8
 _WORTHWHILE_ALONE = 0.95
 """Share of their time that passes must at most take on more threads for these to be used."""
 _BEARABLE_ALONE = 1.03
@@ -74,22 +73,17 @@ def make_row_invariant(engine: AnyEngine) -> AnyEngine:
     """
     trial = engine
     for options in engine.variants:
-        sessions = examined_sessions(options)
         branches = options.branches if options.paged else max(2, options.branches)
         # Of the trial before: what that had to load anew may serve this one as well.
-        trial = trial.reconfigured(replace(options, sessions=sessions, branches=branches))
+        trial = trial.reconfigured(
+            replace(options, sessions=options.examined_sessions, branches=branches)
+        )
         if check_row_invariance(trial):
             if options.threads_alone and not (check_alone(trial) and is_faster_alone(trial)):
                 options = replace(engine.options, threads_alone=0)
                 return make_row_invariant(engine.compiled_anew(options))
             return known_invariant(trial, options)
     return engine
-
-
-def examined_sessions(options: EngineOptions) -> int:
-    """How many sessions an engine has while it is examined: what is found out with these holds for
-    as many as it serves."""
-    return max(2, min(_ALONE_SESSIONS, options.sessions))
 
 
 def known_invariant(engine: AnyEngine, options: EngineOptions) -> AnyEngine:
@@ -160,7 +154,7 @@ def is_faster_alone(engine: ConfigurableEngine) -> bool:
     several, with a row each, take longer, and together they take less."""
     if not engine.options.threads_alone:
         return False
-    several = min(_ALONE_SESSIONS, engine.options.sessions)
+    several = min(EXAMINED_SESSIONS, engine.options.sessions)
     sessions = [engine.open_session() for _ in range(several)]
     token = _tokens(engine, 1)
     batches = [[Rows(session, token) for session in few] for few in (sessions[:1], sessions)]

@@ -13,6 +13,9 @@ DRAFT_ROWS = 24
 """About so many rows of a draft's pass grow trees, of all sessions together; more would make a
 candidate late for everybody."""
 
+EXAMINED_SESSIONS = 8
+"""An engine is examined at load with so many sessions at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
@@ -54,6 +57,12 @@ class EngineOptions:
     def most_threads(self) -> int:
         """Threads that a pass ever has; 0: as the process has them."""
         return max(self.threads, self.threads_alone) if self.threads else 0
+
+    @property
+    def examined_sessions(self) -> int:
+        """How many sessions it has while it is examined: what is found out with these holds for as
+        many as it serves."""
+        return max(2, min(EXAMINED_SESSIONS, self.sessions))
 
     @property
     def grows_trees(self) -> bool:

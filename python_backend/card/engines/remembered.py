@@ -23,7 +23,6 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from card.cores import usable_cores
-from card.engines.calibration import examined_sessions
 from card.engines.options import EngineOptions
 from card.engines.processor import describe_processor
 from card.engines.row_costs import RowCosts
@@ -67,7 +66,7 @@ class Subject(_Record):
         return cls(
             engine=engine,
             files=tuple(sorted(_stamps(files))),
-            options=asdict(replace(options, sessions=examined_sessions(options))),
+            options=asdict(replace(options, sessions=options.examined_sessions)),
             versions={"python": platform.python_version()}
             | {package: _version(package) for package in _PACKAGES},
             variables={k: v for k, v in sorted(os.environ.items()) if k.startswith(_CHOOSING)},
