@@ -30,37 +30,51 @@ class TextLookup:
     def __init__(self) -> None:
         self.trust = 0.5
         self.length = 0
-        self._tail: list[int] = []
+        self._end: list[tuple[int, ...]] = []
+        """Every context at the end of the text, the longest first."""
         self._follower: dict[tuple[int, ...], int] = {}
 
     def extend(self, tokens: Sequence[int]) -> None:
         """The text grew: learn from what its guesses would have been, then remember it."""
         self.length += len(tokens)
+        end, follower = self._end, self._follower
         for token in tokens:
-            guess = self._guess(self._tail)
+            guess = self._follows(end)
             if guess is not None:
                 self.trust += ((guess == token) - self.trust) / _MEMORY
-            for size in range(1, len(self._tail) + 1):
-                self._follower[tuple(self._tail[-size:])] = token
-            self._tail = [*self._tail[1 - LONGEST_CONTEXT :], token]
+            for context in end:
+                follower[context] = token
+            end = _one_further(end, token)
+        self._end = end
 
     def guesses(self, behind: Sequence[int], most: int) -> list[int]:
         """Up to `most` tokens that may follow the text and `behind`, each guessed after the one
         before, as long as they are likely enough to be worth a row."""
-        tail = [*self._tail, *behind][-LONGEST_CONTEXT:]
+        end = self._end
+        if behind:
+            tail = [*(end[0] if end else ()), *behind][-LONGEST_CONTEXT:]
+            end = [tuple(tail[at:]) for at in range(len(tail))]
         found: list[int] = []
         likelihood = self.trust
         while len(found) < most and likelihood >= _WORTH_A_ROW:
-            token = self._guess(tail)
+            token = self._follows(end)
             if token is None:
                 break
             found.append(token)
-            tail.append(token)
+            end = _one_further(end, token)
             likelihood *= self.trust
         return found
 
-    def _guess(self, context: Sequence[int]) -> int | None:
-        for size in range(min(LONGEST_CONTEXT, len(context)), 0, -1):
-            if (token := self._follower.get(tuple(context[-size:]))) is not None:
+    def _follows(self, end: Sequence[tuple[int, ...]]) -> int | None:
+        """The latest follower of the longest of these contexts that has one."""
+        for context in end:
+            if (token := self._follower.get(context)) is not None:
                 return token
         return None
+
+
+def _one_further(end: Sequence[tuple[int, ...]], token: int) -> list[tuple[int, ...]]:
+    """The contexts at the end of a text to which `token` was added."""
+    further = [(*context, token) for context in end[1 - LONGEST_CONTEXT :]]
+    further.append((token,))
+    return further

@@ -20,7 +20,7 @@ from card.decoding.walk import Verdict
 MODEL = FakeModel()
 
 
-def hopeful(sessions: int) -> float:
+def hopeful(agreement: float, sessions: int) -> float:
     """A promise that lets every number of sessions begin with the draft."""
     return 4.0
 
@@ -130,14 +130,22 @@ def test_a_crowd_that_shrinks_for_a_few_passes_does_not_wake_the_draft() -> None
 
 
 def test_a_crowd_whose_rows_promise_nothing_begins_without_and_tries_later() -> None:
-    crowd = Crowd(lambda _: 1.1)
+    crowd = Crowd(lambda agreement, _: 1.2 if agreement == 1.0 else 0.9)
     assert all(World(gain=0.7).go_on(crowd, 16, 400))
     found = World(gain=0.7).go_on(crowd, 16, 30_000)
     assert 0 < found.count(False) < 0.02 * len(found)
 
 
+def test_a_crowd_whose_rows_would_not_pay_for_a_draft_that_is_always_right_hardly_ever_tries() -> (
+    None
+):
+    found = World(gain=0.7).go_on(Crowd(lambda *_: 1.1), 16, 30_000)
+    assert all(found[:8000])
+    assert 0 < found.count(False) < 0.01 * len(found)
+
+
 def test_a_promise_that_was_wrong_is_found_out() -> None:
-    crowd = Crowd(lambda _: 1.1)
+    crowd = Crowd(lambda agreement, _: 1.2 if agreement == 1.0 else 0.9)
     found = World(gain=1.3).go_on(crowd, 16, 30_000)
     assert found[0]
     assert found[1000:].count(True) < 0.02 * len(found)
@@ -177,7 +185,7 @@ def test_a_crowd_that_began_without_the_draft_tries_it_in_earnest(
 ) -> None:
     monkeypatch.setattr(crowd_module, "_FIRST_STAY", 30)
     engines = FakeEngine(MODEL, tree=False), FakeEngine(MODEL, tree=True)
-    engines[0].row_costs_ms, engines[0].alone_share = {1: 1.0, 2: 1.0, 4: 1.2, 8: 8.0}, 0.8
+    engines[0].row_costs_ms, engines[0].alone_share = {1: 1.0, 4: 1.2, 16: 3.0}, 0.8
     with OneProcess(*engines, settings_of(rows="auto", lookahead=0)) as both:
         streams = opened(both, [Decoding.CARD] * 4, tokens=100)
         both.run(streams, draft_steps=4)

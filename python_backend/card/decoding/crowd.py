@@ -3,7 +3,8 @@
 What a pass costs beside a draft that works for many cannot be reckoned from passes that had the
 machine to themselves. So the target compares the tokens per second of passes beside the draft with
 those of passes without it, stays with the better way, and tries the other one ever more rarely.
-Where even passes that had the machine to themselves promise too little, it begins without it.
+Where even passes that had the machine to themselves promise too little, it begins without it; and
+where they promise too little of a draft that is always right, it hardly ever tries.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from card.decoding.rest import pays
+from card.decoding.rows import EXPECTED_AGREEMENT
 
 FEWEST = 2
 """A session alone is judged by its own gain (`card.decoding.rest`), whatever else runs."""
@@ -117,10 +119,11 @@ class _Size:
 class Crowd:
     """Passes of several sessions, told apart by about how many there are.
 
-    promised  speed-up by the draft of passes that so many sessions share, from what rows cost
+    promised  speed-up by a draft of such an agreement of passes that so many sessions share, from
+              what rows cost
     """
 
-    def __init__(self, promised: Callable[[int], float]) -> None:
+    def __init__(self, promised: Callable[[float, int], float]) -> None:
         self._promised = promised
         self._sizes: dict[int, _Size] = {}
         self._size: _Size | None = None
@@ -167,6 +170,14 @@ class Crowd:
             return None
         about = (sessions - 1).bit_length()
         if about not in self._sizes:
-            hopes = pays(self._promised(sessions))
-            self._sizes[about] = _Size() if hopes else _Size(rests=True, left=_FIRST_STAY)
+            self._sizes[about] = self._expected_of(sessions)
         return self._sizes[about]
+
+    def _expected_of(self, sessions: int) -> _Size:
+        """What is believed of so many sessions before anything was tried."""
+        if pays(self._promised(EXPECTED_AGREEMENT, sessions)):
+            return _Size()
+        # A trial costs some fifty passes beside the draft, which may take twice as long.
+        could_pay = pays(self._promised(1.0, sessions))
+        stay = _FIRST_STAY if could_pay else _LONGEST_STAY
+        return _Size(rests=True, left=stay, next_stay=stay)

@@ -45,7 +45,7 @@ class TargetLoop:
         self._watch = SlotWatch(pool)
         self._plan = RowPlan(engine.row_costs_ms, engine.alone_share)
         self._experience = Experience()
-        self._crowd = Crowd(self._plan.promise)
+        self._crowd = Crowd(self._plan.gain)
         self._asks_crowd = False
         self._crowd_rests = False
         self._ended = 0
@@ -147,7 +147,7 @@ class TargetLoop:
     def _rests(self, running: list[TargetSession], *, draft_lives: bool) -> bool:
         """Whether so many sessions are better off without the draft."""
         if not draft_lives:  # what was being measured says nothing of one that works
-            self._crowd, self._experience = Crowd(self._plan.promise), Experience()
+            self._crowd, self._experience = Crowd(self._plan.gain), Experience()
         self._asks_crowd = (
             self._adapts
             and draft_lives

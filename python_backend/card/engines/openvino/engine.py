@@ -192,19 +192,24 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
         self._runners.know_costs(costs)
 
     def _logits(self, batch: Sequence[Rows], runner: Runner) -> list[Logits]:
+        """Copies, for the next pass overwrites the outputs: of all sessions at once where these ask
+        for whole rows."""
         found: list[Logits] = []
+        whole = None
+        if not self.options.grows_trees and self._ranked is None:
+            whole = runner.output("logits")[: sum(rows.wanted for rows in batch)].copy()
         at = 0
         for rows in batch:
-            count = rows.wanted
-            part = slice(at, at + count)
-            # The next pass overwrites these buffers.
-            if self._ranked is not None or (rows.ranking is not None and self.options.grows_trees):
+            part = slice(at, at + rows.wanted)
+            if whole is not None:
+                found.append(ArrayLogits(whole[part]))
+            elif self._ranked is not None or rows.ranking is not None:
                 wanted = (part, slice(rows.ranking.count if rows.ranking else 1))
                 ids = runner.output("ids")[wanted].astype(np.int64)
                 found.append(RankedIds(ids, runner.output("log_probabilities")[wanted].copy()))
             else:
                 found.append(ArrayLogits(runner.output("logits")[part].copy()))
-            at += count
+            at += rows.wanted
         return found
 
 
