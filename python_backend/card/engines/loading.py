@@ -52,9 +52,10 @@ def load_checkpoint_engine(settings: Settings, role: Literal["draft", "target"])
     )
     memory = FindingsMemory.of_this_service(role, kind, model.path, options)
     if (known := memory.recall()) is not None:
-        # A model that died is wanted back soon: memory is taken as passes come to need it.
         engine = _load(settings, model, known.applied_to(options))
         engine.row_invariant = not is_draft  # the options were found to make a target so
+        if kind == "openvino":
+            run_largest_passes(engine, settings.serving.prefill_chunk)
     else:
         quiet = Quiet(memory.directory)
         with quiet.loading():

@@ -21,13 +21,15 @@ _MOST_PREFILL_S = 5.0
 
 def run_largest_passes(engine: ConfigurableEngine, chunk: int) -> None:
     """One session's whole context in prefill chunks of so many tokens (as far as some seconds
-    reach), the most rows that all sessions may have in one batch and in one pass, and a pass of
-    each number of rows with a decoder of its own."""
+    reach; paged attention takes no more memory far behind the beginning), the most rows that all
+    sessions may have in one batch and in one pass, and a pass of each number of rows with a decoder
+    of its own."""
     options = engine.options
     chunk = min(chunk, engine.most_rows)
     sessions = [engine.open_session() for _ in range(options.sessions)]
     longest = sessions[0]
-    behind = max(1, engine.context - max((SHORT, *options.graph_rows)))
+    longest_text = max(1, engine.context - max((SHORT, *options.graph_rows)))
+    behind = 0 if options.paged else longest_text
     began_s = time.monotonic()
     for start in range(0, behind, chunk):
         if time.monotonic() - began_s > _MOST_PREFILL_S:
