@@ -52,11 +52,11 @@ def seconds_by_thread() -> dict[int, float]:
 
 
 def seconds_of_others(engine: OpenVinoEngine, enough: float) -> float:
-    """What other threads worked while this one computed passes for three seconds; no more
-    than it takes for `enough`."""
+    """What other threads worked while this one computed passes for a second; no more than it takes
+    for `enough`."""
     session, before, this = engine.open_session(), seconds_by_thread(), threading.get_native_id()
     taken = {this: 0.0}
-    while taken[this] < 3.0 and sum(taken.values()) - taken[this] < enough:
+    while taken[this] < 1.0 and sum(taken.values()) - taken[this] < enough:
         for _ in range(10):
             engine.forward([Rows(session, [7])])
             engine.keep(session, [])
@@ -80,12 +80,12 @@ def test_a_target_that_is_never_alone_takes_no_more_memory(bundled: OpenVinoEngi
     session = engine.open_session()
     held = []
     for _ in range(3):
-        for _ in range(600):
+        for _ in range(300):
             engine.forward([Rows(session, [7])])
             engine.keep(session, [])
         held.append(Process().memory_info().rss / 2**20)
-    # Without a pass on all threads now and then it is 27 KiB for each pass, 32 MiB here.
-    assert held[-1] - held[0] < 16
+    # Without a pass on all threads now and then it is 27 KiB for each pass, 16 MiB here.
+    assert held[-1] - held[0] < 8
 
 
 def test_the_same_graphs_serve_more_threads(checkpoint: Path) -> None:

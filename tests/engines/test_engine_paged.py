@@ -81,7 +81,7 @@ class Subject:
 
     def __init__(self, engine: OpenVinoEngine) -> None:
         self.engine = engine
-        self.text = random_tokens(400, vocabulary=engine.vocabulary)
+        self.text = random_tokens(280, vocabulary=engine.vocabulary)
         with opened(engine) as session:
             self.alone = read(engine, session, self.text, [1])
 
@@ -122,9 +122,9 @@ def subject(request: pytest.FixtureRequest) -> Subject:
 sizes = st.lists(st.integers(1, 20), min_size=1, max_size=SESSIONS)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
-    starts=st.lists(st.integers(0, 340), min_size=SESSIONS, max_size=SESSIONS),
+    starts=st.lists(st.integers(0, 220), min_size=SESSIONS, max_size=SESSIONS),
     passes=st.lists(sizes, min_size=1, max_size=3),
     alone=st.booleans(),
 )

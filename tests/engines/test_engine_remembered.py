@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,19 @@ from card.serving.supervision.residue import RunDirectory
 from card.settings import Settings, load_settings
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("saved")
+    tiny_models.save_pair(directory)
+    return directory
+
+
 @pytest.fixture
-def pair(tmp_path: Path) -> Settings:
-    tiny_models.save_pair(tmp_path)
+def pair(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """A pair of the test's own, of one graph each."""
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+    for name in ("_TARGET_GRAPHS", "_DRAFT_GRAPHS"):
+        monkeypatch.setattr(loading, name, (1,))
     engine = {"dtype": "float32", "engine": "openvino"}
     return load_settings(
         target=engine | {"path": str(tmp_path / "target")},
@@ -127,6 +138,7 @@ def test_as_many_sessions_as_are_examined_alike_share_what_is_found_out(
     assert examined == OF_TARGET + (KNOWN if as_two else OF_TARGET)
 
 
+@pytest.mark.usefixtures("examined")
 @pytest.mark.parametrize(
     "change",
     [

@@ -38,7 +38,7 @@ LONGEST = 100
 
 Bits = torch.Tensor
 AnyEngine = TorchEngine | OpenVinoEngine
-Dtype = Literal["bfloat16", "float32", "int8"]
+Dtype = Literal["auto", "bfloat16", "float32", "int8"]
 
 
 def bits(logits: NDArray[np.float32]) -> Bits:
@@ -99,8 +99,7 @@ def in_bfloat16(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(
     scope="module",
     params=[
-        ("openvino", "bundled", "bfloat16"),
-        ("openvino", "bundled", "float32"),
+        ("openvino", "bundled", "auto"),
         ("openvino", "bundled", "int8"),
         ("openvino", "tiny", "bfloat16"),
         ("openvino", "tiny", "float32"),

@@ -54,7 +54,7 @@ MISSED_S = 1.0
 """Readiness may be out of date for so long."""
 BLINK_S = 0.3
 """And be told once more from before, where the whole machine stood still; not for so long."""
-_LOOK_S = 0.02
+_LOOK_S = 0.05
 
 
 @dataclass

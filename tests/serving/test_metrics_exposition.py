@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import urllib.request
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import pytest
@@ -81,12 +80,12 @@ async def test_each_decoding_mode_is_counted_apart(server: RunningService) -> No
     for decoding in DECODINGS:
         before = told()
         await server.text(decoding=decoding, **request)
-        tokens = "card_committed_tokens_total", decoding
-        expected = before[tokens] + 48
-        await server.until(
-            partial(lambda key, count: told()[key] == count, tokens, expected),
-            f"the tokens of {decoding} are counted",
-        )
+        expected = before["card_committed_tokens_total", decoding] + 48
+
+        def all_counted(mode: str = decoding, count: float = expected) -> bool:
+            return server.metric("card_committed_tokens_total", decoding=mode) == count
+
+        await server.until(all_counted, f"the tokens of {decoding} are counted")
         grown = {key: value - before[key] for key, value in told().items() if value != before[key]}
         assert {mode for _, mode in grown} == {decoding}
         once = [name for name in names if grown.get((name, decoding)) == 1]

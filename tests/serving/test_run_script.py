@@ -118,8 +118,10 @@ def test_a_completion_is_shown_in_two_colours_with_its_figures(ports: list[int])
         assert run.residue() == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("moment", ["while the server starts", "while the text streams"])
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [("while the server starts", signal.SIGTERM), ("while the text streams", signal.SIGINT)],
+)
 def test_an_interrupted_run_leaves_nothing(
     ports: list[int], moment: str, number: signal.Signals
 ) -> None:
