@@ -51,12 +51,12 @@ def seconds_by_thread() -> dict[int, float]:
     return {thread.id: thread.user_time + thread.system_time for thread in Process().threads()}
 
 
-def seconds_of_others(engine: OpenVinoEngine, enough: float) -> float:
-    """What other threads worked while this one computed passes for a second; no more than it takes
-    for `enough`."""
+def seconds_of_others(engine: OpenVinoEngine, within: float, enough: float = 0.03) -> float:
+    """What other threads worked while this one computed passes for so many seconds; no more than
+    it takes for `enough`."""
     session, before, this = engine.open_session(), seconds_by_thread(), threading.get_native_id()
     taken = {this: 0.0}
-    while taken[this] < 1.0 and sum(taken.values()) - taken[this] < enough:
+    while taken[this] < within and sum(taken.values()) - taken[this] < enough:
         for _ in range(10):
             engine.forward([Rows(session, [7])])
             engine.keep(session, [])
@@ -71,7 +71,8 @@ def test_openvino_computes_on_as_many_threads_as_it_may_and_the_others_rest(
     bundled: OpenVinoEngine,
 ) -> None:
     for bundled.alone, works in ((False, False), (True, True), (False, False)):
-        assert (seconds_of_others(bundled, enough=0.03) >= 0.03) is works
+        # On a busy machine they may have to wait for a core.
+        assert (seconds_of_others(bundled, within=5.0 if works else 1.0) >= 0.03) is works
 
 
 @pytest.mark.skipif(usable_cores() < 2, reason="a second thread needs a second core")

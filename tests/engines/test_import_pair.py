@@ -13,6 +13,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner, Result
 
+from card.engines import calibration
 from card.settings import REPOSITORY_ROOT, load_settings
 from importing.command import app
 
@@ -54,8 +55,9 @@ def found(result: Result, need: str) -> str:
 
 
 def test_a_good_pair_is_measured_and_its_settings_are_the_servers(
-    pair: dict[str, Path], tmp_path: Path
+    pair: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(calibration, "is_faster_alone", lambda _: True)  # it is no question here
     file = tmp_path / "pair.yaml"
     result = run(pair, f"--settings={file}", "--limit=2", "--max-tokens=24")
     assert result.exit_code == 0, result.output

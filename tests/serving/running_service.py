@@ -250,7 +250,8 @@ def running_service(
         section: dict(values) if isinstance(values, Mapping) else values
         for section, values in overrides.items()
     }
-    patient = {"drain_s": 5.0, "load_timeout_s": START_S}
+    # Less than its test waits, so that the log says which model it was that did not load.
+    patient = {"drain_s": 5.0, "load_timeout_s": START_S - 20.0}
     content["serving"] = {**patient, **content.get("serving", {}), **ports}
     # Of its own: another service that starts sweeps a pool whose `card` was killed.
     shared_memory = Path(tempfile.mkdtemp(prefix="card-test-", dir=SHARED_MEMORY))

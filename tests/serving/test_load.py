@@ -265,8 +265,8 @@ def test_scripts_soak_finds_nothing_wrong(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = tmp_path / "settings.yaml"
-    limits = {"prompt_tokens": 512, "context_tokens": 768}
-    settings.write_text(yaml.safe_dump({"cache": {"slots": 4}, "limits": limits}), encoding="utf-8")
+    limits = {"prompt_tokens": 512}
+    settings.write_text(yaml.safe_dump({"cache": {"slots": 2}, "limits": limits}), encoding="utf-8")
     with pytest.raises(typer.Exit) as ended:
         soak(0.1, 11, 8, 8, settings, tmp_path)
     assert ended.value.exit_code == 0, capsys.readouterr().out

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from bench.prompts import Prompt
 from card.lookup import TextLookup
-from planning import command, predicting
+from planning import checking, command, predicting
 from planning.acceptance import LEVELS, Likeness, Profile, TextRecord, children_table
 from planning.checking import compare
 from planning.command import PROFILES, app
@@ -220,7 +220,10 @@ def few_texts() -> dict[str, Any]:
     return content | {"prompt_count": 3}
 
 
-def test_every_measured_pacing_is_reproduced_within_a_tenth() -> None:
+def test_every_measured_pacing_is_reproduced_within_a_tenth(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(checking, "_REPETITIONS", 4)  # a third of the time
     result = Result.read(MEASURED)
     for row in result.rows:
         if row.where == "in_process":
