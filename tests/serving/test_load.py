@@ -6,7 +6,7 @@ import asyncio
 import csv
 import itertools
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -151,35 +151,44 @@ async def test_a_flood_is_answered_or_refused_and_leaves_nothing(
         await free(service)
 
 
-async def test_a_full_service_refuses_before_a_text_is_tokenized(start_service: Any) -> None:
-    """`preprocessing` does, once `card` has told it; whoever calls `card` is refused there."""
+@pytest.fixture(scope="module")
+def one_slot(start_service: Any) -> Iterator[RunningService]:
+    """With a queue of four, in which requests wait for as long as it takes."""
     overrides = {
         "cache": {"slots": 1},
-        "limits": {"queued_requests": 1, "queue_timeout_s": 300.0},
+        "limits": {"queued_requests": 4, "queue_timeout_s": 300.0},
         "serving": {"engine_timeout_s": 60.0},
     }
-    full = "UNAVAILABLE: all 1 slots are in use and 1 requests wait"
     with start_service(overrides) as service:
-        target = psutil.Process(service.pid_of("target"))
-        target.suspend()  # no text ends before all are asked for
-        patient = {**LONG, "max_tokens": 64}
-        streams = [asyncio.create_task(service.ask(**patient)) for _ in range(2)]
-        await service.until(lambda: service.metric("card_queued_requests") == 1, "one waits")
-        for _ in range(2):
-            with pytest.raises(Refused, match=full):
-                await service.ask(text_input="class", max_tokens=4)
+        yield service
+
+
+async def test_a_full_service_refuses_before_a_text_is_tokenized(
+    one_slot: RunningService,
+) -> None:
+    """`preprocessing` does, once `card` has told it; whoever calls `card` is refused there."""
+    service = one_slot
+    full = "UNAVAILABLE: all 1 slots are in use and 4 requests wait"
+    target = psutil.Process(service.pid_of("target"))
+    target.suspend()  # no text ends before all are asked for
+    patient = {**LONG, "max_tokens": 64}
+    streams = [asyncio.create_task(service.ask(**patient)) for _ in range(5)]
+    await service.until(lambda: service.metric("card_queued_requests") == 4, "four wait")
+    for _ in range(2):
         with pytest.raises(Refused, match=full):
-            await service.ask(model="card", input_ids=[3], max_tokens=4)
-        # The counts of `preprocessing` are exported by `card`, together with its own.
-        await service.until(
-            lambda: service.metric("card_rejections_total", reason="queue_full") == 3,
-            "all refusals are counted",
-        )
-        refusals = [line for line in service.log.read_text().splitlines() if "queue_full" in line]
-        assert ["component=preprocessing" in line for line in refusals] == [True, True, False]
-        target.resume()
-        await asyncio.gather(*streams)
-        assert await service.text("class", max_tokens=4)
+            await service.ask(text_input="class", max_tokens=4)
+    with pytest.raises(Refused, match=full):
+        await service.ask(model="card", input_ids=[3], max_tokens=4)
+    # The counts of `preprocessing` are exported by `card`, together with its own.
+    await service.until(
+        lambda: service.metric("card_rejections_total", reason="queue_full") == 3,
+        "all refusals are counted",
+    )
+    refusals = [line for line in service.log.read_text().splitlines() if "queue_full" in line]
+    assert ["component=preprocessing" in line for line in refusals] == [True, True, False]
+    target.resume()
+    await asyncio.gather(*streams)
+    assert await service.text("class", max_tokens=4)
 
 
 async def test_who_waits_for_too_long_is_told_so(start_service: Any) -> None:
@@ -197,31 +206,30 @@ async def test_who_waits_for_too_long_is_told_so(start_service: Any) -> None:
         await stream.aclose()
 
 
-async def test_a_client_that_leaves_the_queue_gives_its_place_up(start_service: Any) -> None:
+async def test_a_client_that_leaves_the_queue_gives_its_place_up(one_slot: RunningService) -> None:
     """While others before it still wait, and long before anybody's patience ends."""
-    overrides = {"cache": {"slots": 1}, "limits": {"queued_requests": 8, "queue_timeout_s": 300.0}}
-    with start_service(overrides) as service:
-        slow = {**LONG, "max_tokens": 400}
-        patient = [asyncio.create_task(service.ask(**slow)) for _ in range(6)]  # in any order
-        await service.until(lambda: service.metric("card_queued_requests") == 5, "five wait")
-        leaving = [LONG, {"model": "card", "input_ids": [3], "max_tokens": 4, "end_id": -1}]
-        waiting = [asyncio.create_task(service.ask(**request)) for request in leaving]
-        await service.until(lambda: service.metric("card_queued_requests") == 7, "seven wait")
-        for task in waiting:
-            task.cancel()
-        await asyncio.wait(waiting)
-        await service.until(
-            lambda: service.metric("card_rejections_total", reason="cancelled") == 2,
-            "both places are given up",
-        )
-        assert not all(task.done() for task in patient)
-        served = itertools.islice(asyncio.as_completed(patient), 3)
-        texts = ["".join(reply.text for reply in await replies) for replies in served]
-        assert texts[0]
-        assert len(set(texts)) == 1  # what was sent to see whether somebody reads is no text
-        for task in patient:
-            task.cancel()
-        await free(service)
+    service = one_slot
+    slow = {**LONG, "max_tokens": 400}
+    patient = [asyncio.create_task(service.ask(**slow)) for _ in range(3)]  # in any order
+    await service.until(lambda: service.metric("card_queued_requests") == 2, "two wait")
+    leaving = [LONG, {"model": "card", "input_ids": [3], "max_tokens": 4, "end_id": -1}]
+    waiting = [asyncio.create_task(service.ask(**request)) for request in leaving]
+    await service.until(lambda: service.metric("card_queued_requests") == 4, "four wait")
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+    await service.until(
+        lambda: service.metric("card_rejections_total", reason="cancelled") == 2,
+        "both places are given up",
+    )
+    assert not all(task.done() for task in patient)
+    served = itertools.islice(asyncio.as_completed(patient), 2)
+    texts = ["".join(reply.text for reply in await replies) for replies in served]
+    assert texts[0]
+    assert len(set(texts)) == 1  # what was sent to see whether somebody reads is no text
+    for task in patient:
+        task.cancel()
+    await free(service)
 
 
 def test_what_models_found_out_at_load_is_believed_by_the_next_start(
