@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import json
-import shlex
 import signal
 import socket
 import subprocess
 
 import openai
-from test_run_script import LIMIT_S, Terminal, terminal
+from test_run_script import LIMIT_S, terminal
 
 from card.serving.supervised import free_ports
-
-
-def printed_curl(run: Terminal) -> list[str]:
-    """The words of the line that asks the gateway, once it is shown whole."""
-    run.until(lambda: "/v1/chat/completions" in run.shown and run.shown.endswith("\n"))
-    lines = [line for line in run.shown.splitlines() if line.startswith("curl -s ")]
-    assert len(lines) == 1, run.shown
-    return shlex.split(lines[0])
 
 
 def test_the_printed_line_works_and_everything_stops_on_ctrl_c() -> None:
     *ports, port = free_ports(4)
     with terminal("--openai", f"--openai-port={port}", ports=ports) as run:
-        command = printed_curl(run)
+        command = run.printed_curl("/v1/chat/completions")
         answer = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=True)
         said = json.loads(answer.stdout)
         assert said["choices"][0]["message"]["role"] == "assistant"

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import select
 import shlex
 import signal
@@ -54,6 +55,15 @@ class Terminal:
         """Read to the end; the exit code."""
         self.until(lambda: False)
         return self.process.wait(LIMIT_S)
+
+    def printed_curl(self, path: str) -> list[str]:
+        """The words of the command that asks `path`, once it is shown whole. Triton may have begun
+        a line of its own before it: what it says and the line's end are two writes."""
+        command = re.compile(rf"curl -sN? \S+{path} .*?-d '[^']*'")
+        self.until(lambda: command.search(self.shown) is not None)
+        found = command.search(self.shown)
+        assert found is not None, self.shown
+        return shlex.split(found[0])
 
     def residue(self) -> list[object]:
         """Files and processes that are still there."""
@@ -140,9 +150,7 @@ def test_an_interrupted_run_leaves_nothing(
 
 def test_serve_prints_a_curl_line_that_works_and_stops_on_sigterm(ports: list[int]) -> None:
     with terminal("--serve", ports=ports) as run:
-        run.until(lambda: "curl" in run.shown and run.shown.endswith("\n"))
-        (line,) = (line for line in run.shown.splitlines() if line.startswith("curl "))
-        command = shlex.split(line)
+        command = run.printed_curl("/generate_stream")
         url = next(word for word in command if word.startswith("http"))
         body = command[command.index("-d") + 1].encode()
         with urllib.request.urlopen(url, body, timeout=LIMIT_S) as answer:

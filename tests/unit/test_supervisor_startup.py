@@ -30,6 +30,7 @@ class FakeService:
         self.guard_refusal = ""
         self.guard: SimpleNamespace | None = None
         self.conditions = dict.fromkeys(STUBS, "well")
+        self.engines_are_loaded = self.ensemble_ready = False
 
     def sights(self) -> dict[str, Sight]:
         return {model: Sight(ProcessState.RUNNING) for model in STUBS}
@@ -79,11 +80,36 @@ def test_a_guard_that_does_not_want_to_is_no_matter_of_time(service: FakeService
         started(service).check()
 
 
-def test_a_start_that_takes_too_long_names_what_is_missing(
-    service: FakeService, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The only element is what it shows."""
+    shows = [0.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: shows[0]))
+    return shows
+
+
+def test_a_server_that_waits_for_a_process_it_gave_up_on_is_started_again(
+    service: FakeService, clock: list[float]
 ) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    startup = started(service, limit_s=600.0)
+    for now, loaded, ready in (
+        (100.0, False, False),
+        (130.0, True, False),
+        (155.0, True, False),
+        (165.0, True, True),  # whoever is missing now, Triton waits for nobody
+        (200.0, True, False),
+        (225.0, True, False),
+    ):
+        clock[0], service.engines_are_loaded, service.ensemble_ready = now, loaded, ready
+        startup.check()
+    clock[0] = 231.0
+    with pytest.raises(CrashError, match="given up on a process"):
+        startup.check()
+
+
+def test_a_start_that_takes_too_long_names_what_is_missing(
+    service: FakeService, clock: list[float]
+) -> None:
     startup = started(service, limit_s=5.0)
     service.conditions[DRAFT] = "detached"
     service.guard = SimpleNamespace(condition="well")

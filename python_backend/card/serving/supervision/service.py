@@ -160,6 +160,15 @@ class Service:
         return self.condition(model, self.sight(model)) == "well"
 
     @property
+    def engines_are_loaded(self) -> bool:
+        """Whether both show themselves in the pool of this server's `card`."""
+        stubs = {engine: self.server.stub(engine) for engine in ENGINES}
+        return all(
+            stub is not None and self._heartbeats.of(engine, stub.process.pid) is not None
+            for engine, stub in stubs.items()
+        )
+
+    @property
     def ensemble_ready(self) -> bool:
         """What the server last said of the ensemble."""
         return self._probe.ready

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import time
 
-from card.serving.supervision.policy import STUBS, ProcessState
+from card.serving.supervision.policy import STUBS, ProcessState, lasted_s
 from card.serving.supervision.recovery import LoadWatch
 from card.serving.supervision.service import Service
+
+FORGOTTEN_S = 30.0
+"""Once both engines are loaded the rest of a start takes a second. Triton gives up on a process
+that does not answer for a second while it loads, as on a machine with far too much to do, and then
+waits for the end of it, for ever where it lives."""
 
 
 class StartError(RuntimeError):
@@ -50,6 +55,7 @@ class Startup:
         self._limit_s = limit_s
         self._began_s = time.monotonic()
         self._watch = LoadWatch(service.server)
+        self._since_s: dict[str, float] = {}
 
     @property
     def seconds(self) -> float:
@@ -61,6 +67,11 @@ class Startup:
         if failure := self._service.load_failure:
             raise UnloadableError(failure)
         self._check_processes()
+        if self._is_forgotten():
+            raise CrashError(
+                f"both engines have been loaded for {FORGOTTEN_S:g} s and Triton serves nothing: "
+                "it has given up on a process that it waits for"
+            )
         if wrong := self._service.guard_refusal:
             raise StartError(wrong)
         if self.seconds > self._limit_s:
@@ -83,6 +94,12 @@ class Startup:
             self._watch.end_paused(model)
         if stuck := [model for model in STUBS if self._watch.is_stuck(model)]:
             raise StartError(f"the processes of {', '.join(stuck)} did not survive the start")
+
+    def _is_forgotten(self) -> bool:
+        """Whether Triton waits for a process that has long done all that it was to do."""
+        service = self._service
+        waits = service.engines_are_loaded and not service.ensemble_ready
+        return lasted_s(self._since_s, "loaded", waits, time.monotonic()) > FORGOTTEN_S
 
     def _missing(self) -> dict[str, str]:
         """What is not well yet, and why not."""
