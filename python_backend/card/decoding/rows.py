@@ -121,9 +121,9 @@ class RowPlan:
             return 1.0
         return self._curve.pass_ms(rows) / (self._curve.pass_ms(1) * self._alone_share)
 
-    def promise(self, sessions: int = 1) -> float:
-        """What is gained before anything is known of the draft."""
-        return self.gain(EXPECTED_AGREEMENT, sessions)
+    def promise(self) -> float:
+        """What a session alone gains before anything is known of the draft."""
+        return self.gain(EXPECTED_AGREEMENT)
 
     def _choose(self, agreement: float, sessions: int) -> tuple[int, float]:
         step = round(agreement * _STEPS)

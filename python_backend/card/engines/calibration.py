@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from card.engines.interface import FOLLOWS_PREFIX, Engine, EngineError, Rows
-from card.engines.options import EXAMINED_SESSIONS, EngineOptions
+from card.engines.options import EngineOptions
 from card.engines.row_costs import RowCosts
 
 COSTED_ROWS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
@@ -151,11 +151,11 @@ def check_alone(engine: ConfigurableEngine) -> bool:
 
 def is_faster_alone(engine: ConfigurableEngine) -> bool:
     """Whether `threads_alone` threads are worth it: neither passes of one session nor those of
-    several, with a row each, take longer, and together they take less."""
+    several, with a row each, take longer, and together they take less. The engine must have 2
+    sessions."""
     if not engine.options.threads_alone:
         return False
-    several = min(EXAMINED_SESSIONS, engine.options.sessions)
-    sessions = [engine.open_session() for _ in range(several)]
+    sessions = [engine.open_session() for _ in range(engine.options.examined_sessions)]
     token = _tokens(engine, 1)
     batches = [[Rows(session, token) for session in few] for few in (sessions[:1], sessions)]
     faster = any(_save_time(engine, batches) for _ in range(_ALONE_TRIALS))

@@ -13,7 +13,7 @@ DRAFT_ROWS = 24
 """About so many rows of a draft's pass grow trees, of all sessions together; more would make a
 candidate late for everybody."""
 
-EXAMINED_SESSIONS = 8
+_EXAMINED_SESSIONS = 8
 """An engine is examined at load with so many sessions at most."""
 
 
@@ -62,7 +62,7 @@ class EngineOptions:
     def examined_sessions(self) -> int:
         """How many sessions it has while it is examined: what is found out with these holds for as
         many as it serves."""
-        return max(2, min(EXAMINED_SESSIONS, self.sessions))
+        return max(2, min(_EXAMINED_SESSIONS, self.sessions))
 
     @property
     def grows_trees(self) -> bool:

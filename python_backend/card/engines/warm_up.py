@@ -28,8 +28,7 @@ def run_largest_passes(engine: ConfigurableEngine, chunk: int) -> None:
     chunk = min(chunk, engine.most_rows)
     sessions = [engine.open_session() for _ in range(options.sessions)]
     longest = sessions[0]
-    longest_text = max(1, engine.context - max((SHORT, *options.graph_rows)))
-    behind = 0 if options.paged else longest_text
+    behind = 0 if options.paged else max(1, engine.context - max((SHORT, *options.graph_rows)))
     began_s = time.monotonic()
     for start in range(0, behind, chunk):
         if time.monotonic() - began_s > _MOST_PREFILL_S:

@@ -195,20 +195,18 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
         """Copies, for the next pass overwrites the outputs: of all sessions at once where these ask
         for whole rows."""
         found: list[Logits] = []
-        whole = None
-        if not self.options.grows_trees and self._ranked is None:
-            whole = runner.output("logits")[: sum(rows.wanted for rows in batch)].copy()
+        whole: NDArray[np.float32] | None = None
         at = 0
         for rows in batch:
             part = slice(at, at + rows.wanted)
-            if whole is not None:
-                found.append(ArrayLogits(whole[part]))
-            elif self._ranked is not None or rows.ranking is not None:
+            if self._ranked is not None or (rows.ranking is not None and self.options.grows_trees):
                 wanted = (part, slice(rows.ranking.count if rows.ranking else 1))
                 ids = runner.output("ids")[wanted].astype(np.int64)
                 found.append(RankedIds(ids, runner.output("log_probabilities")[wanted].copy()))
             else:
-                found.append(ArrayLogits(runner.output("logits")[part].copy()))
+                if whole is None:
+                    whole = runner.output("logits")[: sum(other.wanted for other in batch)].copy()
+                found.append(ArrayLogits(whole[part]))
             at += rows.wanted
         return found
 

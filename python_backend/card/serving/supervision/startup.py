@@ -35,7 +35,8 @@ class UnloadableError(StartError):
 
 
 class CrashError(StartError):
-    """A signal ended the server during its start, which says nothing about the next one."""
+    """A signal ended or stopped the server during its start, or Triton waits in vain: that says
+    nothing about the next one."""
 
 
 class ShortageError(StartError):
