@@ -1,13 +1,14 @@
 """Predicts what a benchmark measured, from its step costs and the pair's foresight.
 
 What goes in: the cost curve of a target pass, the milliseconds of the phases of a step, of a draft
-pass and to the first token, as the result holds them, and the draft's foresight of these texts.
-What comes out, and is compared: tokens per second and tokens per step.
+pass and to the first token, as the result holds them, for how long the draft rested, and its
+foresight of these texts. What comes out, and is compared: tokens per second and tokens per step.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from statistics import median
 
 from card.decoding import Experience, RowPlan
@@ -30,8 +31,12 @@ _ROUNDS = 4
 _LEAST_FACTOR = 0.1
 """Where passes with all cores, which count as they are alone, leave the others no time at all."""
 
-_REPETITIONS = 12
-"""Of each text, with other draws off its path: whether a draft rests may hang on one of them."""
+_TEXTS_SIMULATED, _FEWEST_REPETITIONS = 240, 8
+"""All texts are simulated again and again, with other draws off their paths: whether a draft rests
+may hang on one of them, and what the first texts teach decides for those behind."""
+
+_LIKE_MEASURED = 4
+"""Repetitions that count: those whose draft rested most nearly as long as the real one did."""
 
 
 @dataclass(frozen=True)
@@ -124,14 +129,34 @@ class _Replay:
             prefill_ms=self.phases.time_to_first_token_ms,
             plan=self.plan,
         )
-        how, runs = self._speculation(), list[Run]()
+        how, repetitions = self._speculation(), list[list[Run]]()
         may_rest = self.pacing == "card" and self.plan is not None
-        for _ in range(_REPETITIONS if may_rest else 1):
-            experience = Experience()
-            for text in self.texts:
-                seed = self.seed + len(runs)
-                runs.append(simulate(text, self.pacing, how, machinery, seed, experience))
-        return runs
+        for number in range(self._repetitions() if may_rest else 1):
+            experience, first = Experience(), self.seed + number * len(self.texts)
+            repetitions.append(
+                [
+                    simulate(text, self.pacing, how, machinery, seed, experience)
+                    for seed, text in enumerate(self.texts, first)
+                ]
+            )
+        return list(chain(*self._like_measured(repetitions)))
+
+    def _repetitions(self) -> int:
+        return max(_FEWEST_REPETITIONS, _TEXTS_SIMULATED // len(self.texts))
+
+    def _like_measured(self, repetitions: list[list[Run]]) -> list[list[Run]]:
+        """Those whose draft rested most nearly as long as the real one; all, if nobody knows."""
+        rested = self.phases.draft_idle_share
+        if rested is None:
+            return repetitions
+        nearest = sorted(repetitions, key=lambda runs: abs(self._rested(runs) - rested))
+        return nearest[:_LIKE_MEASURED]
+
+    def _rested(self, runs: list[Run]) -> float:
+        """Share of all time in which the draft neither waited for the first token nor worked."""
+        waited = self.phases.time_to_first_token_ms * len(runs)
+        ms = sum(run.ms for run in runs)
+        return (ms - waited - sum(run.draft_busy_ms for run in runs)) / ms
 
     def _speculation(self) -> Speculation:
         how, row = self.result.settings.speculation, self.row

@@ -21,6 +21,7 @@ class MeasuredRow(_Read):
 
     rows_adapt         each pass took as many rows as were worth it; None in older results
     draft_ms_per_pass  milliseconds of a pass of the draft while it ran; None in older results
+    draft_idle_share   of the time from request to last token, the draft rested
     """
 
     system: str
@@ -39,6 +40,7 @@ class MeasuredRow(_Read):
     forward_ms: float | None = None
     walk_ms: float | None = None
     draft_ms_per_pass: float | None = None
+    draft_idle_share: float | None = None
 
     @property
     def pacing(self) -> Pacing | None:
