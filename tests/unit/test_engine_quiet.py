@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import ExitStack
 from pathlib import Path
@@ -76,3 +77,17 @@ def test_without_a_place_for_the_lock_nobody_waits(tmp_path: Path) -> None:
         assert all(model.measures.wait(_SOON_S) for model in models)
         for model in models:
             model.end()
+
+
+def test_a_process_that_was_forked_meanwhile_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """It shares all that is open, whatever a library forked it for."""
+    quiet = Quiet(tmp_path)
+    with quiet.loading():
+        assert quiet._descriptor is not None
+        forked = os.dup(quiet._descriptor)
+    try:
+        measuring = Model(tmp_path, measures=True)
+        assert measuring.measures.wait(_SOON_S)
+        measuring.end()
+    finally:
+        os.close(forked)

@@ -35,6 +35,8 @@ class Quiet:
             yield
         finally:
             if self._descriptor is not None:
+                # Closing alone would leave the lock with whatever this process has forked.
+                self._lock(fcntl.LOCK_UN)
                 os.close(self._descriptor)
             self._descriptor = None
 

@@ -18,6 +18,8 @@ from card.engines.tensorrt_llm.workers import Workers
 _Result = TypeVar("_Result")
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+_SILENT = "TRTLLM_NO_USAGE_STATS"
+"""Versions from 1.3 report how they are used unless it is set."""
 
 _PROBE = {"max_tokens": 3, "end_id": NO_END_ID, "pad_id": 0, "ignore_eos": True, "top_k": 1}
 
@@ -35,6 +37,7 @@ def import_tensorrt_llm(devices: Sequence[int]) -> ModuleType:
             f"be moved to {visible!r}: one process runs one model"
         )
     os.environ[_VISIBLE] = visible
+    os.environ.setdefault(_SILENT, "1")
     try:
         return importlib.import_module("tensorrt_llm")
     except ImportError as error:
