@@ -6,7 +6,6 @@ import asyncio
 import json
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, aclosing, contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from bench.activity import DraftActivity
 from bench.measurement import Measurement, Task
 from card.cache import Decoding, Pool
 from card.serving.geometry import pool_geometry
+from card.serving.local_http import open_local
 from card.serving.supervised import (
     PORTS,
     SupervisedServer,
@@ -124,7 +124,7 @@ def _wait_until_ready(server: SupervisedServer, health_port: int, log: IO[bytes]
     except SupervisorEndedError as error:
         raise ServerError(f"{error}\n{last_words(log)}") from error
     url = f"http://{server.host}:{health_port}/ready"
-    with urllib.request.urlopen(url, timeout=_ANSWER_S) as answer:
+    with open_local(url, _ANSWER_S) as answer:
         return int(json.load(answer)["server_pid"])
 
 

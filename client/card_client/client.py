@@ -14,10 +14,11 @@ from types import TracebackType
 from typing import Any
 
 import grpc
-from tritonclient.grpc import MAX_GRPC_MESSAGE_SIZE, InferResult
+from tritonclient.grpc import InferResult
 from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
+from card_client.channel import channel_options
 from card_client.errors import CardError, invalid, rpc_error, status_error
 from card_client.exchange import only, responses_of
 from card_client.health import Health, probe
@@ -30,18 +31,6 @@ LONGEST_TIMEOUT_S = 365 * 24 * 3600.0
 
 _HEADER_NAME = re.compile(r"[0-9a-z_.-]+(?<!-bin)")
 _HEADER_VALUE = re.compile(r"[ -~]*")
-
-_OPTIONS = [
-    ("grpc.max_send_message_length", MAX_GRPC_MESSAGE_SIZE),
-    ("grpc.max_receive_message_length", MAX_GRPC_MESSAGE_SIZE),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-]
-"""Of every connection. The first two are tritonclient's own, which these replace; without the
-others gRPC would leave a server that was away for a minute alone for another half."""
-
-_BALANCED = [("grpc.lb_policy_name", "round_robin")]
-"""Of a balanced one besides."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +170,7 @@ class CardClient:
             root_certificates=tls.ca,
             private_key=tls.key,
             certificate_chain=tls.cert,
-            channel_args=[*_OPTIONS, *(_BALANCED if self._balanced else [])],
+            channel_args=channel_options(self.address, balanced=self._balanced),
         )
 
     async def _exchange(

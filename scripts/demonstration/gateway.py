@@ -9,9 +9,9 @@ import os
 import signal
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 
+from card.serving.local_http import open_local
 from card.serving.supervision.repository import reachable
 from card.serving.supervision.tether import tethered
 from card.settings import ServingSettings
@@ -59,7 +59,7 @@ class GatewayProcess:
         """Whether it answers and the server behind it too. Raises `GatewayEndedError`."""
         self.check_alive()
         try:
-            with urllib.request.urlopen(f"{self._url}/health", timeout=_ANSWER_S) as answer:
+            with open_local(f"{self._url}/health", _ANSWER_S) as answer:
                 return bool(answer.status == http.client.OK)
         except OSError:  # not bound yet, or an answer that says no
             return False

@@ -13,6 +13,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from card.serving.local_http import open_local
 from card_client import CardClient, CardError, Delta, GenerateRequest
 
 ANSWER_S = 120.0
@@ -230,7 +231,7 @@ def _post(address: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     url = f"{address}/v2/models/ensemble/generate"
     request = urllib.request.Request(url, json.dumps(body).encode())
     try:
-        with urllib.request.urlopen(request, timeout=2 * ANSWER_S) as answer:
+        with open_local(request, 2 * ANSWER_S) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)

@@ -21,6 +21,7 @@ from tritonclient.utils import InferenceServerException
 from card.serving.supervised import SupervisorEndedError, last_words
 from card.settings import SettingsError, load_settings
 from card_client import CardClient, CardError, GenerateRequest
+from card_client.channel import channel_options
 from loading.crowd import PAUSE_S, crowd
 from loading.service import running_service
 
@@ -87,7 +88,8 @@ async def _measure(address: str, requests: int) -> tuple[list[float], list[float
     taken_ms: list[float] = []
     bare_ms: list[float] = []
     limit_s = time.monotonic() + _FULL_S
-    async with CardClient(address) as client, InferenceServerClient(address) as bare:
+    bare = InferenceServerClient(address, channel_args=channel_options(address))
+    async with CardClient(address) as client, bare:
         while len(taken_ms) < requests:
             await asyncio.sleep(PAUSE_S)
             live_ms = await _bare_ms(bare)

@@ -20,6 +20,8 @@ import numpy as np
 LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
 """What the program links to and a plain machine lacks, and how nvidia-pytriton names its copies."""
 _IN_VAIN = "No valid requests recorded"
+_HERE = "127.0.0.1,localhost,::1"
+"""Hosts that no proxy can reach for it, whatever `https_proxy` says."""
 WINDOWS = 3
 """It wants so many windows in a row; how far they differ is shown, not judged."""
 
@@ -98,7 +100,7 @@ def _started(options: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
         path = os.pathsep.join(filter(None, (libraries, os.environ.get("LD_LIBRARY_PATH"))))
         with subprocess.Popen(
             [program, *options],
-            env=os.environ | {"LD_LIBRARY_PATH": path},
+            env=os.environ | {"LD_LIBRARY_PATH": path, "no_grpc_proxy": _HERE},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-import urllib.request
+import urllib.error
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from card.serving.local_http import open_local
 from card.serving.supervised import PORTS, SupervisedServer, free_ports
 from card.settings import Settings
 
@@ -40,7 +41,7 @@ class Service:
         """What the supervisor says under /ready, ready or not. Raises `OSError`."""
         url = f"http://{self.host}:{self.settings.serving.health_port}/ready"
         try:
-            with urllib.request.urlopen(url, timeout=_ANSWER_S) as answer:
+            with open_local(url, _ANSWER_S) as answer:
                 return dict(json.load(answer))
         except urllib.error.HTTPError as answer:
             return dict(json.load(answer))
@@ -61,7 +62,7 @@ class Service:
     def metric(self, name: str) -> float:
         """The sum of a metric's samples. Raises `OSError`."""
         url = f"http://{self.host}:{self.settings.serving.metrics_port}/metrics"
-        with urllib.request.urlopen(url, timeout=_ANSWER_S) as answer:
+        with open_local(url, _ANSWER_S) as answer:
             page = answer.read().decode()
         return sum(
             sample.value

@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -83,7 +83,10 @@ class Terminal:
 
 
 @contextlib.contextmanager
-def terminal(*arguments: str, ports: list[int]) -> Iterator[Terminal]:
+def terminal(
+    *arguments: str, ports: list[int], variables: Mapping[str, str] | None = None
+) -> Iterator[Terminal]:
+    environment = {**os.environ, **(variables or {})}
     options = [f"--http-port={ports[0]}", f"--grpc-port={ports[1]}", f"--metrics-port={ports[2]}"]
     with tempfile.TemporaryDirectory(dir=REGIONS, prefix="run-script-") as mount:
         screen, keyboard = pty.openpty()
@@ -92,7 +95,7 @@ def terminal(*arguments: str, ports: list[int]) -> Iterator[Terminal]:
             stdin=keyboard,
             stdout=keyboard,
             stderr=keyboard,
-            env=os.environ | {"CARD_CACHE__DIRECTORY": mount, "TERM": "xterm", "COLUMNS": "120"},
+            env=environment | {"CARD_CACHE__DIRECTORY": mount, "TERM": "xterm", "COLUMNS": "120"},
             start_new_session=True,
         )
         os.close(keyboard)
@@ -109,8 +112,22 @@ def ports() -> list[int]:
     return free_ports(3)
 
 
-def test_a_completion_is_shown_in_two_colours_with_its_figures(ports: list[int]) -> None:
-    with terminal(PROMPT, "--max-tokens=96", ports=ports) as run:
+@pytest.fixture
+def proxy() -> Iterator[socket.socket]:
+    """Takes every connection and answers none: who leaves this machine through it stays there."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        yield listener
+
+
+def test_a_completion_is_shown_in_two_colours_with_its_figures(
+    ports: list[int], proxy: socket.socket
+) -> None:
+    """Behind a proxy too, which has no part in it."""
+    url = "http://{}:{}".format(*proxy.getsockname())
+    proxies = dict.fromkeys(("http_proxy", "https_proxy", "grpc_proxy", "all_proxy"), url)
+    proxies |= dict.fromkeys(("no_proxy", "NO_PROXY", "no_grpc_proxy"), "")
+    with terminal(PROMPT, "--max-tokens=96", ports=ports, variables=proxies) as run:
         assert run.end() == 0
         for wanted in (
             PROMPT,
@@ -126,6 +143,8 @@ def test_a_completion_is_shown_in_two_colours_with_its_figures(ports: list[int])
         assert "unknown" not in run.shown
         assert run.regions
         assert run.residue() == []
+    with pytest.raises(BlockingIOError):
+        proxy.accept()
 
 
 @pytest.mark.parametrize(

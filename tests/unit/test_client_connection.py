@@ -10,6 +10,7 @@ import pytest
 from client_double import TritonDouble, served
 
 from card_client import CardClient, CardError, GenerateRequest, Tls
+from card_client.channel import channel_options
 
 REQUEST = GenerateRequest("def f(", 8)
 
@@ -32,6 +33,23 @@ async def test_an_unreachable_host_is_named_with_what_to_check(host: str) -> Non
             assert caught.value.code == "UNAVAILABLE"
             assert f"cannot reach {host}:{port}" in caught.value.message
             assert "Check that the server is up" in caught.value.message
+
+
+@pytest.mark.asyncio
+async def test_no_proxy_stands_between_a_client_and_its_own_machine(
+    triton: TritonDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served() as gone:
+        for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+            monkeypatch.setenv(name, f"http://{gone.address}")
+    for name in ("no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    for host in ("127.0.0.1", "localhost"):
+        async with CardClient(f"{host}:{triton.address.rpartition(':')[2]}") as client:
+            await client.generate(REQUEST)
+    assert ("grpc.enable_http_proxy", 0) in channel_options("[::1]:8001")
+    for elsewhere in ("example.com:8001", "dns:///10.0.0.1:8001", "127.0.0.1.example.com:8001"):
+        assert ("grpc.enable_http_proxy", 0) not in channel_options(elsewhere)
 
 
 @pytest.mark.asyncio

@@ -8,12 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
+from card.serving.local_http import open_local
 from card.serving.supervision.repository import reachable
 from card.serving.supervision.tether import tethered
 from card.settings import ServingSettings
@@ -99,7 +99,7 @@ class SupervisedServer:
         """Whether a request now would be answered. Raises `SupervisorEndedError`."""
         self.check_alive()
         try:
-            with urllib.request.urlopen(self._ready_url, timeout=_ANSWER_S) as answer:
+            with open_local(self._ready_url, _ANSWER_S) as answer:
                 return bool(answer.status == http.client.OK)
         except OSError:  # not bound yet, or an answer that says no
             return False
