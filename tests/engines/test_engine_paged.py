@@ -23,7 +23,7 @@ from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.openvino.graph import ANY_ROWS
 from card.engines.openvino.paged.attention import PAGE
 from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions
-from card.engines.processor import shared_cache_bytes
+from card.engines.processor import resolve_dtype, shared_cache_bytes
 from card.settings import REPOSITORY_ROOT, load_settings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -90,10 +90,9 @@ class Subject:
     scope="module",
     params=[
         ("target", "bfloat16", (1, 4, 16, 64)),
-        ("target", "bfloat16", ()),
         ("target", "int8", (1, 4, 16, 64)),
         ("target", "float32", (1, 4, 16, 64)),
-        ("target", "float32", ()),
+        ("target", resolve_dtype("auto"), ()),
     ],
     ids=lambda param: f"{param[1]}-{'fixed' if param[2] else 'any'}-rows",
 )
