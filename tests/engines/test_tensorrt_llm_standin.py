@@ -252,3 +252,4 @@ def opened(pair: Pair, prompt: list[int], decoding: Decoding) -> Iterator[CardSl
 def test_the_devices_were_set_before_the_import(package: Any) -> None:
     """The stand-in cannot be imported otherwise."""
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
+    assert os.environ["TRTLLM_NO_USAGE_STATS"] == "1", "it would report how it is used"
