@@ -21,7 +21,6 @@ LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.s
 """What the program links to and a plain machine lacks, and how nvidia-pytriton names its copies."""
 _IN_VAIN = "No valid requests recorded"
 _HERE = "127.0.0.1,localhost,::1"
-"""Hosts that no proxy can reach for it, whatever `https_proxy` says."""
 WINDOWS = 3
 """It wants so many windows in a row; how far they differ is shown, not judged."""
 
@@ -100,7 +99,7 @@ def _started(options: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
         path = os.pathsep.join(filter(None, (libraries, os.environ.get("LD_LIBRARY_PATH"))))
         with subprocess.Popen(
             [program, *options],
-            env=os.environ | {"LD_LIBRARY_PATH": path, "no_grpc_proxy": _HERE},
+            env=os.environ | {"LD_LIBRARY_PATH": path, "no_grpc_proxy": _asked_directly()},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -109,6 +108,14 @@ def _started(options: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
                 yield process
             finally:
                 process.terminate()
+
+
+def _asked_directly() -> str:
+    """Hosts that it asks past any proxy: those that the environment names, for gRPC or for all, and
+    this machine, which no proxy can reach for it."""
+    variables = "no_grpc_proxy", "no_proxy"  # the first that is set; gRPC reads no capitals
+    named = next(filter(None, map(os.environ.get, variables)), None)
+    return f"{named},{_HERE}" if named else _HERE
 
 
 def _provide_libraries(folder: Path) -> None:

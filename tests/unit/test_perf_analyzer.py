@@ -11,7 +11,13 @@ from unittest.mock import Mock
 import pytest
 
 from loading import perf_analyzer
-from loading.perf_analyzer import NothingMeasuredError, PerfAnalyzerError, _texts_ns, measure
+from loading.perf_analyzer import (
+    NothingMeasuredError,
+    PerfAnalyzerError,
+    _asked_directly,
+    _texts_ns,
+    measure,
+)
 
 
 def test_empty_responses_of_the_time_in_the_queue_are_no_text() -> None:
@@ -50,3 +56,15 @@ def test_a_level_at_which_no_request_ended_is_told_from_a_run_that_failed(
     with pytest.raises(PerfAnalyzerError, match=said) as failed:
         measure("localhost:1", {}, 1, 1.0, tmp_path)
     assert isinstance(failed.value, NothingMeasuredError) == in_vain
+
+
+def test_hosts_that_the_environment_keeps_from_proxies_are_kept_from_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("no_grpc_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    here = _asked_directly()
+    assert "127.0.0.1" in here.split(",")
+    for name, host in (("no_proxy", "triton.internal"), ("no_grpc_proxy", "other.internal")):
+        monkeypatch.setenv(name, host)
+        assert _asked_directly() == f"{host},{here}", name
