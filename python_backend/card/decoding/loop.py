@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from card.cache import Candidates, Decoding, Finish, Pool, SlotState, SlotWatch
 from card.decoding.crowd import Crowd
 from card.decoding.experience import Experience
+from card.decoding.prefill import Prefill
 from card.decoding.rows import RowPlan
 from card.decoding.session import TargetSession
 from card.decoding.walk import verify
@@ -44,6 +45,8 @@ class TargetLoop:
         self._sessions: dict[int, TargetSession] = {}
         self._watch = SlotWatch(pool)
         self._plan = RowPlan(engine.row_costs_ms, engine.alone_share)
+        chunk = min(settings.serving.prefill_chunk, engine.most_rows)
+        self._prefill = Prefill(chunk, engine.row_costs_ms)
         self._experience = Experience()
         self._crowd = Crowd(self._plan.gain)
         self._asks_crowd = False
@@ -164,27 +167,28 @@ class TargetLoop:
     def _finished(self, session: TargetSession) -> bool:
         return session.slot.finish(session.generation) is not Finish.RUNNING
 
-    def _chunk_per_prompt(self, sessions: list[TargetSession]) -> int:
-        """Prompt tokens that each session may take of this pass. Prompts that are read at once
-        share one chunk, so that running streams wait no longer for many than for one."""
-        prompts = sum(session.reads_prompt(self._engine) for session in sessions)
-        chunk = min(self._settings.serving.prefill_chunk, self._engine.most_rows)
-        return max(1, chunk // max(1, prompts))
-
     def _rows_of(self, sessions: list[TargetSession]) -> list[tuple[TargetSession, Rows]]:
         """What each session puts into the pass that they share: prompt, or what it verifies."""
-        chunk = self._chunk_per_prompt(sessions)
-        prompts = [session.prefill(self._engine, chunk) for session in sessions]
-        decoded = [s for s, rows in zip(sessions, prompts, strict=True) if rows is None]
-        found = [self._query(session, len(decoded)) for session in decoded]
+        streaming = [s for s in sessions if not s.reads_prompt(self._engine)]
+        verified = [
+            session.rows(candidates)
+            for session, candidates in zip(streaming, self._candidates_of(streaming), strict=True)
+        ]
+        prompts = len(sessions) - len(streaming)
+        chunk = self._prefill.tokens(prompts, sum(len(rows.tokens) for rows in verified))
+        of_stream = iter(verified)
+        return [
+            (session, session.prefill(self._engine, chunk) or next(of_stream))
+            for session in sessions
+        ]
+
+    def _candidates_of(self, sessions: list[TargetSession]) -> list[Candidates]:
+        """What each of those that stream verifies in the pass that they share."""
+        found = [self._query(session, len(sessions)) for session in sessions]
         if self._adapts and self._settings.speculation.query == "chain":
             counts = self._plan.worthwhile([candidates.chances for candidates in found])
             found = [all_of.first(count) for all_of, count in zip(found, counts, strict=True)]
-        verified = iter(found)
-        return [
-            (session, session.rows(next(verified)) if rows is None else rows)
-            for session, rows in zip(sessions, prompts, strict=True)
-        ]
+        return found
 
     def _query(self, session: TargetSession, sharing: int) -> Candidates:
         """All candidates of a session that may be worth a row of a pass that `sharing` share."""

@@ -198,7 +198,8 @@ class ServingSettings(Section):
     """Deltas of all streams together, beside first and last ones, so that sending them leaves the
     cores to the models. Absent: 100 for each core."""
     prefill_chunk: Annotated[int, Field(ge=8, le=256)] = 64
-    """Prompt tokens of one session that one pass may take; OpenVINO in float32 takes 64 at most."""
+    """Prompt tokens that one pass may take, less the rows that streams verify in it; OpenVINO in
+    float32 takes 64 at most."""
     engine_timeout_s: Annotated[float, Field(ge=0.5, le=600)] = 2.0
     """An engine silent for longer is killed and loaded again, as is the guard; engines speak ten
     times a second, the guard four times."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 from numpy.typing import NDArray
 
-from card.engines import Engine, Rows, load_engine
+from card.engines import Engine, Rows, load_engine, loading
+from card.engines.row_costs import RowCosts
 from card.settings import load_settings
 from tensorrt_llm.llmapi.llm_args import TorchLlmArgs
 
@@ -16,14 +19,17 @@ class ModelEngine:
 
     def __init__(self, args: TorchLlmArgs) -> None:
         model = {"path": args.model, "dtype": args.dtype}
+        on_one = {"threads": 1, "threads_alone": 1}
         settings = load_settings(
             engine="auto",
-            target=model,
+            target=model | on_one,
             draft=model,
             cache={"slots": args.max_batch_size},
             limits={"context_tokens": args.max_seq_len},
         )
-        self._engine: Engine = load_engine(settings, "target")
+        # Its scheduler does not ask what passes cost, so nobody measures it.
+        with patch.object(loading, "measure_row_costs", return_value=RowCosts({1: 1.0})):
+            self._engine: Engine = load_engine(settings, "target")
 
     @property
     def vocabulary(self) -> int:

@@ -1,0 +1,47 @@
+"""How much of their prompts sessions read in a pass, alone and beside streams that run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from card.engines.row_costs import CostCurve
+
+_NEARLY_AS_FAST = 0.8
+"""Of the prompt tokens per second that a pass of a whole chunk's rows reads: with this much, a pass
+of half the rows is preferred, for streams wait half as long."""
+
+
+class Prefill:
+    """Shares a chunk of prompt tokens among sessions, so that whoever streams waits for one pass of
+    a chunk's rows at most.
+
+    chunk     most prompt tokens of a pass
+    costs_ms  milliseconds of a pass by its rows; empty where nothing was measured
+    """
+
+    def __init__(self, chunk: int, costs_ms: Mapping[int, float]) -> None:
+        self._chunk = chunk
+        self._half = max(1, chunk // 2)
+        self._curve = CostCurve(costs_ms) if costs_ms else None
+
+    def tokens(self, prompts: int, streaming: int) -> int:
+        """Prompt tokens that each of `prompts` sessions may read of a pass in which streams verify
+        `streaming` rows.
+
+        The streams' rows count as part of the chunk, but half a chunk is left for prompts whatever
+        they take. Where rows cost what they cost anywhere (a processor), half a chunk's rows in all
+        serve prompts nearly as fast; where they are nearly free (a GPU) they would not.
+        """
+        share = self._chunk
+        if streaming:
+            share = max(self._half, self._chunk - streaming)
+            if self._is_as_fast_in_half(share, streaming):
+                share = self._half - streaming
+        return max(1, share // max(1, prompts))
+
+    def _is_as_fast_in_half(self, share: int, streaming: int) -> bool:
+        of_half = self._half - streaming
+        if self._curve is None or of_half <= 0:
+            return False
+        whole_ms = self._curve.pass_ms(share + streaming)
+        return of_half / self._curve.pass_ms(self._half) >= _NEARLY_AS_FAST * share / whole_ms
