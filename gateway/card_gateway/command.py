@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import resource
 import socket
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +17,9 @@ from card_gateway.app import Gateway, create_app
 from card_gateway.template import ChatTemplateError
 
 KEY_VARIABLE = "CARD_GATEWAY_API_KEY"
+_DESCRIPTORS = 65_536
+"""Files and connections at a time. Shells start processes with room for 1,024, which so many silent
+connections fill, and then nobody would get so much as a 503."""
 LACKING = 2
 """Exit code when a setting or a file is wrong."""
 
@@ -71,6 +75,7 @@ def serve(
         raise typer.Exit(LACKING) from None
     if key is None and not _is_loopback(host):
         _say(f"warning: listening on {host} without an API key; set ${KEY_VARIABLE}")
+    _allow_descriptors()
     uvicorn.run(
         application,
         host=host,
@@ -87,6 +92,14 @@ def _api_key(file: Path | None) -> str | None:
     """The key clients must send; never an option, which everyone on the machine could read."""
     key = os.environ.get(KEY_VARIABLE) if file is None else file.read_text(encoding="utf-8")
     return (key or "").strip() or None
+
+
+def _allow_descriptors() -> None:
+    """Ask for `_DESCRIPTORS`, as far as the kernel lets us."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _is_loopback(host: str) -> bool:

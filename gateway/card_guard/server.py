@@ -26,6 +26,12 @@ server that was away for a minute alone for another half."""
 _AT_THE_DOOR = 256
 """Calls that are being refused or ended, besides those that have a place."""
 
+_GREETING_S = 10
+"""Within which a client must have spoken TLS, if so, and HTTP/2: then its connection is closed, as
+it takes a descriptor that another may want."""
+_WITHOUT_CALL_S = 300
+"""After which a connection without a call is closed; clients connect anew for the next."""
+
 BEAT = b"."
 BEAT_S = 0.25
 """Between two of them."""
@@ -127,6 +133,8 @@ def _for_clients(guard: Guard) -> list[tuple[str, int]]:
     options = [
         ("grpc.max_receive_message_length", guard.message_bytes),
         ("grpc.so_reuseport", 0),  # else two could listen on one port, and share its clients
+        ("grpc.server_handshake_timeout_ms", 1000 * _GREETING_S),
+        ("grpc.max_connection_idle_ms", 1000 * _WITHOUT_CALL_S),
     ]
     if guard.connection_s is not None:
         options.append(("grpc.max_connection_age_ms", 1000 * guard.connection_s))

@@ -116,6 +116,8 @@ async def test_a_guard_that_dies_or_hangs_is_replaced(
         await strike(guarded, lost, blow)
     await guarded.until(lambda: is_back(guarded, lost), "another guard serves")
     assert guarded.health["guard_restarts"] == restarts + 1
+    told = f" event=guard_recovered guard_pid={guard_of(guarded)}"
+    await guarded.until(lambda: told in guarded.log.read_text(), "the log says that it is back")
     assert not psutil.pid_exists(lost)
     assert guarded.server_pid == server_pid, "nothing else was lost"
     await guarded.until(lambda: guarded.metric("card_slots_in_use") == 0, "the slot is free")

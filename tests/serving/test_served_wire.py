@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc
 from numpy.typing import NDArray
-from running_service import Refused, RunningService
+from running_service import Refused, Reply, RunningService
 from tritonclient.utils import InferenceServerException
 
 PROMPT = "def fibonacci(n):"
@@ -283,10 +283,21 @@ async def test_a_full_queue_is_unavailable_at_once_and_a_waiting_request_gets_it
     with start_service(overrides) as service:
         decoding = service.stream(**long)
         first = await anext(decoding)
-        waiting = asyncio.create_task(service.text(PROMPT, max_tokens=4))
+        heard: list[Reply] = []
+
+        async def wait_for_a_turn() -> None:
+            asked = {"max_tokens": 4, "end_id": -1, "return_log_probs": True}
+            async for reply in service.stream(text_input=PROMPT, stream=True, **asked):
+                heard.append(reply)
+
+        waiting = asyncio.create_task(wait_for_a_turn())
         await service.until(lambda: service.metric("card_queued_requests") == 1, "one waits")
         with pytest.raises(Refused, match=r"UNAVAILABLE: all 1 slots are in use and 1 requests"):
             await service.ask(**long)
+        await service.until(lambda: bool(heard), "who waits gets a sign")
         assert not first.finish_reason
         await decoding.aclose()
-        assert await waiting
+        await waiting
+    assert heard[0].tensors["output_log_probs"] == []
+    assert len([value for reply in heard for value in reply.tensors["output_log_probs"]]) == 4
+    assert "".join(reply.text for reply in heard)

@@ -15,6 +15,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from card.serving.supervised import free_ports
 from card_client import CardClient, GenerateRequest
+from card_guard import server
 from card_guard.admission import Admission, FullError, LostError, Place
 from card_guard.server import Guard, serve
 
@@ -123,6 +124,22 @@ async def test_calls_that_say_nothing_shut_nobody_out(call: str) -> None:
         assert len(answers) == 4
         for one in idle:
             one.cancel()
+
+
+async def test_connections_that_say_nothing_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether they never greet, or have no call for long."""
+    monkeypatch.setattr(server, "_GREETING_S", 1)
+    monkeypatch.setattr(server, "_WITHOUT_CALL_S", 1)
+    async with guarded() as (_, address, channel):
+        host, port = address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        await asyncio.wait_for(reader.read(), PATIENCE_S)  # returns at its end
+        writer.close()
+        state = channel.get_state()
+        assert state is grpc.ChannelConnectivity.READY
+        await asyncio.wait_for(channel.wait_for_state_change(state), PATIENCE_S)
+        async with CardClient(address) as client:
+            assert await client.generate(GenerateRequest("x"), timeout_s=PATIENCE_S)
 
 
 async def test_calls_that_are_answered_once_are_answered_as_ever() -> None:

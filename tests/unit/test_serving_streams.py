@@ -67,6 +67,17 @@ def test_whoever_streams_hears_something_each_second_though_there_is_no_text() -
     assert not one.is_due(6 + SIGN_NS, GATHER_NS)
 
 
+def test_a_sign_while_it_waits_holds_what_is_known_and_no_log_probability() -> None:
+    asked = {"return_num_input_tokens": True, "return_perf_metrics": True}
+    sign = stream(return_log_probs=True, **asked).sign(3, 9)
+    assert (sign.text, sign.log_probs, sign.cum_log_probs) == ("", (), 0.0)
+    assert sign.numbers[:2] == (3, 9)
+    assert (sign.numbers.num_input_tokens, sign.numbers.arrival_time_ns) == (3, 1)
+    unasked = stream().sign(3, 9)
+    assert unasked.log_probs is None
+    assert not any(unasked.numbers[2:])
+
+
 def test_a_long_prompt_counts_as_silence_from_the_moment_there_is_a_slot() -> None:
     one, never, whole = stream(), stream(), stream(stream=False)
     for scheduled in (one, whole):

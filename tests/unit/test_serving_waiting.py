@@ -9,7 +9,7 @@ import pytest
 from serving_double import make_pool
 
 from card.cache import Pool
-from card.serving.delta import SIGN_NS, Delta
+from card.serving.delta import SIGN_NS, Delta, Numbers
 from card.serving.waiting import WaitingClient
 
 
@@ -35,9 +35,8 @@ class Scene:
         self.pool = pool
         self.now_ns = 10**9
         self.client = Client()
-        self.waiting = WaitingClient(
-            self.client, pool, streams=streams, clock_ns=lambda: self.now_ns
-        )
+        sign = (lambda slot, number: Delta("", Numbers(slot, number))) if streams else None
+        self.waiting = WaitingClient(self.client, pool, sign, clock_ns=lambda: self.now_ns)
 
     def wait(self, signs: float) -> bool:
         """Let as many signs' time pass; whether the client is gone then."""

@@ -103,7 +103,7 @@ class CardModel:
             prompt = parsed.text_input
             slot_request = self._slot_request(parsed)
             stream = self._stream(parsed, arrival_ns)
-            waiting = WaitingClient(client, self._pool, streams=parsed.stream)
+            waiting = WaitingClient(client, self._pool, stream.sign if parsed.stream else None)
             session = await self._sessions.admit(slot_request, deadline, waiting.is_gone)
         except Refusal as refusal:
             self._refuse(request, client, refusal, prompt)

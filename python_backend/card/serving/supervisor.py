@@ -24,6 +24,7 @@ from card.serving.prerequisites import (
     check_shared_memory,
 )
 from card.serving.supervised import PORTS
+from card.serving.supervision.descriptors import FEW, raise_limit
 from card.serving.supervision.guard import check_guard
 from card.serving.supervision.journal import open_journal, warn
 from card.serving.supervision.policy import STUBS
@@ -75,6 +76,12 @@ def main(
     try:
         values = load_settings(settings)
         open_journal(values.observability.log_format)
+        if (descriptors := raise_limit()) < FEW:
+            warn(
+                "few_descriptors",
+                limit=descriptors,
+                reason="so many silent connections shut everybody out; raise 'ulimit -Hn'",
+            )
         if unmet := unmet_prerequisites(values):
             _refuse(unmet)
         supervisor = Supervisor(values, model_repository, stop_requests)

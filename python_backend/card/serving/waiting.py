@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from card.cache import Pool
-from card.serving.delta import SIGN_NS, Delta, Numbers
+from card.serving.delta import SIGN_NS, Delta
 
 
 class Receiver(Protocol):
@@ -29,19 +29,21 @@ class WaitingClient:
 
     Its number is a session's that will never be: it can stand in any slot's `abandoned`, and what
     it displaces there is written again with that session's next delta.
+
+    sign  makes an empty delta of a slot and a session's number; None: the request does not stream
     """
 
     def __init__(
         self,
         client: Receiver,
         pool: Pool,
+        sign: Callable[[int, int], Delta] | None,
         *,
-        streams: bool,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._client = client
         self._pool = pool
-        self._streams = streams
+        self._sign = sign
         self._clock_ns = clock_ns
         self._number: int | None = None
         self._signed_ns = clock_ns()
@@ -50,20 +52,20 @@ class WaitingClient:
         """Whether nobody waits for the answer any more, as far as can be known."""
         if self._client.is_gone():
             return True
-        if not self._streams:
+        if self._sign is None:
             return False  # a second response would be one too many
         if self._number is not None and self._is_abandoned():
             return True
         if self._clock_ns() - self._signed_ns >= SIGN_NS:
-            self._sign()
+            self._send(self._sign)
         return False
 
     def _is_abandoned(self) -> bool:
         return bool((self._pool.slots["abandoned"] == self._number).any())
 
-    def _sign(self) -> None:
+    def _send(self, sign: Callable[[int, int], Delta]) -> None:
         if self._number is None:
             self._number = self._pool.new_generation()
         slot = self._number % self._pool.geometry.slots
-        self._client.send(Delta("", Numbers(slot, self._number)), last=False)
+        self._client.send(sign(slot, self._number), last=False)
         self._signed_ns = self._clock_ns()

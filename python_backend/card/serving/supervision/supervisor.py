@@ -56,6 +56,8 @@ class Supervisor:
         self._service: Service | None = None
         self._restarts = 0
         self._guard_restarts = 0
+        self._awaits_guard = False
+        """Whether one was started again that has not listened yet."""
         for path in sweep(directory):
             note("swept", path=path)
         with ExitStack() as end:
@@ -128,7 +130,10 @@ class Supervisor:
         warn("restarting_server", reason=reason)
         self._restarts += 1
         self._clear()
-        return self._start_again_after(StartError)
+        service = self._start_again_after(StartError)
+        if service.has_served:
+            note("server_recovered", server_pid=service.server.pid)
+        return service
 
     def _start_again_after(self, failure: type[StartError]) -> Service:
         """Start, and after such a failure start anew, a few times."""
@@ -185,6 +190,7 @@ class Supervisor:
     def _clear(self) -> None:
         """End the server and everything that belongs to it."""
         self._reloads.forget()
+        self._awaits_guard = False
         service, self._service = self._service, None
         try:
             if service is not None:
@@ -228,6 +234,10 @@ class Supervisor:
         if reason is not None:
             warn("restarting_guard", reason=reason)
             self._guard_restarts += 1
+            self._awaits_guard = True
+        elif self._awaits_guard and guard.condition == "well":
+            note("guard_recovered", guard_pid=guard.pid)
+            self._awaits_guard = False
 
     def _publish(
         self, service: Service, sights: dict[str, Sight], state: str | None = None
