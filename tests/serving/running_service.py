@@ -263,10 +263,14 @@ def running_service(
     content["target"] = {"threads": 1, "threads_alone": 2, **content["target"]}
     settings_file = folder / "settings.yaml"
     settings_file.write_text(yaml.safe_dump(content), encoding="utf-8")
+    # As in a checkout whose path has a space, which Triton's Python backend does not bear.
+    repository = folder / "model repository"
+    shutil.copytree(REPOSITORY_ROOT / "model_repository", repository)
     log = folder / "service.log"
     environment = {k: v for k, v in os.environ.items() if k != SETTINGS_VARIABLE}
     module = "card.serving.supervisor"
-    command = [str(python), "-m", module, "--settings", str(settings_file)]
+    options = [f"--settings={settings_file}", f"--model-repository={repository}"]
+    command = [str(python), "-m", module, *options]
     with log.open("wb") as output:
         process = subprocess.Popen(
             tethered(signal.SIGTERM, command),  # it ends with whoever runs the tests

@@ -24,7 +24,9 @@ from safetensors.torch import load_file, save_file
 from card.cache.pool import pool_bytes
 from card.serving.geometry import pool_geometry
 from card.serving.supervised import free_ports
+from card.serving.supervision.policy import STUBS
 from card.serving.supervision.residue import REGIONS
+from card.serving.triton_server import find_triton
 from card.settings import REPOSITORY_ROOT, load_settings
 
 END_S = 120.0
@@ -172,6 +174,32 @@ def test_weights_that_only_the_engine_can_judge_end_the_start(tmp_path: Path) ->
     (reason,) = (line for line in ending.said.splitlines() if line.startswith("error: "))
     assert reason.startswith(f"error: target cannot be loaded: {model}: {name} holds values")
     assert "gave_up" in ending.said.rstrip().splitlines()[-1]
+    assert 200 not in ending.answers
+
+
+# --- the server ----------------------------------------------------------------------------------
+
+
+def test_processes_that_end_at_once_end_the_start(tmp_path: Path) -> None:
+    """As where the stub finds no libpython: it is gone before anybody can look at it."""
+    (tmp_path / "staged").mkdir()
+    wheel = find_triton(tmp_path / "staged")
+    root = tmp_path / "server"
+    shutil.copytree(wheel.backends, root / "backends", symlinks=True)
+    stub = root / "backends/python/triton_python_backend_stub"
+    stub.unlink()
+    stub.write_text("#!/bin/sh\necho no libpython >&2\nexit 1\n")
+    libraries = ":".join(map(str, wheel.library_paths))
+    binary = root / "bin/tritonserver"
+    binary.parent.mkdir()
+    binary.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH={libraries} exec {wheel.binary} "$@"\n')
+    for program in (stub, binary):
+        program.chmod(0o755)
+    ending = start(tmp_path, {"serving": {"tritonserver": str(binary)}})
+    assert ending.code == GIVEN_UP
+    assert "no libpython" in ending.said
+    (reason,) = (line for line in ending.said.splitlines() if line.startswith("error: "))
+    assert reason.startswith(f"error: the processes of {', '.join(STUBS)} ended as soon as")
     assert 200 not in ending.answers
 
 

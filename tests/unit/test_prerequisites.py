@@ -23,6 +23,7 @@ from card.serving.prerequisites import (
     check_numpy,
     check_ports,
     check_shared_memory,
+    check_shell_proof,
 )
 from card.serving.supervisor import unmet_prerequisites
 from card.settings import load_settings
@@ -286,6 +287,19 @@ def test_a_folder_of_the_settings_is_refused_with_its_field(
     (problem,) = unmet_prerequisites(load_settings(cache={"directory": folder}))
     assert problem.startswith(f"shared memory {folder} ")
     assert ": set cache.directory to " in problem
+
+
+@pytest.mark.parametrize("name", ["/dev/shm", "/var/lib/card_1/a-b.c"])
+def test_a_path_that_a_shell_takes_as_it_is_is_well(name: str) -> None:
+    assert check_shell_proof(Path(name), "cache.directory") is None
+
+
+@pytest.mark.parametrize("name", ["/tmp/a b", "/tmp/$(id)", "/tmp/a;b", "/tmp/a'b", "/tmp/a\nb"])
+def test_a_path_that_a_shell_would_take_apart_is_refused_by_its_field(name: str) -> None:
+    problem = check_shell_proof(Path(name), "cache.directory")
+    assert problem is not None
+    assert problem.startswith(f"cache.directory is {name!r}")
+    assert "\n" not in problem
 
 
 def test_too_little_disk_names_the_folder(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import SimpleNamespace
 
 import pytest
@@ -17,8 +18,13 @@ class FakeServer:
         self.crashed = False
         self.ending = "exit code 1"
 
+        self.unseen: list[str] = []
+
     def stub(self, model: str) -> None:
         return None
+
+    def died_unseen(self, models: Iterable[str]) -> list[str]:
+        return self.unseen
 
 
 class FakeService:
@@ -104,6 +110,18 @@ def test_a_server_that_waits_for_a_process_it_gave_up_on_is_started_again(
         startup.check()
     clock[0] = 231.0
     with pytest.raises(CrashError, match="given up on a process"):
+        startup.check()
+
+
+def test_processes_that_end_before_anybody_saw_them_end_the_start(
+    service: FakeService, clock: list[float]
+) -> None:
+    startup = started(service, limit_s=600.0)
+    service.server.unseen = [CARD, DRAFT]
+    for clock[0] in (10.0, 12.9):
+        startup.check()
+    clock[0] = 13.1
+    with pytest.raises(StartError, match="of card, draft ended as soon as they were started"):
         startup.check()
 
 

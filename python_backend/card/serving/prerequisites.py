@@ -13,6 +13,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import socket
 import sys
@@ -129,6 +130,19 @@ def check_ports(ports: Mapping[str, int], address: str = "0.0.0.0") -> str | Non
         except OSError as error:
             return f"{option}: {_why_not_bound(error, address, port)}"
     return None
+
+
+def check_shell_proof(folder: Path, field: str) -> str | None:
+    """A path that a shell takes as it is, for Triton's Python backend hands paths to one unquoted.
+
+    `field` of the settings names it.
+    """
+    if re.fullmatch(r"[\w@%+=:,./-]+", str(folder), re.ASCII):
+        return None
+    return (
+        f"{field} is {str(folder)!r}, which Triton's Python backend would hand to a shell as it "
+        "is: choose a folder of letters, digits and _ @ % + = : , . / - alone, such as /dev/shm"
+    )
 
 
 def check_shared_memory(folder: Path, needed_bytes: int, field: str | None = None) -> str | None:

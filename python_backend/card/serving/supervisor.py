@@ -22,6 +22,7 @@ from card.serving.prerequisites import (
     check_architecture,
     check_ports,
     check_shared_memory,
+    check_shell_proof,
 )
 from card.serving.supervised import PORTS
 from card.serving.supervision.descriptors import FEW, raise_limit
@@ -48,6 +49,7 @@ def unmet_prerequisites(settings: Settings) -> list[str]:
     checks = (
         check_architecture(),
         check_ports(ports, serving.address),
+        check_shell_proof(directory, "cache.directory"),
         check_guard(serving, run_directory(directory)) if serving.guard else None,
         *(
             check_shared_memory(folder, needed, fields.get(folder))

@@ -50,6 +50,14 @@ class RunDirectory:
         directory.mkdir(exist_ok=True)
         return directory
 
+    def stage_models(self, repository: Path) -> Path:
+        """Where the server is to find the models of `repository`: Triton's Python backend hands
+        their paths to a shell as they are, and the folder of a checkout may have any name."""
+        link = self.path / "models"
+        link.unlink(missing_ok=True)
+        link.symlink_to(repository.resolve())
+        return link
+
     def fresh_notices(self) -> Path:
         """An empty directory for `card.serving.notices` of a server that is about to start."""
         directory = self.path / "notices"

@@ -7,12 +7,20 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 
 import psutil
 
 from card.serving.supervision.policy import ProcessState
 from card.serving.supervision.residue import make_region_private
-from card.serving.supervision.stubs import Stub, find_session, find_stubs, kill, process_state
+from card.serving.supervision.stubs import (
+    Stub,
+    find_session,
+    find_stubs,
+    has_dead_stub,
+    kill,
+    process_state,
+)
 from card.serving.supervision.tether import tethered
 from card.serving.triton_server import ServerOptions, TritonInstall
 from card.settings import without_settings
@@ -86,6 +94,11 @@ class TritonProcess:
             for stub in self._stubs.values():
                 make_region_private(stub.region)
         return self._stubs.get(model)
+
+    def died_unseen(self, models: Iterable[str]) -> list[str]:
+        """Those of `models` of which no process was ever seen, if there is a dead one."""
+        unseen = [model for model in models if self.stub(model) is None]
+        return unseen if unseen and has_dead_stub(self.pid) else []
 
     def kill(self) -> None:
         """End the server and its stubs, stopped ones too, and wait until all are gone."""

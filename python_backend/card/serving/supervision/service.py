@@ -69,7 +69,7 @@ class Service:
         socket = triton_socket(run_directory.path, serving.grpc_port)
         restriction = Restriction(HEADER, secrets.token_hex(32))
         options = ServerOptions(
-            model_repository=model_repository,
+            model_repository=run_directory.stage_models(model_repository),
             load_models=MODELS,
             restriction=restriction,
             region_prefix=run_directory.region_prefix,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from card.serving.supervision.policy import STUBS, ProcessState, lasted_s
-from card.serving.supervision.recovery import LoadWatch
+from card.serving.supervision.recovery import STUCK_S, LoadWatch
 from card.serving.supervision.service import Service
 
 FORGOTTEN_S = 30.0
@@ -95,6 +95,12 @@ class Startup:
             self._watch.end_paused(model)
         if stuck := [model for model in STUBS if self._watch.is_stuck(model)]:
             raise StartError(f"the processes of {', '.join(stuck)} did not survive the start")
+        unseen = server.died_unseen(STUBS)
+        if lasted_s(self._since_s, "unseen", bool(unseen), time.monotonic()) > STUCK_S:
+            raise StartError(
+                f"the processes of {', '.join(unseen)} ended as soon as they were started; "
+                "what they said, if anything, stands above"
+            )
 
     def _is_forgotten(self) -> bool:
         """Whether Triton waits for a process that has long done all that it was to do."""

@@ -15,6 +15,8 @@ from card.serving.supervision.policy import ProcessState
 
 STUB_PROGRAM = "triton_python_backend_stub"
 SERVER_PROGRAM = "tritonserver"
+_SHOWN_NAME = STUB_PROGRAM[:15]
+"""All that the kernel keeps of it once the process is dead."""
 _GONE = (psutil.NoSuchProcess, psutil.ZombieProcess, ProcessLookupError)
 
 
@@ -42,6 +44,18 @@ def find_stubs(server_pid: int) -> dict[str, Stub]:
         return {}
     stubs = (_as_stub(child) for child in children)
     return {stub.model: stub for stub in stubs if stub is not None}
+
+
+def has_dead_stub(server_pid: int) -> bool:
+    """Whether a stub of the server has ended that the server has not reaped."""
+    try:
+        children = psutil.Process(server_pid).children()
+    except _GONE:
+        return False
+    return any(
+        process_state(child) is ProcessState.GONE and _name(child) == _SHOWN_NAME
+        for child in children
+    )
 
 
 def find_orphans(region_prefix: str) -> list[psutil.Process]:
@@ -103,6 +117,13 @@ def process_state(process: psutil.Process) -> ProcessState:
     if status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
         return ProcessState.STOPPED
     return ProcessState.RUNNING
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except _GONE:
+        return ""
 
 
 def _has_ended(process: psutil.Process) -> bool:
