@@ -223,6 +223,23 @@ async def test_a_card_that_nobody_streams_through_comes_back_without_a_new_serve
     )
 
 
+async def test_a_server_that_somebody_else_tells_to_end_is_replaced_at_once(
+    service: RunningService,
+) -> None:
+    """Triton would stop to listen, and keep its streams open without a word."""
+    ending = service.server_pid
+    long = service.stream(text_input=PROMPTS[0], max_tokens=1000, stream=True, end_id=-1)
+    await anext(long)
+    os.kill(ending, signal.SIGTERM)
+    with pytest.raises((Refused, grpc.RpcError)):
+        async for _ in long:
+            pass
+    await service.until_back_without(ending)
+    told = f" event=server_recovered server_pid={service.server_pid}"
+    await service.until(lambda: told in service.log.read_text(), "the log says that it is back")
+    assert "it is ending" in service.log.read_text()
+
+
 @KEEPS_THE_SERVER
 async def test_a_target_of_an_older_epoch_that_wakes_up_harms_nobody(
     start_service: StartService,

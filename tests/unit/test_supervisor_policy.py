@@ -11,6 +11,7 @@ from card.serving.supervision.policy import (
     ANSWERS_THE_ENSEMBLE,
     ATTEMPTS,
     CARD_SILENCE_S,
+    CLOSED_S,
     LONGEST_PAUSE_S,
     MOST_STOPPED_S,
     PROBATION_S,
@@ -21,12 +22,14 @@ from card.serving.supervision.policy import (
     RecoveryPolicy,
     Reload,
     RestartServer,
+    ServerSight,
     Sight,
 )
 
 ENGINE_TIMEOUT_S = 2.0
 LOOK_S = 0.1
 LOAD_TIMEOUT_S = 100.0
+SERVER_WELL = ServerSight(ProcessState.RUNNING)
 WELL = Sight(ProcessState.RUNNING)
 GONE = Sight(ProcessState.GONE)
 STOPPED = Sight(ProcessState.STOPPED)
@@ -44,8 +47,7 @@ class Watch:
     def look(
         self,
         after_s: float = 0.1,
-        server: ProcessState = ProcessState.RUNNING,
-        server_silence_s: float = 0.0,
+        server: ServerSight = SERVER_WELL,
         sights: Mapping[str, Sight] = MappingProxyType({}),
         **more: Sight,
     ) -> list[Action]:
@@ -54,7 +56,7 @@ class Watch:
         end_s = self.now_s + after_s
         while True:
             self.now_s = min(self.now_s + LOOK_S, end_s)
-            actions = self.policy.decide(self.now_s, server, server_silence_s, seen)
+            actions = self.policy.decide(self.now_s, server, seen)
             if actions or self.now_s == end_s:
                 return actions
 
@@ -80,6 +82,10 @@ def watch() -> Watch:
 def models(actions: list[Action]) -> list[str]:
     assert all(isinstance(action, Reload) for action in actions), actions
     return [action.model for action in actions if isinstance(action, Reload)]
+
+
+def silent_for(silence_s: float) -> ServerSight:
+    return ServerSight(ProcessState.RUNNING, silence_s)
 
 
 def restarts(actions: list[Action]) -> bool:
@@ -161,18 +167,27 @@ def test_a_stopped_card_with_open_streams_restarts_the_server(watch: Watch) -> N
 
 
 def test_a_dead_server_is_restarted_whatever_else_is_wrong(watch: Watch) -> None:
-    actions = watch.look(server=ProcessState.GONE, draft=GONE, target=GONE)
+    actions = watch.look(server=ServerSight(ProcessState.GONE), draft=GONE, target=GONE)
     assert restarts(actions)
 
 
 def test_a_stopped_server_is_restarted_after_the_engine_timeout(watch: Watch) -> None:
-    assert watch.look(server=ProcessState.STOPPED) == []
-    assert restarts(watch.look(after_s=ENGINE_TIMEOUT_S + 0.1, server=ProcessState.STOPPED))
+    stopped = ServerSight(ProcessState.STOPPED)
+    assert watch.look(server=stopped) == []
+    assert restarts(watch.look(after_s=ENGINE_TIMEOUT_S + 0.1, server=stopped))
 
 
 def test_a_server_that_does_not_answer_is_restarted(watch: Watch) -> None:
-    assert watch.look(server_silence_s=SERVER_SILENCE_S) == []
-    assert restarts(watch.look(server_silence_s=SERVER_SILENCE_S + 0.1))
+    assert watch.look(server=silent_for(SERVER_SILENCE_S)) == []
+    assert restarts(watch.look(server=silent_for(SERVER_SILENCE_S + 0.1)))
+
+
+def test_a_server_that_takes_no_connection_any_more_is_restarted_at_once(watch: Watch) -> None:
+    ending = ServerSight(ProcessState.RUNNING, silence_s=0.3, listens=False)
+    assert watch.look(after_s=CLOSED_S, server=ending) == []
+    assert watch.look() == [], "it was a moment"
+    assert watch.look(after_s=CLOSED_S, server=ending) == []
+    assert restarts(watch.look(after_s=0.2, server=ending))
 
 
 def test_a_card_that_turns_to_nothing_needs_another_server(watch: Watch) -> None:
@@ -246,7 +261,7 @@ def test_a_new_server_is_judged_without_the_past_of_the_old_one(watch: Watch) ->
 def test_after_a_suspended_machine_everybody_gets_time_to_speak(watch: Watch, sight: Sight) -> None:
     assert watch.look(card=STOPPED) == []
     watch.sleep(60.0)
-    assert watch.look(server_silence_s=60.0, target=sight, card=STOPPED) == []
+    assert watch.look(server=silent_for(60.0), target=sight, card=STOPPED) == []
     assert watch.look(after_s=ENGINE_TIMEOUT_S / 2) == []
     assert watch.look(after_s=ENGINE_TIMEOUT_S) == []
     assert models(watch.look(after_s=2 * ENGINE_TIMEOUT_S, target=sight)) == ["target"]

@@ -41,6 +41,9 @@ BLINK_S = 0.5
 """A longer pause between two looks means that this process did not run, and so perhaps nobody."""
 SERVER_SILENCE_S = 15.0
 """A server that answers no health request for longer hangs."""
+CLOSED_S = 1.0
+"""A server that has refused connections for longer is ending, as on a SIGTERM from somebody else.
+It takes its time over that, and leaves open streams without a word meanwhile."""
 CARD_SILENCE_S = 15.0
 """A `card` that turns to nothing for longer waits for Triton to take a response. Only another
 server helps: this one may answer no stream any more."""
@@ -72,6 +75,19 @@ class Sight:
     silence_s: float = 0.0
     attached: bool = True
     streams: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSight:
+    """One look at the server.
+
+    silence_s  seconds since it last answered
+    listens    whether it takes connections; one that hangs does
+    """
+
+    process: ProcessState
+    silence_s: float = 0.0
+    listens: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +138,11 @@ class RecoveryPolicy:
         self._server = _History()
 
     def decide(
-        self,
-        now_s: float,
-        server: ProcessState,
-        server_silence_s: float,
-        sights: Mapping[str, Sight],
+        self, now_s: float, server: ServerSight, sights: Mapping[str, Sight]
     ) -> list[Action]:
         """What must be done now; a model that is being recovered is left alone."""
         self._blink(now_s)
-        if reason := self._server_complaint(now_s, server, server_silence_s, sights.get(CARD)):
+        if reason := self._server_complaint(now_s, server, sights.get(CARD)):
             return [RestartServer(reason)]
         actions: list[Action] = []
         for model, sight in sights.items():
@@ -220,15 +232,17 @@ class RecoveryPolicy:
         return None
 
     def _server_complaint(
-        self, now_s: float, process: ProcessState, silence_s: float, card: Sight | None
+        self, now_s: float, server: ServerSight, card: Sight | None
     ) -> str | None:
-        if process is ProcessState.GONE:
+        if server.process is ProcessState.GONE:
             return "the server's process is gone"
-        stopped_s = lasted_s(
-            self._server.since_s, "stopped", process is ProcessState.STOPPED, now_s
-        )
+        since_s, silence_s = self._server.since_s, server.silence_s
+        stopped_s = lasted_s(since_s, "stopped", server.process is ProcessState.STOPPED, now_s)
         if stopped_s > self._engine_timeout_s:
             return f"the server's process has been stopped for {stopped_s:.1f} s"
+        closed_s = lasted_s(since_s, "closed", not server.listens, now_s)
+        if closed_s > CLOSED_S:
+            return f"the server has taken no connection for {closed_s:.1f} s: it is ending"
         if silence_s > SERVER_SILENCE_S and now_s >= self._lenient_until_s:
             return f"the server has not answered for {silence_s:.1f} s"
         card_silence_s = 0.0 if card is None or self.is_recovering(CARD) else card.silence_s

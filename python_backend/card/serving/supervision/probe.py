@@ -19,10 +19,12 @@ class Probe:
 
     Attributes:
         ready: whether it would take a request.
+        listens: whether it takes connections, as far as is known.
     """
 
     def __init__(self, repository: Repository) -> None:
         self.ready = False
+        self.listens = True
         self._repository = repository
         self._answered_s = time.monotonic()
         self._closed = threading.Event()
@@ -43,7 +45,9 @@ class Probe:
             try:
                 self.ready = self._repository.is_ready(ENSEMBLE)
                 self._answered_s = time.monotonic()
-            except RepositoryError:
+                self.listens = True
+            except RepositoryError as error:
                 self.ready = False
+                self.listens = not isinstance(error.__cause__, ConnectionRefusedError)
             if self._closed.wait(_PERIOD_S):
                 return

@@ -33,9 +33,7 @@ class Reloads:
     def heal(self, service: Service, sights: dict[str, Sight]) -> str | None:
         """Reload what needs it; why the server must restart, if it must."""
         actions = self._finished(service)
-        actions += self._policy.decide(
-            time.monotonic(), service.server.state, service.silence_s, sights
-        )
+        actions += self._policy.decide(time.monotonic(), service.server_sight, sights)
         for action in actions:
             if isinstance(action, RestartServer):
                 return action.reason

@@ -21,6 +21,7 @@ from card.serving.supervision.policy import (
     MODELS,
     STUBS,
     ProcessState,
+    ServerSight,
     Sight,
     longest_silence_s,
 )
@@ -174,9 +175,9 @@ class Service:
         return self._probe.ready
 
     @property
-    def silence_s(self) -> float:
-        """Seconds since the server last answered."""
-        return self._probe.silence_s
+    def server_sight(self) -> ServerSight:
+        """One look at the server itself."""
+        return ServerSight(self.server.state, self._probe.silence_s, self._probe.listens)
 
     @property
     def open_slots(self) -> int:
