@@ -29,12 +29,13 @@ def channel_options(address: str, *, balanced: bool = False) -> list[tuple[str, 
     options: list[tuple[str, str | int]] = [*_ALWAYS]
     if balanced:
         options += _BALANCED
-    if _is_here(address):
+    if is_here(address):
         options += _PAST_PROXIES
     return options
 
 
-def _is_here(address: str) -> bool:
+def is_here(address: str) -> bool:
+    """Whether the address is one of this machine's own, for itself alone."""
     host = address.rsplit("/", 1)[-1].rpartition(":")[0].strip("[]")
     try:
         return ipaddress.ip_address(host).is_loopback

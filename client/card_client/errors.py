@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import grpc
+
+from card_client.channel import is_here
 
 CODES = frozenset(code.name for code in grpc.StatusCode)
 
@@ -28,6 +31,9 @@ _NEVER_CONNECTED = re.compile(
     re.IGNORECASE,
 )
 
+
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
+"""Environment variables that gRPC reads, in this order."""
 
 _NO_STATUS = "Internal error from Core"
 """What gRPC for Python says of a call that its deadline ended in the same moment as the server: no
@@ -85,7 +91,7 @@ def status_error(code: str, details: str, address: str, timeout_s: float | None)
             code,
             f"cannot reach {address}: {_last_cause(details)}. Check that the server is up, that "
             "host and port are right (gRPC, by default 8001, not the HTTP port), and whether the "
-            "server expects TLS.",
+            f"server expects TLS.{_proxy_hint(address)}",
         )
     if code == "UNAVAILABLE" and not _NAMED_CODE.search(details):
         return CardError(code, f"lost the connection to {address}: {details or 'no details'}")
@@ -93,6 +99,17 @@ def status_error(code: str, details: str, address: str, timeout_s: float | None)
         limit = "in time" if timeout_s is None else f"within {timeout_s:g} s"
         return CardError(code, f"{address} did not complete the answer {limit}; allow more time")
     return server_error(details or f"{address} ended the call with {code}", fallback=code)
+
+
+def _proxy_hint(address: str) -> str:
+    """gRPC itself does not say that it asked a proxy."""
+    named = next((name for name in _PROXIES if os.environ.get(name)), None)
+    if named is None or is_here(address):
+        return ""
+    return (
+        f" {named} names a proxy, which gRPC asks for every host that "
+        "no_grpc_proxy or no_proxy does not name."
+    )
 
 
 def _last_cause(details: str) -> str:

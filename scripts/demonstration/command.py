@@ -62,8 +62,8 @@ def _port(what: str, default: str) -> Any:
 @app.command()
 def run(
     prompt: Annotated[
-        str, typer.Argument(help="The text to continue.", show_default="a class to finish")
-    ] = PROMPT,
+        str | None, typer.Argument(help="The text to continue.", show_default="a class to finish")
+    ] = None,
     serve: Annotated[bool, typer.Option("--serve", help="Serve until Ctrl-C or SIGTERM.")] = False,
     http_port: Annotated[int | None, _port("HTTP", "8000")] = None,
     grpc_port: Annotated[int | None, _port("gRPC", "8001")] = None,
@@ -92,6 +92,10 @@ def run(
 ) -> None:
     """Stream a completion from CARD on a real Triton server, or serve."""
     errors = Console(stderr=True)
+    serves = serve or openai
+    if serves and prompt is not None:
+        _refuse("a server is asked by its clients: leave out the prompt, or --serve and --openai")
+    prompt = PROMPT if prompt is None else prompt
     try:
         loaded = load_settings(settings)
     except SettingsError as error:
@@ -122,7 +126,6 @@ def run(
     )
     with tempfile.TemporaryFile() as log:
         gateway = GatewayProcess(serving, loaded.target.path, openai_port) if openai else None
-        serves = serve or openai
         try:
             asyncio.run(
                 _with_server(loaded, settings, request, errors, None if serves else log, gateway)

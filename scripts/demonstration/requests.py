@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
+from urllib.request import getproxies, proxy_bypass
 
 from card.serving.supervision.repository import reachable
 from card.serving.vocabulary import Vocabulary
-from card.settings import Settings, SettingsError
+from card.settings import REPOSITORY_ROOT, Settings, SettingsError
 
 TRIED_PROMPT = "def fibonacci(n):"
 TRIED_TOKENS = 64
@@ -34,7 +36,10 @@ def try_line(settings: Settings) -> str:
     host = reachable(serving.address)
     if not serving.http_inference:
         options = f"--url {host}:{serving.grpc_port} --max-tokens {tokens}"
-        return f".venv/bin/card-client generate {options} '{TRIED_PROMPT}'"
+        client = shlex.quote(str(REPOSITORY_ROOT / ".venv/bin/card-client"))
+        return f"{client} generate {options} '{TRIED_PROMPT}'"
     body = json.dumps({"text_input": TRIED_PROMPT, "max_tokens": tokens, "stream": True})
     url = f"http://{host}:{serving.http_port}/v2/models/ensemble/generate_stream"
-    return f"curl -sN {url} -d '{body}'"
+    # Where the environment names a proxy, curl would ask that for this machine.
+    past = " --noproxy '*'" if "http" in getproxies() and not proxy_bypass(host) else ""
+    return f"curl -sN{past} {url} -d '{body}'"

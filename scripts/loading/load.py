@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from card.settings import REPOSITORY_ROOT
+from loading.folder import results_folder
 from loading.perf_analyzer import Measurement, NothingMeasuredError, PerfAnalyzerError, measure
 
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64)
@@ -42,9 +41,7 @@ def load(
 
     Exit codes: 0 measured; 2 nothing was: no server, no perf_analyzer, or too few --seconds.
     """
-    stamp = datetime.now().strftime("%Y-%m-%dT%H%M%S")
-    folder = output or REPOSITORY_ROOT / "build" / "load" / stamp
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = results_folder(output, "load")
     body = {"text_input": prompt, "max_tokens": max_tokens, "stream": True, "end_id": -1}
     if decoding is not None:
         body["decoding"] = decoding

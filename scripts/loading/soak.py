@@ -6,7 +6,6 @@ import asyncio
 import time
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -16,10 +15,11 @@ from rich.console import Console
 from rich.table import Table
 
 from card.serving.supervised import SupervisorEndedError
-from card.settings import REPOSITORY_ROOT, SettingsError, load_settings
+from card.settings import SettingsError, load_settings
 from card_client import CardClient, CardError
 from loading.catalogue import draw_catalogue
 from loading.clients import NONSENSE, Crowd, Expected, Tally, reference
+from loading.folder import results_folder
 from loading.resources import MEBIBYTE, Sample, growth, look, write_csv
 from loading.service import Service, running_service
 
@@ -70,9 +70,7 @@ def soak(
         values = load_settings(settings)
     except SettingsError as error:
         _refuse(str(error))
-    stamp = datetime.now().strftime("%Y-%m-%dT%H%M%S")
-    folder = output or REPOSITORY_ROOT / "build" / "soak" / stamp
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = results_folder(output, "soak")
     chosen = requests or FEWEST_REQUESTS + round(REQUESTS_A_MINUTE * minutes)
     crowd = clients or values.cache.slots * 3 // 2
     console.print(f"seed {seed}, {crowd} clients, {chosen} requests; log and samples in {folder}")

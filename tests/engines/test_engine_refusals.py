@@ -90,6 +90,7 @@ def edit_tensors(directory: Path, edit: Callable[[Tensors], object]) -> None:
             ["high_freq_factor 1.0 must be greater"],
         ),
         ({"num_hidden_layers": True}, ["num_hidden_layers is True"]),
+        ({"tie_word_embeddings": "false"}, ["tie_word_embeddings is 'false'", "true, false"]),
         ({"rms_norm_eps": float("nan")}, ["rms_norm_eps is nan", "from 0 to 1"]),
         ({"rms_norm_eps": 10**400}, ["rms_norm_eps is 1000"]),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -32,7 +33,8 @@ def main(
 ) -> None:
     """Try hostile inputs on a real server and at every other boundary.
 
-    Exit code 0: all were answered or refused. 1: one was not; it is shown, as small as it gets.
+    Exit codes: 0 all were answered or refused; 1 one was not, and is shown, as small as it gets; 2
+    this machine lacks something, said in one line.
     """
     if seed is None:
         seed = random.SystemRandom().randrange(1 << 32)
@@ -59,6 +61,7 @@ def main(
         finally:
             wire.close()
             _report(tried, wire)
+    shutil.rmtree(folder)
 
 
 def _take_turns(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -30,7 +31,8 @@ def main(
 ) -> None:
     """Strike processes of a real service at random; every text, recovery and health is checked.
 
-    Exit code 0: nothing was wrong. 1: something was; the service's log is kept and named.
+    Exit codes: 0 nothing was wrong; 1 something was, and the service's log is kept and named; 2
+    this machine lacks something, said in one line.
     """
     if seed is None:
         seed = random.SystemRandom().randrange(1 << 32)
@@ -48,6 +50,7 @@ def main(
     if tally.failures:
         console.print(f"the service's log: {service.log}")
         sys.exit(1)
+    shutil.rmtree(folder)
 
 
 def _drawn(draw: random.Random, minutes: float) -> Iterator[Cell]:

@@ -36,6 +36,20 @@ async def test_an_unreachable_host_is_named_with_what_to_check(host: str) -> Non
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize(("host", "asks_it"), [("127.0.0.1", False), ("192.0.2.1", True)])
+async def test_a_proxy_that_may_be_at_fault_is_named(
+    monkeypatch: pytest.MonkeyPatch, host: str, asks_it: bool
+) -> None:
+    with served() as gone:
+        address = gone.address
+    monkeypatch.setenv("https_proxy", f"http://{address}")
+    async with CardClient(f"{host}:{address.rpartition(':')[2]}") as client:
+        with pytest.raises(CardError) as caught:
+            await client.generate(REQUEST)
+    assert ("https_proxy names a proxy" in caught.value.message) is asks_it
+
+
+@pytest.mark.asyncio
 async def test_no_proxy_stands_between_a_client_and_its_own_machine(
     triton: TritonDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:

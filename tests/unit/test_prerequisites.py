@@ -164,6 +164,14 @@ def test_setup_takes_the_first_suitable_python_on_path(checkout: Path, tmp_path:
     assert "requirements/base.txt" in journal.read_text()
 
 
+def test_setup_says_what_it_does(checkout: Path) -> None:
+    shown = set_up(checkout, sys.executable, "--help")
+    assert shown.returncode == 0
+    assert shown.stdout.startswith("Prepare .venv")
+    assert "PYTHON=/path" in shown.stdout
+    assert not (checkout / ".venv").exists()
+
+
 def test_setup_installs_once_and_again_only_after_a_change(checkout: Path, tmp_path: Path) -> None:
     python, journal = recording_python(tmp_path)
     assert set_up(checkout, python).returncode == 0

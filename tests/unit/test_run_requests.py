@@ -45,6 +45,22 @@ def test_the_line_to_try_asks_for_what_is_allowed(
     assert TRIED_PROMPT in shlex.split(line)[-1]
 
 
+@pytest.mark.parametrize(("kept", "goes_past"), [("", True), ("127.0.0.1", False)])
+def test_the_line_to_try_goes_past_a_proxy(
+    monkeypatch: pytest.MonkeyPatch, kept: str, goes_past: bool
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", kept)
+    assert ("--noproxy" in shlex.split(try_line(load_settings()))) is goes_past
+
+
+@pytest.mark.parametrize("option", ["--serve", "--openai"])
+def test_a_server_takes_no_prompt(option: str) -> None:
+    shown = CliRunner().invoke(command.app, ["a prompt", option])
+    assert shown.exit_code == 2
+    assert shown.stderr.startswith("error: a server is asked by its clients: leave out the prompt")
+
+
 def test_without_a_tokenizer_the_limit_of_tokens_still_counts(tmp_path: Path) -> None:
     settings = load_settings(target={"path": tmp_path}, limits={"max_tokens": 5})
     assert allowed_tokens(settings, "x", 64) == 5

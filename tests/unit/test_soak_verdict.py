@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import typer
 
 from loading.clients import Tally
+from loading.folder import results_folder
 from loading.resources import MEBIBYTE, Sample, growth
 from loading.soak import Findings
 
@@ -90,3 +93,10 @@ def test_memory_that_grows_under_load_is_a_fault_even_if_it_is_given_back() -> N
 
 def test_growth_is_the_slope_of_the_second_half_alone() -> None:
     assert growth(found_nothing().samples, "card") == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(typer.BadParameter, match="file/x cannot be made: Not a directory"):
+        results_folder(tmp_path / "file/x", "soak")
+    assert results_folder(tmp_path / "new", "soak").is_dir()

@@ -103,10 +103,18 @@ def _architecture(family: str, config: dict[str, Any]) -> Architecture:
         intermediate=_positive(config, "intermediate_size"),
         norm_epsilon=_number(config, "rms_norm_eps", 0.0, 1.0),
         context=context,
-        tied_embeddings=bool(config.get("tie_word_embeddings", False)),
+        tied_embeddings=_switch(config, "tie_word_embeddings"),
         query_key_norm=family == "qwen3",
         rope=_rope(config),
     )
+
+
+def _switch(config: dict[str, Any], field: str) -> bool:
+    """Whether `field` is true; absent or null means false."""
+    value = config.get(field)
+    if not isinstance(value, bool | None):
+        raise ValueError(f"{field} is {value!r}; allowed: true, false")
+    return bool(value)
 
 
 def _positive(config: dict[str, Any], field: str, default: int | None = None) -> int:
