@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import logging
 import re
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from card.serving.log import RequestLog, open_log
-from card.settings import LogFormat, ObservabilitySettings
+from card.settings import REPOSITORY_ROOT, LogFormat, ObservabilitySettings
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 
@@ -83,3 +84,30 @@ def test_a_log_that_is_opened_again_does_not_say_everything_twice(said: Said) ->
         log = open_log("card", "text")
     log.note("once")
     assert len(said().splitlines()) == 1
+
+
+def events_logged() -> set[str]:
+    """First arguments of all calls that log an event of the service."""
+    files = (REPOSITORY_ROOT / "python_backend/card/serving").rglob("*.py")
+    calls = (
+        node
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and node.args
+    )
+    names = ((getattr(call.func, "attr", getattr(call.func, "id", "")), call) for call in calls)
+    return {
+        call.args[0].value
+        for name, call in names
+        if name in ("note", "warn")
+        and isinstance(call.args[0], ast.Constant)
+        and isinstance(call.args[0].value, str)
+    }
+
+
+def test_every_event_stands_in_the_runbook() -> None:
+    events = events_logged()
+    assert len(events) > 15
+    runbook = (REPOSITORY_ROOT / "docs/operations.md").read_text(encoding="utf-8")
+    table = runbook.split("| event | of | says |")[1].split("\n\n")[0]
+    assert events - set(re.findall(r"`(\w+)`", table)) == set()
