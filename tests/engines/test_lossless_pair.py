@@ -80,14 +80,17 @@ class Bundle:
 
 @pytest.fixture(scope="module")
 def pair() -> Bundle:
+    # That more threads change no bit is seen once.
+    threads_of = {"chain": {}, "subtree": {"threads": 1, "threads_alone": 1}}
     loaded = {
         query: load_settings(
             speculation={"query": query},
+            target=threads,
             cache={"slots": 4, "nodes": 128},
             limits={"prompt_tokens": 64, "context_tokens": 128},
             serving={"engine_timeout_s": 600},
         )
-        for query in ("chain", "subtree")
+        for query, threads in threads_of.items()
     }
     settings = loaded["chain"]
     tokenizer = Tokenizer.from_file(str(settings.target.path / "tokenizer.json"))

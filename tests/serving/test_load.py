@@ -14,7 +14,7 @@ import psutil
 import pytest
 import typer
 import yaml
-from running_service import Refused, RunningService
+from running_service import Refused, Reply, RunningService
 
 from card_client import CardClient, Delta, GenerateRequest
 from loading.load import load
@@ -166,13 +166,19 @@ def one_slot(start_service: Any) -> Iterator[RunningService]:
 async def test_a_full_service_refuses_before_a_text_is_tokenized(
     one_slot: RunningService,
 ) -> None:
-    """`preprocessing` does, once `card` has told it; whoever calls `card` is refused there."""
+    """`preprocessing` does, once `card` has told it; whoever calls `card` is refused there. Those
+    who wait get their turn, and no number before it that none of their tokens has."""
     service = one_slot
+    heard: list[list[Reply]] = [[] for _ in range(5)]
+
+    async def read(into: list[Reply]) -> None:
+        async for reply in service.stream(**LONG | {"max_tokens": 64}, return_log_probs=True):
+            into.append(reply)
+
     full = "UNAVAILABLE: all 1 slots are in use and 4 requests wait"
     target = psutil.Process(service.pid_of("target"))
     target.suspend()  # no text ends before all are asked for
-    patient = {**LONG, "max_tokens": 64}
-    streams = [asyncio.create_task(service.ask(**patient)) for _ in range(5)]
+    streams = [asyncio.create_task(read(into)) for into in heard]
     await service.until(lambda: service.metric("card_queued_requests") == 4, "four wait")
     for _ in range(2):
         with pytest.raises(Refused, match=full):
@@ -186,8 +192,13 @@ async def test_a_full_service_refuses_before_a_text_is_tokenized(
     )
     refusals = [line for line in service.log.read_text().splitlines() if "queue_full" in line]
     assert ["component=preprocessing" in line for line in refusals] == [True, True, False]
+    await service.until(lambda: all(heard), "everybody has had a sign of life")
     target.resume()
     await asyncio.gather(*streams)
+    for replies in heard:
+        assert replies[0].tensors["output_log_probs"] == []
+        assert len([p for reply in replies for p in reply.tensors["output_log_probs"]]) == 64
+    assert len({"".join(reply.text for reply in replies) for replies in heard}) == 1
     assert await service.text("class", max_tokens=4)
 
 

@@ -125,8 +125,14 @@ def collector() -> Iterator[Collector]:
 
 @pytest.fixture(scope="module")
 def observed(start_service: StartService, collector: Collector) -> Iterator[RunningService]:
-    """JSON lines, and traces of those who ask for one: nobody else comes as far as the rate."""
-    observability = {"log_format": "json", "trace_url": collector.url, "trace_rate": 1_000_000}
+    """JSON lines, prompts among them, and traces of those who ask for one: nobody else comes as far
+    as the rate."""
+    observability = {
+        "log_format": "json",
+        "log_prompts": True,
+        "trace_url": collector.url,
+        "trace_rate": 1_000_000,
+    }
     with start_service({"observability": observability}) as service:
         yield service
 
@@ -136,16 +142,22 @@ def events(service: RunningService) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.startswith("{")]
 
 
-async def test_every_request_leaves_a_line_with_its_id_and_none_with_its_text(
-    observed: RunningService,
-) -> None:
-    generate(observed, id="good-1", text_input=f"def {SECRET}():", max_tokens=8, stream=True)
+def ask_with_ids(service: RunningService) -> None:
+    """One request that is answered, and one to each of two models that is refused; all of them name
+    the secret."""
+    generate(service, id="good-1", text_input=f"def {SECRET}():", max_tokens=8, stream=True)
     for model, number in (("ensemble", 1), ("card", 2)):
         inputs = {"input_ids": [[1]]} if model == "card" else {"text_input": SECRET}
-        status, _ = observed.generate(
+        status, _ = service.generate(
             model=model, id=f"bad-{number}", stop_words=SECRET * 20, **inputs
         )
         assert status == 400
+
+
+async def test_every_request_leaves_a_line_with_its_id_and_its_prompt_if_asked_to(
+    observed: RunningService,
+) -> None:
+    ask_with_ids(observed)
 
     def told() -> dict[str, dict[str, Any]]:
         return {event["request_id"]: event for event in events(observed) if "request_id" in event}
@@ -154,11 +166,22 @@ async def test_every_request_leaves_a_line_with_its_id_and_none_with_its_text(
     good, bad = told()["good-1"], told()["bad-1"]
     assert (good["component"], good["event"], good["outcome"]) == ("card", "answered", "length")
     assert (good["decoding"], good["tokens"]) == ("card", 8)
+    assert good["prompt"] == f"def {SECRET}():"
     assert 0 < good["first_token_seconds"] <= good["seconds"]
     assert (bad["component"], bad["event"]) == ("preprocessing", "refused")
     assert (bad["code"], bad["field"]) == ("INVALID_ARGUMENT", "stop_words")
+    assert SECRET in json.dumps(bad)
     assert told()["bad-2"]["component"] == "card"
-    assert SECRET not in observed.log.read_text(encoding="utf-8")
+
+
+async def test_no_line_holds_what_a_client_wrote_unless_the_settings_ask_for_it(
+    server: RunningService,
+) -> None:
+    ask_with_ids(server)
+    ids = [f" request_id={name} " for name in ("good-1", "bad-1", "bad-2")]
+    log = server.log
+    await server.until(lambda: all(one in log.read_text() for one in ids), "three lines")
+    assert SECRET not in log.read_text(encoding="utf-8")
 
 
 async def test_all_lines_of_ours_are_json_objects(observed: RunningService) -> None:
@@ -171,17 +194,6 @@ async def test_all_lines_of_ours_are_json_objects(observed: RunningService) -> N
         "ready",
     ]
     assert "level=" not in observed.log.read_text(encoding="utf-8")
-
-
-def test_prompts_are_logged_where_the_settings_ask_for_it(start_service: StartService) -> None:
-    with start_service({"observability": {"log_prompts": True}}) as service:
-        generate(service, text_input=f"def {SECRET}():", max_tokens=4, stream=True)
-        service.generate(text_input="x", stop_words=SECRET * 20)
-        service.stop()
-        log = service.log.read_text(encoding="utf-8")
-    assert f'prompt="def {SECRET}():"' in log
-    (refused,) = [line for line in log.splitlines() if "event=refused" in line]
-    assert SECRET in refused
 
 
 async def test_a_request_becomes_a_trace_of_its_caller(

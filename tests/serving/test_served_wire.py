@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import urllib.error
 import urllib.request
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc
 from numpy.typing import NDArray
-from running_service import Refused, Reply, RunningService
+from running_service import Refused, RunningService
 from tritonclient.utils import InferenceServerException
 
 PROMPT = "def fibonacci(n):"
@@ -267,37 +266,3 @@ async def test_engines_refuse_strangers_at_once_and_go_on(
         assert message in str(refused.value)
     assert server.is_healthy()
     assert await server.text(PROMPT, max_tokens=4)
-
-
-async def test_a_full_queue_is_unavailable_at_once_and_a_waiting_request_gets_its_turn(
-    start_service: Any,
-) -> None:
-    overrides = {"cache": {"slots": 1}, "limits": {"queued_requests": 1, "queue_timeout_s": 30.0}}
-    long: dict[str, Any] = {
-        "text_input": "x",
-        "max_tokens": 900,
-        "end_id": -1,
-        "stream": True,
-        "decoding": "autoregressive",
-    }
-    with start_service(overrides) as service:
-        decoding = service.stream(**long)
-        first = await anext(decoding)
-        heard: list[Reply] = []
-
-        async def wait_for_a_turn() -> None:
-            asked = {"max_tokens": 4, "end_id": -1, "return_log_probs": True}
-            async for reply in service.stream(text_input=PROMPT, stream=True, **asked):
-                heard.append(reply)
-
-        waiting = asyncio.create_task(wait_for_a_turn())
-        await service.until(lambda: service.metric("card_queued_requests") == 1, "one waits")
-        with pytest.raises(Refused, match=r"UNAVAILABLE: all 1 slots are in use and 1 requests"):
-            await service.ask(**long)
-        await service.until(lambda: bool(heard), "who waits gets a sign")
-        assert not first.finish_reason
-        await decoding.aclose()
-        await waiting
-    assert heard[0].tensors["output_log_probs"] == []
-    assert len([value for reply in heard for value in reply.tensors["output_log_probs"]]) == 4
-    assert "".join(reply.text for reply in heard)
