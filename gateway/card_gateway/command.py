@@ -14,6 +14,7 @@ import uvicorn
 
 from card_client import CardError, Tls
 from card_gateway.app import Gateway, create_app
+from card_gateway.protocol import Http
 from card_gateway.template import ChatTemplateError
 
 KEY_VARIABLE = "CARD_GATEWAY_API_KEY"
@@ -78,6 +79,7 @@ def serve(
     _allow_descriptors()
     uvicorn.run(
         application,
+        http=Http,
         host=host,
         port=port,
         log_level="warning",

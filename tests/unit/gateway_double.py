@@ -17,6 +17,7 @@ from client_double import TritonDouble, response, served
 
 from card.settings import REPOSITORY_ROOT
 from card_gateway import Gateway, create_app
+from card_gateway.protocol import Http
 
 TARGET = REPOSITORY_ROOT / "models/target"
 PROMPT: dict[str, Any] = {"model": "ensemble", "prompt": "def f("}
@@ -69,7 +70,9 @@ def running_gateway(**options: Any) -> Iterator[RunningGateway]:
     with served() as triton, socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         app = create_app(replace(Gateway(triton=triton.address), **options))
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
+        server = uvicorn.Server(
+            uvicorn.Config(app, http=Http, log_level="error", timeout_graceful_shutdown=1)
+        )
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import struct
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from client_double import refusal, response
 from gateway_double import (
     CHAT,
+    LIMIT_S,
     PROMPT,
     RunningGateway,
     number,
@@ -222,6 +224,21 @@ def test_a_body_that_is_too_large_is_refused(gateway: RunningGateway, announced:
     assert answer.status == 413
     assert "at most 10000 bytes" in json.loads(answer.read())["error"]["message"]
     connection.close()
+
+
+def test_what_is_no_http_is_refused_once_and_leaves_no_traceback(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Though the request before the broken body would have an answer of its own."""
+    request = b"GET /v1/models HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
+    with running_gateway() as gateway:
+        with socket.create_connection(("127.0.0.1", gateway.port), LIMIT_S) as client:
+            client.sendall(request)
+            answer = b"".join(iter(lambda: client.recv(4096), b""))
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert answer.count(b"HTTP/1.1") == 1
+        assert gateway.ask("/v1/models")[0] == 200
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_an_unknown_model_and_an_unknown_route_are_404(gateway: RunningGateway) -> None:
