@@ -1,6 +1,6 @@
-"""Both engines lost at once, and the end of a service: drained, cut off, killed; nothing is left.
+"""Both engines lost at once, a target of long ago, a server told to end; and a drain at the end.
 
-Single faults of every process are in `test_faults_matrix`.
+Single faults of every process are in `test_faults_matrix`, ends of services in `test_faults_end`.
 """
 
 from __future__ import annotations
@@ -8,25 +8,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
-import psutil
 import pytest
 from running_service import BACK_S, Overrides, Refused, RunningService, StartService
 from traces import TRACES, Traces
 
 from card.cache import ENGINES, SlotState
-from card.serving.supervision.policy import ProcessState
-from card.serving.supervision.residue import sweep
-from card.serving.supervision.stubs import process_state
 
 PROMPTS = (
     "def fibonacci(n):",
@@ -298,104 +292,3 @@ async def test_sigterm_lets_open_streams_finish_and_leaves_nothing(
     assert service.process.returncode == 0
     assert traces.processes() == []
     assert traces.paths() == []
-
-
-async def test_a_draining_service_refuses_with_words_that_say_so(
-    start_service: StartService,
-) -> None:
-    words = "UNAVAILABLE: the service is draining"
-    with start_service({"serving": {"drain_s": HANG_S}}) as service:
-        request = {"max_tokens": 500, "end_id": -1, "decoding": "autoregressive"}
-        streams = [asyncio.create_task(service.text(prompt, **request)) for prompt in PROMPTS]
-        await service.until(
-            lambda: service.metric("card_slots_in_use") == len(streams), "all streams are open"
-        )
-        service.process.send_signal(signal.SIGTERM)
-        await service.until(lambda: state(service) == "draining", "the service drains")
-        with pytest.raises(Refused, match=words):
-            await service.ask(text_input="x", max_tokens=4)
-        with pytest.raises(Refused, match=words):
-            await service.ask(model="card", input_ids=[3], max_tokens=4)
-        _, body = await asyncio.to_thread(service.generate, text_input="x", max_tokens=4)
-        assert words in body["error"]
-        (event,) = await asyncio.to_thread(
-            service.generate_stream, text_input="x", max_tokens=4, stream=True
-        )
-        assert words in event["error"]
-        assert service.metric("card_slots_in_use") > 0
-        await service.until(
-            lambda: service.metric("card_rejections_total", reason="draining") == 4,
-            "all refusals are counted",
-        )
-        assert all(await asyncio.gather(*streams))
-
-
-async def test_a_server_that_does_not_survive_its_first_starts_gets_another(
-    start_service: StartService,
-) -> None:
-    known = servers()
-    with ThreadPoolExecutor(1) as executor:
-        striking = executor.submit(strike_the_next_servers, known, signal.SIGKILL, signal.SIGSTOP)
-        with start_service({}) as service:
-            assert service.server_pid not in striking.result()
-            told = service.log.read_text()
-            assert "tritonserver ended during its start (killed by SIGKILL)" in told
-            assert "tritonserver was stopped during its start" in told
-            assert await service.text(PROMPTS[0], max_tokens=8)
-
-
-def servers() -> set[int]:
-    """The servers of all services that these tests started; not what one of them has forked, which
-    bears its name until it becomes a stub."""
-    bearers: dict[int, int] = {}
-    for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if child.name() == "tritonserver":
-                bearers[child.pid] = child.ppid()
-    return {pid for pid, parent in bearers.items() if parent not in bearers}
-
-
-def strike_the_next_servers(known: set[int], *blows: signal.Signals) -> set[int]:
-    """Each that is started next gets another blow; returns them."""
-    struck: set[int] = set()
-    for blow in blows:
-        limit = time.monotonic() + BACK_S
-        while not (new := servers() - known - struck):
-            assert time.monotonic() < limit, "no server was started"
-        (pid,) = new
-        os.kill(pid, blow)
-        struck.add(pid)
-    return struck
-
-
-async def test_shared_memory_that_somebody_removes_ends_the_service_with_words_that_say_so(
-    start_service: StartService,
-) -> None:
-    """As systemd does when the last session of a user ends, unless it is told not to."""
-    with start_service({}) as service:
-        traces = Traces.of(service)
-        for path in service.settings.cache.directory.iterdir():
-            shutil.rmtree(path)
-        await service.until(lambda: service.process.poll() is not None, "the supervisor ends")
-        assert service.process.returncode == 1
-        said = service.log.read_text()
-        assert "was removed while it served" in said
-        assert "Traceback" not in said
-        assert traces.processes() == []
-        assert traces.paths() == []
-
-
-async def test_a_killed_supervisor_takes_its_server_along(start_service: StartService) -> None:
-    """And what that leaves, a stopped stub included, goes when the next supervisor sweeps."""
-    with start_service({}) as service:
-        traces = Traces.of(service)
-        stopped, server = service.pid_of("draft"), psutil.Process(service.server_pid)
-        os.kill(stopped, signal.SIGSTOP)
-        service.process.kill()
-        service.process.wait()
-        await service.until(
-            lambda: process_state(server) is ProcessState.GONE, "the server is gone"
-        )
-        sweep(service.settings.cache.directory)
-        assert traces.processes() == []
-        assert traces.paths() == []
