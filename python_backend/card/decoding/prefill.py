@@ -13,7 +13,7 @@ of half the rows is preferred, for streams wait half as long."""
 
 class Prefill:
     """Shares a chunk of prompt tokens among sessions, so that whoever streams waits for one pass of
-    a chunk's rows at most.
+    a chunk's rows at most, as far as that leaves half a chunk for prompts.
 
     chunk     most prompt tokens of a pass
     costs_ms  milliseconds of a pass by its rows; empty where nothing was measured
@@ -28,9 +28,9 @@ class Prefill:
         """Prompt tokens that each of `prompts` sessions may read of a pass in which streams verify
         `streaming` rows.
 
-        The streams' rows count as part of the chunk, but half a chunk is left for prompts whatever
-        they take. Where rows cost what they cost anywhere (a processor), half a chunk's rows in all
-        serve prompts nearly as fast; where they are nearly free (a GPU) they would not.
+        The streams' rows count as part of the chunk. Where every row takes its time (a processor)
+        half a chunk's rows in all serve prompts nearly as fast, and are preferred; where rows are
+        nearly free (a GPU) they do not.
         """
         share = self._chunk
         if streaming:
