@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 import psutil
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from card.serving.supervised import SupervisorEndedError
 from card.settings import SettingsError, load_settings
@@ -73,7 +73,8 @@ def soak(
     folder = results_folder(output, "soak")
     chosen = requests or FEWEST_REQUESTS + round(REQUESTS_A_MINUTE * minutes)
     crowd = clients or values.cache.slots * 3 // 2
-    console.print(f"seed {seed}, {crowd} clients, {chosen} requests; log and samples in {folder}")
+    told = f"seed {seed}, {crowd} clients, {chosen} requests; log and samples in {folder}"
+    console.print(told, soft_wrap=True)
     try:
         with running_service(values, settings, folder / "service.log") as service:
             found = asyncio.run(_soak(service, seed, chosen, crowd, minutes * 60))
@@ -131,7 +132,8 @@ class Findings:
         outcomes.add_row("texts compared with their references", str(self.tally.compared))
         console.print(outcomes)
         fit = "MiB a minute" if seconds / 2 >= SHORTEST_FIT_S else "MiB a minute (too short)"
-        held = Table("", "MiB at rest", "most", "at the end", fit, "descriptors", title="Held")
+        whole = Column("", no_wrap=True)
+        held = Table(whole, "MiB at rest", "most", "at the end", fit, "descriptors", title="Held")
         looks = [*self.samples, self.rested]
         for name, before in self.resting.bytes_held.items():
             held.add_row(
