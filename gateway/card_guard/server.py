@@ -29,8 +29,9 @@ _AT_THE_DOOR = 256
 _GREETING_S = 10
 """Within which a client must have spoken TLS, if so, and HTTP/2: then its connection is closed, as
 it takes a descriptor that another may want."""
-_WITHOUT_CALL_S = 300
-"""After which a connection without a call is closed; clients connect anew for the next."""
+_WITHOUT_CALL_S = 3600
+"""After which a connection without a call is closed, as those are whose client vanished; others
+connect anew for the next. Not sooner: gRPC for Python writes a line about it at the client."""
 
 BEAT = b"."
 BEAT_S = 0.25
