@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from fake_engine import FakeEngine, FakeModel
 from one_process import OneProcess, Stream, request_of, settings_of
@@ -14,33 +15,48 @@ LONG = [token % 20 for token in range(100)]
 
 
 @contextmanager
-def both_running(count: int) -> Iterator[tuple[OneProcess, list[Stream]]]:
+def both_running(count: int, **settings: Any) -> Iterator[tuple[OneProcess, list[Stream]]]:
     """`count` streams that have begun and go on for long, in the first slots."""
     engines = FakeEngine(MODEL, tree=False), FakeEngine(MODEL, tree=True)
-    with OneProcess(*engines, settings_of(prefill_chunk=CHUNK)) as both:
+    with OneProcess(*engines, settings_of(**settings)) as both:
         running = [both.open(request_of([number, 1], 120), number) for number in range(count)]
         while not all(stream.output for stream in running):
             both.target.step()
         yield both, running
 
 
-def prompt_rows(both: OneProcess) -> int:
-    """Prompt tokens that the target's last pass read."""
+def last_pass(both: OneProcess) -> tuple[int, int]:
+    """Prompt tokens that the target's last pass read, and all its rows."""
     engine = both.target_engine
     assert isinstance(engine, FakeEngine)
-    return sum(len(rows.tokens) for rows in engine.batches[-1] if rows.logits is not None)
+    read = [len(rows.tokens) for rows in engine.batches[-1] if rows.logits is not None]
+    return sum(read), sum(len(rows.tokens) for rows in engine.batches[-1])
 
 
 def test_every_running_stream_gets_a_token_with_each_chunk_of_a_long_prompt() -> None:
-    with both_running(2) as (both, running):
+    with both_running(2, prefill_chunk=CHUNK) as (both, running):
         long = both.open(request_of(LONG, 4), 3)
         chunks = 0
         while not long.output:
             before = [len(stream.output) for stream in running]
             both.target.step()
             chunks += 1
-            assert prompt_rows(both) + len(running) <= CHUNK
+            assert last_pass(both)[1] <= CHUNK
             assert all(
                 len(stream.output) > count for stream, count in zip(running, before, strict=True)
             )
         assert chunks == -(-len(LONG) // (CHUNK - len(running)))
+
+
+def test_candidates_leave_half_a_chunk_to_prompts() -> None:
+    chunk = 2 * CHUNK
+    with both_running(3, prefill_chunk=chunk, rows="auto") as (both, _):
+        for _ in range(8):
+            both.draft.step()
+        both.target.step()
+        assert last_pass(both) > (0, chunk), "many are verified while nobody reads"
+        for _ in range(8):
+            both.draft.step()
+        both.open(request_of(LONG, 4), 3)
+        both.target.step()
+        assert last_pass(both) == (chunk // 2, chunk)

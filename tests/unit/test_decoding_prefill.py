@@ -29,6 +29,8 @@ def test_streams_wait_for_a_chunk_at_most_and_prompts_are_read_all_the_same(
     assert each >= 1
     assert streaming + prompts * each <= max(CHUNK, streaming + CHUNK // 2)
     assert streaming + prompts * (each + 1) > CHUNK // 2
+    if streaming <= Prefill(CHUNK, costs).rows_of_streams and each > 1:
+        assert streaming + prompts * each <= CHUNK
 
 
 @curves

@@ -86,6 +86,8 @@ def test_a_chain_is_cut_where_it_gets_unlikely_and_shorter_among_many() -> None:
     assert max(plan.worthwhile([sure] * 8)) < plan.worthwhile([sure])[0]
     assert plan.worthwhile([[]]) == [0]
     assert RowPlan({}).worthwhile([unsure, sure]) == [31, 31], "nothing is known of costs"
+    assert RowPlan({}).worthwhile([unsure, sure], most_rows=12) == [0, 10], "the likeliest of all"
+    assert RowPlan({}).worthwhile([unsure, sure], most_rows=1) == [0, 0], "each has a row"
     assert (plan.most_rows(), plan.most_rows(8), plan.most_rows(64)) == (32, 16, 2)
 
 

@@ -170,11 +170,11 @@ class TargetLoop:
     def _rows_of(self, sessions: list[TargetSession]) -> list[tuple[TargetSession, Rows]]:
         """What each session puts into the pass that they share: prompt, or what it verifies."""
         streaming = [s for s in sessions if not s.reads_prompt(self._engine)]
-        verified = [
-            session.rows(candidates)
-            for session, candidates in zip(streaming, self._candidates_of(streaming), strict=True)
-        ]
         prompts = len(sessions) - len(streaming)
+        found = self._candidates_of(streaming, self._prefill.rows_of_streams if prompts else None)
+        verified = [
+            session.rows(candidates) for session, candidates in zip(streaming, found, strict=True)
+        ]
         chunk = self._prefill.tokens(prompts, sum(len(rows.tokens) for rows in verified))
         of_stream = iter(verified)
         return [
@@ -182,11 +182,14 @@ class TargetLoop:
             for session in sessions
         ]
 
-    def _candidates_of(self, sessions: list[TargetSession]) -> list[Candidates]:
+    def _candidates_of(
+        self, sessions: list[TargetSession], most_rows: int | None
+    ) -> list[Candidates]:
         """What each of those that stream verifies in the pass that they share."""
         found = [self._query(session, len(sessions)) for session in sessions]
         if self._adapts and self._settings.speculation.query == "chain":
-            counts = self._plan.worthwhile([candidates.chances for candidates in found])
+            chances = [candidates.chances for candidates in found]
+            counts = self._plan.worthwhile(chances, most_rows)
             found = [all_of.first(count) for all_of, count in zip(found, counts, strict=True)]
         return found
 

@@ -12,10 +12,10 @@ of half the rows is preferred, for streams wait half as long."""
 
 
 class Prefill:
-    """Shares a chunk of prompt tokens among sessions, so that whoever streams waits for one pass of
-    a chunk's rows at most, as far as that leaves half a chunk for prompts.
+    """Shares a chunk of rows among prompts and streams, so that whoever streams waits for one pass
+    of a chunk's rows at most.
 
-    chunk     most prompt tokens of a pass
+    chunk     most prompt tokens of a pass, and most rows of one that streams share
     costs_ms  milliseconds of a pass by its rows; empty where nothing was measured
     """
 
@@ -23,6 +23,12 @@ class Prefill:
         self._chunk = chunk
         self._half = max(1, chunk // 2)
         self._curve = CostCurve(costs_ms) if costs_ms else None
+
+    @property
+    def rows_of_streams(self) -> int:
+        """That streams may verify in all while a prompt is read, if each has one: the other half of
+        the chunk is the prompts', whatever streams take."""
+        return max(1, self._chunk - self._half)
 
     def tokens(self, prompts: int, streaming: int) -> int:
         """Prompt tokens that each of `prompts` sessions may read of a pass in which streams verify

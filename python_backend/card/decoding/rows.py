@@ -78,11 +78,14 @@ class RowPlan:
         most = max(self._curve.choices, default=UNMEASURED_ROWS)
         return max(2, min(most, _SOUGHT * most // sessions))
 
-    def worthwhile(self, chains: Sequence[Sequence[float]]) -> list[int]:
+    def worthwhile(
+        self, chains: Sequence[Sequence[float]], most_rows: int | None = None
+    ) -> list[int]:
         """How many candidates of each chain to verify for most tokens per second of the pass that
         their sessions share: the likeliest of all, as many as are worth their rows.
 
-        chains  [sessions][candidates] chances of being accepted, falling along a chain
+        chains     [sessions][candidates] chances of being accepted, falling along a chain
+        most_rows  that the sessions may take in all, if each has one; None: any number
         """
         likeliest = sorted(
             (
@@ -92,8 +95,11 @@ class RowPlan:
             )
         )
         worth = [-entry[0] for entry in likeliest]
+        best = self._curve.best_rows(worth, given=len(chains))
+        if most_rows is not None:
+            best = min(best, max(0, most_rows - len(chains)))
         verified = [0] * len(chains)
-        for _, _, session in likeliest[: self._curve.best_rows(worth, given=len(chains))]:
+        for _, _, session in likeliest[:best]:
             verified[session] += 1
         return verified
 
