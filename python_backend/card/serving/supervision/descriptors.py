@@ -8,6 +8,7 @@ neither, and writes a hundred thousand lines a second about it. Shells start pro
 from __future__ import annotations
 
 import resource
+import sys
 
 MOST = 65_536
 """Of one process. Connections take memory too."""
@@ -17,9 +18,10 @@ FEW = 4_096
 def raise_limit() -> int:
     """Let this process, and those that it starts, open up to `MOST` files, as far as that is
     allowed; returns how many it may open now."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST if hard == resource.RLIM_INFINITY else min(MOST, hard)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return MOST if soft == resource.RLIM_INFINITY else soft
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (sys.maxsize if limit == resource.RLIM_INFINITY else limit for limit in limits)
+    wanted = min(MOST, hard)
+    if soft >= wanted:
+        return soft
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, limits[1]))
     return wanted

@@ -96,8 +96,9 @@ class TritonProcess:
         return self._stubs.get(model)
 
     def died_unseen(self, models: Iterable[str]) -> list[str]:
-        """Those of `models` of which no process was ever seen, if there is a dead one."""
-        unseen = [model for model in models if self.stub(model) is None]
+        """Those of `models` of which no process was ever seen, if there is a dead one; `stub` is
+        what looks for them."""
+        unseen = [model for model in models if model not in self._stubs]
         return unseen if unseen and has_dead_stub(self.pid) else []
 
     def kill(self) -> None:

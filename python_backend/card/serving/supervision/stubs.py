@@ -38,24 +38,13 @@ class Stub:
 
 def find_stubs(server_pid: int) -> dict[str, Stub]:
     """The living stubs of a server, by model."""
-    try:
-        children = psutil.Process(server_pid).children()
-    except _GONE:
-        return {}
-    stubs = (_as_stub(child) for child in children)
+    stubs = (_as_stub(child) for child in _children(server_pid))
     return {stub.model: stub for stub in stubs if stub is not None}
 
 
 def has_dead_stub(server_pid: int) -> bool:
     """Whether a stub of the server has ended that the server has not reaped."""
-    try:
-        children = psutil.Process(server_pid).children()
-    except _GONE:
-        return False
-    return any(
-        process_state(child) is ProcessState.GONE and _name(child) == _SHOWN_NAME
-        for child in children
-    )
+    return any(map(_is_dead_stub, _children(server_pid)))
 
 
 def find_orphans(region_prefix: str) -> list[psutil.Process]:
@@ -119,11 +108,18 @@ def process_state(process: psutil.Process) -> ProcessState:
     return ProcessState.RUNNING
 
 
-def _name(process: psutil.Process) -> str:
+def _children(server_pid: int) -> list[psutil.Process]:
     try:
-        return process.name()
+        return list(psutil.Process(server_pid).children())
     except _GONE:
-        return ""
+        return []
+
+
+def _is_dead_stub(process: psutil.Process) -> bool:
+    try:
+        return process_state(process) is ProcessState.GONE and process.name() == _SHOWN_NAME
+    except _GONE:
+        return False
 
 
 def _has_ended(process: psutil.Process) -> bool:
