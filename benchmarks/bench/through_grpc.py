@@ -19,11 +19,10 @@ from card.cache import Decoding, Pool
 from card.serving.geometry import pool_geometry
 from card.serving.local_http import open_local
 from card.serving.supervised import (
-    PORTS,
     SupervisedServer,
     SupervisorEndedError,
-    free_ports,
     last_words,
+    reserved_serving,
 )
 from card.settings import Settings
 from card_client import CardClient, GenerateRequest
@@ -95,10 +94,10 @@ def through_grpc(settings: Settings, settings_file: Path | None) -> Iterator[Thr
 
     Raises `ServerError`.
     """
-    ports = dict(zip(PORTS, free_ports(len(PORTS), settings.serving.address), strict=True))
-    serving = settings.serving.model_copy(update=ports)
     variables = {"CARD_SPECULATION__ROWS": str(settings.speculation.rows)}
     with ExitStack() as stack:
+        ports = stack.enter_context(reserved_serving(settings.serving.address))
+        serving = settings.serving.model_copy(update=ports)
         log = stack.enter_context(tempfile.TemporaryFile())
         server = SupervisedServer(
             serving, settings_file=settings_file, variables=variables, output=log

@@ -68,7 +68,7 @@ def run(
     http_port: Annotated[int | None, _port("HTTP", "8000")] = None,
     grpc_port: Annotated[int | None, _port("gRPC", "8001")] = None,
     metrics_port: Annotated[int | None, _port("Metrics", "8002")] = None,
-    health_port: Annotated[int | None, _port("Health", "8003, or a free one")] = None,
+    health_port: Annotated[int | None, _port("Health", "8003 of a server, or a free one")] = None,
     openai: Annotated[
         bool, typer.Option("--openai", help="Serve, and OpenAI's HTTP interface with it.")
     ] = False,
@@ -106,7 +106,9 @@ def run(
         "grpc_port": grpc_port or serving.grpc_port,
         "metrics_port": metrics_port or serving.metrics_port,
     }
-    ports["health_port"] = health_port or _free_port(serving.health_port, serving.address)
+    # Nobody asks how a demonstration is; of two that start at once, both would find 8003 free.
+    wanted = serving.health_port if serves else 0
+    ports["health_port"] = health_port or _free_port(wanted, serving.address)
     options = {f"--{name.replace('_', '-')}": port for name, port in ports.items()}
     if openai:
         options["--openai-port"] = openai_port
@@ -246,7 +248,7 @@ def _say_addresses(settings: Settings, host: str) -> None:
 
 
 def _free_port(wanted: int, address: str) -> int:
-    """`wanted`, or any free port where that is busy; what keeps both away, `check_ports` says."""
+    """`wanted`, or any free port where that is 0 or busy; why there is none, `check_ports` says."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         for port in (wanted, 0):

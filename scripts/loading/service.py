@@ -14,7 +14,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from card.serving.local_http import open_local
-from card.serving.supervised import PORTS, SupervisedServer, free_ports
+from card.serving.supervised import SupervisedServer, reserved_serving
 from card.settings import Settings
 
 _ANSWER_S = 10.0
@@ -82,10 +82,8 @@ def running_service(settings: Settings, settings_file: Path | None, log: Path) -
 
     Raises `card.serving.supervised.SupervisorEndedError` if it does not start.
     """
-    serving = settings.serving.model_copy(
-        update=dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
-    )
-    with log.open("wb") as output:
+    with reserved_serving() as ports, log.open("wb") as output:
+        serving = settings.serving.model_copy(update=ports)
         server = SupervisedServer(
             serving,
             settings_file=settings_file,

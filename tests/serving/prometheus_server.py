@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 from debian_package import prometheus_programs
 
-from card.serving.supervised import free_ports
+from card.serving.ports import reserved_ports
 from card.settings import REPOSITORY_ROOT
 
 RULES = REPOSITORY_ROOT / "deploy/prometheus/card.rules.yml"
@@ -73,30 +73,30 @@ def running_prometheus(folder: Path, targets: list[str]) -> Iterator[Prometheus]
     job["static_configs"] = [{"targets": targets}]
     configuration = folder / "prometheus.yml"
     configuration.write_text(yaml.safe_dump(content))
-    (port,) = free_ports(1)
-    address = f"127.0.0.1:{port}"
-    log = folder / "prometheus.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [
-                prometheus_programs() / "prometheus",
-                f"--config.file={configuration}",
-                f"--storage.tsdb.path={folder / 'data'}",
-                f"--web.listen-address={address}",
-            ],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    prometheus = Prometheus(f"http://{address}")
-    try:
-        limit = time.monotonic() + START_S
-        while not prometheus.is_ready():
-            ended = process.poll()
-            assert ended is None, log.read_text()
-            assert time.monotonic() < limit, log.read_text()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(0.1)
-        yield prometheus
-    finally:
-        process.terminate()
-        process.wait()
+    with reserved_ports(1) as (port,):
+        address = f"127.0.0.1:{port}"
+        log = folder / "prometheus.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [
+                    prometheus_programs() / "prometheus",
+                    f"--config.file={configuration}",
+                    f"--storage.tsdb.path={folder / 'data'}",
+                    f"--web.listen-address={address}",
+                ],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        prometheus = Prometheus(f"http://{address}")
+        try:
+            limit = time.monotonic() + START_S
+            while not prometheus.is_ready():
+                ended = process.poll()
+                assert ended is None, log.read_text()
+                assert time.monotonic() < limit, log.read_text()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(0.1)
+            yield prometheus
+        finally:
+            process.terminate()
+            process.wait()

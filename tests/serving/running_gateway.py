@@ -16,7 +16,7 @@ from typing import Any
 import openai
 from running_service import ANSWER_S, RunningService
 
-from card.serving.supervised import free_ports
+from card.serving.ports import reserved_ports
 
 MODEL = "ensemble"
 START_S = 60.0
@@ -51,19 +51,21 @@ class RunningGateway:
 @contextlib.contextmanager
 def running_gateway(service: RunningService, *options: str) -> Iterator[RunningGateway]:
     """`card-gateway` with these options on a free port; yields once it is healthy."""
-    (port,) = free_ports(1)
-    command = [
-        *(sys.executable, "-m", "card_gateway", f"--port={port}", f"--triton={service.grpc}"),
-        f"--tokenizer={service.settings.target.path}",
-        *options,
-    ]
-    gateway = RunningGateway(port, subprocess.Popen(command, env=os.environ | {"PYTHONPATH": ""}))
-    try:
-        _wait_until_healthy(gateway)
-        yield gateway
-    finally:
-        gateway.process.terminate()
-        gateway.process.wait(START_S)
+    with reserved_ports(1) as (port,):
+        command = [
+            *(sys.executable, "-m", "card_gateway", f"--port={port}", f"--triton={service.grpc}"),
+            f"--tokenizer={service.settings.target.path}",
+            *options,
+        ]
+        gateway = RunningGateway(
+            port, subprocess.Popen(command, env=os.environ | {"PYTHONPATH": ""})
+        )
+        try:
+            _wait_until_healthy(gateway)
+            yield gateway
+        finally:
+            gateway.process.terminate()
+            gateway.process.wait(START_S)
 
 
 def _wait_until_healthy(gateway: RunningGateway) -> None:

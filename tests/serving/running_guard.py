@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import grpc
 from running_service import RunningService
 
-from card.serving.supervised import free_ports
+from card.serving.ports import reserved_ports
 
 START_S = 60.0
 
@@ -36,19 +36,23 @@ def running_guard(
 
     credentials  to reach it with, where it speaks TLS
     """
-    (port,) = free_ports(1)
-    command = [
-        *(sys.executable, "-m", "card_guard", f"--port={port}", f"--triton={service.grpc}"),
-        "--drain-s=2",
-        *options,
-    ]
-    address = f"127.0.0.1:{port}"
-    process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": ""})
-    try:
-        plain = grpc.insecure_channel(address)
-        with plain if credentials is None else grpc.secure_channel(address, credentials) as channel:
-            grpc.channel_ready_future(channel).result(START_S)
-        yield RunningGuard(address, process)
-    finally:
-        process.terminate()
-        assert process.wait(START_S) == 0
+    with reserved_ports(1) as (port,):
+        command = [
+            *(sys.executable, "-m", "card_guard", f"--port={port}", f"--triton={service.grpc}"),
+            "--drain-s=2",
+            *options,
+        ]
+        address = f"127.0.0.1:{port}"
+        process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": ""})
+        try:
+            plain = grpc.insecure_channel(address)
+            with (
+                plain
+                if credentials is None
+                else grpc.secure_channel(address, credentials) as channel
+            ):
+                grpc.channel_ready_future(channel).result(START_S)
+            yield RunningGuard(address, process)
+        finally:
+            process.terminate()
+            assert process.wait(START_S) == 0

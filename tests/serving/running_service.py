@@ -27,7 +27,7 @@ from tritonclient.grpc import InferInput, InferResult
 
 from card.cache import Pool
 from card.serving.geometry import pool_geometry
-from card.serving.supervised import PORTS, free_ports
+from card.serving.supervised import reserved_serving
 from card.serving.supervision.policy import PROBATION_S
 from card.serving.supervision.residue import sweep
 from card.serving.supervision.tether import tethered
@@ -245,33 +245,17 @@ def running_service(
 
     `python` is the interpreter of another virtual environment, if it is to run in that.
     """
-    ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
-    content = {
-        section: dict(values) if isinstance(values, Mapping) else values
-        for section, values in overrides.items()
-    }
-    # Less than its test waits, so that the log says which model it was that did not load.
-    patient = {"drain_s": 5.0, "load_timeout_s": START_S - 20.0}
-    content["serving"] = {**patient, **content.get("serving", {}), **ports}
     # Of its own: another service that starts sweeps a pool whose `card` was killed.
     shared_memory = Path(tempfile.mkdtemp(prefix="card-test-", dir=SHARED_MEMORY))
-    content["cache"] = {"directory": str(shared_memory), **content.get("cache", {})}
-    for role in ("target", "draft"):
-        path = str(REPOSITORY_ROOT / "models" / role)
-        content[role] = {"path": path, **content.get(role, {})}
-    # With many cores the target may be so fast that a draft rightly rests.
-    content["target"] = {"threads": 1, "threads_alone": 2, **content["target"]}
-    settings_file = folder / "settings.yaml"
-    settings_file.write_text(yaml.safe_dump(content), encoding="utf-8")
     # As in a checkout whose path has a space, which Triton's Python backend does not bear.
     repository = folder / "model repository"
     shutil.copytree(REPOSITORY_ROOT / "model_repository", repository)
     log = folder / "service.log"
     environment = {k: v for k, v in os.environ.items() if k != SETTINGS_VARIABLE}
-    module = "card.serving.supervisor"
-    options = [f"--settings={settings_file}", f"--model-repository={repository}"]
-    command = [str(python), "-m", module, *options]
-    with log.open("wb") as output:
+    with reserved_serving() as ports, log.open("wb") as output:
+        settings_file = _settings_file(folder, overrides, shared_memory, ports)
+        options = [f"--settings={settings_file}", f"--model-repository={repository}"]
+        command = [str(python), "-m", "card.serving.supervisor", *options]
         process = subprocess.Popen(
             tethered(signal.SIGTERM, command),  # it ends with whoever runs the tests
             stdout=output,
@@ -279,14 +263,36 @@ def running_service(
             env=environment,
             start_new_session=True,
         )
-    service = RunningService(load_settings(settings_file), settings_file, process, log)
-    try:
-        service.await_ready()
-        yield service
-    finally:
-        service.stop()
-        sweep(shared_memory)  # what a supervisor that was killed could not
-        shutil.rmtree(shared_memory)
+        service = RunningService(load_settings(settings_file), settings_file, process, log)
+        try:
+            service.await_ready()
+            yield service
+        finally:
+            service.stop()
+            sweep(shared_memory)  # what a supervisor that was killed could not
+            shutil.rmtree(shared_memory)
+
+
+def _settings_file(
+    folder: Path, overrides: Overrides, shared_memory: Path, ports: Mapping[str, int]
+) -> Path:
+    """The settings of a service for tests, but for what `overrides` says of them."""
+    content = {
+        section: dict(values) if isinstance(values, Mapping) else values
+        for section, values in overrides.items()
+    }
+    # Less than its test waits, so that the log says which model it was that did not load.
+    patient = {"drain_s": 5.0, "load_timeout_s": START_S - 20.0}
+    content["serving"] = {**patient, **content.get("serving", {}), **ports}
+    content["cache"] = {"directory": str(shared_memory), **content.get("cache", {})}
+    for role in ("target", "draft"):
+        path = str(REPOSITORY_ROOT / "models" / role)
+        content[role] = {"path": path, **content.get(role, {})}
+    # With many cores the target may be so fast that a draft rightly rests.
+    content["target"] = {"threads": 1, "threads_alone": 2, **content["target"]}
+    file = folder / "settings.yaml"
+    file.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return file
 
 
 def _get(url: str) -> tuple[int, str]:

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 
 from card.cache.pool import pool_bytes
 from card.serving.geometry import pool_geometry
-from card.serving.supervised import free_ports
+from card.serving.supervised import reserved_serving
 from card.serving.supervision.policy import STUBS
 from card.serving.supervision.residue import REGIONS
 from card.serving.triton_server import find_triton
@@ -52,8 +52,16 @@ def start(
     prefix: Sequence[str] = (),
 ) -> Ending:
     """Start a supervisor and wait for its end; `prefix` is a program that becomes it."""
-    http, grpc, metrics, health = free_ports(4)
-    ports = {"http_port": http, "grpc_port": grpc, "metrics_port": metrics, "health_port": health}
+    with reserved_serving() as ports:
+        return _start_at(ports, folder, settings, prefix)
+
+
+def _start_at(
+    ports: Mapping[str, int],
+    folder: Path,
+    settings: Mapping[str, Mapping[str, Any]],
+    prefix: Sequence[str],
+) -> Ending:
     directory = folder / "shared"
     directory.mkdir()
     content = {"cache": {"directory": str(directory)}, **settings}
@@ -67,7 +75,7 @@ def start(
     end_s = time.monotonic() + END_S
     try:
         while process.poll() is None and time.monotonic() < end_s:
-            answers.add(ready(health))
+            answers.add(ready(ports["health_port"]))
             tokens |= {path.name.rpartition("_")[2] for path in directory.glob("card_run_*")}
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(LOOK_S)

@@ -6,15 +6,24 @@ import json
 import signal
 import socket
 import subprocess
+from collections.abc import Iterator
 
 import openai
+import pytest
 from test_run_script import LIMIT_S, terminal
 
-from card.serving.supervised import free_ports
+from card.serving.ports import reserved_ports
 
 
-def test_the_printed_line_works_and_everything_stops_on_ctrl_c() -> None:
-    *ports, port = free_ports(4)
+@pytest.fixture
+def ports() -> Iterator[list[int]]:
+    """The last is OpenAI's."""
+    with reserved_ports(5) as ports:
+        yield ports
+
+
+def test_the_printed_line_works_and_everything_stops_on_ctrl_c(ports: list[int]) -> None:
+    *ports, port = ports
     with terminal("--openai", f"--openai-port={port}", ports=ports) as run:
         command = run.printed_curl("/v1/chat/completions")
         answer = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=True)
@@ -31,12 +40,10 @@ def test_the_printed_line_works_and_everything_stops_on_ctrl_c() -> None:
             assert gone.connect_ex(("127.0.0.1", port)) != 0
 
 
-def test_a_busy_port_is_one_line_that_says_what_to_do() -> None:
-    *ports, port = free_ports(4)
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", port))
-        other.listen()
-        with terminal("--openai", f"--openai-port={port}", ports=ports) as run:
-            assert run.end() == 2
-            (line,) = run.shown.splitlines()
-            assert line.startswith(f"error: --openai-port: port {port} is busy: ")
+def test_a_busy_port_is_one_line_that_says_what_to_do(ports: list[int]) -> None:
+    *ports, port = ports
+    other = socket.create_server(("127.0.0.1", port))
+    with other, terminal("--openai", f"--openai-port={port}", ports=ports) as run:
+        assert run.end() == 2
+        (line,) = run.shown.splitlines()
+        assert line.startswith(f"error: --openai-port: port {port} is busy: ")

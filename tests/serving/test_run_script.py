@@ -21,13 +21,14 @@ from pathlib import Path
 
 import pytest
 
-from card.serving.supervised import free_ports
+from card.serving.ports import reserved_ports
 from card.serving.supervision.residue import REGIONS
 from card.serving.supervision.stubs import find_orphans
 from card.settings import REPOSITORY_ROOT
 
 RUN = REPOSITORY_ROOT / "scripts" / "run"
 LIMIT_S = 180.0
+PORT_OPTIONS = ("http", "grpc", "metrics", "health")
 GREEN, YELLOW = "\x1b[32m", "\x1b[1;33m"
 PROMPT = "def fibonacci(n):"
 
@@ -87,7 +88,7 @@ def terminal(
     *arguments: str, ports: list[int], variables: Mapping[str, str] | None = None
 ) -> Iterator[Terminal]:
     environment = {**os.environ, **(variables or {})}
-    options = [f"--http-port={ports[0]}", f"--grpc-port={ports[1]}", f"--metrics-port={ports[2]}"]
+    options = [f"--{name}-port={port}" for name, port in zip(PORT_OPTIONS, ports, strict=True)]
     with tempfile.TemporaryDirectory(dir=REGIONS, prefix="run-script-") as mount:
         screen, keyboard = pty.openpty()
         process = subprocess.Popen(
@@ -108,8 +109,9 @@ def terminal(
 
 
 @pytest.fixture
-def ports() -> list[int]:
-    return free_ports(3)
+def ports() -> Iterator[list[int]]:
+    with reserved_ports(len(PORT_OPTIONS)) as ports:
+        yield ports
 
 
 @pytest.fixture
@@ -184,14 +186,11 @@ def test_serve_prints_a_curl_line_that_works_and_stops_on_sigterm(ports: list[in
 
 
 def test_a_busy_port_is_one_line_that_says_what_to_do(ports: list[int]) -> None:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", ports[1]))
-        other.listen()
-        with terminal(PROMPT, ports=ports) as run:
-            assert run.end() == 2
-            (line,) = run.shown.splitlines()
-            assert line.startswith(f"error: --grpc-port: port {ports[1]} is busy: ")
-            assert run.residue() == []
+    with socket.create_server(("127.0.0.1", ports[1])), terminal(PROMPT, ports=ports) as run:
+        assert run.end() == 2
+        (line,) = run.shown.splitlines()
+        assert line.startswith(f"error: --grpc-port: port {ports[1]} is busy: ")
+        assert run.residue() == []
 
 
 def test_a_wrong_settings_file_is_one_line(ports: list[int], tmp_path: Path) -> None:

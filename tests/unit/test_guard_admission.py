@@ -13,7 +13,7 @@ from client_double import TritonDouble, served
 from told_clock import ToldClock
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from card.serving.supervised import free_ports
+from card.serving.ports import reserved_ports
 from card_client import CardClient, GenerateRequest
 from card_guard import server
 from card_guard.admission import Admission, FullError, LostError, Place
@@ -97,9 +97,8 @@ async def test_who_is_owed_an_answer_keeps_the_place(
 @asynccontextmanager
 async def guarded(**options: Any) -> AsyncIterator[tuple[TritonDouble, str, grpc.aio.Channel]]:
     """A guard with these options: the stand-in that it asks, its address and a channel to it."""
-    (port,) = free_ports(1)
-    address, stop = f"127.0.0.1:{port}", asyncio.Event()
-    with served() as triton:
+    with reserved_ports(1) as (port,), served() as triton:
+        address, stop = f"127.0.0.1:{port}", asyncio.Event()
         guard = Guard(listen=address, triton=triton.address, **options)
         serving = asyncio.create_task(serve(guard, stop, 0))
         async with grpc.aio.insecure_channel(address) as channel:

@@ -9,13 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from child_process import child, next_line
 
-from card.serving.supervised import PORTS, free_ports
+from card.serving.supervised import reserved_serving
 
 AT_THE_INSTALLATION = """
 import os
@@ -62,15 +62,25 @@ typer.run(command.main)
 """A supervisor whose start ends with an error of this kind, after a model has told why."""
 
 
-def settings_with(folder: Path, **taken: int) -> Path:
-    """A settings file with free ports but for `taken`, and shared memory in `folder`/shared."""
+def settings_with(folder: Path, ports: Mapping[str, int]) -> Path:
+    """A settings file with these ports, and shared memory in `folder`/shared."""
     (folder / "shared").mkdir()
-    ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True)) | taken
     file = folder / "settings.yaml"
     lines = [f"cache: {{directory: {folder / 'shared'}}}", "serving:"]
     lines += [f"  {name}: {port}" for name, port in ports.items()]
     file.write_text("\n".join(lines), encoding="utf-8")
     return file
+
+
+@pytest.fixture
+def ports() -> Iterator[dict[str, int]]:
+    with reserved_serving() as ports:
+        yield ports
+
+
+@pytest.fixture
+def settings(tmp_path: Path, ports: dict[str, int]) -> Path:
+    return settings_with(tmp_path, ports)
 
 
 def refused(settings: Path) -> str:
@@ -91,8 +101,10 @@ def busy_port() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("field", ["http_port", "grpc_port", "metrics_port", "health_port"])
-def test_a_busy_port_as_of_a_second_supervisor(tmp_path: Path, busy_port: int, field: str) -> None:
-    settings = settings_with(tmp_path, **{field: busy_port})
+def test_a_busy_port_as_of_a_second_supervisor(
+    tmp_path: Path, ports: dict[str, int], busy_port: int, field: str
+) -> None:
+    settings = settings_with(tmp_path, ports | {field: busy_port})
     assert refused(settings).startswith(f"error: serving.{field}: port {busy_port} is busy: ")
 
 
@@ -103,9 +115,8 @@ def test_a_settings_file_that_does_not_exist(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_who_stops_it_before_its_server_is_found_finds_nothing_left(
-    tmp_path: Path, number: signal.Signals
+    tmp_path: Path, settings: Path, number: signal.Signals
 ) -> None:
-    settings = settings_with(tmp_path)
     program = AT_THE_INSTALLATION.format(ending="")
     command = [sys.executable, "-c", program, f"--settings={settings}"]
     with child(*command, stderr=subprocess.PIPE) as supervisor:
@@ -119,8 +130,7 @@ def test_who_stops_it_before_its_server_is_found_finds_nothing_left(
     assert list((tmp_path / "shared").iterdir()) == []
 
 
-def test_a_server_that_is_not_found_leaves_nothing(tmp_path: Path) -> None:
-    settings = settings_with(tmp_path)
+def test_a_server_that_is_not_found_leaves_nothing(tmp_path: Path, settings: Path) -> None:
     program = AT_THE_INSTALLATION.format(ending="raise command.TritonNotFoundError('nowhere')")
     command = [sys.executable, "-c", program, f"--settings={settings}"]
     ended = subprocess.run(command, input=b"\n", capture_output=True, timeout=60)
@@ -131,10 +141,9 @@ def test_a_server_that_is_not_found_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "events"), [("UnloadableError", 1), ("StartError", 2)])
 def test_why_a_model_cannot_be_loaded_is_one_event_and_one_line(
-    tmp_path: Path, kind: str, events: int
+    settings: Path, kind: str, events: int
 ) -> None:
     """What no model has told stands with the supervisor's own event."""
-    settings = settings_with(tmp_path)
     command = [sys.executable, "-c", UNLOADABLE.format(kind=kind), f"--settings={settings}"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1
@@ -145,8 +154,7 @@ def test_why_a_model_cannot_be_loaded_is_one_event_and_one_line(
     assert "event=gave_up" in ended.stderr.splitlines()[-1]
 
 
-def test_a_server_of_the_settings_that_is_none_is_one_line_with_its_field(tmp_path: Path) -> None:
-    settings = settings_with(tmp_path)
+def test_a_server_of_the_settings_that_is_none_is_one_line_with_its_field(settings: Path) -> None:
     with settings.open("a", encoding="utf-8") as file:
         file.write("\n  tritonserver: /nowhere\n")
     assert refused(settings).startswith("error: serving.tritonserver is /nowhere: ")

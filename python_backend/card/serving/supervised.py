@@ -5,15 +5,15 @@ from __future__ import annotations
 import http.client
 import os
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from card.serving.local_http import open_local
+from card.serving.ports import reserved_ports
 from card.serving.supervision.repository import reachable
 from card.serving.supervision.tether import tethered
 from card.settings import ServingSettings
@@ -25,13 +25,11 @@ _ANSWER_S = 2.0
 _LAST_LINES = 20
 
 
-def free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
-    """Ports of `address` that nobody uses now, all different."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind((address, 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
+@contextmanager
+def reserved_serving(address: str = "127.0.0.1") -> Iterator[dict[str, int]]:
+    """The fields `PORTS` of `ServingSettings`, each a port that is `ports.reserved_ports`'."""
+    with reserved_ports(len(PORTS), address) as ports:
+        yield dict(zip(PORTS, ports, strict=True))
 
 
 def last_words(log: IO[bytes]) -> str:
