@@ -15,7 +15,6 @@ from rendered_manifests import devices_of, folder
 
 from card.cache.pool import pool_bytes
 from card.serving.geometry import pool_geometry
-from card.serving.supervised import PORTS
 from card.serving.supervision.policy import STUBS
 from card.serving.supervision.supervisor import LINGER_S
 from card.serving.triton_server import MINIMUM_REGION_BYTES
@@ -74,7 +73,7 @@ def test_the_settings_find_the_models(settings: Settings) -> None:
 
 
 def test_all_ports_are_published_to_this_host_alone(triton: Service, settings: Settings) -> None:
-    numbers = [getattr(settings.serving, name) for name in PORTS]
+    numbers = settings.serving.ports.values()
     assert ports(triton) == {port: ("127.0.0.1", port) for port in numbers}
     assert settings.serving.address == "0.0.0.0"
 

@@ -33,7 +33,6 @@ from tritonclient.grpc import service_pb2
 from card.cache.pool import pool_bytes
 from card.serving.geometry import pool_geometry
 from card.serving.metrics.families import FAMILIES
-from card.serving.supervised import PORTS
 from card.serving.supervision.health import HealthServer
 from card.serving.supervision.policy import STUBS
 from card.serving.supervision.supervisor import LINGER_S
@@ -107,7 +106,7 @@ def test_the_models_pods_are_not_taken_for_the_service(manifests: list[Manifest]
 def test_the_container_listens_on_the_ports_of_its_settings(
     manifests: list[Manifest], settings: Settings
 ) -> None:
-    expected = {name.removesuffix("_port"): getattr(settings.serving, name) for name in PORTS}
+    expected = {name.removesuffix("_port"): port for name, port in settings.serving.ports.items()}
     assert _port_names(manifests) == expected
     assert settings.serving.address == "0.0.0.0"
 

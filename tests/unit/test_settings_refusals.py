@@ -346,3 +346,10 @@ def test_clients_who_meet_the_guard_get_their_tls_from_it(write: Write) -> None:
     without = "serving: {guard_arguments: ['--tls-cert=/a.pem']}"
     assert "guard_arguments are given, but guard is false" in refusal(write(without))
     assert load_settings(write(f"serving: {{{said}}}"))
+
+
+def test_two_fields_of_one_port(write: Write) -> None:
+    """One of them may be the default."""
+    said = "http_port and metrics_port are both 8002: choose two different ports"
+    assert said in refusal(write("serving: {http_port: 8002}"))
+    assert load_settings(write("serving: {http_port: 8002, metrics_port: 8000}"))

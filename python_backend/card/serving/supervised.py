@@ -18,18 +18,16 @@ from card.serving.supervision.repository import reachable
 from card.serving.supervision.tether import tethered
 from card.settings import ServingSettings
 
-PORTS = ("http_port", "grpc_port", "metrics_port", "health_port")
-"""The fields of `ServingSettings` that name ports."""
-
 _ANSWER_S = 2.0
 _LAST_LINES = 20
 
 
 @contextmanager
 def reserved_serving(address: str = "127.0.0.1") -> Iterator[dict[str, int]]:
-    """The fields `PORTS` of `ServingSettings`, each a port that is `ports.reserved_ports`'."""
-    with reserved_ports(len(PORTS), address) as ports:
-        yield dict(zip(PORTS, ports, strict=True))
+    """A port for each of the fields `ServingSettings.ports`, as of `ports.reserved_ports`."""
+    fields = ServingSettings().ports
+    with reserved_ports(len(fields), address) as ports:
+        yield dict(zip(fields, ports, strict=True))
 
 
 def last_words(log: IO[bytes]) -> str:
@@ -75,7 +73,7 @@ class SupervisedServer:
         command = [sys.executable, "-m", "card.serving.supervisor"]
         if settings_file is not None:
             command.append(f"--settings={settings_file}")
-        ports = {f"CARD_SERVING__{name.upper()}": str(getattr(serving, name)) for name in PORTS}
+        ports = {f"CARD_SERVING__{name.upper()}": str(port) for name, port in serving.ports.items()}
         self.host = reachable(serving.address)
         """Where programs on this machine reach the server."""
         self._ready_url = f"http://{self.host}:{serving.health_port}/ready"

@@ -24,7 +24,6 @@ from card.serving.prerequisites import (
     check_shared_memory,
     check_shell_proof,
 )
-from card.serving.supervised import PORTS
 from card.serving.supervision.descriptors import FEW, raise_limit
 from card.serving.supervision.guard import check_guard
 from card.serving.supervision.journal import open_journal, warn
@@ -42,7 +41,7 @@ def unmet_prerequisites(settings: Settings) -> list[str]:
     serving, directory = settings.serving, settings.cache.directory
     if problem := check_model_files(settings):
         return [problem]
-    ports = {f"serving.{name}": getattr(serving, name) for name in PORTS}
+    ports = {f"serving.{name}": port for name, port in serving.ports.items()}
     needed_bytes = {REGIONS: len(STUBS) * MINIMUM_REGION_BYTES}  # one line for the same folder
     fields = {directory: "cache.directory"} if directory != REGIONS else {}
     needed_bytes[directory] = pool_bytes(pool_geometry(settings)) + needed_bytes.get(directory, 0)

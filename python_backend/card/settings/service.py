@@ -219,6 +219,24 @@ class ServingSettings(Section):
     ] = ()
     """Further options for tritonserver, passed through (TLS, logging)."""
 
+    @property
+    def ports(self) -> dict[str, int]:
+        """Every port that clients and operators reach, by its field."""
+        return {
+            "http_port": self.http_port,
+            "grpc_port": self.grpc_port,
+            "metrics_port": self.metrics_port,
+            "health_port": self.health_port,
+        }
+
+    @model_validator(mode="after")
+    def _each_its_own_port(self) -> ServingSettings:
+        owners: dict[int, str] = {}
+        for field, port in self.ports.items():
+            if (owner := owners.setdefault(port, field)) != field:
+                raise ValueError(f"{owner} and {field} are both {port}: choose two different ports")
+        return self
+
     @model_validator(mode="after")
     def _one_door_for_grpc(self) -> ServingSettings:
         if not self.guard:

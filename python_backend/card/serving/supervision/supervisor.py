@@ -7,7 +7,6 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from card.serving.supervised import PORTS
 from card.serving.supervision.health import HealthServer
 from card.serving.supervision.journal import note, warn
 from card.serving.supervision.policy import ProcessState, RecoveryPolicy, Sight
@@ -269,7 +268,7 @@ class Supervisor:
 
     def _addresses(self) -> dict[str, str]:
         serving = self._settings.serving
-        return {name: f"{serving.address}:{getattr(serving, name)}" for name in PORTS}
+        return {name: f"{serving.address}:{port}" for name, port in serving.ports.items()}
 
 
 def _meets_strangers(serving: ServingSettings) -> bool:
