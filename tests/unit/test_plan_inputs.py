@@ -227,10 +227,7 @@ def few_texts() -> dict[str, Any]:
     return content | {"prompt_count": 3}
 
 
-def test_every_measured_pacing_is_reproduced_within_a_tenth(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(checking, "_FEWEST_REPETITIONS", 4)
+def test_every_measured_pacing_is_reproduced_within_a_tenth() -> None:
     result = Result.read(MEASURED)
     for row in result.rows:
         if row.where == "in_process":
