@@ -20,6 +20,7 @@ from card_client import CardClient, Delta, GenerateRequest
 from loading.load import load
 from loading.soak import soak
 
+QUEUE = 8
 PROMPTS = ("def fibonacci(n):", "class Stack:\n", "import os\n", "x")
 # Seconds long: with CARD this text, which repeats itself, may be over before a metric is read.
 LONG: dict[str, Any] = {
@@ -153,10 +154,10 @@ async def test_a_flood_is_answered_or_refused_and_leaves_nothing(
 
 @pytest.fixture(scope="module")
 def one_slot(start_service: Any) -> Iterator[RunningService]:
-    """With a queue of four, in which requests wait for as long as it takes."""
+    """With a queue in which requests wait for as long as it takes."""
     overrides = {
         "cache": {"slots": 1},
-        "limits": {"queued_requests": 4, "queue_timeout_s": 300.0},
+        "limits": {"queued_requests": QUEUE, "queue_timeout_s": 300.0},
         "serving": {"engine_timeout_s": 60.0},
     }
     with start_service(overrides) as service:
@@ -169,17 +170,17 @@ async def test_a_full_service_refuses_before_a_text_is_tokenized(
     """`preprocessing` does, once `card` has told it; whoever calls `card` is refused there. Those
     who wait get their turn, and no number before it that none of their tokens has."""
     service = one_slot
-    heard: list[list[Reply]] = [[] for _ in range(5)]
+    heard: list[list[Reply]] = [[] for _ in range(1 + QUEUE)]
 
     async def read(into: list[Reply]) -> None:
         async for reply in service.stream(**LONG | {"max_tokens": 64}, return_log_probs=True):
             into.append(reply)
 
-    full = "UNAVAILABLE: all 1 slots are in use and 4 requests wait"
+    full = f"UNAVAILABLE: all 1 slots are in use and {QUEUE} requests wait"
     target = psutil.Process(service.pid_of("target"))
     target.suspend()  # no text ends before all are asked for
     streams = [asyncio.create_task(read(into)) for into in heard]
-    await service.until(lambda: service.metric("card_queued_requests") == 4, "four wait")
+    await service.until(lambda: service.metric("card_queued_requests") == QUEUE, "all wait")
     for _ in range(2):
         with pytest.raises(Refused, match=full):
             await service.ask(text_input="class", max_tokens=4)
@@ -217,10 +218,30 @@ async def test_who_waits_for_too_long_is_told_so(start_service: Any) -> None:
         await stream.aclose()
 
 
+async def test_all_who_leave_the_queue_together_give_their_places_up(
+    one_slot: RunningService,
+) -> None:
+    """Though no slot becomes free meanwhile, and whatever the order of their signs of life."""
+    service = one_slot
+    before = service.metric("card_rejections_total", reason="cancelled")
+    target = psutil.Process(service.pid_of("target"))
+    target.suspend()
+    streams = [asyncio.create_task(service.ask(**LONG)) for _ in range(1 + QUEUE)]
+    await service.until(lambda: service.metric("card_queued_requests") == QUEUE, "all wait")
+    for task in streams:
+        task.cancel()
+    await asyncio.wait(streams)
+    await service.until(lambda: service.metric("card_queued_requests") == 0, "nobody waits")
+    assert service.metric("card_rejections_total", reason="cancelled") == before + QUEUE
+    target.resume()
+    await free(service)
+
+
 async def test_a_client_that_leaves_the_queue_gives_its_place_up(one_slot: RunningService) -> None:
     """While others before it still wait, and long before anybody's patience ends."""
     service = one_slot
     slow = {**LONG, "max_tokens": 400}
+    before = service.metric("card_rejections_total", reason="cancelled")
     patient = [asyncio.create_task(service.ask(**slow)) for _ in range(3)]  # in any order
     await service.until(lambda: service.metric("card_queued_requests") == 2, "two wait")
     leaving = [LONG, {"model": "card", "input_ids": [3], "max_tokens": 4, "end_id": -1}]
@@ -230,7 +251,7 @@ async def test_a_client_that_leaves_the_queue_gives_its_place_up(one_slot: Runni
         task.cancel()
     await asyncio.wait(waiting)
     await service.until(
-        lambda: service.metric("card_rejections_total", reason="cancelled") == 2,
+        lambda: service.metric("card_rejections_total", reason="cancelled") == before + 2,
         "both places are given up",
     )
     assert not all(task.done() for task in patient)

@@ -21,7 +21,6 @@ from card.text import Detokenizer
 LETTERS = Tokenizer(models.WordLevel({chr(97 + i): i for i in range(26)}, unk_token="a"))
 LETTERS.decoder = decoders.Fuse()
 PATIENCE_S = 10.0
-QUEUE = 4
 
 
 class Client:
@@ -78,7 +77,7 @@ class Scene:
         self.target = HandPlayedTarget(pool)
         self.target_is_dead = False
         self.targets_lost = 0
-        self.sessions = Sessions(pool, QUEUE, 30.0)
+        self.sessions = Sessions(pool, 30.0)
         self.ledger = Ledger()
         self.told: list[bool] = []
         self.follower = Follower(
@@ -109,7 +108,9 @@ class Scene:
             "",
             arrival_ns=0,
         )
-        session = await self.sessions.admit(slot_request(max_tokens, end_ids), None, lambda: False)
+        session = await self.sessions.admit(
+            slot_request(max_tokens, end_ids), None, lambda _: False
+        )
         self.follower.follow(Answer(client, stream, session, deadline_ns))
         return client, session.slot.index
 

@@ -10,7 +10,9 @@ import numpy as np
 from card.cache import Decoding, Finish, Geometry, Pool, SlotRequest
 from card.sampling import SamplingParameters
 
-GEOMETRY = Geometry(slots=2, nodes=64, prompt=16, output=128, bad_words=4, bad_word_tokens=16)
+GEOMETRY = Geometry(
+    slots=2, nodes=64, prompt=16, output=128, bad_words=4, bad_word_tokens=16, queue=4
+)
 
 
 def make_pool(directory: Path, geometry: Geometry = GEOMETRY) -> Pool:

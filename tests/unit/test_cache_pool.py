@@ -9,6 +9,7 @@ import platform
 import stat
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -279,7 +280,6 @@ def test_an_unknown_process_is_refused_by_name(pool: Pool) -> None:
 def test_every_field_is_an_aligned_word_and_writers_share_no_cache_line() -> None:
     writers = {
         "card": ("state", "bad_word_tokens"),
-        "postprocessing": ("abandoned", "abandoned"),
         "target": ("released", "log_probability"),
         "draft": ("flip", "node_score"),
     }
@@ -299,3 +299,15 @@ def test_every_field_is_an_aligned_word_and_writers_share_no_cache_line() -> Non
         lines += [start, stop]
     assert all(lines[i] < lines[i + 1] for i in range(1, len(lines) - 1, 2))
     np.testing.assert_array_equal(np.sort(lines), lines)
+
+
+@pytest.mark.parametrize("queue", [0, 1, 7, 64])
+def test_who_writes_departures_writes_into_nobody_elses_cache_line(
+    tmp_path: Path, queue: int
+) -> None:
+    pool = Pool.create(tmp_path, os.getpid(), replace(GEOMETRY, queue=queue))
+    assert pool.abandoned.size == GEOMETRY.slots + queue
+    start, behind = pool.abandoned.ctypes.data, pool.slots.ctypes.data
+    assert start % CACHE_LINE == behind % CACHE_LINE == 0
+    assert start + pool.abandoned.nbytes <= behind
+    pool.close()

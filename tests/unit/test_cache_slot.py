@@ -187,13 +187,11 @@ def test_a_closed_slot_is_open_to_nobody(pool: Pool) -> None:
 def test_a_role_has_no_method_for_what_another_role_writes(pool: Pool) -> None:
     own = {
         "card": {"open", "close", "reclaim"},
-        "postprocessing": {"abandon"},
         "target": {"adopt", "commit", "fail", "release", "count_step", "count_query"},
         "draft": {"replace", "append", "count_re_root", "reset_counters"},
     }
     views = {
         "card": pool.card_slot(0),
-        "postprocessing": pool.postprocessing_slot(0),
         "target": pool.target_slot(0),
         "draft": pool.draft_slot(0),
     }

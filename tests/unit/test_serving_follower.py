@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from follower_double import QUEUE, Scene
+from follower_double import Scene
 
 from card.cache import Finish, Pool, SlotState
 
@@ -98,7 +98,7 @@ async def test_a_text_that_ends_with_its_deadline_is_an_answer(scene: Scene) -> 
 async def test_a_session_that_postprocessing_abandoned_is_closed(scene: Scene) -> None:
     client, slot = await scene.open()
     generation = int(scene.pool.generations[slot])
-    scene.pool.postprocessing_slot(slot).abandon(generation)
+    scene.pool.abandoned[slot] = generation
     scene.follower.tick(1)
     assert client.errors == ["CANCELLED: the client left"]
     assert scene.state(slot) is SlotState.CLOSED
@@ -191,7 +191,7 @@ async def test_a_target_that_gives_up_behind_a_stop_word_takes_no_text_away(scen
 async def test_whether_the_queue_is_full_is_told_when_it_changes(scene: Scene) -> None:
     for _ in range(2):
         _, index = await scene.open()
-    waiting = [asyncio.ensure_future(scene.open()) for _ in range(QUEUE)]
+    waiting = [asyncio.ensure_future(scene.open()) for _ in range(scene.pool.geometry.queue)]
     for _ in range(2):
         scene.follower.tick(0)
     assert scene.told == []

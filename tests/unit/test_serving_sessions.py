@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from serving_double import HandPlayedTarget, make_pool, slot_request
+from serving_double import GEOMETRY, HandPlayedTarget, make_pool, slot_request
 
 from card.cache import Finish, Pool, SlotState
 from card.serving import sessions as module
@@ -23,12 +25,19 @@ def pool(tmp_path: Path) -> Iterator[Pool]:
     pool.close()
 
 
-def sessions_of(pool: Pool, queue: int = 2, timeout_s: float = 30.0) -> Sessions:
-    return Sessions(pool, queue, timeout_s)
+@pytest.fixture
+def one_may_wait(tmp_path: Path) -> Iterator[Pool]:
+    pool = make_pool(tmp_path, replace(GEOMETRY, queue=1))
+    yield pool
+    pool.close()
+
+
+def sessions_of(pool: Pool, timeout_s: float = 30.0) -> Sessions:
+    return Sessions(pool, timeout_s)
 
 
 async def admit(sessions: Sessions, deadline_ns: int | None = None) -> Session:
-    return await sessions.admit(slot_request(), deadline_ns, lambda: False)
+    return await sessions.admit(slot_request(), deadline_ns, lambda _: False)
 
 
 def give_back(sessions: Sessions, pool: Pool, session: Session) -> None:
@@ -111,14 +120,28 @@ async def test_a_promised_slot_is_given_to_nobody_else(pool: Pool) -> None:
     late.close()
 
 
-async def test_a_full_queue_refuses_at_once(pool: Pool) -> None:
-    sessions = sessions_of(pool, queue=0)
-    assert not sessions.is_full
+async def test_a_full_queue_refuses_at_once(one_may_wait: Pool) -> None:
+    sessions = sessions_of(one_may_wait)
     for _ in range(2):
         await admit(sessions)
+    waiting = asyncio.ensure_future(admit(sessions))
+    assert not sessions.is_full
+    await asyncio.sleep(0)
     assert sessions.is_full
+    with pytest.raises(Refusal, match=r"UNAVAILABLE: all 2 slots .*1 requests .*requests is 1"):
+        await admit(sessions)
+    waiting.cancel()
+
+
+async def test_without_a_queue_nobody_waits(tmp_path: Path) -> None:
+    pool = make_pool(tmp_path, replace(GEOMETRY, queue=0))
+    sessions = sessions_of(pool)
+    for _ in range(2):
+        assert not sessions.is_full
+        await admit(sessions)
     with pytest.raises(Refusal, match=r"UNAVAILABLE: all 2 slots .*queued_requests is 0"):
         await admit(sessions)
+    pool.close()
 
 
 async def test_waiting_ends_at_the_queues_own_limit(pool: Pool) -> None:
@@ -141,7 +164,7 @@ async def test_waiting_ends_at_the_requests_deadline(pool: Pool) -> None:
 async def test_a_client_that_left_the_queue_takes_no_slot(pool: Pool) -> None:
     sessions = sessions_of(pool)
     held = [await admit(sessions) for _ in range(2)]
-    gone = asyncio.ensure_future(sessions.admit(slot_request(), None, lambda: True))
+    gone = asyncio.ensure_future(sessions.admit(slot_request(), None, lambda _: True))
     patient = asyncio.ensure_future(admit(sessions))
     await asyncio.sleep(0)
     give_back(sessions, pool, held[0])
@@ -151,13 +174,14 @@ async def test_a_client_that_left_the_queue_takes_no_slot(pool: Pool) -> None:
 
 
 async def test_a_client_that_leaves_the_queue_gives_its_place_up_before_a_slot_is_free(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch
+    one_may_wait: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_PRESENCE_S", 0.001)
-    sessions = sessions_of(pool, queue=1)
+    pool = one_may_wait
+    sessions = sessions_of(pool)
     held = [await admit(sessions) for _ in range(2)]
     with pytest.raises(Refusal, match="CANCELLED: the client left while its request waited"):
-        await sessions.admit(slot_request(), None, lambda: True)
+        await sessions.admit(slot_request(), None, lambda _: True)
     assert sessions.waiting == 0
     patient = asyncio.ensure_future(admit(sessions))
     await asyncio.sleep(0)
@@ -209,7 +233,7 @@ async def test_a_finish_seen_before_its_tokens_does_not_count_yet(
     pool: Pool, finish: Finish, tokens: list[int]
 ) -> None:
     sessions, target = sessions_of(pool), HandPlayedTarget(pool)
-    session = await sessions.admit(slot_request(max_tokens=8, end_ids=(7,)), None, lambda: False)
+    session = await sessions.admit(slot_request(max_tokens=8, end_ids=(7,)), None, lambda _: False)
     target.commit(session.slot.index, tokens[:-1], finish)
     sessions.take(session)
     assert session.finish() is Finish.RUNNING
@@ -221,6 +245,36 @@ async def test_a_finish_seen_before_its_tokens_does_not_count_yet(
 async def test_what_postprocessing_abandoned_is_found(pool: Pool) -> None:
     sessions = sessions_of(pool)
     first, second = await admit(sessions), await admit(sessions)
-    pool.postprocessing_slot(second.slot.index).abandon(second.generation)
-    pool.postprocessing_slot(first.slot.index).abandon(first.generation - 1)
+    pool.abandoned[second.slot.index] = second.generation
+    pool.abandoned[first.slot.index] = first.generation - 1
     assert sessions.abandoned() == [second]
+
+
+async def test_nobody_in_the_queue_shares_a_place_with_a_slot_or_another(pool: Pool) -> None:
+    """Whoever leaves is known by its place; those who follow take the places of those who went."""
+    sessions, queue = sessions_of(pool), pool.geometry.queue
+    seen: dict[int, list[int]] = {number: [] for number in range(3 * queue)}
+
+    def watched(number: int) -> Callable[[int], bool]:
+        def is_gone(place: int) -> bool:
+            seen[number].append(place)
+            return False
+
+        return is_gone
+
+    held = deque([await admit(sessions) for _ in range(2)])
+    waiting: deque[asyncio.Future[Session]] = deque()
+    for number in seen:
+        if len(waiting) == queue:
+            give_back(sessions, pool, held.popleft())
+            held.append(await waiting.popleft())
+        entry = sessions.admit(slot_request(), None, watched(number))
+        waiting.append(asyncio.ensure_future(entry))
+        await asyncio.sleep(0)
+        assert sessions.waiting == len(waiting)
+    for _ in range(queue):
+        give_back(sessions, pool, held.popleft())
+        held.append(await waiting.popleft())
+    places = [place for (place,) in seen.values()]
+    assert set(places) == set(range(pool.geometry.slots, pool.geometry.places))
+    assert all(len({*places[at : at + queue]}) == queue for at in range(0, len(places), queue))

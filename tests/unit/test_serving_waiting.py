@@ -29,24 +29,24 @@ class Client:
 
 
 class Scene:
-    """A client that waits, on a clock of its own."""
+    """A client that waits at its place, on a clock of its own."""
 
-    def __init__(self, pool: Pool, *, streams: bool) -> None:
+    def __init__(self, pool: Pool, *, streams: bool, place: int = 0) -> None:
         self.pool = pool
+        self.place = pool.geometry.slots + place
         self.now_ns = 10**9
         self.client = Client()
-        sign = (lambda slot, number: Delta("", Numbers(slot, number))) if streams else None
+        sign = (lambda *at: Delta("", Numbers(*at))) if streams else None
         self.waiting = WaitingClient(self.client, pool, sign, clock_ns=lambda: self.now_ns)
 
     def wait(self, signs: float) -> bool:
         """Let as many signs' time pass; whether the client is gone then."""
         self.now_ns += int(signs * SIGN_NS)
-        return self.waiting.is_gone()
+        return self.waiting.is_gone(self.place)
 
     def postprocess(self, delta: Delta) -> None:
         """What `postprocessing` does when nobody is there to read a delta."""
-        slot = self.pool.postprocessing_slot(delta.numbers.slot)
-        slot.abandon(delta.numbers.generation)
+        self.pool.abandoned[delta.numbers.place] = delta.numbers.generation
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_a_streaming_client_gets_an_empty_delta_now_and_then(pool: Pool) -> None
 
 
 def test_a_client_that_postprocessing_saw_leave_is_gone(pool: Pool) -> None:
-    scene, other = Scene(pool, streams=True), Scene(pool, streams=True)
+    scene, other = (Scene(pool, streams=True, place=place) for place in (1, 2))
     for each in (scene, other):
         assert not each.wait(1.0)
     scene.postprocess(scene.client.sent[0])
@@ -78,14 +78,20 @@ def test_a_client_that_postprocessing_saw_leave_is_gone(pool: Pool) -> None:
     assert not other.wait(0.1)
 
 
-def test_no_session_is_mistaken_for_one_that_waits(pool: Pool) -> None:
-    scene = Scene(pool, streams=True)
-    assert not scene.wait(1.0)
-    generation = pool.new_generation()
-    for slot in range(pool.geometry.slots):
-        pool.postprocessing_slot(slot).abandon(generation)
-    assert generation != scene.client.sent[0].numbers.generation
-    assert not scene.wait(0.1)
+def test_all_who_leave_together_are_gone_before_another_sign(pool: Pool) -> None:
+    scenes = [Scene(pool, streams=True, place=place) for place in range(pool.geometry.queue)]
+    for each in scenes:
+        assert not each.wait(1.0)
+        each.postprocess(each.client.sent[0])
+    assert all(each.wait(0.5) for each in scenes)
+
+
+def test_who_waited_at_a_place_before_is_not_taken_for_who_waits_there_now(pool: Pool) -> None:
+    before, now = Scene(pool, streams=True), Scene(pool, streams=True)
+    assert not before.wait(1.0)
+    before.postprocess(before.client.sent[0])
+    assert not now.wait(0.1)
+    assert not now.wait(1.0)
 
 
 def test_a_client_that_wants_one_response_gets_no_other(pool: Pool) -> None:

@@ -25,7 +25,7 @@ from card.cache.layout import (
 from card.cache.pool import Pool, PoolError
 from card.cache.query import NO_CANDIDATES, Candidates, best_chain, best_subtree, descend
 from card.cache.request import SlotRequest
-from card.cache.slot import CardSlot, DraftSlot, PostprocessingSlot, SlotCounters, TargetSlot
+from card.cache.slot import CardSlot, DraftSlot, SlotCounters, TargetSlot
 from card.cache.tree import ROOT, Tree, follow
 from card.cache.watch import SlotWatch
 
@@ -45,7 +45,6 @@ __all__ = [
     "Geometry",
     "Pool",
     "PoolError",
-    "PostprocessingSlot",
     "SlotCounters",
     "SlotRequest",
     "SlotState",

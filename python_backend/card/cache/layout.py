@@ -17,7 +17,7 @@ from enum import IntEnum
 import numpy as np
 
 CACHE_LINE = 64
-MAGIC = 0x31_44_52_41_43_00_00_0A  # "CARD1" and the layout's version
+MAGIC = 0x31_44_52_41_43_00_00_0B  # "CARD1" and the layout's version
 ENGINES = ("draft", "target")
 BEATING = ("card", *ENGINES)
 """Processes that tell by a heartbeat that they live."""
@@ -81,7 +81,10 @@ class EngineState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Sizes that fix the layout; a pool of another geometry is never reopened."""
+    """Sizes that fix the layout; a pool of another geometry is never reopened.
+
+    queue  requests that may wait for a slot
+    """
 
     slots: int
     nodes: int
@@ -89,9 +92,20 @@ class Geometry:
     output: int
     bad_words: int
     bad_word_tokens: int
+    queue: int = 0
+
+    @property
+    def places(self) -> int:
+        """Of requests: every slot's, by its index, and behind them those in the queue."""
+        return self.slots + self.queue
 
     def words(self) -> tuple[int, ...]:
         return tuple(astuple(self))
+
+
+def whole_lines(size: int) -> int:
+    """Bytes of the cache lines that so many bytes begin."""
+    return -(-size // CACHE_LINE) * CACHE_LINE
 
 
 def _lines(*groups: list[Field]) -> np.dtype[np.void]:
@@ -108,7 +122,7 @@ def _lines(*groups: list[Field]) -> np.dtype[np.void]:
             formats.append(dtype)
             offsets.append(at)
             at += dtype.itemsize
-        at = -(-at // CACHE_LINE) * CACHE_LINE
+        at = whole_lines(at)
     return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": at})
 
 
@@ -144,7 +158,7 @@ def header_dtype() -> np.dtype[np.void]:
 
 
 def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
-    """One slot: request (card), abandonment (postprocessing), commits (target), tree (draft)."""
+    """One slot: request (card), commits (target), tree (draft)."""
     word, real = np.int64, np.float64
     nodes = (2, geometry.nodes)
     return _lines(
@@ -171,8 +185,6 @@ def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
             ("bad_word_lengths", word, (max(1, geometry.bad_words),)),
             ("bad_word_tokens", word, (max(1, geometry.bad_word_tokens),)),
         ],
-        # postprocessing
-        [("abandoned", word)],
         # target
         [
             ("released", word),

@@ -36,9 +36,10 @@ from card.cache.layout import (
     SlotState,
     header_dtype,
     slot_dtype,
+    whole_lines,
 )
 from card.cache.record import Record
-from card.cache.slot import CardSlot, DraftSlot, PostprocessingSlot, TargetSlot
+from card.cache.slot import CardSlot, DraftSlot, TargetSlot
 
 _PREFIX = "card-"
 _EPOCH_SHIFT = 48
@@ -63,6 +64,8 @@ class Pool:
         slot_bell: rung by `card` whenever it opened or closed a slot, or took the pool over, and by
             the target when it wants candidates of a draft that it had let rest.
         commit_bell: rung by the target when a session begins, ends, or is let go.
+        abandoned: [places] int64: generation of the request whose client `postprocessing` saw
+            leave; it alone writes.
         slots: [slots] structured array (see `layout.slot_dtype`).
     """
 
@@ -74,9 +77,10 @@ class Pool:
         self.header = np.frombuffer(self._map, header_dtype(), count=1)
         self.slot_bell = Bell(self.header["slot_bell"])
         self.commit_bell = Bell(self.header["commit_bell"])
-        self.slots = np.frombuffer(
-            self._map, slot_dtype(geometry), count=geometry.slots, offset=header_dtype().itemsize
-        )
+        at = header_dtype().itemsize
+        self.abandoned = np.frombuffer(self._map, np.int64, count=geometry.places, offset=at)
+        at += _abandoned_bytes(geometry)
+        self.slots = np.frombuffer(self._map, slot_dtype(geometry), count=geometry.slots, offset=at)
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -203,7 +207,7 @@ class Pool:
 
     def close(self) -> None:
         """Unmap. Views of the pool must not be used afterwards."""
-        del self.header, self.slots, self.slot_bell, self.commit_bell
+        del self.header, self.abandoned, self.slots, self.slot_bell, self.commit_bell
         # A slot's view may still refer to the memory; then it goes with the process.
         with contextlib.suppress(BufferError):
             self._map.close()
@@ -337,9 +341,6 @@ class Pool:
     def card_slot(self, index: int) -> CardSlot:
         return CardSlot(Record(self.slots, index), index, self.slot_bell)
 
-    def postprocessing_slot(self, index: int) -> PostprocessingSlot:
-        return PostprocessingSlot(Record(self.slots, index), index)
-
     def target_slot(self, index: int) -> TargetSlot:
         return TargetSlot(Record(self.slots, index), index, self.commit_bell)
 
@@ -364,7 +365,12 @@ def is_private(directory: Path) -> bool:
 
 def pool_bytes(geometry: Geometry) -> int:
     """Size of a pool's file in bytes."""
-    return header_dtype().itemsize + geometry.slots * slot_dtype(geometry).itemsize
+    slots_bytes = geometry.slots * slot_dtype(geometry).itemsize
+    return header_dtype().itemsize + _abandoned_bytes(geometry) + slots_bytes
+
+
+def _abandoned_bytes(geometry: Geometry) -> int:
+    return whole_lines(geometry.places * np.dtype(np.int64).itemsize)
 
 
 def _digest(key: str) -> NDArray[np.int64]:

@@ -149,13 +149,6 @@ class CardSlot(_Slot):
         )
 
 
-class PostprocessingSlot(_Slot):
-    """The view of `postprocessing`: says that a client is gone."""
-
-    def abandon(self, generation: int) -> None:
-        self._record["abandoned"] = generation
-
-
 class TargetSlot(_Slot):
     """The view of the target: queries trees, commits tokens, releases sessions."""
 

@@ -57,9 +57,7 @@ class CardModel:
             settings.cache.directory, os.getppid(), pool_geometry(settings)
         )
         self._metrics = Metrics(pool, pb_utils.MetricFamily, log)
-        self._sessions = Sessions(
-            pool, settings.limits.queued_requests, settings.limits.queue_timeout_s
-        )
+        self._sessions = Sessions(pool, settings.limits.queue_timeout_s)
         self._notices = Notices.of_this_service()
         self._notices.queue_full.withdraw()
         self._follower: Follower | None = None

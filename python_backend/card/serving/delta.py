@@ -29,13 +29,13 @@ that is not a number where nobody asked."""
 class Numbers(NamedTuple):
     """Whole numbers of a delta. Counts are totals so far; 0 where the request did not ask.
 
-    slot, generation  of the session, for `postprocessing` to say that its client left
-    accepted_bytes    leading bytes of the text that came from the candidate cache
-    finish_reason     index into `FINISH_REASONS`
-    *_time_ns         the server's monotonic clock; 0 of the tokens while the text has none
+    place, generation  of the request in the pool, for `postprocessing` to say that its client left
+    accepted_bytes     leading bytes of the text that came from the candidate cache
+    finish_reason      index into `FINISH_REASONS`
+    *_time_ns          the server's monotonic clock; 0 of the tokens while the text has none
     """
 
-    slot: int
+    place: int
     generation: int
     accepted_bytes: int = 0
     finish_reason: int = 0

@@ -19,4 +19,5 @@ def pool_geometry(settings: Settings) -> Geometry:
         output=limits.max_tokens,
         bad_words=limits.bad_words * SPELLINGS,
         bad_word_tokens=limits.bad_word_tokens,
+        queue=limits.queued_requests,
     )

@@ -34,14 +34,14 @@ class PostprocessingModel:
         except ValueError as error:
             return refused(Refusal("INVALID_ARGUMENT", str(error)))
         if request.is_cancelled():
-            self._abandon(delta.numbers.slot, delta.numbers.generation)
+            self._abandon(delta.numbers.place, delta.numbers.generation)
         return response({output.name: output.array(delta) for output in OUTPUTS})
 
-    def _abandon(self, slot: int, generation: int) -> None:
+    def _abandon(self, place: int, generation: int) -> None:
         # Opened anew each time: clients leave seldom, and a restarted `card` may have a new pool.
         pool = Pool.open(self._directory, os.getppid(), self._geometry)
         if pool is None:
             return
-        if 0 <= slot < pool.geometry.slots:
-            pool.postprocessing_slot(slot).abandon(generation)
+        if 0 <= place < pool.geometry.places:
+            pool.abandoned[place] = generation
         pool.close()

@@ -52,19 +52,27 @@ class Session:
         return int(self.slot.output(self.read - 1, self.read)[0]) in self.request.parameters.end_ids
 
 
+@dataclass(frozen=True, eq=False)
+class _Ticket:
+    """A request in the queue: its place in the pool, and the slot that it will get."""
+
+    place: int
+    slot: asyncio.Future[CardSlot]
+
+
 class Sessions:
     """All slots of the pool, as `card` hands them out. Used from one event loop alone."""
 
-    def __init__(self, pool: Pool, queue_limit: int, queue_timeout_s: float) -> None:
+    def __init__(self, pool: Pool, queue_timeout_s: float) -> None:
         self._pool = pool
-        self._queue_limit = queue_limit
         self._queue_timeout_s = queue_timeout_s
         self._slots = [pool.card_slot(index) for index in range(pool.geometry.slots)]
         self._free = deque(slot for slot in self._slots if slot.state is SlotState.FREE)
         self._closing: dict[int, Session | None] = {
             slot.index: None for slot in self._slots if slot.state is not SlotState.FREE
         }
-        self._waiting: deque[asyncio.Future[CardSlot]] = deque()
+        self._places = deque(range(pool.geometry.slots, pool.geometry.places))
+        self._waiting: deque[_Ticket] = deque()
         self._open: dict[int, Session] = {}
         self._read = np.zeros(pool.geometry.slots, np.int64)
 
@@ -83,12 +91,13 @@ class Sessions:
     @property
     def is_full(self) -> bool:
         """Whether the next request would be refused."""
-        return not self._free and len(self._waiting) >= self._queue_limit
+        return not self._free and not self._places
 
     async def admit(
-        self, request: SlotRequest, deadline_ns: int | None, is_gone: Callable[[], bool]
+        self, request: SlotRequest, deadline_ns: int | None, is_gone: Callable[[int], bool]
     ) -> Session:
-        """Open a session, waiting in the queue if need be.
+        """Open a session, waiting in the queue if need be; `is_gone` is asked, now and then,
+        whether the client at that place of the pool has left.
 
         Raises `Refusal`: `UNAVAILABLE` at once when the queue is full, or when it was waited in
         for too long; `DEADLINE_EXCEEDED` at the request's own deadline; `CANCELLED` when the
@@ -104,22 +113,23 @@ class Sessions:
         self._read[slot.index] = 0
         return session
 
-    async def _wait(self, deadline_ns: int | None, is_gone: Callable[[], bool]) -> CardSlot:
+    async def _wait(self, deadline_ns: int | None, is_gone: Callable[[int], bool]) -> CardSlot:
         if self.is_full:
-            raise queue_full(len(self._slots), len(self._waiting), self._queue_limit)
+            geometry = self._pool.geometry
+            raise queue_full(geometry.slots, len(self._waiting), geometry.queue)
         patience_s = self._queue_timeout_s
         if deadline_ns is not None:
             patience_s = min(patience_s, (deadline_ns - time.monotonic_ns()) / 1e9)
         until_s = time.monotonic() + patience_s
-        ticket: asyncio.Future[CardSlot] = asyncio.get_running_loop().create_future()
+        ticket = _Ticket(self._places.popleft(), asyncio.get_running_loop().create_future())
         self._waiting.append(ticket)
         try:
             while (left_s := until_s - time.monotonic()) > 0:
-                await asyncio.wait({ticket}, timeout=min(left_s, _PRESENCE_S))
-                if is_gone():
+                await asyncio.wait({ticket.slot}, timeout=min(left_s, _PRESENCE_S))
+                if is_gone(ticket.place):
                     raise Refusal("CANCELLED", "the client left while its request waited")
-                if ticket.done():
-                    return ticket.result()
+                if ticket.slot.done():
+                    return ticket.slot.result()
         except BaseException:
             self._give_up(ticket)
             raise
@@ -133,19 +143,21 @@ class Sessions:
             reason="queue_timeout",
         )
 
-    def _give_up(self, ticket: asyncio.Future[CardSlot]) -> None:
+    def _give_up(self, ticket: _Ticket) -> None:
         """Wait no longer; a slot that came too late goes to the next."""
-        if ticket.done():
-            self._hand_on(ticket.result())
+        if ticket.slot.done():
+            self._hand_on(ticket.slot.result())
         else:
             self._waiting.remove(ticket)
+            self._places.append(ticket.place)
 
     def _hand_on(self, slot: CardSlot) -> None:
         """Give a free slot to the first request that still waits for one."""
         while self._waiting:
             ticket = self._waiting.popleft()
-            if not ticket.done():
-                ticket.set_result(slot)
+            self._places.append(ticket.place)
+            if not ticket.slot.done():
+                ticket.slot.set_result(slot)
                 return
         self._free.append(slot)
 
@@ -172,8 +184,8 @@ class Sessions:
 
     def abandoned(self) -> list[Session]:
         """The open sessions whose client `postprocessing` saw leave."""
-        records = self._pool.slots
-        left: NDArray[np.bool_] = records["abandoned"] == records["generation"]
+        generations = self._pool.generations
+        left: NDArray[np.bool_] = self._pool.abandoned[: generations.size] == generations
         return [self._open[index] for index in np.flatnonzero(left).tolist() if index in self._open]
 
     def close(self, session: Session) -> None:

@@ -97,13 +97,13 @@ class Stream:
         silent_since_ns = self._sent_ns or self._scheduled_ns or now_ns
         return self.request.stream and now_ns - silent_since_ns >= SIGN_NS
 
-    def sign(self, slot: int, generation: int) -> Delta:
+    def sign(self, place: int, generation: int) -> Delta:
         """An empty delta of a request that waits for a slot: what is known of it by then."""
         request = self.request
         return Delta(
             "",
             Numbers(
-                slot,
+                place,
                 generation,
                 num_input_tokens=len(request.input_ids) * request.return_num_input_tokens,
                 arrival_time_ns=self._arrival_ns * request.return_perf_metrics,
@@ -111,13 +111,13 @@ class Stream:
             () if request.return_log_probs else None,
         )
 
-    def take(self, slot: int, generation: int, counters: SlotCounters, now_ns: int) -> Delta:
+    def take(self, place: int, generation: int, counters: SlotCounters, now_ns: int) -> Delta:
         """The next delta; what it carries is not carried again."""
         request, asked = self.request, self.request.return_perf_metrics
         delta = Delta(
             self._text,
             Numbers(
-                slot=slot,
+                place=place,
                 generation=generation,
                 accepted_bytes=self._accepted_bytes,
                 finish_reason=FINISH_REASONS.index(self.finish_reason),

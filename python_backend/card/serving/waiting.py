@@ -27,10 +27,10 @@ class Receiver(Protocol):
 class WaitingClient:
     """Asked again and again while its request is in the queue.
 
-    Its number is a session's that will never be: it can stand in any slot's `abandoned`, and what
-    it displaces there is written again with that session's next delta.
+    Its generation is a session's that will never be, so that nobody who waited at its place before
+    is mistaken for it.
 
-    sign  makes an empty delta of a slot and a session's number; None: the request does not stream
+    sign  makes an empty delta of a place and a generation; None: the request does not stream
     """
 
     def __init__(
@@ -45,27 +45,20 @@ class WaitingClient:
         self._pool = pool
         self._sign = sign
         self._clock_ns = clock_ns
-        self._number: int | None = None
+        self._generation: int | None = None
         self._signed_ns = clock_ns()
 
-    def is_gone(self) -> bool:
-        """Whether nobody waits for the answer any more, as far as can be known."""
+    def is_gone(self, place: int) -> bool:
+        """Whether nobody waits at this place any more, as far as can be known."""
         if self._client.is_gone():
             return True
         if self._sign is None:
             return False  # a second response would be one too many
-        if self._number is not None and self._is_abandoned():
+        if self._pool.abandoned[place] == self._generation:
             return True
         if self._clock_ns() - self._signed_ns >= SIGN_NS:
-            self._send(self._sign)
+            if self._generation is None:
+                self._generation = self._pool.new_generation()
+            self._client.send(self._sign(place, self._generation), last=False)
+            self._signed_ns = self._clock_ns()
         return False
-
-    def _is_abandoned(self) -> bool:
-        return bool((self._pool.slots["abandoned"] == self._number).any())
-
-    def _send(self, sign: Callable[[int, int], Delta]) -> None:
-        if self._number is None:
-            self._number = self._pool.new_generation()
-        slot = self._number % self._pool.geometry.slots
-        self._client.send(sign(slot, self._number), last=False)
-        self._signed_ns = self._clock_ns()
