@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from fake_engine import FakeEngine, FakeModel
 from one_process import OneProcess, Stream, request_of, settings_of
 
@@ -48,9 +49,10 @@ def test_every_running_stream_gets_a_token_with_each_chunk_of_a_long_prompt() ->
         assert chunks == -(-len(LONG) // (CHUNK - len(running)))
 
 
-def test_candidates_leave_half_a_chunk_to_prompts() -> None:
+@pytest.mark.parametrize("query", ["chain", "subtree"])
+def test_candidates_leave_half_a_chunk_to_prompts(query: str) -> None:
     chunk = 2 * CHUNK
-    with both_running(3, prefill_chunk=chunk, rows="auto") as (both, _):
+    with both_running(3, prefill_chunk=chunk, rows="auto", query=query) as (both, _):
         for _ in range(8):
             both.draft.step()
         both.target.step()
@@ -59,4 +61,6 @@ def test_candidates_leave_half_a_chunk_to_prompts() -> None:
             both.draft.step()
         both.open(request_of(LONG, 4), 3)
         both.target.step()
-        assert last_pass(both) == (chunk // 2, chunk)
+        read, rows = last_pass(both)
+        assert read >= chunk // 2
+        assert rows == chunk

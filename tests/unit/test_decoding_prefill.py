@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from card.decoding.prefill import Prefill
+from card.engines.row_costs import CostCurve
 
 CHUNK = 64
 NOTHING_MEASURED: dict[int, float] = {}
@@ -25,12 +26,37 @@ curves = pytest.mark.parametrize("costs", CURVES, ids=["nothing measured", "proc
 def test_streams_wait_for_a_chunk_at_most_and_prompts_are_read_all_the_same(
     costs: dict[int, float], prompts: int, streaming: int
 ) -> None:
-    each = Prefill(CHUNK, costs).tokens(prompts, streaming)
+    prefill = Prefill(CHUNK, costs)
+    each = prefill.tokens(prompts, streaming)
     assert each >= 1
     assert streaming + prompts * each <= max(CHUNK, streaming + CHUNK // 2)
     assert streaming + prompts * (each + 1) > CHUNK // 2
-    if streaming <= Prefill(CHUNK, costs).rows_of_streams and each > 1:
+    if streaming <= prefill.rows_of_streams(prompts):
         assert streaming + prompts * each <= CHUNK
+
+
+@pytest.mark.parametrize("chunk", [8, 63, 64])
+@given(prompts=st.integers(1, 80), streaming=st.integers(1, 80))
+def test_streams_that_keep_to_their_rows_make_no_pass_larger_than_a_chunk(
+    chunk: int, prompts: int, streaming: int
+) -> None:
+    prefill = Prefill(chunk, PROCESSOR)
+    streaming = min(streaming, prefill.rows_of_streams(prompts))
+    assert streaming + prompts * prefill.tokens(prompts, streaming) <= max(chunk, 1 + prompts)
+
+
+@given(prompts=st.integers(1, 32), streaming=st.integers(1, 64))
+def test_beside_streams_prompts_are_read_nearly_as_fast_as_in_whole_chunks(
+    prompts: int, streaming: int
+) -> None:
+    """However a chunk is divided among them."""
+
+    def tokens_per_ms(each: int) -> float:
+        return prompts * each / CostCurve(PROCESSOR).pass_ms(streaming + prompts * each)
+
+    whole = max(1, max(CHUNK // 2, CHUNK - streaming) // prompts)
+    read = Prefill(CHUNK, PROCESSOR).tokens(prompts, streaming)
+    assert tokens_per_ms(read) >= 0.8 * tokens_per_ms(whole)
 
 
 @curves

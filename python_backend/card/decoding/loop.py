@@ -171,7 +171,8 @@ class TargetLoop:
         """What each session puts into the pass that they share: prompt, or what it verifies."""
         streaming = [s for s in sessions if not s.reads_prompt(self._engine)]
         prompts = len(sessions) - len(streaming)
-        found = self._candidates_of(streaming, self._prefill.rows_of_streams if prompts else None)
+        most_rows = self._prefill.rows_of_streams(prompts) if prompts else None
+        found = self._candidates_of(streaming, most_rows)
         verified = [
             session.rows(candidates) for session, candidates in zip(streaming, found, strict=True)
         ]
@@ -185,15 +186,16 @@ class TargetLoop:
     def _candidates_of(
         self, sessions: list[TargetSession], most_rows: int | None
     ) -> list[Candidates]:
-        """What each of those that stream verifies in the pass that they share."""
-        found = [self._query(session, len(sessions)) for session in sessions]
+        """What each of those that stream verifies in the pass that they share, in `most_rows` rows
+        in all where the plan decides how many, if each has one."""
+        found = [self._query(session, len(sessions), most_rows) for session in sessions]
         if self._adapts and self._settings.speculation.query == "chain":
             chances = [candidates.chances for candidates in found]
             counts = self._plan.worthwhile(chances, most_rows)
             found = [all_of.first(count) for all_of, count in zip(found, counts, strict=True)]
         return found
 
-    def _query(self, session: TargetSession, sharing: int) -> Candidates:
+    def _query(self, session: TargetSession, sharing: int, most_rows: int | None) -> Candidates:
         """All candidates of a session that may be worth a row of a pass that `sharing` share."""
         how, plan, vocabulary = self._settings.speculation, self._plan, self._engine.vocabulary
         if how.rows != "auto":
@@ -205,6 +207,8 @@ class TargetLoop:
             self._pool.slot_bell.ring()
         if how.query == "subtree":
             rows = plan.rows(session.judgement.acceptance.rate, sharing)
+            if most_rows is not None:
+                rows = min(rows, max(1, most_rows // sharing))
         else:
             rows = plan.most_rows(sharing)
         return session.query(rows, vocabulary, how, drafts=drafts)

@@ -24,11 +24,10 @@ class Prefill:
         self._half = max(1, chunk // 2)
         self._curve = CostCurve(costs_ms) if costs_ms else None
 
-    @property
-    def rows_of_streams(self) -> int:
-        """That streams may verify in all while a prompt is read, if each has one: the other half of
-        the chunk is the prompts', whatever streams take."""
-        return max(1, self._chunk - self._half)
+    def rows_of_streams(self, prompts: int) -> int:
+        """That streams may verify in all while `prompts` sessions read theirs, if each has one: the
+        other half of the chunk, or a token for each, is the prompts', whatever streams take."""
+        return max(1, self._chunk - max(self._half, prompts))
 
     def tokens(self, prompts: int, streaming: int) -> int:
         """Prompt tokens that each of `prompts` sessions may read of a pass in which streams verify
@@ -38,16 +37,15 @@ class Prefill:
         half a chunk's rows in all serve prompts nearly as fast, and are preferred; where rows are
         nearly free (a GPU) they do not.
         """
-        share = self._chunk
-        if streaming:
-            share = max(self._half, self._chunk - streaming)
-            if self._is_as_fast_in_half(share, streaming):
-                share = self._half - streaming
-        return max(1, share // max(1, prompts))
-
-    def _is_as_fast_in_half(self, share: int, streaming: int) -> bool:
-        of_half = self._half - streaming
-        if self._curve is None or of_half <= 0:
-            return False
-        whole_ms = self._curve.pass_ms(share + streaming)
-        return of_half / self._curve.pass_ms(self._half) >= _NEARLY_AS_FAST * share / whole_ms
+        prompts = max(1, prompts)
+        if not streaming:
+            return max(1, self._chunk // prompts)
+        most = max(1, max(self._half, self._chunk - streaming) // prompts)
+        of_half = (self._half - streaming) // prompts
+        if of_half > 0 and self._curve is not None:
+            half_ms, most_ms = (
+                self._curve.pass_ms(streaming + prompts * each) for each in (of_half, most)
+            )
+            if of_half / half_ms >= _NEARLY_AS_FAST * most / most_ms:
+                return of_half
+        return most
