@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+from collections.abc import Iterable
 
 PROBE_TIMEOUT_S = 2.0
 
@@ -31,12 +32,15 @@ class Repository:
         status, _ = self._call("GET", f"/v2/models/{model}/ready", PROBE_TIMEOUT_S)
         return status == http.client.OK
 
+    def serves(self, models: Iterable[str]) -> bool:
+        """Whether all of `models` are loaded. Raises if that is unknown, as where another server,
+        to which `headers` mean nothing, has the port."""
+        ready = {model for model, state in self._states() if state == "READY"}
+        return ready.issuperset(models)
+
     def is_unloaded(self, model: str) -> bool:
         """Whether nothing of `model` is left, not even open requests. Raises if unknown."""
-        status, body = self._call("POST", "/v2/repository/index", PROBE_TIMEOUT_S)
-        if status != http.client.OK:
-            raise RepositoryError(f"the server did not list its models: {_error(body)}")
-        states = [entry.get("state") for entry in json.loads(body) if entry["name"] == model]
+        states = [state for name, state in self._states() if name == model]
         return all(state in (None, "UNAVAILABLE") for state in states)
 
     def load(self, model: str, timeout_s: float) -> None:
@@ -50,6 +54,13 @@ class Repository:
         a dead process may be never; a new one can be loaded meanwhile.
         """
         self._control(model, "unload", timeout_s)
+
+    def _states(self) -> list[tuple[str, str | None]]:
+        """Each version of each model, and its state once it has one."""
+        status, body = self._call("POST", "/v2/repository/index", PROBE_TIMEOUT_S)
+        if status != http.client.OK:
+            raise RepositoryError(f"the server did not list its models: {_error(body)}")
+        return [(entry["name"], entry.get("state")) for entry in json.loads(body)]
 
     def _control(self, model: str, verb: str, timeout_s: float) -> None:
         status, body = self._call("POST", f"/v2/repository/models/{model}/{verb}", timeout_s)

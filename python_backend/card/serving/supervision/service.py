@@ -191,7 +191,7 @@ class Service:
         if self.guard is not None and self.guard.condition != "well":
             return False
         try:
-            return all(self._repository.is_ready(model) for model in MODELS)
+            return self._repository.serves(MODELS)
         except RepositoryError:
             return False
 
