@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
@@ -196,6 +197,7 @@ class CardClient:
     @contextmanager
     def _errors_as_ours(self, timeout_s: float | None) -> Iterator[None]:
         """Whatever goes wrong inside, as a `CardError`."""
+        began_s = time.monotonic()
         try:
             if self._closed:
                 raise CardError("FAILED_PRECONDITION", "this client is closed; make another one")
@@ -203,9 +205,11 @@ class CardClient:
         except InferenceServerException as error:
             code = (error.status() or "StatusCode.UNKNOWN").rpartition(".")[2]
             details = error.message() or ""
-            raise status_error(code, details, self.address, timeout_s) from error
+            taken_s = time.monotonic() - began_s
+            raise status_error(code, details, self.address, timeout_s, taken_s) from error
         except grpc.RpcError as error:
-            raise rpc_error(error, self.address, timeout_s) from error
+            taken_s = time.monotonic() - began_s
+            raise rpc_error(error, self.address, timeout_s, taken_s) from error
         except (asyncio.CancelledError, grpc.aio.UsageError) as error:
             # gRPC says so too of a call whose channel was closed, and nobody cancelled the caller.
             if self._closed and not _caller_is_cancelled():

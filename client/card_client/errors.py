@@ -36,8 +36,10 @@ _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 """Environment variables that gRPC reads, in this order."""
 
 _NO_STATUS = "Internal error from Core"
-"""What gRPC for Python says of a call that its deadline ended in the same moment as the server: no
-status was left to read (https://github.com/grpc/grpc/issues/2685)."""
+"""What gRPC for Python says of a call that ended, at its deadline or by the server, while the
+request was sent: it reads no status then (https://github.com/grpc/grpc/issues/2685)."""
+_ABOUT_OVER = 0.9
+"""Of its time that a call whose deadline ended it has taken, by our clock."""
 
 
 class CardError(Exception):
@@ -77,14 +79,22 @@ def server_error(text: str, fallback: str = "UNKNOWN") -> CardError:
     return CardError(fallback, text)
 
 
-def rpc_error(error: grpc.RpcError, address: str, timeout_s: float | None) -> CardError:
-    """The error of a call to `address` that gRPC itself ended."""
-    return status_error(error.code().name, error.details() or "", address, timeout_s)
+def rpc_error(
+    error: grpc.RpcError, address: str, timeout_s: float | None, taken_s: float
+) -> CardError:
+    """The error of a call to `address` that gRPC itself ended, `taken_s` after it began."""
+    return status_error(error.code().name, error.details() or "", address, timeout_s, taken_s)
 
 
-def status_error(code: str, details: str, address: str, timeout_s: float | None) -> CardError:
+def status_error(
+    code: str, details: str, address: str, timeout_s: float | None, taken_s: float
+) -> CardError:
     """As `rpc_error`, from the status code's name and the details in words."""
-    if code == "INTERNAL" and details == _NO_STATUS and timeout_s is not None:
+    if code == "INTERNAL" and details == _NO_STATUS:
+        if timeout_s is None or taken_s < _ABOUT_OVER * timeout_s:
+            return CardError(
+                "UNAVAILABLE", f"{address} ended the call before it had the request; send it again"
+            )
         code = "DEADLINE_EXCEEDED"
     if code == "UNAVAILABLE" and _NEVER_CONNECTED.search(details):
         return CardError(

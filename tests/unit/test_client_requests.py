@@ -327,7 +327,19 @@ async def test_a_server_that_reports_no_finish_reason_is_understood(triton: Trit
     assert [delta.text for delta in await streamed(triton)] == ["x", "y"]
 
 
-@pytest.mark.parametrize(("timeout_s", "code"), [(0.05, "DEADLINE_EXCEEDED"), (None, "INTERNAL")])
-def test_a_deadline_that_left_no_status_is_a_deadline(timeout_s: float | None, code: str) -> None:
-    error = status_error("INTERNAL", "Internal error from Core", "127.0.0.1:8001", timeout_s)
+@pytest.mark.parametrize(
+    ("timeout_s", "taken_s", "code"),
+    [
+        (0.05, 0.05, "DEADLINE_EXCEEDED"),
+        (80.0, 80.1, "DEADLINE_EXCEEDED"),
+        (80.0, 0.01, "UNAVAILABLE"),
+        (None, 80.0, "UNAVAILABLE"),
+    ],
+)
+def test_a_call_that_left_no_status_is_late_only_if_its_time_is_over(
+    timeout_s: float | None, taken_s: float, code: str
+) -> None:
+    """Else the server ended it, as one does that cannot take any."""
+    details = "Internal error from Core"
+    error = status_error("INTERNAL", details, "127.0.0.1:8001", timeout_s, taken_s)
     assert error.code == code
