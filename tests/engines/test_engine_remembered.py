@@ -215,6 +215,16 @@ def test_a_service_that_cannot_write_still_loads(
     assert examined == OF_DRAFT
 
 
+def test_a_directory_that_a_link_names_is_made_where_it_leads(
+    pair: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a directory whose name the stubs cannot spell."""
+    (tmp_path / "link").symlink_to(tmp_path / "José")
+    monkeypatch.setenv(FINDINGS_VARIABLE, str(tmp_path / "link"))
+    load_engine(pair, "draft")
+    assert list((tmp_path / "José").glob("draft*.json"))
+
+
 def test_what_another_device_computes_is_not_remembered(pair: Settings, service: Path) -> None:
     options = EngineOptions(context=128, sessions=2, device="cuda")
     memory = FindingsMemory.of_this_service("target", "torch", pair.target.path, options)

@@ -172,6 +172,26 @@ def test_setup_says_what_it_does(checkout: Path) -> None:
     assert not (checkout / ".venv").exists()
 
 
+def test_setup_refuses_a_folder_that_tritons_python_cannot_read(
+    checkout: Path, tmp_path: Path
+) -> None:
+    python, journal = recording_python(tmp_path)
+    ended = set_up(checkout.rename(checkout.with_name("José")), python)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    assert "José has letters in its name" in line
+    assert journal.read_text() == ""
+
+
+def test_an_environment_that_tritons_python_cannot_read_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervisor, "check_ports", lambda *_: None)
+    monkeypatch.setattr(sys, "prefix", "/home/José/.venv")
+    (problem,) = unmet_prerequisites(load_settings())
+    assert problem.startswith("/home/José/.venv has letters in its name")
+
+
 def test_setup_installs_once_and_again_only_after_a_change(checkout: Path, tmp_path: Path) -> None:
     python, journal = recording_python(tmp_path)
     assert set_up(checkout, python).returncode == 0

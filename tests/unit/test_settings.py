@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from card.settings import (
     SETTINGS_VARIABLE,
     LimitSettings,
     freeze,
+    in_ascii,
     load_settings,
     without_settings,
 )
@@ -157,3 +160,40 @@ def test_frozen_settings_are_read_as_they_were_whatever_the_environment_says(
     assert again.model_dump() == settings.model_dump()
     assert again.speculation.width == 7
     assert again.draft.path == tmp_path / "beside"
+
+
+PRINT_PATHS = """
+from card.settings import load_settings
+settings = load_settings()
+for path in (settings.target.path, settings.serving.findings):
+    print(ascii(str(path)), (path / "config.json").exists())
+"""
+
+
+def test_frozen_paths_can_be_opened_where_names_of_files_are_ascii(
+    write: Write, tmp_path: Path
+) -> None:
+    """As in Triton's stubs, whose Python takes the C locale."""
+    named = tmp_path / "Modelle für José"
+    named.mkdir()
+    (named / "config.json").touch()
+    settings = load_settings(write(f"target: {{path: {named}}}\nserving: {{findings: {named}/x}}"))
+    run = tmp_path / "run"
+    run.mkdir()
+    freeze(in_ascii(settings, run), run / "settings.yaml")
+    ended = subprocess.run(
+        [sys.executable, "-X", "utf8=0", "-c", PRINT_PATHS],
+        env={
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "CARD_SETTINGS": str(run / "settings.yaml"),
+            "LC_ALL": "C",
+            "PYTHONCOERCECLOCALE": "0",
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout.splitlines() == [
+        f"'{run}/target.path' True",
+        f"'{run}/serving.findings' False",
+    ]

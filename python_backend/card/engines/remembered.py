@@ -173,7 +173,10 @@ class FindingsMemory:
             return
         entry = _Entry(subject=self._subject, findings=findings)
         try:
-            self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            directory = Path(
+                os.path.realpath(self.file.parent)
+            )  # where a link leads to nothing yet
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Under a name of its own: services may share the directory.
             with tempfile.TemporaryDirectory(dir=self.file.parent) as own:
                 written = Path(own) / self.file.name
@@ -186,7 +189,9 @@ class FindingsMemory:
 def _stamps(files: Iterable[Path]) -> Iterable[tuple[str, int, int]]:
     for file in files:
         status = file.stat()
-        yield str(file), status.st_size, status.st_mtime_ns
+        # JSON takes no name that this process cannot spell, as in `card.settings.paths.in_ascii`.
+        name = str(file).encode(errors="backslashreplace").decode()
+        yield name, status.st_size, status.st_mtime_ns
 
 
 def _version(package: str) -> str:

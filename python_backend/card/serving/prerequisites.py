@@ -132,6 +132,16 @@ def check_ports(ports: Mapping[str, int], address: str = "0.0.0.0") -> str | Non
     return None
 
 
+def check_ascii(folder: Path) -> str | None:
+    """A folder that programs are in, of which Triton's own Python can import them."""
+    if str(folder).isascii():
+        return None
+    return (
+        f"{folder} has letters in its name that the Python inside Triton cannot read: put it where "
+        "the whole path is ASCII"
+    )
+
+
 def check_shell_proof(folder: Path, field: str) -> str | None:
     """A path that a shell takes as it is, for Triton's Python backend hands paths to one unquoted.
 
@@ -194,7 +204,7 @@ def main() -> int:
 
     With `--room` check that what is to be installed finds room here.
     """
-    problem = check_architecture() or check_interpreter()
+    problem = check_architecture() or check_interpreter() or check_ascii(Path.cwd())
     if problem is None and "--room" in sys.argv:
         problem = check_disk(Path.cwd())
     print(problem or f"CPython {platform.python_version()} in {sys.base_prefix}")

@@ -9,6 +9,7 @@ settings do not allow to start it, said in one line each.
 from __future__ import annotations
 
 import signal
+import sys
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, NoReturn
@@ -20,6 +21,7 @@ from card.serving.geometry import pool_geometry
 from card.serving.model_files import check_model_files
 from card.serving.prerequisites import (
     check_architecture,
+    check_ascii,
     check_ports,
     check_shared_memory,
     check_shell_proof,
@@ -47,6 +49,7 @@ def unmet_prerequisites(settings: Settings) -> list[str]:
     needed_bytes[directory] = pool_bytes(pool_geometry(settings)) + needed_bytes.get(directory, 0)
     checks = (
         check_architecture(),
+        check_ascii(REPOSITORY_ROOT) or check_ascii(Path(sys.prefix)),
         check_ports(ports, serving.address),
         check_shell_proof(directory, "cache.directory"),
         check_guard(serving, run_directory(directory)) if serving.guard else None,

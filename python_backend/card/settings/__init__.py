@@ -15,6 +15,7 @@ from card.settings.models import (
     TargetTensorRTSettings,
     TensorRTSettings,
 )
+from card.settings.paths import in_ascii
 from card.settings.reading import SETTINGS_VARIABLE, SettingsError, load_settings
 from card.settings.service import (
     CacheSettings,
@@ -48,6 +49,7 @@ __all__ = [
     "TargetTensorRTSettings",
     "TensorRTSettings",
     "freeze",
+    "in_ascii",
     "load_settings",
     "without_settings",
 ]

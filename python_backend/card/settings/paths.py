@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from card.settings.refusals import got, said_in
-from card.settings.section import Section
 from card.settings.whole import Settings
 
 PATHS = (
@@ -21,15 +20,27 @@ PATHS = (
 _DIRECTORIES_TO_BE = (("serving", "findings"),)
 """Those that may lead to a directory, or to nothing yet."""
 
-_Section = TypeVar("_Section", bound=Section)
-
 
 def anchored(settings: Settings, base: Path) -> Settings:
     """With every path taken from `base`, unless it is absolute."""
-    sections = {name: getattr(settings, name) for name in Settings.model_fields}
-    for name, field in PATHS:
-        sections[name] = _with_path_from(base, sections[name], field)
-    return Settings.model_construct(**sections)
+    return _with_paths(settings, lambda _, path: _real(base / path))
+
+
+def in_ascii(settings: Settings, links: Path) -> Settings:
+    """With a link in the folder `links` in place of every path that has other letters.
+
+    The Python inside Triton's stubs takes names of files for ASCII, whatever the environment says,
+    and cannot open what is called otherwise.
+    """
+
+    def linked(name: str, path: Path) -> Path:
+        if str(path).isascii():
+            return path
+        link = links / name
+        link.symlink_to(path)
+        return link
+
+    return _with_paths(settings, linked)
 
 
 def wrong_paths(settings: Settings, file: Path | None) -> str:
@@ -46,12 +57,21 @@ def wrong_paths(settings: Settings, file: Path | None) -> str:
     return "; ".join(problems)
 
 
-def _with_path_from(base: Path, section: _Section, field: str) -> _Section:
-    path = getattr(section, field)
-    if path is None:
-        return section
-    # Not `Path.resolve`, which raises where links lead in circles.
-    return section.model_copy(update={field: Path(os.path.realpath(base / path))})
+def _with_paths(settings: Settings, change: Callable[[str, Path], Path]) -> Settings:
+    """With every path that is given replaced by what `change` makes of its name and it."""
+    sections = {name: getattr(settings, name) for name in Settings.model_fields}
+    for name, field in PATHS:
+        if (path := getattr(sections[name], field)) is not None:
+            changed = {field: change(f"{name}.{field}", path)}
+            sections[name] = sections[name].model_copy(update=changed)
+    return Settings.model_construct(**sections)
+
+
+def _real(path: Path) -> Path:
+    """Where links lead, unless this process can find that and not spell it (see `in_ascii`)."""
+    real = os.path.realpath(path)  # `Path.resolve` raises where links lead in circles
+    is_text = real == real.encode(errors="replace").decode()
+    return Path(real) if is_text else path
 
 
 def _problem(path: Path, *, to_be: bool) -> str:

@@ -60,7 +60,14 @@ class RunDirectory:
 
     def fresh_notices(self) -> Path:
         """An empty directory for `card.serving.notices` of a server that is about to start."""
-        directory = self.path / "notices"
+        return self._fresh("notices")
+
+    def fresh_links(self) -> Path:
+        """An empty directory for links to what the settings of such a server name."""
+        return self._fresh("links")
+
+    def _fresh(self, name: str) -> Path:
+        directory = self.path / name
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir()
         return directory

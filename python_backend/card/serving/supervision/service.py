@@ -37,6 +37,7 @@ from card.settings import (
     ServingSettings,
     Settings,
     freeze,
+    in_ascii,
 )
 
 HEADER = "card-supervisor"
@@ -88,15 +89,16 @@ class Service:
                 *serving.triton_arguments,
             ),
         )
+        legible = in_ascii(settings, run_directory.fresh_links())
         notices = run_directory.fresh_notices()
         variables = {name: os.environ.get(name, value) for name, value in STEADY_MEMORY.items()}
         variables |= {
             "TMPDIR": str(run_directory.temporary),
             NOTICES_VARIABLE: str(notices),
-            FINDINGS_VARIABLE: str(serving.findings or run_directory.findings),
+            FINDINGS_VARIABLE: str(legible.serving.findings or run_directory.findings),
         }
         # A model that is reloaded months later must not read what was edited for the next start.
-        freeze(settings, run_directory.settings)
+        freeze(legible, run_directory.settings)
         variables[SETTINGS_VARIABLE] = str(run_directory.settings)
         with ExitStack() as started:
             self.server = TritonProcess(install, options, variables)
