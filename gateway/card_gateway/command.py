@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import resource
 import socket
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,11 +15,9 @@ from card_client import CardError, Tls
 from card_gateway.app import Gateway, create_app
 from card_gateway.protocol import Http
 from card_gateway.template import ChatTemplateError
+from card_guard.descriptors import allow_descriptors
 
 KEY_VARIABLE = "CARD_GATEWAY_API_KEY"
-_DESCRIPTORS = 65_536
-"""Files and connections at a time. Shells start processes with room for 1,024, which so many silent
-connections fill, and then nobody would get so much as a 503."""
 LACKING = 2
 """Exit code when a setting or a file is wrong."""
 
@@ -76,7 +73,7 @@ def serve(
         raise typer.Exit(LACKING) from None
     if key is None and not _is_loopback(host):
         _say(f"warning: listening on {host} without an API key; set ${KEY_VARIABLE}")
-    _allow_descriptors()
+    allow_descriptors()
     uvicorn.run(
         application,
         http=Http,
@@ -94,14 +91,6 @@ def _api_key(file: Path | None) -> str | None:
     """The key clients must send; never an option, which everyone on the machine could read."""
     key = os.environ.get(KEY_VARIABLE) if file is None else file.read_text(encoding="utf-8")
     return (key or "").strip() or None
-
-
-def _allow_descriptors() -> None:
-    """Ask for `_DESCRIPTORS`, as far as the kernel lets us."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _is_loopback(host: str) -> bool:

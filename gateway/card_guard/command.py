@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from card_client import CardError, Tls
+from card_guard.descriptors import allow_descriptors
 from card_guard.server import Guard, StartError, serve
 
 LACKING = 2
@@ -81,6 +82,7 @@ def guard(
             tls=Tls.if_wanted(False, tls_client_ca, tls_cert, tls_key),
             triton_tls=Tls.if_wanted(False, triton_ca, triton_cert, triton_key),
         )
+        allow_descriptors()
         asyncio.run(_serve_until_told(settings, drain_s))
     except (CardError, OSError, StartError) as error:
         typer.echo(f"error: {error}", err=True)

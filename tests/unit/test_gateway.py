@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-import subprocess
-import sys
 
 import openai
 import pytest
@@ -161,22 +159,3 @@ def test_log_probabilities_belong_to_pieces_of_the_text(
         if chunk.choices[0].logprobs
     ]
     assert by_chunk == [[-0.5, -1.0], [-0.25, -2.0]]
-
-
-ALLOWED = """
-import resource
-from card_gateway import command
-command._DESCRIPTORS = 800
-resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
-command._allow_descriptors()
-print(*resource.getrlimit(resource.RLIMIT_NOFILE))
-"""
-
-
-@pytest.mark.parametrize(("soft", "hard", "expected"), [(300, 500, 500), (300, 1_000, 800)])
-def test_it_asks_for_as_many_descriptors_as_it_may_have(
-    soft: int, hard: int, expected: int
-) -> None:
-    program = [sys.executable, "-c", ALLOWED.format(soft=soft, hard=hard)]
-    shown = subprocess.run(program, capture_output=True, text=True, check=True)
-    assert shown.stdout == f"{expected} {hard}\n"
