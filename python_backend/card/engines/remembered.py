@@ -173,9 +173,8 @@ class FindingsMemory:
             return
         entry = _Entry(subject=self._subject, findings=findings)
         try:
-            directory = Path(
-                os.path.realpath(self.file.parent)
-            )  # where a link leads to nothing yet
+            # Not through a link, which may lead to nothing yet.
+            directory = Path(os.path.realpath(self.file.parent))
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Under a name of its own: services may share the directory.
             with tempfile.TemporaryDirectory(dir=self.file.parent) as own:
