@@ -80,16 +80,17 @@ async def test_each_decoding_mode_is_counted_apart(server: RunningService) -> No
     for decoding in DECODINGS:
         before = told()
         await server.text(decoding=decoding, **request)
-        expected = before["card_committed_tokens_total", decoding] + 48
+        counted = {"card_committed_tokens_total": 48, "card_requests_total": 1}
+        expected = {name: before[name, decoding] + count for name, count in counted.items()}
 
-        def all_counted(mode: str = decoding, count: float = expected) -> bool:
-            return server.metric("card_committed_tokens_total", decoding=mode) == count
+        def all_counted(mode: str = decoding, wanted: dict[str, float] = expected) -> bool:
+            return {name: server.metric(name, decoding=mode) for name in wanted} == wanted
 
-        await server.until(all_counted, f"the tokens of {decoding} are counted")
+        await server.until(all_counted, f"the tokens and the request of {decoding} are counted")
         grown = {key: value - before[key] for key, value in told().items() if value != before[key]}
         assert {mode for _, mode in grown} == {decoding}
         once = [name for name in names if grown.get((name, decoding)) == 1]
-        assert {"card_requests_total", "card_queue_time_seconds_count"} <= set(once)
+        assert {"card_requests_total", "card_queue_time_seconds_count"} <= set(once), grown
         assert "card_time_to_first_token_seconds_count" in once
         speculates = decoding != "autoregressive"
         assert (("card_queries_total", decoding) in grown) == speculates
