@@ -61,3 +61,12 @@ def test_nothing_is_believed_of_another_server_that_has_the_port(port: int) -> N
     assert foreign.is_ready("card")
     with pytest.raises(RepositoryError, match="did not list its models: restricted"):
         foreign.serves(["card"])
+
+
+@pytest.mark.parametrize("listed", ["<html>", {"error": "none"}, [7], [{"model": "card"}]])
+def test_a_server_that_lists_no_models_is_not_ours(
+    port: int, monkeypatch: pytest.MonkeyPatch, listed: object
+) -> None:
+    monkeypatch.setattr(Triton, "loaded", listed)
+    with pytest.raises(RepositoryError, match="what the server lists are no models"):
+        Repository("127.0.0.1", port, KEY).serves(["card"])

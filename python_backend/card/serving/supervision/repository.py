@@ -60,7 +60,10 @@ class Repository:
         status, body = self._call("POST", "/v2/repository/index", PROBE_TIMEOUT_S)
         if status != http.client.OK:
             raise RepositoryError(f"the server did not list its models: {_error(body)}")
-        return [(entry["name"], entry.get("state")) for entry in json.loads(body)]
+        try:
+            return [(entry["name"], entry.get("state")) for entry in json.loads(body)]
+        except (ValueError, KeyError, TypeError) as error:
+            raise RepositoryError("what the server lists are no models") from error
 
     def _control(self, model: str, verb: str, timeout_s: float) -> None:
         status, body = self._call("POST", f"/v2/repository/models/{model}/{verb}", timeout_s)
