@@ -20,7 +20,7 @@ from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from card_client.channel import channel_options
-from card_client.errors import CardError, invalid, rpc_error, status_error
+from card_client.errors import CardError, call_error, invalid
 from card_client.exchange import only, responses_of
 from card_client.health import Health, probe
 from card_client.wire import Completion, Delta, GenerateRequest, decode, encode, utf8
@@ -202,14 +202,9 @@ class CardClient:
             if self._closed:
                 raise CardError("FAILED_PRECONDITION", "this client is closed; make another one")
             yield
-        except InferenceServerException as error:
-            code = (error.status() or "StatusCode.UNKNOWN").rpartition(".")[2]
-            details = error.message() or ""
+        except (InferenceServerException, grpc.RpcError) as error:
             taken_s = time.monotonic() - began_s
-            raise status_error(code, details, self.address, timeout_s, taken_s) from error
-        except grpc.RpcError as error:
-            taken_s = time.monotonic() - began_s
-            raise rpc_error(error, self.address, timeout_s, taken_s) from error
+            raise call_error(error, self.address, timeout_s, taken_s) from error
         except (asyncio.CancelledError, grpc.aio.UsageError) as error:
             # gRPC says so too of a call whose channel was closed, and nobody cancelled the caller.
             if self._closed and not _caller_is_cancelled():

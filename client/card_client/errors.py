@@ -6,6 +6,7 @@ import os
 import re
 
 import grpc
+from tritonclient.utils import InferenceServerException
 
 from card_client.channel import is_here
 
@@ -79,17 +80,25 @@ def server_error(text: str, fallback: str = "UNKNOWN") -> CardError:
     return CardError(fallback, text)
 
 
-def rpc_error(
-    error: grpc.RpcError, address: str, timeout_s: float | None, taken_s: float
+def call_error(
+    error: grpc.RpcError | InferenceServerException,
+    address: str,
+    timeout_s: float | None,
+    taken_s: float,
 ) -> CardError:
     """The error of a call to `address` that gRPC itself ended, `taken_s` after it began."""
-    return status_error(error.code().name, error.details() or "", address, timeout_s, taken_s)
+    if isinstance(error, InferenceServerException):
+        code = (error.status() or "StatusCode.UNKNOWN").rpartition(".")[2]
+        details = error.message()
+    else:
+        code, details = error.code().name, error.details()
+    return status_error(code, details or "", address, timeout_s, taken_s)
 
 
 def status_error(
     code: str, details: str, address: str, timeout_s: float | None, taken_s: float
 ) -> CardError:
-    """As `rpc_error`, from the status code's name and the details in words."""
+    """As `call_error`, from the status code's name and the details in words."""
     if code == "INTERNAL" and details == _NO_STATUS:
         if timeout_s is None or taken_s < _ABOUT_OVER * timeout_s:
             return CardError(

@@ -88,7 +88,7 @@ def terminal(
     *arguments: str, ports: list[int], variables: Mapping[str, str] | None = None
 ) -> Iterator[Terminal]:
     environment = {**os.environ, **(variables or {})}
-    options = [f"--{name}-port={port}" for name, port in zip(PORT_OPTIONS, ports, strict=True)]
+    options = [f"--{name}-port={port}" for name, port in zip(PORT_OPTIONS, ports, strict=False)]
     with tempfile.TemporaryDirectory(dir=REGIONS, prefix="run-script-") as mount:
         screen, keyboard = pty.openpty()
         process = subprocess.Popen(
@@ -125,11 +125,11 @@ def proxy() -> Iterator[socket.socket]:
 def test_a_completion_is_shown_in_two_colours_with_its_figures(
     ports: list[int], proxy: socket.socket
 ) -> None:
-    """Behind a proxy too, which has no part in it."""
+    """Behind a proxy too, which has no part in it; and its health port is nobody's business."""
     url = "http://{}:{}".format(*proxy.getsockname())
     proxies = dict.fromkeys(("http_proxy", "https_proxy", "grpc_proxy", "all_proxy"), url)
     proxies |= dict.fromkeys(("no_proxy", "NO_PROXY", "no_grpc_proxy"), "")
-    with terminal(PROMPT, "--max-tokens=96", ports=ports, variables=proxies) as run:
+    with terminal(PROMPT, "--max-tokens=96", ports=ports[:3], variables=proxies) as run:
         assert run.end() == 0
         for wanted in (
             PROMPT,

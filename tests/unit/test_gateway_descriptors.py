@@ -13,7 +13,7 @@ PROGRAM = """
 import resource
 from card_guard import descriptors
 from {package} import command
-descriptors.allow_descriptors.__defaults__ = (800,)
+descriptors.MOST = 800
 command.{server}.run = lambda *_, **__: print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
 command.app({arguments}, standalone_mode=False)

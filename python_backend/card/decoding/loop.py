@@ -176,6 +176,8 @@ class TargetLoop:
         verified = [
             session.rows(candidates) for session, candidates in zip(streaming, found, strict=True)
         ]
+        if not prompts:
+            return list(zip(streaming, verified, strict=True))
         chunk = self._prefill.tokens(prompts, sum(len(rows.tokens) for rows in verified))
         of_stream = iter(verified)
         return [

@@ -37,7 +37,6 @@ class Prefill:
         half a chunk's rows in all serve prompts nearly as fast, and are preferred; where rows are
         nearly free (a GPU) they do not.
         """
-        prompts = max(1, prompts)
         if not streaming:
             return max(1, self._chunk // prompts)
         most = max(1, max(self._half, self._chunk - streaming) // prompts)
