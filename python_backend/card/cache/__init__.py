@@ -1,7 +1,8 @@
 """The candidate cache: a pool of slots in shared memory, and what is asked of a tree.
 
 `layout`  which bytes mean what, and who alone writes them
-`pool`    the shared file: created by `card`, found by the engines, locked, swept
+`pool`    the shared file: created by `card`, found by the engines, locked
+`home`    the directory that it lies in, which is private, and how what is left over is swept
 `request` what a session decodes and how
 `slot`    one view per role: `card` opens and closes, the target commits, the draft publishes
 `record`  a slot's fields, quick to read and write; `stopwatch` adds up times in them

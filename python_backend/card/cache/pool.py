@@ -19,7 +19,6 @@ import os
 import platform
 import secrets
 import shutil
-import stat
 import time
 from pathlib import Path
 
@@ -27,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from card.cache.bell import Bell
+from card.cache.home import check_named, home_of, is_private, sweep
 from card.cache.layout import (
     BEATING,
     ENGINES,
@@ -41,7 +41,6 @@ from card.cache.layout import (
 from card.cache.record import Record
 from card.cache.slot import CardSlot, DraftSlot, TargetSlot
 
-_PREFIX = "card-"
 _EPOCH_SHIFT = 48
 _STRIDE_BITS = 24
 _KEY_BYTES = 32
@@ -97,7 +96,7 @@ class Pool:
                 f"the cache pool relies on x86-64's ordering of stores; this is a "
                 f"{platform.machine()} machine"
             )
-        home = directory / f"{_PREFIX}{os.getuid()}-{server_pid}"
+        home = home_of(directory, server_pid)
         try:
             pool = cls._unswept(home, geometry)
         except OSError as error:
@@ -139,7 +138,7 @@ class Pool:
         descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         # Nobody but a sweep, which holds it for a moment, can have the lock of a new file.
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        _check_named(draft, descriptor)
+        check_named(draft, descriptor)
         try:
             # Reserve the memory now: a full tmpfs must refuse here, not kill a process later.
             os.posix_fallocate(descriptor, 0, pool_bytes(geometry))
@@ -162,7 +161,7 @@ class Pool:
             except BlockingIOError:
                 os.close(descriptor)
                 raise PoolError(f"another process owns the cache pool {path}") from None
-            _check_named(path, descriptor)
+            check_named(path, descriptor)
             if (pool := cls._mapped(path, descriptor, geometry)) is not None:
                 return pool
         return None
@@ -182,7 +181,7 @@ class Pool:
     @classmethod
     def open(cls, directory: Path, server_pid: int, geometry: Geometry) -> Pool | None:
         """Open the pool of the server with `server_pid`; None while there is none."""
-        home = directory / f"{_PREFIX}{os.getuid()}-{server_pid}"
+        home = home_of(directory, server_pid)
         if not is_private(home):
             return None
         for path in home.glob("pool-*"):
@@ -220,14 +219,7 @@ class Pool:
     @staticmethod
     def sweep(directory: Path) -> list[Path]:
         """Remove this user's pools that nobody locks; returns the directories removed."""
-        removed = []
-        for home in filter(is_private, directory.glob(f"{_PREFIX}{os.getuid()}-*")):
-            for path in home.glob("*pool-*"):
-                _remove_unlocked(path)
-            with contextlib.suppress(OSError):  # not empty: somebody's; gone: swept by another
-                home.rmdir()
-                removed.append(home)
-        return removed
+        return sweep(directory)
 
     # --- epoch, generations, key --------------------------------------------------------------
 
@@ -348,21 +340,6 @@ class Pool:
         return DraftSlot(Record(self.slots, index), index)
 
 
-def is_private(directory: Path) -> bool:
-    """Whether this is a directory of ours that nobody else may enter, and no link to one: where
-    everybody may write, as in /dev/shm, anybody may have made it under any name."""
-    try:
-        found = directory.lstat()
-    except FileNotFoundError:
-        return False
-    others = stat.S_IRWXG | stat.S_IRWXO
-    return (
-        stat.S_ISDIR(found.st_mode)
-        and found.st_uid == os.getuid()
-        and not stat.S_IMODE(found.st_mode) & others
-    )
-
-
 def pool_bytes(geometry: Geometry) -> int:
     """Size of a pool's file in bytes."""
     slots_bytes = geometry.slots * slot_dtype(geometry).itemsize
@@ -380,25 +357,3 @@ def _digest(key: str) -> NDArray[np.int64]:
 def _check_beating(process: str) -> None:
     if process not in BEATING:
         raise ValueError(f"process {process!r} is unknown; allowed: {', '.join(BEATING)}")
-
-
-def _check_named(path: Path, descriptor: int) -> None:
-    """Close the locked file and raise `FileNotFoundError` if a sweep came before the lock."""
-    if os.fstat(descriptor).st_nlink == 0:
-        os.close(descriptor)
-        raise FileNotFoundError(errno.ENOENT, "swept while it was made", str(path))
-
-
-def _remove_unlocked(path: Path) -> None:
-    """Remove a pool's file unless its owner lives."""
-    try:
-        descriptor = os.open(path, os.O_RDWR)
-    except FileNotFoundError:
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink(missing_ok=True)
-    except BlockingIOError:
-        return
-    finally:
-        os.close(descriptor)

@@ -16,7 +16,7 @@ import shutil
 from pathlib import Path
 
 from card.cache import Pool
-from card.cache.pool import is_private
+from card.cache.home import is_private
 from card.serving.supervision.stubs import find_orphans, kill
 
 REGIONS = Path("/dev/shm")
