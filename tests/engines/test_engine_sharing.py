@@ -17,7 +17,7 @@ from tiny_models import random_tokens
 from card.engines import FOLLOWS_PREFIX, Ranking, Rows
 from card.engines.architecture import read_architecture
 from card.engines.calibration import make_row_invariant
-from card.engines.checkpoint import Checkpoint
+from card.engines.checkpoints import open_checkpoint
 from card.engines.openvino import compiled
 from card.engines.openvino.compiled import sharing_of
 from card.engines.openvino.engine import OpenVinoEngine
@@ -58,7 +58,7 @@ def checkpoint(tmp_path: Path) -> Path:
 def test_without_room_for_a_second_copy_there_is_one_decoder(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    values = Checkpoint(checkpoint, read_architecture(checkpoint)).values
+    values = open_checkpoint(checkpoint, read_architecture(checkpoint)).values
     monkeypatch.setattr(compiled, "_NEAR_BYTES", 0)
     monkeypatch.setattr(compiled, "_COPIES_BYTES", 2 * 4 * values)
     assert OpenVinoEngine.load(checkpoint, OPTIONS)._compiled.keys() == {ANY_ROWS, 1, 4, 8}

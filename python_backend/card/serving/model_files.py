@@ -6,7 +6,7 @@ The models check the same and more when they load them, but then a server has be
 from __future__ import annotations
 
 from card.engines.architecture import read_architecture
-from card.engines.checkpoint import Checkpoint
+from card.engines.checkpoints import open_checkpoint
 from card.engines.vocabulary import check_shared_vocabulary
 from card.serving.load_failure import LOAD_ERRORS
 from card.serving.vocabulary import Vocabulary
@@ -20,7 +20,7 @@ def check_model_files(settings: Settings) -> str | None:
             if not model.path.is_dir():
                 return f"{role}.path: {model.path} is no folder; it must hold a Hugging Face model"
             if settings.engine_of(model) != "tensorrt_llm":
-                Checkpoint(model.path, read_architecture(model.path))
+                open_checkpoint(model.path, read_architecture(model.path))
         check_shared_vocabulary(settings.draft.path, settings.target.path)
         Vocabulary.load(settings.target.path)
     except LOAD_ERRORS as error:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from openvino import opset13 as ops
 
 from card.engines.architecture import Architecture
-from card.engines.checkpoint import Checkpoint, LayerTensors, LinearTensors
+from card.engines.checkpoints import Checkpoint, LayerTensors, LinearTensors, Matrix
 from card.engines.openvino.attention import Attention
 from card.engines.openvino.masked.attention import MaskedAttention
 from card.engines.openvino.nodes import Node, input_named, integer, integers, output_named, real
@@ -92,7 +92,7 @@ class _Builder:
         scale = self._attention.query_scale
         self._query_turn = self._key_turn if scale == 1.0 else self._turn(positions, scale)
         table = self._checkpoint.embedding()
-        embedding = self._options.weights.constant(table)
+        embedding = self._options.weights.constant(table.dense())
         hidden = ops.gather(embedding, tokens, integer(0))
         for index, layer in enumerate(self._checkpoint.layers()):
             hidden = self._layer(index, layer, hidden)
@@ -108,12 +108,13 @@ class _Builder:
         outputs = [output_named(name, node) for name, node in results]
         return ov.Model(outputs, self._inputs, "decoder")
 
-    def _head(self, table: NDArray[np.float32], embedding: Node) -> Node:
+    def _head(self, table: Matrix, embedding: Node) -> Node:
         """[ids, hidden] of the ids whose logits are wanted."""
         head, ranked = self._checkpoint.head(), self._options.ranked
         if ranked is not None:
-            return self._options.weights.constant((table if head is None else head)[ranked])
-        return embedding if head is None else self._options.weights.constant(head)
+            chosen = (table if head is None else head).rows(ranked.astype(np.int64))
+            return self._options.weights.constant(chosen.dense())
+        return embedding if head is None else self._options.weights.constant(head.dense())
 
     def _input(self, name: str, shape: Sequence[int], kind: ov.Type = ov.Type.i32) -> Node:
         self._inputs.append(input_named(name, shape, kind))
@@ -167,7 +168,7 @@ class _Builder:
         return ops.add(ops.multiply(states, cosine), ops.multiply(turned, sine))
 
     def _linear(self, tensors: LinearTensors, inputs: Node) -> Node:
-        weight = self._options.weights.constant(tensors.weight)
+        weight = self._options.weights.constant(tensors.weight.dense())
         product = ops.matmul(inputs, weight, False, True)
         return product if tensors.bias is None else ops.add(product, ops.constant(tensors.bias))
 
@@ -232,6 +233,7 @@ def _block_size(vocabulary: int) -> int:
 
 def _halves(joint: LinearTensors) -> list[LinearTensors]:
     """Two linear layers that were stacked into one."""
-    weights = np.split(joint.weight, 2)
+    half = joint.weight.shape[0] // 2
+    weights = [joint.weight.rows(slice(half)), joint.weight.rows(slice(half, None))]
     biases = (None, None) if joint.bias is None else np.split(joint.bias, 2)
     return [LinearTensors(weight, bias) for weight, bias in zip(weights, biases, strict=True)]

@@ -12,7 +12,7 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from card.engines.architecture import Architecture, read_architecture
-from card.engines.checkpoint import Checkpoint
+from card.engines.checkpoints import open_checkpoint
 from card.engines.draft_vocabulary import read_draft_vocabulary
 from card.engines.interface import EngineError, Logits, Rows
 from card.engines.layout import SHORT, Layout, PageLayout
@@ -91,7 +91,7 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
         architecture = read_architecture(directory)
         check_context(directory, architecture, options)
         options = replace(options, dtype=resolve_dtype(options.dtype))
-        checkpoint = Checkpoint(directory, architecture)
+        checkpoint = open_checkpoint(directory, architecture)
         weights = _weight_format(options, checkpoint)
         options = replace(options, compressed=weights.compressed)
         if thread_limit() is None:

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from card.engines.architecture import Architecture
+from card.engines.checkpoints.matrices import DenseMatrix, stacked
+from card.engines.checkpoints.tensors import LayerTensors, LinearTensors
 from card.engines.interface import EngineError
 from card.json_file import JsonFileError, read_json_object
 from card.regular_file import is_irregular
@@ -27,28 +29,6 @@ _STORED: dict[str, np.dtype[Any]] = {
     "F16": np.dtype("<f2"),
     "BF16": np.dtype("<u2"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class LinearTensors:
-    """weight [outputs, inputs] and bias [outputs] or None, float32."""
-
-    weight: NDArray[np.float32]
-    bias: NDArray[np.float32] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LayerTensors:
-    """One decoder layer; query, key and value are one linear layer, gate and up another."""
-
-    input_norm: NDArray[np.float32]
-    query_key_value: LinearTensors
-    query_norm: NDArray[np.float32] | None
-    key_norm: NDArray[np.float32] | None
-    output: LinearTensors
-    post_norm: NDArray[np.float32]
-    gate_up: LinearTensors
-    down: LinearTensors
 
 
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
@@ -64,10 +44,9 @@ class _Stored:
     offset: int
 
 
-class Checkpoint:
-    """Tensors by name over one or several safetensors files of a Hugging Face directory.
+class SafetensorsCheckpoint:
+    """Implements `tensors.Checkpoint`: tensors by name over one or several safetensors files of a Hugging Face directory.
 
-    Every method raises `EngineError` on a tensor that is missing or does not fit.
     """
 
     def __init__(self, directory: Path, architecture: Architecture) -> None:
@@ -78,32 +57,27 @@ class Checkpoint:
 
     @property
     def values(self) -> int:
-        """How many numbers the tensors hold."""
         return sum(math.prod(stored.shape) for stored in self._stored.values())
 
     @property
     def matrices_are(self) -> str:
-        """What the matrices are stored in: ``BF16``, ``F16``, ``F32``; or ``mixed``."""
         found = {stored.dtype for stored in self._stored.values() if len(stored.shape) > 1}
         return found.pop() if len(found) == 1 else "mixed"
 
-    def embedding(self) -> NDArray[np.float32]:
-        """[vocabulary, hidden]"""
+    def embedding(self) -> DenseMatrix:
         a = self._architecture
-        return self._tensor("model.embed_tokens.weight", (a.vocabulary, a.hidden))
+        return DenseMatrix(self._tensor("model.embed_tokens.weight", (a.vocabulary, a.hidden)))
 
-    def head(self) -> NDArray[np.float32] | None:
-        """[vocabulary, hidden], or None if the embedding serves as the head too."""
+    def head(self) -> DenseMatrix | None:
         a = self._architecture
         if a.tied_embeddings:
             return None
-        return self._tensor("lm_head.weight", (a.vocabulary, a.hidden))
+        return DenseMatrix(self._tensor("lm_head.weight", (a.vocabulary, a.hidden)))
 
     def final_norm(self) -> NDArray[np.float32]:
         return self._tensor("model.norm.weight", (self._architecture.hidden,))
 
     def layers(self) -> Iterator[LayerTensors]:
-        """Layer after layer, so that only one stands in memory in float32."""
         return (self._layer(index) for index in range(self._architecture.layers))
 
     def _check_depth(self) -> None:
@@ -147,7 +121,9 @@ class Checkpoint:
 
     def _linear(self, parts: list[tuple[str, int]], inputs: int) -> LinearTensors:
         """Linear layers that share their input, stacked into one."""
-        weight = np.concatenate([self._tensor(f"{n}.weight", (rows, inputs)) for n, rows in parts])
+        weight = stacked(
+            [DenseMatrix(self._tensor(f"{n}.weight", (rows, inputs))) for n, rows in parts]
+        )
         if not any(f"{name}.bias" in self._stored for name, _ in parts):
             return LinearTensors(weight)
         return LinearTensors(

@@ -1,0 +1,16 @@
+"""Models as files: their tensors, read and checked against the architecture."""
+
+from card.engines.checkpoints.matrices import DenseMatrix, GroupedMatrix, Matrix, stacked
+from card.engines.checkpoints.opening import open_checkpoint
+from card.engines.checkpoints.tensors import Checkpoint, LayerTensors, LinearTensors
+
+__all__ = [
+    "Checkpoint",
+    "DenseMatrix",
+    "GroupedMatrix",
+    "LayerTensors",
+    "LinearTensors",
+    "Matrix",
+    "open_checkpoint",
+    "stacked",
+]
