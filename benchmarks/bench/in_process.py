@@ -6,6 +6,7 @@ suits it best: one process whose cores all belong to whichever model runs.
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import multiprocessing
 import os
@@ -323,6 +324,8 @@ def _run_draft(
 ) -> None:
     # A Ctrl-C is for the parent, which ends us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Whoever finds us hanging may ask where.
+    faulthandler.register(signal.SIGUSR1)
     engine = load_engine(settings, "draft")
     watch = Watch()
 
