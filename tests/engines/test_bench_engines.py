@@ -56,6 +56,25 @@ def test_a_model_is_loaded_once_for_each_thread_count(monkeypatch: pytest.Monkey
     assert loaded == [*targets, ("draft", 7, None, 2)]
 
 
+def test_a_model_on_a_device_is_loaded_once_whatever_the_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its passes have no threads, and two copies of a large model do not fit."""
+    loaded = []
+
+    def load(settings: Settings, role: str) -> object:
+        loaded.append(role)
+        return object()
+
+    monkeypatch.setattr(engines, "load_engine", load)
+    pair = Engines(load_settings(target={"device": "cuda:0"}, draft={"device": "cuda:0"}))
+    first = pair.on("target", 2, spreads=True)
+    assert pair.on("target", 1) is first
+    assert pair.on("target", 1, spreads=True) is first
+    assert pair.on("draft", 1) is pair.on("draft", 3)
+    assert loaded == ["target", "draft"]
+
+
 def test_a_target_that_is_loaded_as_served_serves_fewer_threads_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
