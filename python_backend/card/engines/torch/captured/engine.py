@@ -191,10 +191,8 @@ class StaticPass:
         self._host = PassBuffer.empty(shape, torch.device("cpu"), pinned=on_device)
         self._inputs = inputs = PassBuffer.empty(shape, device)
         self._copied = torch.cuda.Event() if on_device else None  # type: ignore[no-untyped-call]
-        self._pool = pool
-        self._replayed: Replayed | None = None
         # No reference to itself: what is dropped must free its memory at once.
-        self._compute = lambda: decoder.forward(inputs, kv, tile, logits)
+        self._replayed = Replayed(lambda: decoder.forward(inputs, kv, tile, logits), device, pool)
 
     def run(self, this: Pass) -> None:
         """Queue the pass: copy its arrays to the device, compute."""
@@ -204,9 +202,6 @@ class StaticPass:
         self._inputs.bytes.copy_(self._host.bytes, non_blocking=True)
         if self._copied is not None:
             self._copied.record()
-        if self._replayed is None:
-            # Not earlier: capturing computes, and empty buffers would write over the cache.
-            self._replayed = Replayed(self._compute, self._kv.device, self._pool)
         self._replayed.run()
 
 
