@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -38,6 +40,8 @@ from card.engines.torch.engine import TensorLogits
 from card.engines.torch.linear import TiledLinear
 from card.engines.torch.ranking import rank
 from card.engines.torch.weights import load_weights
+
+log = logging.getLogger(__name__)
 
 MOST_CAPTURED = 96
 """Shapes kept; the one that was not needed for longest makes room. Each takes some MiB."""
@@ -87,7 +91,9 @@ class CapturedEngine(SessionEngine[DeviceKeyValueCache]):
             need = need_of(architecture, options, dtype.itemsize)
             free, _ = torch.cuda.mem_get_info(device)
             check_fits(directory, str(device), need, options, free)
+        began_s = time.monotonic()
         weights = load_weights(directory, architecture, dtype, device, TiledLinear)
+        log.info("%s: read onto %s in %.1f s", directory, device, time.monotonic() - began_s)
         positions = options.context + MAX_PASS_ROWS
         decoder = CapturedDecoder(architecture, weights, dtype, device, positions)
         return cls(architecture, decoder, options, dtype, device)
