@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from card.engines.interface import EngineError
-from card.json_file import JsonFileError, read_json_object
+from model_files.json_file import JsonFileError, read_json_object
 
 
 def check_shared_vocabulary(draft: Path, target: Path) -> None:

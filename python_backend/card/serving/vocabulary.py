@@ -13,9 +13,9 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from card.cache.layout import MAX_END_IDS
-from card.json_file import JsonFileError, read_json_object
 from card.serving.refusal import Refusal
 from card.settings import SettingsError
+from model_files.json_file import JsonFileError, read_json_object
 
 
 @dataclass(frozen=True)
