@@ -13,6 +13,7 @@ from model_files.interface import special_tokens
 from model_files.json_file import read_json_object
 from model_files.prompt_start import with_bos_token
 from model_files.regular_file import is_irregular
+from model_files.token_table import TokenTable
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,10 @@ class HuggingFaceFiles:
         return self.path / "config.json"
 
     @property
+    def generation_config_file(self) -> Path:
+        return self.path / "generation_config.json"
+
+    @property
     def tokenizer_file(self) -> Path:
         return self.path / "tokenizer.json"
 
@@ -33,7 +38,7 @@ class HuggingFaceFiles:
         return read_json_object(self.config_file)
 
     def generation_config(self) -> dict[str, Any]:
-        return _optional(self.path / "generation_config.json")
+        return _optional(self.generation_config_file)
 
     def tokenizer_config(self) -> dict[str, Any]:
         return _optional(self.path / "tokenizer_config.json")
@@ -50,6 +55,24 @@ class HuggingFaceFiles:
                 "allowed: true, false"
             )
         return with_bos_token(tokenizer, special_tokens(config).get("bos_token"), wanted=wanted)
+
+    def token_table(self) -> TokenTable:
+        content = read_json_object(self.tokenizer_file)
+        try:
+            vocabulary = content["model"]["vocab"]
+            ids = (
+                dict(vocabulary)
+                if isinstance(vocabulary, dict)
+                else {token: index for index, (token, _) in enumerate(vocabulary)}
+            )
+            added = {it["content"]: it["id"] for it in content.get("added_tokens", [])}
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelFilesError(
+                f"{self.tokenizer_file} holds no vocabulary: {error!r}"
+            ) from error
+        if not all(isinstance(identity, int) for identity in (*ids.values(), *added.values())):
+            raise ModelFilesError(f"{self.tokenizer_file} has tokens whose ids are no numbers")
+        return TokenTable(ids | added, frozenset(added))
 
     def chat_template(self) -> str | None:
         """A file of its own wins over the template inside the tokenizer's configuration."""

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 from tokenizers import Tokenizer
 
+from model_files.token_table import TokenTable
+
 
 class ModelFiles(Protocol):
     """The files of one model. Every method raises `ModelFilesError` naming the file."""
@@ -19,6 +21,10 @@ class ModelFiles(Protocol):
     @property
     def config_file(self) -> Path:
         """The file that `config` comes from."""
+
+    @property
+    def generation_config_file(self) -> Path:
+        """The file that `generation_config` comes from."""
 
     @property
     def tokenizer_file(self) -> Path:
@@ -35,6 +41,9 @@ class ModelFiles(Protocol):
 
     def tokenizer(self) -> Tokenizer:
         """Text to ids and back; a prompt gets the bos token where the model wants one."""
+
+    def token_table(self) -> TokenTable:
+        """Which token stands behind which id."""
 
     def chat_template(self) -> str | None:
         """Jinja source that turns messages into a prompt; None: the model brings none."""

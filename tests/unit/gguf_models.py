@@ -6,6 +6,7 @@ rotary embedding, norms in float32, every matrix in the type that a test wants.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import tiny_models
 import torch
 from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter, quants
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 from transformers import LlamaConfig, MistralConfig, PreTrainedModel, Qwen2Config, Qwen3Config
 
 KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K")
@@ -200,3 +202,9 @@ def with_tokens(
                 writer.add_key_value(f"tokenizer.ggml.{key}", value, GGUFValueType.UINT32)
 
     return metadata
+
+
+def bpe_of(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Vocabulary and merges of a tokenizer."""
+    model: dict[str, Any] = json.loads(tokenizer.to_str())["model"]
+    return model

@@ -11,7 +11,8 @@ from tokenizers import Tokenizer
 from model_files.errors import ModelFilesError
 from model_files.gguf.configuration import configuration
 from model_files.gguf.header import Header, read_header
-from model_files.gguf.tokenizer import build_tokenizer
+from model_files.gguf.tokenizer import build_tokenizer, token_table
+from model_files.token_table import TokenTable
 
 _TOKENS = {
     "bos_token": "bos_token_id",
@@ -37,6 +38,10 @@ class GgufFiles:
 
     @property
     def config_file(self) -> Path:
+        return self.path
+
+    @property
+    def generation_config_file(self) -> Path:
         return self.path
 
     @property
@@ -66,6 +71,9 @@ class GgufFiles:
 
     def tokenizer(self) -> Tokenizer:
         return build_tokenizer(self.header, self.tokenizer_config())
+
+    def token_table(self) -> TokenTable:
+        return token_table(self.header)
 
     def chat_template(self) -> str | None:
         return self.header.value("tokenizer.chat_template", str)
