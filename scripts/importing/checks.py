@@ -11,7 +11,7 @@ from typing import Any
 
 from card.engines.architecture import read_architecture
 from card.engines.interface import EngineError
-from card.engines.vocabulary import check_shared_vocabulary
+from card.engines.vocabulary import shared_vocabulary
 
 SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
@@ -116,7 +116,7 @@ def check_pair(draft: Model, target: Model) -> list[Finding]:
 def _vocabulary(draft: Model, target: Model) -> Finding:
     need = "one vocabulary"
     try:
-        check_shared_vocabulary(draft.path, target.path)
+        shared_vocabulary(draft.path, target.path)
     except EngineError as error:
         return Finding(need, Verdict.UNMET, str(error))
     return Finding(need, Verdict.MET, f"{target.config['vocab_size']} ids, the same tokens")

@@ -17,7 +17,7 @@ from aligned.shapes import SHAPES
 from card.engines import Rows
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
-from card.engines.vocabulary import check_shared_vocabulary
+from card.engines.vocabulary import shared_vocabulary
 from card.settings import REPOSITORY_ROOT
 from make_aligned_pair import app
 
@@ -91,7 +91,7 @@ def test_the_models_share_a_tokenizer_with_an_id_for_every_logit(
     made: tuple[Path, Alignment], tmp_path: Path
 ) -> None:
     folder, _ = made
-    check_shared_vocabulary(folder / "draft", folder / "target")
+    shared_vocabulary(folder / "draft", folder / "target")
     writing.write_tokenizer(TOKENIZER, tmp_path, 9000)
     vocabulary = json.loads((tmp_path / "tokenizer.json").read_text())["model"]["vocab"]
     assert vocabulary["<8999>"] == 8999

@@ -21,8 +21,8 @@ from card.engines.architecture import Architecture
 from card.engines.checkpoints.matrices import DenseMatrix, stacked
 from card.engines.checkpoints.tensors import LayerTensors, LinearTensors
 from card.engines.interface import EngineError
-from card.json_file import JsonFileError, read_json_object
-from card.regular_file import is_irregular
+from model_files.json_file import JsonFileError, read_json_object
+from model_files.regular_file import is_irregular
 
 _STORED: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
@@ -45,9 +45,7 @@ class _Stored:
 
 
 class SafetensorsCheckpoint:
-    """Implements `tensors.Checkpoint`: tensors by name over one or several safetensors files of a Hugging Face directory.
-
-    """
+    """Implements `tensors.Checkpoint` over the safetensors files of a Hugging Face directory."""
 
     def __init__(self, directory: Path, architecture: Architecture) -> None:
         self._directory = directory

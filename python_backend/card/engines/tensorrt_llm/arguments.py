@@ -7,8 +7,8 @@ from types import ModuleType
 from typing import Any
 
 from card.engines.interface import EngineError
-from card.json_file import JsonFileError, read_json_object
 from card.settings import ModelSettings, Settings, TensorRTSettings
+from model_files.json_file import JsonFileError, read_json_object
 
 DEFAULT_ROWS = 8
 """Rows of a target pass where `speculation.rows` is auto: every request is always padded to the
