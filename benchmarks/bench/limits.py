@@ -13,8 +13,9 @@ from bench.engines import CheckpointEngine, let_torch_use
 from bench.linears import linears_of, shapes_of
 from card.engines.processor import resolve_dtype
 
-_WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
-_KV_BYTES = {"float32": 4, "bfloat16": 2, "int8": 2}
+_WEIGHT_BYTES = {"float32": 4.0, "bfloat16": 2.0, "int8": 1.1, "int4": 0.6, "auto": 0.75}
+"""Of a weight, scales and all; ``auto`` stays where codes of a file are computed as they are."""
+_KV_BYTES = {"float32": 4, "bfloat16": 2}
 _REPEATS = 9
 _COPIED_BYTES = 1 << 27
 """Larger than any cache on the way to memory."""
@@ -51,11 +52,13 @@ class LimitsMeter:
 
     def __init__(self, engine: CheckpointEngine, context: int) -> None:
         self._threads = engine.options.threads
-        a, dtype = engine.architecture, resolve_dtype(engine.options.dtype)
+        a, options = engine.architecture, engine.options
         weights = sum(inputs * outputs for inputs, outputs in shapes_of(a))
-        stored = "bfloat16" if engine.options.compressed else dtype
-        self._weight_bytes = _WEIGHT_BYTES[stored] * weights
-        self._kv_bytes = _KV_BYTES[dtype] * 2 * a.layers * a.kv_heads * a.head_size * context
+        of_sixteen_bits = options.compressed and options.dtype == "float32"
+        stored = "bfloat16" if of_sixteen_bits else options.dtype
+        self._weight_bytes = int(_WEIGHT_BYTES[stored] * weights)
+        kv = "float32" if options.compressed else resolve_dtype(options.dtype)
+        self._kv_bytes = _KV_BYTES.get(kv, 2) * 2 * a.layers * a.kv_heads * a.head_size * context
         self._read = torch.ones(self._weight_bytes // 4)
         self._copied = torch.ones(_COPIED_BYTES // 4)
         self._copy = torch.empty_like(self._copied)

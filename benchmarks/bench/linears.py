@@ -57,20 +57,22 @@ def _in_openvino(engine: CheckpointEngine, rows: int) -> Callable[[], object]:
     import openvino as ov
     from openvino import opset13 as ops
 
+    from card.engines.checkpoints import DenseMatrix, Matrix, quantised
     from card.engines.openvino.compiled import compile_graph
-    from card.engines.openvino.engine import WEIGHT_FORMATS
-    from card.engines.openvino.weights import CompressedBfloat16Weights, model_over
+    from card.engines.openvino.engine import weight_format
+    from card.engines.openvino.weights import Activations, GroupedWeights, model_over
 
     a, options = engine.architecture, engine.options
-    # Those of a float16 checkpoint take as long.
-    format_ = CompressedBfloat16Weights if options.compressed else WEIGHT_FORMATS[options.dtype]
-    weights = format_()
+    weights = weight_format(options, "BF16")  # those of a float16 checkpoint take as long
+    bits = 8 if options.dtype == "int8" else 4
     generator = np.random.default_rng(0)
 
     def linear(states: Any, inputs: int, outputs: int) -> Any:
-        matrix = generator.standard_normal((outputs, inputs), np.float32)
-        constant = weights.constant(matrix * np.float32(_SPREAD / inputs**0.5))
-        return ops.matmul(states, constant, False, True)
+        drawn = generator.standard_normal((outputs, inputs), np.float32)
+        matrix: Matrix = DenseMatrix(drawn * np.float32(_SPREAD / inputs**0.5))
+        if isinstance(weights, GroupedWeights):
+            matrix = quantised(matrix, bits, options.weight_group)
+        return weights.product(Activations(states), matrix)
 
     # Each layer reads what the one before wrote, as in the decoder; attention gives the query on.
     attention, both = a.heads * a.head_size, 2 * a.kv_heads * a.head_size

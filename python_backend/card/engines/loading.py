@@ -47,6 +47,7 @@ def load_checkpoint_engine(settings: Settings, role: Literal["draft", "target"])
         branches=0 if is_draft else branches,
         pending=settings.cache.nodes if is_draft else 0,
         dtype=model.dtype,
+        weight_group=model.weight_group,
         threads=model.threads,
         threads_alone=0 if is_draft else _threads_alone(settings.target),
         device=model.device,

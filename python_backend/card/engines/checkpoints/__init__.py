@@ -2,6 +2,7 @@
 
 from card.engines.checkpoints.matrices import DenseMatrix, GroupedMatrix, Matrix, stacked
 from card.engines.checkpoints.opening import open_checkpoint
+from card.engines.checkpoints.quantised import QuantisedCheckpoint, quantised
 from card.engines.checkpoints.tensors import Checkpoint, LayerTensors, LinearTensors
 
 __all__ = [
@@ -11,6 +12,8 @@ __all__ = [
     "LayerTensors",
     "LinearTensors",
     "Matrix",
+    "QuantisedCheckpoint",
     "open_checkpoint",
+    "quantised",
     "stacked",
 ]

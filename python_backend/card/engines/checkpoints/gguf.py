@@ -62,6 +62,10 @@ class GgufCheckpoint:
         found = {stored.kind for stored in self._stored.values() if len(stored.shape) > 1}
         return found.pop() if len(found) == 1 else "mixed"
 
+    @property
+    def is_grouped(self) -> bool:
+        return any(stored.kind in _GROUPED for stored in self._stored.values())
+
     def embedding(self) -> Matrix:
         a = self._architecture
         return self._matrix("token_embd.weight", (a.vocabulary, a.hidden))

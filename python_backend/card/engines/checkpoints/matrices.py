@@ -44,7 +44,7 @@ class DenseMatrix:
 
 @dataclass(frozen=True, slots=True)
 class GroupedMatrix:
-    """Each group of consecutive inputs shares a scale and a minimum: weight = scale · code + minimum.
+    """A weight is scale · code + minimum; consecutive inputs, a group, share scale and minimum.
 
     codes    [outputs, inputs] uint8, from 0 to 2^bits - 1
     scale    [outputs, groups] float32

@@ -62,6 +62,10 @@ class SafetensorsCheckpoint:
         found = {stored.dtype for stored in self._stored.values() if len(stored.shape) > 1}
         return found.pop() if len(found) == 1 else "mixed"
 
+    @property
+    def is_grouped(self) -> bool:
+        return False
+
     def embedding(self) -> DenseMatrix:
         a = self._architecture
         return DenseMatrix(self._tensor("model.embed_tokens.weight", (a.vocabulary, a.hidden)))

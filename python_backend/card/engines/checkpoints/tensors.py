@@ -46,6 +46,10 @@ class Checkpoint(Protocol):
     def matrices_are(self) -> str:
         """What the matrices are stored in, as the file's format calls it; or ``mixed``."""
 
+    @property
+    def is_grouped(self) -> bool:
+        """Whether matrices are groups of few bits, at least some of them."""
+
     def embedding(self) -> Matrix:
         """[vocabulary, hidden]"""
 
