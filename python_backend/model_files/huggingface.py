@@ -72,7 +72,10 @@ class HuggingFaceFiles:
             ) from error
         if not all(isinstance(identity, int) for identity in (*ids.values(), *added.values())):
             raise ModelFilesError(f"{self.tokenizer_file} has tokens whose ids are no numbers")
-        return TokenTable(ids | added, frozenset(added))
+        # An added token takes the place of whatever the vocabulary has behind its id.
+        taken = set(added.values())
+        words = {token: identity for token, identity in ids.items() if identity not in taken}
+        return TokenTable(words | added, frozenset(added))
 
     def chat_template(self) -> str | None:
         """A file of its own wins over the template inside the tokenizer's configuration."""

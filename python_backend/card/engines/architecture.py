@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from card.engines.interface import EngineError
+from card.engines.quantised import check_not_quantised
 from model_files import ModelFilesError, model_files_of
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
@@ -69,6 +70,7 @@ def read_architecture(path: Path) -> Architecture:
     except ModelFilesError as error:
         hint = "" if path.exists() else "; a model is a Hugging Face directory or a GGUF file"
         raise EngineError(f"{error}{hint}") from error
+    check_not_quantised(path, config)
     file = files.config_file
     family = config.get("model_type")
     if family not in FAMILIES:

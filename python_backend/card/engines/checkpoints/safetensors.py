@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from card.engines.architecture import Architecture
 from card.engines.checkpoints.matrices import DenseMatrix, stacked
 from card.engines.checkpoints.tensors import LayerTensors, LinearTensors
 from card.engines.interface import EngineError
+from card.engines.quantised import check_tensor_not_quantised
 from model_files.json_file import JsonFileError, read_json_object
 from model_files.regular_file import is_irregular
 
@@ -30,6 +31,8 @@ _STORED: dict[str, np.dtype[Any]] = {
     "BF16": np.dtype("<u2"),
 }
 
+INDEX = "model.safetensors.index.json"
+"""Says which tensor lies in which file, where a checkpoint has several."""
 
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 
@@ -50,7 +53,9 @@ class SafetensorsCheckpoint:
     def __init__(self, directory: Path, architecture: Architecture) -> None:
         self._directory = directory
         self._architecture = architecture
-        self._stored = {name: stored for file in self._files() for name, stored in _read(file)}
+        self._stored = _stored_in(directory)
+        for name, stored in self._stored.items():
+            check_tensor_not_quantised(directory, name, stored.dtype)
         self._check_depth()
 
     @property
@@ -155,22 +160,67 @@ class SafetensorsCheckpoint:
             raise EngineError(f"{self._directory}: {name} holds values that are not finite")
         return found
 
-    def _files(self) -> list[Path]:
-        files = sorted(self._directory.glob("*.safetensors"))
-        if not files:
-            raise EngineError(f"{self._directory} holds no *.safetensors file")
-        index = self._directory / "model.safetensors.index.json"
-        if index.exists():
-            try:
-                wanted = set(read_json_object(index)["weight_map"].values())
-            except (JsonFileError, KeyError, TypeError, AttributeError) as error:
-                raise EngineError(f"{index} cannot be read: {error!r}") from error
-            missing = sorted(wanted - {file.name for file in files})
-            if missing:
-                raise EngineError(
-                    f"{self._directory} lacks {', '.join(missing)} named in {index.name}"
-                )
+
+def weight_files(directory: Path) -> list[Path]:
+    """The files that belong to the checkpoint of a Hugging Face directory. Raises `EngineError`."""
+    index = _index(directory)
+    return _files(directory, index)
+
+
+def _files(directory: Path, index: Mapping[str, str] | None) -> list[Path]:
+    if index is not None:
+        files = [directory / name for name in sorted(set(index.values()))]
+        if missing := [file.name for file in files if not file.exists()]:
+            raise EngineError(f"{directory} lacks {', '.join(missing)} named in {INDEX}")
         return files
+    whole = directory / "model.safetensors"
+    # Beside a whole model others are adapters, or the same weights under other names.
+    files = [whole] if whole.exists() else sorted(directory.glob("*.safetensors"))
+    if not files:
+        raise EngineError(f"{directory} holds no *.safetensors file{_hint(directory)}")
+    return files
+
+
+def _hint(directory: Path) -> str:
+    found = next(directory.glob("*.gguf"), None)
+    return "" if found is None else f"; name its GGUF file, {found}, if that is the model"
+
+
+def _index(directory: Path) -> dict[str, str] | None:
+    """The name of the file that each tensor lies in; None: nothing says so."""
+    file = directory / INDEX
+    if not file.exists():
+        return None
+    try:
+        index = read_json_object(file)["weight_map"]
+        sound = all(Path(name).name == name for name in index.values())
+    except (JsonFileError, KeyError, TypeError, AttributeError) as error:
+        raise EngineError(f"{file} cannot be read: {error!r}") from error
+    if not index or not sound:
+        raise EngineError(f"{file} must name a file beside it for each tensor")
+    return dict(index)
+
+
+def _stored_in(directory: Path) -> dict[str, _Stored]:
+    """Every tensor of the checkpoint: with an index, those that it names where it says; files
+    beside may be left over from another."""
+    index = _index(directory)
+    found: dict[str, _Stored] = {}
+    for file in _files(directory, index):
+        for name, stored in _read(file):
+            if index is not None and index.get(name) != file.name:
+                continue
+            if name in found:
+                raise EngineError(
+                    f"{directory}: tensor {name!r} lies in {found[name].file.name} and in "
+                    f"{file.name}; take away the file that is left over, or write {INDEX}"
+                )
+            found[name] = stored
+    if index is not None and (missing := sorted(index.keys() - found.keys())):
+        raise EngineError(
+            f"{directory / index[missing[0]]} lacks {missing[0]!r}, which {INDEX} names"
+        )
+    return found
 
 
 def _read(file: Path) -> list[tuple[str, _Stored]]:
