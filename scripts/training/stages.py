@@ -194,7 +194,7 @@ def evaluate(
     """Measure the pair in ``pair/target`` and ``pair/draft``, in float32; writes nothing.
 
     ``held_out`` is a JSONL file of documents as the stage ``corpus`` writes it; its losses are
-    taken over at most 64 windows of the trained context (half the positions, at most 512).
+    taken over at most 64 windows of half the positions, at most 512 tokens each.
     ``on_token`` is called once for every token position at every temperature.
     """
     target, draft = (architecture.load(pair / role, device) for role in ("target", "draft"))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from real_pair import DRAFT
 from torch import Tensor
 from typer.testing import CliRunner
 
@@ -16,11 +17,11 @@ from card.engines.torch.captured.device import Devices
 from gpu import command
 from gpu.command import app
 from gpu.environment import Environment
-from gpu.models import BUNDLED, Pair
+from gpu.models import Pair
 from gpu.report import Check, Report
 
 CHECKS_ONLY = ["--device", "cpu", "--budget-s", "1"]
-DRAFT_ALONE = Pair("bundled", BUNDLED.draft, BUNDLED.draft)
+DRAFT_ALONE = Pair("bundled", DRAFT, DRAFT)
 """Its own target: a tenth of the work, the same code."""
 
 

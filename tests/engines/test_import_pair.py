@@ -11,13 +11,13 @@ from typing import Any
 
 import psutil
 import pytest
+from real_pair import DRAFT, TARGET
 from typer.testing import CliRunner, Result
 
 from card.engines import calibration
-from card.settings import REPOSITORY_ROOT, load_settings
+from card.settings import load_settings
 from importing.command import app
 
-DRAFT, TARGET = REPOSITORY_ROOT / "models/draft", REPOSITORY_ROOT / "models/target"
 Edit = Callable[[dict[str, Any]], Any]
 
 
@@ -100,7 +100,7 @@ def rename_a_token(tokenizer: dict[str, Any]) -> None:
     [
         ("tokenizer.json", rename_a_token),
         ("tokenizer.json", lambda it: it["added_tokens"][0].update(content="<other>")),
-        ("config.json", lambda it: it.update(vocab_size=8191)),
+        ("config.json", lambda it: it.update(vocab_size=3071)),
     ],
 )
 def test_another_vocabulary_is_refused(

@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from real_pair import TARGET
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from card.settings import REPOSITORY_ROOT
 from card_gateway.template import ChatTemplate, ChatTemplateError
 from card_gateway.tokens import TokenTexts
 
@@ -49,8 +49,8 @@ def directory(folder: Path, **config: object) -> Path:
     return folder
 
 
-def test_the_bundled_pair_is_given_a_plain_transcript() -> None:
-    template = ChatTemplate.load(REPOSITORY_ROOT / "models/target")
+def test_a_pair_without_a_template_is_given_a_plain_transcript() -> None:
+    template = ChatTemplate.load(TARGET)
     assert template.render(TALK) == (
         "Be brief.\n\nUser: Hé?\nAssistant: Yes.\nUser: Why?\nAssistant:"
     )
@@ -121,7 +121,7 @@ def test_a_template_that_is_none_names_its_directory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["def f(x):\n    return x  ", "é🙂 naïve", "", "  "])
 @pytest.mark.parametrize("count", [1, 3, 12])
 def test_pieces_are_as_many_as_tokens_and_make_up_the_text(text: str, count: int) -> None:
-    tokens = Tokenizer.from_file(str(REPOSITORY_ROOT / "models/target/tokenizer.json"))
+    tokens = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
     pieces = TokenTexts(tokens).cut(text, count)
     assert len(pieces) == count
     assert "".join(pieces) == text

@@ -36,6 +36,7 @@ RECIPE = Recipe(
     sources=Sources(smallest_bytes=50),
     vocabulary=400,
     context=24,
+    positions=48,
     target=Architecture(layers=2, hidden=32, heads=2, kv_heads=1, intermediate=64),
     draft=Architecture(layers=1, hidden=16, heads=2, kv_heads=1, intermediate=32),
     target_training=Training(steps=STEPS, batch=4, peak_rate=5e-3, warmup_steps=2),

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from real_pair import DRAFT, TARGET
 
 from card.engines import EngineError
 from card.engines.vocabulary import check_shared_vocabulary
-from card.settings import REPOSITORY_ROOT
 
 BPE = {"a": 0, "b": 1, "ab": 2}
 
@@ -32,9 +32,8 @@ def refusal(draft: Path, target: Path) -> str:
     return str(caught.value)
 
 
-def test_the_bundled_pair_shares_a_vocabulary() -> None:
-    models = REPOSITORY_ROOT / "models"
-    check_shared_vocabulary(models / "draft", models / "target")
+def test_a_trained_pair_shares_a_vocabulary() -> None:
+    check_shared_vocabulary(DRAFT, TARGET)
 
 
 def test_a_list_of_scored_tokens_is_the_same_vocabulary_as_a_mapping(tmp_path: Path) -> None:
