@@ -289,7 +289,7 @@ def _settings_file(
     for role in ("target", "draft"):
         content[role] = {"path": str(PAIR / role), **content.get(role, {})}
     content["target"] = {"threads": 1, "threads_alone": 2, **content["target"]}
-    # So small a target may be so fast that the draft rightly rests; beside fixed rows it never does.
+    # So small a target may be so fast that a draft rightly rests: beside fixed rows it never does.
     content["speculation"] = {"rows": 8, **content.get("speculation", {})}
     file = folder / "settings.yaml"
     file.write_text(yaml.safe_dump(content), encoding="utf-8")

@@ -64,7 +64,8 @@ def _start_at(
 ) -> Ending:
     directory = folder / "shared"
     directory.mkdir()
-    content = {"cache": {"directory": str(directory)}, **settings}
+    models = {role: {"path": str(PAIR / role)} for role in ("target", "draft")}
+    content = {**models, "cache": {"directory": str(directory)}, **settings}
     content["serving"] = {**content.get("serving", {}), **ports}
     file = folder / "settings.yaml"
     file.write_text(yaml.safe_dump(content), encoding="utf-8")
@@ -118,10 +119,14 @@ def another_vocabulary(model: Path) -> str:
 
 
 def fewer_layers_than_weights(model: Path) -> str:
-    file = model / "config.json"
-    config = json.loads(file.read_text(encoding="utf-8"))
-    config["num_hidden_layers"] -= 1
-    file.write_text(json.dumps(config), encoding="utf-8")
+    layers = json.loads((model / "config.json").read_text(encoding="utf-8"))["num_hidden_layers"]
+    tensors = load_file(model / "model.safetensors")
+    further = {
+        name.replace(".layers.0.", f".layers.{layers}."): tensor.clone()
+        for name, tensor in tensors.items()
+        if ".layers.0." in name
+    }
+    save_file(tensors | further, model / "model.safetensors")
     return "the two do not belong together"
 
 
