@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny_models
+from real_pair import pair_settings
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
@@ -165,9 +166,9 @@ def test_openvino_runs_the_layers_in_a_row_on_the_engines_rows(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_the_bundled_draft_foresees_what_it_would_write_itself(temperature: float) -> None:
+def test_a_trained_draft_foresees_what_it_would_write_itself(temperature: float) -> None:
     """As it is served: it ranks a part of the vocabulary alone."""
-    draft = load_engine(load_settings(), "draft")
+    draft = load_engine(pair_settings(), "draft")
     task = Task(Prompt("own", "", tuple(range(100, 150))), temperature, seed=3, max_tokens=12)
     parameters = parameters_of(task)
     noise = noise_for(parameters, draft.vocabulary)

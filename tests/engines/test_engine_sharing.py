@@ -23,7 +23,6 @@ from card.engines.openvino.compiled import sharing_of
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.openvino.graph import ANY_ROWS
 from card.engines.options import Dtype, EngineOptions
-from card.settings import REPOSITORY_ROOT
 
 MIB = 1 << 20
 OPTIONS = EngineOptions(
@@ -166,20 +165,26 @@ print(resident_mib() - before)
 """
 
 
-def growth_mib(dtype: Dtype, *, compressed: bool = False, near: int = 0) -> float:
-    """What a fresh process takes more with the bundled target loaded."""
-    arguments = (str(REPOSITORY_ROOT / "models/target"), dtype, "1" * compressed, str(near))
+def growth_mib(model: Path, dtype: Dtype, *, compressed: bool = False, near: int = 0) -> float:
+    """What a fresh process takes more with `model` loaded."""
+    arguments = (str(model), dtype, "1" * compressed, str(near))
     command = [sys.executable, "-c", _GROWTH, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     return float(done.stdout)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_one_copy_takes_less_memory_than_one_for_each(dtype: Dtype) -> None:
+def test_one_copy_takes_less_memory_than_one_for_each(
+    larger_checkpoint: Path, dtype: Dtype
+) -> None:
     skip_unless_computed_in(dtype)
-    assert growth_mib(dtype) < 0.8 * growth_mib(dtype, near=1 << 40)
+    one = growth_mib(larger_checkpoint, dtype)
+    assert one < 0.8 * growth_mib(larger_checkpoint, dtype, near=1 << 40)
 
 
-def test_matrices_that_stay_compressed_do_so_in_a_graph_of_several_decoders() -> None:
+def test_matrices_that_stay_compressed_do_so_in_a_graph_of_several_decoders(
+    larger_checkpoint: Path,
+) -> None:
     """Should the plugin no longer take that graph for a language model, it unfolds them."""
-    assert growth_mib("float32", compressed=True) < 0.8 * growth_mib("float32")
+    compressed = growth_mib(larger_checkpoint, "float32", compressed=True)
+    assert compressed < 0.8 * growth_mib(larger_checkpoint, "float32")

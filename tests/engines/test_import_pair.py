@@ -14,6 +14,7 @@ import psutil
 import pytest
 import tiny_models
 import torch
+from real_pair import DRAFT, TARGET
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig
 from typer.testing import CliRunner, Result
@@ -21,10 +22,9 @@ from typer.testing import CliRunner, Result
 from card.engines import EngineError, calibration
 from card.engines.architecture import read_architecture
 from card.engines.checkpoints import open_checkpoint
-from card.settings import REPOSITORY_ROOT, load_settings
+from card.settings import load_settings
 from importing.command import app
 
-DRAFT, TARGET = REPOSITORY_ROOT / "models/draft", REPOSITORY_ROOT / "models/target"
 Edit = Callable[[dict[str, Any]], Any]
 
 
@@ -107,7 +107,7 @@ def rename_a_token(tokenizer: dict[str, Any]) -> None:
     [
         ("tokenizer.json", rename_a_token),
         ("tokenizer.json", lambda it: it["added_tokens"][0].update(content="<other>")),
-        ("config.json", lambda it: it.update(vocab_size=8191)),
+        ("config.json", lambda it: it.update(vocab_size=3071)),
     ],
 )
 def test_another_vocabulary_is_refused(

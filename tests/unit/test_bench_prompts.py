@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from real_pair import TARGET
 from tokenizers import Tokenizer
 
 from bench.prompts import PromptsError, check_room, read_prompts
 from card.settings import REPOSITORY_ROOT, LimitSettings
 
-TOKENIZER = Tokenizer.from_file(str(REPOSITORY_ROOT / "models/target/tokenizer.json"))
+TOKENIZER = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
 
 
 def file_of(folder: Path, *lines: str) -> Path:
@@ -36,7 +37,7 @@ def test_the_limit_takes_the_first_prompts(tmp_path: Path) -> None:
     assert [prompt.id for prompt in read_prompts(file, TOKENIZER, 2)] == ["a", "b"]
 
 
-def test_the_bundled_prompts_are_at_least_32_and_fit() -> None:
+def test_the_prompts_of_the_benchmark_are_at_least_32_and_fit() -> None:
     prompts = read_prompts(REPOSITORY_ROOT / "benchmarks" / "prompts.jsonl", TOKENIZER)
     assert len(prompts) >= 32
     check_room(prompts, 128, LimitSettings())

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
+from real_pair import DRAFT, TARGET
 from rich.console import Console
 from tokenizers import Tokenizer
 
@@ -32,9 +33,8 @@ from bench.suite_report import SuiteReport, show_suite
 from bench.terminal import make_console, say_reservation
 from bench.unrelated import unrelated_draft
 from bench.watch import Account
-from card.settings import REPOSITORY_ROOT, load_settings
 
-TOKENIZER = Tokenizer.from_file(str(REPOSITORY_ROOT / "models/target/tokenizer.json"))
+TOKENIZER = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
 RANKS = {0.0: [np.array([0, 0, 1, 0])]}
 COSTS = {1: {1: 2.0, 8: 3.0}, 2: {1: 1.0, 8: 2.5}}
 
@@ -349,12 +349,11 @@ def test_streams_have_a_picture(tmp_path: Path) -> None:
 def test_an_unrelated_draft_has_the_shape_but_not_the_weights() -> None:
     from safetensors.torch import load_file
 
-    own = load_settings().draft.path
-    with unrelated_draft(own) as path:
+    with unrelated_draft(DRAFT) as path:
         assert json.loads((path / "config.json").read_text()) == json.loads(
-            (own / "config.json").read_text()
+            (DRAFT / "config.json").read_text()
         )
-        before, after = (load_file(folder / "model.safetensors") for folder in (own, path))
+        before, after = (load_file(folder / "model.safetensors") for folder in (DRAFT, path))
     assert {n: (w.shape, w.dtype) for n, w in before.items()} == {
         n: (w.shape, w.dtype) for n, w in after.items()
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from fake_engine import FakeEngine, FakeModel
 from one_process import OneProcess, settings_of
+from real_pair import TARGET
 from tokenizers import Tokenizer
 
 from bench.in_process import Loops
@@ -14,9 +15,8 @@ from bench.watch import Step, Watch
 from card.cache import Decoding
 from card.decoding import TargetTimes
 from card.drafting import DraftTimes
-from card.settings import REPOSITORY_ROOT
 
-TOKENIZER = Tokenizer.from_file(str(REPOSITORY_ROOT / "models/target/tokenizer.json"))
+TOKENIZER = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
 
 
 def test_hits_after_corrections_are_of_the_queries_right_behind_one() -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import gguf_models
 import pytest
+from real_pair import TARGET
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from card.settings import REPOSITORY_ROOT
 from card_client.chat_template import ChatTemplate, ChatTemplateError
 from card_gateway.template import read_model
 from card_gateway.tokens import TokenTexts
@@ -56,8 +56,8 @@ def template_of(folder: Path) -> ChatTemplate:
     return read_model(folder)[0]
 
 
-def test_the_bundled_pair_is_given_a_plain_transcript() -> None:
-    template = template_of(REPOSITORY_ROOT / "models/target")
+def test_a_pair_without_a_template_is_given_a_plain_transcript() -> None:
+    template = template_of(TARGET)
     assert template.render(TALK) == (
         "Be brief.\n\nUser: Hé?\nAssistant: Yes.\nUser: Why?\nAssistant:"
     )
@@ -147,7 +147,7 @@ def test_a_gguf_files_template_renders_with_its_own_tokens(tmp_path: Path) -> No
 @pytest.mark.parametrize("text", ["def f(x):\n    return x  ", "é🙂 naïve", "", "  "])
 @pytest.mark.parametrize("count", [1, 3, 12])
 def test_pieces_are_as_many_as_tokens_and_make_up_the_text(text: str, count: int) -> None:
-    tokens = Tokenizer.from_file(str(REPOSITORY_ROOT / "models/target/tokenizer.json"))
+    tokens = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
     pieces = TokenTexts(tokens).cut(text, count)
     assert len(pieces) == count
     assert "".join(pieces) == text

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from real_pair import TARGET
 from tokenizers import Tokenizer
 
-from card.settings import REPOSITORY_ROOT
 from card_gateway.tokens import TokenTexts
 from model_files import model_files_of
 
-TOKENIZER = Tokenizer.from_file(str(REPOSITORY_ROOT / "models/target/tokenizer.json"))
+TOKENIZER = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
 EMOJI = "🙂"
 
 

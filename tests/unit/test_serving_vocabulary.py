@@ -8,26 +8,25 @@ import sys
 from pathlib import Path
 
 import pytest
+from real_pair import TARGET
 from tokenizers import Tokenizer, models
 
 from card.serving.refusal import Refusal
 from card.serving.vocabulary import Vocabulary
 from card.settings import SettingsError
 
-TARGET = Path(__file__).parents[2] / "models" / "target"
-
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """A directory with the bundled tokenizer and a configuration to break."""
+    """A directory with a trained tokenizer and a configuration to break."""
     (tmp_path / "tokenizer.json").write_bytes((TARGET / "tokenizer.json").read_bytes())
-    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 8192, "eos_token_id": 5}))
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 3072, "eos_token_id": 5}))
     return tmp_path
 
 
-def test_the_bundled_pair_has_a_vocabulary_and_an_end_id() -> None:
+def test_a_real_target_has_a_vocabulary_and_an_end_id() -> None:
     vocabulary = Vocabulary.load(TARGET)
-    assert (vocabulary.size, vocabulary.end_ids) == (8192, (0,))
+    assert (vocabulary.size, vocabulary.end_ids) == (3072, (0,))
     assert vocabulary.tokenizer.encode("def f(n):").ids
 
 
@@ -138,7 +137,7 @@ def test_prompts_begin_as_the_tokenizers_configuration_wants(
             ("generation_config.json", f'{{"eos_token_id": {value}}}', message)
             for value, message in (
                 ('"x"', "generation_config.json has no usable eos_token_id .'x'."),
-                ("8192", "it must be null, a token id .0 to 8191., or a list of them"),
+                ("3072", "it must be null, a token id .0 to 3071., or a list of them"),
                 ("[5, -1]", "no usable eos_token_id"),
                 ("true", "no usable eos_token_id"),
                 ("1" + 30 * "0", "no usable eos_token_id"),

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from real_pair import DRAFT, TARGET
 
 from card.engines import EngineError
 from card.engines.vocabulary import SharedVocabulary, shared_vocabulary
-from card.settings import REPOSITORY_ROOT
 
 BPE = {"a": 0, "b": 1, "ab": 2}
 
@@ -33,10 +33,9 @@ def refusal(draft: Path, target: Path) -> str:
     return str(caught.value)
 
 
-def test_the_bundled_pair_shares_a_vocabulary() -> None:
-    models = REPOSITORY_ROOT / "models"
-    found = shared_vocabulary(models / "draft", models / "target")
-    assert found == SharedVocabulary(8192, 8192)
+def test_a_trained_pair_shares_a_vocabulary() -> None:
+    found = shared_vocabulary(DRAFT, TARGET)
+    assert found == SharedVocabulary(3072, 3072)
     assert found.is_whole
     assert found.note == ""
 
