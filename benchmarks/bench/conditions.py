@@ -76,7 +76,6 @@ class Conditions:
     prompts_wanted: int
     prompt_numbers: Sequence[int]
     max_tokens: int
-    rounds: int
     engines: Mapping[str, str]
     dtype: str
     row_invariant: bool

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from bench.measurement import Measurement, Task
+from bench.measurement import Measurement, Task, geometric_mean
 
-Ours = Literal["autoregressive", "draft_then_verify", "pearl", "card_without_guesses", "card"]
+Ours = Literal["autoregressive", "draft_then_verify", "pearl", "card", "card_unrelated_draft"]
 Peer = Literal[
+    "llama_cpp",
+    "llama_cpp_prompt_lookup",
+    "llama_cpp_draft",
+    "openvino",
+    "openvino_speculative",
     "transformers",
     "transformers_assisted",
     "transformers_prompt_lookup",
-    "openvino",
-    "openvino_speculative",
 ]
 System = Literal[Ours, "draft_alone", Peer]
-"""`card_without_guesses` takes candidates from the cache alone, `draft_alone` is the draft model,
-decoded autoregressively by our engine."""
+"""`card_unrelated_draft` has a draft that knows nothing, `draft_alone` is the draft model, decoded
+autoregressively by our engine."""
 Where = Literal["in_process", "grpc", "peer"]
 
 OURS: tuple[str, ...] = get_args(Ours)
-PEERS: tuple[str, ...] = get_args(Peer)
 
 
 class ContenderError(RuntimeError):
@@ -31,7 +33,7 @@ class ContenderError(RuntimeError):
 
 @dataclass(frozen=True)
 class Contender:
-    """One system with one setting of what is swept.
+    """One system with one setting.
 
     threads     of the model that runs
     rows        most rows of one target pass; where they adapt, those that a text begins with
@@ -59,69 +61,84 @@ class Contender:
 class Completion:
     """One text by one contender.
 
-    equal          it is the text that the target wrote alone
-    common_prefix  share of the tokens before the first that differs from that text; None where
-                   tokens are not seen
+    equal          to what the target wrote alone
+    common_prefix  share of that text's tokens before the first difference; None: not seen
     """
 
     contender: Contender
     task: Task
-    round: int
     measurement: Measurement
     equal: bool
     common_prefix: float | None = None
 
 
 def compete(
-    contenders: Sequence[Contender],
+    line_up: Mapping[float, Sequence[Contender]],
     tasks: Sequence[Task],
-    rounds: int,
-    before_visit: Callable[[Task], None] = lambda task: None,
+    before_visit: Callable[[], None] = lambda: None,
     on_completion: Callable[[], None] = lambda: None,
     *,
     on_failure: Callable[[Contender, ContenderError], None] | None = None,
     has_time: Callable[[], bool] = lambda: True,
 ) -> list[Completion]:
-    """Every contender writes every text in every round.
+    """Every contender of a temperature writes every text of that temperature.
 
     All write a text before the next one is begun, so that noise hits all alike, and each visit
     begins with another contender, so that nobody always follows the same one. The reference is
-    what the first contender, the target alone, wrote the first time.
+    what the first contender, the target alone, wrote.
 
     on_failure  told of a contender that cannot go on, which then leaves; absent: the error is
                 raised
     has_time    asked before each prompt but the first; no further one is begun without
     """
-    contenders = list(contenders)
-    references: dict[Task, Measurement] = {}
+    left: set[Contender] = set()
     completions: list[Completion] = []
-    visit = 0
-    for number in range(rounds):
-        for place, task in enumerate(tasks):
-            # All temperatures of a prompt, or none.
-            begins = place == 0 or task.prompt != tasks[place - 1].prompt
-            if visit and begins and not has_time():
-                return completions
-            before_visit(task)
-            first = visit % len(contenders)
-            found = {}
-            for contender in (*contenders[first:], *contenders[:first]):
-                try:
-                    found[contender] = contender.complete(task)
-                except ContenderError as error:
-                    if on_failure is None:
-                        raise
-                    on_failure(contender, error)
-                on_completion()
-            reference = references.setdefault(task, found[contenders[0]])
-            contenders = [contender for contender in contenders if contender in found]
-            for contender in contenders:
+    for visit, task in enumerate(tasks):
+        # All temperatures of a prompt, or none.
+        begins = visit == 0 or task.prompt != tasks[visit - 1].prompt
+        if visit and begins and not has_time():
+            break
+        before_visit()
+        able = [contender for contender in line_up[task.temperature] if contender not in left]
+        first = visit % len(able)
+        found: dict[Contender, Measurement] = {}
+        for contender in (*able[first:], *able[:first]):
+            try:
+                found[contender] = contender.complete(task)
+            except ContenderError as error:
+                if on_failure is None:
+                    raise
+                left.add(contender)
+                on_failure(contender, error)
+            on_completion()
+        reference = found[able[0]]
+        for contender in able:
+            if contender in found:
                 written = found[contender]
                 equal = written.writes_the_same_as(reference)
                 prefix = common_prefix(written, reference)
-                completions.append(Completion(contender, task, number, written, equal, prefix))
-            visit += 1
+                completions.append(Completion(contender, task, written, equal, prefix))
     return completions
+
+
+def fastest_settings(completions: Sequence[Completion]) -> dict[float, list[Contender]]:
+    """By temperature the fastest setting of every system and place, in their order."""
+    speeds: dict[float, dict[Contender, list[float]]] = {}
+    for completion in completions:
+        of_contender = speeds.setdefault(completion.task.temperature, {})
+        of_contender.setdefault(completion.contender, []).append(
+            completion.measurement.tokens_per_s
+        )
+    found: dict[float, list[Contender]] = {}
+    for temperature, of_contender in speeds.items():
+        means = {contender: geometric_mean(values) for contender, values in of_contender.items()}
+        best: dict[tuple[str, str], Contender] = {}
+        for contender, mean in means.items():
+            key = contender.system, contender.where
+            if key not in best or mean > means[best[key]]:
+                best[key] = contender
+        found[temperature] = list(best.values())
+    return found
 
 
 def common_prefix(written: Measurement, reference: Measurement) -> float | None:

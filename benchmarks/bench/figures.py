@@ -4,45 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
+from typing import Any
 
 import numpy as np
 
 from bench.contest import Completion, Contender
-from bench.group import Group, median
-from card.engines.row_costs import pass_cost_ms
 from training.agreement import Ranks, ideal_tokens_per_step
-
-Costs = Mapping[int, Mapping[int, float]]
-"""By threads: milliseconds of a target pass by its rows, in ascending order."""
 
 
 @dataclass(frozen=True)
 class Row:
     """The figures of one contender at one temperature. None: it has none, or it cannot be seen.
 
-    tokens_per_s            median over completions, from the request to the last token
-    tokens_per_s_quartiles  first and third quartile
-    ratio_to_autoregressive      median of the ratios to the target alone at its best thread count
-                            in process, each of the same prompt in the same round
-    ratio_to_in_process     through gRPC: the same to this system in process
-    texts_equal             every text is the one that the target wrote alone
-    agreement               share of the target's tokens that are the draft's first choice when it
-                            reads along
-    ideal_tokens_per_step   if the draft's best chain of `rows` - 1 tokens (draft-then-verify: γ,
-                            PEARL: γ - 1) were always ready
-    tokens_per_step         committed per target pass; `mean_accepted` of them came from the cache
-    hit_rate                share of the queries that gave candidates
-    empty_query_share       share of all target passes that no candidate joined though asked for
-    target_wait_share       of the time from request to last token; so is `draft_idle_share`
-    draft_ms_per_pass       of the draft, while the text was written
-    ms_per_step             behind the first token; query, forward and walk are parts of it
-    rows_adapt              each pass took as many rows as were worth it, `rows` at the beginning
-    share_of_ideal          CARD: ratio_to_autoregressive ÷ (ideal_tokens_per_step × milliseconds of
-                            an autoregressive pass ÷ milliseconds of a pass of `rows`)
-    decoding_ratio, decoding_share_of_ideal
-                            the same two behind the first token: the prompt's prefill, which no
-                            speculation shortens, is left out. In process alone: a server's first
-                            delta may hold more than one token
+    tokens_per_s           median over texts, from the request to the last token; first and third
+                           quartile
+    texts_equal            every text is the one that the target wrote alone; None: it may differ
+    common_prefix          peers: mean share of a text's tokens before the first that our text has
+                           not; information, for their arithmetic and their noise differ
+    agreement              share of the target's tokens that are the draft's first choice when it
+                           reads along
+    ideal_tokens_per_step  if the draft's best chain of `rows` - 1 tokens (draft-then-verify: γ,
+                           PEARL: γ - 1) were always ready
+    tokens_per_step        committed per target pass; `mean_accepted` of them came from the cache
+    share_of_ideal         tokens_per_step / ideal_tokens_per_step
+    hit_rate               share of the queries that gave candidates
+    empty_query_share      share of all target passes that no candidate joined though asked for
+    target_wait_share      of the time from request to last token; so is `draft_idle_share`
+    draft_ms_per_pass      of the draft, while the text was written
+    ms_per_step            behind the first token; query, forward and walk are parts of it
+    rows_adapt             each pass took as many rows as were worth it, `rows` at the beginning
     """
 
     system: str
@@ -53,51 +44,44 @@ class Row:
     gamma: int | None
     width: int | None
     rows_adapt: bool
-    completions: int
+    texts: int
     tokens_per_s: float
     tokens_per_s_quartiles: tuple[float, float]
-    ratio_to_autoregressive: float
-    ratio_to_in_process: float | None
-    texts_equal: bool
-    agreement: float | None
-    ideal_tokens_per_step: float | None
-    tokens_per_step: float
-    mean_accepted: float
-    hit_rate: float | None
-    empty_query_share: float | None
-    target_wait_share: float | None
-    draft_idle_share: float | None
-    draft_ms_per_pass: float | None
     time_to_first_token_ms: float
-    ms_per_step: float | None
-    query_ms: float | None
-    forward_ms: float | None
-    walk_ms: float | None
-    share_of_ideal: float | None
-    decoding_ratio: float | None
-    decoding_share_of_ideal: float | None
+    texts_equal: bool | None
+    common_prefix: float | None
+    agreement: float | None = None
+    ideal_tokens_per_step: float | None = None
+    tokens_per_step: float = 1.0
+    share_of_ideal: float | None = None
+    mean_accepted: float = 0.0
+    hit_rate: float | None = None
+    empty_query_share: float | None = None
+    target_wait_share: float | None = None
+    draft_idle_share: float | None = None
+    draft_ms_per_pass: float | None = None
+    ms_per_step: float | None = None
+    query_ms: float | None = None
+    forward_ms: float | None = None
+    walk_ms: float | None = None
 
-
-@dataclass(frozen=True)
-class Figures:
-    """`rows`: the best setting of every system; `swept`: all settings."""
-
-    rows: list[Row]
-    swept: list[Row]
+    @property
+    def speculates(self) -> bool:
+        return self.hit_rate is not None
 
 
 def summarise(
-    completions: Sequence[Completion], ranks: Mapping[float, Sequence[Ranks]], costs: Costs
-) -> Figures:
-    """The figures of a whole run; `ranks` of the target's texts by temperature."""
-    rows: list[Row] = []
-    swept: list[Row] = []
-    for temperature, found in ranks.items():
-        group = Group([c for c in completions if c.task.temperature == temperature])
-        every = [_row(group, contender, temperature, found, costs) for contender in group.results]
-        swept += every
-        rows += [max(same, key=lambda row: row.tokens_per_s) for same in _by_system(every)]
-    return Figures(rows, swept)
+    completions: Sequence[Completion], ranks: Mapping[float, Sequence[Ranks]]
+) -> list[Row]:
+    """`ranks` of the target's texts by temperature; without them no ideal is told."""
+    groups: dict[tuple[float, Contender], list[Completion]] = {}
+    for completion in completions:
+        key = completion.task.temperature, completion.contender
+        groups.setdefault(key, []).append(completion)
+    return [
+        _row(contender, temperature, done, ranks.get(temperature, ()))
+        for (temperature, contender), done in groups.items()
+    ]
 
 
 def median_curve(curves: Sequence[Mapping[int, float]]) -> dict[int, float]:
@@ -106,37 +90,13 @@ def median_curve(curves: Sequence[Mapping[int, float]]) -> dict[int, float]:
 
 
 def _row(
-    group: Group,
-    contender: Contender,
-    temperature: float,
-    ranks: Sequence[Ranks],
-    costs: Costs,
+    contender: Contender, temperature: float, done: Sequence[Completion], ranks: Sequence[Ranks]
 ) -> Row:
-    done = list(group.results[contender].values())
-    found = [completion.measurement for completion in done]
-    alone = group.fastest("autoregressive", "in_process")
-    speculates = contender.system != "autoregressive"
-    speeds = group.speeds(contender)
-    seconds, steps = sum(m.seconds for m in found), sum(m.steps for m in found)
-    queries, hits = sum(m.queries for m in found), sum(m.hits for m in found)
-    accepted = sum(m.accepted for m in found)
-    ratio = group.ratio(contender, alone)
-    # γ passes of the draft are γ candidates, whatever the target's pass has room for; a chunk of
-    # PEARL holds one less, because its first token is verified before.
-    rows = contender.rows
-    if contender.gamma is not None:
-        rows = contender.gamma + (contender.system != "pearl")
-    ideal = ideal_tokens_per_step(ranks, rows) if speculates else None
-    bound = None
-    if contender.system == "card" and ideal is not None:
-        pass_ms = pass_cost_ms(costs[contender.threads], contender.rows)
-        bound = ideal * pass_cost_ms(costs[alone.threads], 1) / pass_ms
-    decoding_ratio = None
-    if contender.where == "in_process":
-        decoding_ratio = group.decoding_ratio(contender, alone)
-    passes = sum(m.draft.passes for m in found)
-    waits = [m.target_wait_s for m in found if m.target_wait_s is not None]
-    ms_per_step, query_ms, forward_ms, walk_ms = _milliseconds(done)
+    speeds = [completion.measurement.tokens_per_s for completion in done]
+    prefixes = [c.common_prefix for c in done if c.common_prefix is not None]
+    low, high = np.percentile(speeds, (25, 75)).tolist()
+    ours = contender.is_ours
+    foreseen: Sequence[Ranks] = ranks if contender.system != "card_unrelated_draft" else ()
     return Row(
         system=contender.system,
         where=contender.where,
@@ -146,62 +106,61 @@ def _row(
         gamma=contender.gamma,
         width=contender.width,
         rows_adapt=contender.rows_adapt,
-        completions=len(found),
+        texts=len(done),
         tokens_per_s=median(speeds),
-        tokens_per_s_quartiles=(
-            float(np.percentile(speeds, 25)),
-            float(np.percentile(speeds, 75)),
+        tokens_per_s_quartiles=(low, high),
+        time_to_first_token_ms=median(1e3 * c.measurement.first_token_s for c in done),
+        texts_equal=all(completion.equal for completion in done) if ours else None,
+        common_prefix=float(np.mean(prefixes)) if contender.where == "peer" and prefixes else None,
+        **(_milliseconds(done) if ours else {}),
+        **(
+            _speculation(contender, done, foreseen)
+            if ours and contender.system != "autoregressive"
+            else {}
         ),
-        ratio_to_autoregressive=ratio,
-        ratio_to_in_process=(
-            group.ratio(contender, group.fastest(contender.system, "in_process"))
-            if contender.where == "grpc"
-            else None
-        ),
-        texts_equal=all(completion.equal for completion in done),
-        agreement=float((np.concatenate(ranks) == 0).mean()) if speculates else None,
-        ideal_tokens_per_step=ideal,
-        tokens_per_step=sum(m.generated for m in found) / steps,
-        mean_accepted=accepted / steps,
-        hit_rate=hits / queries if queries else None,
-        empty_query_share=(queries - hits) / steps if speculates else None,
-        target_wait_share=sum(waits) / seconds if speculates and waits else None,
-        draft_idle_share=(
-            sum(m.draft.idle_ns for m in found) / 1e9 / seconds if speculates else None
-        ),
-        draft_ms_per_pass=(
-            sum(m.draft.busy_ns for m in found) / 1e6 / passes if speculates and passes else None
-        ),
-        time_to_first_token_ms=median(1e3 * m.first_token_s for m in found),
-        ms_per_step=ms_per_step,
-        query_ms=query_ms,
-        forward_ms=forward_ms,
-        walk_ms=walk_ms,
-        share_of_ideal=ratio / bound if bound else None,
-        decoding_ratio=decoding_ratio,
-        decoding_share_of_ideal=decoding_ratio / bound if bound and decoding_ratio else None,
     )
 
 
-def _milliseconds(
-    done: Sequence[Completion],
-) -> tuple[float, float, float, float] | tuple[None, None, None, None]:
+def _speculation(
+    contender: Contender, done: Sequence[Completion], ranks: Sequence[Ranks]
+) -> dict[str, Any]:
+    """What candidates brought, over all texts together."""
+    found = [completion.measurement for completion in done]
+    seconds, steps = sum(m.seconds for m in found), sum(m.steps for m in found)
+    queries, hits = sum(m.queries for m in found), sum(m.hits for m in found)
+    passes = sum(m.draft.passes for m in found)
+    waits = [m.target_wait_s for m in found if m.target_wait_s is not None]
+    tokens_per_step = sum(m.generated for m in found) / steps
+    # γ passes of the draft are γ candidates, whatever the target's pass has room for; a chunk of
+    # PEARL holds one less, because its first token is verified before.
+    rows = contender.rows
+    if contender.gamma is not None:
+        rows = contender.gamma + (contender.system != "pearl")
+    ideal = ideal_tokens_per_step(ranks, rows) if ranks else None
+    return {
+        "agreement": float((np.concatenate(ranks) == 0).mean()) if ranks else None,
+        "ideal_tokens_per_step": ideal,
+        "tokens_per_step": tokens_per_step,
+        "share_of_ideal": tokens_per_step / ideal if ideal else None,
+        "mean_accepted": sum(m.accepted for m in found) / steps,
+        "hit_rate": hits / max(1, queries),
+        "empty_query_share": (queries - hits) / steps,
+        "target_wait_share": sum(waits) / seconds if waits else None,
+        "draft_idle_share": sum(m.draft.idle_ns for m in found) / 1e9 / seconds,
+        "draft_ms_per_pass": sum(m.draft.busy_ns for m in found) / 1e6 / passes if passes else None,
+    }
+
+
+def _milliseconds(done: Sequence[Completion]) -> dict[str, Any]:
     """Mean of a step behind the first token, and of its query, forward and walk."""
     found = [c.measurement for c in done if c.measurement.phases is not None]
     phases = [m.phases for m in found if m.phases is not None]
     steps = sum(p.steps for p in phases)
     if not steps:
-        return None, None, None, None
-    return (
-        1e3 * sum(m.seconds - m.first_token_s for m in found) / steps,
-        sum(p.query for p in phases) / steps,
-        sum(p.forward for p in phases) / steps,
-        sum(p.walk for p in phases) / steps,
-    )
-
-
-def _by_system(rows: Sequence[Row]) -> list[list[Row]]:
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row.where, row.system), []).append(row)
-    return list(groups.values())
+        return {}
+    return {
+        "ms_per_step": 1e3 * sum(m.seconds - m.first_token_s for m in found) / steps,
+        "query_ms": sum(p.query for p in phases) / steps,
+        "forward_ms": sum(p.forward for p in phases) / steps,
+        "walk_ms": sum(p.walk for p in phases) / steps,
+    }

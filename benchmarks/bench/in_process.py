@@ -27,10 +27,9 @@ from tokenizers import Tokenizer
 from bench.activity import DraftActivity
 from bench.engines import CheckpointEngine, Engines, let_torch_use
 from bench.measurement import Measurement, Phases, Task
-from bench.watch import Interval, Watch, WatchedDraft, WatchedTarget
 from card.cache import Decoding, EngineState, Finish, Pool, SlotRequest
 from card.decoding import RowPlan, TargetLoop, TargetTimes
-from card.drafting import DraftLoop, DraftTimes
+from card.drafting import DraftLoop
 from card.engines import load_engine
 from card.sampling import SamplingParameters
 from card.serving.engine_process import EngineProcess
@@ -69,15 +68,15 @@ class Loops:
         self,
         pool: Pool,
         tokenizer: Tokenizer,
-        target_on: Callable[[int, bool], TargetLoop | WatchedTarget],
-        draft_on: Callable[[int], DraftLoop | WatchedDraft] | None = None,
+        target_on: Callable[[int, bool], TargetLoop],
+        draft_on: Callable[[int], DraftLoop] | None = None,
     ) -> None:
         self.pool = pool
         self._tokenizer = tokenizer
         self._target_on = cache(target_on)
         self._draft_on = None if draft_on is None else cache(draft_on)
-        self._target: TargetLoop | WatchedTarget
-        self._draft: DraftLoop | WatchedDraft | None = None
+        self._target: TargetLoop
+        self._draft: DraftLoop | None = None
         # A full collection looks through all that this process has imported, ten times what a
         # model's process has: 140 ms in the middle of a measurement.
         gc.freeze()
@@ -190,27 +189,26 @@ class InProcess:
         return {"width": width, "rows": "auto" if self.rows_adapt else self.rows_for(candidates)}
 
     @contextmanager
-    def beside(self, watch: Watch | None = None, **speculation: Any) -> Iterator[Loops]:
+    def beside(self, draft: Path | None = None, **speculation: Any) -> Iterator[Loops]:
         """Autoregressive, PEARL and CARD: the draft in a process of its own.
 
+        draft        another checkpoint than the settings name
         speculation  what differs from the settings
-        watch        is told what both did when
         """
         settings = with_speculation(self.settings, **speculation)
+        if draft is not None:
+            other = settings.draft.model_copy(update={"path": draft})
+            settings = settings.model_copy(update={"draft": other})
         with _home(settings) as (pool, settings):
-            draft = _DraftProcess(settings, pool.new_key(), watched=watch is not None)
+            process = _DraftProcess(settings, pool.new_key())
 
-            def target_on(threads: int, spreads: bool) -> TargetLoop | WatchedTarget:
-                loop = TargetLoop(self.target_on(threads, spreads=spreads), pool, settings)
-                return loop if watch is None else watch.target(loop, pool.card_slot(0))
+            def target_on(threads: int, spreads: bool) -> TargetLoop:
+                return TargetLoop(self.target_on(threads, spreads=spreads), pool, settings)
 
             try:
                 yield Loops(pool, self._tokenizer, target_on)
             finally:
-                passes, times = draft.stop()
-                if watch is not None:
-                    watch.draft_passes.extend(passes)
-                    watch.draft_times = times
+                process.stop()
 
     @contextmanager
     def draft_alone(self) -> Iterator[Loops]:
@@ -228,26 +226,22 @@ class InProcess:
             )
 
     @contextmanager
-    def alternating(self, watch: Watch | None = None) -> Iterator[Callable[[int, int], Loops]]:
+    def alternating(self) -> Iterator[Callable[[int, int], Loops]]:
         """Draft-then-verify: both models here. Yields what makes the loops of a (γ, width)."""
         with _home(self.settings) as (pool, _):
-            yield lambda gamma, width: self._alternating(pool, gamma, width, watch)
+            yield lambda gamma, width: self._alternating(pool, gamma, width)
 
-    def _alternating(self, pool: Pool, gamma: int, width: int, watch: Watch | None) -> Loops:
+    def _alternating(self, pool: Pool, gamma: int, width: int) -> Loops:
         settings = with_speculation(self.settings, **self.room_for(gamma, width))
         # The draft beats once per text, from this thread.
         patient = settings.serving.model_copy(update={"engine_timeout_s": _START_TIMEOUT_S})
         settings = settings.model_copy(update={"serving": patient})
-
-        def target_on(threads: int, _: bool) -> TargetLoop | WatchedTarget:
-            loop = TargetLoop(self.target_on(threads), pool, settings)
-            return loop if watch is None else watch.target(loop, pool.card_slot(0))
-
-        def draft_on(threads: int) -> DraftLoop | WatchedDraft:
-            loop = DraftLoop(self.draft_on(threads), pool, settings)
-            return loop if watch is None else watch.draft(loop)
-
-        return Loops(pool, self._tokenizer, target_on, draft_on)
+        return Loops(
+            pool,
+            self._tokenizer,
+            lambda threads, _: TargetLoop(self.target_on(threads), pool, settings),
+            lambda threads: DraftLoop(self.draft_on(threads), pool, settings),
+        )
 
 
 def with_speculation(settings: Settings, **changes: object) -> Settings:
@@ -290,11 +284,11 @@ def _home(settings: Settings) -> Iterator[tuple[Pool, Settings]]:
 class _DraftProcess:
     """The draft engine in a process of its own, as a Triton stub would run it."""
 
-    def __init__(self, settings: Settings, key: str, *, watched: bool) -> None:
+    def __init__(self, settings: Settings, key: str) -> None:
         context = multiprocessing.get_context("spawn")
         self._ours, theirs = context.Pipe()
         self._process = context.Process(
-            target=_run_draft, args=(settings, os.getpid(), key, theirs, watched), daemon=True
+            target=_run_draft, args=(settings, os.getpid(), key, theirs), daemon=True
         )
         self._process.start()
         theirs.close()
@@ -309,35 +303,23 @@ class _DraftProcess:
         except EOFError:
             raise DraftProcessError("the draft process ended while it started; see above") from None
 
-    def stop(self) -> tuple[list[Interval], DraftTimes]:
-        """Returns its passes, if they were watched, and where its time went."""
-        seen: tuple[list[Interval], DraftTimes] = [], DraftTimes()
-        with suppress(BrokenPipeError, EOFError):  # it ended by itself
+    def stop(self) -> None:
+        with suppress(BrokenPipeError):  # it ended by itself
             self._ours.send(None)
-            seen = self._ours.recv()
         self._process.join()
-        return seen
 
 
-def _run_draft(
-    settings: Settings, parent: int, key: str, parents: Connection, watched: bool
-) -> None:
+def _run_draft(settings: Settings, parent: int, key: str, parents: Connection) -> None:
     # A Ctrl-C is for the parent, which ends us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Whoever finds us hanging may ask where.
     faulthandler.register(signal.SIGUSR1)
     engine = load_engine(settings, "draft")
-    watch = Watch()
-
-    def make_loop(pool: Pool) -> DraftLoop | WatchedDraft:
-        loop = DraftLoop(engine, pool, settings)
-        return watch.draft(loop) if watched else loop
-
     process = EngineProcess(
         "draft",
         settings.cache.directory,
         pool_geometry(settings),
-        make_loop,
+        lambda pool: DraftLoop(engine, pool, settings),
         engine_timeout_s=settings.serving.engine_timeout_s,
         server_pid=parent,
     )
@@ -347,5 +329,3 @@ def _run_draft(
     with suppress(EOFError):  # the parent died
         parents.recv()
     process.stop()
-    with suppress(BrokenPipeError):
-        parents.send((watch.draft_passes, watch.draft_times))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from bench.activity import DraftActivity
 from bench.prompts import Prompt
@@ -60,15 +63,13 @@ class Measurement:
     def tokens_per_s(self) -> float:
         return self.generated / self.seconds
 
-    @property
-    def decoding_tokens_per_s(self) -> float | None:
-        """Behind the first token, so without the prompt's prefill; None if all came with it."""
-        if self.generated < 2 or self.seconds <= self.first_token_s:
-            return None
-        return (self.generated - 1) / (self.seconds - self.first_token_s)
-
     def writes_the_same_as(self, other: Measurement) -> bool:
         """Token by token where both know them, else text by text."""
         if self.tokens is not None and other.tokens is not None:
             return self.tokens == other.tokens and self.text == other.text
         return self.text == other.text
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """The mean whose quotients are means of quotients."""
+    return float(np.exp(np.mean(np.log(values))))

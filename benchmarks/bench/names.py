@@ -8,16 +8,21 @@ _SYSTEMS = {
     "autoregressive": "autoregressive",
     "draft_then_verify": "draft-then-verify",
     "pearl": "PEARL",
-    "card_without_guesses": "CARD without guesses from the text",
     "card": "CARD",
+    "card_unrelated_draft": "CARD, unrelated draft",
     "draft_alone": "draft model alone",
+    "llama_cpp": "llama.cpp",
+    "llama_cpp_prompt_lookup": "llama.cpp, prompt lookup",
+    "llama_cpp_draft": "llama.cpp, our draft",
+    "openvino": "OpenVINO GenAI",
+    "openvino_speculative": "OpenVINO GenAI, speculative",
     "transformers": "transformers",
     "transformers_assisted": "transformers, assisted",
     "transformers_prompt_lookup": "transformers, prompt lookup",
-    "openvino": "OpenVINO GenAI",
-    "openvino_speculative": "OpenVINO GenAI, speculative",
 }
 _PLACES = {"in_process": "in process", "grpc": "gRPC", "peer": "peer"}
+_OWN_PROCESSES = ("card", "card_unrelated_draft", "pearl")
+"""Whose two processes have the threads of the settings."""
 
 
 class _Set(Protocol):
@@ -29,8 +34,6 @@ class _Set(Protocol):
     def gamma(self) -> int | None: ...
     @property
     def threads(self) -> int: ...
-    @property
-    def width(self) -> int | None: ...
 
 
 def name_of(system: str) -> str:
@@ -43,25 +46,9 @@ def place_of(where: str) -> str:
 
 def setting_of(who: _Set) -> str:
     """The setting that was chosen from those tried."""
-    if who.system in ("autoregressive", "draft_alone"):
-        return _threads(who.threads)
-    if who.system == "transformers_assisted" and who.gamma is None:
-        return "its own length"
+    said = []
     if who.gamma is not None:
-        if who.where == "peer":
-            return f"{who.gamma} tokens"
-        width = f", width {who.width}" if who.width is not None and who.width > 1 else ""
-        # Whoever runs in two processes has the threads of the settings.
-        threads = f", {_threads(who.threads)}" if who.system == "draft_then_verify" else ""
-        return f"γ = {who.gamma}{width}{threads}"
-    return ""
-
-
-def _threads(count: int) -> str:
-    return f"{count} thread{'s' * (count > 1)}"
-
-
-def label(who: _Set) -> str:
-    """System and setting in one line."""
-    setting = setting_of(who)
-    return name_of(who.system) + (f" ({setting})" if setting else "")
+        said.append(f"{who.gamma} tokens" if who.where == "peer" else f"γ = {who.gamma}")
+    if who.where == "in_process" and who.system not in _OWN_PROCESSES:
+        said.append(f"{who.threads} thread{'s' * (who.threads > 1)}")
+    return ", ".join(said)

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tokenizers import Tokenizer
 
@@ -34,8 +34,8 @@ _START_S = 300.0
 _ANSWER_S = 300.0
 _TRIES = 2
 _LAST_LINES = 3
-_COMPUTED = {"int8": "bfloat16"}
-"""What our products of such weights are computed in; peers keep the checkpoint's weights."""
+
+Role = Literal["target", "draft"]
 
 
 class PeerError(ContenderError):
@@ -57,37 +57,50 @@ class Environment:
 
     requirements  files installed with what they bring along
     bare          files installed without
+    converts      models that its converter, a script, makes readable for it
+    gguf_only     whether it runs no other target than a GGUF file
     """
 
     name: str
     requirements: Sequence[str]
-    bare: Sequence[str]
-    converter: str | None
     modes: Sequence[Mode]
+    bare: Sequence[str] = ()
+    converts: Sequence[Role] = ()
+    gguf_only: bool = False
 
 
-TRANSFORMERS = Environment(
-    "transformers",
-    ["peers-transformers.txt"],
-    [],
-    None,
+LLAMA_CPP = Environment(
+    "llama_cpp",
+    ["peers-llama_cpp.txt"],
     [
-        Mode("transformers", "generate"),
-        *(Mode("transformers_assisted", "assisted", tokens) for tokens in (None, 5, 10)),
-        Mode("transformers_prompt_lookup", "prompt_lookup", 10),
+        Mode("llama_cpp", "generate"),
+        *(Mode("llama_cpp_prompt_lookup", "prompt_lookup", tokens) for tokens in (3, 10)),
+        *(Mode("llama_cpp_draft", "draft", tokens) for tokens in (2, 4, 8)),
     ],
+    converts=["draft"],
+    gguf_only=True,
 )
 OPENVINO = Environment(
     "openvino",
     ["peers-openvino.txt"],
-    ["peers-openvino-converter.txt"],
-    "openvino_convert.py",
     [
         Mode("openvino", "generate"),
-        *(Mode("openvino_speculative", "speculative", tokens) for tokens in (3, 5, 8, 12, 16)),
+        *(Mode("openvino_speculative", "speculative", tokens) for tokens in (2, 3, 5, 8)),
+    ],
+    bare=["peers-openvino-converter.txt"],
+    converts=["target", "draft"],
+)
+TRANSFORMERS = Environment(
+    "transformers",
+    ["peers-transformers.txt"],
+    [
+        Mode("transformers", "generate"),
+        *(Mode("transformers_assisted", "assisted", tokens) for tokens in (None, 5)),
+        Mode("transformers_prompt_lookup", "prompt_lookup", 10),
     ],
 )
-ENVIRONMENTS = (TRANSFORMERS, OPENVINO)
+ENVIRONMENTS = {peer.name: peer for peer in (LLAMA_CPP, OPENVINO, TRANSFORMERS)}
+DEFAULT = (LLAMA_CPP.name, OPENVINO.name)
 
 
 @contextmanager
@@ -95,17 +108,22 @@ def line_up_peer(
     environment: Environment, pair: InProcess, tokenizer: Tokenizer, threads: int
 ) -> Iterator[list[Contender]]:
     """Install, convert and start a peer. Raises `PeerError`."""
+    settings = pair.settings
+    models: dict[Role, Path] = {"target": settings.target.path, "draft": settings.draft.path}
+    if environment.gguf_only and models["target"].suffix != ".gguf":
+        raise PeerError(f"{environment.name} runs GGUF files, and this target is another model")
     python = _install(environment)
-    target, draft = pair.settings.target.path, pair.settings.draft.path
-    if environment.converter is not None:
-        target, draft = (_convert(environment, python, path) for path in (target, draft))
+    given = models["target"]
+    for role in environment.converts:
+        models[role] = _convert(environment, python, models[role], given)
     worker = _Worker(
         environment.name,
         [
             str(python),
             str(_WORKERS / f"{environment.name}_worker.py"),
-            *("--target", str(target), "--draft", str(draft)),
-            *("--dtype", _COMPUTED.get(pair.dtype, pair.dtype), "--threads", str(threads)),
+            *("--target", str(models["target"]), "--draft", str(models["draft"])),
+            *("--dtype", "float32" if pair.dtype == "float32" else "bfloat16"),
+            *("--context", str(settings.limits.context_tokens), "--threads", str(threads)),
         ],
     )
     try:
@@ -236,18 +254,19 @@ def _files(names: Sequence[str]) -> list[str]:
     return [part for name in names for part in ("--requirement", str(_REQUIREMENTS / name))]
 
 
-def _convert(environment: Environment, python: Path, checkpoint: Path) -> Path:
-    """The converted checkpoint, named after what it was made of."""
-    script = _WORKERS / str(environment.converter)
-    sources = [checkpoint / "config.json", *sorted(checkpoint.glob("*.safetensors")), script]
+def _convert(environment: Environment, python: Path, model: Path, target: Path) -> Path:
+    """The converted model, named after what it was made of."""
+    script = _WORKERS / f"{environment.name}_convert.py"
+    weights = [model / "config.json", *sorted(model.glob("*.safetensors"))]
+    sources = [*([model] if model.is_file() else weights), script]
     content = hashlib.sha256()
-    for file in sources:
+    for file in (*sources, *([target] if target.is_file() else [])):
         content.update(file.read_bytes())
-    converted = HOME / "converted" / f"{checkpoint.name}-{content.hexdigest()[:16]}"
+    converted = HOME / "converted" / f"{model.stem}-{content.hexdigest()[:16]}"
     stamp = converted / "converted"
     if not stamp.is_file():
-        what = f"{checkpoint.name} cannot be converted for {environment.name}"
-        _run([str(python), str(script), str(checkpoint), str(converted)], what)
+        what = f"{model.name} cannot be converted for {environment.name}"
+        _run([str(python), str(script), str(model), str(converted), str(target)], what)
         stamp.touch()
     return converted
 

@@ -1,14 +1,20 @@
-"""The prompts: a JSONL file, one object with `id`, `category` and `prompt` in each line."""
+"""The prompts: a JSONL file, one object in each line: `id`, `category`, and a text to continue
+(`prompt`) or a chat to answer (`messages`)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 from tokenizers import Tokenizer
+from typing_extensions import Self
 
 from card.settings import LimitSettings
+
+Render = Callable[[Sequence[Mapping[str, str]]], str]
+"""Makes one text of the messages of a chat. Raises `ValueError` if they are not to its liking."""
 
 
 class PromptsError(ValueError):
@@ -17,21 +23,48 @@ class PromptsError(ValueError):
 
 @dataclass(frozen=True)
 class Prompt:
-    """A text to continue, and its tokens as the server's preprocessing makes them."""
+    """A text to continue, and its tokens as the server's preprocessing makes them.
+
+    category  such as `SpecBench/qa`: figures are told for it, and for what stands before a slash
+    """
 
     id: str
     text: str
     tokens: tuple[int, ...]
+    category: str = ""
+
+
+class _Message(BaseModel):
+    role: str = Field(min_length=1)
+    content: str
 
 
 class _Line(BaseModel):
     id: str | int
     category: str = ""
-    prompt: str = Field(min_length=1)
+    prompt: str | None = Field(None, min_length=1)
+    messages: list[_Message] | None = Field(None, min_length=1)
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("needs either a prompt or messages")
+        return self
+
+    def text(self, render: Render | None) -> str:
+        """Raises `ValueError`."""
+        if self.prompt is not None:
+            return self.prompt
+        if render is None:
+            raise ValueError("messages: this command continues texts and has no chat template")
+        return render([message.model_dump() for message in self.messages or ()])
 
 
-def read_prompts(path: Path, tokenizer: Tokenizer, limit: int | None = None) -> list[Prompt]:
-    """The first `limit` prompts of the file. Raises `PromptsError`."""
+def read_prompts(
+    path: Path, tokenizer: Tokenizer, limit: int | None = None, render: Render | None = None
+) -> list[Prompt]:
+    """The first `limit` prompts of the file; `render` is for those that are chats. Raises
+    `PromptsError`."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -42,22 +75,32 @@ def read_prompts(path: Path, tokenizer: Tokenizer, limit: int | None = None) -> 
             continue
         if len(prompts) == limit:
             break
-        try:
-            found = _Line.model_validate_json(line)
-        except ValidationError as error:
-            (problem, *_) = error.errors()
-            field = ".".join(map(str, problem["loc"])) or "the line"
-            raise PromptsError(
-                f"{path}, line {number}: {field}: {problem['msg']}; every line must be a JSON "
-                'object like {"id": "a", "category": "b", "prompt": "def f("}'
-            ) from error
+        place = f"{path}, line {number}"
+        found = _parsed(line, place)
         name = str(found.id)
         if name in prompts:
-            raise PromptsError(f"{path}, line {number}: id {name!r} is taken; ids must differ")
-        prompts[name] = Prompt(name, found.prompt, tuple(tokenizer.encode(found.prompt).ids))
+            raise PromptsError(f"{place}: id {name!r} is taken; ids must differ")
+        try:
+            text = found.text(render)
+        except ValueError as error:
+            raise PromptsError(f"{place}: {error}") from error
+        prompts[name] = Prompt(name, text, tuple(tokenizer.encode(text).ids), found.category)
     if not prompts:
         raise PromptsError(f"--prompts {path} holds no prompt; at least one is needed")
     return list(prompts.values())
+
+
+def _parsed(line: str, place: str) -> _Line:
+    try:
+        return _Line.model_validate_json(line)
+    except ValidationError as error:
+        (problem, *_) = error.errors()
+        field = ".".join(map(str, problem["loc"])) or "the line"
+        raise PromptsError(
+            f"{place}: {field}: {problem['msg']}; every line must be a JSON object like "
+            '{"id": "a", "category": "b", "prompt": "def f("} or '
+            '{"id": "a", "category": "b", "messages": [{"role": "user", "content": "Hello"}]}'
+        ) from error
 
 
 def check_room(prompts: list[Prompt], max_tokens: int, limits: LimitSettings) -> None:

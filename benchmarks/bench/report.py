@@ -1,4 +1,4 @@
-"""Tables for the terminal, Markdown and JSON."""
+"""The suite's tables for the terminal, Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -6,146 +6,201 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from bench.conditions import Conditions, named_engines
-from bench.figures import Figures, Row
-from bench.names import name_of, place_of
+from bench.figures import Row
+from bench.names import name_of, place_of, setting_of
+from bench.ratios import ALL, QUESTIONS, Ratio
 
 
 @dataclass(frozen=True)
-class Column:
-    heading: str
-    show: Callable[[Row], str]
+class Cells:
+    """A table as texts."""
+
+    title: str
+    headings: list[str]
+    rows: list[list[str]]
 
 
-def _known(value: float | int | None, form: str) -> str:
+@dataclass(frozen=True)
+class Report:
+    """Everything that `bench suite` found.
+
+    rows   every system at the setting that was chosen for it
+    tried  every setting, on the few short texts that it was chosen by
+    """
+
+    conditions: Conditions
+    ratios: list[Ratio]
+    rows: list[Row]
+    tried: list[Row]
+    skipped: list[str]
+
+    def store(self, file: Path) -> list[Path]:
+        """Write the JSON and the Markdown beside it; returns their paths."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        content = asdict(self)
+        content = {**content.pop("conditions"), **content}
+        file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        beside = file.with_suffix(".md")
+        beside.write_text(self.markdown(), encoding="utf-8")
+        return [file, beside]
+
+    def markdown(self) -> str:
+        run, machine = self.conditions, self.conditions.machine
+        lines = [
+            "# Benchmark suite",
+            "",
+            f"`{run.command}`, {run.date}",
+            "",
+            f"{machine.processor}, {machine.cores} cores for every system, {machine.memory_gib:g} "
+            f"GiB, {machine.system}, Python {machine.python}, {machine.software}, load "
+            f"{machine.load:g} before the start; {named_engines(run.engines)} in {run.dtype}, "
+            f"row-invariant: {'yes' if run.row_invariant else 'no'}; "
+            f"{run.extent}. What the columns mean is written in `benchmarks/README.md`.",
+            "",
+            self.texts_said(),
+        ]
+        if run.reservation is not None:
+            lines += ["", f"**{run.reservation}**"]
+        for table in self.tables():
+            lines += ["", f"## {table.title}", "", f"| {' | '.join(table.headings)} |"]
+            lines.append(f"|{' --- |' * len(table.headings)}")
+            lines += [f"| {' | '.join(row)} |" for row in table.rows]
+        if self.skipped:
+            lines += ["", "Left out:", "", *(f"- {line}" for line in self.skipped)]
+        return "\n".join(lines) + "\n"
+
+    def texts_said(self) -> str:
+        """Whose texts were compared, and what came of it."""
+        compared = [
+            row.texts_equal for row in (*self.rows, *self.tried) if row.texts_equal in (0, 1)
+        ]
+        ours = "equal the target's own" if all(compared) else "**DIFFER from the target's own**"
+        return (
+            f"The texts of all our systems {ours}. A peer computes in another order and draws "
+            "other noise, so its texts are others; they are as long."
+        )
+
+    def tables(self) -> list[Cells]:
+        ours = [row for row in self.rows if row.where == "in_process"]
+        return [
+            self._ratios(),
+            *self._by_category(),
+            _table("Systems", _SPEED, self.rows),
+            _table("Speculation", _SPECULATION, [row for row in self.rows if row.speculates]),
+            _table("One target step", _STEP, [row for row in ours if row.ms_per_step is not None]),
+            _table("Settings tried", _TRIED, self.tried),
+        ]
+
+    def _ratios(self) -> Cells:
+        """Every ratio by temperature, over all prompts and over those of each collection."""
+        kinds = [kind for kind in self._kinds() if "/" not in kind]
+        answers: dict[tuple[str, float], dict[str, Ratio]] = {}
+        for ratio in self.ratios:
+            answers.setdefault((ratio.name, ratio.temperature), {})[ratio.kind] = ratio
+        order = [question.name for question in QUESTIONS]
+        rows = [
+            [name, f"{temperature:g}", _best_of(found[ALL]), *_shown(found, kinds)]
+            for (name, temperature), found in sorted(
+                answers.items(), key=lambda item: (order.index(item[0][0]), item[0][1])
+            )
+        ]
+        return Cells("Ratios, with 95 % intervals", ["ratio", "t", "to", *kinds], rows)
+
+    def _by_category(self) -> list[Cells]:
+        """The ratios that are judged by category, a table a temperature."""
+        names = [question.name for question in QUESTIONS if question.by_category]
+        found: list[Cells] = []
+        for temperature in dict.fromkeys(ratio.temperature for ratio in self.ratios):
+            here = [r for r in self.ratios if r.temperature == temperature and r.name in names]
+            headings = [name for name in names if any(r.name == name for r in here)]
+            rows = []
+            for kind in dict.fromkeys(ratio.kind for ratio in here if "/" in ratio.kind):
+                answers = {ratio.name: ratio for ratio in here if ratio.kind == kind}
+                texts = max(ratio.texts for ratio in answers.values())
+                rows.append([kind, str(texts), *_shown(answers, headings)])
+            if rows:
+                title = f"By category, temperature {temperature:g}"
+                found.append(Cells(title, ["category", "texts", *headings], rows))
+        return found
+
+    def _kinds(self) -> list[str]:
+        return list(dict.fromkeys(ratio.kind for ratio in self.ratios))
+
+
+def print_report(console: Console, report: Report) -> None:
+    for cells in report.tables()[:-1]:
+        table = Table(title=cells.title, title_justify="left", box=box.SIMPLE_HEAD)
+        for place, heading in enumerate(cells.headings):
+            table.add_column(heading, justify="right" if place else "left")
+        for row in cells.rows:
+            table.add_row(*row)
+        console.print(table)
+    console.print(report.texts_said().replace("**", ""), highlight=False, soft_wrap=True)
+
+
+def _best_of(ratio: Ratio) -> str:
+    return name_of(ratio.to)
+
+
+def _shown(answers: dict[str, Ratio], wanted: Sequence[str]) -> list[str]:
+    found = [answers.get(name) for name in wanted]
+    return ["" if r is None else f"{r.value:.2f} ({r.low:.2f}–{r.high:.2f})" for r in found]
+
+
+Columns = Sequence[tuple[str, Callable[[Row], str]]]
+
+
+def _table(title: str, columns: Columns, rows: Sequence[Row]) -> Cells:
+    headings = [heading for heading, _ in columns]
+    return Cells(title, headings, [[show(row) for _, show in columns] for row in rows])
+
+
+def _known(value: Any, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
-WHO = (
-    Column("system", lambda row: name_of(row.system)),
-    Column("where", lambda row: place_of(row.where)),
-    Column("t", lambda row: f"{row.temperature:g}"),
+_WHO: Columns = (
+    ("system", lambda row: name_of(row.system)),
+    ("setting", setting_of),
+    ("where", lambda row: place_of(row.where)),
+    ("t", lambda row: f"{row.temperature:g}"),
 )
-PAIR = (
-    Column("t", lambda row: f"{row.temperature:g}"),
-    Column("agreement", lambda row: _known(row.agreement, ".3f")),
-    Column("rows", lambda row: str(row.rows)),
-    Column("ideal tokens/step", lambda row: _known(row.ideal_tokens_per_step, ".2f")),
+_TRIED: Columns = (*_WHO, ("tokens/s", lambda row: f"{row.tokens_per_s:.0f}"))
+_SPEED: Columns = (
+    *_WHO,
+    ("texts", lambda row: str(row.texts)),
+    ("tokens/s", lambda row: f"{row.tokens_per_s:.0f}"),
+    ("quartiles", lambda row: "{:.0f}–{:.0f}".format(*row.tokens_per_s_quartiles)),
+    ("first token ms", lambda row: f"{row.time_to_first_token_ms:.0f}"),
+    ("same text", lambda row: {True: "equal", False: "DIFFER", None: ""}[row.texts_equal]),
+    ("common prefix", lambda row: _known(row.common_prefix, ".0%")),
 )
-SETTING = (
-    Column("threads", lambda row: str(row.threads)),
-    Column("γ", lambda row: _known(row.gamma, "d")),
-    Column("width", lambda row: _known(row.width, "d")),
-    Column("rows", lambda row: str(row.rows)),
+_SPECULATION: Columns = (
+    *_WHO,
+    ("agreement", lambda row: _known(row.agreement, ".3f")),
+    ("rows", lambda row: str(row.rows)),
+    ("tokens/step", lambda row: f"{row.tokens_per_step:.2f}"),
+    ("ideal", lambda row: _known(row.ideal_tokens_per_step, ".2f")),
+    ("of ideal", lambda row: _known(row.share_of_ideal, ".0%")),
+    ("accepted/step", lambda row: f"{row.mean_accepted:.2f}"),
+    ("hit rate", lambda row: _known(row.hit_rate, ".1%")),
+    ("empty steps", lambda row: _known(row.empty_query_share, ".1%")),
+    ("target waits", lambda row: _known(row.target_wait_share, ".1%")),
+    ("draft idle", lambda row: _known(row.draft_idle_share, ".1%")),
+    ("ms/draft pass", lambda row: _known(row.draft_ms_per_pass, ".2f")),
 )
-PACE = (
-    Column("tokens/s", lambda row: f"{row.tokens_per_s:.0f}"),
-    Column("quartiles", lambda row: "{:.0f}–{:.0f}".format(*row.tokens_per_s_quartiles)),
-    Column("ratio", lambda row: f"{row.ratio_to_autoregressive:.2f}"),
+_STEP: Columns = (
+    ("system", lambda row: name_of(row.system)),
+    ("t", lambda row: f"{row.temperature:g}"),
+    ("ms/step", lambda row: _known(row.ms_per_step, ".2f")),
+    ("query", lambda row: _known(row.query_ms, ".2f")),
+    ("forward", lambda row: _known(row.forward_ms, ".2f")),
+    ("walk", lambda row: _known(row.walk_ms, ".2f")),
 )
-SPEED = (
-    *WHO,
-    *PACE,
-    Column("of in process", lambda row: _known(row.ratio_to_in_process, ".0%")),
-    Column("rows", lambda row: str(row.rows)),
-    Column("of ideal", lambda row: _known(row.share_of_ideal, ".0%")),
-    Column("decoding", lambda row: _known(row.decoding_ratio, ".2f")),
-    Column("decoding of ideal", lambda row: _known(row.decoding_share_of_ideal, ".0%")),
-    Column("first token ms", lambda row: f"{row.time_to_first_token_ms:.0f}"),
-    Column("texts", lambda row: "equal" if row.texts_equal else "DIFFER"),
-)
-SPECULATION = (
-    *WHO,
-    Column("agreement", lambda row: _known(row.agreement, ".3f")),
-    Column("ideal tokens/step", lambda row: _known(row.ideal_tokens_per_step, ".2f")),
-    Column("tokens/step", lambda row: f"{row.tokens_per_step:.2f}"),
-    Column("accepted/step", lambda row: f"{row.mean_accepted:.2f}"),
-    Column("hit rate", lambda row: _known(row.hit_rate, ".1%")),
-    Column("empty steps", lambda row: _known(row.empty_query_share, ".1%")),
-    Column("target waits", lambda row: _known(row.target_wait_share, ".1%")),
-    Column("draft idle", lambda row: _known(row.draft_idle_share, ".1%")),
-    Column("ms/draft pass", lambda row: _known(row.draft_ms_per_pass, ".2f")),
-)
-STEP = (
-    *WHO,
-    Column("ms/step", lambda row: _known(row.ms_per_step, ".2f")),
-    Column("query", lambda row: _known(row.query_ms, ".2f")),
-    Column("forward", lambda row: _known(row.forward_ms, ".2f")),
-    Column("walk", lambda row: _known(row.walk_ms, ".2f")),
-)
-SWEEP = (*WHO, *SETTING, *PACE)
-
-
-def pair_rows(figures: Figures) -> list[Row]:
-    """Whose `PAIR` says what the two models allow, whatever decodes: by temperature."""
-    return [row for row in figures.rows if (row.system, row.where) == ("card", "in_process")]
-
-
-def _tables(figures: Figures) -> list[tuple[str, Sequence[Column], list[Row]]]:
-    rows = figures.rows
-    return [
-        ("The pair", PAIR, pair_rows(figures)),
-        ("Speed", SPEED, rows),
-        ("Speculation", SPECULATION, [row for row in rows if row.system != "autoregressive"]),
-        ("One target step", STEP, [row for row in rows if row.ms_per_step is not None]),
-        ("All settings", SWEEP, figures.swept),
-    ]
-
-
-def print_tables(console: Console, figures: Figures) -> None:
-    for title, columns, rows in _tables(figures):
-        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-        for column in columns:
-            names = column in WHO
-            justify: Literal["left", "right"] = "left" if names else "right"
-            table.add_column(column.heading, justify=justify, no_wrap=names, overflow="fold")
-        for row in rows:
-            style = None if row.texts_equal else "red"
-            table.add_row(*(column.show(row) for column in columns), style=style)
-        console.print(table)
-
-
-def markdown(figures: Figures, conditions: Conditions) -> str:
-    machine = conditions.machine
-    lines = [
-        "# Benchmark",
-        "",
-        f"`{conditions.command}`, {conditions.date}",
-        "",
-        f"{machine.processor}, {machine.cores} cores, {machine.memory_gib:g} GiB, "
-        f"{machine.system}, Python {machine.python}, {machine.software}, "
-        f"load {machine.load:g} before the start.",
-        "",
-        f"{conditions.extent}, {conditions.rounds} round{'s' * (conditions.rounds > 1)}; "
-        f"{named_engines(conditions.engines)}; target in "
-        f"{conditions.dtype}, row-invariant: {'yes' if conditions.row_invariant else 'no'}. "
-        "What the columns mean is written in `benchmarks/README.md`.",
-    ]
-    if conditions.reservation is not None:
-        lines += ["", f"**{conditions.reservation}**"]
-    for title, columns, rows in _tables(figures):
-        lines += ["", f"## {title}", ""]
-        lines.append(_markdown_row([column.heading for column in columns]))
-        lines.append(_markdown_row(["---"] * len(columns)))
-        lines += [_markdown_row([column.show(row) for column in columns]) for row in rows]
-    return "\n".join(lines) + "\n"
-
-
-def _markdown_row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def store(file: Path, figures: Figures, conditions: Conditions) -> Path:
-    """Write the JSON `file` and the Markdown beside it; returns the latter's path."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    content = {**asdict(conditions), **asdict(figures)}
-    file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    beside = file.with_suffix(".md")
-    beside.write_text(markdown(figures, conditions), encoding="utf-8")
-    return beside

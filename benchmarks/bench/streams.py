@@ -28,7 +28,6 @@ from bench.measurement import Task
 from bench.names import name_of
 from bench.plots import plot_streams
 from bench.progress import shown
-from bench.prompts import check_room, read_prompts
 from bench.streams_figures import Commit, ContextCost, SlotMemory, StreamsRow, row_of
 from bench.terminal import (
     DIFFER,
@@ -37,6 +36,7 @@ from bench.terminal import (
     REFUSALS,
     RESULTS,
     make_console,
+    prompts_of,
     refuse,
     results_option,
     tasks_of,
@@ -87,8 +87,7 @@ def streams(
         counts = list(dict.fromkeys(count or COUNTS))
         settings = _with_slots(settings, max(counts))
         vocabulary = Vocabulary.load(settings.target.path)
-        chosen = read_prompts(prompts, vocabulary.tokenizer)
-        check_room(chosen, max_tokens, settings.limits)
+        chosen = prompts_of(settings, vocabulary, prompts, None, max_tokens)
         pair = InProcess(settings, vocabulary.tokenizer)
         tasks = tasks_of(chosen, [temperature], max_tokens)
         rows = _measure_streams(console, pair, tasks, counts, repeats)

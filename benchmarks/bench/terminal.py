@@ -18,13 +18,16 @@ from bench.contest import Completion, Contender, ContenderError
 from bench.in_process import DraftProcessError
 from bench.measurement import Task
 from bench.progress import shown
-from bench.prompts import Prompt, PromptsError
+from bench.prompts import Prompt, PromptsError, check_room, read_prompts
 from bench.through_grpc import ServerError
 from card.cache import PoolError
 from card.engines import EngineError
-from card.settings import REPOSITORY_ROOT, SettingsError
+from card.serving.vocabulary import Vocabulary
+from card.settings import REPOSITORY_ROOT, Settings, SettingsError
+from card_client.chat_template import ChatTemplateError
+from card_gateway.template import read_model
 
-PROMPTS = REPOSITORY_ROOT / "benchmarks" / "prompts.jsonl"
+PROMPTS = REPOSITORY_ROOT / "benchmarks" / "prompts" / "suite.jsonl"
 RESULTS = REPOSITORY_ROOT / "benchmarks" / "results"
 DIFFER, LACKING, INTERRUPTED = 1, 2, 130
 """Exit codes: texts differ, something is missing or wrong, Ctrl-C."""
@@ -35,6 +38,7 @@ _FILE_COLUMNS = 240
 REFUSALS = (
     SettingsError,
     PromptsError,
+    ChatTemplateError,
     EngineError,
     PoolError,
     DraftProcessError,
@@ -74,6 +78,20 @@ def _writable(file: Path | None) -> Path | None:
     except OSError as error:
         raise typer.BadParameter(f"{probe} cannot be written: {error.strerror}") from error
     return file
+
+
+def prompts_of(
+    settings: Settings, vocabulary: Vocabulary, file: Path, limit: int | None, max_tokens: int
+) -> list[Prompt]:
+    """The first `limit` prompts of `file`, chats written as the target's template wants them.
+
+    Raises `PromptsError` and `ChatTemplateError`.
+    """
+    tokenizer = vocabulary.tokenizer
+    template, _ = read_model(settings.target.path)
+    chosen = read_prompts(file, tokenizer, limit, template.render)
+    check_room(chosen, max_tokens, settings.limits)
+    return chosen
 
 
 def tasks_of(prompts: Sequence[Prompt], temperatures: list[float], max_tokens: int) -> list[Task]:

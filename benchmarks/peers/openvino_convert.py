@@ -1,23 +1,42 @@
-"""Convert a Hugging Face directory for OpenVINO as its exporter does unless told otherwise."""
+"""Convert a model for OpenVINO with its own exporter: a Hugging Face directory as it does unless
+told otherwise, so that weights stay as they are stored; a GGUF file, unpacked, to four bits again.
+"""
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
-from optimum.exporters.openvino import main_export
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+FOUR_BITS = ("--weight-format", "int4", "--group-size", "32", "--ratio", "1.0")
+"""As Q4_1 has them: groups of 32, each with a scale and a least value. The embedding gets eight
+bits from the exporter and has eight in the file."""
 
 
-def convert(checkpoint: str, converted: str) -> None:
-    """Weights of a small model stay as they are stored; what they are computed in is the worker's
-    choice."""
-    main_export(
-        checkpoint,
-        converted,
-        task="text-generation-with-past",
-        convert_tokenizer=True,
-        local_files_only=True,
-    )
+def convert(model: Path, converted: Path) -> None:
+    if model.is_dir():
+        _export(model, converted)
+        return
+    with TemporaryDirectory() as home:
+        source: dict[str, Any] = {"gguf_file": model.name}
+        unpacked = AutoModelForCausalLM.from_pretrained(
+            model.parent, dtype=torch.bfloat16, **source
+        )
+        unpacked.save_pretrained(home)
+        AutoTokenizer.from_pretrained(model.parent, **source).save_pretrained(home)
+        _export(Path(home), converted, *FOUR_BITS)
+
+
+def _export(checkpoint: Path, converted: Path, *options: str) -> None:
+    command = [sys.executable, "-m", "optimum.commands.optimum_cli", "export", "openvino"]
+    task = ("--task", "text-generation-with-past")
+    subprocess.run([*command, "--model", checkpoint, *task, *options, converted], check=True)
 
 
 if __name__ == "__main__":
-    convert(sys.argv[1], sys.argv[2])
+    convert(*map(Path, sys.argv[1:3]))

@@ -69,7 +69,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("--target", "--draft", "--dtype"):
         parser.add_argument(name, required=True)
-    for name in ("--threads", "--answers"):
+    for name in ("--context", "--threads", "--answers"):
         parser.add_argument(name, type=int, required=True)
     options = parser.parse_args()
     peer = Peer(options.target, options.draft, options.dtype, options.threads)

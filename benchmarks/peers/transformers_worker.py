@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -71,8 +72,11 @@ class Peer:
 
 def load(path: str, dtype: str) -> PreTrainedModel:
     """A model that no token ends, so that every text has the length that was asked for."""
+    file, source = Path(path), {}
+    if file.is_file():
+        file, source = file.parent, {"gguf_file": file.name}
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        path, dtype=getattr(torch, dtype), local_files_only=True
+        file, dtype=getattr(torch, dtype), local_files_only=True, **source
     )
     model.train(False)
     model.generation_config.eos_token_id = None
@@ -84,7 +88,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("--target", "--draft", "--dtype"):
         parser.add_argument(name, required=True)
-    for name in ("--threads", "--answers"):
+    for name in ("--context", "--threads", "--answers"):
         parser.add_argument(name, type=int, required=True)
     options = parser.parse_args()
     transformers.logging.set_verbosity_error()

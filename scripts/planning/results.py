@@ -102,6 +102,7 @@ class Result(_Read):
 
     prompt_numbers  places in the file of the prompts that were measured; None in older results,
                     which tell their `prompt_count` instead
+    swept           rows of every setting; newer results have those of the best ones alone
     target_row_costs_ms, target_alone_share
                     what CARD chose its rows by; None in older results
     """
@@ -118,7 +119,7 @@ class Result(_Read):
     target_row_costs_ms: dict[int, float] | None = None
     target_alone_share: float = 1.0
     rows: list[MeasuredRow]
-    swept: list[MeasuredRow]
+    swept: list[MeasuredRow] = []
 
     @classmethod
     def read(cls, path: Path) -> Result:
@@ -131,7 +132,7 @@ class Result(_Read):
             (problem, *_) = error.errors()
             field = ".".join(map(str, problem["loc"])) or "the file"
             raise PlanError(
-                f"{path}: {field}: {problem['msg']}; a result of ./scripts/bench is needed"
+                f"{path}: {field}: {problem['msg']}; a result of ./scripts/bench suite is needed"
             ) from error
 
     @property

@@ -1,4 +1,4 @@
-"""Engines by thread count, and what a step's linear layers are measured on."""
+"""Engines by thread count, and the draft's foresight."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import tiny_models
 from real_pair import pair_settings
@@ -18,8 +17,6 @@ from bench import engines
 from bench.engines import Engines
 from bench.foresight import ranks_of
 from bench.in_process import InProcess, parameters_of
-from bench.limits import LimitsMeter
-from bench.linears import linears_of, shapes_of
 from bench.measurement import Task
 from bench.prompts import Prompt
 from card.drafting.children import noise_for, ranking_of
@@ -127,42 +124,6 @@ def test_costs_are_measured_on_an_engine_that_knows_none(
     assert pair.probe(2) is pair.probe(2)
     assert set(pair.row_costs_ms(2)) == set(known)
     assert engine.row_costs_ms is known
-
-
-def test_a_step_reads_every_linear_weight_once(engine: Any) -> None:
-    a = engine.architecture
-    weights = sum(inputs * outputs for inputs, outputs in shapes_of(a))
-    assert weights == 2 * (48 * (48 + 2 * 24) + 48 * 48 + 48 * 160 + 80 * 48) + 48 * 96
-    meter = LimitsMeter(engine, context=100)
-    meter.measure()
-    limits = meter.limits()
-    assert limits.threads == 2
-    assert limits.weight_bytes == 4 * weights
-    assert limits.kv_bytes == 4 * 2 * 2 * 24 * 100
-    assert limits.linears_ms > 0
-
-
-def test_compressed_matrices_are_half_the_bytes(tmp_path: Path) -> None:
-    model = tiny_models.build(tiny_models.FAMILIES["llama3"]).bfloat16()
-    model.save_pretrained(tmp_path)
-    limits = []
-    for compressed in (False, True):
-        openvino = OpenVinoEngine.load(tmp_path, replace(OPTIONS, compressed=compressed))
-        meter = LimitsMeter(openvino, context=100)
-        meter.measure()
-        limits.append(meter.limits())
-    assert limits[0].weight_bytes == 2 * limits[1].weight_bytes
-    assert limits[0].kv_bytes == limits[1].kv_bytes
-
-
-def test_openvino_runs_the_layers_in_a_row_on_the_engines_rows(tmp_path: Path) -> None:
-    tiny_models.save(tmp_path, "llama3")
-    openvino = OpenVinoEngine.load(tmp_path, OPTIONS)
-    found: Any = linears_of(openvino)()
-    (logits,) = found.values()
-    assert logits.shape == (4, 96), "rows as the engine pads them"
-    assert np.isfinite(logits).all()
-    assert logits.std() > 0.01, "sums neither vanish nor grow"
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from bench.activity import DraftActivity
-from bench.contest import Contender, compete
+from bench.contest import Contender, ContenderError, compete, fastest_settings
 from bench.line_up import thread_counts
 from bench.measurement import Measurement, Task
 from bench.prompts import Prompt
@@ -19,12 +19,12 @@ def task_of(name: str, temperature: float = 0.0) -> Task:
 TASKS = [task_of("a"), task_of("b"), task_of("c")]
 
 
-def written(text: str, tokens: tuple[int, ...] | None = None) -> Measurement:
+def written(text: str, tokens: tuple[int, ...] | None = None, speed: float = 4.0) -> Measurement:
     return Measurement(
         text=text,
         tokens=tokens,
         generated=4,
-        seconds=1.0,
+        seconds=4 / speed,
         first_token_s=0.5,
         steps=4,
         drafted=0,
@@ -39,6 +39,10 @@ def contender(system: str, complete: Callable[[Task], Measurement], gamma: int =
     return Contender(system, "in_process", 1, 8, gamma, complete=complete)  # type: ignore[arg-type]
 
 
+def greedy(*contenders: Contender) -> dict[float, list[Contender]]:
+    return {0.0: list(contenders)}
+
+
 def test_every_contender_writes_a_text_before_the_next_text_is_begun() -> None:
     log: list[tuple[str, str]] = []
 
@@ -50,28 +54,68 @@ def test_every_contender_writes_a_text_before_the_next_text_is_begun() -> None:
         return contender(system, complete)
 
     systems = ["autoregressive", "draft_then_verify", "card"]
-    compete([logging(system) for system in systems], TASKS, rounds=2)
+    compete(greedy(*map(logging, systems)), TASKS)
     visits = [log[start : start + 3] for start in range(0, len(log), 3)]
-    assert [{task for task, _ in visit} for visit in visits] == [{"a"}, {"b"}, {"c"}] * 2
+    assert [{task for task, _ in visit} for visit in visits] == [{"a"}, {"b"}, {"c"}]
     assert all({system for _, system in visit} == set(systems) for visit in visits)
     assert {visit[0][1] for visit in visits} == set(systems), "nobody always goes first"
 
 
-def test_a_text_that_differs_from_the_targets_own_is_found_in_whatever_round() -> None:
-    texts = iter(["x", "x", "x", "x", "y", "x"])
+def test_a_text_that_differs_from_the_targets_own_is_found() -> None:
+    texts = iter(["x", "y", "x"])
     alone = contender("autoregressive", lambda task: written("x"))
     card = contender("card", lambda task: written(next(texts)))
-    completions = compete([alone, card], TASKS, rounds=2)
-    different = [
-        (c.contender.system, c.task.prompt.id, c.round) for c in completions if not c.equal
-    ]
-    assert different == [("card", "b", 1)]
+    completions = compete(greedy(alone, card), TASKS)
+    different = [(c.contender.system, c.task.prompt.id) for c in completions if not c.equal]
+    assert different == [("card", "b")]
 
 
-def test_the_target_alone_is_held_to_what_it_wrote_first() -> None:
-    texts = iter("xxxxyx")
-    alone = contender("autoregressive", lambda task: written(next(texts)))
-    assert [c.equal for c in compete([alone], TASKS, rounds=2)] == [True] * 4 + [False, True]
+def test_who_cannot_go_on_leaves_and_the_others_do_not_notice() -> None:
+    def fail(task: Task) -> Measurement:
+        if task.prompt.id == "b":
+            raise ContenderError("out of words")
+        return written("x")
+
+    alone = contender("autoregressive", lambda task: written("x"))
+    told: list[str] = []
+    completions = compete(
+        greedy(alone, contender("openvino", fail), contender("card", lambda task: written("x"))),
+        TASKS,
+        on_failure=lambda who, error: told.append(f"{who.system}: {error}"),
+    )
+    assert told == ["openvino: out of words"]
+    wrote = [completion.contender.system for completion in completions]
+    assert [wrote.count(name) for name in ("autoregressive", "openvino", "card")] == [3, 1, 3]
+
+
+def test_no_prompt_is_begun_when_time_is_up_and_none_is_left_half() -> None:
+    alone = contender("autoregressive", lambda task: written("x"))
+    tasks = [task_of(name, temperature) for name in "abc" for temperature in (0.0, 0.8)]
+    answers = iter([True, False])
+    line_up = {0.0: [alone], 0.8: [alone]}
+    completions = compete(line_up, tasks, has_time=lambda: next(answers))
+    assert [(c.task.prompt.id, c.task.temperature) for c in completions] == [
+        ("a", 0.0), ("a", 0.8), ("b", 0.0), ("b", 0.8),
+    ]  # fmt: skip
+
+
+def test_each_temperature_has_the_settings_that_are_fastest_there() -> None:
+    speeds = {4: {0.0: 9.0, 0.8: 2.0}, 2: {0.0: 5.0, 0.8: 4.0}}
+
+    def turns(gamma: int) -> Contender:
+        return contender(
+            "draft_then_verify",
+            lambda task: written("x", speed=speeds[gamma][task.temperature]),
+            gamma,
+        )
+
+    alone = contender("autoregressive", lambda task: written("x"))
+    tasks = [task_of(name, temperature) for name in "ab" for temperature in (0.0, 0.8)]
+    everyone = [alone, turns(4), turns(2)]
+    chosen = fastest_settings(compete({0.0: everyone, 0.8: everyone}, tasks))
+    assert [c.gamma for c in chosen[0.0]] == [1, 4]
+    assert [c.gamma for c in chosen[0.8]] == [1, 2]
+    assert chosen[0.0][0].system == "autoregressive", "the target alone stays the reference"
 
 
 def test_equal_texts_of_different_tokens_differ() -> None:
@@ -88,8 +132,11 @@ def test_a_text_without_tokens_is_compared_as_text() -> None:
 
 def test_the_same_prompt_at_another_temperature_has_a_reference_of_its_own() -> None:
     tasks = [TASKS[0], replace(TASKS[0], temperature=0.8)]
-    alone = contender("autoregressive", lambda task: written(str(task.temperature)))
-    assert all(completion.equal for completion in compete([alone], tasks, rounds=2))
+    systems = [
+        contender(name, lambda task: written(str(task.temperature)))
+        for name in ("autoregressive", "card")
+    ]
+    assert all(completion.equal for completion in compete({0.0: systems, 0.8: systems}, tasks))
 
 
 def test_thread_counts_begin_at_one_and_end_at_all_cores() -> None:

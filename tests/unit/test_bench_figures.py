@@ -1,45 +1,43 @@
-"""From completions to rows: medians, ratios of the same visit, shares."""
+"""From completions to rows and ratios."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
-from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from bench.activity import DraftActivity
-from bench.conditions import Conditions, Machine
 from bench.contest import Completion, Contender
-from bench.figures import Figures, Row, median_curve, summarise
+from bench.figures import Row, median_curve, summarise
 from bench.measurement import Measurement, Phases, Task
 from bench.prompts import Prompt
-from bench.report import print_tables, store
+from bench.ratios import Ratio, interval, ratios
 
 TOKENS = 100
 RANKS = {0.0: [np.array([0, 0, 0, 1, 0, 0, 0, 1])]}
-COSTS = {1: {1: 2.0, 4: 3.0}, 2: {1: 1.0, 4: 2.5}}
-MACHINE = Machine("a processor", 2, 8.0, "Linux", "3.11", "2.13", "2026.4", 0.1)
 
 
 def _complete(task: Task) -> Measurement:
     raise AssertionError("nothing is decoded here")
 
 
-ONE_THREAD = Contender("autoregressive", "in_process", 1, 1, complete=_complete)
-TWO_THREADS = Contender("autoregressive", "in_process", 2, 1, complete=_complete)
-GAMMA_4 = Contender("draft_then_verify", "in_process", 2, 5, 4, 1, complete=_complete)
-GAMMA_8 = Contender("draft_then_verify", "in_process", 2, 9, 8, 1, complete=_complete)
+ALONE = Contender("autoregressive", "in_process", 1, 1, complete=_complete)
+TURNS = Contender("draft_then_verify", "in_process", 2, 5, 4, 1, complete=_complete)
 CARD = Contender("card", "in_process", 1, 4, complete=_complete)
 SERVED = Contender("card", "grpc", 1, 4, complete=_complete)
+PLAIN = Contender("llama_cpp", "peer", 2, 1, complete=_complete)
+LOOKUP = Contender("llama_cpp_prompt_lookup", "peer", 2, 1, 10, complete=_complete)
 
 
 def completion(
-    contender: Contender, prompt: str, speed: float, *, equal: bool = True, **counted: Any
+    contender: Contender,
+    prompt: str,
+    speed: float,
+    *,
+    equal: bool = True,
+    category: str = "",
+    **counted: Any,
 ) -> Completion:
     values: dict[str, Any] = {
         "steps": TOKENS,
@@ -49,127 +47,75 @@ def completion(
         "hits": 0,
         "draft": DraftActivity(0, 0, 0),
         "first_token_s": 0.1,
-        "generated": TOKENS,
         **counted,
     }
-    measured = Measurement(text="", tokens=None, seconds=TOKENS / speed, **values)
-    task = Task(Prompt(prompt, prompt, (1,)), 0.0, 0, TOKENS)
-    return Completion(contender, task, 0, measured, equal)
-
-
-def row_of(figures: Figures, system: str, where: str = "in_process") -> Row:
-    (row,) = (row for row in figures.rows if (row.system, row.where) == (system, where))
-    return row
+    measured = Measurement(text="", tokens=None, generated=TOKENS, seconds=TOKENS / speed, **values)
+    task = Task(Prompt(prompt, prompt, (1,), category), 0.0, 0, TOKENS)
+    return Completion(contender, task, measured, equal, 0.5)
 
 
 def speeds(contender: Contender, **by_prompt: float) -> list[Completion]:
     return [completion(contender, prompt, speed) for prompt, speed in by_prompt.items()]
 
 
-def conditions(wanted: int, numbers: list[int]) -> Conditions:
-    return Conditions(
-        "./scripts/bench", "2026-01-01", MACHINE, {"engine": "torch"}, "p.jsonl", wanted, numbers,
-        TOKENS, 1, {"target": "openvino", "draft": "torch"}, "bfloat16", True, COSTS, {1: 0.3},
-        COSTS[2], 0.7,
-    )  # fmt: skip
+def row_of(rows: list[Row], system: str, where: str = "in_process") -> Row:
+    (row,) = (row for row in rows if (row.system, row.where) == (system, where))
+    return row
 
 
-def test_a_ratio_compares_completions_of_the_same_prompt() -> None:
-    completions = [
-        *speeds(ONE_THREAD, a=100, b=10, c=200),
-        *speeds(CARD, a=150, b=40, c=600),
-    ]
-    row = row_of(summarise(completions, RANKS, COSTS), "card")
-    assert row.ratio_to_autoregressive == pytest.approx(3.0)  # median of 1.5, 4 and 3
-    assert row.tokens_per_s == pytest.approx(150)
+def answer(found: list[Ratio], name: str, kind: str = "all") -> Ratio:
+    (ratio,) = (ratio for ratio in found if (ratio.name, ratio.kind) == (name, kind))
+    return ratio
 
 
-def test_the_best_thread_count_is_what_others_are_compared_with() -> None:
-    completions = [
-        *speeds(ONE_THREAD, a=100, b=100, c=900),
-        *speeds(TWO_THREADS, a=200, b=200, c=200),
-        *speeds(CARD, a=400, b=400, c=400),
-    ]
-    figures = summarise(completions, RANKS, COSTS)
-    assert row_of(figures, "autoregressive").threads == 2
-    assert row_of(figures, "autoregressive").ratio_to_autoregressive == 1.0
-    assert row_of(figures, "card").ratio_to_autoregressive == pytest.approx(2.0)
+# --- rows -------------------------------------------------------------------------------------
 
 
-def test_the_best_gamma_is_the_row_and_every_gamma_is_kept() -> None:
-    completions = [
-        *speeds(ONE_THREAD, a=100),
-        *speeds(GAMMA_4, a=300),
-        *speeds(GAMMA_8, a=200),
-    ]
-    figures = summarise(completions, RANKS, COSTS)
-    assert row_of(figures, "draft_then_verify").gamma == 4
-    assert [row.gamma for row in figures.swept] == [None, 4, 8]
+def test_only_our_texts_must_be_equal_and_a_peers_common_prefix_is_told() -> None:
+    rows = summarise(
+        [
+            *speeds(ALONE, a=100, b=100),
+            completion(CARD, "a", 300),
+            completion(CARD, "b", 300, equal=False),
+            completion(PLAIN, "a", 90, equal=False),
+        ],
+        RANKS,
+    )
+    told = {row.system: (row.texts_equal, row.common_prefix) for row in rows}
+    assert told == {
+        "autoregressive": (True, None),
+        "card": (False, None),
+        "llama_cpp": (None, 0.5),
+    }
 
 
-def test_a_served_system_is_compared_with_itself_in_process() -> None:
-    completions = [*speeds(ONE_THREAD, a=100), *speeds(CARD, a=400), *speeds(SERVED, a=300)]
-    served = row_of(summarise(completions, RANKS, COSTS), "card", "grpc")
-    assert served.ratio_to_in_process == pytest.approx(0.75)
-    assert served.ratio_to_autoregressive == pytest.approx(3.0)
+def test_tokens_per_step_are_held_against_those_of_the_drafts_best_chain() -> None:
+    rows = summarise([*speeds(ALONE, a=100), completion(CARD, "a", 300, steps=50)], RANKS)
+    card = row_of(rows, "card")
+    assert (card.agreement, card.ideal_tokens_per_step) == (0.75, 4.0)
+    assert card.share_of_ideal == pytest.approx(2.0 / 4.0)
+    assert row_of(rows, "autoregressive").ideal_tokens_per_step is None
 
 
-def test_one_different_text_shows_in_its_row_alone() -> None:
-    completions = [
-        *speeds(ONE_THREAD, a=100, b=100),
-        completion(CARD, "a", 300),
-        completion(CARD, "b", 300, equal=False),
-    ]
-    figures = summarise(completions, RANKS, COSTS)
-    assert row_of(figures, "autoregressive").texts_equal
-    assert not row_of(figures, "card").texts_equal
-
-
-def test_the_share_of_ideal_is_speed_over_ideal_tokens_times_gain_per_pass() -> None:
-    completions = [*speeds(ONE_THREAD, a=50), *speeds(TWO_THREADS, a=100), *speeds(CARD, a=80)]
-    row = row_of(summarise(completions, RANKS, COSTS), "card")
-    # Passes of 4 rows: 4 tokens each on this text. A pass alone takes 1 ms with two threads, one
-    # of 4 rows 3 ms with CARD's single thread.
-    assert row.ideal_tokens_per_step == 4.0
-    assert row.share_of_ideal == pytest.approx(0.8 / (4.0 * 1.0 / 3.0))
-    assert row.agreement == 0.75
-
-
-def test_behind_the_first_token_only_what_was_decoded_counts() -> None:
-    completions = [
-        *speeds(ONE_THREAD, a=50, b=50),  # 99 tokens in 1.9 s
-        *speeds(CARD, a=100, b=100),  # 99 tokens in 0.9 s
-        *speeds(SERVED, a=100, b=100),
-    ]
-    figures = summarise(completions, RANKS, COSTS)
-    row = row_of(figures, "card")
-    assert row.ratio_to_autoregressive == pytest.approx(2.0)
-    assert row.decoding_ratio == pytest.approx(1.9 / 0.9)
-    assert row.decoding_share_of_ideal == pytest.approx(1.9 / 0.9 / (4.0 * 2.0 / 3.0))
-    served = row_of(figures, "card", "grpc")
-    assert served.decoding_ratio is served.decoding_share_of_ideal is None
-
-
-@pytest.mark.parametrize("counted", [{"generated": 1}, {"first_token_s": TOKENS / 100}])
-def test_of_texts_that_come_with_their_first_token_there_is_no_speed_behind_it(
-    counted: dict[str, Any],
-) -> None:
-    completions = [completion(ONE_THREAD, "a", 50), completion(CARD, "a", 100, **counted)]
-    row = row_of(summarise(completions, RANKS, COSTS), "card")
-    assert row.decoding_ratio is row.decoding_share_of_ideal is None
+def test_a_chain_of_gamma_needs_a_row_more_than_it_has_candidates() -> None:
+    rows = summarise([*speeds(ALONE, a=100), *speeds(TURNS, a=100)], RANKS)
+    assert row_of(rows, "draft_then_verify").ideal_tokens_per_step == 4.0  # 3 and its correction
 
 
 def test_shares_are_of_all_texts_together() -> None:
     counted: dict[str, Any] = {"steps": 10, "accepted": 90, "drafted": 120, "queries": 9, "hits": 6}
-    completions = [
-        *speeds(ONE_THREAD, a=100),
-        completion(
-            CARD, "a", 50, **counted, target_wait_s=0.2, first_token_s=0.4,
-            draft=DraftActivity(idle_ns=500_000_000, busy_ns=1_400_000_000, passes=2_000),
-            phases=Phases(steps=8, query=4.0, forward=80.0, walk=8.0),
-        ),
-    ]  # fmt: skip
-    row = row_of(summarise(completions, RANKS, COSTS), "card")
+    rows = summarise(
+        [
+            *speeds(ALONE, a=100),
+            completion(
+                CARD, "a", 50, **counted, target_wait_s=0.2, first_token_s=0.4,
+                draft=DraftActivity(idle_ns=500_000_000, busy_ns=1_400_000_000, passes=2_000),
+                phases=Phases(steps=8, query=4.0, forward=80.0, walk=8.0),
+            ),
+        ],
+        RANKS,
+    )  # fmt: skip
+    row = row_of(rows, "card")
     assert (row.tokens_per_step, row.mean_accepted) == (10.0, 9.0)
     assert row.hit_rate == pytest.approx(2 / 3)
     assert row.empty_query_share == pytest.approx(0.3)
@@ -182,8 +128,7 @@ def test_shares_are_of_all_texts_together() -> None:
 
 
 def test_what_cannot_be_seen_through_grpc_is_none() -> None:
-    completions = [*speeds(ONE_THREAD, a=100), *speeds(CARD, a=200), *speeds(SERVED, a=150)]
-    row = row_of(summarise(completions, RANKS, COSTS), "card", "grpc")
+    row = row_of(summarise([*speeds(ALONE, a=100), *speeds(SERVED, a=150)], RANKS), "card", "grpc")
     assert (row.forward_ms, row.target_wait_share) == (None, None)
 
 
@@ -191,64 +136,68 @@ def test_a_cost_curve_is_the_median_of_its_measurements() -> None:
     assert median_curve([{4: 3.0, 1: 1.0}, {1: 2.0, 4: 9.0}, {1: 9.0, 4: 4.0}]) == {1: 2.0, 4: 4.0}
 
 
-def test_the_stored_figures_hold_every_row_and_their_conditions(tmp_path: Path) -> None:
-    completions = [*speeds(ONE_THREAD, a=100), *speeds(CARD, a=200)]
-    figures = summarise(completions, RANKS, COSTS)
-    file = tmp_path / "new" / "figures.json"
-    beside = store(file, figures, conditions(wanted=1, numbers=[0]))
-    content = json.loads(file.read_text())
-    assert [Row(**_tupled(row)) for row in content["rows"]] == figures.rows
-    assert content["machine"] == asdict(MACHINE)
-    assert content["settings"] == {"engine": "torch"}
-    assert content["prompt_numbers"] == [0]
-    assert "prompt_count" not in content, "their number says it"
-    markdown = beside.read_text()
-    assert "1 prompt of p.jsonl, 100 tokens each" in markdown
-    assert "`./scripts/bench`" in markdown
-    assert "OpenVINO 2026.4, PyTorch 2.13" in markdown
-    assert "engine openvino (target), torch (draft)" in markdown
-    assert "| CARD | in process | 0 | 200 |" in markdown
+# --- ratios -----------------------------------------------------------------------------------
 
 
-def test_what_the_pair_allows_comes_first(tmp_path: Path) -> None:
-    completions = [*speeds(ONE_THREAD, a=100), *speeds(CARD, a=200), *speeds(SERVED, a=150)]
-    figures = summarise(completions, RANKS, COSTS)
-    markdown = store(tmp_path / "f.json", figures, conditions(1, [0])).read_text()
-    pair = "| t | agreement | rows | ideal tokens/step |\n| --- | --- | --- | --- |\n"
-    assert pair + "| 0 | 0.750 | 4 | 4.00 |\n\n## Speed" in markdown, "once for both places"
-    output = StringIO()
-    print_tables(Console(file=output, width=240), figures)
-    assert output.getvalue().startswith("The pair")
+def test_a_ratio_is_the_geometric_mean_of_what_each_text_gained() -> None:
+    found = ratios([*speeds(ALONE, a=100, b=10), *speeds(CARD, a=200, b=80)])
+    ratio = answer(found, "CARD / autoregressive")
+    assert ratio.value == pytest.approx(4.0)  # of 2 and 8
+    assert 2.0 <= ratio.low < ratio.value < ratio.high <= 8.0
 
 
-@pytest.mark.parametrize(
-    ("wanted", "finished", "said"),
-    [
-        (
-            40,
-            1,
-            "The time was over after 1 of the 40 prompts wanted; a larger --minutes has room for "
-            "more. Medians over 1 prompt say little.",
-        ),
-        (
-            40,
-            5,
-            "The time was over after 5 of the 40 prompts wanted; a larger --minutes has room for "
-            "more.",
-        ),
-        (3, 3, "Medians over 3 prompts say little."),
-        (4, 4, None),
-    ],
-)
-def test_too_few_prompts_are_told(
-    tmp_path: Path, wanted: int, finished: int, said: str | None
-) -> None:
-    found = conditions(wanted, list(range(finished)))
-    assert found.reservation == said
-    figures = summarise([*speeds(ONE_THREAD, a=100)], RANKS, COSTS)
-    markdown = store(tmp_path / "f.json", figures, found).read_text()
-    assert (f"\n\n**{said}**\n\n## " in markdown) == (said is not None)
+def test_the_best_of_a_peer_is_the_mode_that_is_fastest_over_all_texts() -> None:
+    found = ratios(
+        [
+            *speeds(CARD, a=200, b=200),
+            *speeds(PLAIN, a=100, b=100),
+            *speeds(LOOKUP, a=50, b=400),
+        ]
+    )
+    ratio = answer(found, "CARD / llama.cpp's best")
+    assert ratio.to == "llama_cpp_prompt_lookup"
+    assert ratio.value == pytest.approx(2**0.5)  # of 4 and 1/2
 
 
-def _tupled(row: dict[str, Any]) -> dict[str, Any]:
-    return row | {"tokens_per_s_quartiles": tuple(row["tokens_per_s_quartiles"])}
+def test_texts_that_one_of_both_did_not_write_do_not_count() -> None:
+    found = ratios([*speeds(ALONE, a=100, b=1), *speeds(CARD, a=200)])
+    ratio = answer(found, "CARD / autoregressive")
+    assert ratio.texts == 1
+    assert ratio.value == pytest.approx(2.0)
+
+
+def test_every_kind_of_prompts_has_its_ratio() -> None:
+    categories = {"a": "HumanEval", "b": "SpecBench/qa", "c": "SpecBench/rag", "d": ""}
+    completions = [
+        completion(contender, prompt, speed, category=category)
+        for contender, speed in ((ALONE, 100.0), (CARD, 300.0))
+        for prompt, category in categories.items()
+    ]
+    texts = {ratio.kind: ratio.texts for ratio in ratios(completions)}
+    assert texts == {
+        "all": 4,
+        "HumanEval": 1,
+        "SpecBench": 2,
+        "SpecBench/qa": 1,
+        "SpecBench/rag": 1,
+    }
+
+
+def test_what_is_served_is_compared_with_itself_in_process() -> None:
+    found = ratios([*speeds(CARD, a=400), *speeds(SERVED, a=300)])
+    assert answer(found, "CARD through gRPC / in process").value == pytest.approx(0.75)
+
+
+def test_an_interval_of_equal_texts_is_a_point_and_is_the_same_each_time() -> None:
+    assert list(interval([1.5] * 20)) == pytest.approx([1.5, 1.5])
+    quotients = np.exp(np.random.default_rng(1).normal(0.3, 0.5, 60)).tolist()
+    assert interval(quotients) == interval(quotients)
+
+
+def test_the_interval_holds_the_true_ratio_about_nineteen_times_in_twenty() -> None:
+    generator = np.random.default_rng(2)
+    held = 0
+    for _ in range(200):
+        low, high = interval(np.exp(generator.normal(0.3, 0.5, 40)).tolist())
+        held += low <= np.exp(0.3) <= high
+    assert 180 <= held <= 198

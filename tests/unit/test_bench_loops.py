@@ -158,14 +158,13 @@ def test_a_rank_counts_the_ids_that_the_draft_prefers(task: Task) -> None:
 
 
 def test_every_text_is_read_along_once_whoever_of_the_target_alone_wrote_it() -> None:
-    """A setting that is left behind after two prompts wrote no more than these."""
     other = Task(Prompt("b", "", (2, 7)), 0.0, 12, 40)
 
     def wrote(system: System, threads: int, task: Task) -> Completion:
         contender = Contender(system, "in_process", threads, 1, complete=lambda task: measured)
         idle = DraftActivity(0, 0, 0)
         measured = Measurement("", text_alone(task), 40, 1.0, 0.1, 1, 0, 0, 0, 0, idle)
-        return Completion(contender, task, 0, measured, True)
+        return Completion(contender, task, measured, True)
 
     completions = [
         wrote("autoregressive", 1, TASK),

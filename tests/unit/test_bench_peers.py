@@ -50,7 +50,7 @@ def standing_peer(
     monkeypatch.setattr(peers, "_WORKERS", folder)
     monkeypatch.setattr(peers, "_install", lambda environment: Path(sys.executable))
     pair: Any = SimpleNamespace(settings=load_settings(), dtype="bfloat16")
-    environment = Environment("fake", [], [], None, [Mode("openvino", "generate")])
+    environment = Environment("fake", [], [Mode("openvino", "generate")])
     with line_up_peer(environment, pair, TOKENIZER, 2) as contenders:
         yield contenders
 
@@ -92,7 +92,7 @@ def test_a_peer_that_cannot_be_installed_says_why(
     monkeypatch.setattr(peers, "_REQUIREMENTS", tmp_path)
     monkeypatch.setattr(peers, "HOME", tmp_path / "peers")
     monkeypatch.setitem(os.environ, "PIP_NO_INDEX", "1")
-    environment = Environment("fake", ["peer.txt"], [], None, [])
+    environment = Environment("fake", ["peer.txt"], [])
     pair: Any = SimpleNamespace(settings=load_settings(), dtype="bfloat16")
     with (
         pytest.raises(PeerError, match=r"fake cannot be installed: .*no-such-package"),
@@ -101,10 +101,43 @@ def test_a_peer_that_cannot_be_installed_says_why(
         raise AssertionError("it was installed")
 
 
+def test_a_peer_of_gguf_files_is_left_out_where_the_target_is_none() -> None:
+    pair: Any = SimpleNamespace(
+        settings=load_settings(target={"path": REPOSITORY_ROOT / "models"}), dtype="bfloat16"
+    )
+    with (
+        pytest.raises(PeerError, match="llama_cpp runs GGUF files"),
+        line_up_peer(peers.LLAMA_CPP, pair, TOKENIZER, 2),
+    ):
+        raise AssertionError("it was started")
+
+
+def test_a_model_is_converted_again_when_it_its_target_or_the_script_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "_WORKERS", tmp_path)
+    monkeypatch.setattr(peers, "HOME", tmp_path)
+    script = "import pathlib, sys\npathlib.Path(sys.argv[2]).mkdir(parents=True)\n"
+    (tmp_path / "fake_convert.py").write_text(script)
+    draft, target = tmp_path / "draft", tmp_path / "target.gguf"
+    draft.mkdir()
+    (draft / "config.json").write_text("{}")
+    target.write_bytes(b"one")
+    environment = Environment("fake", [], [], converts=["draft"])
+
+    def converted() -> Path:
+        return peers._convert(environment, Path(sys.executable), draft, target)
+
+    first = converted()
+    assert converted() == first
+    target.write_bytes(b"two")
+    assert converted() != first
+
+
 def test_every_peer_is_pinned_to_the_last_package() -> None:
-    for environment in peers.ENVIRONMENTS:
+    for environment in peers.ENVIRONMENTS.values():
         for name in (*environment.requirements, *environment.bare):
             lines = (REPOSITORY_ROOT / "requirements" / name).read_text().splitlines()
-            wanted = [line for line in lines if line and not line.startswith("#")]
+            wanted = [line for line in lines if line and not line.startswith(("#", "--"))]
             assert wanted
             assert all("==" in line for line in wanted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -37,10 +38,36 @@ def test_the_limit_takes_the_first_prompts(tmp_path: Path) -> None:
     assert [prompt.id for prompt in read_prompts(file, TOKENIZER, 2)] == ["a", "b"]
 
 
-def test_the_prompts_of_the_benchmark_are_at_least_32_and_fit() -> None:
-    prompts = read_prompts(REPOSITORY_ROOT / "benchmarks" / "prompts.jsonl", TOKENIZER)
-    assert len(prompts) >= 32
+def test_a_chat_is_rendered_by_the_template_that_is_given(tmp_path: Path) -> None:
+    chat = {"id": "a", "category": "SpecBench/qa", "messages": [{"role": "user", "content": "Hi"}]}
+    file = file_of(tmp_path, json.dumps(chat))
+    (prompt,) = read_prompts(file, TOKENIZER, render=lambda talk: f"<{talk[0]['content']}>")
+    assert prompt.text == "<Hi>"
+    assert list(prompt.tokens) == TOKENIZER.encode("<Hi>").ids
+    assert prompt.category == "SpecBench/qa"
+    with pytest.raises(PromptsError, match=r"line 1: messages: .* no chat template"):
+        read_prompts(file, TOKENIZER)
+
+
+def test_what_a_template_refuses_is_refused_with_the_line(tmp_path: Path) -> None:
+    def refuse(talk: object) -> str:
+        raise ValueError("roles must alternate")
+
+    chat = {"id": "a", "messages": [{"role": "user", "content": "Hi"}]}
+    with pytest.raises(PromptsError, match="line 1: roles must alternate"):
+        read_prompts(file_of(tmp_path, json.dumps(chat)), TOKENIZER, render=refuse)
+
+
+def test_the_suites_prompts_fit_and_hold_both_collections() -> None:
+    file = REPOSITORY_ROOT / "benchmarks/prompts/suite.jsonl"
+    prompts = read_prompts(file, TOKENIZER, render=lambda talk: talk[0]["content"])
     check_room(prompts, 128, LimitSettings())
+    categories = Counter(prompt.category for prompt in prompts)
+    assert categories["HumanEval"] >= 20
+    chats = {name: count for name, count in categories.items() if name.startswith("SpecBench/")}
+    assert len(chats) == 13
+    assert min(chats.values()) >= 2
+    assert {prompt.category.split("/")[0] for prompt in prompts[:2]} == {"HumanEval", "SpecBench"}
 
 
 @pytest.mark.parametrize(
@@ -48,7 +75,9 @@ def test_the_prompts_of_the_benchmark_are_at_least_32_and_fit() -> None:
     [
         ("nonsense", "line 2"),
         ("[1]", "line 2"),
-        ('{"id": "b"}', "line 2: prompt"),
+        ('{"id": "b"}', "line 2: .*either a prompt or messages"),
+        ('{"id": "b", "prompt": "x", "messages": [{"role": "user", "content": "y"}]}', "either"),
+        ('{"id": "b", "messages": [{"role": "user"}]}', "line 2: messages.0.content"),
         ('{"prompt": "x"}', "line 2: id"),
         ('{"id": "b", "prompt": ""}', "line 2: prompt"),
         ('{"id": "a", "prompt": "x"}', "line 2: id 'a' is taken"),
