@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 
 from card.settings import REPOSITORY_ROOT, Settings
 from card_client import GenerateRequest
+from model_files import model_files_of
 
 SHORTEST_OUTPUT, LONGEST_OUTPUT = 1, 192
 _SPARE_TOKENS = 16
@@ -21,7 +22,7 @@ def draw_catalogue(settings: Settings, seed: int, count: int) -> list[GenerateRe
     """`count` requests, half of them greedy, their lengths spread evenly over the orders of
     magnitude up to the limits of `settings`."""
     random_ = random.Random(seed)
-    tokenizer = Tokenizer.from_file(str(settings.target.path / "tokenizer.json"))
+    tokenizer = model_files_of(settings.target.path).tokenizer()
     sources = sorted((REPOSITORY_ROOT / "python_backend").rglob("*.py"))
     return [_draw(random_, tokenizer, sources, settings) for _ in range(count)]
 

@@ -23,6 +23,7 @@ IMAGES = ("cpu", "gpu")
 PACKAGE = REPOSITORY_ROOT / "python_backend/card"
 GUARD = tuple(REPOSITORY_ROOT / name for name in ("gateway/card_guard", "client/card_client"))
 """What the supervisor starts in front of the server, and what that imports of ours."""
+MODEL_FILES = REPOSITORY_ROOT / "python_backend/model_files"
 
 FROM_THE_CONTAINER = {"tensorrt_llm", "mpi4py", "triton_python_backend_utils"}
 """Modules that Triton's container alone brings along."""
@@ -138,8 +139,8 @@ def test_the_gpu_image_brings_every_package_that_the_code_imports() -> None:
     lines = (REPOSITORY_ROOT / "requirements/gpu.txt").read_text(encoding="utf-8").splitlines()
     required = {Requirement(line).name for line in lines if line and not line.startswith("#")}
     distributions = importlib.metadata.packages_distributions()
-    imported = set().union(*map(imported_packages, (PACKAGE, *GUARD)))
-    ours = {package.name for package in GUARD}
+    imported = set().union(*map(imported_packages, (PACKAGE, MODEL_FILES, *GUARD)))
+    ours = {package.name for package in (MODEL_FILES, *GUARD)}
     for name in imported - ours - FROM_THE_CONTAINER - ONLY_FOR_PROCESSORS:
         assert required & {canonicalize_name(found) for found in distributions[name]}, name
 

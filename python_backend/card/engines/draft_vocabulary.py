@@ -3,7 +3,8 @@
 A draft's head is often most of what its pass reads, and nearly all tokens of a text are among a
 part of the vocabulary (FR-Spec, Zhao et al., arXiv 2502.14856). Beside the weights of a draft,
 `draft_vocabulary.json` may say which: ``{"ids": [...]}``. What is not among them is never a
-candidate, so the list changes how fast a text comes and never the text.
+candidate, so the list changes how fast a text comes and never the text. A GGUF file is alone, so
+it has no such list.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ def read_draft_vocabulary(directory: Path, vocabulary: int) -> NDArray[np.int32]
 
     Raises `EngineError` saying what is wrong with the file.
     """
+    if not directory.is_dir():
+        return None
     file = directory / DRAFT_VOCABULARY
     try:
         content = file.read_bytes()
