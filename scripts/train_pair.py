@@ -132,32 +132,6 @@ def distil(
 
 
 @app.command()
-def refine(
-    pair: Annotated[Path, typer.Argument(help="Folder with `target` and `draft`.")] = (
-        _ROOT / "models"
-    ),
-    output: Output = Path("build/refined"),
-    source: Source = None,
-    recipe: RecipeFile = _ROOT / "scripts" / "training" / "refine.json",
-    minutes: Minutes = None,
-    steps: Steps = None,
-    device: Device = "auto",
-    precision: Precision = "auto",
-    overwrite: Overwrite = False,
-) -> None:
-    """Distil the draft of a finished pair further, on new texts of its target; then evaluate."""
-    with told():
-        compute = compute_of(device, precision, False)
-        place, chosen = _begin(output, recipe, overwrite)
-        if not (place.corpus / corpus_files.SUMMARY).is_file():
-            _corpus(place, chosen, source)
-        if not place.adopts:
-            stages.adopt(place, pair)
-        _fit("distil", place, chosen, minutes, steps, compute)
-        _evaluate(place.root, _OWN_PROMPTS, None, 128, None, 0, device, None)
-
-
-@app.command()
 def evaluate(
     pair: Annotated[Path, typer.Argument(help="Folder with `target` and `draft`.")] = _OUTPUT,
     prompts: Annotated[Path, typer.Option(help="JSONL with a text `prompt` in each line.")] = (

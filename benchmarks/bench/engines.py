@@ -59,6 +59,8 @@ class Engines:
         """The engine of `role` for so many threads; `spreads`: for more while it is alone, as in
         production. Raises `EngineError`."""
         key = (role, threads, spreads)
+        if self._model(role).device != "cpu":
+            key = (role, 0, False)  # threads change nothing of a device's passes
         if key not in self._loaded:
             self._loaded[key] = self._load(role, threads, spreads=spreads)
         return self._loaded[key]
@@ -68,13 +70,16 @@ class Engines:
         alone = 0 if served is None else served.options.threads_alone
         if served is not None and alone and alone % threads == 0:
             return _on_threads(served, threads)
-        model: ModelSettings = getattr(self._settings, role)
         changes = {"threads": threads}
         if role == "target" and not spreads:
             changes["threads_alone"] = threads
-        model = model.model_copy(update=changes)
+        model = self._model(role).model_copy(update=changes)
         engine = load_engine(self._settings.model_copy(update={role: model}), role)
         return cast(CheckpointEngine, engine)
+
+    def _model(self, role: Role) -> ModelSettings:
+        model: ModelSettings = getattr(self._settings, role)
+        return model
 
     def probe(self, threads: int) -> CheckpointEngine:
         """The target with buffers for one session, knowing no costs: it pads no pass to the rows

@@ -6,6 +6,7 @@ suits it best: one process whose cores all belong to whichever model runs.
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import multiprocessing
 import os
@@ -311,6 +312,8 @@ class _DraftProcess:
 def _run_draft(settings: Settings, parent: int, key: str, parents: Connection) -> None:
     # A Ctrl-C is for the parent, which ends us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Whoever finds us hanging may ask where.
+    faulthandler.register(signal.SIGUSR1)
     engine = load_engine(settings, "draft")
     process = EngineProcess(
         "draft",

@@ -24,7 +24,8 @@ from card.cache import PoolError
 from card.engines import EngineError
 from card.serving.vocabulary import Vocabulary
 from card.settings import REPOSITORY_ROOT, Settings, SettingsError
-from card_gateway.template import ChatTemplate, ChatTemplateError
+from card_client.chat_template import ChatTemplateError
+from card_gateway.template import read_model
 
 PROMPTS = REPOSITORY_ROOT / "benchmarks" / "prompts" / "suite.jsonl"
 RESULTS = REPOSITORY_ROOT / "benchmarks" / "results"
@@ -87,7 +88,7 @@ def prompts_of(
     Raises `PromptsError` and `ChatTemplateError`.
     """
     tokenizer = vocabulary.tokenizer
-    template = ChatTemplate.load(settings.target.path, tokenizer)
+    template, _ = read_model(settings.target.path)
     chosen = read_prompts(file, tokenizer, limit, template.render)
     check_room(chosen, max_tokens, settings.limits)
     return chosen

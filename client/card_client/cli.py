@@ -12,13 +12,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from card_client.conversation import Conversation
+from card_client.conversation import Conversation, RawConversation, TemplateConversation
 from card_client.display import Tally, TextPrinter, health_view
 from card_client.errors import CardError, invalid
 from card_client.options import CONNECTION, Connection, model_options, request_of, takes
 from card_client.wire import GenerateRequest
 
 INTERRUPTED = 130
+TELLS_NOTHING = ("UNIMPLEMENTED", "PERMISSION_DENIED", "NOT_FOUND")
+"""Codes of servers that tell nobody how their models are configured."""
 FIGURES = ("return_num_output_tokens", "return_perf_metrics")
 CHAT_HELP = (
     "Each line continues the conversation; end a line with \\ to go on in the next. "
@@ -62,16 +64,26 @@ def generate(
 def chat(
     user_prefix: Annotated[str, typer.Option(help="Put before each of your turns.")] = "",
     model_prefix: Annotated[str, typer.Option(help="Put before each of the model's.")] = "",
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Send turns as they are, without the chat template.")
+    ] = False,
     **options: Any,
 ) -> None:
-    """Hold a conversation; the client keeps it and sends it whole each turn."""
+    """Hold a conversation; the client keeps it and sends it whole each turn.
+
+    It is written down by the chat template that the server tells, unless a prefix or --raw is given
+    or the server tells none.
+    """
     printer = TextPrinter(Console())
-    conversation = Conversation(user_prefix, model_prefix)
-    options["stop_words"] = [*(options["stop_words"] or []), *conversation.stop_words]
     connection = Connection.of(options)
-    _say(CHAT_HELP)
+    conversation: Conversation = RawConversation(user_prefix, model_prefix)
     with _for_people():
-        connection.client()  # A wrong address is said before the first turn, not after it.
+        if not (raw or user_prefix or model_prefix):
+            conversation = asyncio.run(_conversation(connection)) or conversation
+        else:
+            connection.client()  # A wrong address is said before the first turn, not after it.
+    options["stop_words"] = [*(options["stop_words"] or []), *conversation.stop_words]
+    _say(CHAT_HELP)
     for turn in _turns():
         if turn == "/quit":
             return
@@ -119,6 +131,18 @@ async def _answer(
                 printer.text(delta)
 
 
+async def _conversation(connection: Connection) -> TemplateConversation | None:
+    """One by the template of the server's model; None: the server tells none."""
+    async with connection.client() as client:
+        try:
+            template = await client.chat_template(timeout_s=connection.timeout)
+        except CardError as error:
+            if error.code in TELLS_NOTHING:
+                return None
+            raise
+    return None if template is None else TemplateConversation(template)
+
+
 def _take_turn(
     connection: Connection,
     conversation: Conversation,
@@ -128,10 +152,10 @@ def _take_turn(
 ) -> None:
     """One turn of a chat. A refused one leaves the conversation unchanged, a stopped one keeps
     what was shown."""
-    prompt = conversation.prompt(turn)
-    request = replace(request_of(prompt, options), exclude_input_in_output=True)
     tally = Tally()
     try:
+        prompt = conversation.prompt(turn)
+        request = replace(request_of(prompt, options), exclude_input_in_output=True)
         asyncio.run(_answer(connection, request, printer, tally))
     except CardError as error:
         typer.echo()
@@ -143,7 +167,7 @@ def _take_turn(
     else:
         typer.echo()
         _say(tally.figures())
-    conversation.commit(prompt, tally.text)
+    conversation.commit(turn, tally.text)
 
 
 def _standard_input() -> str:

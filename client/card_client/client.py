@@ -20,6 +20,7 @@ from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from card_client.channel import channel_options
+from card_client.chat_template import ChatTemplate, template_of
 from card_client.errors import CardError, call_error, invalid
 from card_client.exchange import only, responses_of
 from card_client.health import Health, probe
@@ -160,6 +161,19 @@ class CardClient:
         _check_timeout(timeout_s)
         with self._errors_as_ours(timeout_s):
             return await probe(self._triton, self.model, self._headers, timeout_s)
+
+    async def chat_template(self, *, timeout_s: float | None = 5.0) -> ChatTemplate | None:
+        """How the server's model wants a conversation written down; None: the server does not say.
+
+        Raises `CardError`, `INVALID_ARGUMENT` if the template that it tells is none.
+        """
+        _check_timeout(timeout_s)
+        with self._errors_as_ours(timeout_s):
+            found = await self._triton.get_model_config(
+                self.model, headers=self._headers, client_timeout=timeout_s
+            )
+        told = {name: value.string_value for name, value in found.config.parameters.items()}
+        return template_of(told)
 
     @cached_property
     def _triton(self) -> InferenceServerClient:

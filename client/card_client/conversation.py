@@ -2,13 +2,65 @@
 
 from __future__ import annotations
 
+from typing import Protocol
 
-class Conversation:
-    """Alternates a person's turns and the model's.
+from card_client.chat_template import ChatTemplate, ChatTemplateError
+from card_client.errors import invalid
 
-    For a base model, both prefixes are empty: each turn starts on a new line and the model simply
-    goes on from it. For a model trained to chat they mark who speaks.
-    """
+
+class Conversation(Protocol):
+    """Alternates a person's turns and the model's."""
+
+    @property
+    def text(self) -> str:
+        """All that was said, for people."""
+
+    @property
+    def stop_words(self) -> list[str]:
+        """Where the model must stop, so that it does not speak for the person."""
+
+    def prompt(self, turn: str) -> str:
+        """What to send for the person's next turn; the conversation itself stays as it is. Raises
+        `CardError`."""
+
+    def commit(self, turn: str, answer: str) -> None:
+        """Makes a turn and what the model answered part of the conversation."""
+
+    def reset(self) -> None:
+        """Forgets everything."""
+
+
+class TemplateConversation:
+    """For a model that says how it wants conversations written down."""
+
+    def __init__(self, template: ChatTemplate) -> None:
+        self._template = template
+        self._messages: list[dict[str, str]] = []
+
+    @property
+    def text(self) -> str:
+        return "\n".join(f"{it['role']}: {it['content']}" for it in self._messages)
+
+    @property
+    def stop_words(self) -> list[str]:
+        return list(self._template.stop_words)
+
+    def prompt(self, turn: str) -> str:
+        try:
+            return self._template.render([*self._messages, _said("user", turn)])
+        except ChatTemplateError as error:
+            raise invalid(str(error)) from error
+
+    def commit(self, turn: str, answer: str) -> None:
+        self._messages += [_said("user", turn), _said("assistant", answer)]
+
+    def reset(self) -> None:
+        self._messages.clear()
+
+
+class RawConversation:
+    """For a base model, both prefixes are empty: each turn starts on a new line and the model
+    simply goes on from it. For a model trained to chat they mark who speaks."""
 
     def __init__(self, user_prefix: str = "", model_prefix: str = "") -> None:
         self._user_prefix = user_prefix
@@ -17,20 +69,20 @@ class Conversation:
 
     @property
     def stop_words(self) -> list[str]:
-        """Where the model must stop, so that it does not speak for the person."""
         marker = self._user_prefix.strip()
         return [marker] if marker else []
 
     def prompt(self, turn: str) -> str:
-        """What to send for the person's next turn; the conversation itself stays as it is."""
         needs_break = self.text != "" and not self.text.endswith("\n")
         line_break = "\n" if needs_break else ""
         return f"{self.text}{line_break}{self._user_prefix}{turn}{self._model_prefix}"
 
-    def commit(self, prompt: str, answer: str) -> None:
-        """Makes a prompt and what the model answered part of the conversation."""
-        self.text = prompt + answer
+    def commit(self, turn: str, answer: str) -> None:
+        self.text = self.prompt(turn) + answer
 
     def reset(self) -> None:
-        """Forgets everything."""
         self.text = ""
+
+
+def _said(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}

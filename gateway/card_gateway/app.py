@@ -14,17 +14,17 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from tokenizers import Tokenizer
 
 from card_client import CardClient, CardError, GenerateRequest, Tls
+from card_client.chat_template import ChatTemplate, ChatTemplateError
 from card_gateway.admission import LimitBody, RequireKey
 from card_gateway.answer import Answer, ChatAnswer, CompletionAnswer
 from card_gateway.body import ChatBody, CompletionBody, SamplingBody
 from card_gateway.errors import ApiError, answer_error, refused
 from card_gateway.events import EventStream
 from card_gateway.generation import begin, gather, generate, unless_client_leaves
-from card_gateway.template import ChatTemplate, ChatTemplateError
-from card_gateway.tokens import TokenTexts, read_tokenizer
+from card_gateway.template import read_model
+from card_gateway.tokens import TokenTexts
 
 CLIENT_CLOSED_REQUEST = 499
 
@@ -37,7 +37,7 @@ class Gateway:
                     has several addresses
     triton_model    which of its models is asked
     model           the name under which clients know it
-    tokenizer       Hugging Face directory of the target's tokenizer; None: chats are written down
+    tokenizer       the target's Hugging Face directory or GGUF file; None: chats are written down
                     plainly and log-probabilities are refused
     api_key         what clients must send as a bearer token; None: nothing
     body_bytes      largest request body
@@ -84,9 +84,10 @@ class _Routes:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._created = int(time.time())
-        tokenizer = _tokenizer(gateway.tokenizer)
-        self._template = ChatTemplate.load(gateway.tokenizer, tokenizer)
-        self._tokens = None if tokenizer is None else TokenTexts(tokenizer)
+        self._template, self._tokens = ChatTemplate.plain(), None
+        if gateway.tokenizer is not None:
+            self._template, tokenizer = read_model(gateway.tokenizer)
+            self._tokens = TokenTexts(tokenizer)
         self.client = CardClient(
             gateway.triton, model=gateway.triton_model, tls=gateway.tls, balanced=True
         )
@@ -154,14 +155,3 @@ class _Routes:
                 "logprobs", "logprobs needs the model's tokenizer, which this gateway was not given"
             )
         return self._tokens
-
-
-def _tokenizer(directory: Path | None) -> Tokenizer | None:
-    if directory is None:
-        return None
-    file = directory / "tokenizer.json"
-    if not file.is_file():
-        raise ChatTemplateError(
-            f"{file} does not exist; name the target's Hugging Face directory, with tokenizer.json"
-        )
-    return read_tokenizer(file)

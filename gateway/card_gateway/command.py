@@ -12,9 +12,9 @@ import typer
 import uvicorn
 
 from card_client import CardError, Tls
+from card_client.chat_template import ChatTemplateError
 from card_gateway.app import Gateway, create_app
 from card_gateway.protocol import Http
-from card_gateway.template import ChatTemplateError
 from card_guard.descriptors import allow_descriptors
 
 KEY_VARIABLE = "CARD_GATEWAY_API_KEY"
@@ -42,7 +42,8 @@ def serve(
     tokenizer: Annotated[
         Path | None,
         _option(
-            "The target's Hugging Face directory, for its chat template and log-probabilities.",
+            "The target's Hugging Face directory or GGUF file, for its chat template and "
+            "log-probabilities.",
             envvar="CARD_GATEWAY_TOKENIZER",
         ),
     ] = None,

@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from tokenizers import Tokenizer
-
-
-def read_tokenizer(file: Path) -> Tokenizer:
-    """As the server reads it; some are saved with the truncation and padding of their training."""
-    tokenizer = Tokenizer.from_file(str(file))
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
 
 
 class TokenTexts:

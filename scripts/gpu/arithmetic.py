@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import repeat
 
@@ -29,13 +30,12 @@ _AROUND = 6
 """Rows on each side of a border between extents."""
 
 
-def check_logits(pair: Pair, device: str, extent: Extent) -> list[Check]:
+def check_logits(pair: Pair, device: str, extent: Extent) -> Iterator[Check]:
     """The target's logits on the device against those of float32 on a processor."""
     tokens = text_of(pair, extent.read)
     options = EngineOptions(extent.context, sessions=1, dtype="float32", threads=1)
     expected = read(TorchEngine.load(pair.target, options), tokens, repeat(64))
     wanted: tuple[Dtype, ...] = ("float32", "auto")
-    checks = []
     for dtype in wanted:
         engine = load_target(pair, device, dtype, extent.context)
         name = str(engine.dtype).removeprefix("torch.")
@@ -43,16 +43,13 @@ def check_logits(pair: Pair, device: str, extent: Extent) -> list[Check]:
         worst = float(np.abs(found - expected).max())
         agreed = float((found.argmax(-1) == expected.argmax(-1)).mean())
         passed = worst <= TOLERANCE[name] and agreed >= LEAST_AGREEMENT[name]
-        checks.append(
-            Check(
-                f"logits in {name}",
-                passed,
-                f"at most {worst:.2g} from float32 on a processor (allowed {TOLERANCE[name]:g}), "
-                f"same first choice at {agreed:.1%} of {len(tokens)} positions",
-                {"max_abs_difference": worst, "agreement": agreed},
-            )
+        yield Check(
+            f"logits in {name}",
+            passed,
+            f"at most {worst:.2g} from float32 on a processor (allowed {TOLERANCE[name]:g}), "
+            f"same first choice at {agreed:.1%} of {len(tokens)} positions",
+            {"max_abs_difference": worst, "agreement": agreed},
         )
-    return checks
 
 
 def check_rows(pair: Pair, device: str, extent: Extent) -> tuple[Check, CapturedEngine]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,9 @@ def settings_of(pair: Pair, extent: Extent, **sections: Any) -> Settings:
     return load_settings(**usual | sections)
 
 
-def check_texts(pair: Pair, target: Engine, draft: Engine, extent: Extent) -> list[Check]:
+def check_texts(pair: Pair, target: Engine, draft: Engine, extent: Extent) -> Iterator[Check]:
     """Greedy and sampled, with the two loops taking turns in this process."""
     settings = settings_of(pair, extent, speculation={"rows": 8, "depth": 12})
-    checks = []
     with tempfile.TemporaryDirectory(prefix="card-gpu-") as home:
         pool = Pool.create(Path(home), os.getpid(), pool_geometry(settings))
         try:
@@ -55,10 +55,9 @@ def check_texts(pair: Pair, target: Engine, draft: Engine, extent: Extent) -> li
                 lambda _: DraftLoop(draft, pool, settings),
             )
             for temperature in TEMPERATURES:
-                checks.append(_check(loops, pair, temperature, extent))
+                yield _check(loops, pair, temperature, extent)
         finally:
             pool.unlink()
-    return checks
 
 
 def _check(loops: Loops, pair: Pair, temperature: float, extent: Extent) -> Check:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -39,7 +39,7 @@ def copy_bandwidth_gb_s(device: torch.device, size: int) -> float:
     return 2 * source.nbytes / seconds / 1e9
 
 
-def step_costs(model: str, engine: CapturedEngine, extent: Extent) -> list[StepCost]:
+def step_costs(model: str, engine: CapturedEngine, extent: Extent) -> Iterator[StepCost]:
     """The median of many steps for each number of rows."""
     bandwidth = copy_bandwidth_gb_s(engine.device, extent.copied)
     behind = min(_BEHIND, extent.context // 2)
@@ -49,7 +49,6 @@ def step_costs(model: str, engine: CapturedEngine, extent: Extent) -> list[StepC
         chunk = [1] * min(64, behind - start)
         engine.forward([Rows(session, chunk, logits=0)])
         engine.keep(session, range(len(chunk)))
-    found = []
     for rows in extent.rows:
 
         def step(rows: int = rows) -> None:
@@ -58,9 +57,8 @@ def step_costs(model: str, engine: CapturedEngine, extent: Extent) -> list[StepC
 
         step()
         ms = 1e3 * statistics.median(_seconds(step, engine.device) for _ in range(extent.rounds))
-        found.append(StepCost(model, rows, ms, floor_ms, bandwidth))
+        yield StepCost(model, rows, ms, floor_ms, bandwidth)
     engine.close_session(session)
-    return found
 
 
 def _weight_bytes(engine: CapturedEngine) -> int:

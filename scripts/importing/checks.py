@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from card.engines.architecture import read_architecture
+from card.engines.checkpoints import open_checkpoint
+from card.engines.checkpoints.safetensors import weight_files
 from card.engines.interface import EngineError
-from card.engines.vocabulary import check_shared_vocabulary
+from card.engines.quantised import QuantisedError
+from card.engines.vocabulary import shared_vocabulary
+from model_files import ModelFiles, ModelFilesError, model_files_of
+from model_files.end_ids import end_ids_by_source
+from model_files.interface import special_tokens
 
-SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
+_SIXTEEN_BITS = 2
+"""Bytes of a weight."""
 
 
 class PairError(ValueError):
@@ -40,103 +47,132 @@ class Finding:
 
 @dataclass(frozen=True)
 class Model:
-    """One Hugging Face directory.
+    """One Hugging Face directory, or a GGUF file.
 
-    config      of config.json
+    config      under the names of Hugging Face's config.json
     context     most positions of one session; None if the configuration does not say
     obstacle    why our own engines cannot run it; None if they can
-    bytes       of its weights on disk
+    quantised   how its weights are quantised in a way that no engine of ours unpacks; None: not
+    bytes       of its weights in sixteen bits
     """
 
-    path: Path
+    files: ModelFiles
     config: dict[str, Any]
     context: int | None
     obstacle: str | None
+    quantised: str | None
     bytes: int
 
     @classmethod
     def read(cls, path: Path) -> Model:
         """Raises `PairError` naming what is missing."""
         path = Path(os.path.realpath(path))  # `Path.resolve` raises where links lead in circles
-        if not path.is_dir():
-            raise PairError(f"{path} is no directory; name a Hugging Face directory")
-        config = _json(path / "config.json")
-        if config is None:
-            raise PairError(f"{path / 'config.json'} does not exist; it says what the model is")
-        if not (path / "tokenizer.json").is_file():
-            raise PairError(
-                f"{path / 'tokenizer.json'} does not exist; save the tokenizer in its fast form: "
-                f"AutoTokenizer.from_pretrained(...).save_pretrained({str(path)!r})"
-            )
-        weights = list(path.glob("*.safetensors"))
-        if not weights:
-            raise PairError(f"{path} holds no *.safetensors; save the weights in that format")
-        context = config.get("max_position_embeddings")
-        obstacle = None
+        if not path.exists():
+            raise PairError(f"{path} does not exist; name a Hugging Face directory or a GGUF file")
         try:
-            context = read_architecture(path).context
+            files = model_files_of(path)
+            config = files.config()
+            files.token_table()
+            size = sum(file.stat().st_size for file in _weights(path))
+        except (ModelFilesError, EngineError) as error:
+            raise PairError(str(error)) from error
+        context = config.get("max_position_embeddings")
+        obstacle = quantised = None
+        try:
+            architecture = read_architecture(path)
+            context = architecture.context
+            size = open_checkpoint(path, architecture).values * _SIXTEEN_BITS
+        except QuantisedError as error:
+            quantised = str(error)
         except EngineError as error:
-            obstacle = str(error).removeprefix(f"{path / 'config.json'}: ")
+            obstacle = str(error).removeprefix(f"{files.config_file}: ")
         return cls(
-            path,
-            config,
-            context if isinstance(context, int) else None,
-            obstacle,
-            sum(file.stat().st_size for file in weights),
+            files, config, context if isinstance(context, int) else None, obstacle, quantised, size
         )
+
+    @property
+    def path(self) -> Path:
+        return self.files.path
 
     @property
     def engine(self) -> str:
         """Which of the product's engines can run it."""
         return "auto" if self.obstacle is None else "tensorrt_llm"
 
-    def special_tokens(self) -> dict[str, list[int]]:
-        """Ids by name, as generation has them."""
-        found = {**self.config, **(_json(self.path / "generation_config.json") or {})}
-        return {name: _ids(found.get(name)) for name in SPECIAL_TOKENS}
+    @cached_property
+    def bos(self) -> str | None:
+        """Text of the token that its texts begin with."""
+        return special_tokens(self.files.tokenizer_config()).get("bos_token")
+
+    @cached_property
+    def ends(self) -> dict[str, list[int]]:
+        """Ids that end a text, by what names them."""
+        size = self.config.get("vocab_size")
+        tokenizer = self.files.tokenizer()
+        return end_ids_by_source(self.files, size if isinstance(size, int) else 0, tokenizer)
 
     @property
     def has_chat_template(self) -> bool:
-        if (self.path / "chat_template.jinja").is_file():
-            return True
-        return bool((_json(self.path / "tokenizer_config.json") or {}).get("chat_template"))
+        return bool(self.files.chat_template())
+
+
+def _weights(path: Path) -> list[Path]:
+    return weight_files(path) if path.is_dir() else [path]
 
 
 def check_pair(draft: Model, target: Model) -> list[Finding]:
     """Everything that can be said without loading a weight. Raises `PairError`."""
-    return [
-        _vocabulary(draft, target),
-        _special_tokens(draft, target),
-        *(_family(role, model) for role, model in (("draft", draft), ("target", target))),
-        _contexts(draft, target),
-        _chat_template(target),
-    ]
+    vocabulary = _vocabulary(draft, target)
+    try:
+        return [
+            vocabulary,
+            *([] if vocabulary.verdict is Verdict.UNMET else [_special_tokens(draft, target)]),
+            *(_family(role, model) for role, model in (("draft", draft), ("target", target))),
+            _contexts(draft, target),
+            _chat_template(target),
+        ]
+    except ModelFilesError as error:
+        raise PairError(str(error)) from error
 
 
 def _vocabulary(draft: Model, target: Model) -> Finding:
     need = "one vocabulary"
     try:
-        check_shared_vocabulary(draft.path, target.path)
+        shared = shared_vocabulary(draft.path, target.path)
     except EngineError as error:
         return Finding(need, Verdict.UNMET, str(error))
-    return Finding(need, Verdict.MET, f"{target.config['vocab_size']} ids, the same tokens")
+    if shared.is_whole:
+        return Finding(need, Verdict.MET, f"{shared.target_size} ids, the same tokens")
+    return Finding(need, Verdict.LESS, shared.note)
 
 
 def _special_tokens(draft: Model, target: Model) -> Finding:
-    need, ours, theirs = "special tokens", draft.special_tokens(), target.special_tokens()
-    # Only the target's are used; a draft that ends its texts otherwise foresees the end less often.
-    different = [name for name in ("bos_token_id", "eos_token_id") if ours[name] != theirs[name]]
-    if different:
-        said = ", ".join(f"{name} is {ours[name]} and {theirs[name]}" for name in different)
-        return Finding(need, Verdict.LESS, f"{said}: the target's are used")
-    if not theirs["eos_token_id"]:
-        return Finding(need, Verdict.LESS, "no eos_token_id: texts end at max_tokens only")
-    ends = ", ".join(map(str, theirs["eos_token_id"]))
-    return Finding(need, Verdict.MET, f"texts end at id {ends}")
+    """Only the target's are used; a draft that ends its texts otherwise foresees the end less
+    often."""
+    need, ours, theirs = "special tokens", _together(draft.ends), _together(target.ends)
+    notes = []
+    if draft.bos != target.bos:
+        notes.append(f"bos_token is {draft.bos} and {target.bos}: the target's is used")
+    if ours != theirs:
+        notes.append(f"eos_token_id is {ours} and {theirs}: the target's are used")
+    if len({tuple(ids) for ids in target.ends.values()}) > 1:
+        said = ", ".join(f"{ids} by its {source}" for source, ids in target.ends.items())
+        notes.append(f"the target's texts end at {said}: any of them ends a text")
+    if not theirs:
+        notes.append("no eos_token_id: texts end at max_tokens only")
+    if notes:
+        return Finding(need, Verdict.LESS, "; ".join(notes))
+    return Finding(need, Verdict.MET, f"texts end at id {', '.join(map(str, theirs))}")
+
+
+def _together(ends: dict[str, list[int]]) -> list[int]:
+    return sorted({identity for ids in ends.values() for identity in ids})
 
 
 def _family(role: str, model: Model) -> Finding:
     family = model.config.get("model_type")
+    if model.quantised is not None:
+        return Finding(f"{role}'s family", Verdict.UNMET, model.quantised)
     if model.obstacle is None:
         return Finding(f"{role}'s family", Verdict.MET, f"{family}: known to our own engines")
     return Finding(
@@ -150,7 +186,7 @@ def _contexts(draft: Model, target: Model) -> Finding:
     need = "context length"
     if draft.context is None or target.context is None:
         which = draft if draft.context is None else target
-        problem = f"{which.path / 'config.json'} has no max_position_embeddings"
+        problem = f"{which.files.config_file} has no max_position_embeddings"
         return Finding(need, Verdict.UNMET, problem)
     if draft.context < target.context:
         detail = f"the draft's {draft.context} positions bound the target's {target.context}"
@@ -163,21 +199,3 @@ def _chat_template(target: Model) -> Finding:
         return Finding("chat template", Verdict.MET, "the target's tokenizer brings one")
     detail = "none: chats through the OpenAI gateway become a plain transcript"
     return Finding("chat template", Verdict.LESS, detail)
-
-
-def _ids(value: Any) -> list[int]:
-    if value is None:
-        return []
-    return list(value) if isinstance(value, list) else [value]
-
-
-def _json(file: Path) -> dict[str, Any] | None:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise PairError(f"{file} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise PairError(f"{file} must hold a JSON object")
-    return content

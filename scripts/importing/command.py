@@ -12,7 +12,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from tokenizers import Tokenizer
 
 from bench.prompts import Prompt, PromptsError, check_room, read_prompts
 from card.engines.interface import EngineError
@@ -35,8 +34,12 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @app.command()
 def import_pair(
-    draft_dir: Annotated[Path, typer.Argument(help="Hugging Face directory of the draft model.")],
-    target_dir: Annotated[Path, typer.Argument(help="Hugging Face directory of the target model.")],
+    draft_path: Annotated[
+        Path, typer.Argument(help="Hugging Face directory or GGUF file of the draft model.")
+    ],
+    target_path: Annotated[
+        Path, typer.Argument(help="Hugging Face directory or GGUF file of the target model.")
+    ],
     settings: Annotated[
         Path | None,
         typer.Option(help="Where to write the settings file.", show_default="on the screen"),
@@ -67,7 +70,7 @@ def import_pair(
     if settings is not None and os.path.lexists(settings) and not force:
         _refuse(f"--settings {settings} exists; name another file, or add --force")
     try:
-        draft, target = Model.read(draft_dir), Model.read(target_dir)
+        draft, target = Model.read(draft_path), Model.read(target_path)
         findings = check_pair(draft, target)
     except (PairError, OSError) as error:
         _refuse(str(error))
@@ -108,8 +111,7 @@ def _write(file: Path | None, text: str) -> Settings:
 def _prompts(
     file: Path, target: Model, limit: int, max_tokens: int, settings: Settings
 ) -> list[Prompt]:
-    tokenizer = Tokenizer.from_file(str(target.path / "tokenizer.json"))
-    found = read_prompts(file, tokenizer, limit)
+    found = read_prompts(file, target.files.tokenizer(), limit)
     check_room(found, max_tokens, settings.limits)
     return found
 

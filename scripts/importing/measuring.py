@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import cast
+from dataclasses import dataclass
 
 import psutil
 
 from bench.prompts import Prompt
 from card.engines import load_engine
-from card.engines.calibration import ConfigurableEngine, measure_row_costs
 from card.engines.processor import resolve_dtype
 from card.settings import CacheSettings, Settings
 from importing.checks import Model
@@ -18,11 +16,11 @@ from planning.acceptance import Foresight
 from planning.measuring import measure_foresight
 
 LOADED_BYTES_PER_BYTE = 2.0
-"""Memory at load for a byte of weights on disk: they are read, and prepared for the processor."""
+"""Memory at load for a byte of weights: they are read, and prepared for the processor."""
 
 _KEPT_BYTES = {"bfloat16": 2, "float32": 4, "int8": 1}
 _STORED_BYTES = 2
-"""Of one weight on disk, bfloat16 or float16."""
+"""Of one weight in `Model.bytes`."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +64,9 @@ def measure(
     """
     alone = settings.model_copy(update={"cache": CacheSettings(slots=1)})
     target = load_engine(alone, "target")
-    draft = cast(ConfigurableEngine, load_engine(alone, "draft"))  # one of our own runs the pair
+    draft = load_engine(alone, "draft")
     foresight = measure_foresight(target, draft, prompts, max_tokens, temperature, on_text)
-    # A chain costs what a tree of as many rows costs, and can be measured again and again.
-    chain = draft.reconfigured(replace(draft.options, branches=1, pending=0))
-    return Measured(foresight, target.row_costs_ms, measure_row_costs(chain).pass_ms)
+    return Measured(foresight, target.row_costs_ms, draft.row_costs_ms)
 
 
 def _gib(count: float) -> str:

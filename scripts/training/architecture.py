@@ -15,7 +15,9 @@ from training.tokenization import END_OF_TEXT
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
-def build(architecture: Architecture, vocabulary: int, context: int, seed: int) -> PreTrainedModel:
+def build(
+    architecture: Architecture, vocabulary: int, positions: int, seed: int
+) -> PreTrainedModel:
     """A fresh decoder in float32, its weights drawn from ``seed`` alone."""
     config = LlamaConfig(
         vocab_size=vocabulary,
@@ -24,8 +26,7 @@ def build(architecture: Architecture, vocabulary: int, context: int, seed: int) 
         num_hidden_layers=architecture.layers,
         num_attention_heads=architecture.heads,
         num_key_value_heads=architecture.kv_heads,
-        # Twice what is trained: the positions beyond work, a little less well.
-        max_position_embeddings=2 * context,
+        max_position_embeddings=positions,
         rope_parameters={"rope_type": "default", "rope_theta": architecture.rope_theta},
         tie_word_embeddings=True,
         bos_token_id=END_OF_TEXT,

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -23,13 +22,10 @@ from training.tokenization import END_OF_TEXT, Tokens
 
 OwnTexts = npt.NDArray[np.int32]
 
-_OPENING_WORDS = frozenset({"def", "class", "async", "import", "from", "@"})
-
 
 def write_own_texts(
     target: PreTrainedModel,
     tokens: Tokens,
-    definitions: npt.NDArray[np.int64],
     recipe: Distillation,
     context: int,
     seed: int,
@@ -37,8 +33,7 @@ def write_own_texts(
 ) -> OwnTexts:
     """Let the target continue corpus prefixes; int32 [texts, context + 1].
 
-    ``definitions`` are the places in ``tokens`` where a definition begins. ``on_texts`` hears how
-    many more texts are written.
+    ``on_texts`` hears how many more texts are written.
     """
     generator = np.random.default_rng((seed, recipe.texts))
     noise = torch.Generator(device=target.device).manual_seed(seed)
@@ -47,28 +42,13 @@ def write_own_texts(
     for first in range(0, recipe.texts, recipe.generation_batch):
         rows = range(first, min(first + recipe.generation_batch, recipe.texts))
         length = int(generator.integers(recipe.shortest_prefix, recipe.longest_prefix + 1))
-        prefixes = []
-        for row in rows:
-            places = beginnings if row % 2 else None
-            if generator.random() < recipe.definition_share:
-                places = definitions
-            prefixes.append(_prefix(tokens, places, length, generator))
+        prefixes = [
+            _prefix(tokens, beginnings if row % 2 else None, length, generator) for row in rows
+        ]
         temperatures = torch.tensor([_temperature(recipe, row) for row in rows])
         texts[first : rows.stop] = _continued(target, prefixes, temperatures, context + 1, noise)
         on_texts(len(rows))
     return texts
-
-
-def definitions_in(tokens: Tokens, tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
-    """The places, int64, where a line begins with a definition, a decorator or an import."""
-    pieces = [
-        tokenizer.decode([piece], skip_special_tokens=False)
-        for piece in range(tokenizer.get_vocab_size())
-    ]
-    opens = np.array([piece in _OPENING_WORDS for piece in pieces])
-    ends_line = np.array([piece.startswith("\n") and not piece.strip() for piece in pieces])
-    every = np.asarray(tokens)
-    return np.flatnonzero(opens[every[1:]] & ends_line[every[:-1]]) + 1
 
 
 def mixed_batch(
@@ -84,17 +64,14 @@ def mixed_batch(
     return np.concatenate(parts)
 
 
-def divergence(
-    target: nn.Module, draft: nn.Module, batch: Tensor, temperature: float = 1.0
-) -> Tensor:
+def divergence(target: nn.Module, draft: nn.Module, batch: Tensor) -> Tensor:
     """KL from the target's to the draft's next-token distribution, in nats per position.
 
-    ``batch`` is int64 [sequences, context + 1]; the last token of each is not read. Both
-    distributions are those at ``temperature``.
+    ``batch`` is int64 [sequences, context + 1]; the last token of each is not read.
     """
     with torch.no_grad():
-        wanted = target(input_ids=batch[:, :-1], use_cache=False).logits.float() / temperature
-    given = draft(input_ids=batch[:, :-1], use_cache=False).logits.float() / temperature
+        wanted = target(input_ids=batch[:, :-1], use_cache=False).logits.float()
+    given = draft(input_ids=batch[:, :-1], use_cache=False).logits.float()
     total = F.kl_div(
         F.log_softmax(given, dim=-1),
         F.log_softmax(wanted, dim=-1),

@@ -1,6 +1,6 @@
 """Every number that decides what a trained pair looks like, in one validated object.
 
-The defaults are the recipe of the bundled pair. A JSON file may override any of them.
+The defaults are the recipe of `tests/pair`. A JSON file may override any of them.
 """
 
 from __future__ import annotations
@@ -71,9 +71,8 @@ class Distillation(_Frozen):
     """What the draft is distilled on: the target's own texts, mixed with corpus text.
 
     Of the target's texts, ``greedy_share`` are greedy; the others are sampled, the temperatures
-    taking turns. A text begins with a corpus prefix of a length between the two given: of a
-    definition for ``definition_share`` of them, as prompts often are, of a document or from
-    anywhere for the others, in turns.
+    taking turns. A text begins with a corpus prefix of a length between the two given, of a
+    document or from anywhere, in turns.
     """
 
     texts: int = Field(default=320, ge=1, description="sequences that the target continues")
@@ -81,14 +80,10 @@ class Distillation(_Frozen):
         default=0.6, ge=0, le=1, description="share of a batch that is its text"
     )
     greedy_share: float = Field(default=0.5, ge=0, le=1)
-    definition_share: float = Field(default=0.0, ge=0, le=1)
     temperatures: tuple[float, ...] = Field(default=(0.8, 1.0), min_length=1)
     shortest_prefix: int = Field(default=16, ge=1)
     longest_prefix: int = Field(default=128, ge=1)
     generation_batch: int = Field(default=32, ge=1, description="texts continued at once")
-    compared_at: float = Field(
-        default=1.0, gt=0, description="temperature of the two distributions that are compared"
-    )
     ranked_share: float = Field(
         default=0.5, gt=0, le=1, description="share of the vocabulary that the draft ranks"
     )
@@ -103,23 +98,26 @@ class Distillation(_Frozen):
 
 
 class Recipe(_Frozen):
-    """A whole pair. The defaults are the bundled one: 26.7M and 2.4M parameters."""
+    """A whole pair. The defaults are that of `tests/pair`: 2.9M and 0.4M parameters."""
 
     seed: int = Field(default=0, ge=0)
     sources: Sources = Sources()
-    vocabulary: int = Field(default=8192, ge=300, le=65_536)
+    vocabulary: int = Field(default=3072, ge=300, le=65_536)
     context: int = Field(default=512, ge=8, description="tokens in a training sequence")
-    target: Architecture = Architecture(
-        layers=8, hidden=512, heads=8, kv_heads=2, intermediate=1408
+    positions: int = Field(
+        default=2304, ge=8, description="tokens a text may have; those beyond context are untrained"
     )
-    draft: Architecture = Architecture(layers=2, hidden=192, heads=3, kv_heads=1, intermediate=512)
-    target_training: Training = Training(steps=1980, peak_rate=2e-3)
-    draft_training: Training = Training(steps=780, peak_rate=4e-3)
+    target: Architecture = Architecture(layers=6, hidden=192, heads=6, kv_heads=2, intermediate=512)
+    draft: Architecture = Architecture(layers=1, hidden=96, heads=3, kv_heads=1, intermediate=256)
+    target_training: Training = Training(steps=500, peak_rate=4e-3)
+    draft_training: Training = Training(steps=300, peak_rate=6e-3)
     distillation: Distillation = Distillation()
-    distillation_training: Training = Training(steps=950, peak_rate=3e-3, hold=0.4)
+    distillation_training: Training = Training(steps=700, peak_rate=6e-3, hold=0.3)
 
     @model_validator(mode="after")
-    def _prefixes_leave_room(self) -> Recipe:
+    def _lengths_fit(self) -> Recipe:
+        if self.context > self.positions:
+            raise ValueError("context must not be larger than positions")
         if self.distillation.longest_prefix >= self.context:
             raise ValueError("distillation.longest_prefix must be smaller than context")
         return self

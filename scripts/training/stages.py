@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import shutil
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,7 +30,6 @@ from training.checkpoint import restore_weights, steps_done
 from training.compute import Compute
 from training.distillation import (
     OwnTexts,
-    definitions_in,
     divergence,
     mixed_batch,
     write_own_texts,
@@ -66,27 +64,11 @@ def make_tokenizer(place: Workplace, recipe: Recipe) -> tuple[int, int]:
         corpus.texts(place.corpus, corpus.TRAIN), recipe.vocabulary
     )
     tokenization.save_tokenizer(tokenizer, place.tokenizer)
-    return _encode_corpus(place, tokenizer)
-
-
-def adopt(place: Workplace, pair: Path) -> None:
-    """Take target, tokenizer and draft of a finished pair as what distillation goes on from.
-
-    Encodes the corpus with that tokenizer.
-
-    Raises:
-        FileNotFoundError: a model of ``pair`` or its tokenizer is missing.
-    """
-    tokenizer = tokenization.load_tokenizer(pair / "target")
-    for role in ("target", "draft"):
-        if not (pair / role / "config.json").is_file():
-            raise FileNotFoundError(f"{pair / role} holds no model: name the folder of a pair")
-    place.tokenizer.mkdir(parents=True, exist_ok=True)
-    for name in architecture.TOKENIZER_FILES:
-        shutil.copyfile(pair / "target" / name, place.tokenizer / name)
-    _encode_corpus(place, tokenizer)
-    shutil.copytree(pair / "target", place.model("target"), dirs_exist_ok=True)
-    shutil.copytree(pair / "draft", place.adopted_draft, dirs_exist_ok=True)
+    train, held_out = (
+        tokenization.encode_corpus(tokenizer, corpus.texts(place.corpus, name), place.corpus / to)
+        for name, to in ((corpus.TRAIN, _TRAIN_TOKENS), (corpus.HELD_OUT, _HELD_OUT_TOKENS))
+    )
+    return train, held_out
 
 
 def train_model(
@@ -140,12 +122,10 @@ def own_texts(
     if not place.own_texts.is_file():
         target = architecture.load(place.model("target"), compute.device)
         tokens = tokenization.load_tokens(place.corpus / _TRAIN_TOKENS)
-        tokenizer = tokenization.load_tokenizer(place.tokenizer)
         with compute.autocast():
             texts = write_own_texts(
                 target,
                 tokens,
-                definitions_in(tokens, tokenizer),
                 recipe.distillation,
                 recipe.context,
                 _seed(recipe, "own texts"),
@@ -166,10 +146,8 @@ def distil(
 ) -> list[float]:
     """Distil the draft on the target's texts; writes its directory, returns the losses.
 
-    The draft is the one that was adopted, or else the one that was trained on the corpus.
-
     Raises:
-        FileNotFoundError: target or draft were neither trained nor adopted yet.
+        FileNotFoundError: target or draft were not trained yet.
     """
     draft = _undistilled(place, recipe, compute)
     texts = own_texts(place, recipe, compute)
@@ -184,7 +162,7 @@ def distil(
             texts, tokens, step, training.batch, recipe.distillation.own_share, seed
         )
         tokens_of_step = torch.from_numpy(batch).to(compute.device)
-        return divergence(teacher, pupil, tokens_of_step, recipe.distillation.compared_at)
+        return divergence(teacher, pupil, tokens_of_step)
 
     losses = fit(
         draft,
@@ -216,7 +194,7 @@ def evaluate(
     """Measure the pair in ``pair/target`` and ``pair/draft``, in float32; writes nothing.
 
     ``held_out`` is a JSONL file of documents as the stage ``corpus`` writes it; its losses are
-    taken over at most 64 windows of the trained context (half the positions, at most 512).
+    taken over at most 64 windows of half the positions, at most 512 tokens each.
     ``on_token`` is called once for every token position at every temperature.
     """
     target, draft = (architecture.load(pair / role, device) for role in ("target", "draft"))
@@ -257,27 +235,17 @@ def steps_of(recipe: Recipe, stage: str) -> int:
 def _fresh(place: Workplace, recipe: Recipe, role: str, compute: Compute) -> PreTrainedModel:
     vocabulary = tokenization.load_tokenizer(place.tokenizer).get_vocab_size()
     shape = recipe.target if role == "target" else recipe.draft
-    model = architecture.build(shape, vocabulary, recipe.context, _seed(recipe, role))
+    model = architecture.build(shape, vocabulary, recipe.positions, _seed(recipe, role))
     return architecture.on_device(model, compute.device)
 
 
 def _undistilled(place: Workplace, recipe: Recipe, compute: Compute) -> PreTrainedModel:
-    if place.adopts:
-        return architecture.load(place.adopted_draft, compute.device)
     trained = place.checkpoint("draft")
     if not trained.is_file():
         raise FileNotFoundError(f"{trained} is missing: run the stage `draft` first")
     draft = _fresh(place, recipe, "draft", compute)
     restore_weights(trained, draft)
     return draft
-
-
-def _encode_corpus(place: Workplace, tokenizer: Tokenizer) -> tuple[int, int]:
-    train, held_out = (
-        tokenization.encode_corpus(tokenizer, corpus.texts(place.corpus, name), place.corpus / to)
-        for name, to in ((corpus.TRAIN, _TRAIN_TOKENS), (corpus.HELD_OUT, _HELD_OUT_TOKENS))
-    )
-    return train, held_out
 
 
 def _encoded(tokenizer: Tokenizer, documents: Path) -> tokenization.Tokens:

@@ -38,16 +38,6 @@ class Workplace:
         return self.root / "checkpoints" / f"{stage}.safetensors"
 
     @property
-    def adopted_draft(self) -> Path:
-        """The draft of a finished pair, where distillation goes on from that."""
-        return self.root / "adopted"
-
-    @property
-    def adopts(self) -> bool:
-        """Whether a draft was adopted."""
-        return (self.adopted_draft / "config.json").is_file()
-
-    @property
     def own_texts(self) -> Path:
         return self.root / "checkpoints" / "own_texts.safetensors"
 
@@ -89,7 +79,7 @@ def claim(root: Path, recipe: Recipe, *, overwrite: bool = False) -> Workplace:
 
 def _forget(place: Workplace) -> None:
     """Remove what a former recipe left, so that no stage continues from it."""
-    for folder in (place.corpus, place.tokenizer, place.adopted_draft, place.root / "checkpoints"):
+    for folder in (place.corpus, place.tokenizer, place.root / "checkpoints"):
         if folder.is_dir():
             for file in folder.iterdir():
                 file.unlink()

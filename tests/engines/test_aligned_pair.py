@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from real_pair import TARGET
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
@@ -17,11 +18,9 @@ from aligned.shapes import SHAPES
 from card.engines import Rows
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
-from card.engines.vocabulary import check_shared_vocabulary
-from card.settings import REPOSITORY_ROOT
+from card.engines.vocabulary import shared_vocabulary
 from make_aligned_pair import app
 
-TOKENIZER = REPOSITORY_ROOT / "models" / "target"
 SHAPE = SHAPES["tiny"]
 ASKED = 0.75
 
@@ -30,7 +29,7 @@ ASKED = 0.75
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Alignment]:
     folder = tmp_path_factory.mktemp("pair")
     found = make_pair(
-        SHAPE, ASKED, folder, TOKENIZER, dtype=torch.float32, texts=Texts(count=16, tokens=48)
+        SHAPE, ASKED, folder, TARGET, dtype=torch.float32, texts=Texts(count=16, tokens=48)
     )
     return folder, found
 
@@ -91,8 +90,8 @@ def test_the_models_share_a_tokenizer_with_an_id_for_every_logit(
     made: tuple[Path, Alignment], tmp_path: Path
 ) -> None:
     folder, _ = made
-    check_shared_vocabulary(folder / "draft", folder / "target")
-    writing.write_tokenizer(TOKENIZER, tmp_path, 9000)
+    shared_vocabulary(folder / "draft", folder / "target")
+    writing.write_tokenizer(TARGET, tmp_path, 9000)
     vocabulary = json.loads((tmp_path / "tokenizer.json").read_text())["model"]["vocab"]
     assert vocabulary["<8999>"] == 8999
 
@@ -101,7 +100,7 @@ def test_large_models_are_written_in_shards(
     made: tuple[Path, Alignment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writing, "SHARD", "1MB")
-    make_pair(SHAPE, 0.5, tmp_path, TOKENIZER, dtype=torch.float32, texts=Texts(count=8, tokens=32))
+    make_pair(SHAPE, 0.5, tmp_path, TARGET, dtype=torch.float32, texts=Texts(count=8, tokens=32))
     assert len(list((tmp_path / "target").glob("*.safetensors"))) > 1
     assert engine(tmp_path / "target").vocabulary == SHAPE.vocabulary
     assert engine(tmp_path / "draft", tree=True).vocabulary == SHAPE.vocabulary

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import tiny_models
+from real_pair import pair_settings
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
@@ -51,6 +52,25 @@ def test_a_model_is_loaded_once_for_each_thread_count(monkeypatch: pytest.Monkey
     pair.on("draft", 2)
     targets = [("target", 1, 1, 9), ("target", 2, 2, 9), ("target", 1, None, 9)]
     assert loaded == [*targets, ("draft", 7, None, 2)]
+
+
+def test_a_model_on_a_device_is_loaded_once_whatever_the_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its passes have no threads, and two copies of a large model do not fit."""
+    loaded = []
+
+    def load(settings: Settings, role: str) -> object:
+        loaded.append(role)
+        return object()
+
+    monkeypatch.setattr(engines, "load_engine", load)
+    pair = Engines(load_settings(target={"device": "cuda:0"}, draft={"device": "cuda:0"}))
+    first = pair.on("target", 2, spreads=True)
+    assert pair.on("target", 1) is first
+    assert pair.on("target", 1, spreads=True) is first
+    assert pair.on("draft", 1) is pair.on("draft", 3)
+    assert loaded == ["target", "draft"]
 
 
 def test_a_target_that_is_loaded_as_served_serves_fewer_threads_too(
@@ -107,9 +127,9 @@ def test_costs_are_measured_on_an_engine_that_knows_none(
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_the_bundled_draft_foresees_what_it_would_write_itself(temperature: float) -> None:
+def test_a_trained_draft_foresees_what_it_would_write_itself(temperature: float) -> None:
     """As it is served: it ranks a part of the vocabulary alone."""
-    draft = load_engine(load_settings(), "draft")
+    draft = load_engine(pair_settings(), "draft")
     task = Task(Prompt("own", "", tuple(range(100, 150))), temperature, seed=3, max_tokens=12)
     parameters = parameters_of(task)
     noise = noise_for(parameters, draft.vocabulary)

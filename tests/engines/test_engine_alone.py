@@ -27,7 +27,7 @@ from card.engines.calibration import (
 from card.engines.openvino.engine import ArrayLogits, OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
-from card.settings import REPOSITORY_ROOT, SettingsError, load_settings, models
+from card.settings import SettingsError, load_settings, models
 
 OPTIONS = EngineOptions(
     context=256, sessions=2, dtype="float32", threads=1, threads_alone=2, graph_rows=(1, 4, 8)
@@ -37,9 +37,9 @@ ENOUGH_S = 0.03
 
 
 @pytest.fixture(scope="module")
-def bundled() -> OpenVinoEngine:
-    """The bundled target: its passes are long enough to take a second thread."""
-    return OpenVinoEngine.load(REPOSITORY_ROOT / "models/target", replace(OPTIONS, dtype="auto"))
+def larger(larger_checkpoint: Path) -> OpenVinoEngine:
+    """Its passes are long enough to take a second thread."""
+    return OpenVinoEngine.load(larger_checkpoint, replace(OPTIONS, dtype="auto"))
 
 
 @pytest.fixture
@@ -69,16 +69,16 @@ def others_work(engine: OpenVinoEngine, within: float) -> bool:
 
 @pytest.mark.skipif(usable_cores() < 2, reason="a second thread needs a second core")
 def test_openvino_computes_on_as_many_threads_as_it_may_and_the_others_rest(
-    bundled: OpenVinoEngine,
+    larger: OpenVinoEngine,
 ) -> None:
-    for bundled.alone, works in ((False, False), (True, True), (False, False)):
+    for larger.alone, works in ((False, False), (True, True), (False, False)):
         # On a busy machine they may have to wait for a core.
-        assert others_work(bundled, within=5.0 if works else 1.0) is works
+        assert others_work(larger, within=5.0 if works else 1.0) is works
 
 
 @pytest.mark.skipif(usable_cores() < 2, reason="a second thread needs a second core")
-def test_a_target_that_is_never_alone_takes_no_more_memory(bundled: OpenVinoEngine) -> None:
-    engine = known_invariant(bundled, bundled.options)
+def test_a_target_that_is_never_alone_takes_no_more_memory(larger: OpenVinoEngine) -> None:
+    engine = known_invariant(larger, larger.options)
     session = engine.open_session()
     held = []
     for _ in range(3):

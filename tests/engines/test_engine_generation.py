@@ -1,9 +1,10 @@
-"""Decoding greedily, one row a pass, writes what `transformers` writes with the bundled target."""
+"""Decoding greedily, one row a pass, writes what `transformers` writes with a trained target."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from real_pair import TARGET
 from tiny_models import opened
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -12,11 +13,9 @@ from card.engines import Engine, Rows
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
-from card.settings import REPOSITORY_ROOT
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-TARGET = REPOSITORY_ROOT / "models/target"
 TOKENS = 64
 
 

@@ -12,6 +12,7 @@ import pytest
 import tiny_models
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from real_pair import PAIR, TARGET
 from this_processor import skip_unless_computed_in
 from tiny_models import FAMILIES, SLIDING_WINDOW, forward_rows, opened, random_tokens, read
 from watched_passes import product_types, recorded_passes
@@ -24,7 +25,7 @@ from card.engines.openvino.graph import ANY_ROWS
 from card.engines.openvino.paged.attention import PAGE
 from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions
 from card.engines.processor import resolve_dtype, shared_cache_bytes
-from card.settings import REPOSITORY_ROOT, load_settings
+from card.settings import load_settings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -63,12 +64,11 @@ def test_the_logits_are_those_of_transformers(tmp_path: Path, family: str) -> No
 
 
 @pytest.mark.parametrize(("dtype", "close"), [("float32", CLOSE), ("bfloat16", 0.3)])
-def test_the_bundled_target_says_what_it_says_under_masks(dtype: Dtype, close: float) -> None:
+def test_a_trained_target_says_what_it_says_under_masks(dtype: Dtype, close: float) -> None:
     skip_unless_computed_in(dtype)
     paged = replace(OPTIONS, context=512, dtype=dtype, compressed=True)
     engines = [
-        OpenVinoEngine.load(REPOSITORY_ROOT / "models/target", options)
-        for options in (paged, replace(paged, paged=False))
+        OpenVinoEngine.load(TARGET, options) for options in (paged, replace(paged, paged=False))
     ]
     text = random_tokens(300, vocabulary=engines[0].vocabulary)
     found, expected = (tiny_models.read_alone(engine, text, [64, 4, 1, 3]) for engine in engines)
@@ -109,9 +109,7 @@ def subject(request: pytest.FixtureRequest) -> Subject:
     )
     # On a busy machine more threads may not look faster; here they are to be proven right.
     with patch.object(calibration, "is_faster_alone", return_value=True):
-        engine = make_row_invariant(
-            OpenVinoEngine.load(REPOSITORY_ROOT / "models" / model, options)
-        )
+        engine = make_row_invariant(OpenVinoEngine.load(PAIR / model, options))
     assert engine.row_invariant
     assert engine.options.paged
     assert engine.options.graph_rows == graph_rows

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny_models
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
 from card.engines import EngineError, Rows, load_engine, loading
@@ -220,7 +222,68 @@ def test_a_shard_that_the_index_names_and_the_directory_lacks_is_refused(shards:
     assert "model.safetensors.index.json" in message
 
 
-@pytest.mark.parametrize("content", ["{", "{}", "[]", '{"weight_map": 3}'])
+def logits(directory: Path) -> NDArray[np.float32]:
+    return tiny_models.read_alone(TorchEngine.load(directory, OPTIONS), [1, 2, 3], (3,))
+
+
+def other_weights(file: Path) -> None:
+    """Tensors of the same names, from another training."""
+    tensors = load_file(file)
+    save_file({name: values + 1.0 for name, values in tensors.items()}, file)
+
+
+@pytest.mark.parametrize(
+    "name", ["model-00001-of-00009.safetensors", "zzz.safetensors", "model.safetensors"]
+)
+def test_a_file_that_the_index_does_not_name_is_no_part_of_the_model(
+    shards: Path, name: str
+) -> None:
+    expected = logits(shards)
+    for shard in sorted(shards.glob("*.safetensors"))[:2]:
+        (shards / name).write_bytes(shard.read_bytes())
+        other_weights(shards / name)
+        np.testing.assert_array_equal(logits(shards), expected)
+
+
+def test_a_tensor_is_read_from_the_file_that_the_index_says(shards: Path) -> None:
+    expected = logits(shards)
+    first, second = sorted(shards.glob("*.safetensors"))[:2]
+    stale = {name: values + 1.0 for name, values in load_file(first).items()}
+    save_file(load_file(second) | stale, second)
+    np.testing.assert_array_equal(logits(shards), expected)
+
+
+def test_a_file_beside_a_whole_model_is_no_part_of_it(directory: Path) -> None:
+    expected = logits(directory)
+    (directory / "zzz.safetensors").write_bytes((directory / "model.safetensors").read_bytes())
+    other_weights(directory / "zzz.safetensors")
+    np.testing.assert_array_equal(logits(directory), expected)
+
+
+def test_two_files_with_one_tensor_and_no_index_are_refused(shards: Path) -> None:
+    (shards / "model.safetensors.index.json").unlink()
+    shard = sorted(shards.glob("*.safetensors"))[0]
+    (shards / "copy.safetensors").write_bytes(shard.read_bytes())
+    message = refusal(shards)
+    assert "lies in copy.safetensors and in" in message
+    assert shard.name in message
+
+
+def test_a_tensor_that_the_index_names_and_its_file_lacks_is_refused(shards: Path) -> None:
+    file = sorted(shards.glob("*.safetensors"))[0]
+    name, *_ = tensors = load_file(file)
+    tensors.pop(name)
+    save_file(tensors, file)
+    assert f"{file} lacks '{name}'" in refusal(shards)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("{", "{}", "[]", '{"weight_map": 3}', '{"weight_map": {}}', '{"weight_map": {"a": 3}}'),
+        '{"weight_map": {"a": "../x.safetensors"}}',
+    ],
+)
 def test_a_corrupted_index_is_refused(shards: Path, content: str) -> None:
     (shards / "model.safetensors.index.json").write_text(content)
     assert "model.safetensors.index.json" in refusal(shards)

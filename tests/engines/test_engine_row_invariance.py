@@ -19,6 +19,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from real_pair import TARGET
 from this_processor import skip_unless_computed_in
 from tiny_models import forward_rows, opened, random_tokens, read, read_alone
 
@@ -27,7 +28,6 @@ from card.engines.calibration import make_row_invariant
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
-from card.settings import REPOSITORY_ROOT
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -99,12 +99,12 @@ def in_bfloat16(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(
     scope="module",
     params=[
-        ("openvino", "bundled", "auto"),
-        ("openvino", "bundled", "int8"),
+        ("openvino", "trained", "auto"),
+        ("openvino", "trained", "int8"),
         ("openvino", "tiny", "bfloat16"),
         ("openvino", "tiny", "float32"),
         ("openvino", "tiny_in_bfloat16", "float32"),
-        ("torch", "bundled", "bfloat16"),
+        ("torch", "trained", "bfloat16"),
         ("torch", "tiny", "float32"),
     ],
     ids="-".join,
@@ -112,7 +112,7 @@ def in_bfloat16(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def subject(request: pytest.FixtureRequest, one_head_per_group: Path, in_bfloat16: Path) -> Subject:
     kind, model, dtype = request.param
     directory = {
-        "bundled": REPOSITORY_ROOT / "models/target",
+        "trained": TARGET,
         "tiny": one_head_per_group,
         "tiny_in_bfloat16": in_bfloat16,
     }[model]

@@ -13,6 +13,7 @@ import tiny_models
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from real_pair import TARGET
 from this_processor import skip_unless_computed_in
 
 from card.engines import FOLLOWS_PREFIX, Rows
@@ -28,7 +29,6 @@ from card.engines.openvino.masked.feed import MaskedFeed
 from card.engines.openvino.shapes import RowPadding
 from card.engines.options import Dtype, EngineOptions
 from card.engines.row_costs import RowCosts
-from card.settings import REPOSITORY_ROOT
 
 COSTS = RowCosts({rows: 2.0 + 0.1 * rows for rows in (1, 2, 4, 8, 16, 32)}, change_ms=1.0)
 
@@ -261,10 +261,9 @@ def read_text(engine: OpenVinoEngine, rows: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int8"])
-def test_the_bundled_target_has_the_same_bits_from_every_graph(dtype: Dtype) -> None:
+def test_a_trained_target_has_the_same_bits_from_every_graph(dtype: Dtype) -> None:
     skip_unless_computed_in(dtype)
-    target = REPOSITORY_ROOT / "models/target"
-    with_graphs = OpenVinoEngine.load(target, chains(dtype, (1, 4, 8)))
+    with_graphs = OpenVinoEngine.load(TARGET, chains(dtype, (1, 4, 8)))
     without = with_graphs.reconfigured(replace(with_graphs.options, graph_rows=()))
     for rows in (1, 3, 4, 7):
         assert read_text(with_graphs, rows) == read_text(without, rows)

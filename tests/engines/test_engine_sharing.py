@@ -17,13 +17,12 @@ from tiny_models import random_tokens
 from card.engines import FOLLOWS_PREFIX, Ranking, Rows
 from card.engines.architecture import read_architecture
 from card.engines.calibration import make_row_invariant
-from card.engines.checkpoint import Checkpoint
+from card.engines.checkpoints import open_checkpoint
 from card.engines.openvino import compiled
 from card.engines.openvino.compiled import sharing_of
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.openvino.graph import ANY_ROWS
 from card.engines.options import Dtype, EngineOptions
-from card.settings import REPOSITORY_ROOT
 
 MIB = 1 << 20
 OPTIONS = EngineOptions(
@@ -58,7 +57,7 @@ def checkpoint(tmp_path: Path) -> Path:
 def test_without_room_for_a_second_copy_there_is_one_decoder(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    values = Checkpoint(checkpoint, read_architecture(checkpoint)).values
+    values = open_checkpoint(checkpoint, read_architecture(checkpoint)).values
     monkeypatch.setattr(compiled, "_NEAR_BYTES", 0)
     monkeypatch.setattr(compiled, "_COPIES_BYTES", 2 * 4 * values)
     assert OpenVinoEngine.load(checkpoint, OPTIONS)._compiled.keys() == {ANY_ROWS, 1, 4, 8}
@@ -166,20 +165,26 @@ print(resident_mib() - before)
 """
 
 
-def growth_mib(dtype: Dtype, *, compressed: bool = False, near: int = 0) -> float:
-    """What a fresh process takes more with the bundled target loaded."""
-    arguments = (str(REPOSITORY_ROOT / "models/target"), dtype, "1" * compressed, str(near))
+def growth_mib(model: Path, dtype: Dtype, *, compressed: bool = False, near: int = 0) -> float:
+    """What a fresh process takes more with `model` loaded."""
+    arguments = (str(model), dtype, "1" * compressed, str(near))
     command = [sys.executable, "-c", _GROWTH, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     return float(done.stdout)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_one_copy_takes_less_memory_than_one_for_each(dtype: Dtype) -> None:
+def test_one_copy_takes_less_memory_than_one_for_each(
+    larger_checkpoint: Path, dtype: Dtype
+) -> None:
     skip_unless_computed_in(dtype)
-    assert growth_mib(dtype) < 0.8 * growth_mib(dtype, near=1 << 40)
+    one = growth_mib(larger_checkpoint, dtype)
+    assert one < 0.8 * growth_mib(larger_checkpoint, dtype, near=1 << 40)
 
 
-def test_matrices_that_stay_compressed_do_so_in_a_graph_of_several_decoders() -> None:
+def test_matrices_that_stay_compressed_do_so_in_a_graph_of_several_decoders(
+    larger_checkpoint: Path,
+) -> None:
     """Should the plugin no longer take that graph for a language model, it unfolds them."""
-    assert growth_mib("float32", compressed=True) < 0.8 * growth_mib("float32")
+    compressed = growth_mib(larger_checkpoint, "float32", compressed=True)
+    assert compressed < 0.8 * growth_mib(larger_checkpoint, "float32")

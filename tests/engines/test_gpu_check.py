@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from real_pair import DRAFT
 from torch import Tensor
 from typer.testing import CliRunner
 
@@ -14,13 +16,14 @@ from card.engines.torch.captured import decoder as captured_decoder
 from card.engines.torch.captured.decoder import attend
 from card.engines.torch.captured.device import Devices
 from gpu import command
+from gpu.arithmetic import check_logits, check_rows
 from gpu.command import app
 from gpu.environment import Environment
-from gpu.models import BUNDLED, Pair
-from gpu.report import Check, Report
+from gpu.models import TINY, Pair
+from gpu.phases import PHASES
+from gpu.report import Check, PhaseRecord, Report
 
-CHECKS_ONLY = ["--device", "cpu", "--budget-s", "1"]
-DRAFT_ALONE = Pair("bundled", BUNDLED.draft, BUNDLED.draft)
+DRAFT_ALONE = Pair("bundled", DRAFT, DRAFT)
 """Its own target: a tenth of the work, the same code."""
 
 
@@ -53,6 +56,14 @@ def test_an_unknown_device_is_refused_too() -> None:
     assert result.output.count("\n") == 1
 
 
+def test_an_unknown_phase_is_refused_with_those_that_there_are() -> None:
+    result = CliRunner().invoke(app, ["--device", "cpu", "--only", "steps,70b"])
+    assert result.exit_code == 2
+    assert result.output.count("\n") == 1
+    assert "'70b'" in result.output
+    assert all(name in result.output.split("allowed:")[1] for name in PHASES)
+
+
 def test_on_a_processor_everything_runs_and_is_written_down(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["--device", "cpu", "--results", str(tmp_path)])
     lines = result.output.splitlines()
@@ -61,6 +72,7 @@ def test_on_a_processor_everything_runs_and_is_written_down(tmp_path: Path) -> N
     (file,) = tmp_path.iterdir()
     written = json.loads(file.read_text())
     assert written["verdict"] == lines[-1]
+    assert [phase["name"] for phase in written["phases"]] == ["correctness", "steps", "systems"]
     assert [step["rows"] for step in written["steps"]["bundled"]] == [1, 8, 32] * 2
     systems = [speed["system"] for speed in written["speeds"]["bundled"]]
     assert systems == ["autoregressive", "PEARL, γ = 4", "CARD", "draft-verify, γ = 4"]
@@ -75,29 +87,29 @@ def leaking(query: Tensor, keys: Tensor, values: Tensor, visible: Tensor, tile: 
     return attend(query, keys, values, torch.ones_like(visible), tile)
 
 
-@pytest.mark.parametrize(
-    ("broken", "named"), [(wrong, ["logits in float32"]), (leaking, ["row invariance"])]
-)
-def test_broken_arithmetic_fails_by_name(
-    monkeypatch: pytest.MonkeyPatch, broken: object, named: list[str]
-) -> None:
-    monkeypatch.setattr(captured_decoder, "attend", broken)
-    result = CliRunner().invoke(app, CHECKS_ONLY)
-    last = result.output.splitlines()[-1]
-    assert result.exit_code == 1, result.output
-    assert last.startswith("FAIL")
-    for name in named:
-        assert name in last.split("failed:")[1]
-    assert "no time for: bundled" in last
+def test_wrong_arithmetic_fails_the_check_of_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captured_decoder, "attend", wrong)
+    found = {check.name: check for check in check_logits(DRAFT_ALONE, "cpu", TINY)}
+    assert not found["logits in float32"].passed
 
 
-def test_a_run_that_checked_nothing_does_not_pass() -> None:
-    report = Report(Environment.of(torch.device("cpu")), 1.0)
+def test_rows_that_see_each_other_fail_the_check_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captured_decoder, "attend", leaking)
+    found, _ = check_rows(DRAFT_ALONE, "cpu", replace(TINY, context=200))
+    assert not found.passed
+
+
+def test_a_run_passes_only_if_its_phases_finished_and_its_checks_held() -> None:
+    report = Report(Environment.of(torch.device("cpu")))
     assert report.verdict().startswith("FAIL")
+    report.phases.append(PhaseRecord("steps", 1.0, "finished"))
+    assert report.verdict().startswith("NOTHING CHECKED")
     report.checks.append(Check("one", True, ""))
-    assert report.verdict().startswith("PASS")
-    report.skipped.append("bundled")
     assert report.verdict().startswith("PASS: 1 of 1")
-    assert "no time for: bundled" in report.verdict()
+    report.phases.append(PhaseRecord("8b", 1.0, "over its time"))
+    assert report.verdict().startswith("FAIL")
+    assert "not finished: 8b (over its time)" in report.verdict()
+    report.phases.pop()
     report.checks.append(Check("two", False, ""))
     assert report.verdict().startswith("FAIL: 1 of 2")
+    assert "failed: two" in report.verdict()

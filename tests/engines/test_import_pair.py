@@ -9,15 +9,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gguf_models
 import psutil
 import pytest
+import tiny_models
+import torch
+from real_pair import DRAFT, TARGET
+from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig
 from typer.testing import CliRunner, Result
 
-from card.engines import calibration
-from card.settings import REPOSITORY_ROOT, load_settings
+from card.engines import EngineError, calibration
+from card.engines.architecture import read_architecture
+from card.engines.checkpoints import open_checkpoint
+from card.settings import load_settings
 from importing.command import app
 
-DRAFT, TARGET = REPOSITORY_ROOT / "models/draft", REPOSITORY_ROOT / "models/target"
 Edit = Callable[[dict[str, Any]], Any]
 
 
@@ -100,7 +107,7 @@ def rename_a_token(tokenizer: dict[str, Any]) -> None:
     [
         ("tokenizer.json", rename_a_token),
         ("tokenizer.json", lambda it: it["added_tokens"][0].update(content="<other>")),
-        ("config.json", lambda it: it.update(vocab_size=8191)),
+        ("config.json", lambda it: it.update(vocab_size=3071)),
     ],
 )
 def test_another_vocabulary_is_refused(
@@ -120,7 +127,7 @@ def test_an_end_token_of_its_own_is_noted(pair: dict[str, Path]) -> None:
     edit(pair["draft"], "generation_config.json", lambda it: it.update(eos_token_id=[1, 2]))
     row = found(run(pair, "--no-measure"), "special tokens")
     assert "│ note " in row
-    assert "eos_token_id is [1, 2] and [0]" in row
+    assert "eos_token_id is [0, 1, 2] and [0]" in row
 
 
 def test_a_family_of_tensorrt_llm_is_given_that_engine(
@@ -183,6 +190,145 @@ def test_a_missing_file_is_named(pair: dict[str, Path], missing: str) -> None:
     assert result.exit_code == 2
     assert result.stderr.startswith("error: ")
     assert missing.replace("model.", "*.") in result.stderr
+
+
+def test_ends_that_the_target_names_in_two_ways_are_noted(pair: dict[str, Path]) -> None:
+    for role in pair:
+        edit(pair[role], "generation_config.json", lambda it: it.update(eos_token_id=1))
+    row = found(run(pair, "--no-measure"), "special tokens")
+    assert "│ note " in row
+    assert "[1] by its generation_config, [0] by its config, [0] by its tokenizer" in row
+
+
+def pad_vocabulary(directory: Path, size: int) -> None:
+    """Give a model rows for ids that no token has."""
+    edit(directory, "config.json", lambda it: it.update(vocab_size=size))
+    file = directory / "model.safetensors"
+    tensors = load_file(file)
+    file.unlink()  # a link to the model that ships
+    rows = tensors["model.embed_tokens.weight"]
+    more = rows[:1].expand(size - len(rows), -1)
+    save_file(tensors | {"model.embed_tokens.weight": torch.cat([rows, more])}, file)
+
+
+@pytest.mark.parametrize("role", ["draft", "target"])
+def test_a_pair_that_differs_by_padding_is_noted_and_measured(
+    pair: dict[str, Path], role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration, "is_faster_alone", lambda _: True)  # it is no question here
+    pad_vocabulary(pair[role], 8300)
+    result = run(pair, "--limit=1", "--max-tokens=8")
+    assert result.exit_code == 0, result.output
+    sizes = {"draft": 8192, "target": 8192, role: 8300}
+    row = found(result, "one vocabulary")
+    assert "│ note " in row
+    assert f"the draft has {sizes['draft']} ids and the target {sizes['target']}" in row
+    assert "Agreement: " in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("layers", "heads", "kv_heads", "head_dim"), [(3, 6, 2, 64), (2, 3, 1, 64), (1, 4, 4, 16)]
+)
+def test_drafts_of_other_shapes_are_measured(
+    pair: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    layers: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+) -> None:
+    monkeypatch.setattr(calibration, "is_faster_alone", lambda _: True)  # it is no question here
+    shape = LlamaConfig(
+        vocab_size=8192,
+        hidden_size=heads * head_dim,
+        intermediate_size=64,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        head_dim=head_dim,
+    )
+    (pair["draft"] / "model.safetensors").unlink()
+    tiny_models.build(shape).save_pretrained(pair["draft"])
+    result = run(pair, "--limit=1", "--max-tokens=4")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"\d ms in the target, \d+\.\d+ and \d+\.\d+ ms in the draft", result.stdout)
+
+
+def gptq(model: Path) -> None:
+    quantisation = {"quant_method": "gptq", "bits": 4}
+    edit(model, "config.json", lambda it: it.update(quantization_config=quantisation))
+
+
+def awq_beside(model: Path) -> None:
+    (model / "quant_config.json").write_text("{}", encoding="utf-8")
+
+
+def fp8(model: Path) -> None:
+    file = model / "model.safetensors"
+    header, rest = header_of(file.read_bytes())
+    file.unlink()
+    embedding = header["model.embed_tokens.weight"]
+    embedding |= {"dtype": "F8_E4M3", "shape": [embedding["shape"][0] * 2, embedding["shape"][1]]}
+    content = json.dumps(header).encode()
+    file.write_bytes(len(content).to_bytes(8, "little") + content + rest)
+
+
+def header_of(content: bytes) -> tuple[dict[str, Any], bytes]:
+    length = int.from_bytes(content[:8], "little")
+    return json.loads(content[8 : 8 + length]), content[8 + length :]
+
+
+def packed(model: Path) -> None:
+    file = model / "model.safetensors"
+    tensors = load_file(file)
+    file.unlink()
+    tensors["model.layers.0.self_attn.q_proj.qweight"] = torch.zeros(4, 4, dtype=torch.int32)
+    save_file(tensors, file)
+
+
+@pytest.mark.parametrize("quantise", [gptq, awq_beside, fp8, packed])
+@pytest.mark.parametrize("role", ["draft", "target"])
+def test_a_quantised_checkpoint_is_refused_as_that_before_settings_are_written(
+    pair: dict[str, Path], tmp_path: Path, role: str, quantise: Callable[[Path], None]
+) -> None:
+    quantise(pair[role])
+    file = tmp_path / "pair.yaml"
+    result = run(pair, f"--settings={file}")
+    assert result.exit_code == 1, result.output
+    row = found(result, f"{role}'s family")
+    assert "│ no " in row
+    assert "the checkpoint is quantised" in result.stdout
+    assert not file.exists()
+    with pytest.raises(EngineError, match="the checkpoint is quantised"):
+        open_checkpoint(pair[role], read_architecture(pair[role]))
+
+
+def test_gguf_files_are_taken_for_either_model(pair: dict[str, Path], tmp_path: Path) -> None:
+    tokens = ["a", "b", "ab", *(f"t{index}" for index in range(91)), "<s>", "</s>"]
+    about = gguf_models.with_tokens(tokens, [1] * 94 + [3, 3], merges=["a b"], eos_token_id=95)
+    for role in pair:
+        pair[role] = tmp_path / f"{role}.gguf"
+        gguf_models.write(pair[role], "llama", "Q4_1", metadata=about)
+    file = tmp_path / "pair.yaml"
+    result = run(pair, "--no-measure", f"--settings={file}")
+    assert result.exit_code == 0, result.output
+    assert "96 ids, the same tokens" in found(result, "one vocabulary")
+    assert "texts end at id 95" in found(result, "special tokens")
+    assert load_settings(file).target.path == pair["target"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(b"", "not a sound GGUF file"), (b"GGUF", "not a sound GGUF file")]
+)
+def test_a_file_that_is_no_model_is_refused_in_a_line(
+    pair: dict[str, Path], tmp_path: Path, content: bytes, said: str
+) -> None:
+    pair["target"] = tmp_path / "target.gguf"
+    pair["target"].write_bytes(content)
+    result = run(pair)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 def test_prompts_that_cannot_be_used_are_refused(pair: dict[str, Path], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Lossless with the bundled pair itself: real arithmetic, real text, every way to decode."""
+"""Lossless with a trained pair: real arithmetic, real text, every way to decode."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from unittest.mock import patch
 
 import pytest
 from one_process import OneProcess, request_of
+from real_pair import pair_settings
 from tokenizers import Tokenizer
 
 from card.cache import Decoding
 from card.engines import Engine, calibration, load_engine, loading
 from card.engines.row_costs import RowCosts
 from card.sampling import SamplingParameters
-from card.settings import Settings, load_settings
+from card.settings import Settings
 
 PROMPTS = [
     'def fibonacci(n):\n    """The n-th Fibonacci number."""\n',
@@ -83,7 +84,7 @@ def pair() -> Bundle:
     # That more threads change no bit is seen once.
     threads_of = {"chain": {}, "subtree": {"threads": 1, "threads_alone": 1}}
     loaded = {
-        query: load_settings(
+        query: pair_settings(
             speculation={"query": query},
             target=threads,
             cache={"slots": 4, "nodes": 128},

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from real_pair import TARGET, pair_settings
 from tensorrt_double import standin
 from tokenizers import Tokenizer
 
@@ -24,7 +25,7 @@ from card.engines.tensorrt_llm.runtime import Runtime
 from card.engines.tensorrt_llm.sampling import sampling_arguments
 from card.sampling import SamplingParameters
 from card.serving.geometry import pool_geometry
-from card.settings import Settings, load_settings
+from card.settings import Settings
 
 PROMPTS = (
     "def fibonacci(n):",
@@ -86,7 +87,7 @@ class Pair:
 
 
 def settings_for(folder: Path) -> Settings:
-    return load_settings(
+    return pair_settings(
         engine="tensorrt_llm",
         # Both in one process, which sees one set of devices.
         target={"tensorrt_llm": {"kv_fraction": 0.4}},
@@ -119,7 +120,7 @@ def pair(package: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pai
 
 @pytest.fixture(scope="module")
 def prompts() -> list[list[int]]:
-    tokenizer = Tokenizer.from_file(str(load_settings().target.path / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
     return [tokenizer.encode(prompt).ids for prompt in PROMPTS]
 
 

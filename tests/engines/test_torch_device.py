@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tiny_models
@@ -93,6 +94,45 @@ def test_no_product_may_round_or_split_its_sums() -> None:
     assert not products.allow_bf16_reduced_precision_reduction
     assert not products.allow_fp16_reduced_precision_reduction
     assert not products.allow_bf16_reduced_precision_reduction_split_k
+
+
+class OldProducts:
+    """`torch.backends.cuda.matmul` before torch 2.10, which took one bool for each dtype."""
+
+    def __init__(self) -> None:
+        self.set: dict[str, bool] = {}
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "set":
+            super().__setattr__(name, value)
+        elif isinstance(value, bool):
+            self.set[name] = value
+        else:
+            raise TypeError(f"{name}: expected a bool")
+
+
+def test_where_sums_may_not_be_split_the_library_that_can_obey_is_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chosen: list[str] = []
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", chosen.append)
+    forbid_varying_arithmetic()
+    assert not torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction_split_k
+    assert chosen == ["cublaslt"]
+
+
+def test_a_torch_that_cannot_forbid_split_sums_is_asked_for_no_library(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    products = OldProducts()
+    monkeypatch.setattr(torch.version, "cuda", "12.4")
+    monkeypatch.setattr(torch.backends, "cuda", SimpleNamespace(matmul=products))
+    forbid_varying_arithmetic()
+    assert products.set == {
+        "allow_bf16_reduced_precision_reduction": False,
+        "allow_fp16_reduced_precision_reduction": False,
+    }
 
 
 def test_a_missing_device_is_noticed_before_any_file_is_read(

@@ -15,6 +15,7 @@ import yaml
 from hostile_values import BYTES, FLOATS, INTEGERS
 from hypothesis import strategies as st
 from pydantic import BaseModel
+from real_pair import TARGET
 from trying import try_inputs
 
 from card.cache import (
@@ -28,7 +29,7 @@ from card.cache import (
     descend,
 )
 from card.serving.vocabulary import Vocabulary
-from card.settings import REPOSITORY_ROOT, Settings, SettingsError, load_settings
+from card.settings import Settings, SettingsError, load_settings
 from card.text import Detokenizer
 
 # --- the settings file ---------------------------------------------------------------------------
@@ -210,7 +211,7 @@ def _changed(sound: bytes, changes: list[tuple[int, bytes]]) -> bytes:
 
 @functools.cache
 def _vocabulary() -> Vocabulary:
-    return Vocabulary.load(REPOSITORY_ROOT / "models/target")
+    return Vocabulary.load(TARGET)
 
 
 def fuzz_prompts(seed: int, examples: int) -> int:

@@ -51,7 +51,7 @@ def start_service(tmp_path_factory: pytest.TempPathFactory) -> StartService:
 
 @pytest.fixture(scope="session")
 def server(start_service: StartService) -> Iterator[RunningService]:
-    """The defaults with the bundled pair. Tests that kill its processes start their own."""
+    """The defaults with the pair of `tests/pair`. Tests that kill its processes start their own."""
     with start_service({}) as service:
         yield service
 

@@ -58,7 +58,7 @@ class LyingDraft:
         tree: dict[str, Any] = {
             "generation": slot.generation,
             "root_length": length,
-            "token": self._draw.integers(0, 4096, count),
+            "token": self._draw.integers(0, 3072, count),
             "parent": np.arange(ROOT, count - 1),
             "score": np.zeros(count),
         }

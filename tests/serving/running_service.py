@@ -1,4 +1,4 @@
-"""A real service for tests: supervisor, Triton and the bundled pair, on free ports."""
+"""A real service for tests: supervisor, Triton and the pair of `tests/pair`, on free ports."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ import numpy as np
 import tritonclient.grpc.aio as grpc
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from real_pair import PAIR
 from tritonclient.grpc import InferInput, InferResult
 
 from card.cache import Pool
@@ -286,10 +287,10 @@ def _settings_file(
     content["serving"] = {**patient, **content.get("serving", {}), **ports}
     content["cache"] = {"directory": str(shared_memory), **content.get("cache", {})}
     for role in ("target", "draft"):
-        path = str(REPOSITORY_ROOT / "models" / role)
-        content[role] = {"path": path, **content.get(role, {})}
-    # With many cores the target may be so fast that a draft rightly rests.
+        content[role] = {"path": str(PAIR / role), **content.get(role, {})}
     content["target"] = {"threads": 1, "threads_alone": 2, **content["target"]}
+    # So small a target may be so fast that a draft rightly rests: beside fixed rows it never does.
+    content["speculation"] = {"rows": 8, **content.get("speculation", {})}
     file = folder / "settings.yaml"
     file.write_text(yaml.safe_dump(content), encoding="utf-8")
     return file

@@ -222,7 +222,8 @@ async def test_a_server_that_somebody_else_tells_to_end_is_replaced_at_once(
 ) -> None:
     """Triton would stop to listen, and keep its streams open without a word."""
     ending = service.server_pid
-    long = service.stream(text_input=PROMPTS[0], max_tokens=1000, stream=True, end_id=-1)
+    request: dict[str, Any] = {"max_tokens": 1000, "end_id": -1, "decoding": "autoregressive"}
+    long = service.stream(text_input=PROMPTS[0], stream=True, **request)
     await anext(long)
     os.kill(ending, signal.SIGTERM)
     with pytest.raises((Refused, grpc.RpcError)):

@@ -28,7 +28,7 @@ async def test_a_draining_service_refuses_with_words_that_say_so(
 ) -> None:
     words = "UNAVAILABLE: the service is draining"
     with start_service({"serving": {"drain_s": DRAIN_S}}) as service:
-        request = {"max_tokens": 500, "end_id": -1, "decoding": "autoregressive"}
+        request = {"max_tokens": 1000, "end_id": -1, "decoding": "autoregressive"}
         streams = [asyncio.create_task(service.text(prompt, **request)) for prompt in PROMPTS]
         await service.until(
             lambda: service.metric("card_slots_in_use") == len(streams), "all streams are open"

@@ -6,6 +6,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import grpc
 import lying_draft
@@ -34,7 +35,7 @@ SELECTION = (
     Cell("server", Blow.STOP, Moment.IDLE),
 )
 
-DRAIN_S = 1.0
+DRAIN_S = 0.2
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +75,8 @@ async def test_sigterm_cuts_streams_off_at_the_drain_limit_and_leaves_nothing(
 ) -> None:
     service = ordeal.service
     traces = Traces.of(service)
-    long = service.stream(text_input="class", max_tokens=1000, stream=True, end_id=-1)
+    request: dict[str, Any] = {"max_tokens": 1000, "end_id": -1, "decoding": "autoregressive"}
+    long = service.stream(text_input="class", stream=True, **request)
     await anext(long)
     service.process.send_signal(signal.SIGTERM)
     with pytest.raises((Refused, grpc.RpcError)) as cut:

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import yaml
+from real_pair import PAIR
 from safetensors.torch import load_file, save_file
 
 from card.cache.pool import pool_bytes
@@ -27,11 +28,10 @@ from card.serving.supervised import reserved_serving
 from card.serving.supervision.policy import STUBS
 from card.serving.supervision.residue import REGIONS
 from card.serving.triton_server import find_triton
-from card.settings import REPOSITORY_ROOT, load_settings
+from card.settings import load_settings
 
 END_S = 120.0
 LOOK_S = 0.05
-BUNDLED = REPOSITORY_ROOT / "models"
 GIVEN_UP, REFUSED = 1, 2
 """Exit codes: the server did not come up; it was not even started."""
 
@@ -64,7 +64,8 @@ def _start_at(
 ) -> Ending:
     directory = folder / "shared"
     directory.mkdir()
-    content = {"cache": {"directory": str(directory)}, **settings}
+    models = {role: {"path": str(PAIR / role)} for role in ("target", "draft")}
+    content = {**models, "cache": {"directory": str(directory)}, **settings}
     content["serving"] = {**content.get("serving", {}), **ports}
     file = folder / "settings.yaml"
     file.write_text(yaml.safe_dump(content), encoding="utf-8")
@@ -118,10 +119,14 @@ def another_vocabulary(model: Path) -> str:
 
 
 def fewer_layers_than_weights(model: Path) -> str:
-    file = model / "config.json"
-    config = json.loads(file.read_text(encoding="utf-8"))
-    config["num_hidden_layers"] -= 1
-    file.write_text(json.dumps(config), encoding="utf-8")
+    layers = json.loads((model / "config.json").read_text(encoding="utf-8"))["num_hidden_layers"]
+    tensors = load_file(model / "model.safetensors")
+    further = {
+        name.replace(".layers.0.", f".layers.{layers}."): tensor.clone()
+        for name, tensor in tensors.items()
+        if ".layers.0." in name
+    }
+    save_file(tensors | further, model / "model.safetensors")
     return "the two do not belong together"
 
 
@@ -158,7 +163,7 @@ def test_a_model_that_does_not_fit_starts_no_server(
     tmp_path: Path, role: str, spoil: Callable[[Path], str]
 ) -> None:
     model = tmp_path / role
-    shutil.copytree(BUNDLED / role, model)
+    shutil.copytree(PAIR / role, model)
     reason = spoil(model)
     ending = start(tmp_path, {role: {"path": str(model)}})
     assert ending.code == REFUSED
@@ -171,7 +176,7 @@ def test_a_model_that_does_not_fit_starts_no_server(
 
 def test_weights_that_only_the_engine_can_judge_end_the_start(tmp_path: Path) -> None:
     model = tmp_path / "target"
-    shutil.copytree(BUNDLED / "target", model)
+    shutil.copytree(PAIR / "target", model)
     weights = model / "model.safetensors"
     tensors = load_file(weights)
     name = max(tensors)

@@ -14,6 +14,7 @@ import psutil
 import pytest
 import typer
 import yaml
+from real_pair import DRAFT, TARGET
 from running_service import Refused, Reply, RunningService
 
 from card_client import CardClient, Delta, GenerateRequest
@@ -45,7 +46,7 @@ async def free(service: RunningService) -> None:
 async def test_a_prompt_at_the_limit_is_served_and_one_token_more_is_refused(
     server: RunningService,
 ) -> None:
-    ids = [1 + number % 8000 for number in range(2048)]
+    ids = [1 + number % 3000 for number in range(2048)]
     request: dict[str, Any] = {"model": "card", "max_tokens": 256, "end_id": -1}
     outputs = [
         await server.ask(input_ids=ids, decoding=decoding, **request)
@@ -87,7 +88,7 @@ async def test_streams_flow_on_while_a_long_prompt_is_read(server: RunningServic
     """Each pass that reads a chunk of it carries a token of every running stream."""
     limits, serving = server.settings.limits, server.settings.serving
     chunks = limits.prompt_tokens // serving.prefill_chunk
-    ids = [1 + number % 8000 for number in range(limits.prompt_tokens)]
+    ids = [1 + number % 3000 for number in range(limits.prompt_tokens)]
     wish = {**LONG, "max_tokens": 600}
     running = server.stream(**wish, return_num_output_tokens=True)
     begun = await anext(running)
@@ -240,13 +241,12 @@ async def test_all_who_leave_the_queue_together_give_their_places_up(
 async def test_a_client_that_leaves_the_queue_gives_its_place_up(one_slot: RunningService) -> None:
     """While others before it still wait, and long before anybody's patience ends."""
     service = one_slot
-    slow = {**LONG, "max_tokens": 400}
     before = service.metric("card_rejections_total", reason="cancelled")
-    patient = [asyncio.create_task(service.ask(**slow)) for _ in range(3)]  # in any order
-    await service.until(lambda: service.metric("card_queued_requests") == 2, "two wait")
+    patient = [asyncio.create_task(service.ask(**LONG)) for _ in range(6)]  # in any order
+    await service.until(lambda: service.metric("card_queued_requests") == 5, "five wait")
     leaving = [LONG, {"model": "card", "input_ids": [3], "max_tokens": 4, "end_id": -1}]
     waiting = [asyncio.create_task(service.ask(**request)) for request in leaving]
-    await service.until(lambda: service.metric("card_queued_requests") == 4, "four wait")
+    await service.until(lambda: service.metric("card_queued_requests") == 7, "seven wait")
     for task in waiting:
         task.cancel()
     await asyncio.wait(waiting)
@@ -305,8 +305,13 @@ def test_scripts_soak_finds_nothing_wrong(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = tmp_path / "settings.yaml"
-    limits = {"prompt_tokens": 512}
-    settings.write_text(yaml.safe_dump({"cache": {"slots": 2}, "limits": limits}), encoding="utf-8")
+    content = {
+        "target": {"path": str(TARGET)},
+        "draft": {"path": str(DRAFT)},
+        "cache": {"slots": 2},
+        "limits": {"prompt_tokens": 512},
+    }
+    settings.write_text(yaml.safe_dump(content), encoding="utf-8")
     with pytest.raises(typer.Exit) as ended:
         soak(0.1, 11, 8, 8, settings, tmp_path)
     assert ended.value.exit_code == 0, capsys.readouterr().out

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from real_pair import PAIR_VARIABLES
 
 from card.serving.ports import reserved_ports
 from card.serving.supervision.residue import REGIONS
@@ -87,7 +88,7 @@ class Terminal:
 def terminal(
     *arguments: str, ports: list[int], variables: Mapping[str, str] | None = None
 ) -> Iterator[Terminal]:
-    environment = {**os.environ, **(variables or {})}
+    environment = {**os.environ, **PAIR_VARIABLES, **(variables or {})}
     options = [f"--{name}-port={port}" for name, port in zip(PORT_OPTIONS, ports, strict=False)]
     with tempfile.TemporaryDirectory(dir=REGIONS, prefix="run-script-") as mount:
         screen, keyboard = pty.openpty()

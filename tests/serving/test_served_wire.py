@@ -119,7 +119,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("min_tokens", -1, "min_tokens is -1"),
     ("stop_words", ["x"] * 17, "stop_words has 17 elements"),
     ("bad_words", ["x"] * 33, "bad_words has 33 elements"),
-    ("end_id", 8192, "end_id is 8192"),
+    ("end_id", 3072, "end_id is 3072"),
     ("pad_id", -2, "pad_id is -2"),
     ("num_return_sequences", 2, "num_return_sequences is 2"),
     ("beam_width", 2, "beam_width is 2"),
@@ -234,7 +234,7 @@ async def test_an_unknown_grpc_parameter_is_refused_by_name(server: RunningServi
     [
         ({}, "request has 0 inputs"),
         ({"max_tokens": 8}, "input_ids is missing"),
-        ({"input_ids": [8192]}, "input_ids is"),
+        ({"input_ids": [3072]}, "input_ids is"),
         ({"input_ids": [-1]}, "input_ids is"),
         ({"input_ids": [1] * 2049}, "input_ids has 2049 elements"),
         ({"input_ids": [1], "top_p": 1.5}, "top_p is 1.5"),

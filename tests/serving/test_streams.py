@@ -76,9 +76,9 @@ async def test_a_stop_word_ends_the_text_before_it(server: RunningService) -> No
 async def test_the_end_id_ends_the_text_and_is_not_part_of_it(server: RunningService) -> None:
     open_brackets = 9
     replies = await server.ask(
-        text_input="x", max_tokens=256, end_id=open_brackets, return_num_output_tokens=True
+        text_input=PROMPTS[0], max_tokens=256, end_id=open_brackets, return_num_output_tokens=True
     )
-    without = await server.ask(text_input="x", max_tokens=256, end_id=-1)
+    without = await server.ask(text_input=PROMPTS[0], max_tokens=256, end_id=-1)
     text = replies[-1].text
     assert replies[-1].finish_reason == "stop"
     assert without[-1].finish_reason == "length"

@@ -63,6 +63,7 @@ class TritonDouble(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: igno
         self.client_left = threading.Event()
         self.ready = True
         self.models_ready = {"ensemble": True, "draft": False}
+        self.parameters: dict[str, str] | None = {}
         self.index_error: tuple[grpc.StatusCode, str] | None = None
 
     def hold(self, *first: service_pb2.ModelStreamInferResponse) -> None:
@@ -105,6 +106,16 @@ class TritonDouble(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: igno
         self, request: service_pb2.ModelReadyRequest, context: grpc.ServicerContext
     ) -> service_pb2.ModelReadyResponse:
         return service_pb2.ModelReadyResponse(ready=self.models_ready.get(request.name, False))
+
+    def ModelConfig(
+        self, request: service_pb2.ModelConfigRequest, context: grpc.ServicerContext
+    ) -> service_pb2.ModelConfigResponse:
+        if self.parameters is None:
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, "")
+        answer = service_pb2.ModelConfigResponse()
+        for name, value in (self.parameters or {}).items():
+            answer.config.parameters[name].string_value = value
+        return answer
 
     def RepositoryIndex(
         self, request: service_pb2.RepositoryIndexRequest, context: grpc.ServicerContext

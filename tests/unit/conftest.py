@@ -8,12 +8,8 @@ from pathlib import Path
 
 import openai
 import pytest
-from gateway_double import (
-    TARGET,
-    RunningGateway,
-    running_gateway,
-    two_pieces,
-)
+from gateway_double import RunningGateway, running_gateway, two_pieces
+from real_pair import TARGET
 from serving_double import make_pool
 from settings_files import Write
 

@@ -15,11 +15,9 @@ from typing import Any
 import uvicorn
 from client_double import TritonDouble, response, served
 
-from card.settings import REPOSITORY_ROOT
 from card_gateway import Gateway, create_app
 from card_gateway.protocol import Http
 
-TARGET = REPOSITORY_ROOT / "models/target"
 PROMPT: dict[str, Any] = {"model": "ensemble", "prompt": "def f("}
 CHAT: dict[str, Any] = {"model": "ensemble", "messages": [{"role": "user", "content": "hello"}]}
 LIMIT_S = 20.0

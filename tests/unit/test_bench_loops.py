@@ -11,6 +11,7 @@ import pytest
 import torch
 from fake_engine import FakeEngine, FakeModel
 from one_process import OneProcess, autoregressive, request_of, settings_of
+from real_pair import TARGET
 from tokenizers import Tokenizer
 
 from bench.activity import DraftActivity
@@ -23,9 +24,8 @@ from card.cache import Decoding
 from card.decoding import TargetLoop
 from card.drafting import loop as drafting_loop
 from card.sampling import rank_candidates
-from card.settings import REPOSITORY_ROOT
 
-TOKENIZER = Tokenizer.from_file(str(REPOSITORY_ROOT / "models/target/tokenizer.json"))
+TOKENIZER = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
 MODEL = FakeModel()
 TASK = Task(Prompt("a", "", (3, 1, 4, 1, 5)), 0.0, 11, 40)
 SAMPLED = Task(Prompt("a", "", (3, 1, 4, 1, 5)), 0.8, 11, 40)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from real_pair import PAIR_VARIABLES
 from typer.testing import CliRunner
 
 from bench.command import app
@@ -30,7 +31,11 @@ def test_figures_that_could_not_be_written_are_refused_before_anything_is_measur
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
-def test_asking_where_figures_may_go_leaves_no_file(tmp_path: Path) -> None:
+def test_asking_where_figures_may_go_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in PAIR_VARIABLES.items():
+        monkeypatch.setenv(name, value)
     file = tmp_path / "new" / "figures.json"
     ended = CliRunner().invoke(app, ["suite", "--json", str(file), "--prompts", "/nowhere"])
     assert ended.exit_code == 2

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from real_pair import TARGET
 from tokenizers import Tokenizer
 
 from bench import peers
@@ -20,7 +21,7 @@ from bench.peers import Environment, Mode, PeerError, line_up_peer
 from bench.prompts import Prompt
 from card.settings import REPOSITORY_ROOT, load_settings
 
-TOKENIZER = Tokenizer.from_file(str(REPOSITORY_ROOT / "models/target/tokenizer.json"))
+TOKENIZER = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
 WORKER = """
 from answering import Answer, serve
 import os, sys

@@ -7,12 +7,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from real_pair import TARGET
 from tokenizers import Tokenizer
 
 from bench.prompts import PromptsError, check_room, read_prompts
 from card.settings import REPOSITORY_ROOT, LimitSettings
 
-TOKENIZER = Tokenizer.from_file(str(REPOSITORY_ROOT / "models/target/tokenizer.json"))
+TOKENIZER = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
 
 
 def file_of(folder: Path, *lines: str) -> Path:

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import card_client
 from card_client import Delta, GenerateRequest
 from card_client.cli import app
-from card_client.conversation import Conversation
+from card_client.conversation import RawConversation
 from card_client.display import Tally, TextPrinter, hit_rate, mean_accepted
 from card_client.wire import INPUTS
 
@@ -162,10 +162,67 @@ def test_a_refused_turn_leaves_the_conversation_as_it_was(triton: TritonDouble) 
     assert text_input(triton.requests[2]) == "one!\ntwo"
 
 
+CHATML = (
+    "{{ bos_token }}{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
+    "{{ message['content'] + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def test_chat_uses_the_template_that_the_server_tells(triton: TritonDouble) -> None:
+    triton.parameters = {"chat_template": CHATML, "bos_token": "<s>", "leading_token": "<s>"}
+    triton.answer = lambda request: [response(text_output="Hé!", finish_reason="stop")]
+    result = CliRunner().invoke(app, ["chat"], input="one\ntwo\n/show\n/reset\nthree\n")
+
+    assert result.exit_code == 0
+    first = "<|im_start|>user\none<|im_end|>\n<|im_start|>assistant\n"
+    assert [text_input(request) for request in triton.requests] == [
+        first,
+        "<|im_start|>user\none<|im_end|>\n<|im_start|>assistant\nHé!<|im_end|>\n"
+        "<|im_start|>user\ntwo<|im_end|>\n<|im_start|>assistant\n",
+        "<|im_start|>user\nthree<|im_end|>\n<|im_start|>assistant\n",
+    ]
+    assert "user: one\nassistant: Hé!\nuser: two\nassistant: Hé!\n" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "sent"), [(["--raw"], "one"), (["--user-prefix=U: "], "U: one")]
+)
+def test_turns_are_sent_as_they_are_where_that_is_wanted(
+    triton: TritonDouble, options: list[str], sent: str
+) -> None:
+    triton.parameters = {"chat_template": CHATML}
+    CliRunner().invoke(app, ["chat", *options], input="one\n")
+    assert text_input(triton.requests[0]) == sent
+
+
+def test_a_server_that_tells_nothing_of_its_models_is_sent_turns_as_they_are(
+    triton: TritonDouble,
+) -> None:
+    triton.parameters = None
+    CliRunner().invoke(app, ["chat"], input="one\n")
+    assert text_input(triton.requests[0]) == "one"
+
+
+def test_a_turn_that_the_template_refuses_is_said_and_forgotten(triton: TritonDouble) -> None:
+    refuses = "{% if messages[-1].content == 'bad' %}{{ raise_exception('no') }}{% endif %}"
+    triton.parameters = {"chat_template": refuses + "{{ messages | length }}"}
+    result = CliRunner().invoke(app, ["chat"], input="one\nbad\ntwo\n")
+    assert "the chat template refuses these messages: no" in result.stderr
+    assert [text_input(request) for request in triton.requests] == ["1", "3"]
+
+
+def test_a_template_that_is_none_is_said_before_the_first_turn(triton: TritonDouble) -> None:
+    triton.parameters = {"chat_template": "{% for %}"}
+    result = CliRunner().invoke(app, ["chat"], input="one\n")
+    assert result.exit_code == 1
+    assert "wrong chat template" in result.stderr
+    assert not triton.requests
+
+
 def test_chat_prefixes_mark_who_speaks_and_stop_the_model() -> None:
-    conversation = Conversation("User: ", "\nModel: ")
-    prompt = conversation.prompt("hello")
-    conversation.commit(prompt, "hi")
+    conversation = RawConversation("User: ", "\nModel: ")
+    conversation.commit("hello", "hi")
     assert conversation.prompt("bye") == "User: hello\nModel: hi\nUser: bye\nModel: "
     assert conversation.stop_words == ["User:"]
 

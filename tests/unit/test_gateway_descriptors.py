@@ -6,8 +6,7 @@ import subprocess
 import sys
 
 import pytest
-
-from card.settings import REPOSITORY_ROOT
+from real_pair import TARGET
 
 PROGRAM = """
 import resource
@@ -18,7 +17,7 @@ command.{server}.run = lambda *_, **__: print(*resource.getrlimit(resource.RLIMI
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
 command.app({arguments}, standalone_mode=False)
 """
-TOKENIZER = f"--tokenizer={REPOSITORY_ROOT / 'models/target'}"
+TOKENIZER = f"--tokenizer={TARGET}"
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import gguf_models
 import pytest
+from real_pair import TARGET
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from card.settings import REPOSITORY_ROOT
-from card_gateway.template import ChatTemplate, ChatTemplateError
+from card_client.chat_template import ChatTemplate, ChatTemplateError
+from card_gateway.template import read_model
 from card_gateway.tokens import TokenTexts
 
 TALK = [
@@ -43,14 +45,19 @@ def tokenizer(*, adds_bos: bool) -> Tokenizer:
     return words
 
 
-def directory(folder: Path, **config: object) -> Path:
+def directory(folder: Path, *, adds_bos: bool = False, **config: object) -> Path:
+    tokenizer(adds_bos=adds_bos).save(str(folder / "tokenizer.json"))
     content = {"bos_token": {"content": "<s>"}, "eos_token": "</s>", **config}
     (folder / "tokenizer_config.json").write_text(json.dumps(content), encoding="utf-8")
     return folder
 
 
-def test_the_bundled_pair_is_given_a_plain_transcript() -> None:
-    template = ChatTemplate.load(REPOSITORY_ROOT / "models/target")
+def template_of(folder: Path) -> ChatTemplate:
+    return read_model(folder)[0]
+
+
+def test_a_pair_without_a_template_is_given_a_plain_transcript() -> None:
+    template = template_of(TARGET)
     assert template.render(TALK) == (
         "Be brief.\n\nUser: Hé?\nAssistant: Yes.\nUser: Why?\nAssistant:"
     )
@@ -64,16 +71,16 @@ def test_a_template_renders_as_transformers_renders_it(tmp_path: Path) -> None:
     expected = theirs.apply_chat_template(
         TALK, chat_template=LLAMA, tokenize=False, add_generation_prompt=True
     )
-    template = ChatTemplate.load(directory(tmp_path, chat_template=LLAMA))
+    template = template_of(directory(tmp_path, chat_template=LLAMA))
     assert template.render(TALK) == expected
     assert "Hé?" in expected
     assert template.stop_words == ()
 
 
 def test_a_token_that_the_tokenizer_adds_is_not_written_twice(tmp_path: Path) -> None:
-    folder = directory(tmp_path, chat_template=LLAMA)
     plain, adding = (
-        ChatTemplate.load(folder, tokenizer(adds_bos=adds)).render(TALK) for adds in (False, True)
+        template_of(directory(tmp_path, adds_bos=adds, chat_template=LLAMA)).render(TALK)
+        for adds in (False, True)
     )
     assert plain == f"<s>{adding}"
     assert adding.startswith("<system>")
@@ -85,13 +92,13 @@ def test_a_file_of_its_own_wins_and_a_list_gives_its_default(tmp_path: Path) -> 
         {"name": "default", "template": "{{ x }}"},
     ]
     folder = directory(tmp_path, chat_template=named)
-    assert ChatTemplate.load(folder).render(TALK, {"x": "from the list"}) == "from the list"
+    assert template_of(folder).render(TALK, {"x": "from the list"}) == "from the list"
     (folder / "chat_template.jinja").write_text("from the file", encoding="utf-8")
-    assert ChatTemplate.load(folder).render(TALK) == "from the file"
+    assert template_of(folder).render(TALK) == "from the file"
 
 
 def test_variables_never_replace_the_messages(tmp_path: Path) -> None:
-    template = ChatTemplate.load(directory(tmp_path, chat_template="{{ messages | length }}"))
+    template = template_of(directory(tmp_path, chat_template="{{ messages | length }}"))
     assert template.render(TALK, {"messages": []}) == "4"
 
 
@@ -105,23 +112,42 @@ def test_variables_never_replace_the_messages(tmp_path: Path) -> None:
     ],
 )
 def test_a_template_that_fails_or_reaches_out_says_so(tmp_path: Path, source: str) -> None:
-    template = ChatTemplate.load(directory(tmp_path, chat_template=source))
+    template = template_of(directory(tmp_path, chat_template=source))
     with pytest.raises(ChatTemplateError, match=r"the chat template refuses these messages: ."):
         template.render(TALK)
 
 
 def test_a_template_that_is_none_names_its_directory(tmp_path: Path) -> None:
     with pytest.raises(ChatTemplateError, match=f"{tmp_path}: wrong chat template"):
-        ChatTemplate.load(directory(tmp_path, chat_template="{% for %}"))
+        template_of(directory(tmp_path, chat_template="{% for %}"))
     (tmp_path / "tokenizer_config.json").write_text("{", encoding="utf-8")
     with pytest.raises(ChatTemplateError, match=r"tokenizer_config\.json cannot be read"):
-        ChatTemplate.load(tmp_path)
+        template_of(tmp_path)
+
+
+def test_a_gguf_files_template_renders_with_its_own_tokens(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    words = ["a", "b", "ab", *(f"t{index}" for index in range(91)), "<s>", "</s>"]
+    about = gguf_models.with_tokens(
+        words,
+        [1] * 94 + [3, 3],
+        merges=["a b"],
+        bos_token_id=94,
+        eos_token_id=95,
+        add_bos_token=True,
+        chat_template=LLAMA,
+    )
+    gguf_models.write(file, "llama", "F16", metadata=about)
+    template, found = read_model(file)
+    expected = template_of(directory(tmp_path, chat_template=LLAMA)).render(TALK)
+    assert f"<s>{template.render(TALK)}" == expected
+    assert found.encode("ab").ids == [94, 2]
 
 
 @pytest.mark.parametrize("text", ["def f(x):\n    return x  ", "é🙂 naïve", "", "  "])
 @pytest.mark.parametrize("count", [1, 3, 12])
 def test_pieces_are_as_many_as_tokens_and_make_up_the_text(text: str, count: int) -> None:
-    tokens = Tokenizer.from_file(str(REPOSITORY_ROOT / "models/target/tokenizer.json"))
+    tokens = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
     pieces = TokenTexts(tokens).cut(text, count)
     assert len(pieces) == count
     assert "".join(pieces) == text

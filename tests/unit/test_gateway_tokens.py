@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from real_pair import TARGET
 from tokenizers import Tokenizer
 
-from card.settings import REPOSITORY_ROOT
-from card_gateway.tokens import TokenTexts, read_tokenizer
+from card_gateway.tokens import TokenTexts
+from model_files import model_files_of
 
-TOKENIZER = Tokenizer.from_file(str(REPOSITORY_ROOT / "models/target/tokenizer.json"))
+TOKENIZER = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
 EMOJI = "🙂"
 
 
@@ -33,7 +34,7 @@ def test_what_a_tokenizer_was_trained_with_cuts_and_fills_nothing(tmp_path: Path
     trained.enable_truncation(4)
     trained.enable_padding(direction="left", length=64)
     trained.save(str(tmp_path / "tokenizer.json"))
-    read = read_tokenizer(tmp_path / "tokenizer.json")
+    read = model_files_of(tmp_path).tokenizer()
     assert read.encode(text).ids == TOKENIZER.encode(text).ids
 
 

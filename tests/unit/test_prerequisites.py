@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from real_pair import pair_settings
 
 from card.serving import supervisor
 from card.serving.prerequisites import (
@@ -26,7 +27,6 @@ from card.serving.prerequisites import (
     check_shell_proof,
 )
 from card.serving.supervisor import unmet_prerequisites
-from card.settings import load_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 SETUP_READS = (
@@ -188,7 +188,7 @@ def test_an_environment_that_tritons_python_cannot_read_is_refused(
 ) -> None:
     monkeypatch.setattr(supervisor, "check_ports", lambda *_: None)
     monkeypatch.setattr(sys, "prefix", "/home/José/.venv")
-    (problem,) = unmet_prerequisites(load_settings())
+    (problem,) = unmet_prerequisites(pair_settings())
     assert problem.startswith("/home/José/.venv has letters in its name")
 
 
@@ -294,7 +294,7 @@ def test_one_folder_that_is_too_small_is_one_line(monkeypatch: pytest.MonkeyPatc
     """Triton's regions and the pool share it unless the settings say otherwise."""
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1))
     monkeypatch.setattr(supervisor, "check_ports", lambda *_: None)
-    (problem,) = unmet_prerequisites(load_settings())
+    (problem,) = unmet_prerequisites(pair_settings())
     assert problem.startswith("shared memory /dev/shm has 0 MiB free")
 
 
@@ -312,7 +312,7 @@ def test_a_folder_of_the_settings_is_refused_with_its_field(
     folder = tmp_path / "nowhere" if needed_bytes == 1 else tmp_path
     monkeypatch.setattr(supervisor, "check_ports", lambda *_: None)
     monkeypatch.setattr(supervisor, "pool_bytes", lambda _: needed_bytes)
-    (problem,) = unmet_prerequisites(load_settings(cache={"directory": folder}))
+    (problem,) = unmet_prerequisites(pair_settings(cache={"directory": folder}))
     assert problem.startswith(f"shared memory {folder} ")
     assert ": set cache.directory to " in problem
 

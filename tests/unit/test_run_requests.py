@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from real_pair import TARGET, pair_settings
 from typer.testing import CliRunner
 
 from card.serving.vocabulary import Vocabulary
-from card.settings import Settings, load_settings
+from card.settings import Settings
 from demonstration import command
 from demonstration.requests import TRIED_PROMPT, TRIED_TOKENS, allowed_tokens, try_line
 
 pytestmark = pytest.mark.usefixtures("no_overrides")
 
-PROMPT_TOKENS = len(Vocabulary.load(load_settings().target.path).tokenizer.encode(TRIED_PROMPT).ids)
+PROMPT_TOKENS = len(Vocabulary.load(TARGET).tokenizer.encode(TRIED_PROMPT).ids)
 LIMITS: list[tuple[dict[str, Any], int]] = [
     ({}, TRIED_TOKENS),
     ({"max_tokens": 32}, 32),
@@ -39,7 +40,7 @@ def tokens_of(line: str, http_inference: bool) -> int:
 def test_the_line_to_try_asks_for_what_is_allowed(
     limits: dict[str, Any], tokens: int, http_inference: bool
 ) -> None:
-    settings = load_settings(limits=limits, serving={"http_inference": http_inference})
+    settings = pair_settings(limits=limits, serving={"http_inference": http_inference})
     line = try_line(settings)
     assert tokens_of(line, http_inference) == tokens
     assert TRIED_PROMPT in shlex.split(line)[-1]
@@ -51,7 +52,7 @@ def test_the_line_to_try_goes_past_a_proxy(
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", kept)
-    assert ("--noproxy" in shlex.split(try_line(load_settings()))) is goes_past
+    assert ("--noproxy" in shlex.split(try_line(pair_settings()))) is goes_past
 
 
 @pytest.mark.parametrize("option", ["--serve", "--openai"])
@@ -62,12 +63,12 @@ def test_a_server_takes_no_prompt(option: str) -> None:
 
 
 def test_without_a_tokenizer_the_limit_of_tokens_still_counts(tmp_path: Path) -> None:
-    settings = load_settings(target={"path": tmp_path}, limits={"max_tokens": 5})
+    settings = pair_settings(target={"path": tmp_path}, limits={"max_tokens": 5})
     assert allowed_tokens(settings, "x", 64) == 5
 
 
 def test_a_prompt_that_is_no_text_is_measured_all_the_same() -> None:
-    assert allowed_tokens(load_settings(), "a\udcff", 64) == 64
+    assert allowed_tokens(pair_settings(), "a\udcff", 64) == 64
 
 
 @pytest.mark.parametrize(

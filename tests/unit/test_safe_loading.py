@@ -10,9 +10,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from real_pair import DRAFT, pair_settings
 
 from card.engines import EngineError, load_engine
-from card.settings import REPOSITORY_ROOT, load_settings
+from card.settings import REPOSITORY_ROOT
 
 SHIPPED = ("python_backend", "client", "gateway", "model_repository", "scripts", "benchmarks")
 UNPICKLING = {"pickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
@@ -97,11 +98,10 @@ class Bomb:
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.safetensors", "model.pt"])
 def test_a_pickled_checkpoint_is_refused_and_never_opened(tmp_path: Path, name: str) -> None:
     crater, model = tmp_path / "crater", tmp_path / "model"
-    bundled = REPOSITORY_ROOT / "models/draft"
-    shutil.copytree(bundled, model, ignore=shutil.ignore_patterns("*.safetensors"))
+    shutil.copytree(DRAFT, model, ignore=shutil.ignore_patterns("*.safetensors"))
     (model / name).write_bytes(pickle.dumps(Bomb(crater)))
     with pytest.raises(EngineError, match="safetensors"):
-        load_engine(load_settings(draft={"path": str(model)}), "draft")
+        load_engine(pair_settings(draft={"path": str(model)}), "draft")
     assert not crater.exists()
     pickle.loads((model / name).read_bytes())
     assert crater.exists(), "the bomb would have gone off"

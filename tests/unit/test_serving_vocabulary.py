@@ -8,26 +8,25 @@ import sys
 from pathlib import Path
 
 import pytest
+from real_pair import TARGET
 from tokenizers import Tokenizer, models
 
 from card.serving.refusal import Refusal
 from card.serving.vocabulary import Vocabulary
 from card.settings import SettingsError
 
-TARGET = Path(__file__).parents[2] / "models" / "target"
-
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """A directory with the bundled tokenizer and a configuration to break."""
+    """A directory with a trained tokenizer and a configuration to break."""
     (tmp_path / "tokenizer.json").write_bytes((TARGET / "tokenizer.json").read_bytes())
-    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 8192, "eos_token_id": 5}))
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 3072, "eos_token_id": 5}))
     return tmp_path
 
 
-def test_the_bundled_pair_has_a_vocabulary_and_an_end_id() -> None:
+def test_a_real_target_has_a_vocabulary_and_an_end_id() -> None:
     vocabulary = Vocabulary.load(TARGET)
-    assert (vocabulary.size, vocabulary.end_ids) == (8192, (0,))
+    assert (vocabulary.size, vocabulary.end_ids) == (3072, (0,))
     assert vocabulary.tokenizer.encode("def f(n):").ids
 
 
@@ -35,18 +34,97 @@ def test_the_bundled_pair_has_a_vocabulary_and_an_end_id() -> None:
     ("generation", "end_ids"),
     [
         (None, (5,)),
-        ({"eos_token_id": 7}, (7,)),
-        ({"eos_token_id": [8, 9]}, (8, 9)),
-        ({"eos_token_id": None}, ()),
+        ({"eos_token_id": 7}, (7, 5)),
+        ({"eos_token_id": [5, 8, 9]}, (5, 8, 9)),
+        ({"eos_token_id": None}, (5,)),
         ({}, (5,)),
     ],
 )
-def test_the_generation_configuration_knows_the_end_ids_best(
+def test_a_text_ends_at_the_ids_of_both_configurations(
     checkpoint: Path, generation: dict[str, object] | None, end_ids: tuple[int, ...]
 ) -> None:
     if generation is not None:
         (checkpoint / "generation_config.json").write_text(json.dumps(generation))
     assert Vocabulary.load(checkpoint).end_ids == end_ids
+
+
+CHATML = (
+    "{% for message in messages %}{{ '<|pad|>' + message['role'] + '\n' + message['content'] }}"
+    "{{ '<|endoftext|>' + '\n' }}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "end_ids"),
+    [
+        (CHATML, (5, 0)),
+        ("{% for m in messages %}{{ m.content | trim + ' ' + eos_token }}{% endfor %}", (5, 1)),
+        ("{% for m in messages %}{{ m.content }}\n{% endfor %}<|pad|>", (5, 1)),
+        ("{% for m in messages %}{{ m.content + '.' }}{% endfor %}", (5,)),
+        ("{{ raise_exception('no') }}", (5,)),
+        ("{% for", (5,)),
+    ],
+)
+def test_a_text_ends_where_the_chat_template_ends_a_turn(
+    checkpoint: Path, template: str, end_ids: tuple[int, ...]
+) -> None:
+    (checkpoint / "chat_template.jinja").write_text(template)
+    if "eos_token" in template:
+        config = json.dumps({"eos_token": {"content": "<|pad|>"}})
+        (checkpoint / "tokenizer_config.json").write_text(config)
+    assert Vocabulary.load(checkpoint).end_ids == end_ids
+
+
+def test_a_text_ends_at_the_end_token_of_the_tokenizer(checkpoint: Path) -> None:
+    (checkpoint / "tokenizer_config.json").write_text('{"eos_token": "<|pad|>"}')
+    assert Vocabulary.load(checkpoint).end_ids == (5, 1)
+
+
+def post_processor(*tokens: str) -> dict[str, object]:
+    """One that puts `tokens` before a prompt."""
+    before = [{"SpecialToken": {"id": token, "type_id": 0}} for token in tokens]
+    known = {token: {"id": token, "ids": [1], "tokens": [token]} for token in tokens}
+    return {
+        "type": "TemplateProcessing",
+        "single": [*before, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [
+            *before,
+            {"Sequence": {"id": "A", "type_id": 0}},
+            {"Sequence": {"id": "B", "type_id": 1}},
+        ],
+        "special_tokens": known,
+    }
+
+
+BYTE_LEVEL = {
+    "type": "ByteLevel",
+    "add_prefix_space": True,
+    "trim_offsets": True,
+    "use_regex": True,
+}
+
+
+@pytest.mark.parametrize("saved_with", [None, (), ("<|pad|>",)])
+@pytest.mark.parametrize("in_a_sequence", [False, True])
+@pytest.mark.parametrize("wanted", [None, True, False])
+def test_prompts_begin_as_the_tokenizers_configuration_wants(
+    checkpoint: Path, saved_with: tuple[str, ...] | None, in_a_sequence: bool, wanted: bool | None
+) -> None:
+    file = checkpoint / "tokenizer.json"
+    content = json.loads(file.read_text(encoding="utf-8"))
+    processor = None if saved_with is None else post_processor(*saved_with)
+    if in_a_sequence and processor is not None:
+        processor = {"type": "Sequence", "processors": [BYTE_LEVEL, processor]}
+    content["post_processor"] = processor
+    file.write_text(json.dumps(content), encoding="utf-8")
+    config = {"bos_token": "<|pad|>"} | ({} if wanted is None else {"add_bos_token": wanted})
+    (checkpoint / "tokenizer_config.json").write_text(json.dumps(config))
+    tokens = Vocabulary.load(checkpoint).prompt_tokens("def f(n):")
+    begins = wanted if wanted is not None else saved_with == ("<|pad|>",)
+    assert tokens.count(1) == int(begins)
+    assert (tokens[0] == 1) == begins
+    plain = Tokenizer.from_file(str(TARGET / "tokenizer.json")).encode("def f(n):").ids
+    assert tokens[int(begins) :] == plain
 
 
 @pytest.mark.parametrize(
@@ -59,7 +137,7 @@ def test_the_generation_configuration_knows_the_end_ids_best(
             ("generation_config.json", f'{{"eos_token_id": {value}}}', message)
             for value, message in (
                 ('"x"', "generation_config.json has no usable eos_token_id .'x'."),
-                ("8192", "it must be null, a token id .0 to 8191., or a list of them"),
+                ("3072", "it must be null, a token id .0 to 3071., or a list of them"),
                 ("[5, -1]", "no usable eos_token_id"),
                 ("true", "no usable eos_token_id"),
                 ("1" + 30 * "0", "no usable eos_token_id"),

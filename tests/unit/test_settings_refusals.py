@@ -73,7 +73,7 @@ HUGE = "a number of thousands of digits"
 BAD = [
     ("engine: onnx", "engine", "'onnx'", "auto, openvino, torch or tensorrt_llm"),
     ("target: {device: gpu}", "target.device", "'gpu'", "cpu, cuda or cuda:N, such as cuda:0"),
-    ("draft: {dtype: int4}", "draft.dtype", "'int4'", "bfloat16, float32 or int8"),
+    ("draft: {dtype: int3}", "draft.dtype", "'int3'", "float32, int8 or int4"),
     ("draft: {threads: 0}", "draft.threads", "0", "a whole number from 1 to 256"),
     ("target: {path: 3}", "target.path", "3", "a path"),
     (

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from child_process import child, next_line
+from real_pair import DRAFT, TARGET
 
 from card.serving.supervised import reserved_serving
 
@@ -63,10 +64,11 @@ typer.run(command.main)
 
 
 def settings_with(folder: Path, ports: Mapping[str, int]) -> Path:
-    """A settings file with these ports, and shared memory in `folder`/shared."""
+    """A settings file with these ports, a real pair, and shared memory in `folder`/shared."""
     (folder / "shared").mkdir()
     file = folder / "settings.yaml"
-    lines = [f"cache: {{directory: {folder / 'shared'}}}", "serving:"]
+    lines = [f"target: {{path: {TARGET}}}", f"draft: {{path: {DRAFT}}}"]
+    lines += [f"cache: {{directory: {folder / 'shared'}}}", "serving:"]
     lines += [f"  {name}: {port}" for name, port in ports.items()]
     file.write_text("\n".join(lines), encoding="utf-8")
     return file

@@ -110,3 +110,21 @@ def test_removing_one_region_spares_the_others(mount: Path) -> None:
     assert not dead.exists()
     assert living.exists()
     run.close()
+
+
+def test_models_are_staged_with_what_is_added_to_their_configuration(
+    mount: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    repository = tmp_path_factory.mktemp("repository")
+    for model in ("card", "ensemble"):
+        (repository / model / "1").mkdir(parents=True)
+        (repository / model / "config.pbtxt").write_text(f"name: '{model}'\n")
+    run = RunDirectory(mount)
+    for added in ("one", "two"):  # once per start of the server
+        staged = run.stage_models(repository, {"ensemble": added, "card": ""})
+        assert (staged / "ensemble/config.pbtxt").read_text() == f"name: 'ensemble'\n\n{added}"
+    assert (staged / "ensemble/1").is_dir()
+    assert (staged / "card").resolve() == repository / "card"
+    assert (repository / "ensemble/config.pbtxt").read_text() == "name: 'ensemble'\n"
+    run.close()
+    assert (repository / "card/config.pbtxt").exists()

@@ -6,35 +6,35 @@ import json
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from real_pair import TARGET
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from card.text import Delta, Detokenizer
 from card.text.stops import StopStrings
 from card.text.window import TextWindow
 
-BUNDLED = Path(__file__).parents[2] / "models" / "target" / "tokenizer.json"
+TRAINED = TARGET / "tokenizer.json"
 
 
 @lru_cache
-def bundled() -> Tokenizer:
-    """The bundled pair's tokenizer: byte-level BPE."""
-    return Tokenizer.from_file(str(BUNDLED))
+def trained() -> Tokenizer:
+    """A byte-level BPE of a real model."""
+    return Tokenizer.from_file(str(TRAINED))
 
 
 @lru_cache
 def byte_ids() -> dict[int, int]:
-    """The bundled token of every single byte."""
+    """The trained token of every single byte."""
     # GPT-2's table: printable bytes stand for themselves, the others for characters from 256 on.
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     names = {byte: chr(byte) for byte in printable}
     names |= {byte: chr(256 + i) for i, byte in enumerate(others)}
-    ids = {byte: bundled().token_to_id(name) for byte, name in names.items()}
+    ids = {byte: trained().token_to_id(name) for byte, name in names.items()}
     assert None not in ids.values()
     return {byte: int(token) for byte, token in ids.items() if token is not None}
 
@@ -70,7 +70,7 @@ def pieces(*names: str) -> list[int]:
 
 
 def utf8(text: str) -> list[int]:
-    """One bundled token for each byte of the text."""
+    """One trained token for each byte of the text."""
     return [byte_ids()[byte] for byte in text.encode()]
 
 
@@ -98,7 +98,7 @@ def joined(parts: Sequence[Delta]) -> str:
 
 
 CHARACTERS = "a é\n€→漢字😀👩‍👩‍👧\ufffd\u0301"
-any_token = st.integers(0, 8191)
+any_token = st.integers(0, trained().get_vocab_size() - 1)
 any_bytes = st.binary(max_size=6).map(lambda data: [byte_ids()[byte] for byte in data])
 split_text = st.text(CHARACTERS, max_size=4).map(utf8)
 # Bytes that begin, continue or can never be part of a character, one after the other.
@@ -107,7 +107,9 @@ broken_bytes = st.lists(
     max_size=12,
 ).map(lambda data: [byte_ids()[byte] for byte in data])
 # Ids beyond the tokenizer's, as checkpoints with a padded vocabulary can produce.
-padded = st.lists(st.integers(8192, 8200), max_size=2)
+padded = st.lists(
+    st.integers(trained().get_vocab_size(), trained().get_vocab_size() + 8), max_size=2
+)
 streams = st.lists(
     st.one_of(st.lists(any_token, max_size=6), any_bytes, split_text, broken_bytes, padded),
     max_size=12,
@@ -127,8 +129,8 @@ piece_ids = st.lists(
 def test_byte_level_deltas_concatenate_to_the_text(
     prompt: list[int], tokens: list[int], lengths: list[int]
 ) -> None:
-    parts = deltas(Detokenizer(bundled(), prompt), tokens, lengths)
-    assert joined(parts) == text_after(bundled(), prompt, tokens)
+    parts = deltas(Detokenizer(trained(), prompt), tokens, lengths)
+    assert joined(parts) == text_after(trained(), prompt, tokens)
 
 
 @pytest.mark.parametrize("decoder", ["llama", "metaspace"])
@@ -151,7 +153,7 @@ def test_a_continuation_keeps_its_leading_space(decoder: str) -> None:
 
 
 def test_a_character_is_never_split() -> None:
-    detokenizer = Detokenizer(bundled(), utf8("x = "))
+    detokenizer = Detokenizer(trained(), utf8("x = "))
     emitted = [detokenizer.push([token], [False]).text for token in utf8("é😀€")]
     assert emitted == ["", "é", "", "", "", "😀", "", "", "€"]
     assert detokenizer.finish() == Delta("", 0)
@@ -186,12 +188,12 @@ def test_special_tokens_do_not_end_a_run_of_bytes() -> None:
 def test_what_the_prompt_showed_is_not_shown_again() -> None:
     """A prompt of token ids may end inside a character, which then counts as the prompt's."""
     smile = utf8("😀")
-    parts = deltas(Detokenizer(bundled(), smile[:1]), [*smile[1:], *utf8("x")])
-    assert joined(parts) == "x" == text_after(bundled(), smile[:1], [*smile[1:], *utf8("x")])
+    parts = deltas(Detokenizer(trained(), smile[:1]), [*smile[1:], *utf8("x")])
+    assert joined(parts) == "x" == text_after(trained(), smile[:1], [*smile[1:], *utf8("x")])
 
 
 def test_finish_gives_an_incomplete_character_as_the_tokenizer_does() -> None:
-    detokenizer = Detokenizer(bundled(), [])
+    detokenizer = Detokenizer(trained(), [])
     tokens = [*utf8("ok "), *utf8("😀")[:3]]
     assert detokenizer.push(tokens, [False] * len(tokens)).text == "ok "
     assert detokenizer.finish().text == "\ufffd"
@@ -199,10 +201,10 @@ def test_finish_gives_an_incomplete_character_as_the_tokenizer_does() -> None:
 
 
 def test_special_tokens_have_no_text() -> None:
-    end = bundled().token_to_id("<|endoftext|>")
+    end = trained().token_to_id("<|endoftext|>")
     assert end is not None
     smile = utf8("😀")
-    parts = deltas(Detokenizer(bundled(), [end]), [*smile[:2], end, *smile[2:], end])
+    parts = deltas(Detokenizer(trained(), [end]), [*smile[:2], end, *smile[2:], end])
     assert [part.text for part in parts if part.text] == ["😀"]
 
 
@@ -214,11 +216,11 @@ def test_the_window_stays_short_however_long_the_text(token: int) -> None:
 
     class Watched:
         def __getattr__(self, name: str) -> object:
-            return getattr(bundled(), name)
+            return getattr(trained(), name)
 
         def decode(self, tokens: list[int], skip_special_tokens: bool) -> str:
             decoded.append(len(tokens))
-            return bundled().decode(tokens, skip_special_tokens)
+            return trained().decode(tokens, skip_special_tokens)
 
     window = TextWindow(Watched(), [byte_ids()[token]] * 500)  # type: ignore[arg-type]
     for _ in range(500):
@@ -248,8 +250,8 @@ def first_stop(text: str, words: Sequence[str]) -> tuple[str, int | None]:
 def test_text_ends_before_the_stop_that_is_complete_first(
     text: str, words: list[str], lengths: list[int], merged: bool
 ) -> None:
-    tokens = list(bundled().encode(text).ids) if merged else utf8(text)
-    detokenizer = Detokenizer(bundled(), utf8("abc"), words)
+    tokens = list(trained().encode(text).ids) if merged else utf8(text)
+    detokenizer = Detokenizer(trained(), utf8("abc"), words)
     parts = deltas(detokenizer, tokens, lengths)
     expected, end = first_stop(text, words)
     assert joined(parts) == expected
@@ -257,7 +259,7 @@ def test_text_ends_before_the_stop_that_is_complete_first(
     if end is None:
         assert detokenizer.tokens_used == len(tokens)
     else:
-        decoded = [bundled().decode(tokens[:n]) for n in range(len(tokens) + 1)]
+        decoded = [trained().decode(tokens[:n]) for n in range(len(tokens) + 1)]
         needed = next(n for n, t in enumerate(decoded) if t[:end] == text[:end] and t[end - 1 :])
         assert detokenizer.tokens_used == needed
 
@@ -283,7 +285,7 @@ def test_stop_strings_that_repeat_themselves_are_found(pieces: list[str], words:
 
 @given(st.text(STOP_LETTERS, max_size=30), st.lists(st.text("abc", min_size=1), max_size=3))
 def test_only_what_could_begin_a_stop_string_is_held_back(text: str, words: list[str]) -> None:
-    detokenizer = Detokenizer(bundled(), [], words)
+    detokenizer = Detokenizer(trained(), [], words)
     emitted = ""
     for place, character in enumerate(text):
         tokens = utf8(character)
@@ -298,9 +300,9 @@ def test_only_what_could_begin_a_stop_string_is_held_back(text: str, words: list
 
 
 def test_a_stop_string_may_begin_and_end_inside_a_token() -> None:
-    tokens = [*utf8("x"), bundled().token_to_id("return"), bundled().token_to_id("return")]
+    tokens = [*utf8("x"), trained().token_to_id("return"), trained().token_to_id("return")]
     assert None not in tokens
-    detokenizer = Detokenizer(bundled(), [], ["urnre"])
+    detokenizer = Detokenizer(trained(), [], ["urnre"])
     parts = [detokenizer.push([token], [True]) for token in tokens if token is not None]
     assert [part.text for part in parts] == ["x", "ret", ""]
     assert detokenizer.stopped
@@ -312,18 +314,18 @@ def test_a_stop_string_may_begin_and_end_inside_a_token() -> None:
 
 
 def test_the_stop_that_is_complete_first_wins_within_one_token() -> None:
-    token = bundled().token_to_id("return")
+    token = trained().token_to_id("return")
     assert token is not None
     for words, text in (
         (["retur", "t"], "re"),
         (["turn", "return"], ""),
         (["urn", "eturx"], "ret"),
     ):
-        assert joined(deltas(Detokenizer(bundled(), [], words), [token])) == text
+        assert joined(deltas(Detokenizer(trained(), [], words), [token])) == text
 
 
 def test_a_stop_string_that_never_completes_is_text() -> None:
-    detokenizer = Detokenizer(bundled(), [], ["abcd"])
+    detokenizer = Detokenizer(trained(), [], ["abcd"])
     assert detokenizer.push(utf8("xabc"), [True, True, False, True]) == Delta("x", 1)
     assert detokenizer.finish() == Delta("abc", 1)
     assert not detokenizer.stopped
@@ -338,12 +340,12 @@ def test_a_stop_string_can_be_complete_only_at_the_end() -> None:
 
 
 def test_the_prompt_never_completes_a_stop_string() -> None:
-    detokenizer = Detokenizer(bundled(), utf8("ab"), ["abc"])
+    detokenizer = Detokenizer(trained(), utf8("ab"), ["abc"])
     assert joined(deltas(detokenizer, utf8("cabx"))) == "cabx"
 
 
 def test_accepted_bytes_are_the_leading_run_from_the_cache() -> None:
-    detokenizer = Detokenizer(bundled(), [])
+    detokenizer = Detokenizer(trained(), [])
     push = detokenizer.push
     assert push(utf8("abc"), [True, True, False]) == Delta("abc", 2)
     assert push(utf8("abc"), [False, True, True]) == Delta("abc", 0)
@@ -365,7 +367,7 @@ def test_every_delta_says_whose_its_first_bytes_are(
     text = "".join(character for character, _ in marked)
     flags = [flag for character, flag in marked for _ in character.encode()]
     tokens = utf8(text)
-    detokenizer = Detokenizer(bundled(), [], words)
+    detokenizer = Detokenizer(trained(), [], words)
     parts = []
     bounds = [0, *accumulate(lengths), len(tokens)]
     for start, end in pairwise(bounds):
@@ -381,9 +383,9 @@ def test_every_delta_says_whose_its_first_bytes_are(
 
 def test_flags_must_match_tokens() -> None:
     with pytest.raises(ValueError, match="2 tokens with 1"):
-        Detokenizer(bundled(), []).push(utf8("ab"), [True])
+        Detokenizer(trained(), []).push(utf8("ab"), [True])
 
 
-def test_the_bundled_tokenizer_is_byte_level() -> None:
+def test_the_trained_tokenizer_is_byte_level() -> None:
     """What this file's byte tokens rely on."""
-    assert json.loads(BUNDLED.read_text("utf8"))["decoder"]["type"] == "ByteLevel"
+    assert json.loads(TRAINED.read_text("utf8"))["decoder"]["type"] == "ByteLevel"

@@ -1,4 +1,5 @@
-"""A draft that means other tokens by the same ids is refused, and the first difference named."""
+"""A draft that means other tokens by the same ids is refused, and the first difference named;
+padding, reserved and added tokens may differ."""
 
 from __future__ import annotations
 
@@ -7,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from real_pair import DRAFT, TARGET
 
 from card.engines import EngineError
-from card.engines.vocabulary import check_shared_vocabulary
-from card.settings import REPOSITORY_ROOT
+from card.engines.vocabulary import SharedVocabulary, shared_vocabulary
 
 BPE = {"a": 0, "b": 1, "ab": 2}
 
@@ -28,32 +29,58 @@ def model(directory: Path, vocab: Any = None, *, size: Any = 3, added: Any = Non
 
 def refusal(draft: Path, target: Path) -> str:
     with pytest.raises(EngineError) as caught:
-        check_shared_vocabulary(draft, target)
+        shared_vocabulary(draft, target)
     return str(caught.value)
 
 
-def test_the_bundled_pair_shares_a_vocabulary() -> None:
-    models = REPOSITORY_ROOT / "models"
-    check_shared_vocabulary(models / "draft", models / "target")
+def test_a_trained_pair_shares_a_vocabulary() -> None:
+    found = shared_vocabulary(DRAFT, TARGET)
+    assert found == SharedVocabulary(3072, 3072)
+    assert found.is_whole
+    assert found.note == ""
 
 
 def test_a_list_of_scored_tokens_is_the_same_vocabulary_as_a_mapping(tmp_path: Path) -> None:
     draft = model(tmp_path / "draft", [["a", -1.0], ["b", -2.0], ["ab", -3.0]])
-    check_shared_vocabulary(draft, model(tmp_path / "target"))
+    shared_vocabulary(draft, model(tmp_path / "target"))
 
 
 def test_added_tokens_count_wherever_they_are_listed(tmp_path: Path) -> None:
     draft = model(tmp_path / "draft", BPE | {"<end>": 3}, size=4)
     target = model(tmp_path / "target", size=4, added=[{"content": "<end>", "id": 3}])
-    check_shared_vocabulary(draft, target)
+    shared_vocabulary(draft, target)
 
 
-def test_another_size_is_refused_with_both_sizes(tmp_path: Path) -> None:
-    draft = model(tmp_path / "draft", size=4)
-    target = model(tmp_path / "target", size=3)
-    message = refusal(draft, target)
-    assert f"{draft} has 4 ids" in message
-    assert f"{target} has 3" in message
+@pytest.mark.parametrize(("draft_size", "target_size"), [(4, 3), (3, 200)])
+def test_padding_may_differ_and_is_noted(tmp_path: Path, draft_size: int, target_size: int) -> None:
+    draft = model(tmp_path / "draft", size=draft_size)
+    found = shared_vocabulary(draft, model(tmp_path / "target", size=target_size))
+    assert found == SharedVocabulary(target_size, draft_size)
+    assert not found.is_whole
+    assert f"the draft has {draft_size} ids and the target {target_size}" in found.note
+    assert found.proposed.tolist() == [identity < target_size for identity in range(draft_size)]
+
+
+def test_a_word_that_the_smaller_model_has_no_id_for_is_refused(tmp_path: Path) -> None:
+    draft = model(tmp_path / "draft", size=2)
+    assert "token 'ab' is id 2" in refusal(draft, model(tmp_path / "target"))
+
+
+def test_tokens_beside_the_words_may_be_had_by_one_alone(tmp_path: Path) -> None:
+    ours = BPE | {"[PAD3]": 3, "<|reserved_special_token_0|>": 4, "<both>": 5}
+    draft = model(tmp_path / "draft", ours, size=8, added=[{"content": "<ours>", "id": 6}])
+    added = [{"content": "<tool>", "id": 4}, {"content": "<both>", "id": 5}]
+    target = model(tmp_path / "target", size=9, added=[*added, {"content": "<theirs>", "id": 8}])
+    found = shared_vocabulary(draft, target)
+    assert found.only_one == (3, 4, 6, 8)
+    assert found.proposed.tolist() == [True, True, True, False, False, True, False, True]
+    assert "only one of them has a token for 4 ids (3, 4, 6, 8)" in found.note
+
+
+def test_added_tokens_of_other_text_behind_one_id_are_refused(tmp_path: Path) -> None:
+    draft = model(tmp_path / "draft", size=4, added=[{"content": "<ours>", "id": 3}])
+    target = model(tmp_path / "target", size=4, added=[{"content": "<theirs>", "id": 3}])
+    assert "id 3 is '<theirs>'" in refusal(draft, target)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""A model's shape, read from the Hugging Face ``config.json`` of a Llama-family decoder."""
+"""A model's shape, read from the configuration of a Llama-family decoder, which has the names of
+Hugging Face's ``config.json`` whatever file it stands in."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from card.engines.interface import EngineError
-from card.json_file import JsonFileError, read_json_object
+from card.engines.quantised import check_not_quantised
+from model_files import ModelFilesError, model_files_of
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 """``model_type`` values whose decoder this engine knows (SmolLM and TinyLlama are ``llama``)."""
@@ -17,7 +19,11 @@ ROPE_TYPES = ("default", "linear", "llama3")
 
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
-    """Parameters of the rotary embedding; the last four belong to ``llama3``."""
+    """Parameters of the rotary embedding; four of them belong to ``llama3``.
+
+    divisors  of the frequencies, [head size / 2], as GGUF files have them in place of ``llama3``'s
+              parameters; empty: none
+    """
 
     kind: str
     theta: float
@@ -25,6 +31,7 @@ class RopeScaling:
     low_frequency_factor: float = 1.0
     high_frequency_factor: float = 4.0
     original_context: int = 8192
+    divisors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +62,16 @@ _LARGE = 1e12
 """More than any published factor or base of positions."""
 
 
-def read_architecture(directory: Path) -> Architecture:
-    """Read and check ``config.json``. Raises `EngineError` naming what is not supported."""
-    file = directory / "config.json"
+def read_architecture(path: Path) -> Architecture:
+    """Read and check a model's configuration. Raises `EngineError` naming what is not supported."""
     try:
-        config = read_json_object(file)
-    except JsonFileError as error:
-        hint = "" if file.exists() else "; a model is a Hugging Face directory"
+        files = model_files_of(path)
+        config = files.config()
+    except ModelFilesError as error:
+        hint = "" if path.exists() else "; a model is a Hugging Face directory or a GGUF file"
         raise EngineError(f"{error}{hint}") from error
+    check_not_quantised(path, config)
+    file = files.config_file
     family = config.get("model_type")
     if family not in FAMILIES:
         raise EngineError(
@@ -87,6 +96,9 @@ def _architecture(family: str, config: dict[str, Any]) -> Architecture:
         raise ValueError(
             f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
         )
+    head_size = _positive(config, "head_dim", default=max(1, hidden // heads))
+    if head_size % 2:
+        raise ValueError(f"heads of {head_size} numbers are not supported; allowed: even sizes")
     context = _positive(config, "max_position_embeddings")
     slides = config.get("use_sliding_window", family == "mistral")
     if slides and config.get("sliding_window") is not None:
@@ -99,7 +111,7 @@ def _architecture(family: str, config: dict[str, Any]) -> Architecture:
         layers=_positive(config, "num_hidden_layers"),
         heads=heads,
         kv_heads=kv_heads,
-        head_size=_positive(config, "head_dim", default=hidden // heads),
+        head_size=head_size,
         intermediate=_positive(config, "intermediate_size"),
         norm_epsilon=_number(config, "rms_norm_eps", 0.0, 1.0),
         context=context,
@@ -151,7 +163,15 @@ def _rope(config: dict[str, Any]) -> RopeScaling:
         low_frequency_factor=low,
         high_frequency_factor=high,
         original_context=_positive(found, "original_max_position_embeddings", default=8192),
+        divisors=_divisors(found),
     )
+
+
+def _divisors(rope: dict[str, Any]) -> tuple[float, ...]:
+    divisors = rope.get("frequency_divisors", [])
+    if not all(isinstance(it, float) and 1 / _LARGE < it < _LARGE for it in divisors):
+        raise ValueError("the divisors of the rotary frequencies are not all positive numbers")
+    return tuple(divisors)
 
 
 def _number(config: dict[str, Any], field: str, least: float, most: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 from pathlib import Path
 from typing import Literal
 
@@ -16,9 +17,12 @@ from card.engines.interface import Engine, EngineError
 from card.engines.options import EngineOptions
 from card.engines.quiet import Quiet
 from card.engines.remembered import Findings, FindingsMemory
-from card.engines.vocabulary import check_shared_vocabulary
+from card.engines.shared_ids import SharedIds
+from card.engines.vocabulary import shared_vocabulary
 from card.engines.warm_up import run_largest_passes
 from card.settings import ModelSettings, Settings, TargetSettings
+
+log = logging.getLogger(__name__)
 
 _TARGET_GRAPHS = (1, 4, 8, 16, 24, 32, 48, 64)
 """Rows of a target pass: one behind a query that found nothing, a chain of candidates, rows of many
@@ -33,7 +37,7 @@ def load_checkpoint_engine(settings: Settings, role: Literal["draft", "target"])
     """Load the model of `role`. Raises `EngineError` saying which file does not fit and why."""
     model = settings.draft if role == "draft" else settings.target
     speculation = settings.speculation
-    check_shared_vocabulary(settings.draft.path, settings.target.path)
+    shared = shared_vocabulary(settings.draft.path, settings.target.path)
     is_draft = role == "draft"
     kind = choose_engine(settings, model)
     branches = speculation.branches if speculation.query == "subtree" else 1
@@ -43,6 +47,7 @@ def load_checkpoint_engine(settings: Settings, role: Literal["draft", "target"])
         branches=0 if is_draft else branches,
         pending=settings.cache.nodes if is_draft else 0,
         dtype=model.dtype,
+        weight_group=model.weight_group,
         threads=model.threads,
         threads_alone=0 if is_draft else _threads_alone(settings.target),
         device=model.device,
@@ -67,7 +72,10 @@ def load_checkpoint_engine(settings: Settings, role: Literal["draft", "target"])
                 known = Findings.of(engine.options, measure_row_costs(engine))
         memory.remember(known)
     engine.know_costs(known.costs)
-    return engine
+    if not is_draft or shared.is_whole:
+        return engine
+    log.info("%s", shared.note)
+    return SharedIds(engine, shared)
 
 
 def _row_invariant(engine: ConfigurableEngine, model: ModelSettings) -> ConfigurableEngine:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Dtype = Literal["auto", "bfloat16", "float16", "float32", "int8"]
+Dtype = Literal["auto", "bfloat16", "float16", "float32", "int8", "int4"]
 
 MAX_PASS_ROWS = 256
 """Most rows that one session may have in one pass (a prefill chunk)."""
@@ -26,8 +26,8 @@ class EngineOptions:
     branches       most root-to-leaf paths per pass (chains); 0: a growing tree instead
     pending        most unconfirmed entries of a growing tree
     dtype          ``auto`` is bfloat16 where the processor computes in it, else float32 (on a
-                   CUDA device: else float16); ``int8`` stores matrices in 8 bits and computes in
-                   bfloat16
+                   CUDA device: else float16); ``int8`` and ``int4`` quantise matrices (OpenVINO)
+    weight_group   inputs that share a scale in ``int8`` and ``int4``
     threads        threads of one pass; 0: as the process has them
     threads_alone  threads of one pass while nobody else computes (`Engine.alone`); 0: the same
     row_multiple   rows of a chain are padded to a multiple of this
@@ -36,7 +36,7 @@ class EngineOptions:
                    for once at load (OpenVINO), if copies of the weights have room
     paged          rows may look places up by themselves instead of under masks (OpenVINO, passes of
                    single chains), if then rows are independent
-    compressed     in float32, matrices of a checkpoint in sixteen bits may stay as they are stored
+    compressed     matrices of few bits, and in float32 of sixteen, may stay as they are stored
                    (OpenVINO), if then rows are independent
     """
 
@@ -45,6 +45,7 @@ class EngineOptions:
     branches: int = 1
     pending: int = 0
     dtype: Dtype = "auto"
+    weight_group: int = 32
     threads: int = 0
     threads_alone: int = 0
     row_multiple: int = 1

@@ -62,7 +62,9 @@ class Subject(_Record):
     @classmethod
     def of(cls, engine: str, checkpoint: Path, options: EngineOptions) -> Subject:
         """Look at it as it is now. Raises `OSError` where a file cannot be looked at."""
-        files = (*checkpoint.resolve().iterdir(), *_SOURCES.rglob("*.py"))
+        found = checkpoint.resolve()
+        models = found.iterdir() if found.is_dir() else (found,)
+        files = (*models, *_SOURCES.rglob("*.py"))
         return cls(
             engine=engine,
             files=tuple(sorted(_stamps(files))),

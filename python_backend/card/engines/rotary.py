@@ -28,6 +28,8 @@ def _frequencies(rope: RopeScaling, size: int) -> NDArray[np.float32]:
     # The power is rounded once and the rest is float32, as checkpoints were trained.
     exponent = np.arange(0, size, 2).astype(np.float32) / np.float32(size)
     base = np.float32(1.0) / (rope.theta ** exponent.astype(np.float64)).astype(np.float32)
+    if rope.divisors:
+        base = base / np.array(rope.divisors, np.float32)
     if rope.kind == "linear":
         return base / np.float32(rope.factor)
     if rope.kind == "llama3":

@@ -1,63 +1,124 @@
-"""Draft and target must mean the same token by the same id."""
+"""Draft and target must mean the same token by the same id, as far as the draft proposes any."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from card.engines.interface import EngineError
-from card.json_file import JsonFileError, read_json_object
+from model_files import ModelFiles, ModelFilesError, model_files_of
+from model_files.token_table import TokenTable
+
+_RESERVED = re.compile(
+    r"[<\[]\W*(.*(reserved|unused|placeholder|dummy|extra_|control_).*|pad(ding)?\W*\d*)\W*[>\]]",
+    re.I,
+)
+"""Names of tokens that no text holds: kept for later, or there to round the vocabulary's size."""
+
+_REFUSED = "draft and target must share a vocabulary"
 
 
-def check_shared_vocabulary(draft: Path, target: Path) -> None:
-    """Compare two Hugging Face directories. Raises `EngineError` at the first difference."""
-    draft_size, target_size = vocabulary_size(draft), vocabulary_size(target)
-    if draft_size != target_size:
-        raise EngineError(
-            f"draft and target must share a vocabulary: {draft} has {draft_size} ids, "
-            f"{target} has {target_size}"
-        )
-    draft_ids, target_ids = _vocabulary(draft), _vocabulary(target)
-    for token, identity in target_ids.items():
-        if draft_ids.get(token) != identity:
+@dataclass(frozen=True)
+class SharedVocabulary:
+    """What the ids of a draft mean to its target.
+
+    target_size  ids that the target has: 0 to target_size - 1
+    draft_size   ids that the draft has
+    only_one     ids for which only one of the two has a token, ascending; the draft must not
+                 propose them
+    """
+
+    target_size: int
+    draft_size: int
+    only_one: tuple[int, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the draft may propose every id that it has, and knows every id of the target."""
+        return self.target_size == self.draft_size and not self.only_one
+
+    @property
+    def proposed(self) -> NDArray[np.bool_]:
+        """Whether the draft may propose each of its ids, [draft_size]."""
+        allowed = np.arange(self.draft_size) < self.target_size
+        allowed[[identity for identity in self.only_one if identity < self.draft_size]] = False
+        return allowed
+
+    @property
+    def note(self) -> str:
+        """What the vocabularies differ in; empty if they do not."""
+        said = []
+        if self.draft_size != self.target_size:
+            said.append(f"the draft has {self.draft_size} ids and the target {self.target_size}")
+        if self.only_one:
+            shown = ", ".join(map(str, self.only_one[:4])) + ("..." if self.only_one[4:] else "")
+            said.append(f"only one of them has a token for {len(self.only_one)} ids ({shown})")
+        return "; ".join([*said, "the draft proposes the ids that both have"]) if said else ""
+
+
+def shared_vocabulary(draft: Path, target: Path) -> SharedVocabulary:
+    """Compare two models. Raises `EngineError` at the first token that means something else."""
+    try:
+        ours, theirs = model_files_of(draft), model_files_of(target)
+        draft_size, target_size = _size(ours), _size(theirs)
+        drafts, targets = ours.token_table(), theirs.token_table()
+    except ModelFilesError as error:
+        raise EngineError(str(error)) from error
+    for token, identity in targets.ids.items():
+        if drafts.ids.get(token, identity) != identity:
             raise EngineError(
-                f"draft and target must share a vocabulary: token {token!r} is id {identity} in "
-                f"{target} and {draft_ids.get(token, 'absent')} in {draft}"
+                f"{_REFUSED}: token {token!r} is id {identity} in {target} and "
+                f"{drafts.ids[token]} in {draft}"
             )
-    if extra := draft_ids.keys() - target_ids.keys():
-        raise EngineError(
-            f"draft and target must share a vocabulary: {draft} has token {min(extra)!r}, "
-            f"{target} does not"
-        )
+    shared = {token for token in targets.ids if token in drafts.ids}
+    shared = {token for token in shared if targets.ids[token] < min(draft_size, target_size)}
+    _check_needless(targets, shared, target, draft)
+    _check_needless(drafts, shared, draft, target)
+    behind_draft = _by_id(drafts, shared, draft_size)
+    behind_target = _by_id(targets, shared, target_size)
+    for identity in sorted(behind_draft.keys() & behind_target.keys()):
+        pair = behind_draft[identity], behind_target[identity]
+        if not any(_RESERVED.fullmatch(token) for token in pair):
+            raise EngineError(
+                f"{_REFUSED}: id {identity} is {pair[1]!r} in {target} and {pair[0]!r} in {draft}"
+            )
+    only_one = sorted(behind_draft.keys() | behind_target.keys())
+    return SharedVocabulary(target_size, draft_size, tuple(only_one))
 
 
-def vocabulary_size(directory: Path) -> int:
-    """How many ids the model of a Hugging Face directory has. Raises `EngineError`."""
-    file = directory / "config.json"
-    size = _read(file).get("vocab_size")
+def vocabulary_size(path: Path) -> int:
+    """How many ids the model at `path` has. Raises `EngineError`."""
+    try:
+        return _size(model_files_of(path))
+    except ModelFilesError as error:
+        raise EngineError(str(error)) from error
+
+
+def _size(files: ModelFiles) -> int:
+    size = files.config().get("vocab_size")
     if not isinstance(size, int):
-        raise EngineError(f"{file}: vocab_size is {size!r}; allowed: a whole number")
+        raise EngineError(f"{files.config_file}: vocab_size is {size!r}; allowed: a whole number")
     return size
 
 
-def _vocabulary(directory: Path) -> dict[str, int]:
-    tokenizer = _read(directory / "tokenizer.json")
-    try:
-        vocabulary = tokenizer["model"]["vocab"]
-        ids = (
-            dict(vocabulary)
-            if isinstance(vocabulary, dict)
-            else {token: index for index, (token, _) in enumerate(vocabulary)}
-        )
-        return ids | {added["content"]: added["id"] for added in tokenizer.get("added_tokens", [])}
-    except (KeyError, TypeError, ValueError) as error:
-        raise EngineError(
-            f"{directory / 'tokenizer.json'} holds no vocabulary: {error!r}"
-        ) from error
+def _check_needless(table: TokenTable, shared: set[str], has: Path, lacks: Path) -> None:
+    """Refuse a token that only one of the models has, if texts are made of it."""
+    for token in sorted(table.ids.keys() - shared, key=table.ids.__getitem__):
+        if token not in table.added and not _RESERVED.fullmatch(token):
+            raise EngineError(
+                f"{_REFUSED}: token {token!r} is id {table.ids[token]} in {has} and absent in "
+                f"{lacks}"
+            )
 
 
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        return read_json_object(file)
-    except JsonFileError as error:
-        raise EngineError(str(error)) from error
+def _by_id(table: TokenTable, shared: set[str], size: int) -> dict[int, str]:
+    """The tokens that the model can write and does not share, by id."""
+    return {
+        identity: token
+        for token, identity in table.ids.items()
+        if identity < size and token not in shared
+    }

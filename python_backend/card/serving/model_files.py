@@ -6,8 +6,8 @@ The models check the same and more when they load them, but then a server has be
 from __future__ import annotations
 
 from card.engines.architecture import read_architecture
-from card.engines.checkpoint import Checkpoint
-from card.engines.vocabulary import check_shared_vocabulary
+from card.engines.checkpoints import open_checkpoint
+from card.engines.vocabulary import shared_vocabulary
 from card.serving.load_failure import LOAD_ERRORS
 from card.serving.vocabulary import Vocabulary
 from card.settings import Settings
@@ -17,11 +17,14 @@ def check_model_files(settings: Settings) -> str | None:
     """What is wrong with configuration, tokenizer or weights of draft or target, in one line."""
     try:
         for role, model in (("target", settings.target), ("draft", settings.draft)):
-            if not model.path.is_dir():
-                return f"{role}.path: {model.path} is no folder; it must hold a Hugging Face model"
+            if not model.path.exists():
+                return (
+                    f"{role}.path: {model.path} does not exist; it must name a Hugging Face "
+                    "directory or a GGUF file"
+                )
             if settings.engine_of(model) != "tensorrt_llm":
-                Checkpoint(model.path, read_architecture(model.path))
-        check_shared_vocabulary(settings.draft.path, settings.target.path)
+                open_checkpoint(model.path, read_architecture(model.path))
+        shared_vocabulary(settings.draft.path, settings.target.path)
         Vocabulary.load(settings.target.path)
     except LOAD_ERRORS as error:
         return str(error)

@@ -1,21 +1,21 @@
 """The target's tokens: the tokenizer, how many ids there are, which one ends a text.
 
-Both models of the pair share them. Reads JSON files alone, so that processes which handle text
-never load a model.
+Both models of the pair share them. Reads what lies beside the weights, so that processes which
+handle text never load a model.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer
 
 from card.cache.layout import MAX_END_IDS
-from card.json_file import JsonFileError, read_json_object
 from card.serving.refusal import Refusal
 from card.settings import SettingsError
+from model_files import ModelFilesError, model_files_of
+from model_files.end_ids import end_ids
 
 
 @dataclass(frozen=True)
@@ -32,33 +32,24 @@ class Vocabulary:
     end_ids: tuple[int, ...]
 
     @classmethod
-    def load(cls, directory: Path) -> Vocabulary:
-        """Read it from a Hugging Face directory. Raises `SettingsError` naming the file."""
-        config = _json(directory / "config.json", required=True)
-        generation = _json(directory / "generation_config.json", required=False)
-        size = config.get("vocab_size")
-        if not isinstance(size, int) or size < 1:
-            raise SettingsError(f"{directory / 'config.json'} has no usable vocab_size ({size!r})")
-        tokens = directory / "tokenizer.json"
-        if not tokens.is_file():
+    def load(cls, path: Path) -> Vocabulary:
+        """Read it from a Hugging Face directory or a GGUF file. Raises `SettingsError` naming the
+        file."""
+        try:
+            files = model_files_of(path)
+            size = files.config().get("vocab_size")
+            if not isinstance(size, int) or size < 1:
+                raise SettingsError(f"{files.config_file} has no usable vocab_size ({size!r})")
+            tokenizer = files.tokenizer()
+            ends = end_ids(files, size, tokenizer)
+        except ModelFilesError as error:
+            raise SettingsError(str(error)) from error
+        if len(ends) > MAX_END_IDS:
             raise SettingsError(
-                f"{tokens} does not exist; target.path must name a Hugging Face directory with a "
-                "fast tokenizer (tokenizer.json)"
+                f"{path} names {len(ends)} ids that end a text in eos_token_id of its "
+                f"configurations and its tokenizer; at most {MAX_END_IDS} can"
             )
-        source = "generation_config.json" if "eos_token_id" in generation else "config.json"
-        wanted = {**config, **generation}.get("eos_token_id")
-        end_ids = wanted if isinstance(wanted, list) else [] if wanted is None else [wanted]
-        if not all(type(end_id) is int and 0 <= end_id < size for end_id in end_ids):
-            raise SettingsError(
-                f"{directory / source} has no usable eos_token_id ({wanted!r}); "
-                f"it must be null, a token id (0 to {size - 1}), or a list of them"
-            )
-        if len(end_ids) > MAX_END_IDS:
-            raise SettingsError(
-                f"{directory / source} names {len(end_ids)} ids in eos_token_id; "
-                f"at most {MAX_END_IDS} can end a text"
-            )
-        return cls(_tokenizer(tokens), size, tuple(end_ids))
+        return cls(tokenizer, size, ends)
 
     def prompt_tokens(self, text: str) -> list[int]:
         """The prompt as the model reads it. Raises `Refusal`."""
@@ -86,23 +77,3 @@ class Vocabulary:
                 f"({error}); leave that out",
                 field=field,
             ) from error
-
-
-def _tokenizer(file: Path) -> Tokenizer:
-    try:
-        tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises nothing more particular
-        raise SettingsError(f"{file} is not a sound tokenizer: {error}") from error
-    # Some are saved as they were trained with; a prompt is read whole, or refused by its length.
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
-
-
-def _json(path: Path, *, required: bool) -> dict[str, Any]:
-    if not required and not path.exists():
-        return {}
-    try:
-        return read_json_object(path)
-    except JsonFileError as error:
-        raise SettingsError(str(error)) from error

@@ -124,10 +124,13 @@ class ModelSettings(Section):
         ),
     ] = "cpu"
     """``cpu``, ``cuda`` (the first device) or ``cuda:N``. Not yet run on hardware: CUDA."""
-    dtype: Literal["auto", "float16", "bfloat16", "float32", "int8"] = "auto"
-    """``auto``: bfloat16 where the device computes in it, else float32 on a processor and float16
-    on a CUDA device. ``float16`` is for CUDA alone. ``int8`` (OpenVINO alone) halves the bytes of
-    a pass and gives another, slightly worse model."""
+    dtype: Literal["auto", "float16", "bfloat16", "float32", "int8", "int4"] = "auto"
+    """``auto``: a GGUF file's codes of four and eight bits as they are (OpenVINO); else bfloat16
+    where the device computes in it, or float32 on a processor and float16 on a CUDA device.
+    ``float16`` is for CUDA alone. ``int8`` and ``int4`` (OpenVINO alone) quantise a checkpoint at
+    load and give another, slightly worse model."""
+    weight_group: Literal[32, 128] = 32
+    """Inputs that share a scale in ``int8`` and ``int4``."""
     threads: Annotated[int, Field(ge=1, le=256)] = 1
     """Intra-operation threads of this model's process."""
 

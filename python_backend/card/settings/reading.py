@@ -11,12 +11,12 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsConfigDict
 from pydantic_settings import SettingsError as SourceError
 
-from card.regular_file import is_irregular
 from card.settings.models import REPOSITORY_ROOT
 from card.settings.paths import anchored, wrong_paths
 from card.settings.refusals import explain, shown
 from card.settings.variables import wrong_variable
 from card.settings.whole import Settings
+from model_files.regular_file import is_irregular
 
 SETTINGS_VARIABLE = "CARD_SETTINGS"
 """Environment variable naming the settings file; every Triton model process reads it."""

@@ -84,11 +84,12 @@ class Settings(BaseSettings):
     def _check_dtype(self, role: str, model: ModelSettings) -> None:
         on_tensorrt = self.engine_of(model) == "tensorrt_llm"
         place = "engine tensorrt_llm" if on_tensorrt else f"device {model.device}"
-        missing = "float16" if model.device == "cpu" and not on_tensorrt else "int8"
-        if model.dtype == missing:
-            allowed = {"auto", "float16", "bfloat16", "float32", "int8"} - {missing}
+        on_processor = model.device == "cpu" and not on_tensorrt
+        missing = {"float16"} if on_processor else {"int8", "int4"}
+        if model.dtype in missing:
+            allowed = {"auto", "float16", "bfloat16", "float32", "int8", "int4"} - missing
             raise ValueError(
-                f"{role}.dtype {missing} does not run on {place}; "
+                f"{role}.dtype {model.dtype} does not run on {place}; "
                 f"allowed: {', '.join(sorted(allowed))}"
             )
 

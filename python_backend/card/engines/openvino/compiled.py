@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import openvino as ov
@@ -18,7 +19,7 @@ from card.engines.openvino.graph import ANY_ROWS, build_graph, choice_of, is_cho
 from card.engines.openvino.threads import PassThreads, thread_limit
 from card.engines.openvino.weights import WeightFormat
 from card.engines.options import EngineOptions
-from card.engines.processor import shared_cache_bytes
+from card.engines.processor import computes_in_bfloat16, shared_cache_bytes
 
 _COPIES_BYTES = 1 << 30
 """What all copies of the weights may take."""
@@ -26,6 +27,11 @@ _COPIES_BYTES = 1 << 30
 _NEAR_BYTES = 32 << 20
 """Copies that take no more than this, all together, stay in a cache near the core. Then each
 decoder has its own and is spared what a shared graph copies."""
+
+_QUANTISED_INPUTS = 16
+"""Inputs of a product that share a scale. Before a product by codes of few bits the plugin rounds
+its inputs to eight bits. In groups of 32, its own choice, that moves the chat target by 0.0035 nats
+(KL), and a greedy token whose lead was 0.51 changed; in groups of 16 by 0.0019 in the same time."""
 
 _PREPARED_CAPACITY = "CPU_RUNTIME_CACHE_CAPACITY"
 _PREPARED_OPERATORS = 256
@@ -113,9 +119,17 @@ def sharing_of_pages(row_counts: Sequence[int], weights_bytes: int, cache_bytes:
     return each if each and not near and copies <= _COPIES_BYTES else [(ANY_ROWS,)]
 
 
+def pass_dtype(options: EngineOptions) -> Literal["bfloat16", "float32"]:
+    """What a pass is computed in. Products by codes of few bits are fastest in float32, even where
+    the processor computes in bfloat16."""
+    if options.dtype == "float32" or (options.compressed and options.dtype != "bfloat16"):
+        return "float32"
+    return "bfloat16" if computes_in_bfloat16() or options.dtype == "bfloat16" else "float32"
+
+
 def compile_graph(graph: ov.Model, options: EngineOptions) -> ov.CompiledModel:
     """A graph made to run on the processor with the options' precision and most threads."""
-    precision = ov.Type.f32 if options.dtype == "float32" else ov.Type.bf16
+    precision = ov.Type.f32 if pass_dtype(options) == "float32" else ov.Type.bf16
     compiled: ov.CompiledModel = ov.Core().compile_model(
         graph,
         "CPU",
@@ -126,6 +140,7 @@ def compile_graph(graph: ov.Model, options: EngineOptions) -> ov.CompiledModel:
             hint.enable_cpu_pinning: False,
             properties.inference_num_threads: options.most_threads,
             properties.streams.num: 1,
+            hint.dynamic_quantization_group_size: _QUANTISED_INPUTS,
             _PREPARED_CAPACITY: _PREPARED_OPERATORS,
         },
     )

@@ -28,12 +28,12 @@ from numpy.typing import NDArray
 from openvino import opset13 as ops
 
 from card.engines.architecture import Architecture
-from card.engines.checkpoint import Checkpoint, LayerTensors, LinearTensors
+from card.engines.checkpoints import Checkpoint, LayerTensors, LinearTensors, Matrix
 from card.engines.openvino.attention import Attention
 from card.engines.openvino.masked.attention import MaskedAttention
 from card.engines.openvino.nodes import Node, input_named, integer, integers, output_named, real
 from card.engines.openvino.paged.attention import PagedAttention
-from card.engines.openvino.weights import WeightFormat
+from card.engines.openvino.weights import Activations, WeightFormat
 from card.engines.rotary import rotary_tables
 
 _BLOCK = 64
@@ -99,7 +99,7 @@ class _Builder:
         hidden = self._norm(
             ops.gather(hidden, logit_rows, integer(0)), self._checkpoint.final_norm()
         )
-        logits = ops.matmul(hidden, self._head(table, embedding), False, True)
+        logits = self._logits(Activations(hidden), table, embedding)
         results = [
             *([("logits", logits)] if self._options.ranked is None else []),
             *(self._best(logits) if self._options.ranks else []),
@@ -108,12 +108,15 @@ class _Builder:
         outputs = [output_named(name, node) for name, node in results]
         return ov.Model(outputs, self._inputs, "decoder")
 
-    def _head(self, table: NDArray[np.float32], embedding: Node) -> Node:
-        """[ids, hidden] of the ids whose logits are wanted."""
+    def _logits(self, hidden: Activations, table: Matrix, embedding: Node) -> Node:
+        """[rows, ids] of the ids whose logits are wanted."""
         head, ranked = self._checkpoint.head(), self._options.ranked
+        if ranked is None and head is None:
+            return ops.matmul(hidden.node, embedding, False, True)
+        matrix = table if head is None else head
         if ranked is not None:
-            return self._options.weights.constant((table if head is None else head)[ranked])
-        return embedding if head is None else self._options.weights.constant(head)
+            matrix = matrix.rows(ranked.astype(np.int64))
+        return self._options.weights.product(hidden, matrix)
 
     def _input(self, name: str, shape: Sequence[int], kind: ov.Type = ov.Type.i32) -> Node:
         self._inputs.append(input_named(name, shape, kind))
@@ -130,16 +133,16 @@ class _Builder:
 
     def _layer(self, index: int, layer: LayerTensors, hidden: Node) -> Node:
         mixed = self._attended(index, layer, hidden)
-        hidden = ops.add(hidden, self._linear(layer.output, mixed))
-        normed = self._norm(hidden, layer.post_norm)
+        hidden = ops.add(hidden, self._linear(layer.output, Activations(mixed)))
+        normed = Activations(self._norm(hidden, layer.post_norm))
         # Two products: splitting one costs more here than it saves.
         gate, up = (self._linear(half, normed) for half in _halves(layer.gate_up))
         gated = ops.multiply(ops.swish(gate), up)
-        return ops.add(hidden, self._linear(layer.down, gated))
+        return ops.add(hidden, self._linear(layer.down, Activations(gated)))
 
     def _attended(self, index: int, layer: LayerTensors, hidden: Node) -> Node:
         a, size = self._a, self._a.head_size
-        normed = self._norm(hidden, layer.input_norm)
+        normed = Activations(self._norm(hidden, layer.input_norm))
         joint = self._linear(layer.query_key_value, normed)
         query, keys, values = ops.variadic_split(
             joint, integer(-1), integers([a.heads * size, a.kv_heads * size, a.kv_heads * size])
@@ -166,9 +169,8 @@ class _Builder:
         cosine, sine = turn
         return ops.add(ops.multiply(states, cosine), ops.multiply(turned, sine))
 
-    def _linear(self, tensors: LinearTensors, inputs: Node) -> Node:
-        weight = self._options.weights.constant(tensors.weight)
-        product = ops.matmul(inputs, weight, False, True)
+    def _linear(self, tensors: LinearTensors, inputs: Activations) -> Node:
+        product = self._options.weights.product(inputs, tensors.weight)
         return product if tensors.bias is None else ops.add(product, ops.constant(tensors.bias))
 
     def _norm(self, states: Node, weight: NDArray[np.float32]) -> Node:
@@ -232,6 +234,7 @@ def _block_size(vocabulary: int) -> int:
 
 def _halves(joint: LinearTensors) -> list[LinearTensors]:
     """Two linear layers that were stacked into one."""
-    weights = np.split(joint.weight, 2)
+    half = joint.weight.shape[0] // 2
+    weights = [joint.weight.rows(slice(half)), joint.weight.rows(slice(half, None))]
     biases = (None, None) if joint.bias is None else np.split(joint.bias, 2)
     return [LinearTensors(weight, bias) for weight, bias in zip(weights, biases, strict=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,11 +13,11 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from card.engines.architecture import Architecture, read_architecture
-from card.engines.checkpoint import Checkpoint
+from card.engines.checkpoints import Checkpoint, QuantisedCheckpoint, open_checkpoint
 from card.engines.draft_vocabulary import read_draft_vocabulary
 from card.engines.interface import EngineError, Logits, Rows
 from card.engines.layout import SHORT, Layout, PageLayout
-from card.engines.openvino.compiled import CompiledDecoder, Decoders, compile_decoders
+from card.engines.openvino.compiled import CompiledDecoder, Decoders, compile_decoders, pass_dtype
 from card.engines.openvino.decoder import DecoderOptions, build_decoder
 from card.engines.openvino.graph import ANY_ROWS
 from card.engines.openvino.inputs import Inputs
@@ -32,11 +33,11 @@ from card.engines.openvino.weights import (
     COMPRESSED_FORMATS,
     Bfloat16Weights,
     Float32Weights,
-    Int8Weights,
+    GroupedWeights,
     WeightFormat,
 )
-from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions
-from card.engines.processor import resolve_dtype
+from card.engines.options import MAX_PASS_ROWS, EngineOptions
+from card.engines.processor import computes_in_bfloat16, resolve_dtype
 from card.engines.row_costs import RowCosts
 from card.engines.sessions import (
     SessionEngine,
@@ -45,12 +46,9 @@ from card.engines.sessions import (
     layout_under_masks,
 )
 
-WEIGHT_FORMATS: dict[Dtype, type[WeightFormat]] = {
-    "bfloat16": Bfloat16Weights,
-    "float32": Float32Weights,
-    "int8": Int8Weights,
-}
+log = logging.getLogger(__name__)
 
+_CODE_BITS = {"int8": 8, "int4": 4}
 
 _MOST_COMPRESSED_ROWS = 64
 """Rows of a pass over compressed matrices: from 81 on their product adds up in another order."""
@@ -90,10 +88,17 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
         """Load a Hugging Face directory. Raises `EngineError` saying what does not fit."""
         architecture = read_architecture(directory)
         check_context(directory, architecture, options)
-        options = replace(options, dtype=resolve_dtype(options.dtype))
-        checkpoint = Checkpoint(directory, architecture)
-        weights = _weight_format(options, checkpoint)
+        checkpoint: Checkpoint = open_checkpoint(directory, architecture)
+        if bits := _CODE_BITS.get(options.dtype):
+            checkpoint = QuantisedCheckpoint(checkpoint, bits, options.weight_group)
+        elif not (options.compressed and checkpoint.is_grouped):
+            options = replace(options, dtype=resolve_dtype(options.dtype))
+        weights = weight_format(options, checkpoint.matrices_are)
         options = replace(options, compressed=weights.compressed)
+        log.info(
+            "%s: matrices stored as %s are kept as %s, passes are computed in %s",
+            *(directory, checkpoint.matrices_are, weights.name, pass_dtype(options)),
+        )
         if thread_limit() is None:
             options = replace(options, threads_alone=0)
         ranked = None
@@ -104,14 +109,14 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
             checkpoint,
             DecoderOptions(
                 weights=weights,
-                kv_type=_kv_type(options.dtype),
+                kv_type=_kv_type(options),
                 positions=options.context + MAX_PASS_ROWS,
                 ranks=options.grows_trees,
                 paged=options.paged,
                 ranked=ranked,
             ),
         )
-        size = checkpoint.values * weights.itemsize
+        size = int(checkpoint.values * weights.itemsize)
         compiled = compile_decoders(decoder, architecture, weights, size, options)
         return cls(directory, architecture, compiled, options, ranked)
 
@@ -239,11 +244,19 @@ class RankedIds:
         return self._ids, self._log_probabilities
 
 
-def _weight_format(options: EngineOptions, checkpoint: Checkpoint) -> WeightFormat:
-    stored = COMPRESSED_FORMATS.get(checkpoint.matrices_are)
+def weight_format(options: EngineOptions, matrices_are: str) -> WeightFormat:
+    """How an engine of these options stores the matrices of a checkpoint.
+
+    matrices_are  as of `Checkpoint`
+    """
+    dense: WeightFormat
+    dense = Bfloat16Weights() if computes_in_bfloat16() else Float32Weights()
+    if options.dtype in ("auto", *_CODE_BITS):
+        return GroupedWeights(dense) if options.compressed else dense
+    stored = COMPRESSED_FORMATS.get(matrices_are)
     if options.dtype == "float32" and options.compressed and stored is not None:
         return stored()
-    return WEIGHT_FORMATS[options.dtype]()
+    return Float32Weights() if options.dtype == "float32" else Bfloat16Weights()
 
 
 def _cache(
@@ -251,7 +264,7 @@ def _cache(
 ) -> tuple[KeyValueCache | PagedCache, Layout, Callable[[Inputs, Padding], Feed]]:
     """A KV cache, where rows stand in it, and what tells a graph so."""
     lanes, places = kv_size(options)
-    kind = _kv_type(options.dtype)
+    kind = _kv_type(options)
     if options.paged:
         pages = PagedCache(architecture, lanes, places, kind)
         return pages, PageLayout(options.sessions, options.row_multiple), partial(PagedFeed, pages)
@@ -261,5 +274,5 @@ def _cache(
     return kv, layout, partial(MaskedFeed, architecture)
 
 
-def _kv_type(dtype: str) -> ov.Type:
-    return ov.Type.f32 if dtype == "float32" else ov.Type.bf16
+def _kv_type(options: EngineOptions) -> ov.Type:
+    return ov.Type.f32 if pass_dtype(options) == "float32" else ov.Type.bf16

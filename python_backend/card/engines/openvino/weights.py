@@ -1,14 +1,13 @@
-"""How matrices are stored in the graph.
+"""How matrices are stored in the graph, and how a pass is multiplied by them.
 
 The plugin leaves a matrix of few bits as it is only where the operator that widens it is marked as
 decompression, as by OpenVINO's own converters; else each decoder of a graph would unfold its own.
 Under passes in float32 it also asks that it can take the graph for a language model (`model_over`).
-Matrices of sixteen bits are then half the bytes to read, and the product widens them in its
-registers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,40 +15,76 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset13 as ops
 
+from card.engines.checkpoints import DenseMatrix, GroupedMatrix, Matrix
+from card.engines.openvino.nodes import Node, integers
+
+
+class Activations:
+    """What products multiply: [rows, inputs]. Products of one input share its sums."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self._sums: dict[int, Node] = {}
+
+    def group_sums(self, group: int, inputs: int) -> Node:
+        """[rows, inputs / group], the sum of each group of consecutive inputs."""
+        if group not in self._sums:
+            grouped = ops.reshape(self.node, integers([0, inputs // group, group]), True)
+            self._sums[group] = ops.reduce_sum(grouped, integers([-1]))
+        return self._sums[group]
+
 
 class WeightFormat(Protocol):
-    """Makes a constant of a matrix [outputs, inputs].
+    """Makes constants and products of matrices.
 
-    itemsize    bytes that a number takes
-    compressed  whether passes are computed in float32 all the same
+    name        of what is stored, for the log
+    itemsize    bytes that a weight takes, about
+    compressed  whether passes are computed in float32 although weights take fewer bits
     """
 
-    itemsize: int
+    name: str
+    itemsize: float
     compressed: bool
 
-    def constant(self, matrix: NDArray[np.float32]) -> Any: ...
+    def constant(self, matrix: Matrix) -> Node:
+        """[outputs, inputs] of a matrix whose rows are looked up too."""
+
+    def product(self, inputs: Activations, matrix: Matrix) -> Node:
+        """[rows, outputs]"""
 
 
-class Float32Weights:
+class _Plain:
+    """A product by a constant."""
+
+    def constant(self, matrix: Matrix) -> Node:
+        raise NotImplementedError
+
+    def product(self, inputs: Activations, matrix: Matrix) -> Node:
+        return ops.matmul(inputs.node, self.constant(matrix), False, True)
+
+
+class Float32Weights(_Plain):
     """As they are."""
 
-    itemsize = 4
+    name = "float32"
+    itemsize = 4.0
     compressed = False
 
-    def constant(self, matrix: NDArray[np.float32]) -> Any:
-        return ops.constant(matrix)
+    def constant(self, matrix: Matrix) -> Node:
+        return ops.constant(matrix.dense())
 
 
-class Bfloat16Weights:
+class Bfloat16Weights(_Plain):
     """Rounded to bfloat16, which loses nothing of a bfloat16 checkpoint."""
 
-    itemsize = 2
+    name = "bfloat16"
+    itemsize = 2.0
     compressed = False
 
-    def constant(self, matrix: NDArray[np.float32]) -> Any:
+    def constant(self, matrix: Matrix) -> Node:
         # The tensor owns its memory: one made of an array would only borrow the array's.
         stored = ov.Tensor(ov.Type.bf16, list(matrix.shape))
-        stored.data.view(np.int16)[:] = to_bfloat16(matrix)
+        stored.data.view(np.int16)[:] = to_bfloat16(matrix.dense())
         return _decompressing(ops.convert(ops.constant(stored), ov.Type.f32))
 
 
@@ -59,36 +94,103 @@ class CompressedBfloat16Weights(Bfloat16Weights):
     compressed = True
 
 
-class CompressedFloat16Weights:
+class CompressedFloat16Weights(_Plain):
     """A float16 checkpoint's, for passes in float32."""
 
-    itemsize = 2
+    name = "float16"
+    itemsize = 2.0
     compressed = True
 
-    def constant(self, matrix: NDArray[np.float32]) -> Any:
-        return _decompressing(ops.convert(ops.constant(matrix.astype(np.float16)), ov.Type.f32))
+    def constant(self, matrix: Matrix) -> Node:
+        stored = ops.constant(matrix.dense().astype(np.float16))
+        return _decompressing(ops.convert(stored, ov.Type.f32))
 
 
-class Int8Weights:
-    """Eight bits and a scale per output, symmetric: half the bytes of bfloat16, another model."""
+class GroupedWeights:
+    """Codes of four or eight bits, with a scale and a zero point for each group of inputs.
 
-    itemsize = 1
-    compressed = False
+    The plugin's fast products want zero points that are whole numbers. A group whose minimum is no
+    multiple of its scale (Q4_1) is cut in two: codes about the nearest whole zero point, and the
+    remainder that all its weights share. The remainder is multiplied by the sum of the group's
+    inputs. So the weights are those of the file and nothing is rounded.
 
-    def constant(self, matrix: NDArray[np.float32]) -> Any:
-        scale = np.maximum(np.abs(matrix).max(axis=1, keepdims=True), 1e-12) / np.float32(127)
-        stored = ops.constant(np.round(matrix / scale).astype(np.int8))
-        return ops.multiply(ops.convert(stored, ov.Type.f32), ops.constant(scale))
+    dense  stores matrices that are not grouped
+    """
+
+    name = "groups of codes"
+    itemsize = 0.75
+    compressed = True
+
+    def __init__(self, dense: WeightFormat) -> None:
+        self._dense = dense
+
+    def constant(self, matrix: Matrix) -> Node:
+        if not isinstance(matrix, GroupedMatrix):
+            return self._dense.constant(matrix)
+        zeros, remainder = whole_zero_points(matrix)
+        if remainder.any():  # it has no product that could add the remainder
+            return self._dense.constant(DenseMatrix(matrix.dense()))
+        return _widened(matrix, zeros)
+
+    def product(self, inputs: Activations, matrix: Matrix) -> Node:
+        if not isinstance(matrix, GroupedMatrix):
+            return self._dense.product(inputs, matrix)
+        zeros, remainder = whole_zero_points(matrix)
+        product = ops.matmul(inputs.node, _widened(matrix, zeros), False, True)
+        if not remainder.any():
+            return product
+        sums = inputs.group_sums(matrix.group, matrix.shape[1])
+        return ops.add(product, ops.matmul(sums, ops.constant(remainder), False, True))
 
 
-COMPRESSED_FORMATS: dict[str, type[WeightFormat]] = {
+def whole_zero_points(matrix: GroupedMatrix) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """Zero points and remainders, [outputs, groups]: weight = scale · (code - zero) + remainder."""
+    divisor = np.where(matrix.scale == 0, 1, matrix.scale)
+    most = 2**matrix.bits - 1
+    zeros = np.clip(np.round(-matrix.minimum / divisor), 0, most).astype(np.float32)
+    remainder = matrix.minimum + zeros * matrix.scale
+    return zeros.astype(np.uint8), remainder.astype(np.float32)
+
+
+_CODES = {4: ov.Type.u4, 8: ov.Type.u8}
+
+
+def _widened(matrix: GroupedMatrix, zeros: NDArray[np.uint8]) -> Node:
+    """[outputs, inputs]: scale · (code - zero), as OpenVINO's converters write it."""
+    outputs, inputs = matrix.shape
+    kind, shape = _CODES[matrix.bits], [outputs, -1, matrix.group]
+    codes = ops.convert(_packed(matrix.codes.reshape(shape), kind), ov.Type.f16)
+    if zeros.min() == zeros.max():
+        zeros = zeros[:1, :1]
+        kind = ov.Type.u8
+    zero = ops.convert(_packed(zeros[..., None], kind), ov.Type.f16)
+    scale = ops.constant(matrix.scale.astype(np.float16)[..., None])
+    scaled = ops.multiply(ops.subtract(codes, zero), scale)
+    widened = ops.reshape(scaled, integers([outputs, inputs]), False)
+    return _decompressing(ops.convert(widened, ov.Type.f32))
+
+
+def _packed(codes: NDArray[np.uint8], kind: ov.Type) -> Node:
+    """A constant; of codes of four bits two share a byte, the first in its low half."""
+    stored = ov.Tensor(kind, list(codes.shape))
+    flat = codes.reshape(-1)
+    if kind == ov.Type.u4:
+        padded = np.append(flat, np.zeros(len(flat) % 2, np.uint8))
+        flat = padded[0::2] | (padded[1::2] << 4)
+    stored.data.view(np.uint8).reshape(-1)[: len(flat)] = flat
+    return ops.constant(stored)
+
+
+COMPRESSED_FORMATS: dict[str, type[CompressedBfloat16Weights | CompressedFloat16Weights]] = {
     "BF16": CompressedBfloat16Weights,
     "F16": CompressedFloat16Weights,
 }
 """What loses nothing, by what a checkpoint's matrices are stored in."""
 
 
-def model_over(weights: WeightFormat, results: list[Any], inputs: list[Any], name: str) -> ov.Model:
+def model_over(
+    weights: WeightFormat, results: Sequence[Any], inputs: Sequence[Any], name: str
+) -> ov.Model:
     """A graph with matrices of this format. Around compressed ones, it is one that the plugin takes
     for a language model: it tells one by an attention and a state. These two are its smallest, and
     nothing depends on them."""
@@ -100,7 +202,7 @@ def model_over(weights: WeightFormat, results: list[Any], inputs: list[Any], nam
     return ov.Model(results, [ops.assign(attention, "state")], inputs, name)
 
 
-def _decompressing(widened: Any) -> Any:
+def _decompressing(widened: Node) -> Node:
     widened.get_rt_info()["decompression_0"] = ""
     return widened
 

@@ -7,8 +7,8 @@ from types import ModuleType
 from typing import Any
 
 from card.engines.interface import EngineError
-from card.json_file import JsonFileError, read_json_object
 from card.settings import ModelSettings, Settings, TensorRTSettings
+from model_files.json_file import JsonFileError, read_json_object
 
 DEFAULT_ROWS = 8
 """Rows of a target pass where `speculation.rows` is auto: every request is always padded to the
@@ -62,10 +62,10 @@ def _common(
     settings: Settings, model: ModelSettings, how: TensorRTSettings, trt: ModuleType
 ) -> dict[str, Any]:
     check_quantization(model.path, how.quantization)
-    if model.dtype == "int8":
+    if model.dtype in ("int8", "int4"):
         raise EngineError(
-            f"{model.path}: TensorRT-LLM is not given dtype int8; set dtype to auto, bfloat16 or "
-            "float32, and tensorrt_llm.quantization to what the GPU computes in"
+            f"{model.path}: TensorRT-LLM is not given dtype {model.dtype}; set dtype to auto, "
+            "bfloat16 or float32, and tensorrt_llm.quantization to what the GPU computes in"
         )
     return {
         "model": str(model.path),

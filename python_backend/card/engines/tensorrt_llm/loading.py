@@ -7,6 +7,7 @@ import os
 from typing import Literal
 
 from card.cache import Geometry, Pool
+from card.engines.interface import EngineError
 from card.engines.tensorrt_llm.arguments import (
     candidates_per_step,
     draft_arguments,
@@ -18,7 +19,7 @@ from card.engines.tensorrt_llm.runtime import Runtime, import_tensorrt_llm
 from card.engines.tensorrt_llm.support import check_version, installed_version
 from card.engines.tensorrt_llm.target import TensorRTTargetLoop
 from card.engines.tensorrt_llm.workers import Workers
-from card.engines.vocabulary import check_shared_vocabulary, vocabulary_size
+from card.engines.vocabulary import shared_vocabulary, vocabulary_size
 from card.settings import Settings
 
 Role = Literal["draft", "target"]
@@ -30,7 +31,12 @@ class TensorRTModel:
     def __init__(self, settings: Settings, role: Role, geometry: Geometry, server_pid: int) -> None:
         """Load it. Raises `EngineError` saying what is missing or does not fit."""
         check_version(installed_version())
-        check_shared_vocabulary(settings.draft.path, settings.target.path)
+        shared = shared_vocabulary(settings.draft.path, settings.target.path)
+        if role == "draft" and not shared.is_whole:
+            raise EngineError(
+                f"{settings.draft.path}: {shared.note}; TensorRT-LLM cannot leave some out: "
+                "take a draft with the target's vocabulary, or draft.engine: torch"
+            )
         model = settings.draft if role == "draft" else settings.target
         package = import_tensorrt_llm(model.tensorrt_llm.devices)
         self._settings = settings

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from card.engines.architecture import Architecture
-from card.engines.checkpoint import Checkpoint, LinearTensors
+from card.engines.checkpoints import LinearTensors, open_checkpoint
 from card.engines.torch.linear import Linear, LinearLayer
 
 
@@ -61,9 +61,9 @@ def load_weights(
 
     def linear(values: LinearTensors) -> LinearLayer:
         bias = None if values.bias is None else tensor(values.bias)
-        return make_linear(tensor(values.weight), bias)
+        return make_linear(tensor(values.weight.dense()), bias)
 
-    checkpoint = Checkpoint(directory, architecture)
+    checkpoint = open_checkpoint(directory, architecture)
     layers = [
         LayerWeights(
             input_norm=norm(layer.input_norm),
@@ -77,11 +77,11 @@ def load_weights(
         )
         for layer in checkpoint.layers()
     ]
-    embedding = tensor(checkpoint.embedding())
+    embedding = tensor(checkpoint.embedding().dense())
     head = checkpoint.head()
     return Weights(
         embedding=embedding,
         layers=layers,
         norm=norm(checkpoint.final_norm()),
-        head=make_linear(embedding if head is None else tensor(head), None),
+        head=make_linear(embedding if head is None else tensor(head.dense()), None),
     )

@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from card.cache import Pool
@@ -50,13 +51,25 @@ class RunDirectory:
         directory.mkdir(exist_ok=True)
         return directory
 
-    def stage_models(self, repository: Path) -> Path:
+    def stage_models(self, repository: Path, additions: Mapping[str, str]) -> Path:
         """Where the server is to find the models of `repository`: Triton's Python backend hands
-        their paths to a shell as they are, and the folder of a checkout may have any name."""
-        link = self.path / "models"
-        link.unlink(missing_ok=True)
-        link.symlink_to(repository.resolve())
-        return link
+        their paths to a shell as they are, and the folder of a checkout may have any name.
+
+        additions  text behind the configuration, by model
+        """
+        staged = self._fresh("models")
+        for model in repository.resolve().iterdir() if repository.is_dir() else ():
+            if not additions.get(model.name):
+                (staged / model.name).symlink_to(model)
+                continue
+            (staged / model.name).mkdir()
+            for part in model.iterdir():
+                (staged / model.name / part.name).symlink_to(part)
+            config = staged / model.name / "config.pbtxt"
+            text = config.read_text(encoding="utf-8")
+            config.unlink()
+            config.write_text(f"{text}\n{additions[model.name]}", encoding="utf-8")
+        return staged
 
     def fresh_notices(self) -> Path:
         """An empty directory for `card.serving.notices` of a server that is about to start."""

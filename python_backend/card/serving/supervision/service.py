@@ -9,6 +9,7 @@ from pathlib import Path
 
 from card.cache import ENGINES
 from card.engines.remembered import FINDINGS_VARIABLE
+from card.serving.chat_parameters import as_protobuf_text, chat_parameters
 from card.serving.geometry import pool_geometry
 from card.serving.notices import NOTICES_VARIABLE, Notices
 from card.serving.supervision.command_line import conceal
@@ -71,7 +72,10 @@ class Service:
         socket = triton_socket(run_directory.path, serving.grpc_port)
         restriction = Restriction(HEADER, secrets.token_hex(32))
         options = ServerOptions(
-            model_repository=run_directory.stage_models(model_repository),
+            model_repository=run_directory.stage_models(
+                model_repository,
+                {ENSEMBLE: as_protobuf_text(chat_parameters(settings.target.path))},
+            ),
             load_models=MODELS,
             restriction=restriction,
             region_prefix=run_directory.region_prefix,

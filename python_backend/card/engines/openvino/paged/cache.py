@@ -17,7 +17,8 @@ from card.engines.openvino.paged.attention import PAGE
 
 class PagedCache:
     """Keys and values [layers, lanes * pages, kv_heads, PAGE, head_size], zero at first; the pages
-    of a lane lie one after another.
+    of a lane lie one after another. The system gives memory for a page when it is first written, so
+    a lane takes what its longest text took.
 
     places  of a lane, a multiple of PAGE
     """
@@ -29,8 +30,6 @@ class PagedCache:
         self.pages_per_lane = places // PAGE
         shape = (a.layers, lanes * self.pages_per_lane, a.kv_heads, PAGE, a.head_size)
         self._buffers = {name: np.zeros(shape, ELEMENTS[kind]) for name in ("keys", "values")}
-        for buffers in self._buffers.values():
-            buffers.fill(0)  # or their memory would be taken bit by bit, as longer texts come
 
     @property
     def bytes_per_lane(self) -> int:

@@ -94,10 +94,15 @@ def forbid_varying_arithmetic() -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.set_float32_matmul_precision("highest")
     products = torch.backends.cuda.matmul
-    # (reduced precision, split sums); torch before 2.10 knows the first alone.
     try:
+        # (reduced precision, split sums)
         products.allow_bf16_reduced_precision_reduction = (False, False)
         products.allow_fp16_reduced_precision_reduction = (False, False)
     except TypeError:
+        # Torch before 2.10 takes the first alone, and lets no caller forbid split sums.
         products.allow_bf16_reduced_precision_reduction = False
         products.allow_fp16_reduced_precision_reduction = False
+        return
+    if torch.version.cuda is not None:
+        # cuBLAS refuses a product that it may not split; cuBLASLt computes it.
+        torch.backends.cuda.preferred_blas_library("cublaslt")

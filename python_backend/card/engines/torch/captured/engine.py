@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -38,6 +40,8 @@ from card.engines.torch.engine import TensorLogits
 from card.engines.torch.linear import TiledLinear
 from card.engines.torch.ranking import rank
 from card.engines.torch.weights import load_weights
+
+log = logging.getLogger(__name__)
 
 MOST_CAPTURED = 96
 """Shapes kept; the one that was not needed for longest makes room. Each takes some MiB."""
@@ -87,7 +91,9 @@ class CapturedEngine(SessionEngine[DeviceKeyValueCache]):
             need = need_of(architecture, options, dtype.itemsize)
             free, _ = torch.cuda.mem_get_info(device)
             check_fits(directory, str(device), need, options, free)
+        began_s = time.monotonic()
         weights = load_weights(directory, architecture, dtype, device, TiledLinear)
+        log.info("%s: read onto %s in %.1f s", directory, device, time.monotonic() - began_s)
         positions = options.context + MAX_PASS_ROWS
         decoder = CapturedDecoder(architecture, weights, dtype, device, positions)
         return cls(architecture, decoder, options, dtype, device)
@@ -191,10 +197,8 @@ class StaticPass:
         self._host = PassBuffer.empty(shape, torch.device("cpu"), pinned=on_device)
         self._inputs = inputs = PassBuffer.empty(shape, device)
         self._copied = torch.cuda.Event() if on_device else None  # type: ignore[no-untyped-call]
-        self._pool = pool
-        self._replayed: Replayed | None = None
         # No reference to itself: what is dropped must free its memory at once.
-        self._compute = lambda: decoder.forward(inputs, kv, tile, logits)
+        self._replayed = Replayed(lambda: decoder.forward(inputs, kv, tile, logits), device, pool)
 
     def run(self, this: Pass) -> None:
         """Queue the pass: copy its arrays to the device, compute."""
@@ -204,9 +208,6 @@ class StaticPass:
         self._inputs.bytes.copy_(self._host.bytes, non_blocking=True)
         if self._copied is not None:
             self._copied.record()
-        if self._replayed is None:
-            # Not earlier: capturing computes, and empty buffers would write over the cache.
-            self._replayed = Replayed(self._compute, self._kv.device, self._pool)
         self._replayed.run()
 
 

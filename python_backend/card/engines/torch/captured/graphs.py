@@ -7,38 +7,38 @@ from typing import Any
 
 import torch
 
-_WARM_UPS = 2
-
 
 class Replayed:
     """Runs `compute` again and again on whatever its buffers hold.
 
-    compute  reads and writes tensors that stay where they are, synchronises nothing, and may be
-             run twice on the same contents without harm
+    The first run calls it operator by operator: libraries set themselves up at their first call,
+    which must not be captured. The second run captures it, so that what runs once is never
+    captured.
+
+    compute  reads and writes tensors that stay where they are, and synchronises nothing
     pool     handle of the memory that graphs share, for no two of them run at once
     """
 
-    def __init__(
-        self,
-        compute: Callable[[], None],
-        device: torch.device,
-        pool: Any,
-    ) -> None:
-        self._replay = compute
-        if device.type != "cuda":
-            return
-        # Libraries set themselves up at their first call, which must not be captured.
-        side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(side):
-            for _ in range(_WARM_UPS):
-                compute()
-        torch.cuda.current_stream(device).wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
-            compute()
-        self._replay = graph.replay
+    def __init__(self, compute: Callable[[], None], device: torch.device, pool: Any) -> None:
+        self._compute = compute
+        self._can_capture = device.type == "cuda"
+        self._pool = pool
+        self._has_run = False
+        self._graph: torch.cuda.CUDAGraph | None = None
 
     def run(self) -> None:
         """Queued on a device; done on return on a processor."""
-        self._replay()
+        if not (self._can_capture and self._has_run):
+            self._compute()
+            self._has_run = True
+            return
+        if self._graph is None:
+            self._graph = self._captured()
+        self._graph.replay()
+
+    def _captured(self) -> torch.cuda.CUDAGraph:
+        """Every launch of `compute`, none of which runs now."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            self._compute()
+        return graph

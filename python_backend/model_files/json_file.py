@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from card.regular_file import is_irregular
+from model_files.errors import ModelFilesError
+from model_files.regular_file import is_irregular
 
 
-class JsonFileError(ValueError):
+class JsonFileError(ModelFilesError):
     """There is no such object to be read; the message names the file and says why."""
 
 

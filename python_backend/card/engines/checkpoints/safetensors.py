@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,12 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from card.engines.architecture import Architecture
+from card.engines.checkpoints.matrices import DenseMatrix, stacked
+from card.engines.checkpoints.tensors import LayerTensors, LinearTensors
 from card.engines.interface import EngineError
-from card.json_file import JsonFileError, read_json_object
-from card.regular_file import is_irregular
+from card.engines.quantised import check_tensor_not_quantised
+from model_files.json_file import JsonFileError, read_json_object
+from model_files.regular_file import is_irregular
 
 _STORED: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
@@ -28,28 +31,8 @@ _STORED: dict[str, np.dtype[Any]] = {
     "BF16": np.dtype("<u2"),
 }
 
-
-@dataclass(frozen=True, slots=True)
-class LinearTensors:
-    """weight [outputs, inputs] and bias [outputs] or None, float32."""
-
-    weight: NDArray[np.float32]
-    bias: NDArray[np.float32] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LayerTensors:
-    """One decoder layer; query, key and value are one linear layer, gate and up another."""
-
-    input_norm: NDArray[np.float32]
-    query_key_value: LinearTensors
-    query_norm: NDArray[np.float32] | None
-    key_norm: NDArray[np.float32] | None
-    output: LinearTensors
-    post_norm: NDArray[np.float32]
-    gate_up: LinearTensors
-    down: LinearTensors
-
+INDEX = "model.safetensors.index.json"
+"""Says which tensor lies in which file, where a checkpoint has several."""
 
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 
@@ -64,46 +47,44 @@ class _Stored:
     offset: int
 
 
-class Checkpoint:
-    """Tensors by name over one or several safetensors files of a Hugging Face directory.
-
-    Every method raises `EngineError` on a tensor that is missing or does not fit.
-    """
+class SafetensorsCheckpoint:
+    """Implements `tensors.Checkpoint` over the safetensors files of a Hugging Face directory."""
 
     def __init__(self, directory: Path, architecture: Architecture) -> None:
         self._directory = directory
         self._architecture = architecture
-        self._stored = {name: stored for file in self._files() for name, stored in _read(file)}
+        self._stored = _stored_in(directory)
+        for name, stored in self._stored.items():
+            check_tensor_not_quantised(directory, name, stored.dtype)
         self._check_depth()
 
     @property
     def values(self) -> int:
-        """How many numbers the tensors hold."""
         return sum(math.prod(stored.shape) for stored in self._stored.values())
 
     @property
     def matrices_are(self) -> str:
-        """What the matrices are stored in: ``BF16``, ``F16``, ``F32``; or ``mixed``."""
         found = {stored.dtype for stored in self._stored.values() if len(stored.shape) > 1}
         return found.pop() if len(found) == 1 else "mixed"
 
-    def embedding(self) -> NDArray[np.float32]:
-        """[vocabulary, hidden]"""
-        a = self._architecture
-        return self._tensor("model.embed_tokens.weight", (a.vocabulary, a.hidden))
+    @property
+    def is_grouped(self) -> bool:
+        return False
 
-    def head(self) -> NDArray[np.float32] | None:
-        """[vocabulary, hidden], or None if the embedding serves as the head too."""
+    def embedding(self) -> DenseMatrix:
+        a = self._architecture
+        return DenseMatrix(self._tensor("model.embed_tokens.weight", (a.vocabulary, a.hidden)))
+
+    def head(self) -> DenseMatrix | None:
         a = self._architecture
         if a.tied_embeddings:
             return None
-        return self._tensor("lm_head.weight", (a.vocabulary, a.hidden))
+        return DenseMatrix(self._tensor("lm_head.weight", (a.vocabulary, a.hidden)))
 
     def final_norm(self) -> NDArray[np.float32]:
         return self._tensor("model.norm.weight", (self._architecture.hidden,))
 
     def layers(self) -> Iterator[LayerTensors]:
-        """Layer after layer, so that only one stands in memory in float32."""
         return (self._layer(index) for index in range(self._architecture.layers))
 
     def _check_depth(self) -> None:
@@ -147,7 +128,9 @@ class Checkpoint:
 
     def _linear(self, parts: list[tuple[str, int]], inputs: int) -> LinearTensors:
         """Linear layers that share their input, stacked into one."""
-        weight = np.concatenate([self._tensor(f"{n}.weight", (rows, inputs)) for n, rows in parts])
+        weight = stacked(
+            [DenseMatrix(self._tensor(f"{n}.weight", (rows, inputs))) for n, rows in parts]
+        )
         if not any(f"{name}.bias" in self._stored for name, _ in parts):
             return LinearTensors(weight)
         return LinearTensors(
@@ -177,22 +160,67 @@ class Checkpoint:
             raise EngineError(f"{self._directory}: {name} holds values that are not finite")
         return found
 
-    def _files(self) -> list[Path]:
-        files = sorted(self._directory.glob("*.safetensors"))
-        if not files:
-            raise EngineError(f"{self._directory} holds no *.safetensors file")
-        index = self._directory / "model.safetensors.index.json"
-        if index.exists():
-            try:
-                wanted = set(read_json_object(index)["weight_map"].values())
-            except (JsonFileError, KeyError, TypeError, AttributeError) as error:
-                raise EngineError(f"{index} cannot be read: {error!r}") from error
-            missing = sorted(wanted - {file.name for file in files})
-            if missing:
-                raise EngineError(
-                    f"{self._directory} lacks {', '.join(missing)} named in {index.name}"
-                )
+
+def weight_files(directory: Path) -> list[Path]:
+    """The files that belong to the checkpoint of a Hugging Face directory. Raises `EngineError`."""
+    index = _index(directory)
+    return _files(directory, index)
+
+
+def _files(directory: Path, index: Mapping[str, str] | None) -> list[Path]:
+    if index is not None:
+        files = [directory / name for name in sorted(set(index.values()))]
+        if missing := [file.name for file in files if not file.exists()]:
+            raise EngineError(f"{directory} lacks {', '.join(missing)} named in {INDEX}")
         return files
+    whole = directory / "model.safetensors"
+    # Beside a whole model others are adapters, or the same weights under other names.
+    files = [whole] if whole.exists() else sorted(directory.glob("*.safetensors"))
+    if not files:
+        raise EngineError(f"{directory} holds no *.safetensors file{_hint(directory)}")
+    return files
+
+
+def _hint(directory: Path) -> str:
+    found = next(directory.glob("*.gguf"), None)
+    return "" if found is None else f"; name its GGUF file, {found}, if that is the model"
+
+
+def _index(directory: Path) -> dict[str, str] | None:
+    """The name of the file that each tensor lies in; None: nothing says so."""
+    file = directory / INDEX
+    if not file.exists():
+        return None
+    try:
+        index = read_json_object(file)["weight_map"]
+        sound = all(Path(name).name == name for name in index.values())
+    except (JsonFileError, KeyError, TypeError, AttributeError) as error:
+        raise EngineError(f"{file} cannot be read: {error!r}") from error
+    if not index or not sound:
+        raise EngineError(f"{file} must name a file beside it for each tensor")
+    return dict(index)
+
+
+def _stored_in(directory: Path) -> dict[str, _Stored]:
+    """Every tensor of the checkpoint: with an index, those that it names where it says; files
+    beside may be left over from another."""
+    index = _index(directory)
+    found: dict[str, _Stored] = {}
+    for file in _files(directory, index):
+        for name, stored in _read(file):
+            if index is not None and index.get(name) != file.name:
+                continue
+            if name in found:
+                raise EngineError(
+                    f"{directory}: tensor {name!r} lies in {found[name].file.name} and in "
+                    f"{file.name}; take away the file that is left over, or write {INDEX}"
+                )
+            found[name] = stored
+    if index is not None and (missing := sorted(index.keys() - found.keys())):
+        raise EngineError(
+            f"{directory / index[missing[0]]} lacks {missing[0]!r}, which {INDEX} names"
+        )
+    return found
 
 
 def _read(file: Path) -> list[tuple[str, _Stored]]:

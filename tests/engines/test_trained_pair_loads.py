@@ -1,14 +1,15 @@
-"""What loading makes of the bundled pair in every type: independent rows, pages, few copies."""
+"""What loading makes of a trained pair in every type: independent rows, pages, few copies."""
 
 from __future__ import annotations
 
 import pytest
+from real_pair import pair_settings
 
 from card.engines import EngineError, calibration, load_engine, loading
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.processor import computes_in_bfloat16
 from card.engines.row_costs import RowCosts
-from card.settings import Settings, load_settings
+from card.settings import Settings
 
 
 def computes_in(dtype: str) -> bool:
@@ -16,7 +17,7 @@ def computes_in(dtype: str) -> bool:
 
 
 def settings_in(dtype: str) -> Settings:
-    return load_settings(
+    return pair_settings(
         target={"dtype": dtype},
         draft={"dtype": dtype},
         limits={"prompt_tokens": 64, "context_tokens": 336},

@@ -1,0 +1,19 @@
+"""Models as files: their tensors, read and checked against the architecture."""
+
+from card.engines.checkpoints.matrices import DenseMatrix, GroupedMatrix, Matrix, stacked
+from card.engines.checkpoints.opening import open_checkpoint
+from card.engines.checkpoints.quantised import QuantisedCheckpoint, quantised
+from card.engines.checkpoints.tensors import Checkpoint, LayerTensors, LinearTensors
+
+__all__ = [
+    "Checkpoint",
+    "DenseMatrix",
+    "GroupedMatrix",
+    "LayerTensors",
+    "LinearTensors",
+    "Matrix",
+    "QuantisedCheckpoint",
+    "open_checkpoint",
+    "quantised",
+    "stacked",
+]

@@ -1,0 +1,88 @@
+"""A checkpoint whose matrices are quantised while they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from card.engines.checkpoints.matrices import GroupedMatrix, Matrix
+from card.engines.checkpoints.tensors import Checkpoint, LayerTensors, LinearTensors
+
+
+class QuantisedCheckpoint:
+    """Implements `tensors.Checkpoint`. The embedding takes eight bits whatever `bits` says: it is
+    looked up, and as a head it decides what is written.
+
+    bits   of a weight, 4 or 8
+    group  inputs that share a scale; where it does not divide a row, the row is one group
+    """
+
+    def __init__(self, checkpoint: Checkpoint, bits: int, group: int) -> None:
+        self._checkpoint = checkpoint
+        self._bits = bits
+        self._group = group
+
+    @property
+    def values(self) -> int:
+        return self._checkpoint.values
+
+    @property
+    def matrices_are(self) -> str:
+        return f"int{self._bits}"
+
+    @property
+    def is_grouped(self) -> bool:
+        return True
+
+    def embedding(self) -> Matrix:
+        return quantised(self._checkpoint.embedding(), 8, self._group)
+
+    def head(self) -> Matrix | None:
+        head = self._checkpoint.head()
+        return None if head is None else quantised(head, 8, self._group)
+
+    def final_norm(self) -> NDArray[np.float32]:
+        return self._checkpoint.final_norm()
+
+    def layers(self) -> Iterator[LayerTensors]:
+        for layer in self._checkpoint.layers():
+            yield replace(
+                layer,
+                query_key_value=self._linear(layer.query_key_value),
+                output=self._linear(layer.output),
+                gate_up=self._linear(layer.gate_up),
+                down=self._linear(layer.down),
+            )
+
+    def _linear(self, tensors: LinearTensors) -> LinearTensors:
+        return replace(tensors, weight=quantised(tensors.weight, self._bits, self._group))
+
+
+def quantised(matrix: Matrix, bits: int, group: int) -> GroupedMatrix:
+    """The matrix in groups of codes: eight bits about the middle, four between the least and the
+    greatest weight of a group. Zero points are whole numbers, scales are float16's."""
+    outputs, inputs = matrix.shape
+    group = group if inputs % group == 0 else inputs
+    weights = matrix.dense().reshape(outputs, -1, group)
+    most = 2**bits - 1
+    if bits == 8:
+        scale = _in_float16(np.abs(weights).max(axis=-1) / np.float32(127))
+        zero = np.full_like(scale, 128)
+    else:
+        least = np.minimum(weights.min(axis=-1), 0)
+        scale = _in_float16((np.maximum(weights.max(axis=-1), 0) - least) / np.float32(most))
+        zero = np.clip(np.round(-least / scale), 0, most).astype(np.float32)
+    codes = np.clip(np.round(weights / scale[..., None]) + zero[..., None], 0, most)
+    return GroupedMatrix(
+        codes.astype(np.uint8).reshape(outputs, inputs), scale, -zero * scale, bits
+    )
+
+
+def _in_float16(scale: NDArray[np.float32]) -> NDArray[np.float32]:
+    """As the graph stores it; never zero, by which nothing could be divided."""
+    least = np.float16(2.0**-24)
+    rounded: NDArray[np.float32] = np.maximum(scale.astype(np.float16), least).astype(np.float32)
+    return rounded

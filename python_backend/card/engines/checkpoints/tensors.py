@@ -1,0 +1,63 @@
+"""What a decoder is made of, whatever file it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from card.engines.checkpoints.matrices import Matrix
+
+
+@dataclass(frozen=True, slots=True)
+class LinearTensors:
+    """weight [outputs, inputs]; bias [outputs] float32, or None."""
+
+    weight: Matrix
+    bias: NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTensors:
+    """One decoder layer; query, key and value are one linear layer, gate and up another."""
+
+    input_norm: NDArray[np.float32]
+    query_key_value: LinearTensors
+    query_norm: NDArray[np.float32] | None
+    key_norm: NDArray[np.float32] | None
+    output: LinearTensors
+    post_norm: NDArray[np.float32]
+    gate_up: LinearTensors
+    down: LinearTensors
+
+
+class Checkpoint(Protocol):
+    """The tensors of one model. Every method raises `EngineError` on a tensor that is missing or
+    does not fit."""
+
+    @property
+    def values(self) -> int:
+        """How many numbers the tensors hold."""
+
+    @property
+    def matrices_are(self) -> str:
+        """What the matrices are stored in, as the file's format calls it; or ``mixed``."""
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether matrices are groups of few bits, at least some of them."""
+
+    def embedding(self) -> Matrix:
+        """[vocabulary, hidden]"""
+
+    def head(self) -> Matrix | None:
+        """[vocabulary, hidden]; None if the embedding is the head too."""
+
+    def final_norm(self) -> NDArray[np.float32]:
+        """[hidden]"""
+
+    def layers(self) -> Iterator[LayerTensors]:
+        """Layer after layer, so that only one stands in memory unpacked."""

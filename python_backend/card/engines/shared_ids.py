@@ -1,0 +1,130 @@
+"""A draft whose vocabulary is not quite its target's: it reads and proposes ids that both have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from card.engines.interface import Engine, EngineError, Logits, Ranking, Rows
+from card.engines.vocabulary import SharedVocabulary
+
+_NEVER = np.float32(-1e30)
+"""Log-probability of an id that is not proposed: as good as impossible, yet finite."""
+
+
+class SharedIds:
+    """Implements `card.engines.interface.Engine` with the ids of the target.
+
+    An id that the draft does not have is read as another one: the text before it stays, and what
+    the draft proposes behind it is a worse guess, never a wrong text.
+    """
+
+    def __init__(self, engine: Engine, shared: SharedVocabulary) -> None:
+        self._engine = engine
+        self._vocabulary = shared.target_size
+        self._own = shared.draft_size
+        self._proposed = shared.proposed
+        shown = np.flatnonzero(self._proposed)
+        if not len(shown):
+            raise EngineError("draft and target must share a vocabulary: they have no id in common")
+        self._other = int(shown[0])
+
+    def __getattr__(self, name: str) -> Any:
+        """What the draft's engine has beyond the protocol."""
+        return getattr(self._engine, name)
+
+    @property
+    def alone(self) -> bool:
+        return self._engine.alone
+
+    @alone.setter
+    def alone(self, value: bool) -> None:
+        self._engine.alone = value
+
+    @property
+    def vocabulary(self) -> int:
+        return self._vocabulary
+
+    @property
+    def context(self) -> int:
+        return self._engine.context
+
+    @property
+    def most_rows(self) -> int:
+        return self._engine.most_rows
+
+    @property
+    def row_invariant(self) -> bool:
+        return self._engine.row_invariant
+
+    @property
+    def row_costs_ms(self) -> dict[int, float]:
+        return self._engine.row_costs_ms
+
+    @property
+    def alone_share(self) -> float:
+        return self._engine.alone_share
+
+    def open_session(self) -> int:
+        return self._engine.open_session()
+
+    def close_session(self, session: int) -> None:
+        self._engine.close_session(session)
+
+    def length(self, session: int) -> int:
+        return self._engine.length(session)
+
+    def keep(self, session: int, confirmed: Sequence[int], surviving: Sequence[int] = ()) -> None:
+        self._engine.keep(session, confirmed, surviving)
+
+    def forward(self, batch: Sequence[Rows]) -> list[Logits]:
+        found = self._engine.forward([self._read(rows) for rows in batch])
+        return [self._shared(logits) for logits in found]
+
+    def _shared(self, logits: Logits) -> Logits:
+        return _SharedLogits(logits, self._proposed, self._other, self._vocabulary)
+
+    def _read(self, rows: Rows) -> Rows:
+        """The rows with ids that the draft has, and noise for as many."""
+        known = [token if token < self._own else self._other for token in rows.tokens]
+        ranking = rows.ranking
+        if ranking is not None and ranking.noise is not None:
+            noise = [_of_length(row, self._own, 0.0) for row in ranking.noise]
+            ranking = Ranking(ranking.count, ranking.temperature, noise)
+        return replace(rows, tokens=known, ranking=ranking)
+
+
+class _SharedLogits:
+    """Logits of one session's rows, with the ids of the target."""
+
+    def __init__(
+        self, logits: Logits, proposed: NDArray[np.bool_], other: int, vocabulary: int
+    ) -> None:
+        """`other` is an id that is proposed."""
+        self._logits = logits
+        self._proposed = proposed
+        self._other = other
+        self._vocabulary = vocabulary
+
+    def row(self, index: int) -> NDArray[np.float32]:
+        own = np.where(self._proposed, self._logits.row(index), -np.inf).astype(np.float32)
+        return _of_length(own, self._vocabulary, -np.inf)
+
+    def best(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        ids, values = self._logits.best()
+        proposed = self._proposed[ids]
+        # Ids that are not proposed go to the end of their row, as ids that are.
+        order = np.argsort(~proposed, axis=1, kind="stable")
+        ids = np.where(proposed, ids, self._other)
+        values = np.where(proposed, values, _NEVER)
+        return np.take_along_axis(ids, order, axis=1), np.take_along_axis(values, order, axis=1)
+
+
+def _of_length(row: NDArray[np.float32], length: int, filler: float) -> NDArray[np.float32]:
+    if len(row) >= length:
+        return row[:length]
+    return np.concatenate([row, np.full(length - len(row), filler, np.float32)])

@@ -1,0 +1,51 @@
+"""How the target wants a conversation written down, told to clients as parameters of the ensemble.
+
+A client asks Triton for the ensemble's configuration and renders conversations by itself, as
+`card-client chat` does.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from model_files import ModelFilesError, model_files_of
+from model_files.interface import special_tokens
+from model_files.prompt_start import leading_token
+
+
+def chat_parameters(path: Path) -> dict[str, str]:
+    """The chat template of the model at `path`, its special tokens, and the token that
+    `preprocessing` puts before every prompt; empty if the model brings no template.
+
+    Files that cannot be read tell nothing here: the models that need them say what is wrong.
+    """
+    try:
+        files = model_files_of(path)
+        source = files.chat_template()
+        if not source:
+            return {}
+        tokens = special_tokens(files.tokenizer_config())
+        return {
+            "chat_template": source,
+            **tokens,
+            "leading_token": leading_token(files.tokenizer()),
+        }
+    except ModelFilesError:
+        return {}
+
+
+def as_protobuf_text(parameters: dict[str, str]) -> str:
+    """The parameters as they stand in a ``config.pbtxt``."""
+    return "".join(
+        f"parameters {{ key: {_quoted(name)} value: {{ string_value: {_quoted(value)} }} }}\n"
+        for name, value in parameters.items()
+    )
+
+
+def _quoted(text: str) -> str:
+    """A string of protobuf's text format; bytes that are no plain letters are written in octal."""
+    plain = (
+        chr(byte) if 0x20 <= byte < 0x7F and byte not in b'"\\' else f"\\{byte:03o}"
+        for byte in text.encode("utf-8", errors="replace")
+    )
+    return f'"{"".join(plain)}"'

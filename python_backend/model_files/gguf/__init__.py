@@ -1,0 +1,1 @@
+"""Models in one file, as llama.cpp writes them."""

@@ -1,0 +1,88 @@
+"""What a GGUF file says beside its weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from model_files.errors import ModelFilesError
+from model_files.gguf.configuration import configuration
+from model_files.gguf.header import Header, read_header
+from model_files.gguf.tokenizer import build_tokenizer, token_table
+from model_files.token_table import TokenTable
+
+_TOKENS = {
+    "bos_token": "bos_token_id",
+    "eos_token": "eos_token_id",
+    "unk_token": "unknown_token_id",
+    "pad_token": "padding_token_id",
+}
+_ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
+"""Ids that end a text, a turn, a message."""
+
+
+@dataclass(frozen=True)
+class GgufFiles:
+    """Implements `interface.ModelFiles`."""
+
+    path: Path
+    header: Header
+
+    @classmethod
+    def read(cls, path: Path) -> GgufFiles:
+        """Raises `ModelFilesError`."""
+        return cls(path, read_header(path))
+
+    @property
+    def config_file(self) -> Path:
+        return self.path
+
+    @property
+    def generation_config_file(self) -> Path:
+        return self.path
+
+    @property
+    def tokenizer_file(self) -> Path:
+        return self.path
+
+    def config(self) -> dict[str, Any]:
+        return configuration(self.header)
+
+    def generation_config(self) -> dict[str, Any]:
+        found = [self.header.value(f"tokenizer.ggml.{name}", int) for name in _ENDS]
+        ends = list(dict.fromkeys(identity for identity in found if identity is not None))
+        return {"eos_token_id": ends} if ends else {}
+
+    def tokenizer_config(self) -> dict[str, Any]:
+        config: dict[str, Any] = {}
+        for name, key in _TOKENS.items():
+            if (identity := self.header.value(f"tokenizer.ggml.{key}", int)) is not None:
+                config[name] = self._token(key, identity)
+        for name in ("add_bos_token", "add_eos_token"):
+            if (added := self.header.value(f"tokenizer.ggml.{name}", bool)) is not None:
+                config[name] = added
+        # A SentencePiece vocabulary that says nothing wants the bos token.
+        if self.header.value("tokenizer.ggml.model", str) == "llama":
+            config.setdefault("add_bos_token", True)
+        return config
+
+    def tokenizer(self) -> Tokenizer:
+        return build_tokenizer(self.header, self.tokenizer_config())
+
+    def token_table(self) -> TokenTable:
+        return token_table(self.header)
+
+    def chat_template(self) -> str | None:
+        return self.header.value("tokenizer.chat_template", str)
+
+    def _token(self, key: str, identity: int) -> str:
+        tokens = self.header.required("tokenizer.ggml.tokens", list)
+        if not 0 <= identity < len(tokens):
+            raise ModelFilesError(
+                f"{self.path}: tokenizer.ggml.{key} is {identity}; allowed: ids of tokens, "
+                f"0 to {len(tokens) - 1}"
+            )
+        return str(tokens[identity])

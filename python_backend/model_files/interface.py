@@ -1,0 +1,64 @@
+"""What every kind of model tells about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from tokenizers import Tokenizer
+
+from model_files.token_table import TokenTable
+
+
+class ModelFiles(Protocol):
+    """The files of one model. Every method raises `ModelFilesError` naming the file."""
+
+    @property
+    def path(self) -> Path:
+        """The Hugging Face directory, or the GGUF file."""
+
+    @property
+    def config_file(self) -> Path:
+        """The file that `config` comes from."""
+
+    @property
+    def generation_config_file(self) -> Path:
+        """The file that `generation_config` comes from."""
+
+    @property
+    def tokenizer_file(self) -> Path:
+        """The file that `tokenizer` comes from."""
+
+    def config(self) -> dict[str, Any]:
+        """The model's shape, under the names of Hugging Face's ``config.json``."""
+
+    def generation_config(self) -> dict[str, Any]:
+        """How texts are generated, as in ``generation_config.json``; empty if nothing says so."""
+
+    def tokenizer_config(self) -> dict[str, Any]:
+        """What ``tokenizer_config.json`` holds; empty if there is none."""
+
+    def tokenizer(self) -> Tokenizer:
+        """Text to ids and back; a prompt gets the bos token where the model wants one."""
+
+    def token_table(self) -> TokenTable:
+        """Which token stands behind which id."""
+
+    def chat_template(self) -> str | None:
+        """Jinja source that turns messages into a prompt; None: the model brings none."""
+
+
+SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
+"""Names under which a chat template finds these tokens."""
+
+
+def special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
+    """The special tokens that the configuration names."""
+    named = {name: tokenizer_config.get(name) for name in SPECIAL_TOKENS}
+    return {name: _text(token) for name, token in named.items() if token is not None}
+
+
+def _text(token: Any) -> str:
+    """An added token is written as an object, with its text under `content`."""
+    return str(token.get("content", "")) if isinstance(token, dict) else str(token)

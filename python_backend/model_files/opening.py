@@ -1,0 +1,30 @@
+"""Which reader takes a model's files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from model_files.errors import ModelFilesError
+from model_files.huggingface import HuggingFaceFiles
+from model_files.interface import ModelFiles
+from model_files.regular_file import is_irregular
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether `path` names a GGUF file rather than a directory, by its ending or because it is a
+    file."""
+    return path.suffix == ".gguf" if not path.exists() else not path.is_dir()
+
+
+def model_files_of(path: Path) -> ModelFiles:
+    """The files of the model at `path`. Raises `ModelFilesError`."""
+    try:
+        if not is_gguf(path):
+            return HuggingFaceFiles(path)
+        if is_irregular(path):
+            raise ModelFilesError(f"{path} is no regular file")
+    except OSError as error:
+        raise ModelFilesError(f"{path} cannot be read: {error}") from error
+    from model_files.gguf.files import GgufFiles  # the package that reads these takes 0.3 s
+
+    return GgufFiles.read(path)

@@ -1,0 +1,146 @@
+"""Weights of four and eight bits are computed as they are stored, and rows stay independent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import gguf_models
+import numpy as np
+import pytest
+import tiny_models
+from numpy.typing import NDArray
+from tiny_models import random_tokens, read_alone
+from watched_passes import product_types
+
+from card.engines import calibration
+from card.engines.calibration import check_alone, make_row_invariant
+from card.engines.checkpoints import DenseMatrix, GroupedMatrix, quantised
+from card.engines.interface import Engine
+from card.engines.openvino.engine import OpenVinoEngine
+from card.engines.openvino.weights import whole_zero_points
+from card.engines.options import Dtype, EngineOptions
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+OPTIONS = EngineOptions(
+    context=512,
+    sessions=2,
+    threads=1,
+    threads_alone=2,
+    graph_rows=(1, 8, 64),
+    paged=True,
+    compressed=True,
+)
+UNDER_MASKS = replace(OPTIONS, paged=False, graph_rows=(1, 4), threads_alone=0)
+TEXT = random_tokens(60)
+ROUNDING = 0.05
+"""Of the logits' spread: inputs are rounded to eight bits, and these models are sharp."""
+
+
+def gguf(directory: Path, kind: str) -> Path:
+    file = directory / "model.gguf"
+    gguf_models.write(file, "llama", kind)
+    return file
+
+
+def hugging_face(directory: Path) -> Path:
+    tiny_models.build(gguf_models.FAMILIES["llama"]).save_pretrained(directory)
+    return directory
+
+
+def spread_between(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
+    """Root mean square of the difference, as a share of the logits' deviation."""
+    return float(np.sqrt(np.mean((one - other) ** 2)) / other.std())
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored"), [("Q4_0", {"u4"}), ("Q4_1", {"u4", "f32"}), ("Q8_0", {"u8"})]
+)
+@pytest.mark.parametrize("options", [OPTIONS, UNDER_MASKS], ids=["paged", "masks"])
+def test_a_gguf_file_is_computed_with_its_own_codes(
+    tmp_path: Path, kind: str, stored: set[str], options: EngineOptions
+) -> None:
+    file = gguf(tmp_path, kind)
+    engine = OpenVinoEngine.load(file, options)
+    for decoder in engine._compiled.values():
+        # Q4_1's remainders, [outputs, groups], are products of their own.
+        assert product_types(decoder.graph).keys() == stored
+    unpacked = OpenVinoEngine.load(file, replace(options, dtype="float32", compressed=False))
+    found, expected = (read_alone(one, TEXT, [32, 1, 4]) for one in (engine, unpacked))
+    assert spread_between(found, expected) < ROUNDING
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [("int8", 8), ("int4", 4)])
+@pytest.mark.parametrize("group", [32, 128])
+def test_a_checkpoint_is_quantised_at_load(
+    tmp_path: Path, dtype: Dtype, bits: int, group: int
+) -> None:
+    directory = hugging_face(tmp_path)
+    engine = OpenVinoEngine.load(directory, replace(OPTIONS, dtype=dtype, weight_group=group))
+    assert f"u{bits}" in product_types(engine._compiled[1].graph)
+    unpacked = replace(OPTIONS, dtype=dtype, weight_group=group, compressed=False)
+    expected = read_alone(OpenVinoEngine.load(directory, unpacked), TEXT, [32, 1, 4])
+    assert spread_between(read_alone(engine, TEXT, [32, 1, 4]), expected) < ROUNDING
+
+
+@pytest.mark.parametrize("what", ["Q4_0", "Q4_1", "Q8_0", "int8", "int4"])
+def test_rows_are_independent_and_threads_change_no_bit(tmp_path: Path, what: str) -> None:
+    options = OPTIONS
+    if what.startswith("int"):
+        path = hugging_face(tmp_path)
+        options = replace(OPTIONS, dtype="int8" if what == "int8" else "int4")
+    else:
+        path = gguf(tmp_path, what)
+    engine = make_row_invariant(OpenVinoEngine.load(path, options))
+    assert engine.row_invariant
+    assert engine.options.compressed
+    assert check_alone(OpenVinoEngine.load(path, options))
+
+
+def test_where_rows_influence_each_other_codes_are_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = calibration.check_row_invariance
+
+    def depends_if_compressed(engine: Engine) -> bool:
+        assert isinstance(engine, OpenVinoEngine)
+        return not engine.options.compressed and check(engine)
+
+    monkeypatch.setattr(calibration, "check_row_invariance", depends_if_compressed)
+    engine = make_row_invariant(OpenVinoEngine.load(gguf(tmp_path, "Q4_1"), OPTIONS))
+    assert engine.row_invariant
+    assert not any(
+        name.startswith("u")
+        for decoder in engine._compiled.values()
+        for name in product_types(decoder.graph)
+    )
+
+
+@pytest.mark.parametrize(("bits", "most_error"), [(8, 0.5), (4, 0.75)])
+def test_a_weight_is_moved_by_less_than_a_step(bits: int, most_error: float) -> None:
+    """In four bits the zero point is rounded too, by which the outermost codes may be cut off."""
+    weights = np.random.default_rng(0).standard_normal((8, 256), np.float32)
+    matrix = quantised(DenseMatrix(weights), bits, 32)
+    steps = np.abs(matrix.dense() - weights).reshape(8, 8, 32) / matrix.scale[..., None]
+    assert steps.max() < most_error + 0.2  # scales are float16's
+    assert not whole_zero_points(matrix)[1].any()
+
+
+def test_a_group_of_nothing_but_zeros_stays_so() -> None:
+    for bits in (4, 8):
+        matrix = quantised(DenseMatrix(np.zeros((2, 64), np.float32)), bits, 32)
+        assert not matrix.dense().any()
+
+
+def test_codes_and_remainders_give_the_weights_of_the_file() -> None:
+    random = np.random.default_rng(1)
+    scale = random.uniform(-1, 1, (4, 3)).astype(np.float16).astype(np.float32)
+    scale[0, 0] = 0.0  # such groups are in files: all their weights are the minimum
+    minimum = random.uniform(-20, 20, (4, 3)).astype(np.float32)
+    codes = random.integers(0, 16, (4, 96)).astype(np.uint8)
+    matrix = GroupedMatrix(codes, scale, minimum, 4)
+    zeros, remainder = whole_zero_points(matrix)
+    weights = (codes.reshape(4, 3, 32) - zeros[..., None].astype(np.float32)) * scale[..., None]
+    found = (weights + remainder[..., None]).reshape(4, 96)
+    np.testing.assert_allclose(found, matrix.dense(), rtol=0, atol=1e-5)
