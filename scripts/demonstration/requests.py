@@ -11,7 +11,7 @@ from card.serving.vocabulary import Vocabulary
 from card.settings import REPOSITORY_ROOT, Settings, SettingsError
 from demonstration.prompts import prompt_of
 
-TRIED_PROMPT = "What is the capital of France?"
+TRIED_PROMPT = "What is photosynthesis?"
 TRIED_TOKENS = 64
 
 
