@@ -26,12 +26,14 @@ class Prompt:
     """A text to continue, and its tokens as the server's preprocessing makes them.
 
     category  such as `SpecBench/qa`: figures are told for it, and for what stands before a slash
+    is_chat   it is a chat as the model's template writes it
     """
 
     id: str
     text: str
     tokens: tuple[int, ...]
     category: str = ""
+    is_chat: bool = False
 
 
 class _Message(BaseModel):
@@ -84,7 +86,8 @@ def read_prompts(
             text = found.text(render)
         except ValueError as error:
             raise PromptsError(f"{place}: {error}") from error
-        prompts[name] = Prompt(name, text, tuple(tokenizer.encode(text).ids), found.category)
+        tokens, is_chat = tuple(tokenizer.encode(text).ids), found.messages is not None
+        prompts[name] = Prompt(name, text, tokens, found.category, is_chat)
     if not prompts:
         raise PromptsError(f"--prompts {path} holds no prompt; at least one is needed")
     return list(prompts.values())

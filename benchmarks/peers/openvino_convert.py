@@ -4,6 +4,7 @@ told otherwise, so that weights stay as they are stored; a GGUF file, unpacked, 
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,18 +19,22 @@ FOUR_BITS = ("--weight-format", "int4", "--group-size", "32", "--ratio", "1.0")
 bits from the exporter and has eight in the file."""
 
 
-def convert(model: Path, converted: Path) -> None:
-    if model.is_dir():
+def convert(model: Path, converted: Path, target: Path) -> None:
+    if target.is_dir():
         _export(model, converted)
         return
     with TemporaryDirectory() as home:
-        source: dict[str, Any] = {"gguf_file": model.name}
-        unpacked = AutoModelForCausalLM.from_pretrained(
-            model.parent, dtype=torch.bfloat16, **source
-        )
-        unpacked.save_pretrained(home)
-        AutoTokenizer.from_pretrained(model.parent, **source).save_pretrained(home)
-        _export(Path(home), converted, *FOUR_BITS)
+        source: dict[str, Any] = {"gguf_file": target.name}
+        if model == target:
+            unpacked = AutoModelForCausalLM.from_pretrained(
+                target.parent, dtype=torch.bfloat16, **source
+            )
+            unpacked.save_pretrained(home)
+        else:
+            shutil.copytree(model, home, dirs_exist_ok=True)
+        # Both get one tokenizer, for GenAI wants no difference, down to the order of its parts.
+        AutoTokenizer.from_pretrained(target.parent, **source).save_pretrained(home)
+        _export(Path(home), converted, *(FOUR_BITS if model == target else ()))
 
 
 def _export(checkpoint: Path, converted: Path, *options: str) -> None:
@@ -39,4 +44,4 @@ def _export(checkpoint: Path, converted: Path, *options: str) -> None:
 
 
 if __name__ == "__main__":
-    convert(*map(Path, sys.argv[1:3]))
+    convert(*map(Path, sys.argv[1:]))

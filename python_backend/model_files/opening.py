@@ -16,8 +16,21 @@ def is_gguf(path: Path) -> bool:
     return path.suffix == ".gguf" if not path.exists() else not path.is_dir()
 
 
+def model_at(path: Path) -> Path:
+    """The model that `path` names: the only GGUF file of a folder without a config.json, or the
+    path itself."""
+    try:
+        if path.is_dir() and not (path / "config.json").exists():
+            files = sorted(path.glob("*.gguf"))
+            return files[0] if len(files) == 1 else path
+    except OSError:  # whoever reads it says why it cannot be read
+        pass
+    return path
+
+
 def model_files_of(path: Path) -> ModelFiles:
     """The files of the model at `path`. Raises `ModelFilesError`."""
+    path = model_at(path)
     try:
         if not is_gguf(path):
             return HuggingFaceFiles(path)

@@ -23,20 +23,14 @@ from rich.console import Console
 
 from card.serving.prerequisites import check_ports
 from card.serving.supervised import SupervisedServer, SupervisorEndedError, last_words
-from card.settings import ServingSettings, Settings, SettingsError, load_settings
+from card.settings import Settings, SettingsError, load_settings
 from card_client import CardError, GenerateRequest
+from card_client.chat_template import ChatTemplateError
 from demonstration.comparison import compare
 from demonstration.gateway import GatewayEndedError, GatewayProcess
+from demonstration.prompts import prompt_of
 from demonstration.requests import allowed_tokens, try_line
 
-PROMPT = """\
-class Point:
-    def __init__(self, x, y):
-        self.x = x
-        self.y = y
-
-    def __repr__(self):
-"""
 COMPLETION_TOKENS = 192
 INTERRUPTED = 130
 LACKING = 2
@@ -62,8 +56,12 @@ def _port(what: str, default: str) -> Any:
 @app.command()
 def run(
     prompt: Annotated[
-        str | None, typer.Argument(help="The text to continue.", show_default="a class to finish")
+        str | None,
+        typer.Argument(help="A question, or a text to continue.", show_default="an example"),
     ] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Continue the text as it stands, without chat template.")
+    ] = False,
     serve: Annotated[bool, typer.Option("--serve", help="Serve until Ctrl-C or SIGTERM.")] = False,
     http_port: Annotated[int | None, _port("HTTP", "8000")] = None,
     grpc_port: Annotated[int | None, _port("gRPC", "8001")] = None,
@@ -95,7 +93,6 @@ def run(
     serves = serve or openai
     if serves and prompt is not None:
         _refuse("a server is asked by its clients: leave out the prompt, or --serve and --openai")
-    prompt = PROMPT if prompt is None else prompt
     try:
         loaded = load_settings(settings)
     except SettingsError as error:
@@ -116,10 +113,14 @@ def run(
         _refuse(problem)
     serving = serving.model_copy(update=ports)
     loaded = loaded.model_copy(update={"serving": serving})
+    try:
+        asked = prompt_of(loaded, prompt, raw=raw)
+    except (CardError, ChatTemplateError) as error:
+        _refuse(str(error))
     if max_tokens is None:
-        max_tokens = allowed_tokens(loaded, prompt, COMPLETION_TOKENS)
+        max_tokens = allowed_tokens(loaded, asked.read, COMPLETION_TOKENS)
     request = GenerateRequest(
-        prompt,
+        asked.read,
         max_tokens,
         temperature=temperature,
         seed=secrets.randbits(32) if seed is None and temperature > 0 else seed,
@@ -130,7 +131,9 @@ def run(
         gateway = GatewayProcess(serving, loaded.target.path, openai_port) if openai else None
         try:
             asyncio.run(
-                _with_server(loaded, settings, request, errors, None if serves else log, gateway)
+                _with_server(
+                    loaded, settings, request, asked.shown, errors, None if serves else log, gateway
+                )
             )
         except Interrupted:
             raise typer.Exit(0 if serves else INTERRUPTED) from None
@@ -148,6 +151,7 @@ async def _with_server(
     settings: Settings,
     settings_file: Path | None,
     request: GenerateRequest,
+    shown: str,
     errors: Console,
     log: IO[bytes] | None,
     gateway: GatewayProcess | None,
@@ -186,7 +190,9 @@ async def _with_server(
                 gateway.say_address()
             await _unless(interrupted, _watch(server, gateway))
         else:
-            await _unless(interrupted, _compare(serving, server.host, request))
+            await _unless(
+                interrupted, compare(f"{server.host}:{serving.grpc_port}", request, shown)
+            )
     finally:
         stopping = True
         # Both let open answers finish, so they are told at the same time.
@@ -231,10 +237,6 @@ async def _watch(server: SupervisedServer, gateway: GatewayProcess | None) -> No
         if gateway is not None:
             gateway.check_alive()
         await asyncio.sleep(LOOK_S)
-
-
-async def _compare(serving: ServingSettings, host: str, request: GenerateRequest) -> None:
-    await compare(f"{host}:{serving.grpc_port}", request)
 
 
 def _say_addresses(settings: Settings, host: str) -> None:

@@ -33,10 +33,10 @@ class Run:
         return self.tokens / self.seconds if self.seconds > 0 else 0.0
 
 
-async def compare(grpc: str, request: GenerateRequest) -> None:
+async def compare(grpc: str, request: GenerateRequest, shown: str) -> None:
     """Print the text of `request` as it arrives, then the figures of both ways to decode it.
 
-    `grpc` is the server's host:port. Raises `CardError`.
+    `grpc` is the server's host:port, `shown` what a person typed. Raises `CardError`.
     """
     console = Console()
     printer = TextPrinter(console)
@@ -45,7 +45,7 @@ async def compare(grpc: str, request: GenerateRequest) -> None:
     async with CardClient(grpc) as client:
         # The first request after a start pays for what the second finds ready.
         await client.generate(replace(plain, max_tokens=1))
-        printer.prompt(request.text_input)
+        printer.prompt(shown)
         try:
             with_card = await _decode(client, card, printer.text)
         finally:

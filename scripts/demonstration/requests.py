@@ -9,8 +9,9 @@ from urllib.request import getproxies, proxy_bypass
 from card.serving.supervision.repository import reachable
 from card.serving.vocabulary import Vocabulary
 from card.settings import REPOSITORY_ROOT, Settings, SettingsError
+from demonstration.prompts import prompt_of
 
-TRIED_PROMPT = "def fibonacci(n):"
+TRIED_PROMPT = "What is the capital of France?"
 TRIED_TOKENS = 64
 
 
@@ -31,15 +32,16 @@ def allowed_tokens(settings: Settings, prompt: str, wanted: int) -> int:
 
 def try_line(settings: Settings) -> str:
     """A command that asks the service for a text, to copy into a shell."""
-    tokens = allowed_tokens(settings, TRIED_PROMPT, TRIED_TOKENS)
+    asked = prompt_of(settings, TRIED_PROMPT, raw=False).read
+    tokens = allowed_tokens(settings, asked, TRIED_TOKENS)
     serving = settings.serving
     host = reachable(serving.address)
     if not serving.http_inference:
         options = f"--url {host}:{serving.grpc_port} --max-tokens {tokens}"
         client = shlex.quote(str(REPOSITORY_ROOT / ".venv/bin/card-client"))
-        return f"{client} generate {options} '{TRIED_PROMPT}'"
-    body = json.dumps({"text_input": TRIED_PROMPT, "max_tokens": tokens, "stream": True})
+        return f"{client} generate {options} {shlex.quote(asked)}"
+    body = json.dumps({"text_input": asked, "max_tokens": tokens, "stream": True})
     url = f"http://{host}:{serving.http_port}/v2/models/ensemble/generate_stream"
     # Where the environment names a proxy, curl would ask that for this machine.
     past = " --noproxy '*'" if "http" in getproxies() and not proxy_bypass(host) else ""
-    return f"curl -sN{past} {url} -d '{body}'"
+    return f"curl -sN{past} {url} -d {shlex.quote(body)}"

@@ -18,7 +18,7 @@ from planning.measuring import measure_foresight
 LOADED_BYTES_PER_BYTE = 2.0
 """Memory at load for a byte of weights: they are read, and prepared for the processor."""
 
-_KEPT_BYTES = {"bfloat16": 2, "float32": 4, "int8": 1}
+_KEPT_BYTES = {"bfloat16": 2, "float32": 4, "int8": 1, "int4": 1}
 _STORED_BYTES = 2
 """Of one weight in `Model.bytes`."""
 

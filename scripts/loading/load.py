@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from bench.prompts import PromptsError, read_prompts
+from card.serving.vocabulary import Vocabulary
+from card.settings import REPOSITORY_ROOT, SettingsError, load_settings
+from card_gateway.template import ChatTemplate, ChatTemplateError
 from loading.folder import results_folder
 from loading.perf_analyzer import Measurement, NothingMeasuredError, PerfAnalyzerError, measure
 
-CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64)
+CONCURRENCIES = (1, 4, 8)
+PROMPTS = REPOSITORY_ROOT / "benchmarks" / "prompts" / "suite.jsonl"
 LACKING = 2
 
 console = Console()
@@ -24,11 +29,22 @@ def load(
     ] = "localhost:8001",
     concurrency: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="Streams at once; repeat.", show_default="1 2 4 8 16 32 64"),
+        typer.Option(min=1, help="Streams at once; repeat.", show_default="1 4 8"),
     ] = None,
     seconds: Annotated[float, typer.Option(min=1, help="How long each level is measured.")] = 10.0,
-    prompt: Annotated[str, typer.Option(help="The text to continue.")] = "def fibonacci(n):",
-    max_tokens: Annotated[int, typer.Option(min=1, help="New tokens of each request.")] = 64,
+    prompt: Annotated[
+        str | None, typer.Option(help="One text to continue.", show_default="chats")
+    ] = None,
+    prompts: Annotated[Path, typer.Option(help="JSONL whose chats are asked for.")] = PROMPTS,
+    settings_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--settings",
+            help="The server's settings: whose chat template is used.",
+            show_default="built in",
+        ),
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="New tokens of each request.")] = 128,
     decoding: Annotated[
         str | None, typer.Option(help="How to decode.", show_default="the server's default")
     ] = None,
@@ -42,26 +58,47 @@ def load(
     Exit codes: 0 measured; 2 nothing was: no server, no perf_analyzer, or too few --seconds.
     """
     folder = results_folder(output, "load")
-    body = {"text_input": prompt, "max_tokens": max_tokens, "stream": True, "end_id": -1}
+    request: dict[str, Any] = {"max_tokens": max_tokens, "stream": True, "end_id": -1}
     if decoding is not None:
-        body["decoding"] = decoding
+        request["decoding"] = decoding
+    try:
+        texts = _chats(prompts, settings_file) if prompt is None else [prompt]
+    except (SettingsError, ChatTemplateError, PromptsError) as error:
+        _refuse(error)
+    bodies = [{"text_input": text, **request} for text in texts]
     table = _table(max_tokens)
     try:
         for streams in concurrency or CONCURRENCIES:
             try:
                 with console.status(f"{streams} streams"):
-                    _add(table, measure(url, body, streams, seconds, folder), max_tokens)
+                    _add(table, measure(url, bodies, streams, seconds, folder), max_tokens)
             except NothingMeasuredError as error:
                 console.print(f"{streams} streams: {error}", highlight=False, markup=False)
     except PerfAnalyzerError as error:
-        console.print(f"error: {error}", style="red", highlight=False, markup=False)
-        raise typer.Exit(LACKING) from None
+        _refuse(error)
     finally:
         if table.rows:
             console.print(table)
     console.print(f"raw figures: {folder}", highlight=False)
     if not table.rows:
         raise typer.Exit(LACKING)
+
+
+def _chats(file: Path, settings_file: Path | None) -> list[str]:
+    """The chats of a file of prompts, as the target's template writes them."""
+    model = load_settings(settings_file).target.path
+    tokenizer = Vocabulary.load(model).tokenizer
+    render = ChatTemplate.load(model, tokenizer).render
+    found = read_prompts(file, tokenizer, render=render)
+    chats = [prompt.text for prompt in found if prompt.is_chat]
+    if not chats:
+        raise PromptsError(f"--prompts {file} holds no chat; --prompt takes a text to continue")
+    return chats
+
+
+def _refuse(error: Exception) -> NoReturn:
+    console.print(f"error: {error}", style="red", highlight=False, markup=False)
+    raise typer.Exit(LACKING) from None
 
 
 def _table(max_tokens: int) -> Table:

@@ -55,15 +55,15 @@ class Measurement:
 
 
 def measure(
-    url: str, body: dict[str, Any], concurrency: int, seconds: float, folder: Path
+    url: str, bodies: Sequence[dict[str, Any]], concurrency: int, seconds: float, folder: Path
 ) -> Measurement:
-    """Load `ensemble` at `url` with streams of one request; the raw CSV and timestamps stay in
-    `folder`. Raises `PerfAnalyzerError`."""
+    """Load `ensemble` at `url` with streams of these requests, one after the other; the raw CSV and
+    timestamps stay in `folder`. Raises `PerfAnalyzerError`."""
     data, raw, times = (
         folder / name for name in ("input.json", f"{concurrency:03}.csv", f"{concurrency:03}.json")
     )
-    tensors = {name: [value] for name, value in body.items()}
-    data.write_text(json.dumps({"data": [tensors]}), encoding="utf-8")
+    tensors = [{name: [value] for name, value in body.items()} for body in bodies]
+    data.write_text(json.dumps({"data": tensors}), encoding="utf-8")
     options = [
         *("-m", "ensemble", "-u", url, "-i", "grpc", "-f", str(raw)),
         "--streaming",

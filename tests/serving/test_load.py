@@ -291,7 +291,7 @@ def test_models_give_back_what_large_passes_took(server: RunningService) -> None
 def test_scripts_load_measures_and_keeps_the_raw_figures(
     server: RunningService, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    load(server.grpc, [1, 8], 2.0, PROMPTS[0], 5, None, tmp_path)
+    load(server.grpc, [1, 8], seconds=4.0, max_tokens=5, output=tmp_path)
     shown = capsys.readouterr().out
     assert "5 tokens a request" in shown
     for streams in (1, 8):

@@ -54,7 +54,7 @@ def test_a_level_at_which_no_request_ended_is_told_from_a_run_that_failed(
         (tmp_path / name).write_text("figures")
     monkeypatch.setattr(perf_analyzer, "_started", started)
     with pytest.raises(PerfAnalyzerError, match=said) as failed:
-        measure("localhost:1", {}, 1, 1.0, tmp_path)
+        measure("localhost:1", [{}], 1, 1.0, tmp_path)
     assert isinstance(failed.value, NothingMeasuredError) == in_vain
 
 

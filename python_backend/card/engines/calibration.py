@@ -16,7 +16,6 @@ from card.engines.interface import FOLLOWS_PREFIX, Engine, EngineError, Rows
 from card.engines.options import EngineOptions
 from card.engines.row_costs import RowCosts
 
-COSTED_ROWS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 _CHECKED_TOKENS = 90
 _SHARED_TOKENS = 72
 """Read beside another session or wrong branches: more than one block of positions (64 in torch)."""
@@ -55,6 +54,10 @@ class ConfigurableEngine(Engine, Protocol):
 
     @property
     def options(self) -> EngineOptions: ...
+
+    @property
+    def costed_rows(self) -> Sequence[int]:
+        """Rows of passes to measure: others are padded to these, or cost about as much."""
 
     def reconfigured(self, options: EngineOptions) -> Self: ...
 
@@ -178,25 +181,26 @@ def _save_time(engine: ConfigurableEngine, batches: list[list[Rows]]) -> bool:
     return max(shares) <= _BEARABLE_ALONE and statistics.mean(shares) <= _WORTHWHILE_ALONE
 
 
-def measure_row_costs(engine: Engine) -> RowCosts:
+def measure_row_costs(engine: ConfigurableEngine) -> RowCosts:
     """Median milliseconds of a one-session pass by rows, at a middling context length, what the
     first pass with another number of rows takes longer where it takes most, and what share of its
     time a pass of one row takes while nobody else computes."""
     session = engine.open_session()
-    context = min(_COST_CONTEXT, engine.context - max(COSTED_ROWS) - 1)
+    context = min(_COST_CONTEXT, engine.context - max(engine.costed_rows) - 1)
     prompt = _tokens(engine, max(1, context))
     for start in range(0, len(prompt), 64):
         chunk = prompt[start : start + 64]
         engine.forward([Rows(session, chunk, logits=0 if start else 1)])
         engine.keep(session, range(len(chunk)))
-    costs: dict[int, list[float]] = {rows: [] for rows in COSTED_ROWS}
-    changes: dict[int, list[float]] = {rows: [] for rows in COSTED_ROWS}
+    costs: dict[int, list[float]] = {rows: [] for rows in engine.costed_rows}
+    changes: dict[int, list[float]] = {rows: [] for rows in engine.costed_rows}
     alone: list[float] = []
     # Round after round over all row counts, so that a disturbance spreads over the whole curve.
     for done in range(_COST_ROUNDS):
-        engine.alone = True
-        alone += _settled_ms(engine, [Rows(session, prompt[:1])])[1]
-        engine.alone = False
+        if engine.options.threads_alone:
+            engine.alone = True
+            alone += _settled_ms(engine, [Rows(session, prompt[:1])])[1]
+            engine.alone = False
         for rows, taken in costs.items():
             if done >= 2 and sum(taken) >= _COST_ENOUGH_MS:
                 continue
@@ -208,7 +212,7 @@ def measure_row_costs(engine: Engine) -> RowCosts:
     return RowCosts(
         pass_ms,
         max(0.0, *(statistics.median(longer) for longer in changes.values())),
-        min(1.0, statistics.median(alone) / pass_ms[1]),
+        min(1.0, statistics.median(alone) / pass_ms[1]) if alone else 1.0,
     )
 
 

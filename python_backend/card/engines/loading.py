@@ -24,7 +24,7 @@ from card.settings import ModelSettings, Settings, TargetSettings
 
 log = logging.getLogger(__name__)
 
-_TARGET_GRAPHS = (1, 4, 8, 16, 24, 32, 48, 64)
+_TARGET_GRAPHS = (1, 4, 8, 16, 32, 64)
 """Rows of a target pass: one behind a query that found nothing, a chain of candidates, rows of many
 sessions, and chunks of a prompt, up to the stock `serving.prefill_chunk`."""
 _DRAFT_GRAPHS = (1, 4, 6, 8)

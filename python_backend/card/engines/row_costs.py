@@ -12,6 +12,10 @@ MOST_CHOSEN = 32
 they are not. What more cost is measured for passes that many sessions share."""
 
 
+COSTED_ROWS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
+"""Rows of passes that are measured where a pass takes as many as it needs."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowCosts:
     """What a pass of one session costs on this machine.

@@ -18,7 +18,7 @@ from card.engines.layout import (
     rounded_up,
 )
 from card.engines.options import MAX_PASS_ROWS, EngineOptions
-from card.engines.row_costs import RowCosts
+from card.engines.row_costs import COSTED_ROWS, RowCosts
 
 
 class KeyValueBuffers(Protocol):
@@ -77,6 +77,11 @@ class SessionEngine(Generic[Buffers]):
     def variants(self) -> tuple[EngineOptions, ...]:
         """What calibration tries, cheapest first: paddings of a chain's rows."""
         return tuple(replace(self.options, row_multiple=rows) for rows in (1, 2, 4, 8, 16))
+
+    @property
+    def costed_rows(self) -> tuple[int, ...]:
+        """Rows of passes to measure."""
+        return COSTED_ROWS
 
     @property
     def row_costs_ms(self) -> dict[int, float]:

@@ -139,7 +139,8 @@ class TargetSettings(ModelSettings):
     """The model whose text is served; by default the bundled one."""
 
     path: Path = REPOSITORY_ROOT / "models/target"
-    """Hugging Face directory, from the settings file's folder unless it is absolute."""
+    """Hugging Face directory or GGUF file, from the settings file's folder unless it is
+    absolute; a folder that holds one GGUF file and no config.json stands for that file."""
     threads: Annotated[
         int, Field(ge=1, le=256, json_schema_extra={"or": ["auto"], "default": "auto"})
     ] = 1

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from card.settings.refusals import got, said_in
 from card.settings.whole import Settings
+from model_files import model_at
 
 PATHS = (
     ("target", "path"),
@@ -17,13 +18,20 @@ PATHS = (
     ("serving", "tritonserver"),
 )
 """Every field that is a path."""
+_MODELS = ("target.path", "draft.path")
+"""A folder that holds a GGUF file alone stands for that file."""
 _DIRECTORIES_TO_BE = (("serving", "findings"),)
 """Those that may lead to a directory, or to nothing yet."""
 
 
 def anchored(settings: Settings, base: Path) -> Settings:
     """With every path taken from `base`, unless it is absolute."""
-    return _with_paths(settings, lambda _, path: _real(base / path))
+
+    def found(name: str, path: Path) -> Path:
+        real = _real(base / path)
+        return model_at(real) if name in _MODELS else real
+
+    return _with_paths(settings, found)
 
 
 def in_ascii(settings: Settings, links: Path) -> Settings:

@@ -156,6 +156,11 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
         return most if ANY_ROWS in self._decoders else min(most, max(self._decoders))
 
     @property
+    def costed_rows(self) -> tuple[int, ...]:
+        """Those of its decoders, to which all others are padded, unless one takes any."""
+        return super().costed_rows if ANY_ROWS in self._decoders else tuple(sorted(self._decoders))
+
+    @property
     def dtype(self) -> str:
         return self.options.dtype
 
