@@ -25,6 +25,7 @@ from card.engines.checkpoints import open_checkpoint
 from card.settings import load_settings
 from importing.command import app
 
+VOCABULARY: int = json.loads((TARGET / "config.json").read_text(encoding="utf-8"))["vocab_size"]
 Edit = Callable[[dict[str, Any]], Any]
 
 
@@ -216,10 +217,10 @@ def test_a_pair_that_differs_by_padding_is_noted_and_measured(
     pair: dict[str, Path], role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calibration, "is_faster_alone", lambda _: True)  # it is no question here
-    pad_vocabulary(pair[role], 8300)
+    pad_vocabulary(pair[role], VOCABULARY + 108)
     result = run(pair, "--limit=1", "--max-tokens=8")
     assert result.exit_code == 0, result.output
-    sizes = {"draft": 8192, "target": 8192, role: 8300}
+    sizes = {"draft": VOCABULARY, "target": VOCABULARY, role: VOCABULARY + 108}
     row = found(result, "one vocabulary")
     assert "│ note " in row
     assert f"the draft has {sizes['draft']} ids and the target {sizes['target']}" in row
@@ -239,7 +240,7 @@ def test_drafts_of_other_shapes_are_measured(
 ) -> None:
     monkeypatch.setattr(calibration, "is_faster_alone", lambda _: True)  # it is no question here
     shape = LlamaConfig(
-        vocab_size=8192,
+        vocab_size=VOCABULARY,
         hidden_size=heads * head_dim,
         intermediate_size=64,
         num_hidden_layers=layers,

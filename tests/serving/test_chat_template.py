@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from real_pair import TARGET
 from running_service import StartService
 
-from card.settings import REPOSITORY_ROOT
 from card_client import CardClient, GenerateRequest
 
 TEMPLATE = "{{ bos_token }}# {% for m in messages %}{{ m.content }} é\n{% endfor %}def answer():"
@@ -17,7 +17,7 @@ async def test_the_server_tells_its_chat_template(
     start_service: StartService, tmp_path: Path
 ) -> None:
     target = tmp_path / "target"
-    shutil.copytree(REPOSITORY_ROOT / "models/target", target)
+    shutil.copytree(TARGET, target)
     (target / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
     with start_service({"target": {"path": str(target)}}) as service:
         async with CardClient(f"127.0.0.1:{service.settings.serving.grpc_port}") as client:

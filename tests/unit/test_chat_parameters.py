@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
+from real_pair import TARGET
 from tritonclient.grpc import model_config_pb2
 
 from card.serving.chat_parameters import as_protobuf_text, chat_parameters
 from card.settings import REPOSITORY_ROOT
 from card_client.chat_template import template_of
 
-TARGET = REPOSITORY_ROOT / "models/target"
 TEMPLATE = """{{ bos_token }}{% for message in messages %}
 "\\\t{{ message.content }} \u200bé🙂'\x07
 {% endfor %}"""

@@ -126,7 +126,8 @@ def test_a_template_that_is_none_names_its_directory(tmp_path: Path) -> None:
 
 
 def test_a_gguf_files_template_renders_with_its_own_tokens(tmp_path: Path) -> None:
-    file = tmp_path / "model.gguf"
+    folder, file = tmp_path / "other", tmp_path / "model.gguf"
+    folder.mkdir()
     words = ["a", "b", "ab", *(f"t{index}" for index in range(91)), "<s>", "</s>"]
     about = gguf_models.with_tokens(
         words,
@@ -139,7 +140,7 @@ def test_a_gguf_files_template_renders_with_its_own_tokens(tmp_path: Path) -> No
     )
     gguf_models.write(file, "llama", "F16", metadata=about)
     template, found = read_model(file)
-    expected = template_of(directory(tmp_path, chat_template=LLAMA)).render(TALK)
+    expected = template_of(directory(folder, chat_template=LLAMA)).render(TALK)
     assert f"<s>{template.render(TALK)}" == expected
     assert found.encode("ab").ids == [94, 2]
 
