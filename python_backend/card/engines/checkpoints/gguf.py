@@ -193,7 +193,8 @@ class GgufCheckpoint:
 def _dense(kind: str, content: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Every number of a tensor of any kind."""
     # A copy, because numbers of two or four bytes need not lie at multiples of their size.
-    values: NDArray[np.float32] = dequantize(np.array(content), GGMLQuantizationType[kind])
+    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is refused by name
+        values: NDArray[np.float32] = dequantize(np.array(content), GGMLQuantizationType[kind])
     return values
 
 

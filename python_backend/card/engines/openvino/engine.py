@@ -123,7 +123,11 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
     def reconfigured(self, options: EngineOptions) -> OpenVinoEngine:
         """The same weights with other buffers (used while calibrating)."""
         before = self.options
-        same_graphs = (options.paged, options.compressed) == (before.paged, before.compressed)
+        same_graphs = (options.paged, options.compressed, options.grows_trees) == (
+            before.paged,
+            before.compressed,
+            before.grows_trees,
+        )
         # With paged attention, decoders for some rows may have taken the place of that for any.
         compiled = not self._compiled.keys().isdisjoint((ANY_ROWS, *options.graph_rows))
         if not same_graphs or not compiled:
