@@ -44,7 +44,7 @@ def make(
     tokens: Annotated[int, typer.Option(min=1, help="Tokens of each.")] = 64,
     tokenizer: Annotated[
         Path, typer.Option(help="Folder whose tokenizer.json is extended to the vocabulary.")
-    ] = _ROOT / "models" / "target",
+    ] = _ROOT / "models" / "draft",
 ) -> None:
     """Write a pair; takes about a minute on a GPU, many on a processor."""
     console = Console()

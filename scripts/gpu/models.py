@@ -15,6 +15,7 @@ from card.engines import Engine, Rows
 from card.engines.options import Dtype, EngineOptions
 from card.engines.torch.captured.engine import CapturedEngine
 from card.settings import REPOSITORY_ROOT
+from model_files import model_at, model_files_of
 
 _PENDING = 512
 """Nodes of a draft's tree."""
@@ -61,13 +62,15 @@ class Pair:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        return Tokenizer.from_file(str(self.target / "tokenizer.json"))
+        return model_files_of(self.target).tokenizer()
 
     def prompts(self, count: int) -> list[Prompt]:
         return read_prompts(REPOSITORY_ROOT / "benchmarks/prompts.jsonl", self.tokenizer, count)
 
 
-BUNDLED = Pair("bundled", REPOSITORY_ROOT / "models/target", REPOSITORY_ROOT / "models/draft")
+BUNDLED = Pair(
+    "bundled", model_at(REPOSITORY_ROOT / "models/target"), REPOSITORY_ROOT / "models/draft"
+)
 
 
 def load_target(pair: Pair, device: str, dtype: Dtype, context: int) -> CapturedEngine:

@@ -35,7 +35,7 @@ def aligned_pair(
     folder = Path(tempfile.mkdtemp(prefix="card-pair-", dir=scratch))
     try:
         found = make_pair(
-            SHAPES[shape], agreement, folder, REPOSITORY_ROOT / "models/target", device=device
+            SHAPES[shape], agreement, folder, REPOSITORY_ROOT / "models/draft", device=device
         )
         gc.collect()
         if device.type == "cuda":
