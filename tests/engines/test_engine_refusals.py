@@ -359,7 +359,7 @@ def test_a_loaded_target_says_that_its_rows_are_independent_and_what_they_cost(
 ) -> None:
     engine = load_engine(pair(tmp_path, context), "target")
     assert engine.row_invariant
-    assert engine.row_costs_ms.keys() >= {1, 2, 4, 8, 16}
+    assert engine.row_costs_ms.keys() >= {1, 4, 8, 16}
     assert all(cost > 0 for cost in engine.row_costs_ms.values())
     assert (engine.vocabulary, engine.context) == (tiny_models.VOCABULARY, context)
 
