@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.prompts import PromptsError, read_prompts
-from card.serving.vocabulary import Vocabulary
 from card.settings import REPOSITORY_ROOT, SettingsError, load_settings
-from card_gateway.template import ChatTemplate, ChatTemplateError
+from card_client.chat_template import ChatTemplateError
+from card_gateway.template import read_model
 from loading.folder import results_folder
 from loading.perf_analyzer import Measurement, NothingMeasuredError, PerfAnalyzerError, measure
 
@@ -86,10 +86,8 @@ def load(
 
 def _chats(file: Path, settings_file: Path | None) -> list[str]:
     """The chats of a file of prompts, as the target's template writes them."""
-    model = load_settings(settings_file).target.path
-    tokenizer = Vocabulary.load(model).tokenizer
-    render = ChatTemplate.load(model, tokenizer).render
-    found = read_prompts(file, tokenizer, render=render)
+    template, tokenizer = read_model(load_settings(settings_file).target.path)
+    found = read_prompts(file, tokenizer, render=template.render)
     chats = [prompt.text for prompt in found if prompt.is_chat]
     if not chats:
         raise PromptsError(f"--prompts {file} holds no chat; --prompt takes a text to continue")
