@@ -69,8 +69,8 @@ def suite(
     max_tokens: Annotated[int, typer.Option(min=2, help="Tokens written for a prompt.")] = 128,
     minutes: Annotated[
         float,
-        typer.Option(min=0.1, help="No text is begun later; loading and installing not counted."),
-    ] = 90.0,
+        typer.Option(min=0.1, help="No prompt is begun later, counted from the first one."),
+    ] = 60.0,
     json_file: Annotated[Path | None, results_option("DATE-suite.json")] = None,
     settings_file: Annotated[
         Path | None,
@@ -112,9 +112,9 @@ def suite(
                 names = [name.value for name in peer] if peer else DEFAULT
                 contenders += _peers(stack, console, pair, vocabulary.tokenizer, names, skipped)
             contest = _Contest(console, pair, skipped)
-            has_time = _clock(60 * minutes)
             pilot = contest.try_settings(contenders, tasks)
-            completions = contest.run(fastest_settings(pilot), tasks, has_time)
+            chosen_settings = fastest_settings(pilot)
+            completions = contest.run(chosen_settings, tasks, _clock(60 * minutes))
         ranks = read_along(pair.draft, completions)
     except REFUSALS as error:
         refuse(str(error))

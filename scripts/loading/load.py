@@ -86,8 +86,7 @@ def load(
 
 def _chats(file: Path, settings_file: Path | None) -> list[str]:
     """The chats of a file of prompts, as the target's template writes them."""
-    model = load_settings(settings_file).target.path
-    template, tokenizer = read_model(model)
+    template, tokenizer = read_model(load_settings(settings_file).target.path)
     found = read_prompts(file, tokenizer, render=template.render)
     chats = [prompt.text for prompt in found if prompt.is_chat]
     if not chats:
