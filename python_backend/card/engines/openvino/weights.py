@@ -15,7 +15,7 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset13 as ops
 
-from card.engines.checkpoints import DenseMatrix, GroupedMatrix, Matrix
+from card.engines.checkpoints import GroupedMatrix, Matrix
 from card.engines.openvino.nodes import Node, integers
 
 
@@ -112,7 +112,7 @@ class GroupedWeights:
     The plugin's fast products want zero points that are whole numbers. A group whose minimum is no
     multiple of its scale (Q4_1) is cut in two: codes about the nearest whole zero point, and the
     remainder that all its weights share. The remainder is multiplied by the sum of the group's
-    inputs. So the weights are those of the file and nothing is rounded.
+    inputs. So no weight is rounded; the plugin rounds the inputs of products by codes (`compiled`).
 
     dense  stores matrices that are not grouped
     """
@@ -125,12 +125,11 @@ class GroupedWeights:
         self._dense = dense
 
     def constant(self, matrix: Matrix) -> Node:
-        if not isinstance(matrix, GroupedMatrix):
-            return self._dense.constant(matrix)
-        zeros, remainder = whole_zero_points(matrix)
-        if remainder.any():  # it has no product that could add the remainder
-            return self._dense.constant(DenseMatrix(matrix.dense()))
-        return _widened(matrix, zeros)
+        if isinstance(matrix, GroupedMatrix):
+            zeros, remainder = whole_zero_points(matrix)
+            if not remainder.any():  # which only a product could add
+                return _widened(matrix, zeros)
+        return self._dense.constant(matrix)
 
     def product(self, inputs: Activations, matrix: Matrix) -> Node:
         if not isinstance(matrix, GroupedMatrix):
