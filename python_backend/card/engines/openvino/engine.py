@@ -23,7 +23,7 @@ from card.engines.openvino.graph import ANY_ROWS
 from card.engines.openvino.inputs import Inputs
 from card.engines.openvino.masked.cache import KeyValueCache
 from card.engines.openvino.masked.feed import MaskedFeed
-from card.engines.openvino.paged.cache import PagedCache
+from card.engines.openvino.paged.cache import PAGE, PagedCache, PageMemory
 from card.engines.openvino.paged.feed import PagedFeed
 from card.engines.openvino.runner import Feed, Runner
 from card.engines.openvino.runners import Runners
@@ -65,13 +65,18 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
         compiled: Decoders,
         options: EngineOptions,
         ranked: NDArray[np.int32] | None = None,
+        pages: PageMemory | None = None,
     ) -> None:
-        """`ranked` are the only ids that the decoders compute logits of; None: all."""
+        """
+        ranked  the only ids that the decoders compute logits of; None: all
+        pages   what the decoders refer to if attention is paged
+        """
         self.directory = directory
-        kv, layout, make_feed = _cache(architecture, options)
+        kv, layout, make_feed = _cache(architecture, options, pages)
         super().__init__(architecture, options, kv, layout)
         self._compiled = compiled
         self._ranked = ranked
+        self._pages = pages
 
         def make_runner(decoder: CompiledDecoder, padding: Padding) -> Runner:
             ranks = options.grows_trees
@@ -104,6 +109,7 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
         ranked = None
         if options.grows_trees:
             ranked = read_draft_vocabulary(directory, architecture.vocabulary)
+        pages = _page_memory(architecture, options) if options.paged else None
         decoder = build_decoder(
             architecture,
             checkpoint,
@@ -112,16 +118,17 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
                 kv_type=_kv_type(options),
                 positions=options.context + MAX_PASS_ROWS,
                 ranks=options.grows_trees,
-                paged=options.paged,
+                pages=pages,
                 ranked=ranked,
             ),
         )
         size = int(checkpoint.values * weights.itemsize)
         compiled = compile_decoders(decoder, architecture, weights, size, options)
-        return cls(directory, architecture, compiled, options, ranked)
+        return cls(directory, architecture, compiled, options, ranked, pages)
 
     def reconfigured(self, options: EngineOptions) -> OpenVinoEngine:
-        """The same weights with other buffers (used while calibrating)."""
+        """The same weights with other buffers (used while calibrating). Where attention is paged,
+        both have the same pages: use this engine no more."""
         before = self.options
         same_graphs = (options.paged, options.compressed, options.grows_trees) == (
             before.paged,
@@ -130,10 +137,14 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
         )
         # With paged attention, decoders for some rows may have taken the place of that for any.
         compiled = not self._compiled.keys().isdisjoint((ANY_ROWS, *options.graph_rows))
-        if not same_graphs or not compiled:
+        pages = self._pages
+        fits = pages is None or _pages(options) <= pages.pages
+        if not (same_graphs and compiled and fits):
             return self.load(self.directory, options)
+        if pages is not None:
+            pages.give_back()
         return OpenVinoEngine(
-            self.directory, self.architecture, self._compiled, options, self._ranked
+            self.directory, self.architecture, self._compiled, options, self._ranked, pages
         )
 
     def compiled_anew(self, options: EngineOptions) -> OpenVinoEngine:
@@ -268,16 +279,25 @@ def weight_format(options: EngineOptions, matrices_are: str) -> WeightFormat:
     return Float32Weights() if options.dtype == "float32" else Bfloat16Weights()
 
 
+def _page_memory(architecture: Architecture, options: EngineOptions) -> PageMemory:
+    return PageMemory(architecture, _pages(options), _kv_type(options))
+
+
+def _pages(options: EngineOptions) -> int:
+    """Pages that an engine of these options has."""
+    lanes, places = kv_size(options)
+    return lanes * places // PAGE
+
+
 def _cache(
-    architecture: Architecture, options: EngineOptions
+    architecture: Architecture, options: EngineOptions, pages: PageMemory | None
 ) -> tuple[KeyValueCache | PagedCache, Layout, Callable[[Inputs, Padding], Feed]]:
     """A KV cache, where rows stand in it, and what tells a graph so."""
     lanes, places = kv_size(options)
-    kind = _kv_type(options)
-    if options.paged:
-        pages = PagedCache(architecture, lanes, places, kind)
-        return pages, PageLayout(options.sessions, options.row_multiple), partial(PagedFeed, pages)
-    kv = KeyValueCache(architecture, lanes, places, kind)
+    if pages is not None:
+        paged = PagedCache(pages, lanes, places)
+        return paged, PageLayout(options.sessions, options.row_multiple), partial(PagedFeed, paged)
+    kv = KeyValueCache(architecture, lanes, places, _kv_type(options))
     # What was prepared for a shape is kept: ever other ones let a draft grow.
     layout = layout_under_masks(kv, options, few_shapes=True)
     return kv, layout, partial(MaskedFeed, architecture)
