@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from card.serving.chat_parameters import chat_parameters
 from card.settings import Settings
 from card_client.chat_template import template_of
+from card_client.conversation import opening
 
 QUESTION = "Why is the sky blue? Answer in three sentences."
 BEGINNING = """\
@@ -27,10 +28,13 @@ class Prompt:
     read: str
 
 
-def prompt_of(settings: Settings, typed: str | None, *, raw: bool) -> Prompt:
+def prompt_of(
+    settings: Settings, typed: str | None, *, raw: bool, system: str | None = None
+) -> Prompt:
     """What was typed, or an example, as the target wants it.
 
-    raw  continue the text as it stands, as a target without a chat template does anyway
+    raw     continue the text as it stands, as a target without a chat template does anyway
+    system  what the target is told first, as of `card_client.conversation.opening`
 
     Raises `CardError` where the template cannot be used, and `ChatTemplateError` where it refuses.
     """
@@ -39,4 +43,5 @@ def prompt_of(settings: Settings, typed: str | None, *, raw: bool) -> Prompt:
         text = BEGINNING if typed is None else typed
         return Prompt(text, text)
     question = QUESTION if typed is None else typed
-    return Prompt(f"{question}\n", template.render([{"role": "user", "content": question}]))
+    messages = [*opening(template, system), {"role": "user", "content": question}]
+    return Prompt(f"{question}\n", template.render(messages))

@@ -14,7 +14,8 @@ from card.engines.calibration import (
     measure_row_costs,
 )
 from card.engines.interface import Engine, EngineError
-from card.engines.options import EngineOptions
+from card.engines.options import Dtype, EngineOptions
+from card.engines.phases import phase
 from card.engines.quiet import Quiet
 from card.engines.remembered import Findings, FindingsMemory
 from card.engines.shared_ids import SharedIds
@@ -33,8 +34,13 @@ _MOST_THREADS_ALONE = 8
 """Unless the settings ask for more: soon they wait for each other longer than they compute."""
 
 
-def load_checkpoint_engine(settings: Settings, role: Literal["draft", "target"]) -> Engine:
-    """Load the model of `role`. Raises `EngineError` saying which file does not fit and why."""
+def load_checkpoint_engine(
+    settings: Settings, role: Literal["draft", "target"], *, quickly: bool = False
+) -> Engine:
+    """Load the model of `role`. Raises `EngineError` saying which file does not fit and why.
+
+    quickly  whether it may compute more slowly at first, while a thread goes on to compile
+    """
     model = settings.draft if role == "draft" else settings.target
     speculation = settings.speculation
     shared = shared_vocabulary(settings.draft.path, settings.target.path)
@@ -46,7 +52,7 @@ def load_checkpoint_engine(settings: Settings, role: Literal["draft", "target"])
         sessions=settings.cache.slots,
         branches=0 if is_draft else branches,
         pending=settings.cache.nodes if is_draft else 0,
-        dtype=model.dtype,
+        dtype=_dtype(model, kind, is_draft=is_draft),
         weight_group=model.weight_group,
         threads=model.threads,
         threads_alone=0 if is_draft else _threads_alone(settings.target),
@@ -56,26 +62,51 @@ def load_checkpoint_engine(settings: Settings, role: Literal["draft", "target"])
         compressed=kind == "openvino",
     )
     memory = FindingsMemory.of_this_service(role, kind, model.path, options)
+    chunk = settings.serving.prefill_chunk
     if (known := memory.recall()) is not None:
-        engine = _load(settings, model, known.applied_to(options))
+        engine = _load(settings, model, known.applied_to(options), quickly=quickly)
         engine.row_invariant = not is_draft  # the options were found to make a target so
         if kind == "openvino":
-            run_largest_passes(engine, settings.serving.prefill_chunk)
+            with phase("warm up", model.path):
+                run_largest_passes(engine, chunk)
     else:
         quiet = Quiet(memory.directory)
         with quiet.loading():
-            engine = _load(settings, model, options)
-            with quiet.measuring():
-                engine = engine if is_draft else _row_invariant(engine, model)
-                if kind == "openvino":
-                    run_largest_passes(engine, settings.serving.prefill_chunk)
+            engine = _load(settings, model, options, quickly=quickly)
+            with phase("wait for other models to load", model.path):
+                quiet.begin_measuring()
+            if not is_draft:
+                with phase("check rows", model.path):
+                    engine = _row_invariant(engine, model)
+            if kind == "openvino":
+                with phase("warm up", model.path):
+                    run_largest_passes(engine, chunk)
+            with phase("measure passes", model.path):
                 known = Findings.of(engine.options, measure_row_costs(engine))
         memory.remember(known)
     engine.know_costs(known.costs)
+    if quickly and kind == "openvino":
+        _exchange_decoders(engine, memory)
     if not is_draft or shared.is_whole:
         return engine
     log.info("%s", shared.note)
     return SharedIds(engine, shared)
+
+
+def _dtype(model: ModelSettings, kind: str, *, is_draft: bool) -> Dtype:
+    """A draft's pass takes as long as its weights take to be read, and its rounding changes no
+    text: in eight bits the chat pair's draft agrees with its texts as often as in sixteen."""
+    return "int8" if is_draft and kind == "openvino" and model.dtype == "auto" else model.dtype
+
+
+def _exchange_decoders(engine: ConfigurableEngine, memory: FindingsMemory) -> None:
+    """Let decoders for fixed numbers of rows take the place of one for any, if that is to be."""
+    from card.engines.openvino.engine import OpenVinoEngine
+    from card.engines.openvino.later import exchange_later
+
+    if isinstance(engine, OpenVinoEngine) and engine.awaits_decoders:
+        options = engine.options
+        exchange_later(engine, lambda costs: memory.remember(Findings.of(options, costs)))
 
 
 def _row_invariant(engine: ConfigurableEngine, model: ModelSettings) -> ConfigurableEngine:
@@ -107,7 +138,9 @@ def choose_engine(settings: Settings, model: ModelSettings) -> str:
     return "openvino" if installed and model.device == "cpu" else "torch"
 
 
-def _load(settings: Settings, model: ModelSettings, options: EngineOptions) -> ConfigurableEngine:
+def _load(
+    settings: Settings, model: ModelSettings, options: EngineOptions, *, quickly: bool
+) -> ConfigurableEngine:
     directory: Path = model.path
     if choose_engine(settings, model) == "openvino":
         if importlib.util.find_spec("openvino") is None:
@@ -117,11 +150,13 @@ def _load(settings: Settings, model: ModelSettings, options: EngineOptions) -> C
             )
         from card.engines.openvino.engine import OpenVinoEngine
 
-        return OpenVinoEngine.load(directory, options)
+        return OpenVinoEngine.load(directory, options, any_rows=quickly)
     if model.device != "cpu":
         from card.engines.torch.captured.engine import CapturedEngine
 
-        return CapturedEngine.load(directory, options)
+        with phase("read", directory):
+            return CapturedEngine.load(directory, options)
     from card.engines.torch.engine import TorchEngine
 
-    return TorchEngine.load(directory, options)
+    with phase("read", directory):
+        return TorchEngine.load(directory, options)

@@ -40,7 +40,7 @@ class _UnderOurLoop:
     def __init__(self, settings: Settings, role: Role) -> None:
         self._settings = settings
         self._role = role
-        self._engine = load_engine(settings, role)
+        self._engine = load_engine(settings, role, quickly=True)
 
     def loop(self, pool: Pool) -> Loop:
         loop = DraftLoop if self._role == "draft" else TargetLoop

@@ -31,10 +31,8 @@ decoder has its own and is spared what a shared graph copies."""
 _ROUNDED_INPUTS = 16
 """Inputs of a product that share a scale. Before a product by codes of few bits the plugin rounds
 its inputs to eight bits. In groups of 32, its own choice, that moves the chat target by 0.0035 nats
-(KL), and a greedy token whose lead was 0.51 changed; in groups of 16 by 0.0019 in the same time."""
-
-ROUNDED_FROM_BYTES = 32 << 20
-"""A target whose weights take less is not bound by their bytes. Its inputs stay as they are."""
+(KL), and a greedy token whose lead was 0.51 changed; in groups of 16 by 0.0019 in the same time.
+Unrounded, bits of a row would depend on the number of rows."""
 
 _PREPARED_CAPACITY = "CPU_RUNTIME_CACHE_CAPACITY"
 _PREPARED_OPERATORS = 256
@@ -86,10 +84,9 @@ def compile_decoders(
         sharing: Sharing = [options.graph_rows or (ANY_ROWS,)]
     else:
         sharing = sharing_of(options.graph_rows, weights_bytes)
-    rounded = options.grows_trees or weights_bytes > ROUNDED_FROM_BYTES
     graphs = [build_graph(decoder, rows, architecture, weights) for rows in sharing]
     with ThreadPoolExecutor(usable_cores()) as executor:
-        compiled = executor.map(partial(compile_graph, options=options, rounded=rounded), graphs)
+        compiled = executor.map(partial(compile_graph, options=options), graphs)
     found: dict[int, CompiledDecoder] = {}
     for row_counts, graph in zip(sharing, compiled, strict=True):
         most = int(graph.get_property(properties.inference_num_threads))
@@ -120,11 +117,8 @@ def pass_dtype(options: EngineOptions) -> Literal["bfloat16", "float32"]:
     return "bfloat16" if computes_in_bfloat16() or options.dtype == "bfloat16" else "float32"
 
 
-def compile_graph(graph: ov.Model, options: EngineOptions, *, rounded: bool) -> ov.CompiledModel:
-    """A graph made to run on the processor with the options' precision and most threads.
-
-    rounded  whether inputs of products by codes are rounded to eight bits
-    """
+def compile_graph(graph: ov.Model, options: EngineOptions) -> ov.CompiledModel:
+    """A graph made to run on the processor with the options' precision and most threads."""
     precision = ov.Type.f32 if pass_dtype(options) == "float32" else ov.Type.bf16
     compiled: ov.CompiledModel = ov.Core().compile_model(
         graph,
@@ -136,7 +130,7 @@ def compile_graph(graph: ov.Model, options: EngineOptions, *, rounded: bool) -> 
             hint.enable_cpu_pinning: False,
             properties.inference_num_threads: options.most_threads,
             properties.streams.num: 1,
-            hint.dynamic_quantization_group_size: _ROUNDED_INPUTS if rounded else 0,
+            hint.dynamic_quantization_group_size: _ROUNDED_INPUTS,
             _PREPARED_CAPACITY: _PREPARED_OPERATORS,
         },
     )

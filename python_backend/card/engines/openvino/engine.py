@@ -37,6 +37,7 @@ from card.engines.openvino.weights import (
     WeightFormat,
 )
 from card.engines.options import MAX_PASS_ROWS, EngineOptions
+from card.engines.phases import phase
 from card.engines.processor import computes_in_bfloat16, resolve_dtype
 from card.engines.row_costs import RowCosts
 from card.engines.sessions import (
@@ -49,6 +50,9 @@ from card.engines.sessions import (
 log = logging.getLogger(__name__)
 
 _CODE_BITS = {"int8": 8, "int4": 4}
+
+_SPARE_SESSIONS = 2
+"""Sessions of an examination while the engine serves."""
 
 _MOST_COMPRESSED_ROWS = 64
 """Rows of a pass over compressed matrices: from 81 on their product adds up in another order."""
@@ -66,13 +70,15 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
         options: EngineOptions,
         ranked: NDArray[np.int32] | None = None,
         pages: PageMemory | None = None,
+        first_page: int = 0,
     ) -> None:
         """
-        ranked  the only ids that the decoders compute logits of; None: all
-        pages   what the decoders refer to if attention is paged
+        ranked      the only ids that the decoders compute logits of; None: all
+        pages       what the decoders refer to if attention is paged
+        first_page  of those, which this engine's sessions have
         """
         self.directory = directory
-        kv, layout, make_feed = _cache(architecture, options, pages)
+        kv, layout, make_feed = _cache(architecture, options, pages, first_page)
         super().__init__(architecture, options, kv, layout)
         self._compiled = compiled
         self._ranked = ranked
@@ -84,13 +90,28 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
                 decoder, architecture, kv, make_feed, ranks=ranks, ranked=ranked, padding=padding
             )
 
+        self._make_runner = make_runner
+        self._fixed: Decoders = {}
+        self._adopted: tuple[Runners, RowCosts] | None = None
         wanted = (ANY_ROWS, *options.graph_rows)
-        self._decoders = {rows: compiled[rows] for rows in wanted if rows in compiled}
+        self._decoders: Decoders = {rows: compiled[rows] for rows in wanted if rows in compiled}
         self._runners = Runners(self._decoders, make_runner)
 
     @classmethod
-    def load(cls, directory: Path, options: EngineOptions) -> OpenVinoEngine:
-        """Load a Hugging Face directory. Raises `EngineError` saying what does not fit."""
+    def load(
+        cls,
+        directory: Path,
+        options: EngineOptions,
+        pages: PageMemory | None = None,
+        *,
+        any_rows: bool = False,
+    ) -> OpenVinoEngine:
+        """Load a Hugging Face directory or a GGUF file. Raises `EngineError` saying what does not
+        fit.
+
+        pages     for paged attention; None: pages of its own
+        any_rows  whether paged attention begins with one decoder for any rows (`exchange_later`)
+        """
         architecture = read_architecture(directory)
         check_context(directory, architecture, options)
         checkpoint: Checkpoint = open_checkpoint(directory, architecture)
@@ -109,21 +130,25 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
         ranked = None
         if options.grows_trees:
             ranked = read_draft_vocabulary(directory, architecture.vocabulary)
-        pages = _page_memory(architecture, options) if options.paged else None
-        decoder = build_decoder(
-            architecture,
-            checkpoint,
-            DecoderOptions(
-                weights=weights,
-                kv_type=_kv_type(options),
-                positions=options.context + MAX_PASS_ROWS,
-                ranks=options.grows_trees,
-                pages=pages,
-                ranked=ranked,
-            ),
-        )
+        if options.paged and pages is None:
+            pages = PageMemory(architecture, _pages(options), _kv_type(options))
+        with phase("read", directory):
+            decoder = build_decoder(
+                architecture,
+                checkpoint,
+                DecoderOptions(
+                    weights=weights,
+                    kv_type=_kv_type(options),
+                    positions=options.context + MAX_PASS_ROWS,
+                    ranks=options.grows_trees,
+                    pages=pages if options.paged else None,
+                    ranked=ranked,
+                ),
+            )
         size = int(checkpoint.values * weights.itemsize)
-        compiled = compile_decoders(decoder, architecture, weights, size, options)
+        graphs = replace(options, graph_rows=()) if any_rows and options.paged else options
+        with phase("compile", directory):
+            compiled = compile_decoders(decoder, architecture, weights, size, graphs)
         return cls(directory, architecture, compiled, options, ranked, pages)
 
     def reconfigured(self, options: EngineOptions) -> OpenVinoEngine:
@@ -147,8 +172,41 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
             self.directory, self.architecture, self._compiled, options, self._ranked, pages
         )
 
-    def compiled_anew(self, options: EngineOptions) -> OpenVinoEngine:
-        return self.load(self.directory, options)
+    # --- exchanging decoders -------------------------------------------------------------------
+
+    @property
+    def awaits_decoders(self) -> bool:
+        """Whether it computes all passes with a decoder for any rows, for now."""
+        return self.options.paged and bool(self.options.graph_rows) and ANY_ROWS in self._decoders
+
+    def likeness(self) -> OpenVinoEngine:
+        return self._on_spare_pages(self._compiled)
+
+    def with_fixed_rows(self) -> OpenVinoEngine:
+        self._fixed = self.load(self.directory, self.options, self._pages)._compiled
+        return self._on_spare_pages(self._fixed)
+
+    def _on_spare_pages(self, compiled: Decoders) -> OpenVinoEngine:
+        options = replace(self.options, sessions=_SPARE_SESSIONS)
+        beside = OpenVinoEngine(
+            *(self.directory, self.architecture, compiled, options, self._ranked, self._pages),
+            first_page=_pages(self.options) - _spare_pages(self.options),
+        )
+        beside.row_invariant = True
+        return beside
+
+    def adopt(self, costs: RowCosts) -> None:
+        """Compute with the decoders of `with_fixed_rows` from the next pass on. Another thread may
+        be computing one now."""
+        self._adopted = Runners(self._fixed, self._make_runner), costs
+
+    def _take_adopted(self) -> None:
+        if self._adopted is None:
+            return
+        self._runners, costs = self._adopted
+        self._compiled = self._decoders = self._fixed
+        self._adopted = None
+        self.know_costs(costs)
 
     @property
     def variants(self) -> tuple[EngineOptions, ...]:
@@ -168,18 +226,22 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
     @property
     def most_rows(self) -> int:
         most = _MOST_COMPRESSED_ROWS if self.options.compressed else super().most_rows
-        return most if ANY_ROWS in self._decoders else min(most, max(self._decoders))
+        is_fixed = ANY_ROWS not in self._decoders or self.awaits_decoders
+        return min(most, max(self.options.graph_rows)) if is_fixed else most
 
     @property
     def costed_rows(self) -> tuple[int, ...]:
-        """Those of its decoders, to which all others are padded, unless one takes any."""
-        return super().costed_rows if ANY_ROWS in self._decoders else tuple(sorted(self._decoders))
+        """Those of its decoders, to which all others are padded, unless one takes any for good."""
+        if ANY_ROWS in self._decoders and not self.awaits_decoders:
+            return super().costed_rows
+        return tuple(sorted(self.options.graph_rows))
 
     @property
     def dtype(self) -> str:
         return self.options.dtype
 
     def forward(self, batch: Sequence[Rows]) -> list[Logits]:
+        self._take_adopted()
         found: dict[int, Logits] = {}
         for places in self._passes(batch):
             found.update(zip(places, self._forward([batch[at] for at in places]), strict=True))
@@ -279,23 +341,27 @@ def weight_format(options: EngineOptions, matrices_are: str) -> WeightFormat:
     return Float32Weights() if options.dtype == "float32" else Bfloat16Weights()
 
 
-def _page_memory(architecture: Architecture, options: EngineOptions) -> PageMemory:
-    return PageMemory(architecture, _pages(options), _kv_type(options))
-
-
 def _pages(options: EngineOptions) -> int:
-    """Pages that an engine of these options has."""
+    """Pages that an engine of these options needs, with those for an examination beside it."""
     lanes, places = kv_size(options)
-    return lanes * places // PAGE
+    return lanes * places // PAGE + _spare_pages(options)
+
+
+def _spare_pages(options: EngineOptions) -> int:
+    _, places = kv_size(options)
+    return _SPARE_SESSIONS * places // PAGE
 
 
 def _cache(
-    architecture: Architecture, options: EngineOptions, pages: PageMemory | None
+    architecture: Architecture,
+    options: EngineOptions,
+    pages: PageMemory | None,
+    first_page: int,
 ) -> tuple[KeyValueCache | PagedCache, Layout, Callable[[Inputs, Padding], Feed]]:
     """A KV cache, where rows stand in it, and what tells a graph so."""
     lanes, places = kv_size(options)
     if pages is not None:
-        paged = PagedCache(pages, lanes, places)
+        paged = PagedCache(pages, lanes, places, first_page)
         return paged, PageLayout(options.sessions, options.row_multiple), partial(PagedFeed, paged)
     kv = KeyValueCache(architecture, lanes, places, _kv_type(options))
     # What was prepared for a shape is kept: ever other ones let a draft grow.

@@ -60,9 +60,6 @@ class TorchEngine(SessionEngine[KeyValueCache]):
         """The same weights with other buffers (used while calibrating)."""
         return TorchEngine(self.architecture, self._decoder, options, self.dtype)
 
-    compiled_anew = reconfigured
-    """Torch divides no pass before it has the thread count."""
-
     def forward(self, batch: Sequence[Rows]) -> list[Logits]:
         self._use_threads()
         with torch.inference_mode():

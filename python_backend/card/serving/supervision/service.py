@@ -31,6 +31,7 @@ from card.serving.supervision.recovery import reload_model
 from card.serving.supervision.repository import Repository, RepositoryError
 from card.serving.supervision.residue import RunDirectory
 from card.serving.supervision.server import TritonProcess
+from card.serving.supervision.sighting import LoadProgress
 from card.serving.triton_server import Restriction, ServerOptions, TritonInstall
 from card.settings import (
     SETTINGS_VARIABLE,
@@ -215,6 +216,13 @@ class Service:
             f"the guard ended during the start ({self.guard.ended}); its own message stands above; "
             "its options are serving.guard_arguments"
         )
+
+    def load_progress(self, model: str) -> LoadProgress | None:
+        """How far the load of an engine has come; None for others, and for one that is loaded."""
+        notice = self._notices.loading.get(model)
+        if notice is None or not (phase := notice.text):
+            return None
+        return LoadProgress(phase, round(notice.stands_s, 1))
 
     def reload(self, model: str) -> None:
         """Bring one model back; blocks. Raises `RecoveryError`."""

@@ -29,6 +29,7 @@ from card.engines.openvino.attention import AddInput
 from card.engines.openvino.nodes import Node, integer, integers, real
 from card.engines.openvino.paged.cache import PageMemory
 
+
 class PagedAttention:
     """Implements `attention.Attention`.
 

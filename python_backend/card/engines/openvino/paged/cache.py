@@ -68,13 +68,16 @@ class PagedCache:
     """Pages divided among lanes; those of a lane lie one after another. A lane takes as much memory
     as its longest text took.
 
-    places  of a lane, a multiple of PAGE
+    places      of a lane, a multiple of PAGE
+    first_page  where the first lane begins
     """
 
-    def __init__(self, memory: PageMemory, lanes: int, places: int) -> None:
+    def __init__(self, memory: PageMemory, lanes: int, places: int, first_page: int = 0) -> None:
         self._memory = memory
         self.lanes = lanes
         self.pages_per_lane = places // PAGE
+        self.first_page = first_page
+        self.pages = memory.pages
 
     @property
     def bytes_per_lane(self) -> int:

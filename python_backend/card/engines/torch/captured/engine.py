@@ -102,9 +102,6 @@ class CapturedEngine(SessionEngine[DeviceKeyValueCache]):
         """The same weights with other buffers (used while calibrating)."""
         return CapturedEngine(self.architecture, self._decoder, options, self.dtype, self.device)
 
-    compiled_anew = reconfigured
-    """Torch divides no pass before it has the thread count."""
-
     @property
     def variants(self) -> tuple[EngineOptions, ...]:
         # Below 16 rows a matrix unit idles; 64 are those of a prefill chunk.
