@@ -50,7 +50,7 @@ _Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same fi
 @app.command()
 def check(
     result_file: Annotated[
-        Path, typer.Argument(metavar="RESULT.json", help="A result of ./scripts/bench.")
+        Path, typer.Argument(metavar="RESULT.json", help="A result of ./scripts/bench suite.")
     ],
     profile_file: _ProfileFile = None,
     swept: Annotated[bool, typer.Option(help="All settings, not only the best ones.")] = False,
@@ -223,11 +223,12 @@ def _profile_of(result: Result) -> Profile:
         ("target", result.settings.target.path),
         ("draft", result.settings.draft.path),
     ):
-        folder = REPOSITORY / path
-        if folder.is_dir() and weights_hash(folder) != getattr(profile, role):
+        model = REPOSITORY / path
+        if model.exists() and weights_hash(model) != getattr(profile, role):
             raise PlanError(
                 f"the profile of {profile.prompts} was measured with another {role} than {path} "
-                "holds: run ./scripts/plan measure again"
+                "holds: run ./scripts/plan measure again, or name with --profile that of the "
+                "result's pair"
             )
     return profile
 
