@@ -148,13 +148,13 @@ def predict(
 def measure(
     output: Annotated[Path, typer.Argument(metavar="PROFILE.yaml", help="Where it goes.")],
     prompts: Annotated[
-        Path, typer.Option(help="JSONL with id, category and prompt in each line.")
-    ] = REPOSITORY / "benchmarks" / "prompts.jsonl",
+        Path, typer.Option(help="JSONL with id, category and prompt or messages in each line.")
+    ] = REPOSITORY / "benchmarks" / "prompts" / "suite.jsonl",
     limit: Annotated[
         int | None,
         typer.Option(min=1, help="Use the first prompts only.", show_default="all"),
     ] = None,
-    max_tokens: Annotated[int, typer.Option(min=2, help="Tokens written for a prompt.")] = 256,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Tokens written for a prompt.")] = 128,
     temperature: Annotated[
         list[float] | None,
         typer.Option(min=0, help="May be repeated.", show_default="0, 0.8"),
@@ -167,22 +167,23 @@ def measure(
     """Measure how the draft foresees the target's texts."""
     # Models take seconds to import; only this command needs them.
     from bench.conditions import relative
-    from bench.prompts import PromptsError, check_room, read_prompts
+    from bench.prompts import PromptsError
+    from bench.terminal import prompts_of
     from card.engines import EngineError, load_engine
     from card.engines.processor import resolve_dtype
     from card.serving.vocabulary import Vocabulary
     from card.settings import SettingsError, load_settings
+    from card_client.chat_template import ChatTemplateError
     from planning.measuring import measure_foresight
 
     console = _console()
     temperatures = temperature or [0.0, 0.8]
     try:
         settings = load_settings(settings_file)
-        tokenizer = Vocabulary.load(settings.target.path).tokenizer
-        chosen = read_prompts(prompts, tokenizer, limit)
-        check_room(chosen, max_tokens, settings.limits)
+        vocabulary = Vocabulary.load(settings.target.path)
+        chosen = prompts_of(settings, vocabulary, prompts, limit, max_tokens)
         target, draft = load_engine(settings, "target"), load_engine(settings, "draft")
-    except (SettingsError, PromptsError, EngineError) as error:
+    except (SettingsError, PromptsError, ChatTemplateError, EngineError) as error:
         _refuse(error)
     with _bar(console, "texts", len(chosen) * len(temperatures)) as advance:
         foresights = [
