@@ -136,7 +136,7 @@ class ModelSettings(Section):
 
 
 class TargetSettings(ModelSettings):
-    """The model whose text is served; by default the bundled one."""
+    """The model whose text is served; by default that of the chat pair."""
 
     path: Path = REPOSITORY_ROOT / "models/target"
     """Hugging Face directory or GGUF file, from the settings file's folder unless it is
@@ -171,7 +171,7 @@ class TargetSettings(ModelSettings):
 
 
 class DraftSettings(ModelSettings):
-    """The model that fills the candidate cache; by default the bundled one."""
+    """The model that fills the candidate cache; by default that of the chat pair."""
 
     path: Path = REPOSITORY_ROOT / "models/draft"
     """Hugging Face directory or GGUF file, as the target's."""
