@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import yaml
 from fake_engine import FakeEngine, FakeModel
+from real_pair import PAIR_VARIABLES
 from typer.testing import CliRunner
 
 from bench.prompts import Prompt
+from card.engines import EngineError
 from card.lookup import TextLookup
 from planning import checking, command, predicting
 from planning.acceptance import (
@@ -401,3 +403,18 @@ def test_a_profile_belongs_to_the_weights_of_a_gguf_file_too(
     file.write_bytes(b"other weights")
     with pytest.raises(PlanError, match="another target"):
         command._profile_of(result)
+
+
+def test_a_profile_can_be_measured_on_the_texts_of_the_suite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chats among them: every prompt is read before a model is loaded."""
+
+    def load_nothing(*_: object) -> FakeEngine:
+        raise EngineError("all prompts were read")
+
+    monkeypatch.setattr("card.engines.load_engine", load_nothing)
+    for name, value in PAIR_VARIABLES.items():
+        monkeypatch.setenv(name, value)
+    found = CliRunner().invoke(app, ["measure", str(tmp_path / "profile.yaml")])
+    assert "all prompts were read" in found.stderr
