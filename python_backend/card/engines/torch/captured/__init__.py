@@ -8,5 +8,6 @@ kv       keys and values on the device
 device   which devices there are, and what arithmetic is asked of them
 memory   what a model needs of a device's memory, and what would fit
 
-Not yet run on hardware: every test of it runs on a processor, where replaying is calling.
+Every test of it runs on a processor, where replaying is calling; docs/gpu.md says what has run on
+a GPU.
 """
