@@ -12,10 +12,9 @@ from real_pair import TARGET
 from tiny_models import forward_rows, random_tokens
 
 from card.engines import Rows
-from card.engines.openvino import later
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.openvino.graph import ANY_ROWS
-from card.engines.openvino.later import exchange_later
+from card.engines.openvino.later import Exchange
 from card.engines.options import EngineOptions
 from card.engines.row_costs import RowCosts
 
@@ -25,14 +24,13 @@ OPTIONS = EngineOptions(
     context=512,
     sessions=2,
     threads=1,
-    threads_alone=2,
     graph_rows=(1, 4, 16, 64),
     paged=True,
     compressed=True,
 )
 
 
-def test_a_text_goes_on_with_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_goes_on_with_the_same_bits() -> None:
     engine = OpenVinoEngine.load(TARGET, OPTIONS, any_rows=True)
     engine.row_invariant = True
     assert engine._decoders.keys() == {ANY_ROWS}
@@ -41,9 +39,11 @@ def test_a_text_goes_on_with_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> N
     session = engine.open_session()
     (found,) = forward_rows(engine, [Rows(session, text[:50])])
     engine.keep(session, range(50))
-    told: list[RowCosts] = []
-    exchange_later(engine, told.append).join()
-    assert [costs.pass_ms.keys() for costs in told] == [{1, 4, 16, 64}]
+    told: list[tuple[int, RowCosts]] = []
+    Exchange(engine, 2, lambda *found: told.append(found), is_worth_it=True).wait()
+    ((threads_alone, costs),) = told
+    assert threads_alone == 2
+    assert costs.pass_ms.keys() == {1, 4, 16, 64}
     at = 50
     for count in (1, 4, 3, 12, 50):
         (more,) = forward_rows(engine, [Rows(session, text[at : at + count])])
@@ -51,7 +51,8 @@ def test_a_text_goes_on_with_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> N
         found = np.concatenate([found, more])
         at += count
     assert engine._decoders.keys() == {1, 4, 16, 64}
-    assert engine.row_costs is told[0]
+    assert engine.row_costs is costs
+    assert engine.options.threads_alone == 2
     np.testing.assert_array_equal(found, expected)
 
 
@@ -69,9 +70,7 @@ def test_decoders_that_round_otherwise_are_not_used(
         return load(other, engine.options, engine._pages)
 
     monkeypatch.setattr(OpenVinoEngine, "load", load_another)
-    measured = pytest.fail
-    monkeypatch.setattr(later, "measure_row_costs", measured)
-    exchange_later(engine, pytest.fail).join()
+    Exchange(engine, 2, lambda *_: pytest.fail("they are not to be used")).wait()
     text = random_tokens(8)
     tiny_models.read_alone(engine, text, [8])
     assert engine._decoders.keys() == {ANY_ROWS}

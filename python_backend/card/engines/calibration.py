@@ -20,8 +20,8 @@ _CHECKED_TOKENS = 72
 """More than one block of positions (64 in torch)."""
 _FAR_TOKENS = 272
 """Where a row sees several blocks of positions, which a sum may take in another order."""
-_FAR_ROWS = 16
-_SIDE_BY_SIDE = (1, 1, 6, 8)
+_FAR_ROWS = 8
+_SIDE_BY_SIDE = (1, 1, 6)
 _COST_CONTEXT = 256
 _COST_ROUNDS = 4
 _COST_BUDGET_S = 1.0
@@ -51,6 +51,10 @@ class ConfigurableEngine(Engine, Protocol):
         """What to try, cheapest first, until rows no longer influence each other."""
 
     def know_costs(self, costs: RowCosts) -> None: ...
+
+    @property
+    def awaits_decoders(self) -> bool:
+        """Whether others, which compute sooner, take the place of its decoders soon."""
 
     @property
     def options(self) -> EngineOptions: ...
@@ -303,19 +307,19 @@ def _read(
 
 
 def _same_far_rows(engine: Engine, near_alone: NDArray[np.float32]) -> bool:
-    at_once, alone = _read_far(engine, min(100, engine.most_rows), [1] * _FAR_ROWS)
-    return _same(at_once, alone) and _same_side_by_side(engine, alone, near_alone)
-
-
-def _same_side_by_side(
-    engine: Engine, far_alone: NDArray[np.float32], near_alone: NDArray[np.float32]
-) -> bool:
-    """Whether rows far behind the beginning and rows near it may share passes.
+    """Whether rows far behind the beginning and rows near it may share passes, and rows of one
+    session.
 
     near_alone  logits of the first tokens, one row in each pass
     """
-    far, last = _read_up_to_the_last(engine, 64)
+    far, last = _read_up_to_the_last(engine, min(100, engine.most_rows))
     near, first = engine.open_session(), _tokens(engine, len(last))
+    at_once = [Rows(far, last)]
+    far_alone = _rows(engine, at_once, len(last))
+    drop(engine, at_once)
+    only_first = [Rows(far, last[:1])]
+    alone = _rows(engine, only_first, 1)[0]
+    drop(engine, only_first)
     found: dict[int, list[NDArray[np.float32]]] = {far: [], near: []}
     for count in _SIDE_BY_SIDE:
         at = slice(len(found[far]), len(found[far]) + count)
@@ -327,8 +331,10 @@ def _same_side_by_side(
             engine.keep(rows.session, range(len(rows.tokens)))
     engine.close_session(far)
     engine.close_session(near)
-    return _same(np.stack(found[far]), far_alone) and _same(
-        np.stack(found[near]), near_alone[: len(first)]
+    return (
+        _same(alone, far_alone[0])
+        and _same(np.stack(found[far]), np.stack(far_alone))
+        and _same(np.stack(found[near]), near_alone[: len(first)])
     )
 
 

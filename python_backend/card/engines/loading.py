@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +19,7 @@ from card.engines.options import Dtype, EngineOptions
 from card.engines.phases import phase
 from card.engines.quiet import Quiet
 from card.engines.remembered import Findings, FindingsMemory
+from card.engines.row_costs import RowCosts
 from card.engines.shared_ids import SharedIds
 from card.engines.vocabulary import shared_vocabulary
 from card.engines.warm_up import run_largest_passes
@@ -62,31 +64,23 @@ def load_checkpoint_engine(
         compressed=kind == "openvino",
     )
     memory = FindingsMemory.of_this_service(role, kind, model.path, options)
-    chunk = settings.serving.prefill_chunk
-    if (known := memory.recall()) is not None:
-        engine = _load(settings, model, known.applied_to(options), quickly=quickly)
+    threads_alone = options.threads_alone
+    if quickly and options.paged and options.graph_rows:
+        options = replace(options, threads_alone=0)  # examined with the decoders that come later
+    known = memory.recall()
+    if known is None:
+        quiet = Quiet(memory.directory)
+        engine, known = _examined(settings, model, options, quiet, quickly=quickly)
+        memory.remember(known)
+    else:
+        found = replace(known.applied_to(options), threads_alone=options.threads_alone)
+        engine = _load(settings, model, found, quickly=quickly)
         engine.row_invariant = not is_draft  # the options were found to make a target so
         if kind == "openvino":
-            with phase("warm up", model.path):
-                run_largest_passes(engine, chunk)
-    else:
-        quiet = Quiet(memory.directory)
-        with quiet.loading():
-            engine = _load(settings, model, options, quickly=quickly)
-            with phase("wait for other models to load", model.path):
-                quiet.begin_measuring()
-            if not is_draft:
-                with phase("check rows", model.path):
-                    engine = _row_invariant(engine, model)
-            if kind == "openvino":
-                with phase("warm up", model.path):
-                    run_largest_passes(engine, chunk)
-            with phase("measure passes", model.path):
-                known = Findings.of(engine.options, measure_row_costs(engine))
-        memory.remember(known)
+            _warm_up(engine, model, settings.serving.prefill_chunk)
     engine.know_costs(known.costs)
-    if quickly and kind == "openvino":
-        _exchange_decoders(engine, memory)
+    if engine.awaits_decoders:
+        _exchange_decoders(engine, known, threads_alone, memory)
     if not is_draft or shared.is_whole:
         return engine
     log.info("%s", shared.note)
@@ -99,14 +93,56 @@ def _dtype(model: ModelSettings, kind: str, *, is_draft: bool) -> Dtype:
     return "int8" if is_draft and kind == "openvino" and model.dtype == "auto" else model.dtype
 
 
-def _exchange_decoders(engine: ConfigurableEngine, memory: FindingsMemory) -> None:
-    """Let decoders for fixed numbers of rows take the place of one for any, if that is to be."""
-    from card.engines.openvino.engine import OpenVinoEngine
-    from card.engines.openvino.later import exchange_later
+def _examined(
+    settings: Settings,
+    model: ModelSettings,
+    options: EngineOptions,
+    quiet: Quiet,
+    *,
+    quickly: bool,
+) -> tuple[ConfigurableEngine, Findings]:
+    """An engine whose rows are independent if it is a target's, and what was found out about it."""
 
-    if isinstance(engine, OpenVinoEngine) and engine.awaits_decoders:
-        options = engine.options
-        exchange_later(engine, lambda costs: memory.remember(Findings.of(options, costs)))
+    def wait() -> None:
+        with phase("wait for other models to load", model.path):
+            quiet.begin_measuring()
+
+    with quiet.loading():
+        engine = _load(settings, model, options, quickly=quickly)
+        if options.threads_alone:
+            wait()
+        if not options.grows_trees:
+            with phase("check rows", model.path):
+                engine = _row_invariant(engine, model)
+        if not options.threads_alone:
+            wait()
+        if choose_engine(settings, model) == "openvino":
+            _warm_up(engine, model, settings.serving.prefill_chunk)
+        with phase("measure passes", model.path):
+            return engine, Findings.of(engine.options, measure_row_costs(engine))
+
+
+def _warm_up(engine: ConfigurableEngine, model: ModelSettings, chunk: int) -> None:
+    """Take the memory of the largest passes; not that of decoders which will soon be exchanged."""
+    if not engine.awaits_decoders:
+        with phase("warm up", model.path):
+            run_largest_passes(engine, chunk)
+
+
+def _exchange_decoders(
+    engine: ConfigurableEngine, known: Findings, threads_alone: int, memory: FindingsMemory
+) -> None:
+    """Let decoders for fixed numbers of rows take the place of one for any."""
+    from card.engines.openvino.engine import OpenVinoEngine
+    from card.engines.openvino.later import Exchange
+
+    assert isinstance(engine, OpenVinoEngine)  # no other awaits any
+
+    def remember(threads_alone: int, costs: RowCosts) -> None:
+        options = replace(engine.options, threads_alone=threads_alone)
+        memory.remember(Findings.of(options, costs))
+
+    Exchange(engine, threads_alone, remember, is_worth_it=0 < known.threads_alone == threads_alone)
 
 
 def _row_invariant(engine: ConfigurableEngine, model: ModelSettings) -> ConfigurableEngine:

@@ -84,6 +84,11 @@ class SessionEngine(Generic[Buffers]):
         return COSTED_ROWS
 
     @property
+    def awaits_decoders(self) -> bool:
+        """Whether others, which compute sooner, take the place of its decoders soon."""
+        return False
+
+    @property
     def row_costs_ms(self) -> dict[int, float]:
         return self.row_costs.pass_ms
 

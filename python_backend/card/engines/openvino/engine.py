@@ -92,7 +92,8 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
 
         self._make_runner = make_runner
         self._fixed: Decoders = {}
-        self._adopted: tuple[Runners, RowCosts] | None = None
+        self._adopted: tuple[Runners, int] | None = None
+        self.passes = 0
         wanted = (ANY_ROWS, *options.graph_rows)
         self._decoders: Decoders = {rows: compiled[rows] for rows in wanted if rows in compiled}
         self._runners = Runners(self._decoders, make_runner)
@@ -182,12 +183,13 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
     def likeness(self) -> OpenVinoEngine:
         return self._on_spare_pages(self._compiled)
 
-    def with_fixed_rows(self) -> OpenVinoEngine:
-        self._fixed = self.load(self.directory, self.options, self._pages)._compiled
-        return self._on_spare_pages(self._fixed)
+    def with_fixed_rows(self, threads_alone: int) -> OpenVinoEngine:
+        options = replace(self.options, threads_alone=threads_alone)
+        self._fixed = self.load(self.directory, options, self._pages)._compiled
+        return self._on_spare_pages(self._fixed, threads_alone)
 
-    def _on_spare_pages(self, compiled: Decoders) -> OpenVinoEngine:
-        options = replace(self.options, sessions=_SPARE_SESSIONS)
+    def _on_spare_pages(self, compiled: Decoders, threads_alone: int = 0) -> OpenVinoEngine:
+        options = replace(self.options, sessions=_SPARE_SESSIONS, threads_alone=threads_alone)
         beside = OpenVinoEngine(
             *(self.directory, self.architecture, compiled, options, self._ranked, self._pages),
             first_page=_pages(self.options) - _spare_pages(self.options),
@@ -195,17 +197,22 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
         beside.row_invariant = True
         return beside
 
-    def adopt(self, costs: RowCosts) -> None:
+    def adopt(self, threads_alone: int) -> None:
         """Compute with the decoders of `with_fixed_rows` from the next pass on. Another thread may
         be computing one now."""
-        self._adopted = Runners(self._fixed, self._make_runner), costs
+        self._adopted = Runners(self._fixed, self._make_runner), threads_alone
 
     def _take_adopted(self) -> None:
         if self._adopted is None:
             return
-        self._runners, costs = self._adopted
+        self._runners, threads_alone = self._adopted
         self._compiled = self._decoders = self._fixed
+        self.options = replace(self.options, threads_alone=threads_alone)
         self._adopted = None
+
+    def settle(self, threads_alone: int, costs: RowCosts) -> None:
+        self._take_adopted()
+        self.options = replace(self.options, threads_alone=threads_alone)
         self.know_costs(costs)
 
     @property
@@ -242,6 +249,7 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
 
     def forward(self, batch: Sequence[Rows]) -> list[Logits]:
         self._take_adopted()
+        self.passes += 1
         found: dict[int, Logits] = {}
         for places in self._passes(batch):
             found.update(zip(places, self._forward([batch[at] for at in places]), strict=True))
