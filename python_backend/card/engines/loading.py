@@ -114,10 +114,10 @@ def _examined(
         if not options.grows_trees:
             with phase("check rows", model.path):
                 engine = _row_invariant(engine, model)
-        if not options.threads_alone:
-            wait()
         if choose_engine(settings, model) == "openvino":
             _warm_up(engine, model, settings.serving.prefill_chunk)
+        if not options.threads_alone:
+            wait()
         with phase("measure passes", model.path):
             return engine, Findings.of(engine.options, measure_row_costs(engine))
 

@@ -32,6 +32,7 @@ from card.serving.supervision.repository import Repository, RepositoryError
 from card.serving.supervision.residue import RunDirectory
 from card.serving.supervision.server import TritonProcess
 from card.serving.supervision.sighting import LoadProgress
+from card.serving.supervision.user_cache import user_cache
 from card.serving.triton_server import Restriction, ServerOptions, TritonInstall
 from card.settings import (
     SETTINGS_VARIABLE,
@@ -100,7 +101,9 @@ class Service:
         variables |= {
             "TMPDIR": str(run_directory.temporary),
             NOTICES_VARIABLE: str(notices),
-            FINDINGS_VARIABLE: str(legible.serving.findings or run_directory.findings),
+            FINDINGS_VARIABLE: str(
+                legible.serving.findings or user_cache() or run_directory.findings
+            ),
         }
         # A model that is reloaded months later must not read what was edited for the next start.
         freeze(legible, run_directory.settings)
