@@ -17,10 +17,9 @@ def test_a_phase_is_told_while_it_lasts_and_logged_afterwards(
 ) -> None:
     caplog.set_level(logging.INFO)
     told: list[str] = []
-    with watched_by(told.append):
-        with phase("compile", "models/target"):
-            assert told == ["compile"]
-            assert not caplog.messages
+    with watched_by(told.append), phase("compile", "models/target"):
+        assert told == ["compile"]
+        assert not caplog.messages
     assert told == ["compile", ""]
     (message,) = caplog.messages
     assert re.fullmatch(r"models/target: compile took \d+\.\d s", message)
@@ -28,9 +27,8 @@ def test_a_phase_is_told_while_it_lasts_and_logged_afterwards(
 
 def test_a_phase_that_fails_is_over_too() -> None:
     told: list[str] = []
-    with watched_by(told.append), pytest.raises(ValueError, match="damaged"):
-        with phase("read", "models/target"):
-            raise ValueError("damaged")
+    with pytest.raises(ValueError, match="damaged"), watched_by(told.append), phase("read", "x"):
+        raise ValueError("damaged")
     assert told == ["read", ""]
 
 
