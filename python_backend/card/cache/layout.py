@@ -17,7 +17,7 @@ from enum import IntEnum
 import numpy as np
 
 CACHE_LINE = 64
-MAGIC = 0x31_44_52_41_43_00_00_0B  # "CARD1" and the layout's version
+MAGIC = 0x31_44_52_41_43_00_00_0C  # "CARD1" and the layout's version
 ENGINES = ("draft", "target")
 BEATING = ("card", *ENGINES)
 """Processes that tell by a heartbeat that they live."""
@@ -83,6 +83,7 @@ class EngineState(IntEnum):
 class Geometry:
     """Sizes that fix the layout; a pool of another geometry is never reopened.
 
+    guide  bytes of what guides a text
     queue  requests that may wait for a slot
     """
 
@@ -92,6 +93,7 @@ class Geometry:
     output: int
     bad_words: int
     bad_word_tokens: int
+    guide: int = 0
     queue: int = 0
 
     @property
@@ -181,9 +183,12 @@ def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
             ("end_ids", word, (MAX_END_IDS,)),
             ("log_probabilities", word),
             ("bad_word_count", word),
+            ("guide_kind", word),
+            ("guide_length", word),
             ("prompt", word, (geometry.prompt,)),
             ("bad_word_lengths", word, (max(1, geometry.bad_words),)),
             ("bad_word_tokens", word, (max(1, geometry.bad_word_tokens),)),
+            ("guide", word, (geometry.guide // 8 + 1,)),
         ],
         # target
         [

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from card.cache.layout import Decoding
 from card.cache.record import Record
+from card.constraints import GUIDE_TYPES, Guide
 from card.sampling import SamplingParameters
 
 _NUMBERS = (
@@ -32,6 +33,7 @@ class SlotRequest:
     max_tokens  output limit
     gamma       draft passes before a verification in draft-then-verify, length of PEARL's rounds
     log_probabilities  whether the target is to report them
+    guide       what the text must be; None: anything
     """
 
     prompt: NDArray[np.int64]
@@ -40,6 +42,7 @@ class SlotRequest:
     parameters: SamplingParameters
     gamma: int = 8
     log_probabilities: bool = False
+    guide: Guide | None = None
 
 
 def write_request(record: Record, request: SlotRequest) -> None:
@@ -59,6 +62,7 @@ def write_request(record: Record, request: SlotRequest) -> None:
     record["bad_word_count"] = len(lengths)
     record["bad_word_lengths"][: len(lengths)] = lengths
     record["bad_word_tokens"][: sum(lengths)] = [t for word in parameters.bad_words for t in word]
+    _write_guide(record, request.guide)
 
 
 def read_request(record: Record) -> SlotRequest:
@@ -80,4 +84,26 @@ def read_request(record: Record) -> SlotRequest:
             end_ids=tuple(record["end_ids"][: record["end_id_count"]].tolist()),
             **{name: record[name] for name in _NUMBERS},
         ),
+        guide=_read_guide(record),
     )
+
+
+_NO_GUIDE = -1
+
+
+def _write_guide(record: Record, guide: Guide | None) -> None:
+    text = guide.text.encode() if guide is not None else b""
+    record["guide_kind"] = GUIDE_TYPES.index(guide.kind) if guide is not None else _NO_GUIDE
+    record["guide_length"] = len(text)
+    words = np.frombuffer(text.ljust(-(-len(text) // 8) * 8), np.int64)
+    record["guide"][: len(words)] = words
+
+
+def _read_guide(record: Record) -> Guide | None:
+    kind = record["guide_kind"]
+    if kind == _NO_GUIDE:
+        return None
+    if not 0 <= kind < len(GUIDE_TYPES):
+        raise ValueError(f"no kind of guide has the number {kind}")
+    text = record["guide"].tobytes()[: record["guide_length"]]
+    return Guide(GUIDE_TYPES[kind], text.decode())

@@ -23,24 +23,27 @@ from card.serving.attach import DEADLINE, KEY, Attacher, Losses, is_dead
 from card.serving.follower import TICK_S, Answer, Follower
 from card.serving.gathering import Gathering
 from card.serving.geometry import pool_geometry
+from card.serving.guide_check import GuideCheck
 from card.serving.listening import Listener
 from card.serving.load_failure import announced
 from card.serving.log import RequestLog
 from card.serving.metrics import Metrics
 from card.serving.notices import Notices
-from card.serving.refusal import Refusal
+from card.serving.refusal import Refusal, invalid
 from card.serving.sessions import Sessions
 from card.serving.streams import Stream
 from card.serving.triton_request import TritonClient, checked_arrays, deadline_ns, request_id
 from card.serving.vocabulary import Vocabulary
 from card.serving.waiting import WaitingClient
-from card.serving.wire import Bounds, TokenRequest, output_budget, parse
+from card.serving.wire import Bounds, TokenRequest, guide_of, output_budget, parse
 from card.settings import load_settings
 from card.text import Detokenizer
 
 log = logging.getLogger(__name__)
 
 _BEAT_S = 0.5
+NO_END_ID = -1
+"""As `end_id`: the text goes on until it has `max_tokens`."""
 
 
 class CardModel:
@@ -53,6 +56,7 @@ class CardModel:
         self._vocabulary = Vocabulary.load(settings.target.path)
         self._bounds = Bounds(settings.limits, self._vocabulary.size)
         self._admission = Admission(settings)
+        self._guides = GuideCheck(settings.target.path, settings.limits.guide_compile_s)
         self._pool = pool = Pool.create(
             settings.cache.directory, os.getppid(), pool_geometry(settings)
         )
@@ -100,6 +104,8 @@ class CardModel:
             parsed = parse(TokenRequest, arrays, self._bounds, required=("input_ids",))
             prompt = parsed.text_input
             slot_request = self._slot_request(parsed)
+            if slot_request.guide is not None:
+                await self._guides.check(slot_request.guide)
             stream = self._stream(parsed, arrival_ns)
             waiting = WaitingClient(client, self._pool, stream.sign if parsed.stream else None)
             session = await self._sessions.admit(slot_request, deadline, waiting.is_gone)
@@ -132,6 +138,10 @@ class CardModel:
                 f"bad_words are {length} tokens long; they must be at most {most} "
                 "(limits.bad_word_tokens)",
             )
+        guide = guide_of(request)
+        end_ids = self._end_ids(request.end_id, guided=guide is not None)
+        # Where a guide is complete the text ends, whatever the request says of its end.
+        endless = guide is not None and request.end_id == NO_END_ID
         parameters = SamplingParameters(
             temperature=request.temperature,
             top_k=request.top_k,
@@ -139,10 +149,10 @@ class CardModel:
             repetition_penalty=request.repetition_penalty,
             presence_penalty=request.presence_penalty,
             frequency_penalty=request.frequency_penalty,
-            min_tokens=request.min_tokens,
+            min_tokens=budget if endless else request.min_tokens,
             bad_words=bad_words,
             seed=secrets.randbits(64) if request.seed is None else request.seed,
-            end_ids=self._end_ids(request.end_id),
+            end_ids=end_ids,
         )
         wanted = request.decoding or settings.speculation.decoding
         decoding = self._admission.decoding(request, parameters, wanted)
@@ -153,13 +163,23 @@ class CardModel:
             gamma=settings.speculation.gamma,
             log_probabilities=request.return_log_probs,
             parameters=parameters,
+            guide=guide,
         )
 
-    def _end_ids(self, wanted: int | None) -> tuple[int, ...]:
-        """What ends the text: the one id that the request names, none, or those of the model."""
-        if wanted is None:
-            return self._vocabulary.end_ids
-        return () if wanted < 0 else (wanted,)
+    def _end_ids(self, wanted: int | None, *, guided: bool) -> tuple[int, ...]:
+        """What ends the text: the one id that the request names, none, or those of the model.
+
+        A guided text ends with one of the model's. Raises `Refusal` for another.
+        """
+        ends = self._vocabulary.end_ids
+        if guided and wanted not in (None, NO_END_ID, *ends):
+            known = ", ".join(map(str, ends))
+            raise invalid(
+                "end_id", wanted, f"absent, -1 or the model's ({known}) where a text is guided"
+            )
+        if guided or wanted is None:
+            return ends
+        return () if wanted == NO_END_ID else (wanted,)
 
     def _stream(self, request: TokenRequest, arrival_ns: int) -> Stream:
         tokenizer = self._vocabulary.tokenizer
