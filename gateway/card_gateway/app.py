@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -27,6 +28,8 @@ from card_gateway.template import read_model
 from card_gateway.tokens import TokenTexts
 
 CLIENT_CLOSED_REQUEST = 499
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,8 @@ class Gateway:
 
 
 def create_app(gateway: Gateway) -> FastAPI:
-    """The ASGI application. Raises `ChatTemplateError` if the tokenizer cannot be used."""
+    """The ASGI application. Raises `ChatTemplateError` if the tokenizer cannot be used; a template
+    that cannot be used refuses chats alone."""
     routes = _Routes(gateway)
 
     @asynccontextmanager
@@ -88,6 +92,8 @@ class _Routes:
         if gateway.tokenizer is not None:
             self._template, tokenizer = read_model(gateway.tokenizer)
             self._tokens = TokenTexts(tokenizer)
+            if self._template.problem:
+                _log.warning("warning: chats are refused: %s", self._template.problem)
         self.client = CardClient(
             gateway.triton, model=gateway.triton_model, tls=gateway.tls, balanced=True
         )
