@@ -70,6 +70,10 @@ class GenerateRequest:
     return_num_output_tokens: bool | None = _tensor("BOOL", "Report the text's tokens.")
     return_perf_metrics: bool | None = _tensor("BOOL", "Report timings and acceptance.")
     decoding: str | None = _tensor("BYTES", "card, pearl, draft_then_verify or autoregressive.")
+    guided_decoding_guide_type: str | None = _tensor(
+        "BYTES", "What guides the text: json, json_schema, regex, ebnf_grammar or choice."
+    )
+    guided_decoding_guide: str | None = _tensor("BYTES", "The schema, expression or grammar.")
 
 
 @dataclass(frozen=True)

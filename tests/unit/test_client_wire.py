@@ -38,6 +38,8 @@ CONTRACT: dict[str, tuple[str, Any]] = {
     "return_num_output_tokens": ("BOOL", True),
     "return_perf_metrics": ("BOOL", False),
     "decoding": ("BYTES", "card"),
+    "guided_decoding_guide_type": ("BYTES", "regex"),
+    "guided_decoding_guide": ("BYTES", "[a-zé]+"),
 }
 OUTPUT_CONTRACT = {
     "text_output": "BYTES",

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from card.constraints import Guide
 from card.serving.refusal import Refusal
 from card.serving.wire import (
     Bounds,
     GenerateRequest,
     TokenRequest,
     check_parameters,
+    guide_of,
     output_budget,
     parse,
 )
@@ -25,7 +27,8 @@ BOUNDS = Bounds(LimitSettings(), vocabulary=8192)
 NUMPY = {"temperature": np.float32, "top_p": np.float32, "repetition_penalty": np.float32,
          "presence_penalty": np.float32, "frequency_penalty": np.float32, "stream": np.bool_,
          "seed": np.uint64}  # fmt: skip
-TEXTS = ("text_input", "stop_words", "bad_words", "decoding")
+TEXTS = ("text_input", "stop_words", "bad_words", "decoding", "guided_decoding_guide_type",
+         "guided_decoding_guide")  # fmt: skip
 
 
 def arrays(**values: Any) -> dict[str, NDArray[Any]]:
@@ -98,6 +101,8 @@ def test_empty_words_mean_none() -> None:
         ("num_return_sequences", 2, "1, the only number served"),
         ("beam_width", 2, "1, the only number served"),
         ("decoding", "beam", "card, pearl, draft_then_verify, autoregressive"),
+        ("guided_decoding_guide_type", "yaml", "json, json_schema, regex, ebnf_grammar, choice"),
+        ("guided_decoding_guide", "x" * 65537, "at most 65536 bytes"),
         ("top_k", [1, 2], "one value"),
     ],
 )
@@ -187,3 +192,15 @@ def test_a_prompt_without_room_behind_it_is_refused(
     limits = LimitSettings(prompt_tokens=96, context_tokens=128, default_max_tokens=64)
     with pytest.raises(Refusal, match=message):
         output_budget(request_, prompt_tokens, limits)
+
+
+def test_a_guide_is_of_its_kind() -> None:
+    def guided(kind: str = "", guide: str = "") -> GenerateRequest:
+        return GenerateRequest(guided_decoding_guide_type=kind, guided_decoding_guide=guide)
+
+    assert guide_of(guided()) is None
+    assert guide_of(guided("json")) == Guide("json")
+    assert guide_of(guided("regex", "[0-9]+")) == Guide("regex", "[0-9]+")
+    for kind, guide in (("", "{}"), ("json", "{}"), ("json_schema", "")):
+        with pytest.raises(Refusal, match="INVALID_ARGUMENT: guided_decoding_guide"):
+            guide_of(guided(kind, guide))

@@ -22,7 +22,7 @@ from card.serving.triton_request import (
     response,
 )
 from card.serving.vocabulary import Vocabulary
-from card.serving.wire import Bounds, GenerateRequest, output_budget, parse
+from card.serving.wire import Bounds, GenerateRequest, guide_of, output_budget, parse
 from card.settings import load_settings
 
 log = logging.getLogger(__name__)
@@ -80,6 +80,7 @@ class PreprocessingModel:
 
     def _input_ids(self, arrays: dict[str, NDArray[Any]]) -> NDArray[np.int32]:
         request = parse(GenerateRequest, arrays, self._bounds, required=("text_input",))
+        guide_of(request)  # a wrong one is refused here, before any work
         assert request.text_input is not None
         self._check_room()  # before the one thing here that takes long
         ids = self._vocabulary.prompt_tokens(request.text_input)

@@ -16,6 +16,7 @@ from typing import Any, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from card.constraints import GUIDE_TYPES, Guide
 from card.serving.refusal import Refusal, invalid, missing
 from card.settings import Decoding, LimitSettings
 
@@ -104,6 +105,15 @@ def _short_words(words: tuple[str, ...], bounds: Bounds) -> str | None:
 
 def _known_decoding(value: str, _: Bounds) -> str | None:
     return None if value in DECODINGS else f"one of {', '.join(DECODINGS)}"
+
+
+def _known_guide_type(value: str, _: Bounds) -> str | None:
+    return None if value in ("", *GUIDE_TYPES) else f"one of {', '.join(GUIDE_TYPES)}"
+
+
+def _bounded_guide(value: str, bounds: Bounds) -> str | None:
+    most = bounds.limits.guide_bytes
+    return None if len(value.encode()) <= most else f"at most {most} bytes (limits.guide_bytes)"
 
 
 def _token_ids(ids: tuple[int, ...], bounds: Bounds) -> str | None:
@@ -199,6 +209,12 @@ class GenerateRequest:
     return_perf_metrics: bool = _tensor("BOOL", "Report times and acceptance.", default=False)
     decoding: str | None = _tensor(
         "BYTES", f"{', '.join(DECODINGS)}; absent: speculation.decoding.", _known_decoding
+    )
+    guided_decoding_guide_type: str = _tensor(
+        "BYTES", f"What guides the text: {', '.join(GUIDE_TYPES)}.", _known_guide_type, default=""
+    )
+    guided_decoding_guide: str = _tensor(
+        "BYTES", "The schema, expression, grammar or choices.", _bounded_guide, default=""
     )
 
 
@@ -301,6 +317,28 @@ def output_budget(request: GenerateRequest, prompt_tokens: int, limits: LimitSet
             f"(limits.context_tokens is {limits.context_tokens})",
         )
     return request.max_tokens
+
+
+def guide_of(request: GenerateRequest) -> Guide | None:
+    """What guides the text; None: nothing does.
+
+    Raises `Refusal` when kind and guide do not belong together.
+    """
+    kind, text = request.guided_decoding_guide_type, request.guided_decoding_guide
+    if not kind:
+        if text:
+            raise missing("guided_decoding_guide_type", f"one of {', '.join(GUIDE_TYPES)}")
+        return None
+    if kind == "json":
+        if text:
+            raise invalid(
+                "guided_decoding_guide",
+                text,
+                "absent, since json is any JSON; send a schema as json_schema",
+            )
+    elif not text:
+        raise missing("guided_decoding_guide", f"what {kind} stands for")
+    return Guide(kind, text)
 
 
 def _check_count(tensor: Tensor, count: int, limits: LimitSettings) -> None:

@@ -88,6 +88,10 @@ class LimitSettings(Section):
     """Longest stop word or bad word in UTF-8 bytes."""
     bad_word_tokens: Annotated[int, Field(ge=1, le=65536)] = 512
     """Token ids of all bad words of one request together."""
+    guide_bytes: Annotated[int, Field(ge=1, le=1 << 20)] = 65536
+    """Longest schema, regular expression, grammar or list of choices that guides a text."""
+    guide_compile_s: Annotated[float, Field(gt=0, le=60)] = 1.0
+    """How long such a guide may take to compile; one that takes longer is refused."""
 
 
 def _ipv4(address: str) -> str:
