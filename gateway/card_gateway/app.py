@@ -17,15 +17,17 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from card_client import CardClient, CardError, GenerateRequest, Tls
-from card_client.chat_template import ChatTemplate, ChatTemplateError
+from card_client.chat_template import ChatTemplate
 from card_gateway.admission import LimitBody, RequireKey
 from card_gateway.answer import Answer, ChatAnswer, CompletionAnswer
 from card_gateway.body import ChatBody, CompletionBody, SamplingBody
 from card_gateway.errors import ApiError, answer_error, refused
 from card_gateway.events import EventStream
 from card_gateway.generation import begin, gather, generate, unless_client_leaves
+from card_gateway.prompt import prompt_of
 from card_gateway.template import read_model
 from card_gateway.tokens import TokenTexts
+from card_gateway.tools.answer import CallingAnswer
 
 CLIENT_CLOSED_REQUEST = 499
 
@@ -105,12 +107,9 @@ class _Routes:
 
     async def chat(self, request: Request, body: ChatBody) -> Response:
         self._check_model(body.model)
-        answer = ChatAnswer(body.model, self._scores(body), body.alternatives)
-        messages = [message.plain() for message in body.messages]
-        try:
-            prompt = self._template.render(messages, body.chat_template_kwargs)
-        except ChatTemplateError as error:
-            raise refused("messages", str(error)) from error
+        kind = CallingAnswer if body.tool_use.tools else ChatAnswer
+        answer = kind(body.model, self._scores(body), body.alternatives)
+        prompt = prompt_of(self._template, body)
         generation = body.generate_request(prompt, self._template.stop_words)
         return await self._answer(request, body, generation, answer)
 

@@ -7,12 +7,18 @@ them. What is not offered is refused by name, unless its value asks for nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from dataclasses import replace
+from functools import cached_property
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
+from pydantic import Field, JsonValue, field_validator, model_validator
 
 from card_client import GenerateRequest
 from card_gateway.errors import as_json, refused
+from card_gateway.messages import Message, Part, check_messages
+from card_gateway.tools.definitions import Tool, ToolChoice, ToolUse, tool_use
+from card_gateway.tools.grammar import calls_grammar
+from card_gateway.tools.written import END_OF_CALL
 
 NOT_OFFERED: Mapping[str, tuple[Any, ...]] = {
     "n": (1,),
@@ -20,9 +26,6 @@ NOT_OFFERED: Mapping[str, tuple[Any, ...]] = {
     "echo": (False,),
     "suffix": ("",),
     "logit_bias": ({},),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "parallel_tool_calls": (True, False),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "response_format": ({"type": "text"},),
@@ -49,17 +52,21 @@ DEFAULT_TEMPERATURE = 1.0
 _Text = Annotated[str, Field(min_length=1)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+TOOLS: Mapping[str, tuple[Any, ...]] = {
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
+}
+"""Those that only a chat has."""
 
 
-class StreamOptions(_Part):
+class StreamOptions(Part):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
     """Accepted, without effect."""
 
 
-class NvExt(_Part):
+class NvExt(Part):
     """NVIDIA's extensions, as `genai-perf` sends them to Dynamo and NIM."""
 
     ignore_eos: bool | None = None
@@ -68,34 +75,10 @@ class NvExt(_Part):
     greed_sampling: bool | None = None
 
 
-class TextPart(_Part):
-    """One part of a message; images, audio and files are not offered."""
-
-    type: Literal["text"]
-    text: str
-
-
-class Message(_Part):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
-    name: str | None = None
-    refusal: None = None
-    annotations: list[Any] | None = Field(None, max_length=0)
-    audio: None = None
-    function_call: None = None
-    tool_calls: list[Any] | None = Field(None, max_length=0)
-
-    def plain(self) -> dict[str, str]:
-        """As a chat template expects it."""
-        content = self.content
-        if not isinstance(content, str):
-            content = "".join(part.text for part in content)
-        role = "system" if self.role == "developer" else self.role
-        return {"role": role, "content": content}
-
-
-class SamplingBody(_Part):
+class SamplingBody(Part):
     """What completions and chats have in common."""
+
+    not_offered: ClassVar[Mapping[str, tuple[Any, ...]]] = NOT_OFFERED
 
     model: str
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -126,7 +109,7 @@ class SamplingBody(_Part):
     def _only_what_is_offered(cls, body: Any) -> Any:
         if not isinstance(body, dict):
             return body
-        for name, neutral in NOT_OFFERED.items():
+        for name, neutral in cls.not_offered.items():
             value = body.get(name)
             if value is None or any(type(value) is type(one) and value == one for one in neutral):
                 continue
@@ -134,7 +117,7 @@ class SamplingBody(_Part):
             only = f"only {allowed} is allowed" if neutral else "leave it out"
             why = f": {_WHY_NOT[name]}" if name in _WHY_NOT else ""
             raise refused(name, f"{name} is not offered; {only}{why}", "unsupported_parameter")
-        return {name: value for name, value in body.items() if name not in NOT_OFFERED}
+        return {name: value for name, value in body.items() if name not in cls.not_offered}
 
     @property
     def include_usage(self) -> bool:
@@ -210,6 +193,8 @@ class SamplingBody(_Part):
 class CompletionBody(SamplingBody):
     """`POST /v1/completions`."""
 
+    not_offered: ClassVar[Mapping[str, tuple[Any, ...]]] = {**NOT_OFFERED, **TOOLS}
+
     prompt: _Text | list[_Text]
     logprobs: Annotated[int, Field(ge=0)] | None = None
 
@@ -255,10 +240,14 @@ class ChatBody(SamplingBody):
     top_logprobs: Annotated[int, Field(ge=0)] | None = None
     chat_template_kwargs: dict[str, JsonValue] | None = None
     """Further variables of the chat template."""
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> ChatBody:
         self._check_stream_options()
+        check_messages(self.messages)
         if self.top_logprobs and not self.logprobs:
             raise refused("top_logprobs", "top_logprobs is only allowed when logprobs is true")
         self._check_alternatives("top_logprobs", self.top_logprobs or 0)
@@ -272,6 +261,21 @@ class ChatBody(SamplingBody):
     def alternatives(self) -> bool:
         return bool(self.top_logprobs)
 
+    @cached_property
+    def tool_use(self) -> ToolUse:
+        """What the model is told of tools. Raises `ApiError`."""
+        return tool_use(self.tools, self.tool_choice, self.parallel_tool_calls)
+
     def generate_request(self, prompt: str, stop_words: tuple[str, ...]) -> GenerateRequest:
         limit = self.max_completion_tokens or self.max_tokens
-        return self.to_triton(prompt, max_tokens=limit, stop_words=stop_words)
+        use = self.tool_use
+        if use.tools and not use.parallel:
+            stop_words = (*stop_words, END_OF_CALL)
+        request = self.to_triton(prompt, max_tokens=limit, stop_words=stop_words)
+        if not use.required:
+            return request
+        return replace(
+            request,
+            guided_decoding_guide_type="ebnf_grammar",
+            guided_decoding_guide=calls_grammar(use),
+        )

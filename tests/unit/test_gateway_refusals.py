@@ -88,7 +88,11 @@ def test_what_is_not_offered_is_refused_by_name(
         ("user", ["\ud800"], '["\\ud800"]; it should be a valid string'),
         ("nvext", True, "true; it should be an object"),
         ("messages", None, "null; it should be a list"),
-        ("messages", [{"role": "tool"}], '"tool"; it should be "system", "developer", "user" or'),
+        (
+            "messages",
+            [{"role": "x"}],
+            '"x"; it should be "system", "developer", "user", "assistant"',
+        ),
         ("messages", [{"role": "user", "content": "", "audio": True}], "true; it should be null"),
     ],
 )
@@ -137,7 +141,7 @@ def test_what_asks_for_nothing_is_taken(gateway: RunningGateway, client: openai.
 @pytest.mark.parametrize(
     ("message", "param"),
     [
-        ({"role": "tool", "content": "x"}, "messages.0.role"),
+        ({"role": "tool", "content": "x"}, "messages.0.tool_call_id"),
         ({"role": "user"}, "messages.0.content"),
         ({"role": "user", "content": [{"type": "image_url"}]}, "messages.0.content.0.type"),
     ],

@@ -8,11 +8,9 @@ from pathlib import Path
 import gguf_models
 import pytest
 from gateway_double import CHAT, PROMPT, running_gateway, two_pieces
+from gateway_models import directory, tokenizer
 from real_pair import TARGET
 from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
-from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from card_client.chat_template import ChatTemplate, ChatTemplateError
@@ -36,21 +34,6 @@ LLAMA = """\
     {% if add_generation_prompt %}
 <assistant>
     {% endif %}"""
-
-
-def tokenizer(*, adds_bos: bool) -> Tokenizer:
-    words = Tokenizer(WordLevel({"<s>": 0, "</s>": 1, "[UNK]": 2}, unk_token="[UNK]"))
-    words.pre_tokenizer = Whitespace()
-    if adds_bos:
-        words.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
-    return words
-
-
-def directory(folder: Path, *, adds_bos: bool = False, **config: object) -> Path:
-    tokenizer(adds_bos=adds_bos).save(str(folder / "tokenizer.json"))
-    content = {"bos_token": {"content": "<s>"}, "eos_token": "</s>", **config}
-    (folder / "tokenizer_config.json").write_text(json.dumps(content), encoding="utf-8")
-    return folder
 
 
 def template_of(folder: Path) -> ChatTemplate:
