@@ -22,9 +22,13 @@ from card_gateway.admission import LimitBody, RequireKey
 from card_gateway.answer import Answer, ChatAnswer, CompletionAnswer
 from card_gateway.body import ChatBody, CompletionBody, SamplingBody
 from card_gateway.errors import ApiError, answer_error, refused
-from card_gateway.events import EventStream
+from card_gateway.events import EventStream, answer_events
 from card_gateway.generation import begin, gather, generate, unless_client_leaves
 from card_gateway.prompt import prompt_of
+from card_gateway.responses.body import ResponseBody
+from card_gateway.responses.memory import ItemMemory
+from card_gateway.responses.output import ResponseAnswer
+from card_gateway.responses.stream import response_events
 from card_gateway.template import read_model
 from card_gateway.tokens import TokenTexts
 from card_gateway.tools.answer import CallingAnswer
@@ -75,6 +79,7 @@ def create_app(gateway: Gateway) -> FastAPI:
     )
     app.add_api_route("/v1/completions", routes.complete, methods=["POST"], response_model=None)
     app.add_api_route("/v1/chat/completions", routes.chat, methods=["POST"], response_model=None)
+    app.add_api_route("/v1/responses", routes.respond, methods=["POST"], response_model=None)
     app.add_api_route("/v1/models", routes.models, methods=["GET"])
     app.add_api_route("/v1/models/{name:path}", routes.model, methods=["GET"])
     app.add_api_route("/health", routes.health, methods=["GET"])
@@ -90,6 +95,7 @@ class _Routes:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._created = int(time.time())
+        self._items = ItemMemory()
         self._template, self._tokens = ChatTemplate.plain(), None
         if gateway.tokenizer is not None:
             self._template, tokenizer = read_model(gateway.tokenizer)
@@ -112,6 +118,31 @@ class _Routes:
         prompt = prompt_of(self._template, body)
         generation = body.generate_request(prompt, self._template.stop_words)
         return await self._answer(request, body, generation, answer)
+
+    async def respond(self, request: Request, body: ResponseBody) -> Response:
+        self._check_model(body.model)
+        chat = body.chat(self._items)
+        prompt = prompt_of(self._template, chat)
+        answer = ResponseAnswer(body, reads_calls=bool(chat.tool_use.tools))
+        pieces = generate(
+            self.client,
+            chat.generate_request(prompt, self._template.stop_words),
+            timeout_s=self._gateway.timeout_s,
+            request_id=answer.identity,
+        )
+        memory = None if body.store is False else self._items
+        try:
+            if body.stream:
+                first = await unless_client_leaves(request, begin(pieces))
+                return EventStream(response_events(answer, first, pieces, memory), pieces)
+            text = await unless_client_leaves(request, gather(pieces))
+        except ClientDisconnect:
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
+        for _ in answer.events(text):
+            pass
+        if memory is not None:
+            memory.keep(answer.output)
+        return JSONResponse(answer.response())
 
     async def models(self) -> dict[str, Any]:
         return {"object": "list", "data": [await self.model(self._gateway.model)]}
@@ -145,7 +176,8 @@ class _Routes:
             first = await unless_client_leaves(request, begin(pieces))
         except ClientDisconnect:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
-        return EventStream(answer, first, pieces, include_usage=body.include_usage)
+        events = answer_events(answer, first, pieces, include_usage=body.include_usage)
+        return EventStream(events, pieces)
 
     def _check_model(self, name: str) -> None:
         if name != self._gateway.model:

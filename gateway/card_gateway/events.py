@@ -20,31 +20,25 @@ _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 class EventStream(StreamingResponse):
-    """Sends an answer piece by piece, and closes `pieces` however the response ends."""
+    """Sends events made of `pieces`, and closes `pieces` however the response ends."""
 
-    def __init__(
-        self,
-        answer: Answer,
-        first: Piece,
-        pieces: AsyncGenerator[Piece, None],
-        *,
-        include_usage: bool,
-    ) -> None:
+    def __init__(self, events: AsyncIterator[bytes], pieces: AsyncGenerator[Piece, None]) -> None:
         self._pieces = pieces
-        super().__init__(
-            _events(answer, first, pieces, include_usage),
-            media_type="text/event-stream",
-            headers=_HEADERS,
-        )
+        super().__init__(events, media_type="text/event-stream", headers=_HEADERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with aclosing(self._pieces):
             await super().__call__(scope, receive, send)
 
 
-async def _events(
-    answer: Answer, first: Piece, pieces: AsyncGenerator[Piece, None], include_usage: bool
+async def answer_events(
+    answer: Answer,
+    first: Piece,
+    pieces: AsyncGenerator[Piece, None],
+    *,
+    include_usage: bool,
 ) -> AsyncIterator[bytes]:
+    """An answer piece by piece, `[DONE]` at its end."""
     # With the usage behind them, all other events carry an empty one.
     extra: dict[str, Any] = {"usage": None} if include_usage else {}
     if opening := answer.opening():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -51,7 +51,7 @@ class Message(Part):
     content: str | list[TextPart] | None = None
     name: str | None = None
     refusal: None = None
-    annotations: list[Any] | None = Field(None, max_length=0)
+    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
     audio: None = None
     function_call: None = None
     tool_calls: list[ToolCall] | None = None

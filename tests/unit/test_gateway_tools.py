@@ -8,8 +8,7 @@ from typing import Any
 
 import openai
 import pytest
-from client_double import response
-from gateway_double import CHAT, RunningGateway, running_gateway
+from gateway_double import CHAT, RunningGateway, pieces_of, prompt, running_gateway
 from gateway_models import directory
 from llguidance import LLMatcher, LLTokenizer
 
@@ -49,24 +48,6 @@ ANSWER = (
     'Let me see.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>\n'
     '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
 )
-
-
-def pieces_of(text: str, size: int) -> list[Any]:
-    cuts = [text[place : place + size] for place in range(0, len(text), size)]
-    last = len(cuts) - 1
-    return [
-        response(
-            text_output=cut,
-            num_input_tokens=3,
-            num_output_tokens=place + 1,
-            finish_reason="stop" if place == last else "",
-        )
-        for place, cut in enumerate(cuts)
-    ]
-
-
-def prompt(gateway: RunningGateway) -> str:
-    return str(gateway.sent()["text_input"][4:].decode())
 
 
 @pytest.mark.parametrize("size", [3, 1000])
