@@ -163,6 +163,7 @@ def _asked(body: ResponseBody) -> Json:
         "metadata": body.metadata or {},
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "previous_response_id": None,
+        "prompt_cache_diagnostics": None,
         "reasoning": {"effort": None, "summary": None} | asked.get("reasoning", {}),
         "store": False,
         "temperature": body.effective_temperature,
