@@ -22,11 +22,12 @@ class Likeliest:
 
 def likeliest(logits: NDArray[np.float32], count: int) -> Likeliest:
     """The ``count`` likeliest ids of a row [vocab], all of them if there are fewer."""
-    largest = logits.max()
-    normaliser = largest + np.log(np.exp(logits - largest).sum())
+    # In the very steps of `log_probability`: clients compare the two numbers.
+    shifted = logits - logits.max()
+    normaliser = np.log(np.exp(shifted).sum())
     count = min(count, logits.size)
     # All that tie with the last one are candidates: which of them belong is for their ids to say.
     cut = np.partition(logits, logits.size - count)[logits.size - count]
     ids = (logits >= cut).nonzero()[0]
     ids = ids[np.argsort(-logits[ids], kind="stable")][:count]
-    return Likeliest(ids, logits[ids] - normaliser)
+    return Likeliest(ids, shifted[ids] - normaliser)
