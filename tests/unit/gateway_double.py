@@ -121,6 +121,18 @@ def prompt(gateway: RunningGateway) -> str:
     return str(gateway.sent()["text_input"][4:].decode())
 
 
+def scored(token: int, log_prob: float | None, *top: tuple[int, float]) -> dict[str, Any]:
+    """A token as Triton's `details` tell it."""
+    return {"id": token, "logprob": log_prob, "top": top}
+
+
+def tell(piece: Any, **details: Any) -> None:
+    """Add `details` to a response of Triton."""
+    raw = json.dumps(details).encode()
+    piece.infer_response.outputs.add(name="details", datatype="BYTES", shape=[1, 1])
+    piece.infer_response.raw_output_contents.append(struct.pack("<I", len(raw)) + raw)
+
+
 def events(text: str) -> list[Any]:
     """The JSON of every event, and what stands in place of one at the end."""
     lines = [line.removeprefix("data: ") for line in text.split("\n\n") if line]

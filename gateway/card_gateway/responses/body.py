@@ -90,6 +90,7 @@ class ResponseBody(SamplingBody):
 
     not_offered: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **{name: neutral for name, neutral in NOT_OFFERED.items() if name != "store"},
+        "n": (1,),
         "background": (False,),
         "conversation": (),
         "max_tool_calls": (),
@@ -124,6 +125,10 @@ class ResponseBody(SamplingBody):
     @property
     def wants_log_probs(self) -> bool:
         return False
+
+    @property
+    def alternatives(self) -> int:
+        return 0
 
     def chat(self, memory: ItemMemory) -> ChatBody:
         """The chat that this request stands for. Raises `ApiError`."""

@@ -11,6 +11,7 @@ from card_gateway.errors import ApiError
 from card_gateway.generation import Piece
 from card_gateway.responses.body import ResponseBody
 from card_gateway.tools.calls import Call, CallParser
+from card_gateway.usage import Usage
 
 Json = dict[str, Any]
 
@@ -20,17 +21,20 @@ _DEFAULT_FORMAT = {"format": {"type": "text"}}
 class ResponseAnswer:
     """One request's answer, told as it grows.
 
+    usage        of the text; it has noted each piece before this answer is told of it
     reads_calls  functions may be called in the text
     """
 
-    def __init__(self, body: ResponseBody, *, reads_calls: bool) -> None:
-        self.identity = _identity("resp")
+    def __init__(
+        self, identity: str, body: ResponseBody, usage: Usage, *, reads_calls: bool
+    ) -> None:
+        self._usage = usage
         self.output: list[Json] = []
         self._parser = CallParser() if reads_calls else None
         self._is_open = False
         self._told = 0
         self._response: Json = {
-            "id": self.identity,
+            "id": identity,
             "object": "response",
             "created_at": int(time.time()),
             "status": "in_progress",
@@ -59,6 +63,11 @@ class ResponseAnswer:
                 yield from self._text(part)
         if piece.finish_reason is not None:
             yield from self._end(piece)
+
+    def finish(self, text: Piece) -> None:
+        """Take the whole text at once, of which nobody is told before its end."""
+        for _ in self.events(text):
+            pass
 
     def failed(self, error: ApiError) -> Json:
         """The event that tells of a failure."""
@@ -133,7 +142,7 @@ class ResponseAnswer:
         self._response |= {
             "status": status,
             "incomplete_details": details,
-            "usage": _usage(last),
+            "usage": _usage(self._usage),
         }
         yield self._event(f"response.{status}", response=self.response())
 
@@ -176,11 +185,13 @@ def _asked(body: ResponseBody) -> Json:
     }
 
 
-def _usage(last: Piece) -> Json:
+def _usage(usage: Usage) -> Json:
+    told = usage.as_json()
     return {
-        "input_tokens": last.prompt_tokens,
+        "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": 0},
-        "output_tokens": last.completion_tokens,
+        "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": last.prompt_tokens + last.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        **{name: told[name] for name in ("speculation",) if name in told},
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 from card_gateway.answer import ChatAnswer, Json
@@ -13,10 +14,9 @@ from card_gateway.tools.calls import Call, CallParser, whole_calls
 class CallingAnswer(ChatAnswer):
     """Of `POST /v1/chat/completions` with tools."""
 
-    def __init__(self, model: str, tokens: TokenTexts | None, alternatives: bool) -> None:
+    def __init__(self, model: str, tokens: TokenTexts | None, alternatives: int) -> None:
         super().__init__(model, tokens, alternatives)
-        self._parser = CallParser()
-        self._called = False
+        self._parsers = defaultdict[int, CallParser](CallParser)
 
     def _choice(self, text: Piece) -> Json:
         content, calls = self._parsed(text)
@@ -35,15 +35,14 @@ class CallingAnswer(ChatAnswer):
         return choice | {"delta": delta, "finish_reason": self._finish_reason(piece)}
 
     def _parsed(self, piece: Piece) -> tuple[str, list[Call]]:
-        parts = self._parser.feed(piece.text)
+        parser = self._parsers[piece.index]
+        parts = parser.feed(piece.text)
         if piece.finish_reason is not None:
-            parts += self._parser.finish()
-        content, calls = whole_calls(parts)
-        self._called = self._called or bool(calls)
-        return content, calls
+            parts += parser.finish()
+        return whole_calls(parts)
 
     def _finish_reason(self, piece: Piece) -> str | None:
-        called = self._called and piece.finish_reason == "stop"
+        called = self._parsers[piece.index].count and piece.finish_reason == "stop"
         return "tool_calls" if called else piece.finish_reason
 
 

@@ -64,11 +64,14 @@ def whole_calls(parts: Iterable[Part]) -> tuple[str, list[Call]]:
 
 
 class CallParser:
-    """Reads one answer. The same text gives the same calls, however it is cut."""
+    """Reads one answer. The same text gives the same calls, however it is cut.
+
+    count  calls found so far
+    """
 
     def __init__(self) -> None:
         self._pending = ""
-        self._calls = 0
+        self.count = 0
         self._owed = ""
         """What was read of a call that may prove to be none."""
         self._scan = _ObjectScan()
@@ -88,7 +91,7 @@ class CallParser:
         if self._read == self._head:
             rest = self._owed + self._pending
         elif self._read == self._outside:
-            rest = self._pending.rstrip() if self._calls else self._pending
+            rest = self._pending.rstrip() if self.count else self._pending
         self._pending = ""
         return [rest] if rest else []
 
@@ -137,7 +140,7 @@ class CallParser:
         end = self._scan.end(self._pending)
         written = self._pending[:end]
         if written:
-            parts.append(Call(self._calls - 1, arguments=written))
+            parts.append(Call(self.count - 1, arguments=written))
         self._pending = self._pending[len(written) :]
         if end is None:
             return False
@@ -168,8 +171,8 @@ class CallParser:
         return True
 
     def _begin(self, name: str, arguments: str = "") -> Call:
-        self._calls += 1
-        return Call(self._calls - 1, f"call_{secrets.token_hex(12)}", name, arguments)
+        self.count += 1
+        return Call(self.count - 1, f"call_{secrets.token_hex(12)}", name, arguments)
 
     def _no_call(self, parts: list[Part]) -> bool:
         if self._owed:

@@ -81,11 +81,6 @@ class ToolUse:
     required: bool = False
     parallel: bool = True
 
-    @property
-    def plain(self) -> list[dict[str, Any]] | None:
-        """The tools as a chat template expects them."""
-        return [tool.plain() for tool in self.tools] or None
-
 
 def tool_use(
     tools: Sequence[Tool] | None, choice: ToolChoice | None, parallel: bool | None

@@ -20,4 +20,6 @@ def pool_geometry(settings: Settings) -> Geometry:
         bad_words=limits.bad_words * SPELLINGS,
         bad_word_tokens=limits.bad_word_tokens,
         queue=limits.queued_requests,
+        logit_bias=limits.logit_bias,
+        likeliest=limits.top_log_probs,
     )
