@@ -37,9 +37,17 @@ class ApiError(HTTPException):
     """A request that gets an error instead of an answer."""
 
     def __init__(
-        self, status: int, message: str, *, param: str | None = None, code: str | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
-        headers = {"Retry-After": str(RETRY_S)} if status in (429, 503) else {}
+        headers = dict(headers or {})
+        if status in (429, 503):
+            headers["Retry-After"] = str(RETRY_S)
         if status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         super().__init__(status, message, headers or None)
@@ -142,7 +150,8 @@ async def answer_error(request: Request, error: Exception) -> JSONResponse:
         error = from_validation(error)
     elif isinstance(error, HTTPException) and not isinstance(error, ApiError):
         route = f"{request.method} {request.url.path}"
-        error = ApiError(error.status_code, f"{route}: {error.detail}")
+        # Of a method that a route does not have, they say which it has.
+        error = ApiError(error.status_code, f"{route}: {error.detail}", headers=error.headers)
     elif not isinstance(error, ApiError):
         error = ApiError(500, "the gateway failed; its log says why", code="internal")
     assert isinstance(error, ApiError)

@@ -123,7 +123,17 @@ class OneProcess:
         self._where = (
             Path(self._home.name),
             os.getpid(),
-            Geometry(settings.cache.slots, settings.cache.nodes, 1024, 256, 8, 32, 1024),
+            Geometry(
+                settings.cache.slots,
+                settings.cache.nodes,
+                1024,
+                256,
+                8,
+                32,
+                logit_bias=4,
+                likeliest=3,
+                guide=1024,
+            ),
         )
         self.pool = Pool.create(*self._where)
         self._found: list[Pool] = []

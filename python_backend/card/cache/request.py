@@ -16,6 +16,7 @@ _NUMBERS = (
     "temperature",
     "top_k",
     "top_p",
+    "min_p",
     "repetition_penalty",
     "presence_penalty",
     "frequency_penalty",
@@ -33,6 +34,9 @@ class SlotRequest:
     max_tokens  output limit
     gamma       draft passes before a verification in draft-then-verify, length of PEARL's rounds
     log_probabilities  whether the target is to report them
+    likeliest          how many of the likeliest ids it is to report at each position of the output,
+                       and of the prompt if that is scored
+    prompt_log_probabilities  whether it is to report those of the prompt's tokens
     guide       what the text must be; None: anything
     """
 
@@ -42,6 +46,8 @@ class SlotRequest:
     parameters: SamplingParameters
     gamma: int = 8
     log_probabilities: bool = False
+    likeliest: int = 0
+    prompt_log_probabilities: bool = False
     guide: Guide | None = None
 
 
@@ -53,11 +59,17 @@ def write_request(record: Record, request: SlotRequest) -> None:
     record["decoding"] = request.decoding
     record["gamma"] = request.gamma
     record["log_probabilities"] = request.log_probabilities
+    record["likeliest"] = request.likeliest
+    record["prompt_log_probabilities"] = request.prompt_log_probabilities
     parameters = request.parameters
     for name in _NUMBERS:
         record[name] = getattr(parameters, name)
     record["end_id_count"] = len(parameters.end_ids)
     record["end_ids"][: len(parameters.end_ids)] = parameters.end_ids
+    biases = len(parameters.logit_bias)
+    record["logit_bias_count"] = biases
+    record["logit_bias_ids"][:biases] = [token for token, _ in parameters.logit_bias]
+    record["logit_bias_values"][:biases] = [bias for _, bias in parameters.logit_bias]
     lengths = [len(word) for word in parameters.bad_words]
     record["bad_word_count"] = len(lengths)
     record["bad_word_lengths"][: len(lengths)] = lengths
@@ -79,13 +91,22 @@ def read_request(record: Record) -> SlotRequest:
         decoding=Decoding(record["decoding"]),
         gamma=record["gamma"],
         log_probabilities=bool(record["log_probabilities"]),
+        likeliest=record["likeliest"],
+        prompt_log_probabilities=bool(record["prompt_log_probabilities"]),
         parameters=SamplingParameters(
             bad_words=tuple(words),
+            logit_bias=_logit_bias(record),
             end_ids=tuple(record["end_ids"][: record["end_id_count"]].tolist()),
             **{name: record[name] for name in _NUMBERS},
         ),
         guide=_read_guide(record),
     )
+
+
+def _logit_bias(record: Record) -> tuple[tuple[int, float], ...]:
+    count = record["logit_bias_count"]
+    ids, values = record["logit_bias_ids"][:count], record["logit_bias_values"][:count]
+    return tuple(zip(ids.tolist(), values.tolist(), strict=True))
 
 
 _NO_GUIDE = -1

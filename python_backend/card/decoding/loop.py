@@ -248,13 +248,16 @@ class TargetLoop:
     def _verify(self, session: TargetSession, rows: Rows, logits: Logits, sharing: int) -> int:
         """Walk, keep the KV of the committed path, commit; returns how many tokens."""
         if rows.logits is not None:
+            known = self._engine.length(session.engine_session)
             self._engine.keep(session.engine_session, range(len(rows.tokens)))
-            if not rows.logits:
+            if session.request.prompt_log_probabilities:
+                session.score_prompt(known, logits, rows.logits)
+            if known + len(rows.tokens) < len(session.history):
                 return 0
         try:
             verdict = verify(
                 logits,
-                0,
+                rows.logits - 1 if rows.logits else 0,
                 session.candidates,
                 session.history,
                 session.request,

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from card.cache import (
+    MAX_ROWS,
     NO_CANDIDATES,
     ROOT,
     Candidates,
@@ -25,10 +26,10 @@ from card.decoding.judgement import Judgement
 from card.decoding.patience import Patience
 from card.decoding.rows import RowPlan
 from card.decoding.walk import Verdict
-from card.engines import FOLLOWS_PREFIX, Engine, Rows
+from card.engines import FOLLOWS_PREFIX, Engine, Logits, Rows
 from card.lookup import TextLookup
 from card.pacing import target_may_run, target_queries
-from card.sampling import History
+from card.sampling import History, likeliest, log_probability
 from card.settings import SpeculationSettings
 
 
@@ -125,10 +126,22 @@ class TargetSession:
         missing = len(self.history) - known
         if missing <= 1:
             return None
+        scored = self.request.prompt_log_probabilities and known < len(self.request.prompt) - 1
+        if scored:  # a row of logits for every token: no more of them than verifications have
+            chunk = min(chunk, MAX_ROWS)
         tokens = self.history.tokens[known : known + chunk].tolist()
         self._remember(known + len(tokens))
         self.candidates = NO_CANDIDATES
-        return Rows(self.engine_session, tokens, logits=int(len(tokens) == missing))
+        wanted = len(tokens) if scored else int(len(tokens) == missing)
+        return Rows(self.engine_session, tokens, logits=wanted)
+
+    def score_prompt(self, known: int, logits: Logits, rows: int) -> None:
+        """Report the prompt's tokens that follow `rows` of it, read from position `known` on."""
+        prompt, count = self.request.prompt, self.request.likeliest
+        for row in range(min(rows, len(prompt) - 1 - known)):
+            place, values = known + row + 1, logits.row(row)
+            found = likeliest(values, count) if count else None
+            self.slot.score_prompt(place, log_probability(values, int(prompt[place])), found)
 
     def _remember(self, until: int) -> None:
         """Let guesses come from the text up to there, if anybody asks for guesses. A long prompt is
@@ -257,7 +270,11 @@ class TargetSession:
             corrects=verdict.corrects,
         )
         self.slot.commit(
-            verdict.tokens, verdict.from_cache, verdict.log_probabilities, verdict.finish
+            verdict.tokens,
+            verdict.from_cache,
+            verdict.log_probabilities,
+            verdict.finish,
+            verdict.likeliest,
         )
         self._remember(len(self.history))
         self.committed_s = time.monotonic()

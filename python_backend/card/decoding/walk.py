@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from card.cache import ROOT, Candidates, Finish, SlotRequest
 from card.constraints.compiler import Constraint
 from card.engines import Logits
-from card.sampling import History, log_probability, sample
+from card.sampling import History, Likeliest, likeliest, log_probability, sample
 
 
 @dataclass(slots=True)
@@ -23,6 +23,7 @@ class Verdict:
     tokens             committed tokens in order: accepted candidates, then at most one correction
     from_cache         whether each token was a candidate
     log_probabilities  of each token under the unprocessed logits; zeros unless asked for
+    likeliest          ids at each token's position under the same; empty unless asked for
     rows               the rows of the pass that lie on the committed path, in order
     corrects           whether the last token took the place of candidates that were wrong
     """
@@ -30,6 +31,7 @@ class Verdict:
     tokens: list[int] = field(default_factory=list)
     from_cache: list[bool] = field(default_factory=list)
     log_probabilities: list[float] = field(default_factory=list)
+    likeliest: list[Likeliest] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
     finish: Finish = Finish.RUNNING
     corrects: bool = False
@@ -70,6 +72,8 @@ def verify(
         verdict.log_probabilities.append(
             log_probability(row, token) if request.log_probabilities else 0.0
         )
+        if request.likeliest:
+            verdict.likeliest.append(likeliest(row, request.likeliest))
         history.append(token)
         if constraint is not None:
             constraint.advance([token])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from card.confidence import confidence_in
 from card.engines import Logits, Ranking
-from card.sampling import PositionNoise, SamplingParameters, rank_candidates
+from card.sampling import PositionNoise, SamplingParameters, biased, rank_candidates
 
 Child = tuple[int, float]
 """A token and its log-probability given its parent, as the draft sees it."""
@@ -37,8 +37,15 @@ _UNLIKELY = math.log(0.01)
 
 
 def noise_for(parameters: SamplingParameters, vocabulary: int) -> PositionNoise:
-    """The target's noise as `ranking_of` wants it."""
-    return PositionNoise(parameters.seed, vocabulary, scale=_confidence(parameters))
+    """The target's noise and the request's bias as `ranking_of` wants them."""
+    drawn = not (parameters.is_greedy or parameters.filters)
+    bias = None
+    if parameters.logit_bias:
+        bias = biased(np.zeros(vocabulary, np.float32), parameters)
+        bias /= np.float32(_temperature(parameters))
+    return PositionNoise(
+        parameters.seed, vocabulary, _confidence(parameters) if drawn else 0.0, bias
+    )
 
 
 def ranking_of(
@@ -55,24 +62,20 @@ def ranking_of(
     noise  of `noise_for`
     masks  which ids may be children of each row; None: all of every row
     """
-    if parameters.is_greedy:
-        ranking = Ranking(_KEPT, 1.0 / _confidence(parameters))
-    elif parameters.filters:
-        ranking = Ranking(_FILTERED_AMONG)
-    else:
-        temperature = max(parameters.temperature, _COLDEST) / _confidence(parameters)
-        ranking = Ranking(_KEPT, temperature, noise.rows(positions))
+    adds = parameters.logit_bias or not (parameters.is_greedy or parameters.filters)
+    added = noise.rows(positions) if adds else None
     if masks is not None:
-        ranking.noise = [
-            _masked(mask, None if ranking.noise is None else ranking.noise[row])
-            for row, mask in enumerate(masks)
-        ]
-    return ranking
+        added = _masked(added, masks)
+    return Ranking(
+        _FILTERED_AMONG if _is_filtered(parameters) else _KEPT, _temperature(parameters), added
+    )
 
 
-def _masked(mask: NDArray[np.bool_], noise: NDArray[np.float32] | None) -> NDArray[np.float32]:
-    """The noise of a row, [vocabulary], that leaves the allowed ids alone likely."""
-    return np.where(mask, np.float32(0) if noise is None else noise, _NEVER)
+def _masked(added: list[NDArray[np.float32]] | None, masks: Masks) -> list[NDArray[np.float32]]:
+    """What is added to each row's logits, so that the allowed ids alone are likely."""
+    if added is None:
+        return [np.where(mask, np.float32(0), _NEVER) for mask in masks]
+    return [np.where(mask, row, _NEVER) for row, mask in zip(added, masks, strict=True)]
 
 
 def best_children(
@@ -88,7 +91,7 @@ def best_children(
     """
     ids, log_probabilities = logits.best()
     ranked: NDArray[np.floating[Any]] = log_probabilities
-    if not parameters.is_greedy and parameters.filters:
+    if _is_filtered(parameters):
         ids, ranked = _filtered(ids, log_probabilities, positions, parameters)
     children = [
         [child for child in zip(row_ids, row_scores, strict=True) if child[1] > _UNLIKELY]
@@ -117,6 +120,19 @@ def _filtered(
     scores -= np.log(np.exp(scores).sum(axis=1, keepdims=True))
     order = np.argsort(-scores, axis=1, kind="stable")[:, :_KEPT]
     return np.take_along_axis(ids, order, axis=1), np.take_along_axis(scores, order, axis=1)
+
+
+def _is_filtered(parameters: SamplingParameters) -> bool:
+    return not parameters.is_greedy and parameters.filters
+
+
+def _temperature(parameters: SamplingParameters) -> float:
+    """At which the engine ranks; filters look at the logits as they are."""
+    if _is_filtered(parameters):
+        return 1.0
+    if parameters.is_greedy:
+        return 1.0 / _confidence(parameters)
+    return max(parameters.temperature, _COLDEST) / _confidence(parameters)
 
 
 def _confidence(parameters: SamplingParameters) -> float:

@@ -171,7 +171,8 @@ class DraftSession:
 
     def _ranking(self, expansion: Expansion) -> Ranking:
         parameters = self.request.parameters
-        if not parameters.is_greedy:  # else nothing depends on where the children stand
+        # Else nothing depends on where the children stand.
+        if not parameters.is_greedy or parameters.logit_bias:
             first = len(self.tokens) + 1
             self._children_at = [first + depth for depth in expansion.depths(self.tree)]
         self._masks = masks_of(self.constraint, expansion, self.tree)

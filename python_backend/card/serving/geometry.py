@@ -21,4 +21,6 @@ def pool_geometry(settings: Settings) -> Geometry:
         bad_word_tokens=limits.bad_word_tokens,
         guide=limits.guide_bytes,
         queue=limits.queued_requests,
+        logit_bias=limits.logit_bias,
+        likeliest=limits.top_log_probs,
     )

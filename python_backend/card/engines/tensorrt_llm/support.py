@@ -60,8 +60,10 @@ def obstacles(
     *,
     seeded: bool,
     log_probabilities: bool,
-    guided: bool = False,
     version: str,
+    likeliest: int = 0,
+    prompt_log_probabilities: bool = False,
+    guided: bool = False,
 ) -> list[Obstacle]:
     """The parameters of one request that cannot be had together with candidates.
 
@@ -77,6 +79,16 @@ def obstacles(
             ("min_tokens", 0),
         )
         if getattr(parameters, name) != neutral
+    ]
+    found += [
+        Obstacle(field, f"{allowed}: it is not passed on to TensorRT-LLM", ignored=True)
+        for field, allowed, is_wanted in (
+            ("min_p", "absent or 0", parameters.min_p > 0.0),
+            ("logit_bias_ids", "absent", bool(parameters.logit_bias)),
+            ("top_log_probs", "absent or 0", likeliest > 0),
+            ("return_prompt_log_probs", "absent or false", prompt_log_probabilities),
+        )
+        if is_wanted
     ]
     if parameters.bad_words:
         found.append(Obstacle("bad_words", "absent"))

@@ -1,0 +1,45 @@
+"""What a text must look like in which a function must be called.
+
+The grammar is written in the Lark dialect of `llguidance`, where `%json` stands for every text that
+fits a JSON schema.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from card_gateway.tools.definitions import Function, ToolUse
+from card_gateway.tools.written import CALL, END_OF_CALL
+
+_NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
+_COMPOSED = ("$ref", "allOf", "anyOf", "oneOf", "patternProperties", "additionalProperties")
+_SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""One way to write an object, the one that models know best: spaces are no place to get lost in."""
+
+
+def calls_grammar(use: ToolUse) -> str:
+    """One call, or several, each of a function that `use` allows."""
+    functions = [tool.function for tool in use.callable]
+    rules = [f"call_{place}: {_rule(function)}" for place, function in enumerate(functions)]
+    several = ' ("\\n" call)*' if use.parallel else ""
+    names = " | ".join(f"call_{place}" for place in range(len(functions)))
+    opening, closing = json.dumps(f"{CALL}\n"), json.dumps(f"\n{END_OF_CALL}")
+    return "\n".join([f"start: call{several}", f"call: {opening} ({names}) {closing}", *rules, ""])
+
+
+def _rule(function: Function) -> str:
+    name = json.dumps(function.name, ensure_ascii=False)
+    opening = json.dumps(f'{{"name": {name}, "arguments": ', ensure_ascii=False)
+    return f'{opening} %json {json.dumps(arguments_schema(function))} "}}"'
+
+
+def arguments_schema(function: Function) -> dict[str, Any]:
+    """The schema that the arguments are held to: an object of the properties that are named."""
+    schema: dict[str, Any] = dict(
+        _NO_ARGUMENTS if function.parameters is None else function.parameters
+    )
+    schema.setdefault("type", "object")
+    if "properties" in schema and not any(name in schema for name in _COMPOSED):
+        schema["additionalProperties"] = False
+    return schema | {"x-guidance": _SPACING}
