@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 _JSON_OPTIONS: JsonCompileOptions = {
-    # A model that writes nothing but white space would never come to an end. Ten levels of four
-    # spaces fit.
-    "whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,41}",
+    # Small models lose themselves in white space. As JSON is mostly written: a space, or a new line
+    # and its indentation, ten levels of four spaces.
+    "whitespace_pattern": r"[\x20\x09]{1,2}|\x0D?\x0A[\x20\x09]{0,40}",
     # Taken as anyOf: a text that fits two of the schemas is rare, and pydantic writes oneOf.
     "coerce_one_of": True,
 }
