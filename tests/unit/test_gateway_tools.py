@@ -33,6 +33,7 @@ CALLED: Any = [
     {
         "role": "assistant",
         "content": None,
+        "reasoning_content": None,
         "tool_calls": [
             {
                 "id": "call_1",
