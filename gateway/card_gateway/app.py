@@ -169,6 +169,8 @@ class _Routes:
         chat = body.chat(self._items)
         prompt = self._prompt(chat)
         generation = chat.generate_request(prompt, self._template.stop_words)
+        if chat.guide is not None:  # for who tells of an error
+            request.state.guided_by = chat.guide.field.replace("response_format", "text.format")
         usage = Usage()
         identity = f"resp_{identifier_of(request)}"
         answer = ResponseAnswer(identity, body, usage, reads_calls=bool(chat.tool_use.tools))
@@ -222,6 +224,8 @@ class _Routes:
             for place in range(body.candidates)
         ]
         answer.identity = f"{answer.prefix}-{identifier_of(request)}"
+        if body.guide is not None:  # for who tells of an error
+            request.state.guided_by = body.guide.field
         texts = self._texts(wanted, request, answer.identity)
         usage = Usage(per_prompt=body.candidates)
         pieces = self.figures.counted(prompt_alone(texts) if body.is_prompt_alone else texts, usage)

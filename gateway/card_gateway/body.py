@@ -17,15 +17,15 @@ from card_client import GenerateRequest
 from card_gateway.errors import refused
 from card_gateway.messages import Message, Part, TextPart
 from card_gateway.neutral import without_what_asks_for_nothing
+from card_gateway.structured import Guide, GuidedFields
 from card_gateway.tools.definitions import Tool, ToolChoice, ToolUse, tool_use
-from card_gateway.tools.grammar import calls_grammar
+from card_gateway.tools.grammar import calls_grammar, calls_or_json_grammar
 from card_gateway.tools.written import END_OF_CALL
 
 NOT_OFFERED: Mapping[str, tuple[Any, ...]] = {
     "suffix": ("",),
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "audio": (),
     "reasoning_effort": ("none",),
@@ -90,7 +90,7 @@ class Prediction(Part):
     content: str | list[TextPart]
 
 
-class SamplingBody(Part):
+class SamplingBody(GuidedFields):
     """What completions and chats have in common."""
 
     not_offered: ClassVar[Mapping[str, tuple[Any, ...]]] = NOT_OFFERED
@@ -197,6 +197,7 @@ class SamplingBody(Part):
         stops = [self.stop] if isinstance(self.stop, str) else (self.stop or [])
         ignore_eos = extra.ignore_eos if self.ignore_eos is None else self.ignore_eos
         top_k = extra.top_k if self.top_k is None else self.top_k
+        guide = self.guide
         bias = self._bias()
         return GenerateRequest(
             prompt if isinstance(prompt, str) else None,
@@ -224,6 +225,8 @@ class SamplingBody(Part):
             return_num_output_tokens=True,
             return_perf_metrics=True,
             decoding=self.decoding,
+            guided_decoding_guide_type=None if guide is None else guide.kind,
+            guided_decoding_guide=None if guide is None else guide.text,
         )
 
     def _bias(self) -> dict[int, float]:
@@ -340,11 +343,14 @@ class ChatBody(SamplingBody):
         use = self.tool_use
         if use.tools and not use.parallel:
             stop_words = (*stop_words, END_OF_CALL)
-        request = self.to_triton(prompt, max_tokens=limit, stop_words=stop_words)
-        if not use.required:
-            return request
-        return replace(
-            request,
-            guided_decoding_guide_type="ebnf_grammar",
-            guided_decoding_guide=calls_grammar(use),
-        )
+        return self.to_triton(prompt, max_tokens=limit, stop_words=stop_words)
+
+    @property
+    def guide(self) -> Guide | None:
+        """Of the text where it is an answer; calls of tools are guided where one is required."""
+        use, guide = self.tool_use, super().guide
+        if use.required:
+            return Guide("ebnf_grammar", calls_grammar(use), "tools")
+        if use.tools and guide is not None and guide.kind == "json_schema":
+            return Guide("ebnf_grammar", calls_or_json_grammar(use, guide.text), guide.field)
+        return guide

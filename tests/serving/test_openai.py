@@ -142,7 +142,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"n": 2}, "n"),
     ({"best_of": 2}, "best_of"),
     ({"echo": True}, "echo"),
-    ({"suffix": "x"}, "suffix"),
+    ({"extra_body": {"suffix": "x"}}, "suffix"),
     ({"logit_bias": {"50": 1}}, "logit_bias"),
     ({"logprobs": 5}, "logprobs"),
     ({"stop": [1]}, "stop"),
@@ -187,7 +187,7 @@ def test_a_field_that_is_not_is_refused_by_name(
     [
         ({"n": 2}, "n"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"extra_body": {"suffix": "x"}}, "suffix"),
         ({"logprobs": True, "top_logprobs": 5}, "top_logprobs"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]}, "messages"),

@@ -27,12 +27,21 @@ _LENIENT = {**_STRICT, "lenient": True}
 
 def calls_grammar(use: ToolUse) -> str:
     """One call, or several, each of a function that `use` allows."""
+    return f"start: calls\n{_calls_rules(use)}"
+
+
+def calls_or_json_grammar(use: ToolUse, schema: str) -> str:
+    """Calls, or an answer that fits the JSON schema."""
+    return f"start: calls | answer\nanswer: %json {schema}\n{_calls_rules(use)}"
+
+
+def _calls_rules(use: ToolUse) -> str:
     functions = [tool.function for tool in use.callable]
     rules = [f"call_{place}: {_rule(function)}" for place, function in enumerate(functions)]
     several = ' ("\\n" call)*' if use.parallel else ""
     names = " | ".join(f"call_{place}" for place in range(len(functions)))
     opening, closing = json.dumps(f"{CALL}\n"), json.dumps(f"\n{END_OF_CALL}")
-    return "\n".join([f"start: call{several}", f"call: {opening} ({names}) {closing}", *rules, ""])
+    return "\n".join([f"calls: call{several}", f"call: {opening} ({names}) {closing}", *rules, ""])
 
 
 def _rule(function: Function) -> str:

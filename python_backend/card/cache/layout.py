@@ -87,6 +87,7 @@ class Geometry:
     """Sizes that fix the layout; a pool of another geometry is never reopened.
 
     queue       requests that may wait for a slot
+    guide       bytes of what guides a text
     logit_bias  ids whose logits a request may change
     likeliest   likeliest ids that a request may ask for at each position
     """
@@ -100,6 +101,7 @@ class Geometry:
     queue: int = 0
     logit_bias: int = 0
     likeliest: int = 0
+    guide: int = 0
 
     @property
     def places(self) -> int:
@@ -192,11 +194,14 @@ def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
             ("prompt_log_probabilities", word),
             ("logit_bias_count", word),
             ("bad_word_count", word),
+            ("guide_kind", word),
+            ("guide_length", word),
             ("prompt", word, (geometry.prompt,)),
             ("bad_word_lengths", word, (max(1, geometry.bad_words),)),
             ("bad_word_tokens", word, (max(1, geometry.bad_word_tokens),)),
             ("logit_bias_ids", word, (max(1, geometry.logit_bias),)),
             ("logit_bias_values", real, (max(1, geometry.logit_bias),)),
+            ("guide", word, (geometry.guide // 8 + 1,)),
         ],
         # target
         [

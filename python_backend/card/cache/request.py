@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from card.cache.layout import Decoding
 from card.cache.record import Record
+from card.constraints import GUIDE_TYPES, Guide
 from card.sampling import SamplingParameters
 
 _NUMBERS = (
@@ -36,6 +37,7 @@ class SlotRequest:
     likeliest          how many of the likeliest ids it is to report at each position of the output,
                        and of the prompt if that is scored
     prompt_log_probabilities  whether it is to report those of the prompt's tokens
+    guide       what the text must be; None: anything
     """
 
     prompt: NDArray[np.int64]
@@ -46,6 +48,7 @@ class SlotRequest:
     log_probabilities: bool = False
     likeliest: int = 0
     prompt_log_probabilities: bool = False
+    guide: Guide | None = None
 
 
 def write_request(record: Record, request: SlotRequest) -> None:
@@ -71,6 +74,7 @@ def write_request(record: Record, request: SlotRequest) -> None:
     record["bad_word_count"] = len(lengths)
     record["bad_word_lengths"][: len(lengths)] = lengths
     record["bad_word_tokens"][: sum(lengths)] = [t for word in parameters.bad_words for t in word]
+    _write_guide(record, request.guide)
 
 
 def read_request(record: Record) -> SlotRequest:
@@ -95,6 +99,7 @@ def read_request(record: Record) -> SlotRequest:
             end_ids=tuple(record["end_ids"][: record["end_id_count"]].tolist()),
             **{name: record[name] for name in _NUMBERS},
         ),
+        guide=_read_guide(record),
     )
 
 
@@ -102,3 +107,24 @@ def _logit_bias(record: Record) -> tuple[tuple[int, float], ...]:
     count = record["logit_bias_count"]
     ids, values = record["logit_bias_ids"][:count], record["logit_bias_values"][:count]
     return tuple(zip(ids.tolist(), values.tolist(), strict=True))
+
+
+_NO_GUIDE = -1
+
+
+def _write_guide(record: Record, guide: Guide | None) -> None:
+    text = guide.text.encode() if guide is not None else b""
+    record["guide_kind"] = GUIDE_TYPES.index(guide.kind) if guide is not None else _NO_GUIDE
+    record["guide_length"] = len(text)
+    words = np.frombuffer(text.ljust(-(-len(text) // 8) * 8), np.int64)
+    record["guide"][: len(words)] = words
+
+
+def _read_guide(record: Record) -> Guide | None:
+    kind = record["guide_kind"]
+    if kind == _NO_GUIDE:
+        return None
+    if not 0 <= kind < len(GUIDE_TYPES):
+        raise ValueError(f"no kind of guide has the number {kind}")
+    text = record["guide"].tobytes()[: record["guide_length"]]
+    return Guide(GUIDE_TYPES[kind], text.decode())

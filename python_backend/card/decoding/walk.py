@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from card.cache import ROOT, Candidates, Finish, SlotRequest
+from card.constraints.compiler import Constraint
 from card.engines import Logits
 from card.sampling import History, Likeliest, likeliest, log_probability, sample
 
@@ -41,12 +42,19 @@ class Verdict:
 
 
 def verify(
-    logits: Logits, first_row: int, candidates: Candidates, history: History, request: SlotRequest
+    logits: Logits,
+    first_row: int,
+    candidates: Candidates,
+    history: History,
+    request: SlotRequest,
+    constraint: Constraint | None = None,
 ) -> Verdict:
-    """Walk the candidates; `history` grows by what is committed.
+    """Walk the candidates; `history` and the constraint's text grow by what is committed.
 
     Row `first_row` of `logits` belongs to the last committed token, the following rows to the
     candidates in order. Rows of the pass are numbered from 0 as in `logits`.
+
+    Raises `GuideError` if the constraint allows no token, or does not get to know which.
     """
     children: dict[tuple[int, int], int] = {}
     for index, edge in enumerate(zip(candidates.parents, candidates.tokens, strict=True)):
@@ -55,7 +63,8 @@ def verify(
     node = ROOT
     while verdict.finish is Finish.RUNNING:
         row = logits.row(first_row + 1 + node)
-        token = sample(row, history, request.parameters)
+        allowed = None if constraint is None else constraint.allowed()
+        token = sample(row, history, request.parameters, allowed)
         child = children.get((node, token))
         verdict.rows.append(first_row + 1 + node)
         verdict.tokens.append(token)
@@ -66,6 +75,8 @@ def verify(
         if request.likeliest:
             verdict.likeliest.append(likeliest(row, request.likeliest))
         history.append(token)
+        if constraint is not None:
+            constraint.advance([token])
         verdict.finish = _finish(token, history, request)
         if child is None:
             verdict.corrects = node in candidates.parents

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,12 @@ from card.sampling import PositionNoise, SamplingParameters, biased, rank_candid
 
 Child = tuple[int, float]
 """A token and its log-probability given its parent, as the draft sees it."""
+
+Masks = Sequence[NDArray[np.bool_]]
+"""Which ids may be children of each row, [vocabulary] of every row."""
+
+_NEVER = np.float32(-1e30)
+"""Added to the logit of an id that may be no child: as good as impossible, and finite."""
 
 _KEPT = 8
 """Children kept per row: the target's token is among the best 8 of a good draft in 99 of 100
@@ -42,7 +49,10 @@ def noise_for(parameters: SamplingParameters, vocabulary: int) -> PositionNoise:
 
 
 def ranking_of(
-    positions: list[int], parameters: SamplingParameters, noise: PositionNoise
+    positions: list[int],
+    parameters: SamplingParameters,
+    noise: PositionNoise,
+    masks: Masks | None = None,
 ) -> Ranking:
     """What to ask the engine of rows whose children stand at `positions` (ignored if greedy).
 
@@ -50,31 +60,49 @@ def ranking_of(
     target will draw (Gumbel coupling, arXiv 2408.07978).
 
     noise  of `noise_for`
+    masks  which ids may be children of each row; None: all of every row
     """
     adds = parameters.logit_bias or not (parameters.is_greedy or parameters.filters)
+    added = noise.rows(positions) if adds else None
+    if masks is not None:
+        added = _masked(added, masks)
     return Ranking(
-        _FILTERED_AMONG if _is_filtered(parameters) else _KEPT,
-        _temperature(parameters),
-        noise.rows(positions) if adds else None,
+        _FILTERED_AMONG if _is_filtered(parameters) else _KEPT, _temperature(parameters), added
     )
 
 
+def _masked(added: list[NDArray[np.float32]] | None, masks: Masks) -> list[NDArray[np.float32]]:
+    """What is added to each row's logits, so that the allowed ids alone are likely."""
+    if added is None:
+        return [np.where(mask, np.float32(0), _NEVER) for mask in masks]
+    return [np.where(mask, row, _NEVER) for row, mask in zip(added, masks, strict=True)]
+
+
 def best_children(
-    logits: Logits, positions: list[int], parameters: SamplingParameters
+    logits: Logits,
+    positions: list[int],
+    parameters: SamplingParameters,
+    masks: Masks | None = None,
 ) -> list[list[Child]]:
     """The children of every row that are worth a node, likeliest first.
 
-    logits     of rows that were forwarded with `ranking_of` the same positions and parameters
+    logits     of rows that were forwarded with `ranking_of` the same other arguments
     positions  of every row's children (ignored if greedy)
     """
     ids, log_probabilities = logits.best()
     ranked: NDArray[np.floating[Any]] = log_probabilities
     if _is_filtered(parameters):
         ids, ranked = _filtered(ids, log_probabilities, positions, parameters)
-    return [
+    children = [
         [child for child in zip(row_ids, row_scores, strict=True) if child[1] > _UNLIKELY]
         or [(row_ids[0], row_scores[0])]
         for row_ids, row_scores in zip(ids.tolist(), ranked.tolist(), strict=True)
+    ]
+    if masks is None:
+        return children
+    return [
+        [(token, score) for token, score in row if mask[token]]
+        for row, mask in zip(children, masks, strict=True)
     ]
 
 

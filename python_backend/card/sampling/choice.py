@@ -24,7 +24,12 @@ class InvalidLogitsError(ValueError):
     """A row whose largest logit is not a number or not finite: the model's output is broken."""
 
 
-def sample(logits: NDArray[np.float32], history: History, parameters: SamplingParameters) -> int:
+def sample(
+    logits: NDArray[np.float32],
+    history: History,
+    parameters: SamplingParameters,
+    allowed: NDArray[np.bool_] | None = None,
+) -> int:
     """The token that follows ``history``.
 
     Args:
@@ -34,16 +39,20 @@ def sample(logits: NDArray[np.float32], history: History, parameters: SamplingPa
         parameters: how to choose. The logit bias comes first, then penalties, bans, temperature,
             min-p, top-k, top-p. Ties go to the lowest id. If the bans (bad words and early
             ``end_ids``) would leave no id at all, they are ignored for this token.
+        allowed: [vocab], the ids that may be chosen whatever else is asked for, at least one of
+            them; None: all.
 
     Raises:
         InvalidLogitsError: the largest logit is NaN or infinite.
     """
     row = penalised(biased(logits, parameters), history, parameters)
+    if allowed is not None:
+        row = np.where(allowed, row, np.float32(-np.inf))
     banned = banned_ids(history, parameters)
     if banned:
-        allowed = without(row, banned)
-        if allowed.max() != -np.inf:
-            row = allowed
+        left = without(row, banned)
+        if left.max() != -np.inf:
+            row = left
     best = int(row.argmax())
     if not math.isfinite(row.item(best)):
         raise InvalidLogitsError(

@@ -23,6 +23,7 @@ from card.serving.attach import DEADLINE, KEY, Attacher, Losses, is_dead
 from card.serving.follower import TICK_S, Answer, Follower
 from card.serving.gathering import Gathering
 from card.serving.geometry import pool_geometry
+from card.serving.guide_check import GuideCheck
 from card.serving.listening import Listener
 from card.serving.load_failure import announced
 from card.serving.log import RequestLog
@@ -34,13 +35,15 @@ from card.serving.streams import Stream
 from card.serving.triton_request import TritonClient, checked_arrays, deadline_ns, request_id
 from card.serving.vocabulary import Vocabulary
 from card.serving.waiting import WaitingClient
-from card.serving.wire import Bounds, GenerateRequest, output_budget, parse
+from card.serving.wire import Bounds, GenerateRequest, guide_of, output_budget, parse
 from card.settings import load_settings
 from card.text import Detokenizer
 
 log = logging.getLogger(__name__)
 
 _BEAT_S = 0.5
+NO_END_ID = -1
+"""As `end_id`: the text goes on until it has `max_tokens`."""
 
 
 class CardModel:
@@ -53,6 +56,7 @@ class CardModel:
         self._vocabulary = Vocabulary.load(settings.target.path)
         self._bounds = Bounds(settings.limits, self._vocabulary.size)
         self._admission = Admission(settings)
+        self._guides = GuideCheck(settings.target.path, settings.limits.guide_compile_s)
         self._pool = pool = Pool.create(
             settings.cache.directory, os.getppid(), pool_geometry(settings)
         )
@@ -100,6 +104,8 @@ class CardModel:
             parsed = parse(GenerateRequest, arrays, self._bounds, required=("input_ids",))
             prompt = parsed.text_input
             slot_request = self._slot_request(parsed)
+            if slot_request.guide is not None:
+                await self._guides.check(slot_request.guide)
             stream = self._stream(parsed, arrival_ns)
             waiting = WaitingClient(client, self._pool, stream.sign if parsed.stream else None)
             session = await self._sessions.admit(slot_request, deadline, waiting.is_gone)
@@ -132,6 +138,9 @@ class CardModel:
                 f"bad_words are {length} tokens long; they must be at most {most} "
                 "(limits.bad_word_tokens)",
             )
+        guide = guide_of(request)
+        # Where a guide is complete the text ends, whatever the request says of its end.
+        endless = guide is not None and request.end_id == NO_END_ID
         parameters = SamplingParameters(
             temperature=request.temperature,
             top_k=request.top_k,
@@ -141,10 +150,10 @@ class CardModel:
             repetition_penalty=request.repetition_penalty,
             presence_penalty=request.presence_penalty,
             frequency_penalty=request.frequency_penalty,
-            min_tokens=request.min_tokens,
+            min_tokens=budget if endless else request.min_tokens,
             bad_words=bad_words,
             seed=secrets.randbits(64) if request.seed is None else request.seed,
-            end_ids=self._end_ids(request),
+            end_ids=self._end_ids(request, guided=guide is not None),
         )
         wanted = request.decoding or settings.speculation.decoding
         decoding = self._admission.decoding(request, parameters, wanted)
@@ -157,15 +166,23 @@ class CardModel:
             likeliest=self._likeliest(request),
             prompt_log_probabilities=request.return_prompt_log_probs,
             parameters=parameters,
+            guide=guide,
         )
 
-    def _end_ids(self, request: GenerateRequest) -> tuple[int, ...]:
+    def _end_ids(self, request: GenerateRequest, *, guided: bool) -> tuple[int, ...]:
         """What ends the text: the one id that the request names, none, or those of the model, and
-        in any case its stop tokens and those of its stop words that are special tokens."""
-        if request.end_id is None:
-            ends = self._vocabulary.end_ids
-        else:
-            ends = () if request.end_id < 0 else (request.end_id,)
+        in any case its stop tokens and those of its stop words that are special tokens.
+
+        A guided text ends with one of the model's. Raises `Refusal` for another.
+        """
+        ends, wanted = self._vocabulary.end_ids, request.end_id
+        if guided and wanted not in (None, NO_END_ID, *ends):
+            known = ", ".join(map(str, ends))
+            raise invalid(
+                "end_id", wanted, f"absent, -1 or the model's ({known}) where a text is guided"
+            )
+        if not guided and wanted is not None:
+            ends = () if wanted == NO_END_ID else (wanted,)
         stops = self._vocabulary.special_ids(request.stop_words)
         ends = tuple(dict.fromkeys((*ends, *request.stop_token_ids, *stops)))
         if len(ends) > MAX_END_IDS:

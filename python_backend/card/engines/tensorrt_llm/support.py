@@ -63,10 +63,12 @@ def obstacles(
     version: str,
     likeliest: int = 0,
     prompt_log_probabilities: bool = False,
+    guided: bool = False,
 ) -> list[Obstacle]:
     """The parameters of one request that cannot be had together with candidates.
 
     seeded  whether the client gave a seed
+    guided  whether a guide says what the text must be
     """
     found = [
         Obstacle(name, f"absent or {neutral}")
@@ -95,6 +97,9 @@ def obstacles(
     elif log_probabilities:
         why = "absent or false when temperature is above 0: TensorRT-LLM lists the likeliest ids"
         found.append(Obstacle("return_log_probs", why, ignored=True))
+    if guided:
+        why = "absent: texts of TensorRT-LLM are not guided here"
+        found.append(Obstacle("guided_decoding_guide_type", why, ignored=True))
     if seeded and not parameters.is_greedy:
         found.append(Obstacle("seed", "absent when temperature is above 0"))
     return [_judged(obstacle, parameters, _numbers(version)) for obstacle in found]
