@@ -37,6 +37,7 @@ from card_gateway.several import Pieces, best, side_by_side
 from card_gateway.template import read_model
 from card_gateway.tokens import TokenTexts
 from card_gateway.tools.answer import CallingAnswer
+from card_gateway.tools.refusal import tools_named
 from card_gateway.usage import Usage
 
 CLIENT_CLOSED_REQUEST = 499
@@ -160,7 +161,8 @@ class _Routes:
         answer = kind(body.model, self._scores(body), body.alternatives)
         prompt = self._prompt(body)
         generation = body.generate_request(prompt, self._template.stop_words)
-        return await self._answer(request, body, [generation], answer)
+        with tools_named(body.tool_use):
+            return await self._answer(request, body, [generation], answer)
 
     async def respond(self, request: Request, body: ResponseBody) -> Response:
         self._check_model(body.model)
@@ -175,10 +177,11 @@ class _Routes:
         pieces = self.figures.counted(self._texts([generation], request, identity), usage)
         memory = None if body.store is False else self._items
         try:
-            if body.stream:
-                first = await unless_client_leaves(request, begin(pieces))
-                return EventStream(response_events(answer, first, pieces, memory), pieces)
-            (text,) = await unless_client_leaves(request, gather(pieces))
+            with tools_named(chat.tool_use):
+                if body.stream:
+                    first = await unless_client_leaves(request, begin(pieces))
+                    return EventStream(response_events(answer, first, pieces, memory), pieces)
+                (text,) = await unless_client_leaves(request, gather(pieces))
         except ClientDisconnect:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         answer.finish(text)

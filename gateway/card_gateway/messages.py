@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from card_gateway.errors import refused
 
@@ -15,6 +15,16 @@ class Part(BaseModel):
     """An object inside a request, of known fields only."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_unknown_nulls(cls, value: Any) -> Any:
+        """Clients send back what they were answered, with all that they might have been."""
+        if not isinstance(value, dict):
+            return value
+        return {
+            name: it for name, it in value.items() if it is not None or name in cls.model_fields
+        }
 
 
 class TextPart(Part):

@@ -8,6 +8,7 @@ from typing import Any
 
 import openai
 import pytest
+from client_double import refusal
 from gateway_double import CHAT, RunningGateway, pieces_of, prompt, running_gateway
 from gateway_models import directory
 from llguidance import LLMatcher, LLTokenizer
@@ -32,6 +33,7 @@ CALLED: Any = [
     {
         "role": "assistant",
         "content": None,
+        "reasoning_content": None,
         "tool_calls": [
             {
                 "id": "call_1",
@@ -179,3 +181,62 @@ def test_what_makes_no_sense_is_refused_by_name(
 ) -> None:
     status, _, text = gateway.ask("/v1/chat/completions", CHAT | more)
     assert (status, json.loads(text)["error"]["param"].split(".function-")[0]) == (400, param)
+
+
+def test_a_schema_that_cannot_be_compiled_is_told_with_its_tool(
+    gateway: RunningGateway, client: openai.OpenAI
+) -> None:
+    wrong: Any = {
+        "type": "function",
+        "function": {"name": "wrong", "parameters": {"properties": {"a": {"type": "strin"}}}},
+    }
+
+    def compile(request: Any) -> list[Any]:
+        guide = request.raw_input_contents[-1][4:].decode()
+        found = LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(guide))
+        line = found.removeprefix("at ").partition("(")[0]
+        said = found.partition(": ")[2].splitlines()[0]
+        return [
+            refusal(
+                "INVALID_ARGUMENT: guided_decoding_guide cannot be compiled as ebnf_grammar: "
+                f"line {line} column 1: {said}"
+            )
+        ]
+
+    gateway.triton.answer = compile
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError, match=r'tool "wrong" .* Invalid type') as caught:
+            client.chat.completions.create(
+                **CHAT, tools=[CLOCK, wrong], tool_choice="required", stream=stream
+            )
+        assert caught.value.param == "tools"
+
+
+def test_what_a_schema_only_describes_is_left_out_unless_it_is_strict(
+    gateway: RunningGateway, client: openai.OpenAI
+) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string", "format": "password"}}}
+    problems = []
+    for strict in (False, True):
+        function = {"name": "f", "parameters": schema, "strict": strict}
+        tools: Any = [{"type": "function", "function": function}]
+        client.chat.completions.create(**CHAT, tools=tools, tool_choice="required")
+        guide = gateway.sent()["guided_decoding_guide"][4:].decode()
+        problems.append(LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(guide)))
+    assert problems[0] == ""
+    assert "password" in problems[1]
+
+
+def test_several_answers_have_calls_of_their_own(
+    gateway: RunningGateway, client: openai.OpenAI
+) -> None:
+    gateway.triton.answer = lambda _: pieces_of(ANSWER, 7)
+    chunks = list(client.chat.completions.create(**CHAT, tools=[WEATHER], n=2, stream=True))
+    for index in (0, 1):
+        own = [one for chunk in chunks for one in chunk.choices if one.index == index]
+        parts = [part for one in own for part in one.delta.tool_calls or []]
+        assert [part.index for part in parts if part.id] == [0, 1]
+        assert "".join(part.function.arguments or "" for part in parts if part.function) == (
+            '{"city": "Rome"}{}'
+        )
+        assert own[-1].finish_reason == "tool_calls"

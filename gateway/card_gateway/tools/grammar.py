@@ -12,10 +12,17 @@ from typing import Any
 from card_gateway.tools.definitions import Function, ToolUse
 from card_gateway.tools.written import CALL, END_OF_CALL
 
+FIRST_RULE_LINE = 3
+"""Where the grammar's first function stands; each has a line of its own."""
+
 _NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
 _COMPOSED = ("$ref", "allOf", "anyOf", "oneOf", "patternProperties", "additionalProperties")
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """One way to write an object, the one that models know best: spaces are no place to get lost in."""
+_STRICT = {**_SPACING, "coerce_one_of": True}
+"""`oneOf` is taken as `anyOf`: a text that fits two of the schemas is rare."""
+_LENIENT = {**_STRICT, "lenient": True}
+"""Keywords and formats that cannot be held to are left out, as of a schema that only describes."""
 
 
 def calls_grammar(use: ToolUse) -> str:
@@ -44,11 +51,14 @@ def _rule(function: Function) -> str:
 
 
 def arguments_schema(function: Function) -> dict[str, Any]:
-    """The schema that the arguments are held to: an object of the properties that are named."""
+    """The schema that the arguments are held to: an object of the properties that are named.
+
+    A strict function is held to all of its schema, or cannot be compiled.
+    """
     schema: dict[str, Any] = dict(
         _NO_ARGUMENTS if function.parameters is None else function.parameters
     )
     schema.setdefault("type", "object")
     if "properties" in schema and not any(name in schema for name in _COMPOSED):
         schema["additionalProperties"] = False
-    return schema | {"x-guidance": _SPACING}
+    return schema | {"x-guidance": _STRICT if function.strict else _LENIENT}
