@@ -12,7 +12,7 @@ from typing import Any
 from card_gateway.tools.definitions import Function, ToolUse
 from card_gateway.tools.written import CALL, END_OF_CALL
 
-FIRST_RULE_LINE = 3
+FIRST_RULE_LINE = 4
 """Where the grammar's first function stands; each has a line of its own."""
 
 _NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
