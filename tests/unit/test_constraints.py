@@ -14,7 +14,7 @@ import pytest
 from fake_engine import FakeEngine, FakeModel
 from one_process import GREEDY, OneProcess, request_of, settings_of
 
-from card.cache import Decoding, SlotRequest
+from card.cache import Decoding, Finish, SlotRequest
 from card.constraints import Guide, GuideError
 from card.constraints.compiled import GuidedTokens
 from card.constraints.compiler import GuideCompiler
@@ -136,6 +136,17 @@ def test_a_target_that_is_loaded_anew_goes_on_with_the_guided_text() -> None:
         assert 0 < len(stream.output) < len(alone(request))
         both.restart_target(FakeEngine(TARGET, tree=False))
         assert both.run([stream]) == [alone(request)]
+
+
+def test_a_guide_with_a_dead_end_fails_its_session_alone() -> None:
+    dead_end = Guide("ebnf_grammar", 'start: "abcdefgh" /[^\\s\\S]/')
+    with both_models(0.8) as both:
+        streams = [
+            both.open(guided(guide, PARAMETERS[0]), index)
+            for index, guide in enumerate((dead_end, GUIDES[1][0]))
+        ]
+        both.run(streams)
+        assert [s.finish for s in streams] == [Finish.GUIDE_FAILED, Finish.END_ID]
 
 
 def test_white_space_comes_to_an_end() -> None:

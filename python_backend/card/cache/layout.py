@@ -72,6 +72,7 @@ class Finish(IntEnum):
     LENGTH = 1
     END_ID = 2
     FAILED = 3
+    GUIDE_FAILED = 4
 
 
 class EngineState(IntEnum):

@@ -243,10 +243,10 @@ class TargetSlot(_Slot):
         """Candidates are not wanted below this length of prompt and output."""
         self._record["rest_until"] = length
 
-    def fail(self) -> None:
+    def fail(self, finish: Finish = Finish.FAILED) -> None:
         """Give the session up; `card` tells the client."""
         self._record["finish_length"] = self._record["committed"]
-        self._record["finish"] = Finish.FAILED
+        self._record["finish"] = finish
         self._bell.ring()
 
     def count_step(self, committed: int, accepted: int, drafted: int, *, corrects: bool) -> None:

@@ -134,6 +134,8 @@ class GuidedText:
 
     def fitting(self, path: list[int]) -> int:
         """How many of these tokens, from the first, the text may go on with."""
+        if self._matcher.is_stopped():  # versions before 1 call it an error to ask then
+            return int(not self._tokens.ends.isdisjoint(path[:1]))
         return int(self._matcher.validate_tokens(path))
 
     def _problem(self) -> str:

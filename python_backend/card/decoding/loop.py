@@ -123,7 +123,7 @@ class TargetLoop:
             if self._guides is None:
                 log.error("slot %d has a guide, and this model's texts cannot have one", slot.index)
                 slot.adopt(generation)
-                slot.fail()
+                slot.fail(Finish.GUIDE_FAILED)
                 return
             constraint = self._guides.constraint(request.guide)
         session = TargetSession.adopt(slot, generation, request, self._engine, constraint)
@@ -265,7 +265,8 @@ class TargetLoop:
             )
         except (InvalidLogitsError, GuideError) as error:
             log.error("session of slot %d failed: %s", session.slot.index, error)
-            session.slot.fail()
+            guided = isinstance(error, GuideError)
+            session.slot.fail(Finish.GUIDE_FAILED if guided else Finish.FAILED)
             return 0
         if rows.logits is None:
             self._engine.keep(session.engine_session, verdict.rows)

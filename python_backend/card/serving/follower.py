@@ -189,6 +189,16 @@ class Follower:
                 answer,
                 Refusal("INTERNAL", "the target gave this request up; see the server's log"),
             )
+        elif finish is Finish.GUIDE_FAILED:
+            self._fail(
+                answer,
+                Refusal(
+                    "INVALID_ARGUMENT",
+                    "guided_decoding_guide cannot be followed to the end of a text: at some place "
+                    "it takes too much, or allows nothing; make it simpler",
+                    field="guided_decoding_guide",
+                ),
+            )
         elif finish is not Finish.RUNNING:
             stream.finish("stop" if finish is Finish.END_ID else "length")
 
