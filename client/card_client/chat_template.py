@@ -164,7 +164,10 @@ def _raise_exception(message: str) -> NoReturn:
     raise TemplateError(message)
 
 
-PARAMETERS = ("bos_token", "eos_token", "pad_token", "unk_token")
+PARAMETERS = (
+    *("bos_token", "eos_token", "pad_token", "unk_token"),
+    *("sep_token", "cls_token", "mask_token"),
+)
 """Names under which a server tells the texts of special tokens."""
 
 

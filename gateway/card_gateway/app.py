@@ -32,6 +32,7 @@ from card_gateway.prompt import prompt_of
 from card_gateway.responses.body import ResponseBody
 from card_gateway.responses.memory import ItemMemory
 from card_gateway.responses.output import ResponseAnswer
+from card_gateway.responses.refusal import fields_renamed
 from card_gateway.responses.stream import response_events
 from card_gateway.several import Pieces, best, side_by_side
 from card_gateway.template import read_model
@@ -166,11 +167,15 @@ class _Routes:
 
     async def respond(self, request: Request, body: ResponseBody) -> Response:
         self._check_model(body.model)
+        with fields_renamed(request):
+            return await self._respond(request, body)
+
+    async def _respond(self, request: Request, body: ResponseBody) -> Response:
         chat = body.chat(self._items)
         prompt = self._prompt(chat)
         generation = chat.generate_request(prompt, self._template.stop_words)
         if chat.guide is not None:  # for who tells of an error
-            request.state.guided_by = chat.guide.field.replace("response_format", "text.format")
+            request.state.guided_by = chat.guide.field
         usage = Usage()
         identity = f"resp_{identifier_of(request)}"
         answer = ResponseAnswer(identity, body, usage, reads_calls=bool(chat.tool_use.tools))

@@ -149,3 +149,16 @@ def test_what_is_not_offered_is_refused_by_name(
     body = {"model": "ensemble", "input": "hello"} | more
     status, _, text = gateway.ask("/v1/responses", body)
     assert (status, json.loads(text)["error"]["param"]) == (400, param)
+
+
+def test_errors_of_triton_name_the_fields_of_this_route(
+    gateway: RunningGateway, client: openai.OpenAI
+) -> None:
+    said = "max_tokens is 5000; it must be between 1 and 1024"
+    gateway.triton.answer = lambda _: [refusal(f"INVALID_ARGUMENT: {said}")]
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError, match="max_output_tokens is 5000") as caught:
+            client.responses.create(
+                model="ensemble", input="hello", max_output_tokens=5000, stream=stream
+            )
+        assert caught.value.param == "max_output_tokens"

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, JsonValue, model_validator
 
 from card_gateway.body import NOT_OFFERED, ChatBody, SamplingBody
-from card_gateway.errors import ApiError, refused
+from card_gateway.errors import refused
 from card_gateway.messages import Message, Part
 from card_gateway.responses.items import Item, messages_of
 from card_gateway.responses.memory import ItemMemory
@@ -144,12 +144,7 @@ class ResponseBody(SamplingBody):
         }
         if self.text is not None and self.text.format is not None:
             chat["response_format"] = self.text.format.of_chat()
-        try:
-            return ChatBody.model_validate(
-                {name: it for name, it in chat.items() if it is not None}
-            )
-        except ApiError as error:
-            raise _renamed(error) from error
+        return ChatBody.model_validate({name: it for name, it in chat.items() if it is not None})
 
     def _messages(self, memory: ItemMemory) -> list[Message]:
         if isinstance(self.input, str):
@@ -165,12 +160,3 @@ class ResponseBody(SamplingBody):
     def _tool_choice(self) -> ToolChoice | None:
         choice = self.tool_choice
         return choice if choice is None or isinstance(choice, str) else choice.of_chat()
-
-
-def _renamed(error: ApiError) -> ApiError:
-    """An error of the chat under this route's names of its fields."""
-    if error.param is None or not error.param.startswith("response_format"):
-        return error
-    message = error.message.replace("response_format", "text.format")
-    param = error.param.replace("response_format", "text.format")
-    return ApiError(error.status_code, message, param=param, code=error.code)

@@ -7,14 +7,13 @@ fits a JSON schema.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from card_gateway.tools.definitions import Function, ToolUse
 from card_gateway.tools.written import CALL, END_OF_CALL
 
-FIRST_RULE_LINE = 4
-"""Where the grammar's first function stands; each has a line of its own."""
-
+_RULE = re.compile(r"call_(\d+):")
 _NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
 _COMPOSED = ("$ref", "allOf", "anyOf", "oneOf", "patternProperties", "additionalProperties")
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -33,6 +32,13 @@ def calls_grammar(use: ToolUse) -> str:
 def calls_or_json_grammar(use: ToolUse, schema: str) -> str:
     """Calls, or an answer that fits the JSON schema."""
     return f"start: calls | answer\nanswer: %json {schema}\n{_calls_rules(use)}"
+
+
+def function_at(use: ToolUse, line: int) -> Function | None:
+    """Whose arguments stand in that line, from 1, of `calls_grammar`."""
+    lines = calls_grammar(use).splitlines()
+    found = _RULE.match(lines[line - 1]) if 0 < line <= len(lines) else None
+    return None if found is None else use.callable[int(found[1])].function
 
 
 def _calls_rules(use: ToolUse) -> str:

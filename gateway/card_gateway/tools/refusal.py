@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from card_client import CardError
 from card_gateway.errors import as_json, refused
 from card_gateway.tools.definitions import ToolUse
-from card_gateway.tools.grammar import FIRST_RULE_LINE
+from card_gateway.tools.grammar import function_at
 
 _GUIDE = "guided_decoding_guide"
 _PLACE = re.compile(r"line (\d+) column \d+: (?:failed to compile JSON schema: )?(.*)", re.DOTALL)
@@ -31,10 +31,7 @@ def tools_named(use: ToolUse) -> Iterator[None]:
 
 def _message(said: str, use: ToolUse) -> str:
     place = _PLACE.search(said)
-    if place is None:
+    function = None if place is None else function_at(use, int(place[1]))
+    if place is None or function is None:
         return said.replace(_GUIDE, "the grammar that tools make")
-    rule = int(place[1]) - FIRST_RULE_LINE
-    if not 0 <= rule < len(use.callable):
-        return said.replace(_GUIDE, "the grammar that tools make")
-    name = as_json(use.callable[rule].function.name)
-    return f"the parameters of the tool {name} cannot be compiled: {place[2]}"
+    return f"the parameters of the tool {as_json(function.name)} cannot be compiled: {place[2]}"
