@@ -6,7 +6,18 @@ import logging
 import time
 from dataclasses import dataclass
 
-from card.cache import Candidates, Decoding, Finish, Pool, SlotState, SlotWatch
+from card.cache import (
+    Candidates,
+    Decoding,
+    Finish,
+    Pool,
+    SlotRequest,
+    SlotState,
+    SlotWatch,
+    TargetSlot,
+)
+from card.constraints import GuideError
+from card.constraints.compiler import GuideCompiler
 from card.decoding.crowd import Crowd
 from card.decoding.experience import Experience
 from card.decoding.prefill import Prefill
@@ -34,11 +45,19 @@ class TargetTimes:
 class TargetLoop:
     """Decodes every open slot of the pool; call `step` again and again from one thread."""
 
-    def __init__(self, engine: Engine, pool: Pool, settings: Settings) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        pool: Pool,
+        settings: Settings,
+        guides: GuideCompiler | None = None,
+    ) -> None:
+        """`guides` compiles those of requests; None: texts of this model cannot be guided."""
         self.times = TargetTimes()
         self._engine = engine
         self._pool = pool
         self._settings = settings
+        self._guides = guides
         self._adapts = settings.speculation.rows == "auto"
         self._may_lean = self._adapts and settings.speculation.lookahead > 0
         self._slots = [pool.target_slot(index) for index in range(pool.geometry.slots)]
@@ -96,9 +115,20 @@ class TargetLoop:
     def _adopt_opened(self) -> None:
         for slot, generation, request in self._watch.opened(self._slots, self._sessions):
             if slot.finish(generation) is Finish.RUNNING:
-                session = TargetSession.adopt(slot, generation, request, self._engine)
-                self._sessions[slot.index] = session
-                self._foresee(session)
+                self._adopt(slot, generation, request)
+
+    def _adopt(self, slot: TargetSlot, generation: int, request: SlotRequest) -> None:
+        constraint = None
+        if request.guide is not None:
+            if self._guides is None:
+                log.error("slot %d has a guide, and this model's texts cannot have one", slot.index)
+                slot.adopt(generation)
+                slot.fail(Finish.GUIDE_FAILED)
+                return
+            constraint = self._guides.constraint(request.guide)
+        session = TargetSession.adopt(slot, generation, request, self._engine, constraint)
+        self._sessions[slot.index] = session
+        self._foresee(session)
 
     def _foresee(self, session: TargetSession) -> None:
         is_card = session.request.decoding is Decoding.CARD
@@ -218,14 +248,25 @@ class TargetLoop:
     def _verify(self, session: TargetSession, rows: Rows, logits: Logits, sharing: int) -> int:
         """Walk, keep the KV of the committed path, commit; returns how many tokens."""
         if rows.logits is not None:
+            known = self._engine.length(session.engine_session)
             self._engine.keep(session.engine_session, range(len(rows.tokens)))
-            if not rows.logits:
+            if session.request.prompt_log_probabilities:
+                session.score_prompt(known, logits, rows.logits)
+            if known + len(rows.tokens) < len(session.history):
                 return 0
         try:
-            verdict = verify(logits, 0, session.candidates, session.history, session.request)
-        except InvalidLogitsError as error:
+            verdict = verify(
+                logits,
+                rows.logits - 1 if rows.logits else 0,
+                session.candidates,
+                session.history,
+                session.request,
+                session.constraint,
+            )
+        except (InvalidLogitsError, GuideError) as error:
             log.error("session of slot %d failed: %s", session.slot.index, error)
-            session.slot.fail()
+            guided = isinstance(error, GuideError)
+            session.slot.fail(Finish.GUIDE_FAILED if guided else Finish.FAILED)
             return 0
         if rows.logits is None:
             self._engine.keep(session.engine_session, verdict.rows)

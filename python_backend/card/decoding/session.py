@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from card.cache import (
+    MAX_ROWS,
     NO_CANDIDATES,
     ROOT,
     Candidates,
@@ -17,15 +19,17 @@ from card.cache import (
     descend,
 )
 from card.confidence import confidence_in
+from card.constraints import GuideError
+from card.constraints.compiler import Constraint
 from card.decoding.experience import Experience
 from card.decoding.judgement import Judgement
 from card.decoding.patience import Patience
 from card.decoding.rows import RowPlan
 from card.decoding.walk import Verdict
-from card.engines import FOLLOWS_PREFIX, Engine, Rows
+from card.engines import FOLLOWS_PREFIX, Engine, Logits, Rows
 from card.lookup import TextLookup
 from card.pacing import target_may_run, target_queries
-from card.sampling import History
+from card.sampling import History, likeliest, log_probability
 from card.settings import SpeculationSettings
 
 
@@ -35,6 +39,7 @@ class TargetSession:
 
     The KV cache holds the history without its last token: that one is the next pass's first row.
 
+    constraint     what holds the text to its guide; None: it has none
     asked_cache    whether the query of this pass did, and `drafted` candidates were found
     draft_works    whether it does so for the pass that was planned last
     told_until     length below which the draft was told to rest
@@ -45,6 +50,7 @@ class TargetSession:
     request: SlotRequest
     history: History
     engine_session: int
+    constraint: Constraint | None = None
     lookup: TextLookup = field(default_factory=TextLookup)
     candidates: Candidates = NO_CANDIDATES
     asked_cache: bool = False
@@ -57,14 +63,21 @@ class TargetSession:
 
     @classmethod
     def adopt(
-        cls, slot: TargetSlot, generation: int, request: SlotRequest, engine: Engine
+        cls,
+        slot: TargetSlot,
+        generation: int,
+        request: SlotRequest,
+        engine: Engine,
+        constraint: Constraint | None = None,
     ) -> TargetSession:
         """Take over a slot, going on behind the tokens that are committed already."""
-        committed = slot.adopt(generation)
+        committed = slot.output(0, slot.adopt(generation)).tolist()
         history = History(request.prompt, len(request.prompt) + request.max_tokens)
-        for token in slot.output(0, committed).tolist():
+        for token in committed:
             history.append(token)
-        return cls(slot, generation, request, history, engine.open_session())
+        if constraint is not None:
+            constraint.advance(committed)
+        return cls(slot, generation, request, history, engine.open_session(), constraint)
 
     def reads_prompt(self, engine: Engine) -> bool:
         """Whether the KV cache lacks more than the last token."""
@@ -78,7 +91,11 @@ class TargetSession:
         draft_lives: bool,
         longest_wait_s: float,
     ) -> bool:
-        """Whether the pacing allows a pass; prefill waits for nobody."""
+        """Whether the guide is compiled and the pacing allows a pass; prefill waits for no
+        draft."""
+        if self.constraint is not None and not self.constraint.is_ready:
+            self.slot.count_time(runs=True)
+            return False
         runs = self.reads_prompt(engine)
         if not runs:
             passes = self.slot.draft_passes(self.generation, len(self.history))
@@ -109,10 +126,22 @@ class TargetSession:
         missing = len(self.history) - known
         if missing <= 1:
             return None
+        scored = self.request.prompt_log_probabilities and known < len(self.request.prompt) - 1
+        if scored:  # a row of logits for every token: no more of them than verifications have
+            chunk = min(chunk, MAX_ROWS)
         tokens = self.history.tokens[known : known + chunk].tolist()
         self._remember(known + len(tokens))
         self.candidates = NO_CANDIDATES
-        return Rows(self.engine_session, tokens, logits=int(len(tokens) == missing))
+        wanted = len(tokens) if scored else int(len(tokens) == missing)
+        return Rows(self.engine_session, tokens, logits=wanted)
+
+    def score_prompt(self, known: int, logits: Logits, rows: int) -> None:
+        """Report the prompt's tokens that follow `rows` of it, read from position `known` on."""
+        prompt, count = self.request.prompt, self.request.likeliest
+        for row in range(min(rows, len(prompt) - 1 - known)):
+            place, values = known + row + 1, logits.row(row)
+            found = likeliest(values, count) if count else None
+            self.slot.score_prompt(place, log_probability(values, int(prompt[place])), found)
 
     def _remember(self, until: int) -> None:
         """Let guesses come from the text up to there, if anybody asks for guesses. A long prompt is
@@ -155,7 +184,7 @@ class TargetSession:
             self.slot.count_query(hit=self.drafted > 0)
         if not self.judgement.leans_on_text:
             limit = min(limit, len(found) + how.lookahead)
-        return self._lengthened(found, limit)
+        return self._fitting(self._lengthened(found, limit))
 
     def _from_cache(self, limit: int, vocabulary: int, how: SpeculationSettings) -> Candidates:
         tree = self.slot.tree(self.generation, vocabulary)
@@ -169,6 +198,14 @@ class TargetSession:
         if how.query == "subtree":
             return best_subtree(tree, node, limit, how.branches, confidence)
         return best_chain(tree, node, limit, confidence)
+
+    def _fitting(self, found: Candidates) -> Candidates:
+        """A chain as far as the guide allows it: the rest would be rejected."""
+        if self.constraint is None or not found.is_chain:
+            return found
+        with suppress(GuideError):  # which the walk will meet
+            return found.first(self.constraint.fitting(found.tokens))
+        return found
 
     def _lengthened(self, found: Candidates, length: int) -> Candidates:
         """A chain that left rows unused gets guesses from the text behind its end."""
@@ -233,7 +270,11 @@ class TargetSession:
             corrects=verdict.corrects,
         )
         self.slot.commit(
-            verdict.tokens, verdict.from_cache, verdict.log_probabilities, verdict.finish
+            verdict.tokens,
+            verdict.from_cache,
+            verdict.log_probabilities,
+            verdict.finish,
+            verdict.likeliest,
         )
         self._remember(len(self.history))
         self.committed_s = time.monotonic()

@@ -11,8 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from card.cache import ROOT, Candidates, Finish, SlotRequest
+from card.constraints.compiler import Constraint
 from card.engines import Logits
-from card.sampling import History, log_probability, sample
+from card.sampling import History, Likeliest, likeliest, log_probability, sample
 
 
 @dataclass(slots=True)
@@ -22,6 +23,7 @@ class Verdict:
     tokens             committed tokens in order: accepted candidates, then at most one correction
     from_cache         whether each token was a candidate
     log_probabilities  of each token under the unprocessed logits; zeros unless asked for
+    likeliest          ids at each token's position under the same; empty unless asked for
     rows               the rows of the pass that lie on the committed path, in order
     corrects           whether the last token took the place of candidates that were wrong
     """
@@ -29,6 +31,7 @@ class Verdict:
     tokens: list[int] = field(default_factory=list)
     from_cache: list[bool] = field(default_factory=list)
     log_probabilities: list[float] = field(default_factory=list)
+    likeliest: list[Likeliest] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
     finish: Finish = Finish.RUNNING
     corrects: bool = False
@@ -39,12 +42,19 @@ class Verdict:
 
 
 def verify(
-    logits: Logits, first_row: int, candidates: Candidates, history: History, request: SlotRequest
+    logits: Logits,
+    first_row: int,
+    candidates: Candidates,
+    history: History,
+    request: SlotRequest,
+    constraint: Constraint | None = None,
 ) -> Verdict:
-    """Walk the candidates; `history` grows by what is committed.
+    """Walk the candidates; `history` and the constraint's text grow by what is committed.
 
     Row `first_row` of `logits` belongs to the last committed token, the following rows to the
     candidates in order. Rows of the pass are numbered from 0 as in `logits`.
+
+    Raises `GuideError` if the constraint allows no token, or does not get to know which.
     """
     children: dict[tuple[int, int], int] = {}
     for index, edge in enumerate(zip(candidates.parents, candidates.tokens, strict=True)):
@@ -53,7 +63,8 @@ def verify(
     node = ROOT
     while verdict.finish is Finish.RUNNING:
         row = logits.row(first_row + 1 + node)
-        token = sample(row, history, request.parameters)
+        allowed = None if constraint is None else constraint.allowed()
+        token = sample(row, history, request.parameters, allowed)
         child = children.get((node, token))
         verdict.rows.append(first_row + 1 + node)
         verdict.tokens.append(token)
@@ -61,7 +72,11 @@ def verify(
         verdict.log_probabilities.append(
             log_probability(row, token) if request.log_probabilities else 0.0
         )
+        if request.likeliest:
+            verdict.likeliest.append(likeliest(row, request.likeliest))
         history.append(token)
+        if constraint is not None:
+            constraint.advance([token])
         verdict.finish = _finish(token, history, request)
         if child is None:
             verdict.corrects = node in candidates.parents

@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from card.cache import Decoding, Pool, SlotWatch
+from card.cache import Decoding, Pool, SlotRequest, SlotWatch
+from card.constraints.compiler import Constraint, GuideCompiler
 from card.drafting.session import LONGEST_COMMIT, DraftSession
 from card.drafting.width import Width
 from card.engines import Engine, Rows
@@ -33,11 +34,19 @@ class DraftTimes:
 class DraftLoop:
     """Grows a tree for every open slot; call `step` again and again from one thread."""
 
-    def __init__(self, engine: Engine, pool: Pool, settings: Settings) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        pool: Pool,
+        settings: Settings,
+        guides: GuideCompiler | None = None,
+    ) -> None:
+        """`guides` compiles those of requests; None: candidates heed none."""
         self.times = DraftTimes()
         self._engine = engine
         self._pool = pool
         self._settings = settings
+        self._guides = guides
         self._slots = [pool.draft_slot(index) for index in range(pool.geometry.slots)]
         self._watch = SlotWatch(pool)
         self._sessions: dict[int, DraftSession] = {}
@@ -140,8 +149,15 @@ class DraftLoop:
         for slot, generation, request in self._watch.opened(self._slots, self._sessions):
             if request.decoding is not Decoding.AUTOREGRESSIVE:
                 growth = self._settings.speculation.growth
-                session = DraftSession.follow(slot, generation, request, self._engine, growth)
+                session = DraftSession.follow(
+                    slot, generation, request, self._engine, growth, self._constraint(request)
+                )
                 self._sessions[slot.index] = session
+
+    def _constraint(self, request: SlotRequest) -> Constraint | None:
+        if request.guide is None or self._guides is None:
+            return None
+        return self._guides.constraint(request.guide)
 
 
 def _rests(session: DraftSession, crowd_rests: bool) -> bool:

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 
 from card.cache import DraftSlot, SlotRequest
 from card.confidence import confidence_in
-from card.drafting.children import Child, best_children, noise_for, ranking_of
+from card.constraints.compiler import Constraint
+from card.drafting.children import Child, Masks, best_children, noise_for, ranking_of
 from card.drafting.expansion import Expansion, choose_expansion
 from card.drafting.growth import FRONTIERS
+from card.drafting.masks import masks_of
 from card.drafting.tree import GrowingTree
 from card.drafting.width import Width
 from card.engines import Engine, Logits, Ranking, Rows
@@ -36,6 +38,7 @@ class DraftSession:
     engine_session: int
     tree: GrowingTree
     noise: PositionNoise
+    constraint: Constraint | None = None
     tokens: list[int] = field(default_factory=list)
     passes: int = 0
     _inherited: int = 0
@@ -43,6 +46,7 @@ class DraftSession:
     _pending: int = 0
     _expansion: Expansion | None = None
     _children_at: list[int] = field(default_factory=list)
+    _masks: Masks | None = None
 
     @classmethod
     def follow(
@@ -52,13 +56,16 @@ class DraftSession:
         request: SlotRequest,
         engine: Engine,
         growth: str = "best_first",
+        constraint: Constraint | None = None,
     ) -> DraftSession:
         """Start at the prompt and what the target may have committed already."""
         slot.reset_counters()
         noise = noise_for(request.parameters, engine.vocabulary)
         tree = GrowingTree(slot.capacity, FRONTIERS[growth]())
-        session = cls(slot, generation, request, engine.open_session(), tree, noise)
+        session = cls(slot, generation, request, engine.open_session(), tree, noise, constraint)
         committed = slot.output(0, slot.committed(generation)).tolist()
+        if constraint is not None:
+            constraint.advance(committed)
         session._extend([*request.prompt.tolist(), *committed])
         return session
 
@@ -79,6 +86,8 @@ class DraftSession:
 
     def re_root(self, committed: list[int], engine: Engine) -> None:
         """The tree below the last committed token survives with its KV entries."""
+        if self.constraint is not None:
+            self.constraint.advance(committed)
         outcome = self.tree.re_root(committed)
         engine.keep(self.engine_session, outcome.confirmed, outcome.surviving)
         self._pending = len(outcome.surviving)
@@ -162,10 +171,12 @@ class DraftSession:
 
     def _ranking(self, expansion: Expansion) -> Ranking:
         parameters = self.request.parameters
-        if not parameters.is_greedy:  # else nothing depends on where the children stand
+        # Else nothing depends on where the children stand.
+        if not parameters.is_greedy or parameters.logit_bias:
             first = len(self.tokens) + 1
             self._children_at = [first + depth for depth in expansion.depths(self.tree)]
-        return ranking_of(self._children_at, parameters, self.noise)
+        self._masks = masks_of(self.constraint, expansion, self.tree)
+        return ranking_of(self._children_at, parameters, self.noise, self._masks)
 
     def _depth(self, how: SpeculationSettings) -> int:
         left = len(self.request.prompt) + self.request.max_tokens - len(self.tokens)
@@ -185,7 +196,7 @@ class DraftSession:
         if expansion is None:
             engine.keep(self.engine_session, range(len(rows.tokens)))
             return
-        children = best_children(logits, self._children_at, self.request.parameters)
+        children = best_children(logits, self._children_at, self.request.parameters, self._masks)
         tree = self.tree
         first = len(tree)
         nodes = self._hang(expansion, children)

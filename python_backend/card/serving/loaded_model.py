@@ -3,15 +3,22 @@ decodes on its own and is followed."""
 
 from __future__ import annotations
 
+import logging
+from pathlib import Path
 from typing import Literal, Protocol
 
 from card.cache import Pool
+from card.constraints import GuideError
+from card.constraints.compiled import GuidedTokens
+from card.constraints.compiler import GuideCompiler
 from card.decoding import TargetLoop
 from card.drafting import DraftLoop
 from card.engines import load_engine
 from card.serving.engine_process import Loop
 from card.serving.geometry import pool_geometry
 from card.settings import Settings
+
+log = logging.getLogger(__name__)
 
 Role = Literal["draft", "target"]
 
@@ -41,10 +48,20 @@ class _UnderOurLoop:
         self._settings = settings
         self._role = role
         self._engine = load_engine(settings, role, quickly=True)
+        self._guides = _guide_compiler(settings.target.path)
 
     def loop(self, pool: Pool) -> Loop:
         loop = DraftLoop if self._role == "draft" else TargetLoop
-        return loop(self._engine, pool, self._settings)
+        return loop(self._engine, pool, self._settings, self._guides)
 
     def close(self) -> None:
         """The engine goes with the process."""
+
+
+def _guide_compiler(target: Path) -> GuideCompiler | None:
+    """Of the target's tokens, which are the pair's; None if its texts cannot be guided."""
+    try:
+        return GuideCompiler(GuidedTokens.load(target))
+    except GuideError as error:
+        log.warning("guided decoding is not offered: %s", error)
+        return None

@@ -88,6 +88,17 @@ class LimitSettings(Section):
     """Longest stop word or bad word in UTF-8 bytes."""
     bad_word_tokens: Annotated[int, Field(ge=1, le=65536)] = 512
     """Token ids of all bad words of one request together."""
+    stop_token_ids: Annotated[int, Field(ge=0, le=32)] = 16
+    """Token ids that end the text of one request beside those of the model."""
+    logit_bias: Annotated[int, Field(ge=0, le=65536)] = 300
+    """Token ids whose logits one request may change."""
+    top_log_probs: Annotated[int, Field(ge=0, le=20)] = 20
+    """Likeliest tokens that one request may ask for at each position. The pool has 8 bytes for each
+    of them at every position of prompt and output of every slot."""
+    guide_bytes: Annotated[int, Field(ge=1, le=1 << 20)] = 65536
+    """Longest schema, regular expression, grammar or list of choices that guides a text."""
+    guide_compile_s: Annotated[float, Field(gt=0, le=60)] = 1.0
+    """How long such a guide may take to compile; one that takes longer is refused."""
 
 
 def _ipv4(address: str) -> str:

@@ -76,7 +76,7 @@ class Service:
         options = ServerOptions(
             model_repository=run_directory.stage_models(
                 model_repository,
-                {ENSEMBLE: as_protobuf_text(chat_parameters(settings.target.path))},
+                {ENSEMBLE: as_protobuf_text(_told_to_clients(settings))},
             ),
             load_models=MODELS,
             restriction=restriction,
@@ -296,3 +296,9 @@ def trace_arguments(settings: ObservabilitySettings) -> tuple[str, ...]:
         f"--trace-config=opentelemetry,url={settings.trace_url}",
         "--trace-config=opentelemetry,resource=service.name=card",
     )
+
+
+def _told_to_clients(settings: Settings) -> dict[str, str]:
+    """What the ensemble's configuration tells whoever asks for it."""
+    context = str(settings.limits.context_tokens)
+    return {"context_tokens": context, **chat_parameters(settings.target.path)}
