@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -15,6 +16,8 @@ from typing_extensions import Self
 from card.engines.interface import FOLLOWS_PREFIX, Engine, EngineError, Rows
 from card.engines.options import EngineOptions
 from card.engines.row_costs import RowCosts
+
+log = logging.getLogger(__name__)
 
 _CHECKED_TOKENS = 90
 _SHARED_TOKENS = 72
@@ -59,6 +62,10 @@ class ConfigurableEngine(Engine, Protocol):
     def costed_rows(self) -> Sequence[int]:
         """Rows of passes to measure: others are padded to these, or cost about as much."""
 
+    @property
+    def examination_s(self) -> float:
+        """Seconds for the check of its rows, and again for the costs of its passes."""
+
     def reconfigured(self, options: EngineOptions) -> Self: ...
 
     def compiled_anew(self, options: EngineOptions) -> Self:
@@ -100,31 +107,38 @@ def check_row_invariance(engine: ConfigurableEngine) -> bool:
     """Whether one text's logits are the same bits however its rows are put into passes.
 
     Compares one row at a time with prefill chunks, chains of several lengths, another session's
-    place, a subtree's side branch, a pass shared with a second session, rows far behind the
-    beginning, and such rows beside others near it. The engine must have 2 sessions, and 2 branches
-    unless its attention is paged. Raises `EngineError` if logits are not finite.
+    place, a pass shared with a second session, a subtree's side branch, rows far behind the
+    beginning, and such rows beside others near it, in this order. After `examination_s` the
+    comparisons that were made decide: the log says how many. The engine must have 2 sessions, and
+    2 branches unless its attention is paged. Raises `EngineError` if logits are not finite.
     """
+    until = time.monotonic() + engine.examination_s
+    for made, same in enumerate(_comparisons(engine), 1):
+        if not same:
+            return False
+        if time.monotonic() > until:
+            log.warning("rows were compared as long as allowed: the same in all %d cases", made)
+            break
+    return True
+
+
+def _comparisons(engine: ConfigurableEngine) -> Iterator[bool]:
+    """Whether bits are the same in one case after another."""
     tokens = _tokens(engine, _CHECKED_TOKENS)
     few = tokens[:8]
-    if not _same(_read(engine, few, [1] * 8), _read(engine, few, [8])):
-        return False  # too little padding shows at once
+    # Too little padding shows at once.
+    yield _same(_read(engine, few, [1] * 8), _read(engine, few, [8]))
     expected = _read(engine, tokens, [1] * len(tokens))
     if not np.isfinite(expected).all():
         raise EngineError("the model's logits are not finite; is its checkpoint damaged?")
-    chunkings = ([64, 26], [2, 3, 5, 8, 16, 32, 24], [48, 12, 30], [7] * 12 + [6])
-    if not all(_same(_read(engine, tokens, chunks), expected) for chunks in chunkings):
-        return False
-    if not _same(_read(engine, tokens, [3] * 30, first=True), expected):
-        return False
+    for chunks in ([64, 26], [2, 3, 5, 8, 16, 32, 24], [48, 12, 30], [7] * 12 + [6]):
+        yield _same(_read(engine, tokens, chunks), expected)
+    yield _same(_read(engine, tokens, [3] * 30, first=True), expected)
     tokens, expected = tokens[:_SHARED_TOKENS], expected[:_SHARED_TOKENS]
-    return (
-        _same(_read(engine, tokens, [1] * len(tokens), shared=True), expected)
-        and all(
-            _same(_read_in_branches(engine, tokens, shared=shared), expected)
-            for shared in _branchings(engine)
-        )
-        and _same_far_rows(engine)
-    )
+    yield _same(_read(engine, tokens, [1] * len(tokens), shared=True), expected)
+    for shared in _branchings(engine):
+        yield _same(_read_in_branches(engine, tokens, shared=shared), expected)
+    yield _same_far_rows(engine)
 
 
 def check_alone(engine: ConfigurableEngine) -> bool:
@@ -184,7 +198,9 @@ def _save_time(engine: ConfigurableEngine, batches: list[list[Rows]]) -> bool:
 def measure_row_costs(engine: ConfigurableEngine) -> RowCosts:
     """Median milliseconds of a one-session pass by rows, at a middling context length, what the
     first pass with another number of rows takes longer where it takes most, and what share of its
-    time a pass of one row takes while nobody else computes."""
+    time a pass of one row takes while nobody else computes. After `examination_s` no further round
+    over all numbers of rows begins."""
+    until = time.monotonic() + engine.examination_s
     session = engine.open_session()
     context = min(_COST_CONTEXT, engine.context - max(engine.costed_rows) - 1)
     prompt = _tokens(engine, max(1, context))
@@ -197,6 +213,9 @@ def measure_row_costs(engine: ConfigurableEngine) -> RowCosts:
     alone: list[float] = []
     # Round after round over all row counts, so that a disturbance spreads over the whole curve.
     for done in range(_COST_ROUNDS):
+        if done and time.monotonic() > until:
+            log.warning("passes were measured as long as allowed: %d rounds", done)
+            break
         if engine.options.threads_alone:
             engine.alone = True
             alone += _settled_ms(engine, [Rows(session, prompt[:1])])[1]
