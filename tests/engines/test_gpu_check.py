@@ -20,7 +20,7 @@ from gpu.arithmetic import check_logits, check_rows
 from gpu.command import app
 from gpu.environment import Environment
 from gpu.models import TINY, Pair
-from gpu.phases import PHASES
+from gpu.phases import PHASES, USUAL
 from gpu.report import Check, PhaseRecord, Report
 
 DRAFT_ALONE = Pair("bundled", DRAFT, DRAFT)
@@ -29,7 +29,7 @@ DRAFT_ALONE = Pair("bundled", DRAFT, DRAFT)
 
 @pytest.fixture(autouse=True)
 def _small_pair(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "BUNDLED", DRAFT_ALONE)
+    monkeypatch.setattr(command, "bundled_pair", lambda: DRAFT_ALONE)
 
 
 @pytest.mark.parametrize(
@@ -67,16 +67,24 @@ def test_an_unknown_phase_is_refused_with_those_that_there_are() -> None:
 def test_on_a_processor_everything_runs_and_is_written_down(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["--device", "cpu", "--results", str(tmp_path)])
     lines = result.output.splitlines()
-    assert lines[-1].startswith("PASS: 6 of 6 checks on cpu"), result.output
+    assert lines[-1].startswith("PASS: 9 of 9 checks on cpu"), result.output
     assert "says nothing of one" in lines[-1]
     (file,) = tmp_path.iterdir()
     written = json.loads(file.read_text())
     assert written["verdict"] == lines[-1]
-    assert [phase["name"] for phase in written["phases"]] == ["correctness", "steps", "systems"]
-    assert [step["rows"] for step in written["steps"]["bundled"]] == [1, 8, 32] * 2
-    systems = [speed["system"] for speed in written["speeds"]["bundled"]]
-    assert systems == ["autoregressive", "PEARL, γ = 4", "CARD", "draft-verify, γ = 4"]
-    assert all(speed["equal"] for speed in written["speeds"]["bundled"])
+    assert [phase["name"] for phase in written["phases"]] == list(USUAL)
+    wanted, other = written["speeds"]
+    assert "asked 0.8" in wanted
+    assert "asked 0.6" in other
+    assert [step["rows"] for step in written["steps"][wanted]] == [1, 8, 32, 64] * 2
+    found: dict[str, list[str]] = {}
+    for speed in written["speeds"][wanted]:
+        found.setdefault(speed["demand"], []).append(speed["system"])
+        assert speed["equal"]
+    systems = ["autoregressive", "CARD", "PEARL, γ = 4", "draft-verify, γ = 4"]
+    demands = ["one stream, greedy", "2 streams, greedy", "one stream, temperature 0.8"]
+    assert found == dict.fromkeys(demands, systems)
+    assert len(written["peers"][wanted]) == 2
 
 
 def wrong(query: Tensor, keys: Tensor, values: Tensor, visible: Tensor, tile: int) -> Tensor:

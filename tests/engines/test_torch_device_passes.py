@@ -25,7 +25,11 @@ from tiny_models import forward_rows, opened, random_tokens, read, read_alone
 from torch import Tensor
 
 from card.engines import FOLLOWS_PREFIX, Ranking, Rows
-from card.engines.calibration import check_row_invariance, make_row_invariant
+from card.engines.calibration import (
+    check_row_invariance,
+    make_row_invariant,
+    measure_row_costs,
+)
 from card.engines.options import Dtype, EngineOptions
 from card.engines.torch.captured import decoder as captured_decoder
 from card.engines.torch.captured import engine as captured_engine
@@ -262,6 +266,28 @@ def test_an_engine_that_is_only_a_template_takes_no_memory(directory: Path) -> N
     engine = CapturedEngine.load(directory, options())
     make_row_invariant(engine)
     assert "keys" not in vars(engine._kv)
+
+
+def test_an_examination_ends_when_its_time_is_over(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One comparison is always made, and one round of costs measured."""
+    engine = CapturedEngine.load(directory, options())
+    passes: list[int] = []
+    forward = CapturedEngine.forward
+
+    def counted(this: CapturedEngine, batch: list[Rows]) -> list[Any]:
+        passes.append(len(batch))
+        return forward(this, batch)
+
+    monkeypatch.setattr(CapturedEngine, "forward", counted)
+    monkeypatch.setattr(CapturedEngine, "examination_s", 0.0)
+    padded = engine.reconfigured(replace(engine.options, row_multiple=16))
+    assert check_row_invariance(padded)
+    assert len(passes) == 9, "eight rows, one by one and at once"
+    costs = measure_row_costs(padded)
+    assert set(costs.pass_ms) == set(engine.costed_rows)
+    assert len(passes) < 9 + 2 * 8 * len(engine.costed_rows), "one round"
 
 
 # --- the self-check can fail ----------------------------------------------------------------------

@@ -6,6 +6,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,7 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
         if short:
             parts.append(short)
         found: dict[int, Logits] = {}
-        with torch.inference_mode():
+        with torch.inference_mode(), self._current():
             for part in parts:
                 logits = self._forward([batch[index] for index in part])
                 found.update(zip(part, logits, strict=True))
@@ -129,6 +130,10 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
     def keep(self, session: int, confirmed: Sequence[int], surviving: Sequence[int] = ()) -> None:
         with torch.inference_mode():
             super().keep(session, confirmed, surviving)
+
+    def _current(self) -> AbstractContextManager[object]:
+        """A thread launches kernels on its own current device, whatever their arrays lie on."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     def _forward(self, batch: Sequence[Rows]) -> list[Logits]:
         this = self._layout.plan(batch)
