@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -69,14 +70,21 @@ def time_random_pair(job: Job) -> Iterator[Found]:
     yield from _time_systems(job, pair, Demand())
 
 
+def time_shape(shape: str, job: Job) -> Iterator[Found]:
+    """The same for a random pair of another shape, made for this phase."""
+    with aligned_pair(shape, AGREEMENT, torch.device(job.device), job.scratch) as pair:
+        yield from _time_steps(job, pair)
+        yield from _time_systems(job, pair, Demand())
+
+
 def time_demands(job: Job) -> Iterator[Found]:
-    """Every way to decode for many streams, at other agreements, and sampled."""
-    yield from _time_systems(job, job.random_pair, Demand(streams=job.extent.streams))
+    """Every way to decode for many streams and sampled, and at other agreements."""
+    demands = Demand(streams=job.extent.streams), Demand(temperature=0.8)
+    yield from _time_systems(job, job.random_pair, *demands)
     device = torch.device(job.device)
     for agreement in job.extent.agreements:
         with aligned_pair(job.extent.shape, agreement, device, job.scratch) as pair:
             yield from _time_systems(job, pair, Demand())
-    yield from _time_systems(job, job.random_pair, Demand(temperature=0.8))
 
 
 def time_peers(job: Job) -> Iterator[Found]:
@@ -93,9 +101,10 @@ PHASES: dict[str, Callable[[Job], Iterator[Found]]] = {
     "8b-peers": time_peers,
     "steps": time_steps,
     "systems": time_systems,
+    "32b": partial(time_shape, "3b-32b"),
 }
-"""Most wanted first. The last two look at the pair of the checkout, those before at a random pair
-of the named shape (on a processor: of a tiny one)."""
+"""Most wanted first. `steps` and `systems` look at the pair of the checkout; those of ``8b`` at a
+random pair of that shape, and on a processor of a tiny one."""
 
 USUAL = ("correctness", "8b", "8b-more", "8b-peers")
 
@@ -109,24 +118,24 @@ def _time_steps(job: Job, pair: Pair) -> Iterator[Found]:
         _forget(job.device)
 
 
-def _time_systems(job: Job, pair: Pair, demand: Demand) -> Iterator[Found]:
+def _time_systems(job: Job, pair: Pair, *demands: Demand) -> Iterator[Found]:
     """What they wrote is checked too."""
     settings = settings_of(
         pair,
         job.extent,
         target={"path": pair.target, "device": job.device},
         draft={"path": pair.draft, "device": job.draft_device},
-        cache={"slots": demand.streams, "nodes": 256},
+        cache={"slots": max(demand.streams for demand in demands), "nodes": 256},
         serving={"engine_timeout_s": 30},
     )
     differing = []
-    with closing(compare(pair, settings, job.extent, demand)) as measured:
+    with closing(compare(pair, settings, job.extent, demands)) as measured:
         for speed in measured:
             yield Timed(pair.name, speed)
             if not speed.equal:
-                differing.append(speed.system)
+                differing.append(f"{speed.system} ({speed.demand})")
     detail = f"{', '.join(differing)} wrote another text" if differing else "all alike"
-    yield Check(f"texts of {pair.name}, {demand}", not differing, detail)
+    yield Check(f"texts of {pair.name}", not differing, detail)
     _forget(job.device)
 
 

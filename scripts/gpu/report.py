@@ -92,7 +92,8 @@ class Report:
         alike = [speed for speed in speeds if speed.demand == found.row.demand]
         speeds.append(found.row)
         line = speed_line(found.row, alike[0] if alike else found.row)
-        return [line] if alike else [*speed_heading(found.pair, found.row), line]
+        said = speeds[-2].demand == found.row.demand if len(speeds) > 1 else False
+        return [line] if said else [*speed_heading(found.pair, found.row), line]
 
     @property
     def passed(self) -> bool:

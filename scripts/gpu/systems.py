@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -74,30 +74,35 @@ class _Run:
 
 
 def compare(
-    pair: Pair, settings: Settings, extent: Extent, demand: Demand
+    pair: Pair, settings: Settings, extent: Extent, demands: Sequence[Demand]
 ) -> Generator[Speed, None, None]:
-    """Autoregressive decoding first, then every pacing, most wanted first.
+    """Of every demand autoregressive decoding first, then every pacing, most wanted first. Both
+    models are loaded once.
 
     Close it to end the draft's process early. Raises `EngineError`.
     """
     both = InProcess(settings, pair.tokenizer)
-    prompts = pair.prompts(max(extent.texts, demand.streams))
-    tasks = [Task(p, demand.temperature, _SEED, extent.timed) for p in prompts]
-    alone: list[_Run] = []
+    alone: dict[Demand, list[_Run]] = {}
 
-    def measured(loops: Loops, system: str, decoding: Decoding, gamma: int = 1) -> Speed:
+    def measured(
+        loops: Loops, demand: Demand, system: str, decoding: Decoding, gamma: int = 1
+    ) -> Speed:
+        prompts = pair.prompts(max(extent.texts, demand.streams))
+        tasks = [Task(p, demand.temperature, _SEED, extent.timed) for p in prompts]
         runs = _runs(loops, tasks, demand.streams, decoding, gamma)
-        alone[:] = alone or runs
-        return _speed(demand, system, runs, alone)
+        return _speed(demand, system, runs, alone.setdefault(demand, runs))
 
     gamma = extent.gamma
     with both.beside() as loops:
-        yield measured(loops, "autoregressive", Decoding.AUTOREGRESSIVE)
-        yield measured(loops, "CARD", Decoding.CARD)
-        yield measured(loops, f"PEARL, γ = {gamma}", Decoding.PEARL, gamma)
+        for demand in demands:
+            yield measured(loops, demand, "autoregressive", Decoding.AUTOREGRESSIVE)
+            yield measured(loops, demand, "CARD", Decoding.CARD)
+            yield measured(loops, demand, f"PEARL, γ = {gamma}", Decoding.PEARL, gamma)
     with both.alternating() as alternate:
         loops = alternate(gamma, 1)
-        yield measured(loops, f"draft-verify, γ = {gamma}", Decoding.DRAFT_THEN_VERIFY, gamma)
+        for demand in demands:
+            name = f"draft-verify, γ = {gamma}"
+            yield measured(loops, demand, name, Decoding.DRAFT_THEN_VERIFY, gamma)
 
 
 def _runs(

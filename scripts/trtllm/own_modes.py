@@ -1,7 +1,7 @@
 """NVIDIA's own ways to decode the same prompts: plain, and with its draft-target mode.
 
-Each runs in a process of its own, ``python -m trtllm.own_modes SETTINGS MODE END_ID``, with the
-prompts' tokens as JSON on standard input: a process that has imported the package keeps its devices.
+Each runs in a process of its own, for one that has imported the package keeps its devices:
+``python -m trtllm.own_modes SETTINGS MODE END_ID``, the prompts' tokens as JSON on standard input.
 """
 
 from __future__ import annotations
