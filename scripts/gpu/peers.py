@@ -38,10 +38,9 @@ def compare_peers(pair: Pair, device: str, extent: Extent) -> Iterator[PeerSpeed
 
     prompts = [prompt.tokens for prompt in pair.prompts(extent.texts)]
     target = loaded(pair.target)
-    plain = "transformers, static cache"
-    if torch.device(device).type == "cuda":
-        plain += ", compiled"
-    static = {"cache_implementation": "static"}
+    compiles = torch.device(device).type == "cuda"
+    plain = "transformers, static cache" + (", compiled" if compiles else "")
+    static = {"cache_implementation": "static", "disable_compile": not compiles}
     yield PeerSpeed(plain, _tokens_per_s(target, prompts, extent.timed, device, static))
     assisted = {"assistant_model": loaded(pair.draft)}
     name = "transformers, assisted"
