@@ -28,7 +28,6 @@ from card.engines import FOLLOWS_PREFIX, Ranking, Rows
 from card.engines.calibration import (
     check_row_invariance,
     make_row_invariant,
-    measure_row_costs,
 )
 from card.engines.options import Dtype, EngineOptions
 from card.engines.torch.captured import decoder as captured_decoder
@@ -268,10 +267,10 @@ def test_an_engine_that_is_only_a_template_takes_no_memory(directory: Path) -> N
     assert "keys" not in vars(engine._kv)
 
 
-def test_an_examination_ends_when_its_time_is_over(
+def test_the_check_of_rows_ends_when_its_time_is_over(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One comparison is always made, and one round of costs measured."""
+    """One comparison is always made."""
     engine = CapturedEngine.load(directory, options())
     passes: list[int] = []
     forward = CapturedEngine.forward
@@ -282,12 +281,8 @@ def test_an_examination_ends_when_its_time_is_over(
 
     monkeypatch.setattr(CapturedEngine, "forward", counted)
     monkeypatch.setattr(CapturedEngine, "examination_s", 0.0)
-    padded = engine.reconfigured(replace(engine.options, row_multiple=16))
-    assert check_row_invariance(padded)
+    assert check_row_invariance(engine.reconfigured(replace(engine.options, row_multiple=16)))
     assert len(passes) == 9, "eight rows, one by one and at once"
-    costs = measure_row_costs(padded)
-    assert set(costs.pass_ms) == set(engine.costed_rows)
-    assert len(passes) < 9 + 2 * 8 * len(engine.costed_rows), "one round"
 
 
 # --- the self-check can fail ----------------------------------------------------------------------

@@ -64,7 +64,7 @@ class ConfigurableEngine(Engine, Protocol):
 
     @property
     def examination_s(self) -> float:
-        """Seconds for the check of its rows, and again for the costs of its passes."""
+        """Seconds for the check of its rows."""
 
     def reconfigured(self, options: EngineOptions) -> Self: ...
 
@@ -198,9 +198,7 @@ def _save_time(engine: ConfigurableEngine, batches: list[list[Rows]]) -> bool:
 def measure_row_costs(engine: ConfigurableEngine) -> RowCosts:
     """Median milliseconds of a one-session pass by rows, at a middling context length, what the
     first pass with another number of rows takes longer where it takes most, and what share of its
-    time a pass of one row takes while nobody else computes. After `examination_s` no further round
-    over all numbers of rows begins."""
-    until = time.monotonic() + engine.examination_s
+    time a pass of one row takes while nobody else computes."""
     session = engine.open_session()
     context = min(_COST_CONTEXT, engine.context - max(engine.costed_rows) - 1)
     prompt = _tokens(engine, max(1, context))
@@ -213,9 +211,6 @@ def measure_row_costs(engine: ConfigurableEngine) -> RowCosts:
     alone: list[float] = []
     # Round after round over all row counts, so that a disturbance spreads over the whole curve.
     for done in range(_COST_ROUNDS):
-        if done and time.monotonic() > until:
-            log.warning("passes were measured as long as allowed: %d rounds", done)
-            break
         if engine.options.threads_alone:
             engine.alone = True
             alone += _settled_ms(engine, [Rows(session, prompt[:1])])[1]
