@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -16,7 +17,7 @@ from card.settings import SettingsError, load_settings
 from card_client import CardError
 from importing.checks import PairError
 from loading.service import running_service
-from trtllm.installation import Installation
+from trtllm.installation import Installation, is_served_from_here
 from trtllm.own_modes import DRAFT_TARGET, PLAIN, OwnModeError, measure
 from trtllm.pair import Devices, Pair
 from trtllm.report import Check, Report, Speed
@@ -54,6 +55,11 @@ def check(
         _refuse(
             "tensorrt_llm is not installed for this Python; run it in NVIDIA's container "
             "(nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3) with PYTHON set to its Python"
+        )
+    if not is_served_from_here():
+        _refuse(
+            f"Triton's processes will not find this package, for they read no PYTHONPATH: run "
+            f"`{sys.executable} -m pip install --no-deps --editable .` in the repository first"
         )
     try:
         pair = Pair.imported(target, draft)

@@ -1,7 +1,9 @@
-"""Which TensorRT-LLM is installed. It is not imported: that opens devices."""
+"""What is installed for this Python. TensorRT-LLM is not imported: that opens devices."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass
 from importlib import metadata
 
@@ -31,3 +33,9 @@ class Installation:
             if self.is_standin
             else (f"TensorRT-LLM {self.version}")
         )
+
+
+def is_served_from_here() -> bool:
+    """Whether Triton's stubs will find this repository's package: they do not read PYTHONPATH."""
+    tried = [sys.executable, "-I", "-c", "import card"]
+    return subprocess.run(tried, capture_output=True, check=False).returncode == 0

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
+import venv
 from pathlib import Path
 
 from real_pair import DRAFT, TARGET
@@ -13,7 +15,7 @@ from real_pair import DRAFT, TARGET
 from card.settings import REPOSITORY_ROOT
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "standin"))
-from installation import make_environment
+from installation import install, make_environment
 
 
 def run(python: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -60,3 +62,14 @@ def test_without_tensorrt_llm_nothing_begins(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
     assert "PYTHON" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_a_package_that_triton_would_not_find_is_asked_for(tmp_path: Path) -> None:
+    venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
+    packages = next((tmp_path / "venv/lib").glob("python*")) / "site-packages"
+    # Everything that this environment has but for what is installed from this repository.
+    others = f"{install(tmp_path / 'standin', '1.2.1')}\n{sysconfig.get_path('purelib')}\n"
+    (packages / "others.pth").write_text(others, encoding="utf-8")
+    done = run(tmp_path / "venv/bin/python3", "--results", tmp_path / "found.json")
+    assert done.returncode == 2
+    assert "pip install" in done.stderr
