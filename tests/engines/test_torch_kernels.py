@@ -121,13 +121,14 @@ def test_heads_are_rotated_and_stored_where_they_belong(normed: bool) -> None:
     sums = random(2, rows, (heads + 2 * kv_heads) * size)
     cosine, sine = random(rows, size, dtype=dtype), random(rows, size, dtype=dtype)
     norms = (random(size, dtype=dtype), random(size, dtype=dtype)) if normed else None
+    bias = None if normed else random((heads + 2 * kv_heads) * size, dtype=dtype)
     keys, values = (torch.zeros(3, kv_heads, PAGE, size, dtype=dtype) for _ in range(2))
     slots = torch.tensor([PAGE + 3, 7, 2 * PAGE], dtype=torch.int32)
     sums[0, 1, 3 * size] = float("inf")  # a value that is none
     queries = finishing.rotate_and_store(
-        sums, None, norms, 1e-5, cosine, sine, slots, keys, values, heads
+        sums, bias, norms, 1e-5, cosine, sine, slots, keys, values, heads
     )
-    states = sums.double().sum(0).view(rows, heads + 2 * kv_heads, size)
+    states = summed(sums, bias).view(rows, heads + 2 * kv_heads, size)
     for head in range(heads + kv_heads):
         state = states[:, head]
         if norms is not None:

@@ -44,10 +44,12 @@ class KernelDecoder:
     def forward(self, inputs: PathBuffer, kv: PagedKeyValueCache, logits: Tensor | None) -> None:
         """Write keys, values and logits [shape.logits, vocabulary], if any are wanted."""
         a, weights = self.architecture, self._weights
-        hidden = F.embedding(inputs["tokens"], weights.embedding)
+        found = F.embedding(inputs["tokens"], weights.embedding)
         cosine, sine = self._rotary.index_select(1, inputs["positions"])
-        first = weights.layers[0].input_norm[: a.hidden]
-        normed = F.rms_norm(hidden, (a.hidden,), first, a.norm_epsilon)
+        # By the same kernel as every other norm: no library chooses one by the number of rows.
+        nothing = torch.zeros(1, *found.shape, dtype=torch.float32, device=found.device)
+        first = weights.layers[0].input_norm
+        hidden, normed = plus_then_norm(nothing, None, found, first, a.norm_epsilon)
         following = [layer.input_norm for layer in weights.layers[1:]] + [weights.norm]
         for index, (layer, next_norm) in enumerate(zip(weights.layers, following, strict=True)):
             queries = rotate_and_store(
