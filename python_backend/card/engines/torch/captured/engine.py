@@ -29,7 +29,7 @@ from card.engines.torch.captured.device import (
     forbid_varying_arithmetic,
 )
 from card.engines.torch.captured.graphs import Replayed
-from card.engines.torch.captured.kernels.support import can_run
+from card.engines.torch.captured.kernels.support import can_run, failure_of
 from card.engines.torch.captured.memory import check_fits, need_of
 from card.engines.torch.captured.model import DeviceModel
 from card.engines.torch.engine import TensorLogits
@@ -88,7 +88,19 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
         log.info("%s: read onto %s in %.1f s", directory, device, time.monotonic() - began_s)
         positions = options.context + MAX_PASS_ROWS
         model = DeviceModel(architecture, weights, dtype, device, positions)
-        return cls(model, replace(options, kernels=options.kernels and can_run(device, dtype)))
+        kernels = options.kernels and can_run(device, dtype)
+        return cls(model, replace(options, kernels=kernels))._where_kernels_run()
+
+    def _where_kernels_run(self) -> CapturedEngine:
+        """Itself; with torch's operators where the kernels of a pass do not run here."""
+        if not self.options.kernels:
+            return self
+        trial = self.reconfigured(replace(self.options, sessions=1))
+        failure = failure_of(lambda: trial.forward([Rows(trial.open_session(), [0])]))
+        if failure is None:
+            return self
+        log.warning("%s: torch's operators in place of kernels: %s", self.device, failure)
+        return self.reconfigured(replace(self.options, kernels=False))
 
     def reconfigured(self, options: EngineOptions) -> CapturedEngine:
         """The same weights with other buffers (used while calibrating)."""
@@ -104,6 +116,11 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
             replace(self.options, kernels=False, row_multiple=rows) for rows in (16, 32, 64)
         )
         return (self.options, *padded) if self.options.kernels else padded
+
+    @property
+    def kv_bytes_per_session(self) -> int:
+        # Paths need no lane for each branch.
+        return self._kv.bytes_per_lane if self.options.kernels else super().kv_bytes_per_session
 
     @property
     def costed_rows(self) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import os
 import subprocess
+from collections.abc import Callable
 
 import torch
 
@@ -18,7 +19,7 @@ _CAPABILITY = (8, 0)
 
 
 def can_run(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether Triton is here, its kernels take the dtype, and a small one gives what torch gives.
+    """Whether Triton is here and its kernels take the dtype and the device.
 
     On a processor only Triton's interpreter runs them, which is for tests.
     """
@@ -29,24 +30,16 @@ def can_run(device: torch.device, dtype: torch.dtype) -> bool:
         return False
     if device.type == "cpu":
         return os.environ.get("TRITON_INTERPRET") == "1"
-    if torch.cuda.get_device_capability(device) < _CAPABILITY:
-        return False
-    return _multiplies(device, dtype)
+    return torch.cuda.get_device_capability(device) >= _CAPABILITY
 
 
-def _multiplies(device: torch.device, dtype: torch.dtype) -> bool:
-    """A kernel is compiled when it first runs, which takes a C compiler and room for its cache."""
+def failure_of(run: Callable[[], object]) -> str | None:
+    """Why kernels did not run; None: they did. Each is compiled when it first runs, which takes a C
+    compiler and room for its cache."""
     from triton.errors import TritonError
 
-    from card.engines.torch.captured.kernels.products import SkinnyLinear
-
-    weight = torch.eye(64, device=device, dtype=dtype)
     try:
-        found = SkinnyLinear(weight, None, 1).partial(weight).sum(0)
-        right = torch.equal(found, weight.float())
+        run()
     except (TritonError, RuntimeError, OSError, subprocess.SubprocessError) as error:
-        log.warning("%s: no kernels of our own, for Triton cannot compile: %s", device, error)
-        return False
-    if not right:
-        log.warning("%s: no kernels of our own, for Triton's products are wrong here", device)
-    return right
+        return f"{type(error).__name__}: {error}"
+    return None
