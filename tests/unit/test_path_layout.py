@@ -20,11 +20,7 @@ PENDING = 24
 class Lanes:
     """The token that stands at each place of two lanes."""
 
-    places: int = 200
     tokens: NDArray[np.int64] = field(default_factory=lambda: np.full((2, 200), -1))
-
-    def replicate(self, source: int, lanes: range, start: int, stop: int) -> None:
-        raise AssertionError("no lane is another's replica")
 
     def gather(self, lane: int, start: int, sources: NDArray[np.int64]) -> None:
         self.tokens[lane, start : start + len(sources)] = self.tokens[lane, start + sources]

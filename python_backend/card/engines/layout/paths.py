@@ -8,12 +8,13 @@ and no row depends on where another one lies.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from card.engines.interface import FOLLOWS_PREFIX, EngineError, Rows
 from card.engines.layout.plan import (
-    KeyValueStore,
     Pass,
     Scattered,
     SessionPaths,
@@ -22,13 +23,20 @@ from card.engines.layout.plan import (
 from card.engines.layout.sessions import Sessions
 
 
+class PathStore(Protocol):
+    """What the layout asks of the buffers that hold keys and values of every lane."""
+
+    def gather(self, lane: int, start: int, sources: NDArray[np.int64]) -> None:
+        """Move the entries at `start + sources` of a lane to `start`, `start + 1`, ..."""
+
+
 class PathLayout:
     """Implements `plan.Layout` with paths.
 
     pending  most unconfirmed entries of a session
     """
 
-    def __init__(self, kv: KeyValueStore, sessions: int, pending: int) -> None:
+    def __init__(self, kv: PathStore, sessions: int, pending: int) -> None:
         self._kv = kv
         self._sessions = Sessions(sessions)
         self._pending = [_Pending(pending) for _ in range(sessions)]

@@ -22,7 +22,7 @@ class PagedKeyValueCache:
     table   [lanes, pages of a lane] int32: the page of each 64 places of a lane
     refuse  the slot of rows that pad a pass: page * PAGE + place, in a page of no lane
 
-    Implements `layout.KeyValueStore`. Memory is taken at the first use, so that an engine that is
+    Implements `layout.paths.PathStore`. Memory is taken at the first use, so that an engine that is
     only a template takes none.
     """
 
@@ -81,28 +81,12 @@ class PagedKeyValueCache:
         found: NDArray[np.int64] = self._table[lane, place // PAGE].astype(np.int64) * PAGE
         return found + place % PAGE
 
-    def replicate(self, source: int, lanes: range, start: int, stop: int) -> None:
-        """Copy places [start, stop) of lane `source` to `lanes`."""
-        place = np.arange(start, stop)
-        for lane in lanes:
-            if lane != source:
-                self._move(np.full(len(place), source), place, np.full(len(place), lane), place)
-
     def gather(self, lane: int, start: int, sources: NDArray[np.int64]) -> None:
         """Move the entries at `start + sources` of a lane to `start`, `start + 1`, ..."""
         of_lane = np.full(len(sources), lane)
-        self._move(of_lane, start + sources, of_lane, start + np.arange(len(sources)))
-
-    def _move(
-        self,
-        lane: NDArray[np.int64],
-        place: NDArray[np.int64],
-        to_lane: NDArray[np.int64],
-        to_place: NDArray[np.int64],
-    ) -> None:
         source, target = (
-            torch.from_numpy(np.stack(np.divmod(self.slots(*at), PAGE))).to(self.device)
-            for at in ((lane, place), (to_lane, to_place))
+            torch.from_numpy(np.stack(np.divmod(self.slots(of_lane, place), PAGE))).to(self.device)
+            for place in (start + sources, start + np.arange(len(sources)))
         )
         for buffers in (self.keys, self.values):
             # Read before it is written: the two may overlap.
