@@ -61,6 +61,7 @@ def load_checkpoint_engine(
         device=model.device,
         graph_rows=_DRAFT_GRAPHS if is_draft else _TARGET_GRAPHS,
         paged=kind == "openvino" and branches == 1 and not is_draft,
+        kernels=model.device != "cpu",
         compressed=kind == "openvino",
     )
     memory = FindingsMemory.of_this_service(role, kind, model.path, options)

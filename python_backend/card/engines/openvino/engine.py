@@ -93,7 +93,7 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
         self._make_runner = make_runner
         self._fixed: Decoders = {}
         self._adopted: tuple[Runners, int] | None = None
-        self.passes = 0
+        self.passes_made = 0
         wanted = (ANY_ROWS, *options.graph_rows)
         self._decoders: Decoders = {rows: compiled[rows] for rows in wanted if rows in compiled}
         self._runners = Runners(self._decoders, make_runner)
@@ -249,7 +249,7 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
 
     def forward(self, batch: Sequence[Rows]) -> list[Logits]:
         self._take_adopted()
-        self.passes += 1
+        self.passes_made += 1
         found: dict[int, Logits] = {}
         for places in self._passes(batch):
             found.update(zip(places, self._forward([batch[at] for at in places]), strict=True))

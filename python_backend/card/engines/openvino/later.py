@@ -35,10 +35,10 @@ _IDLE_S = 0.5
 class ServingEngine(Protocol):
     """An engine whose decoders can be exchanged while it serves.
 
-    passes  how many it has computed
+    passes_made  how many it has computed
     """
 
-    passes: int
+    passes_made: int
 
     @property
     def directory(self) -> Path:
@@ -109,12 +109,12 @@ class Exchange:
             passes = self._passes_when_idle()
             pays = self._is_worth_it or is_faster_alone(fixed)
             costs = measure_row_costs(fixed)
-            if self._engine.passes == passes:
+            if self._engine.passes_made == passes:
                 return self._threads_alone if pays else 0, costs
 
     def _passes_when_idle(self) -> int:
         while True:
-            passes = self._engine.passes
+            passes = self._engine.passes_made
             time.sleep(_IDLE_S)
-            if self._engine.passes == passes:
+            if self._engine.passes_made == passes:
                 return passes
