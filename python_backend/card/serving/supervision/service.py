@@ -223,9 +223,8 @@ class Service:
     def load_progress(self, model: str) -> LoadProgress | None:
         """How far the load of an engine has come; None for others, and for one that is loaded."""
         notice = self._notices.loading.get(model)
-        if notice is None or not (phase := notice.text):
-            return None
-        return LoadProgress(phase, round(notice.stands_s, 1))
+        lasting = None if notice is None else notice.phase
+        return None if lasting is None else LoadProgress(lasting[0], round(lasting[1], 1))
 
     def reload(self, model: str) -> None:
         """Bring one model back; blocks. Raises `RecoveryError`."""
