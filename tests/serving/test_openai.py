@@ -335,10 +335,9 @@ def test_a_required_call_is_one_of_the_tools_with_fitting_arguments(
         asked: Any = {
             "model": MODEL,
             "temperature": 0.9,
-            "seed": 7,
             "tool_choice": "required",
             "parallel_tool_calls": False,
-            "extra_body": {"decoding": decoding},
+            "extra_body": {"decoding": decoding, "seed": 7},
         }
         whole = client.chat.completions.create(messages=TALK, tools=CALLS, **asked).choices[0]
         assert whole.finish_reason == "tool_calls"
