@@ -22,9 +22,12 @@ ENSEMBLE = "ensemble"
 PREPROCESSING = "preprocessing"
 HOLDS_STREAMS = (CARD, POSTPROCESSING)
 """Models whose loss leaves the clients of open streams hanging."""
-STUBS = (CARD, PREPROCESSING, DRAFT, TARGET, POSTPROCESSING)
+UNARY = "unary"
+STUBS = (CARD, PREPROCESSING, DRAFT, TARGET, POSTPROCESSING, UNARY)
 """Models with a process of their own; each recovers by being unloaded and loaded."""
-MODELS = (*STUBS, ENSEMBLE)
+FRONTS = (ENSEMBLE, "ensemble_unary", "tensorrt_llm")
+"""Models that clients ask; they have no process of their own."""
+MODELS = (*STUBS, *FRONTS)
 
 ANSWERS_THE_ENSEMBLE = (PREPROCESSING, POSTPROCESSING)
 MOST_STOPPED_S = 0.3

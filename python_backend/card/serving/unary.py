@@ -1,0 +1,121 @@
+"""The `unary` model: one request, one response, for clients that do not stream.
+
+Its fronts are `ensemble_unary` (text in, text out) and `tensorrt_llm` (tokens in, tokens out).
+Requests wait in threads of their own; the text comes from `card` as a stream, between whose pieces
+the model sees whether its client is still there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from numpy.typing import NDArray
+
+from card.serving.abandoning import Abandoning
+from card.serving.delta import LOG_PROBABILITIES, NUMBERS, OUTPUTS, TEXT, Delta
+from card.serving.geometry import pool_geometry
+from card.serving.load_failure import announced
+from card.serving.refusal import Refusal
+from card.serving.triton_request import deadline_ns, input_arrays, refused, request_id, response
+from card.serving.unary_answer import OUTPUT_IDS, SEQUENCE_LENGTH, gathered
+from card.serving.unary_request import UnaryRequest, arrays_for_card
+from card.serving.vocabulary import Vocabulary
+from card.serving.wire import Bounds, check_shapes, one_prompt, output_budget, parse
+from card.settings import load_settings
+
+log = logging.getLogger(__name__)
+
+
+class UnaryModel:
+    """Not decoupled: each request is answered once, whenever its text is complete."""
+
+    @announced
+    def initialize(self, args: dict[str, str]) -> None:
+        settings = load_settings()
+        self._vocabulary = Vocabulary.load(settings.target.path)
+        self._bounds = Bounds(settings.limits, self._vocabulary.size)
+        self._abandoning = Abandoning(settings)
+        places = pool_geometry(settings).places
+        self._workers = ThreadPoolExecutor(places, thread_name_prefix="unary")
+
+    def execute(self, requests: list[Any]) -> None:
+        for request in requests:
+            self._workers.submit(self._answer, request)
+
+    def finalize(self) -> None:
+        self._workers.shutdown(wait=False)
+
+    def _answer(self, request: Any) -> None:
+        sender = request.get_response_sender()
+        try:
+            answer = self._generated(request, sender.is_cancelled)
+        except Refusal as refusal:
+            answer = refused(refusal)
+        except _CardError as error:
+            answer = pb_utils.InferenceResponse(error=error.error)
+        except Exception:
+            log.exception("a request could not be answered")  # and its client must not hang
+            answer = refused(Refusal("INTERNAL", "unary failed; see the server's log"))
+        sender.send(answer, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def _generated(self, request: Any, is_cancelled: Callable[[], bool]) -> Any:
+        deadline_ns(request)  # a wrong timeout is refused before any work
+        limits = self._bounds.limits
+        shapes = {tensor.name(): tensor.shape() for tensor in request.inputs()}
+        check_shapes(UnaryRequest, shapes, limits)
+        arrays = input_arrays(request)
+        parsed = parse(UnaryRequest, arrays, self._bounds, required=one_prompt(arrays))
+        text = parsed.text_input
+        ids = list(parsed.input_ids) if text is None else self._vocabulary.prompt_tokens(text)
+        output_budget(parsed, len(ids), limits)
+        tokenizer = self._vocabulary.tokenizer
+        for_card = arrays_for_card(parsed, arrays, ids, tokenizer, self._bounds)
+        whole = gathered(self._deltas(request, for_card, is_cancelled))
+        excludes = parsed.exclude_input_in_output if "exclude_input_in_output" in arrays else None
+        if excludes is False:
+            prompt = tokenizer.decode(ids, skip_special_tokens=True) if text is None else text
+            whole = replace(whole, text=prompt + whole.text)
+        output = [*([] if excludes else ids), *whole.tokens]
+        return response(
+            {
+                **{one.name: one.array(whole) for one in OUTPUTS},
+                OUTPUT_IDS: np.array([[output]], np.int32),
+                SEQUENCE_LENGTH: np.array([[len(output)]], np.int32),
+            }
+        )
+
+    def _deltas(
+        self, request: Any, arrays: Mapping[str, NDArray[Any]], is_cancelled: Callable[[], bool]
+    ) -> Iterator[Delta]:
+        """What `card` sends. Once the client is gone, `card` is told, and says so too."""
+        asked = pb_utils.InferenceRequest(
+            model_name="card",
+            request_id=request_id(request),
+            requested_output_names=[TEXT, NUMBERS, LOG_PROBABILITIES],
+            inputs=[pb_utils.Tensor(name, array) for name, array in arrays.items()],
+            timeout=request.timeout(),
+        )
+        for piece in asked.exec(decoupled=True):
+            if piece.has_error():
+                raise _CardError(piece.error())
+            found = {tensor.name(): tensor.as_numpy() for tensor in piece.output_tensors()}
+            if not found:  # the end of the stream
+                continue
+            delta = Delta.unpack(found, self._bounds.limits.max_tokens)
+            if is_cancelled():
+                self._abandoning.mark(delta.numbers.place, delta.numbers.generation)
+            yield delta
+
+
+class _CardError(Exception):
+    """`card` refused the request, or failed; `error` goes to the client as it is."""
+
+    def __init__(self, error: Any) -> None:
+        super().__init__(error.message())
+        self.error = error
