@@ -11,7 +11,7 @@ from tritonclient.utils import InferenceServerException
 # Asked one by one where the server keeps its repository index to itself.
 CARD_MODELS = (
     *("ensemble", "ensemble_unary", "tensorrt_llm"),
-    *("preprocessing", "card", "draft", "target", "postprocessing", "unary"),
+    *("preprocessing", "card", "draft", "target", "postprocessing"),
 )
 
 

@@ -128,7 +128,6 @@ async def test_health_asks_model_by_model_where_the_index_is_private(triton: Tri
         "ensemble",
         "ensemble_unary",
         "tensorrt_llm",
-        "unary",
         "preprocessing",
         "card",
         "draft",

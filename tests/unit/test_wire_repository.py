@@ -12,11 +12,20 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 from card.serving.attach import ATTACHED_EPOCH, DEADLINE, KEY
 from card.serving.delta import LOG_PROBABILITIES, NUMBERS, OUTPUTS, TEXT, Delta, Numbers
 from card.serving.unary_answer import OUTPUT_IDS, SEQUENCE_LENGTH
+from card.serving.unary_fronts import ENSEMBLE_UNARY, TENSORRT_LLM, Front
 from card.serving.unary_request import UnaryRequest
 from card.serving.wire import DATA_TYPES, GenerateRequest, tensors
 
 REPOSITORY = Path(__file__).parents[2] / "model_repository"
-STUBS = ("preprocessing", "card", "draft", "target", "postprocessing", "unary")
+STUBS = (
+    "preprocessing",
+    "card",
+    "draft",
+    "target",
+    "postprocessing",
+    "ensemble_unary",
+    "tensorrt_llm",
+)
 
 Declared = dict[str, tuple[str, list[int]]]
 
@@ -52,8 +61,6 @@ def declared(tensors: list[Any]) -> Declared:
         ("preprocessing", table(GenerateRequest), {"input_ids": ("TYPE_INT32", [-1])}),
         ("card", table(GenerateRequest), INTERNAL),
         ("postprocessing", INTERNAL, OUTWARD),
-        ("unary", table(UnaryRequest), OUTWARD | TOKENS),
-        ("ensemble_unary", table(GenerateRequest), OUTWARD),
         *(
             (
                 engine,
@@ -73,33 +80,20 @@ def test_declared_tensors_are_those_of_the_tables(
     assert declared(declaration.output) == outputs
 
 
-def test_tokens_in_tokens_out_has_the_names_of_tensorrt_llm() -> None:
-    """Each becomes a tensor of `unary`, of the same kind."""
-    declaration = config("tensorrt_llm")
-    (step,) = declaration.ensemble_scheduling.step
-    assert step.model_name == "unary"
-    inner, front = dict(step.input_map), declared(declaration.input)
-    renamed = {front_name: name for name, front_name in inner.items() if name != front_name}
-    assert renamed == {
-        "request_output_len": "max_tokens",
-        "runtime_top_k": "top_k",
-        "runtime_top_p": "top_p",
-        "len_penalty": "length_penalty",
-        "streaming": "stream",
-    }
-    known = table(UnaryRequest)
-    assert set(inner.values()) == set(front)
-    assert {name: known[name] for name in inner} == {n: front[f] for n, f in inner.items()}
-    outputs = declared(declaration.output)
-    assert dict(step.output_map) == {name: name for name in outputs}
-    assert outputs.items() <= (OUTWARD | TOKENS).items()
-    assert TOKENS.keys() <= outputs.keys()
+@pytest.mark.parametrize(
+    ("model", "front"), [("ensemble_unary", ENSEMBLE_UNARY), ("tensorrt_llm", TENSORRT_LLM)]
+)
+def test_what_answers_once_has_the_tensors_of_its_table(model: str, front: Front) -> None:
+    """Each is one of ours, of the same kind, whatever it is called there."""
+    declaration = config(model)
+    inputs = table(UnaryRequest)
+    assert declared(declaration.input) == {n: inputs[front.ours(n)] for n in front.inputs}
+    assert declared(declaration.output) == {n: (OUTWARD | TOKENS)[n] for n in front.outputs}
 
 
 @pytest.mark.parametrize(
     "model",
-    ["ensemble", "preprocessing", "card", "draft", "target", "unary", "ensemble_unary",
-     "tensorrt_llm"],
+    ["ensemble", "preprocessing", "card", "draft", "target", "ensemble_unary", "tensorrt_llm"],
 )  # fmt: skip
 def test_no_input_is_required_by_triton_so_that_every_refusal_names_what_is_missing(
     model: str,

@@ -64,7 +64,7 @@ class Pool:
             the target when it wants candidates of a draft that it had let rest.
         commit_bell: rung by the target when a session begins, ends, or is let go.
         abandoned: [places] int64: generation of the request whose client left; written by the
-            model that answers that client, `postprocessing` or `unary`.
+            model that answers that client, `postprocessing`, `ensemble_unary` or `tensorrt_llm`.
         slots: [slots] structured array (see `layout.slot_dtype`).
     """
 

@@ -1,8 +1,8 @@
-"""The `unary` model: one request, one response, for clients that do not stream.
+"""One request, one response, for clients that do not stream: `ensemble_unary` and `tensorrt_llm`.
 
-Its fronts are `ensemble_unary` (text in, text out) and `tensorrt_llm` (tokens in, tokens out).
 Requests wait in threads of their own; the text comes from `card` as a stream, between whose pieces
-the model sees whether its client is still there.
+a model sees whether its client is still there. (An ensemble would not let a model see that before
+its next step.)
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
@@ -22,8 +21,9 @@ from card.serving.delta import LOG_PROBABILITIES, NUMBERS, OUTPUTS, TEXT, Delta
 from card.serving.geometry import pool_geometry
 from card.serving.load_failure import announced
 from card.serving.refusal import Refusal
-from card.serving.triton_request import deadline_ns, input_arrays, refused, request_id, response
-from card.serving.unary_answer import OUTPUT_IDS, SEQUENCE_LENGTH, gathered
+from card.serving.triton_request import deadline_ns, refused, request_id, response
+from card.serving.unary_answer import gathered, token_outputs
+from card.serving.unary_fronts import ENSEMBLE_UNARY, TENSORRT_LLM, Front
 from card.serving.unary_request import UnaryRequest, arrays_for_card
 from card.serving.vocabulary import Vocabulary
 from card.serving.wire import Bounds, check_shapes, one_prompt, output_budget, parse
@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 class UnaryModel:
     """Not decoupled: each request is answered once, whenever its text is complete."""
+
+    front: Front
 
     @announced
     def initialize(self, args: dict[str, str]) -> None:
@@ -56,20 +58,22 @@ class UnaryModel:
         try:
             answer = self._generated(request, sender.is_cancelled)
         except Refusal as refusal:
-            answer = refused(refusal)
+            answer = refused(self.front.in_its_words(refusal))
         except _CardError as error:
             answer = pb_utils.InferenceResponse(error=error.error)
         except Exception:
             log.exception("a request could not be answered")  # and its client must not hang
-            answer = refused(Refusal("INTERNAL", "unary failed; see the server's log"))
+            answer = refused(
+                Refusal("INTERNAL", "this request could not be answered; see the server's log")
+            )
         sender.send(answer, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def _generated(self, request: Any, is_cancelled: Callable[[], bool]) -> Any:
         deadline_ns(request)  # a wrong timeout is refused before any work
         limits = self._bounds.limits
-        shapes = {tensor.name(): tensor.shape() for tensor in request.inputs()}
-        check_shapes(UnaryRequest, shapes, limits)
-        arrays = input_arrays(request)
+        given = {self.front.ours(tensor.name()): tensor for tensor in request.inputs()}
+        check_shapes(UnaryRequest, {name: one.shape() for name, one in given.items()}, limits)
+        arrays = {name: one.as_numpy() for name, one in given.items()}
         parsed = parse(UnaryRequest, arrays, self._bounds, required=one_prompt(arrays))
         text = parsed.text_input
         ids = list(parsed.input_ids) if text is None else self._vocabulary.prompt_tokens(text)
@@ -82,13 +86,8 @@ class UnaryModel:
             prompt = tokenizer.decode(ids, skip_special_tokens=True) if text is None else text
             whole = replace(whole, text=prompt + whole.text)
         output = [*([] if excludes else ids), *whole.tokens]
-        return response(
-            {
-                **{one.name: one.array(whole) for one in OUTPUTS},
-                OUTPUT_IDS: np.array([[output]], np.int32),
-                SEQUENCE_LENGTH: np.array([[len(output)]], np.int32),
-            }
-        )
+        found = {one.name: one.array(whole) for one in OUTPUTS} | token_outputs(output)
+        return response({name: found[name] for name in self.front.outputs})
 
     def _deltas(
         self, request: Any, arrays: Mapping[str, NDArray[Any]], is_cancelled: Callable[[], bool]
@@ -111,6 +110,18 @@ class UnaryModel:
             if is_cancelled():
                 self._abandoning.mark(delta.numbers.place, delta.numbers.generation)
             yield delta
+
+
+class EnsembleUnaryModel(UnaryModel):
+    """Text in, text out: the tensors of `ensemble`."""
+
+    front = ENSEMBLE_UNARY
+
+
+class TensorRtLlmModel(UnaryModel):
+    """Tokens in, tokens out: the tensors of TensorRT-LLM's model `tensorrt_llm`."""
+
+    front = TENSORRT_LLM
 
 
 class _CardError(Exception):

@@ -7,11 +7,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from card.serving.delta import Delta
 from card.serving.refusal import Refusal
 
 OUTPUT_IDS, SEQUENCE_LENGTH = "output_ids", "sequence_length"
 """Tensors beside those of the ensemble: INT32 [1, tokens] and [1]."""
+
+
+def token_outputs(tokens: Sequence[int]) -> dict[str, NDArray[Any]]:
+    """These tensors of one answer."""
+    return {
+        OUTPUT_IDS: np.array([[tokens]], np.int32),
+        SEQUENCE_LENGTH: np.array([[len(tokens)]], np.int32),
+    }
 
 
 def gathered(deltas: Iterable[Delta]) -> Delta:

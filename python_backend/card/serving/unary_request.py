@@ -23,7 +23,7 @@ WORDS = [2, -1]
 
 @dataclass(frozen=True, kw_only=True)
 class UnaryRequest(GenerateRequest):
-    """One request as `unary` receives it from either of its fronts."""
+    """One request as `ensemble_unary` and `tensorrt_llm` take it."""
 
     input_lengths: int | None = tensor("INT32", "How many tokens the prompt has.")
     stop_words_list: tuple[int, ...] = tensor(

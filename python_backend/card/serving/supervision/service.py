@@ -225,7 +225,7 @@ class Service:
             server=self.server,
             repository=self._repository,
             is_well=lambda: (
-                self.is_well(model) and (self._retired or self._repository.serves(FRONTS))
+                self.is_well(model) and (self._retired or self._repository.is_ready(ENSEMBLE))
             ),
             timeout_s=self._load_timeout_s,
             # Requests that no slot shows, because they had none yet or no longer, hang with `card`.
