@@ -63,9 +63,8 @@ class UnaryModel:
             answer = pb_utils.InferenceResponse(error=error.error)
         except Exception:
             log.exception("a request could not be answered")  # and its client must not hang
-            answer = refused(
-                Refusal("INTERNAL", "this request could not be answered; see the server's log")
-            )
+            why = "this request could not be answered; see the server's log"
+            answer = refused(Refusal("INTERNAL", why))
         sender.send(answer, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def _generated(self, request: Any, is_cancelled: Callable[[], bool]) -> Any:

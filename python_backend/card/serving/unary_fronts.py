@@ -41,6 +41,8 @@ ENSEMBLE_UNARY = Front(
     tuple(one.name for one in tensors(GenerateRequest)), tuple(one.name for one in OUTPUTS), {}
 )
 
+_OF_TEXTS = ("text_output", "accepted_bytes", "details")
+
 TENSORRT_LLM = Front(
     (
         *("input_ids", "input_lengths", "request_output_len", "num_return_sequences"),
