@@ -159,6 +159,22 @@ def test_an_echo_tells_what_the_text_was_worth_when_it_was_written(client: opena
         assert echo.usage.completion_tokens == 2 * limit
 
 
+@pytest.mark.parametrize(("least", "written"), [(0, 0), (5, 5)])
+def test_a_stop_text_that_is_a_special_token_ends_the_text(
+    client: openai.OpenAI, least: int, written: int
+) -> None:
+    """Though it is no text, and not before `min_tokens`; a bias makes it the likeliest token."""
+    end = Tokenizer.from_file(str(TARGET / "tokenizer.json")).token_to_id("<|endoftext|>")
+    extra = {"ignore_eos": True, "min_tokens": least}
+    asked: dict[str, Any] = REQUEST | {"max_tokens": 12, "temperature": 0}
+    asked |= {"logit_bias": {str(end): 50}, "extra_body": extra}
+    choice = client.completions.create(**asked | {"stop": ["<|endoftext|>"]})
+    assert choice.choices[0].finish_reason == "stop"
+    assert choice.usage is not None
+    assert choice.usage.completion_tokens == written
+    assert client.completions.create(**asked).choices[0].finish_reason == "length"
+
+
 PARAMETERS: list[dict[str, Any]] = [
     {"n": 2, "seed": 3},
     {"n": 2, "seed": 3, "stream": True},
