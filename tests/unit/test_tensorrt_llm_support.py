@@ -56,7 +56,7 @@ def test_bad_words_of_several_tokens_cannot_be_said_to_a_runtime_without_text() 
 def test_what_is_not_passed_on_is_refused_whatever_the_settings_say(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = {"min_p": 0.1, "top_log_probs": 3, "return_prompt_log_probs": True}
+    asked: dict[str, Any] = {"min_p": 0.1, "top_log_probs": 3, "return_prompt_log_probs": True}
     by = admission("without_speculation", monkeypatch)
     for field, value in asked.items():
         parameters = SamplingParameters(min_p=0.1) if field == "min_p" else SamplingParameters()
