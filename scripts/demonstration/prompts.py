@@ -9,6 +9,7 @@ from card.serving.chat_parameters import chat_parameters
 from card.settings import Settings
 from card_client import CardError
 from card_client.chat_template import ChatTemplate, ChatTemplateError, template_of
+from card_client.conversation import opening
 
 QUESTION = "Why is the sky blue? Answer in three sentences."
 BEGINNING = """\
@@ -29,24 +30,27 @@ class Prompt:
     read: str
 
 
-def prompt_of(settings: Settings, typed: str | None, *, raw: bool) -> Prompt:
+def prompt_of(
+    settings: Settings, typed: str | None, *, raw: bool, system: str | None = None
+) -> Prompt:
     """What was typed, or an example, as the target wants it.
 
-    raw  continue the text as it stands, as a target without a chat template does anyway
+    raw     continue the text as it stands, as a target without a chat template does anyway
+    system  what the target is told first, as of `card_client.conversation.opening`
 
     Raises `CardError` where the template cannot be used, and `ChatTemplateError` where it refuses.
     """
     if typed is None:
-        return _example(settings, raw=raw)
+        return _example(settings, system, raw=raw)
     template = None if raw else _template(settings)
-    return Prompt(typed, typed) if template is None else _question(template, typed)
+    return Prompt(typed, typed) if template is None else _question(template, system, typed)
 
 
-def _example(settings: Settings, *, raw: bool) -> Prompt:
+def _example(settings: Settings, system: str | None, *, raw: bool) -> Prompt:
     """A server whose chat template cannot be used still completes texts."""
     with suppress(CardError, ChatTemplateError):
         if not raw and (template := _template(settings)):
-            return _question(template, QUESTION)
+            return _question(template, system, QUESTION)
     return Prompt(BEGINNING, BEGINNING)
 
 
@@ -54,5 +58,6 @@ def _template(settings: Settings) -> ChatTemplate | None:
     return template_of(chat_parameters(settings.target.path))
 
 
-def _question(template: ChatTemplate, question: str) -> Prompt:
-    return Prompt(f"{question}\n", template.render([{"role": "user", "content": question}]))
+def _question(template: ChatTemplate, system: str | None, question: str) -> Prompt:
+    messages = [*opening(template, system), {"role": "user", "content": question}]
+    return Prompt(f"{question}\n", template.render(messages))

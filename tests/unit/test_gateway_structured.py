@@ -67,6 +67,18 @@ def test_every_way_to_ask_becomes_a_guide(
         assert asked(gateway) == (kind, guide)
 
 
+def test_a_response_is_asked_for_by_its_format(gateway: RunningGateway) -> None:
+    wanted = {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": True}}
+    body = {"model": "ensemble", "input": "hello", "text": wanted}
+    status, _, _ = gateway.ask("/v1/responses", body)
+    assert status == 200
+    assert asked(gateway) == ("json_schema", SCHEMA)
+    said = "guided_decoding_guide cannot be compiled as json_schema: at #: Invalid type"
+    gateway.triton.answer = lambda _: [refusal(f"INVALID_ARGUMENT: {said}")]
+    status, _, text = gateway.ask("/v1/responses", body)
+    assert (status, json.loads(text)["error"]["param"]) == (400, "text.format")
+
+
 def test_a_parsed_model_is_asked_for_by_its_schema(
     gateway: RunningGateway, client: openai.OpenAI
 ) -> None:

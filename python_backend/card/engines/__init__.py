@@ -10,8 +10,13 @@ from card.settings import Settings
 __all__ = ["FOLLOWS_PREFIX", "Engine", "EngineError", "Logits", "Ranking", "Rows", "load_engine"]
 
 
-def load_engine(settings: Settings, role: Literal["draft", "target"]) -> Engine:
-    """Load the `role`'s model as the settings say. Raises `EngineError`."""
+def load_engine(
+    settings: Settings, role: Literal["draft", "target"], *, quickly: bool = False
+) -> Engine:
+    """Load the `role`'s model as the settings say. Raises `EngineError`.
+
+    quickly  whether it may compute more slowly at first, while a thread goes on to compile
+    """
     from card.engines.loading import load_checkpoint_engine
 
-    return load_checkpoint_engine(settings, role)
+    return load_checkpoint_engine(settings, role, quickly=quickly)

@@ -47,7 +47,7 @@ class _UnderOurLoop:
     def __init__(self, settings: Settings, role: Role) -> None:
         self._settings = settings
         self._role = role
-        self._engine = load_engine(settings, role)
+        self._engine = load_engine(settings, role, quickly=True)
         self._guides = _guide_compiler(settings.target.path)
 
     def loop(self, pool: Pool) -> Loop:

@@ -219,7 +219,8 @@ class ServingSettings(Section):
     findings: Path | None = None
     """Directory that keeps from start to start what models on processors found out at load: that
     rows are independent, and what passes cost. It is believed while weights, options, versions and
-    processor are the same. Absent: each start finds it out anew, which takes most of it."""
+    processor are the same. Absent: the user's cache (`$XDG_CACHE_HOME/card-triton`), or where there
+    is none, no longer than the service."""
     drain_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
     """How long open streams may finish after SIGTERM."""
     tritonserver: Path | None = None

@@ -32,6 +32,8 @@ from card.serving.supervision.recovery import reload_model
 from card.serving.supervision.repository import Repository, RepositoryError
 from card.serving.supervision.residue import RunDirectory
 from card.serving.supervision.server import TritonProcess
+from card.serving.supervision.sighting import LoadProgress
+from card.serving.supervision.user_cache import user_cache
 from card.serving.triton_server import Restriction, ServerOptions, TritonInstall
 from card.settings import (
     SETTINGS_VARIABLE,
@@ -100,7 +102,9 @@ class Service:
         variables |= {
             "TMPDIR": str(run_directory.temporary),
             NOTICES_VARIABLE: str(notices),
-            FINDINGS_VARIABLE: str(legible.serving.findings or run_directory.findings),
+            FINDINGS_VARIABLE: str(
+                legible.serving.findings or user_cache() or run_directory.findings
+            ),
         }
         # A model that is reloaded months later must not read what was edited for the next start.
         freeze(legible, run_directory.settings)
@@ -216,6 +220,13 @@ class Service:
             f"the guard ended during the start ({self.guard.ended}); its own message stands above; "
             "its options are serving.guard_arguments"
         )
+
+    def load_progress(self, model: str) -> LoadProgress | None:
+        """How far the load of an engine has come; None for others, and for one that is loaded."""
+        notice = self._notices.loading.get(model)
+        if notice is None or not (phase := notice.text):
+            return None
+        return LoadProgress(phase, round(notice.stands_s, 1))
 
     def reload(self, model: str) -> None:
         """Bring one model back; blocks. Raises `RecoveryError`."""
