@@ -21,7 +21,10 @@ from running_service import RunningService
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from trying import try_inputs
 
-MODELS = ("ensemble", "card", "draft", "target", "preprocessing", "postprocessing")
+MODELS = (
+    *("ensemble", "card", "draft", "target", "preprocessing", "postprocessing"),
+    *("ensemble_unary", "tensorrt_llm"),
+)
 PROMPT = b"def fibonacci(n):"
 ANSWER_S = 60.0
 ACCIDENTS = ("Traceback", "Failed to process the request(s)", "Stub process")
