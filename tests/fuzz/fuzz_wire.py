@@ -205,7 +205,7 @@ def _sound() -> dict[str, RawTensor]:
         "input_ids": RawTensor("input_ids", "INT32", [1, 3], ids * 3),
         "key": RawTensor("key", "BYTES", [1], _packed_bytes([b"guess"])),
         "deadline_ns": RawTensor("deadline_ns", "INT64", [1], ((1 << 62).to_bytes(8, "little"))),
-        "delta_text": RawTensor("delta_text", "BYTES", [1, 1], _packed_bytes([b"text"])),
+        "delta_text": RawTensor("delta_text", "BYTES", [1, 2], _packed_bytes([b"text", b""])),
         "delta_numbers": RawTensor("delta_numbers", "INT64", [1, 15], bytes(8 * 15)),
         "delta_log_probs": RawTensor("delta_log_probs", "FP32", [1, 1], bytes(4)),
     }
