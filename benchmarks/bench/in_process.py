@@ -27,20 +27,18 @@ from tokenizers import Tokenizer
 from bench.activity import DraftActivity
 from bench.engines import CheckpointEngine, Engines, let_torch_use
 from bench.measurement import Measurement, Phases, Task
-from card.cache import Decoding, EngineState, Finish, Pool, SlotRequest
+from card.cache import EngineState, Finish, Pool, SlotRequest
 from card.decoding import RowPlan, TargetLoop, TargetTimes
-from card.drafting import DraftLoop
-from card.engines import load_engine
+from card.drafting import DraftLoop, make_drafters
+from card.engines.loading import load_engine
 from card.sampling import SamplingParameters
 from card.serving.engine_process import EngineProcess
 from card.serving.geometry import pool_geometry
 from card.settings import Settings
+from card.speculation.pacing import PACINGS
 from card.text import Detokenizer
 
 _START_TIMEOUT_S = 120.0
-_SPREADING = (Decoding.CARD, Decoding.PEARL)
-"""Whose target takes the cores of a draft that rests. Decoding alone is measured on exactly so many
-threads, and in draft-then-verify both models have all of them."""
 
 
 class DraftProcessError(RuntimeError):
@@ -81,16 +79,16 @@ class Loops:
         # model's process has: 140 ms in the middle of a measurement.
         gc.freeze()
 
-    def use(self, threads: int, decoding: Decoding) -> None:
+    def use(self, threads: int, decoding: str) -> None:
         """From now on so many threads, for whichever model runs here."""
-        self._target = self._target_on(threads, decoding in _SPREADING)
+        # Decoding alone is measured on exactly so many threads, and in draft-then-verify both
+        # models have all of them; else the target takes the cores of a draft that rests.
+        self._target = self._target_on(threads, PACINGS[decoding].parallel)
         if self._draft_on is not None:
             self._draft = self._draft_on(threads)
         let_torch_use(threads)
 
-    def complete(
-        self, task: Task, decoding: Decoding, *, threads: int, gamma: int = 1
-    ) -> Measurement:
+    def complete(self, task: Task, decoding: str, *, threads: int, gamma: int = 1) -> Measurement:
         """Decode one text with `threads` threads for whichever model runs here."""
         self.use(threads, decoding)
         prompt = np.array(task.prompt.tokens, np.int64)
@@ -240,7 +238,7 @@ class InProcess:
             pool,
             self._tokenizer,
             lambda threads, _: TargetLoop(self.target_on(threads), pool, settings),
-            lambda threads: DraftLoop(self.draft_on(threads), pool, settings),
+            lambda threads: DraftLoop(make_drafters(self.draft_on(threads), settings), pool),
         )
 
 
@@ -319,7 +317,7 @@ def _run_draft(settings: Settings, parent: int, key: str, parents: Connection) -
         "draft",
         settings.cache.directory,
         pool_geometry(settings),
-        lambda pool: DraftLoop(engine, pool, settings),
+        lambda pool: DraftLoop(make_drafters(engine, settings), pool),
         engine_timeout_s=settings.serving.engine_timeout_s,
         server_pid=parent,
     )

@@ -11,7 +11,6 @@ from bench.in_process import InProcess, Loops
 from bench.measurement import Measurement, Task
 from bench.through_grpc import through_grpc
 from bench.unrelated import unrelated_draft
-from card.cache import Decoding
 
 GAMMAS = (1, 2, 3, 4, 6, 8)
 _EVERY_COUNT_UP_TO = 4
@@ -53,7 +52,7 @@ def line_up_through_grpc(
             pair.rows,
             width=pair.settings.speculation.width,
             rows_adapt=pair.rows_adapt,
-            complete=lambda task: server.complete(task, Decoding.CARD),
+            complete=lambda task: server.complete(task, "card"),
         )
     ]
 
@@ -109,7 +108,7 @@ def _draft_alone(stack: ExitStack, pair: InProcess, threads: Sequence[int]) -> l
 
     def contender(count: int) -> Contender:
         def complete(task: Task) -> Measurement:
-            return loops.complete(task, Decoding.AUTOREGRESSIVE, threads=count)
+            return loops.complete(task, "autoregressive", threads=count)
 
         return Contender("draft_alone", "in_process", count, 1, complete=complete)
 
@@ -137,7 +136,7 @@ def _in_process(
     gamma: int | None = None,
     width: int | None = None,
 ) -> Contender:
-    decoding = Decoding.CARD if system.startswith("card") else Decoding[system.upper()]
+    decoding = "card" if system.startswith("card") else system
 
     def complete(task: Task) -> Measurement:
         return loops.complete(task, decoding, threads=threads, gamma=gamma or 1)

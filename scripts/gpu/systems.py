@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from bench.in_process import InProcess, Loops
 from bench.measurement import Measurement, Task
-from card.cache import Decoding
 from card.settings import Settings
 from gpu.models import Extent, Pair
 
@@ -56,21 +55,21 @@ def compare(pair: Pair, settings: Settings, extent: Extent) -> Generator[Speed, 
     both = InProcess(settings, pair.tokenizer)
     tasks = [Task(p, _GREEDY, _SEED, extent.timed) for p in pair.prompts(extent.texts)]
     with both.beside() as loops:
-        alone = _run(_completing(loops, Decoding.AUTOREGRESSIVE), tasks)
+        alone = _run(_completing(loops, "autoregressive"), tasks)
         yield _speed(next(names), alone, alone)
         for gamma in extent.gammas:
-            found = _run(_completing(loops, Decoding.PEARL, gamma), tasks)
+            found = _run(_completing(loops, "pearl", gamma), tasks)
             yield _speed(next(names), found, alone)
-        found = _run(_completing(loops, Decoding.CARD), tasks)
+        found = _run(_completing(loops, "card"), tasks)
         yield _speed(next(names), found, alone)
     with both.alternating() as alternate:
         for gamma in extent.gammas:
             loops = alternate(gamma, 1)
-            found = _run(_completing(loops, Decoding.DRAFT_THEN_VERIFY, gamma), tasks)
+            found = _run(_completing(loops, "draft_then_verify", gamma), tasks)
             yield _speed(next(names), found, alone)
 
 
-def _completing(loops: Loops, decoding: Decoding, gamma: int = 1) -> Complete:
+def _completing(loops: Loops, decoding: str, gamma: int = 1) -> Complete:
     return lambda task: loops.complete(task, decoding, threads=_THREADS, gamma=gamma)
 
 

@@ -168,7 +168,8 @@ def measure(
     # Models take seconds to import; only this command needs them.
     from bench.conditions import relative
     from bench.prompts import PromptsError, check_room, read_prompts
-    from card.engines import EngineError, load_engine
+    from card.engines import EngineError
+    from card.engines.loading import load_engine
     from card.engines.processor import resolve_dtype
     from card.serving.vocabulary import Vocabulary
     from card.settings import SettingsError, load_settings

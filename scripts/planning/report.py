@@ -10,11 +10,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from card.speculation.pacing import PACINGS
 from planning.acceptance import Profile
 from planning.checking import Comparison
 from planning.hardware import Preset, Scene
 from planning.predicting import Outcome, Prediction
-from planning.simulation import PACINGS, Pacing
+from planning.simulation import Pacing
 
 NAMES: dict[Pacing, str] = {
     "autoregressive": "autoregressive",

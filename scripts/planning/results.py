@@ -8,8 +8,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from card.speculation.pacing import PACINGS
 from planning.errors import PlanError
-from planning.simulation import PACINGS, Pacing
+from planning.simulation import Pacing
 
 
 class _Read(BaseModel):

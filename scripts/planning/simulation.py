@@ -3,7 +3,7 @@
 `simulate` decodes one text: the draft's passes and the target's passes are processes that take the
 time of a step-cost model, meet in the candidate tree, and share a device if they are placed on
 one. What each of them does between its passes follows `card.drafting` and `card.decoding` step by
-step; who may run when is decided by `card.pacing` itself, and whether the draft rests by the
+step; who may run when is decided by the registry of pacings, and whether the draft rests by the
 product's own `Judgement` of it.
 """
 
@@ -11,20 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
-from card.cache import Decoding
 from card.decoding import Experience, Judgement, RowPlan
-from card.pacing import SETTLED, draft_may_run, target_may_run, target_queries
 from card.sampling import SamplingParameters
+from card.speculation.pacing import PACINGS, Progress
 from planning.candidates import MOST_GUESSES, CandidateTree, Chain, Guesses, Node, Text
 from planning.clock import Clock, Process, Signal, Work
 
-Pacing = Literal["autoregressive", "draft_then_verify", "pearl", "card"]
+Pacing = str
+"""A key of `PACINGS`."""
 _INSTANT = 1e-6
 """Milliseconds within which two events are one."""
-
-PACINGS: tuple[Pacing, ...] = ("autoregressive", "draft_then_verify", "pearl", "card")
 
 
 class StepCost(Protocol):
@@ -42,7 +40,7 @@ class Speculation:
     rows: int = 8
     lookahead: int = 0
     gamma: int = 4
-    growth: Literal["best_first", "layered"] = "best_first"
+    growth: str = "best_first"
     nodes: int = 512
 
 
@@ -128,7 +126,7 @@ class _Loops:
         self.text = text
         self.how = how
         self.machinery = machinery
-        self.decoding = Decoding[pacing.upper()]
+        self.pacing = PACINGS[pacing]
         self.clock = Clock()
         self.result = Run()
         self.committed = 0
@@ -136,6 +134,7 @@ class _Loops:
         self.drafts_guesses = Guesses(text)
         self.targets_guesses = Guesses(text)
         self.passes = 0
+        self.exhausted = False
         self.inherited = 0
         self.commits: list[tuple[float, int]] = []
         self.known = 0
@@ -150,7 +149,7 @@ class _Loops:
             length = self.context(self.committed)
             self.judgement.begin(length, self.experience, self.sampling, plan.promise())
         self.clock.start(self._target())
-        if self.decoding is not Decoding.AUTOREGRESSIVE:
+        if self.pacing.drafts:
             self.clock.start(self._draft())
         self.clock.run()
         self.experience.learn(self.sampling, self.judgement.gain.seen)
@@ -168,7 +167,7 @@ class _Loops:
     @property
     def _judging_plan(self) -> RowPlan | None:
         """What the draft's gain is reckoned by; None where it never rests."""
-        judged = self.decoding is Decoding.CARD and self.machinery.target_alone is not None
+        judged = self.pacing.adapts and self.machinery.target_alone is not None
         return self.machinery.plan if judged else None
 
     @property
@@ -196,17 +195,24 @@ class _Loops:
 
     def _target_may_run(self) -> bool:
         ahead = 0
-        if self.decoding is Decoding.PEARL:
+        if self.pacing.looks_ahead:
             ahead = len(self._from_cache(self.how.gamma).nodes)
-        passes = self.passes if self.known == self.committed else 0
-        return target_may_run(self.decoding, self.how.gamma, passes, draft_lives=True, ahead=ahead)
+        follows = self.known == self.committed
+        return self.pacing.target_may_run(
+            Progress(
+                self.how.gamma,
+                passes=self.passes if follows else 0,
+                exhausted=self.exhausted and follows,
+                ahead=ahead,
+            )
+        )
 
     def _query(self) -> tuple[int, int]:
         """How many candidates join the pass, and how many of them the target will accept."""
         plan = self.machinery.plan
         rows = self.how.rows if plan is None else plan.most_rows()
         limit = min(rows, self.left) - 1
-        if limit < 1 or not target_queries(self.decoding):
+        if limit < 1 or not self.pacing.queries:
             return 0, 0
         drafts, chain, chances = self._drafts, list[Node](), list[float]()
         if drafts:
@@ -272,7 +278,7 @@ class _Loops:
     # --- draft --------------------------------------------------------------------------------
 
     def _draft(self) -> Process:
-        if self.machinery.prefill_ms and self.decoding is Decoding.DRAFT_THEN_VERIFY:
+        if self.machinery.prefill_ms and not self.pacing.parallel:
             yield Work(self.machinery.prefill_ms)
         while True:
             unread = self._follow_commits()
@@ -287,8 +293,12 @@ class _Loops:
 
     def _draft_may_run(self) -> bool:
         begun = self.known > 0
-        return self._drafts and draft_may_run(
-            self.decoding, self.how.gamma, self.passes, self.inherited, begun=begun
+        return (
+            self._drafts
+            and not self.exhausted
+            and self.pacing.draft_may_run(
+                Progress(self.how.gamma, passes=self.passes, inherited=self.inherited, begun=begun)
+            )
         )
 
     def _forward(self, rows: int) -> Iterator[Work]:
@@ -313,7 +323,7 @@ class _Loops:
         if committed > self.known:
             self.drafts_guesses.extend(self.known, committed)
             self.known = committed
-            self.passes = 0
+            self.passes, self.exhausted = 0, False
             unread = self.tree.re_root(committed - 1)
             self.inherited = self.tree.height
             return unread
@@ -329,7 +339,7 @@ class _Loops:
         grow = self.tree.likeliest if self.how.growth == "best_first" else self.tree.newest_layer
         nodes = grow(width, depth) if width > 0 else []
         if not nodes:
-            self.passes = SETTLED
+            self.exhausted = True
             self.drafted_signal.raised += 1
             return None
         best = nodes[0]

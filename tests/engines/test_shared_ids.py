@@ -8,13 +8,13 @@ import tiny_models
 from tiny_models import random_tokens
 from transformers import LlamaConfig
 
-from card.drafting.children import best_children, noise_for, ranking_of
 from card.engines import Rows
 from card.engines.options import EngineOptions
 from card.engines.shared_ids import SharedIds
 from card.engines.torch.engine import TorchEngine
 from card.engines.vocabulary import SharedVocabulary
 from card.sampling import SamplingParameters
+from card.speculation.drafters.growth.children import best_children, noise_for, ranking_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

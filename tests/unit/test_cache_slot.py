@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from one_process import request_of
 
-from card.cache import Decoding, Finish, Geometry, Pool, SlotRequest, SlotState
+from card.cache import Finish, Geometry, Pool, SlotRequest, SlotState
 from card.sampling import SamplingParameters
+from card.speculation.pacing import PACINGS
 
 GEOMETRY = Geometry(slots=2, nodes=64, prompt=32, output=32, bad_words=4, bad_word_tokens=16)
 
@@ -241,9 +242,9 @@ requests = st.builds(
     SlotRequest,
     prompt=st.lists(tokens, min_size=1, max_size=32).map(lambda ids: np.array(ids, np.int64)),
     max_tokens=st.integers(1, 32),
-    decoding=st.sampled_from(Decoding),
+    pacing=st.sampled_from(list(PACINGS)),
     parameters=parameters,
-    gamma=st.integers(1, 32),
+    num_draft_tokens=st.integers(1, 32),
     log_probabilities=st.booleans(),
 )
 
@@ -258,9 +259,14 @@ def test_a_request_arrives_as_it_was_sent(shared_pool: Pool, sent: list[SlotRequ
         assert card.reclaim(target_is_dead=True)
         assert found.prompt.tolist() == request.prompt.tolist()
         assert found.parameters == request.parameters
-        assert (found.max_tokens, found.decoding, found.gamma, found.log_probabilities) == (
+        assert (
+            found.max_tokens,
+            found.pacing,
+            found.num_draft_tokens,
+            found.log_probabilities,
+        ) == (
             request.max_tokens,
-            request.decoding,
-            request.gamma,
+            request.pacing,
+            request.num_draft_tokens,
             request.log_probabilities,
         )

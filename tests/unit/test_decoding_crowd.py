@@ -9,7 +9,6 @@ import pytest
 from fake_engine import FakeEngine, FakeModel
 from one_process import OneProcess, Stream, autoregressive, request_of, settings_of
 
-from card.cache import Decoding
 from card.decoding import crowd as crowd_module
 from card.decoding.crowd import Crowd
 from card.decoding.gain import EXPECTED_GAIN
@@ -172,7 +171,7 @@ def test_sessions_whose_passes_promise_nothing_begin_without_the_draft() -> None
     engines[0].row_costs_ms, engines[0].alone_share = {1: 1.0, 2: 1.0, 4: 1.2, 8: 8.0}, 0.8
     with OneProcess(*engines, settings_of(rows="auto")) as both:
         for sessions, rests in ((4, True), (2, False)):
-            streams = opened(both, [Decoding.CARD] * sessions)
+            streams = opened(both, ["card"] * sessions)
             both.target.step()
             assert both.pool.draft_rests is rests
             texts = both.run(streams)
@@ -187,13 +186,13 @@ def test_a_crowd_that_began_without_the_draft_tries_it_in_earnest(
     engines = FakeEngine(MODEL, tree=False), FakeEngine(MODEL, tree=True)
     engines[0].row_costs_ms, engines[0].alone_share = {1: 1.0, 4: 1.2, 16: 3.0}, 0.8
     with OneProcess(*engines, settings_of(rows="auto", lookahead=0)) as both:
-        streams = opened(both, [Decoding.CARD] * 4, tokens=100)
+        streams = opened(both, ["card"] * 4, tokens=100)
         both.run(streams, draft_steps=4)
         assert min(stream.counters.queries for stream in streams) > 0
         assert min(stream.counters.hits for stream in streams) > 0
 
 
-def opened(both: OneProcess, decodings: list[Decoding], tokens: int = 20) -> list[Stream]:
+def opened(both: OneProcess, decodings: list[str], tokens: int = 20) -> list[Stream]:
     return [
         both.open(request_of([number, 1], tokens, decoding), number)
         for number, decoding in enumerate(decodings)
@@ -208,7 +207,7 @@ def test_while_the_crowd_rests_the_draft_computes_nothing_and_texts_stay_the_sam
     both: OneProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resting(monkeypatch, rests=True)
-    streams = opened(both, [Decoding.CARD] * 3)
+    streams = opened(both, ["card"] * 3)
     both.target.step()
     texts = both.run(streams)
     assert texts == [autoregressive(MODEL, request_of([n, 1], 20)) for n in range(3)]
@@ -220,7 +219,7 @@ def test_sessions_of_other_pacings_keep_their_draft(
     both: OneProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resting(monkeypatch, rests=True)
-    streams = opened(both, [Decoding.CARD, Decoding.DRAFT_THEN_VERIFY, Decoding.PEARL])
+    streams = opened(both, ["card", "draft_then_verify", "pearl"])
     both.target.step()
     both.run(streams, draft_steps=6)
     drafted = {rows.session for batch in fake(both.draft_engine).batches for rows in batch}
@@ -233,7 +232,7 @@ def test_a_draft_that_is_woken_and_sent_to_rest_at_random_changes_no_text(
 ) -> None:
     decided = iter(range(10_000))
     monkeypatch.setattr(Crowd, "rests", lambda *_: next(decided) * 2654435761 % 7 < 3)
-    streams = opened(both, [Decoding.CARD] * 4, tokens=60)
+    streams = opened(both, ["card"] * 4, tokens=60)
     texts = both.run(streams, draft_steps=3)
     assert texts == [autoregressive(MODEL, request_of([n, 1], 60)) for n in range(4)]
     assert sum(stream.counters.hits for stream in streams) > 0
@@ -243,7 +242,7 @@ def test_a_fresh_target_wakes_the_draft_that_its_predecessor_sent_to_rest(
     both: OneProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resting(monkeypatch, rests=True)
-    opened(both, [Decoding.CARD] * 2)
+    opened(both, ["card"] * 2)
     both.target.step()
     assert both.pool.draft_rests
     both.restart_target(FakeEngine(MODEL, tree=False))
@@ -254,7 +253,7 @@ def test_a_fixed_number_of_rows_asks_no_crowd(monkeypatch: pytest.MonkeyPatch) -
     resting(monkeypatch, rests=True)
     engines = FakeEngine(MODEL, tree=False), FakeEngine(MODEL, tree=True)
     with OneProcess(*engines, settings_of(rows=8)) as both:
-        opened(both, [Decoding.CARD] * 3)
+        opened(both, ["card"] * 3)
         both.target.step()
         assert not both.pool.draft_rests
 
@@ -264,11 +263,11 @@ def test_passes_that_nobody_drafts_for_teach_the_crowd_nothing(
 ) -> None:
     observed: list[int] = []
     monkeypatch.setattr(Crowd, "observe", lambda _, sessions, *__: observed.append(sessions))
-    alone = opened(both, [Decoding.AUTOREGRESSIVE] * 3)
+    alone = opened(both, ["autoregressive"] * 3)
     both.run(alone)
     both.close(alone)
     assert observed == []
-    both.run(opened(both, [Decoding.AUTOREGRESSIVE] * 2 + [Decoding.CARD]))
+    both.run(opened(both, ["autoregressive"] * 2 + ["card"]))
     assert 3 in observed
 
 
@@ -287,7 +286,7 @@ def test_guesses_made_while_the_draft_rests_say_nothing_of_it(
     resting(monkeypatch, rests=True)
     engines = FakeEngine(MODEL, tree=False), FakeEngine(MODEL, tree=True)
     with OneProcess(*engines, settings_of(rows="auto", lookahead=4)) as both:
-        streams = opened(both, [Decoding.CARD] * 2, tokens=60)
+        streams = opened(both, ["card"] * 2, tokens=60)
         both.run(streams)
         assert sum(stream.counters.drafted for stream in streams) > 0, "it guessed"
     assert set(rates) == {EXPECTED_GAIN}
@@ -298,13 +297,13 @@ def test_a_dead_draft_teaches_the_crowd_nothing_and_is_not_sent_to_rest(
 ) -> None:
     both.kill_draft()
     for stream in range(12):
-        streams = opened(both, [Decoding.CARD] * 4, tokens=40)
+        streams = opened(both, ["card"] * 4, tokens=40)
         for _ in range(200):
             both.target.step()
             assert not both.pool.draft_rests, stream
         both.close(streams)
     both.revive_draft()
-    streams = opened(both, [Decoding.CARD] * 4, tokens=40)
+    streams = opened(both, ["card"] * 4, tokens=40)
     both.run(streams)
     assert sum(stream.counters.hits for stream in streams) > 0
 
@@ -312,7 +311,7 @@ def test_a_dead_draft_teaches_the_crowd_nothing_and_is_not_sent_to_rest(
 def test_a_session_that_waits_for_its_draft_keeps_the_target_to_its_threads(
     both: OneProcess,
 ) -> None:
-    waiting = opened(both, [Decoding.DRAFT_THEN_VERIFY, Decoding.AUTOREGRESSIVE])
+    waiting = opened(both, ["draft_then_verify", "autoregressive"])
     both.target.step()  # reads the prompts
     for _ in range(5):
         both.target.step()
@@ -323,18 +322,18 @@ def test_a_session_that_waits_for_its_draft_keeps_the_target_to_its_threads(
 @pytest.mark.parametrize(
     ("decodings", "rests", "draft_lives", "alone"),
     [
-        ([Decoding.AUTOREGRESSIVE], False, True, True),
-        ([Decoding.CARD], False, True, False),
-        ([Decoding.CARD], False, False, True),
-        ([Decoding.CARD, Decoding.AUTOREGRESSIVE], False, True, False),
-        ([Decoding.CARD, Decoding.AUTOREGRESSIVE], True, True, True),
-        ([Decoding.CARD, Decoding.PEARL], True, True, False),
+        (["autoregressive"], False, True, True),
+        (["card"], False, True, False),
+        (["card"], False, False, True),
+        (["card", "autoregressive"], False, True, False),
+        (["card", "autoregressive"], True, True, True),
+        (["card", "pearl"], True, True, False),
     ],
 )
 def test_the_target_takes_every_core_while_no_draft_works(
     both: OneProcess,
     monkeypatch: pytest.MonkeyPatch,
-    decodings: list[Decoding],
+    decodings: list[str],
     rests: bool,
     draft_lives: bool,
     alone: bool,

@@ -10,7 +10,6 @@ import pytest
 from fake_engine import FakeEngine, FakeModel
 from one_process import OneProcess, autoregressive, request_of, settings_of
 
-from card.cache import Decoding
 from card.decoding.experience import Experience
 from card.decoding.gain import EXPECTED_GAIN, Tally
 from card.decoding.judgement import Judgement
@@ -168,7 +167,7 @@ class Service:
     def write(
         self,
         tokens: int = 24,
-        decoding: Decoding = Decoding.CARD,
+        decoding: str = "card",
         parameters: SamplingParameters = GREEDY,
     ) -> int:
         """One more session, whose text is the target's alone; passes of the draft for it."""
@@ -322,10 +321,10 @@ def test_what_a_draft_taught_that_died_is_forgotten() -> None:
 def test_other_ways_to_decode_neither_ask_nor_teach() -> None:
     with Service(STRANGER) as service:
         for _ in range(30):
-            assert service.write(decoding=Decoding.DRAFT_THEN_VERIFY) > 4
+            assert service.write(decoding="draft_then_verify") > 4
         assert not service.is_at_rest()
         service.lose_hope()
-        assert service.write(decoding=Decoding.DRAFT_THEN_VERIFY) > 4
+        assert service.write(decoding="draft_then_verify") > 4
 
 
 def test_rows_that_the_settings_fix_are_drafted_for_whatever_was_seen() -> None:

@@ -11,8 +11,6 @@ from fake_engine import EMPTY_PATH, FakeEngine, FakeModel, extended
 from numpy.typing import NDArray
 from one_process import OneProcess, Stream, autoregressive, request_of, settings_of
 
-from card.cache import Decoding
-
 PROMPT = [1, 2, 3]
 NOVEL = [9, 4, 17, 22, 11, 6, 19, 14, 7, 20, 12, 5, 23, 16, 8, 21]
 REFRAIN = [10, 13, 15, 18]
@@ -60,7 +58,7 @@ class Concert:
         self.alone_at: set[int] = set()
         self.drafted_at: set[int] = set()
 
-    def play(self, decoding: Decoding = Decoding.CARD) -> Stream:
+    def play(self, decoding: str = "card") -> Stream:
         """The song, which is the target's alone."""
         request = request_of(PROMPT, len(self.song.lines), decoding)
         stream = self.both.open(request)
@@ -115,8 +113,8 @@ def test_where_nothing_is_to_be_guessed_nothing_is_leant_on() -> None:
         assert {length for length in concert.drafted_at if BREAK - 48 <= length < BREAK}
 
 
-@pytest.mark.parametrize("decoding", [Decoding.DRAFT_THEN_VERIFY, Decoding.PEARL])
-def test_pacings_that_wait_for_their_draft_never_send_it_away(decoding: Decoding) -> None:
+@pytest.mark.parametrize("decoding", ["draft_then_verify", "pearl"])
+def test_pacings_that_wait_for_their_draft_never_send_it_away(decoding: str) -> None:
     with (concert := Concert(SONG)).both:
         concert.play(decoding)
         assert {length for length in concert.drafted_at if BREAK - 48 <= length < BREAK}

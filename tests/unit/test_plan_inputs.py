@@ -13,7 +13,7 @@ from fake_engine import FakeEngine, FakeModel
 from typer.testing import CliRunner
 
 from bench.prompts import Prompt
-from card.lookup import TextLookup
+from card.speculation.ngram import NgramProposer
 from planning import checking, command, predicting
 from planning.acceptance import LEVELS, Likeness, Profile, TextRecord, children_table
 from planning.checking import compare
@@ -61,9 +61,9 @@ def test_measured_guesses_are_those_of_the_lookup() -> None:
     found = measure_foresight(
         target, FakeEngine(model, tree=True), [Prompt("a", "", prompt)], 24, 0.0
     )
-    lookup = TextLookup()
+    lookup = NgramProposer()
     lookup.extend(prompt)
-    assert found.texts[0].trust == pytest.approx(lookup.trust, abs=1e-3)
+    assert found.texts[0].trust == pytest.approx(lookup.hit_rate, abs=1e-3)
     assert len(found.texts[0].guesses) == 24
 
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
 
-from card import lookup
-from card.cache import query
 from card.decoding import Experience, RowPlan
-from card.drafting import children
-from planning import candidates
+from card.speculation.pacing import PACINGS
 from planning.acceptance import LEVELS, Foresight, TextRecord
 from planning.candidates import CandidateTree, Guesses, Text
 from planning.clock import Clock, Process, Signal, Work
 from planning.costs import MeasuredCost
-from planning.simulation import PACINGS, Delays, Machinery, Speculation, simulate
+from planning.simulation import Delays, Machinery, Speculation, simulate
 
 SURE = [0.98, 0.01]
 
@@ -185,16 +181,9 @@ def test_the_same_seed_gives_the_same_figures(pacing: str) -> None:
     text = text_of("00100.0020" * 6)
     how = Speculation(width=3, depth=8, rows=6, gamma=3)
     served = machinery(bus=0.1, wake=0.5)
-    runs = [simulate(text, pacing, how, served, seed=3) for _ in range(2)]  # type: ignore[arg-type]
+    runs = [simulate(text, pacing, how, served, seed=3) for _ in range(2)]
     assert runs[0] == runs[1]
     assert runs[0].tokens == 60
-
-
-def test_constants_are_those_of_the_product() -> None:
-    assert pytest.approx(lookup._WORTH_A_ROW) == candidates.WORTH_A_GUESS
-    assert lookup._MEMORY == candidates.TRUST_MEMORY
-    assert float(query._UNLIKELY) == pytest.approx(math.log(candidates.WORTH_A_LOOK))
-    assert pytest.approx(math.log(candidates.WORTH_A_NODE)) == children._UNLIKELY
 
 
 def test_a_text_that_repeats_itself_is_decoded_without_the_draft_until_a_guess_is_wrong() -> None:

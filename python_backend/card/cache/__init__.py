@@ -17,7 +17,6 @@ from card.cache.layout import (
     DRAFT_COUNTERS,
     ENGINES,
     TARGET_COUNTERS,
-    Decoding,
     EngineState,
     Finish,
     Geometry,
@@ -25,8 +24,8 @@ from card.cache.layout import (
 )
 from card.cache.pool import Pool, PoolError
 from card.cache.query import NO_CANDIDATES, Candidates, best_chain, best_subtree, descend
-from card.cache.request import SlotRequest
-from card.cache.slot import CardSlot, DraftSlot, SlotCounters, TargetSlot
+from card.cache.request import SlotRequest, choice_words
+from card.cache.slot import CardSlot, DraftProgress, DraftSlot, SlotCounters, TargetSlot
 from card.cache.tree import ROOT, Tree, follow
 from card.cache.watch import SlotWatch
 
@@ -39,7 +38,7 @@ __all__ = [
     "Bell",
     "Candidates",
     "CardSlot",
-    "Decoding",
+    "DraftProgress",
     "DraftSlot",
     "EngineState",
     "Finish",
@@ -54,6 +53,7 @@ __all__ = [
     "Tree",
     "best_chain",
     "best_subtree",
+    "choice_words",
     "descend",
     "follow",
 ]

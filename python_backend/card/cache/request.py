@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from card.cache.layout import Decoding
+from card.cache.layout import CHOICE_BYTES, CHOICES
 from card.cache.record import Record
 from card.sampling import SamplingParameters
 
@@ -30,16 +30,36 @@ class SlotRequest:
 
     prompt      [tokens] int64
     max_tokens  output limit
-    gamma       draft passes before a verification in draft-then-verify, length of PEARL's rounds
+    pacing, drafter, acceptance  registry keys of `card.speculation`
+    num_draft_tokens   γ: draft passes before a verification in draft-then-verify, length of
+                       PEARL's rounds
     log_probabilities  whether the target is to report them
     """
 
     prompt: NDArray[np.int64]
     max_tokens: int
-    decoding: Decoding
+    pacing: str
     parameters: SamplingParameters
-    gamma: int = 8
+    num_draft_tokens: int = 8
     log_probabilities: bool = False
+    drafter: str = "tree"
+    acceptance: str = "exact"
+
+
+def choice_words(key: str) -> NDArray[np.int64]:
+    """A registry key as it stands in a slot, [CHOICE_BYTES / 8] int64.
+
+    Raises ValueError for a key that does not fit.
+    """
+    name = key.encode("ascii")
+    if len(name) > CHOICE_BYTES:
+        raise ValueError(f"{key} is longer than the {CHOICE_BYTES} bytes of a registry key")
+    return np.frombuffer(name.ljust(CHOICE_BYTES, b"\0"), np.int64)
+
+
+def _choice(words: NDArray[np.int64]) -> str:
+    """Raises ValueError (UnicodeDecodeError) for what is no key."""
+    return words.tobytes().rstrip(b"\0").decode("ascii")
 
 
 def write_request(record: Record, request: SlotRequest) -> None:
@@ -47,8 +67,9 @@ def write_request(record: Record, request: SlotRequest) -> None:
     record["prompt_length"] = len(request.prompt)
     record["prompt"][: len(request.prompt)] = request.prompt
     record["max_tokens"] = request.max_tokens
-    record["decoding"] = request.decoding
-    record["gamma"] = request.gamma
+    for name in CHOICES:
+        record[name][:] = choice_words(getattr(request, name))
+    record["num_draft_tokens"] = request.num_draft_tokens
     record["log_probabilities"] = request.log_probabilities
     parameters = request.parameters
     for name in _NUMBERS:
@@ -72,8 +93,8 @@ def read_request(record: Record) -> SlotRequest:
     return SlotRequest(
         prompt=record["prompt"][: record["prompt_length"]].copy(),
         max_tokens=record["max_tokens"],
-        decoding=Decoding(record["decoding"]),
-        gamma=record["gamma"],
+        **{name: _choice(record[name]) for name in CHOICES},
+        num_draft_tokens=record["num_draft_tokens"],
         log_probabilities=bool(record["log_probabilities"]),
         parameters=SamplingParameters(
             bad_words=tuple(words),

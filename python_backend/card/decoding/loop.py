@@ -6,7 +6,7 @@ import logging
 import time
 from dataclasses import dataclass
 
-from card.cache import Candidates, Decoding, Finish, Pool, SlotState, SlotWatch
+from card.cache import Candidates, Finish, Pool, SlotState, SlotWatch
 from card.decoding.crowd import Crowd
 from card.decoding.experience import Experience
 from card.decoding.prefill import Prefill
@@ -101,8 +101,7 @@ class TargetLoop:
                 self._foresee(session)
 
     def _foresee(self, session: TargetSession) -> None:
-        is_card = session.request.decoding is Decoding.CARD
-        if is_card and self._adapts and not self._crowd_rests:
+        if session.pacing.adapts and self._adapts and not self._crowd_rests:
             session.foresee(self._experience, self._plan.promise())
 
     def _release_closed(self) -> None:
@@ -113,7 +112,7 @@ class TargetLoop:
         for index, session in list(self._sessions.items()):
             if not session.slot.is_open(session.generation):
                 self._engine.close_session(self._sessions.pop(index).engine_session)
-                if session.request.decoding is Decoding.CARD:
+                if session.pacing.adapts:
                     seen = session.judgement.gain.seen
                     self._experience.learn(session.request.parameters, seen)
         for slot, generation, is_closed in zip(self._slots, generations, closed, strict=True):
@@ -152,9 +151,7 @@ class TargetLoop:
         if not draft_lives:  # what was being measured says nothing of one that works
             self._crowd, self._experience = Crowd(self._plan.gain), Experience()
         self._asks_crowd = (
-            self._adapts
-            and draft_lives
-            and any(session.request.decoding is Decoding.CARD for session in running)
+            self._adapts and draft_lives and any(session.pacing.adapts for session in running)
         )
         return self._asks_crowd and self._crowd.rests(len(running))
 
@@ -231,6 +228,6 @@ class TargetLoop:
             self._engine.keep(session.engine_session, verdict.rows)
         session.commit(verdict)
         session.judge_draft(verdict, self._plan, sharing)
-        if self._may_lean and session.request.decoding is Decoding.CARD:
+        if self._may_lean and session.pacing.adapts:
             session.lean_on_text(verdict, self._plan, sharing)
         return len(verdict.tokens)

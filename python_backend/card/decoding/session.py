@@ -9,24 +9,23 @@ from card.cache import (
     NO_CANDIDATES,
     ROOT,
     Candidates,
-    Decoding,
     SlotRequest,
     TargetSlot,
     best_chain,
     best_subtree,
     descend,
 )
-from card.confidence import confidence_in
 from card.decoding.experience import Experience
 from card.decoding.judgement import Judgement
 from card.decoding.patience import Patience
 from card.decoding.rows import RowPlan
 from card.decoding.walk import Verdict
 from card.engines import FOLLOWS_PREFIX, Engine, Rows
-from card.lookup import TextLookup
-from card.pacing import target_may_run, target_queries
 from card.sampling import History
 from card.settings import SpeculationSettings
+from card.speculation.ngram import NgramProposer
+from card.speculation.pacing import PACINGS, Pacing, Progress
+from card.speculation.score import score_exponent
 
 
 @dataclass(slots=True)
@@ -45,7 +44,7 @@ class TargetSession:
     request: SlotRequest
     history: History
     engine_session: int
-    lookup: TextLookup = field(default_factory=TextLookup)
+    proposer: NgramProposer = field(default_factory=NgramProposer)
     candidates: Candidates = NO_CANDIDATES
     asked_cache: bool = False
     drafted: int = 0
@@ -66,6 +65,10 @@ class TargetSession:
             history.append(token)
         return cls(slot, generation, request, history, engine.open_session())
 
+    @property
+    def pacing(self) -> Pacing:
+        return PACINGS[self.request.pacing]
+
     def reads_prompt(self, engine: Engine) -> bool:
         """Whether the KV cache lacks more than the last token."""
         return len(self.history) - engine.length(self.engine_session) > 1
@@ -81,27 +84,26 @@ class TargetSession:
         """Whether the pacing allows a pass; prefill waits for nobody."""
         runs = self.reads_prompt(engine)
         if not runs:
-            passes = self.slot.draft_passes(self.generation, len(self.history))
-            ahead = self._ahead(engine.vocabulary, how)
-            runs = self._has_waited(passes, ahead, longest_wait_s, draft_lives=draft_lives)
+            progress = self._progress(engine.vocabulary, how)
+            runs = self._has_waited(progress, longest_wait_s, draft_lives=draft_lives)
         self.slot.count_time(runs=runs)
         return runs
 
-    def _has_waited(
-        self, passes: int, ahead: int, longest_wait_s: float, *, draft_lives: bool
-    ) -> bool:
-        """Whether what the pacing waits for is there, or has been waited for long enough."""
-        decoding, gamma = self.request.decoding, self.request.gamma
-        if target_may_run(decoding, gamma, passes, draft_lives=draft_lives, ahead=ahead):
+    def _has_waited(self, progress: Progress, longest_wait_s: float, *, draft_lives: bool) -> bool:
+        """Whether what the pacing waits for is there, or has been waited for long enough. A dead
+        draft is never waited for."""
+        if not draft_lives or self.pacing.target_may_run(progress):
             self.patience.restore()
             return True
         return self.patience.ends(time.monotonic() - self.committed_s, longest_wait_s)
 
-    def _ahead(self, vocabulary: int, how: SpeculationSettings) -> int:
-        """Candidates of the best chain, as far as the pacing asks for them."""
-        if self.request.decoding is not Decoding.PEARL:
-            return 0
-        return len(self._from_cache(self.request.gamma, vocabulary, how))
+    def _progress(self, vocabulary: int, how: SpeculationSettings) -> Progress:
+        gamma = self.request.num_draft_tokens
+        draft = self.slot.draft_progress(self.generation, len(self.history))
+        ahead = 0
+        if self.pacing.looks_ahead:
+            ahead = len(self._from_cache(gamma, vocabulary, how))
+        return Progress(gamma, draft.passes, draft.exhausted, ahead=ahead)
 
     def prefill(self, engine: Engine, chunk: int) -> Rows | None:
         """The next chunk of what the KV cache lacks; None once only the last token is missing."""
@@ -117,14 +119,14 @@ class TargetSession:
     def _remember(self, until: int) -> None:
         """Let guesses come from the text up to there, if anybody asks for guesses. A long prompt is
         taken in chunk by chunk, for running streams wait meanwhile."""
-        if target_queries(self.request.decoding):
-            self.lookup.extend(self.history.tokens[self.lookup.length : until].tolist())
+        if self.pacing.queries:
+            self.proposer.extend(self.history.tokens[self.proposer.length : until].tolist())
 
     def drafts(self, *, crowd_rests: bool) -> bool:
         """Whether the draft works for this session; `crowd_rests`: for none of those of CARD."""
-        if self.request.decoding is Decoding.CARD:
+        if self.pacing.adapts:
             return not crowd_rests and self.judgement.lets_work(len(self.history))
-        return target_queries(self.request.decoding)
+        return self.pacing.drafts
 
     def wakes_draft(self, *, drafts: bool) -> bool:
         """Note whether the draft works for the next pass; whether it did not for the one before."""
@@ -145,7 +147,7 @@ class TargetSession:
         request = self.request
         self.asked_cache, self.drafted = False, 0
         limit = min(rows, request.max_tokens - self.history.generated) - 1
-        if limit < 1 or not target_queries(request.decoding):
+        if limit < 1 or not self.pacing.queries:
             return NO_CANDIDATES
         self._remember(len(self.history))
         found = NO_CANDIDATES
@@ -165,22 +167,22 @@ class TargetSession:
         node = descend(tree, ROOT, behind_root)
         if node is None:
             return NO_CANDIDATES
-        confidence = confidence_in(greedy=self.request.parameters.is_greedy)
+        exponent = score_exponent(greedy=self.request.parameters.is_greedy)
         if how.query == "subtree":
-            return best_subtree(tree, node, limit, how.branches, confidence)
-        return best_chain(tree, node, limit, confidence)
+            return best_subtree(tree, node, limit, how.branches, exponent)
+        return best_chain(tree, node, limit, exponent)
 
     def _lengthened(self, found: Candidates, length: int) -> Candidates:
         """A chain that left rows unused gets guesses from the text behind its end."""
         if not found.is_chain:
             return found
-        guessed = self.lookup.guesses(found.tokens, length - len(found))
+        guessed = self.proposer.propose(found.tokens, length - len(found))
         if not guessed:
             return found
         chances = list(found.chances)
         chance = chances[-1] if chances else 1.0
         for _ in guessed:
-            chance *= self.lookup.trust
+            chance *= self.proposer.hit_rate
             chances.append(chance)
         return Candidates.chain([*found.tokens, *guessed], chances)
 
@@ -200,7 +202,7 @@ class TargetSession:
 
     def weigh_drafting(self) -> None:
         """Let the draft rest if it does not pay for this session."""
-        if self.request.decoding is Decoding.CARD:
+        if self.pacing.adapts:
             self.judgement.weigh(len(self.history))
             self._tell_draft()
 
@@ -213,8 +215,8 @@ class TargetSession:
     def _foretold(self, plan: RowPlan, sharing: int) -> bool:
         """Whether guesses fill the rows that are worth it, and gain more than the draft would."""
         agreement = self.judgement.acceptance.rate
-        wanted = plan.guesses_instead(self.lookup.trust, agreement, sharing)
-        return wanted is not None and len(self.lookup.guesses([], wanted)) == wanted
+        wanted = plan.guesses_instead(self.proposer.hit_rate, agreement, sharing)
+        return wanted is not None and len(self.proposer.propose([], wanted)) == wanted
 
     def _tell_draft(self) -> None:
         """Until which length it rests, if that is news."""

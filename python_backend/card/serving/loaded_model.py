@@ -3,12 +3,13 @@ decodes on its own and is followed."""
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
 
 from card.cache import Pool
 from card.decoding import TargetLoop
-from card.drafting import DraftLoop
-from card.engines import load_engine
+from card.drafting import DraftLoop, make_drafters
+from card.engines import Engine
 from card.serving.engine_process import Loop
 from card.serving.geometry import pool_geometry
 from card.settings import Settings
@@ -30,21 +31,51 @@ def load_model(settings: Settings, role: Role, server_pid: int) -> LoadedModel:
     """Load the model of `role`. Raises `EngineError` saying what is missing or does not fit."""
     model = settings.draft if role == "draft" else settings.target
     if settings.engine_of(model) == "tensorrt_llm":
-        from card.engines.tensorrt_llm.loading import TensorRTModel
+        from card.engines.tensorrt_llm.loading import load_runtime
 
-        return TensorRTModel(settings, role, pool_geometry(settings), server_pid)
-    return _UnderOurLoop(settings, role)
+        runtime = load_runtime(settings, role, pool_geometry(settings), server_pid)
+        if role == "draft":
+            return _Draft(runtime, settings, runtime.shutdown)
+        from card.engines.tensorrt_llm.target import TensorRTTarget
+
+        return TensorRTTarget(runtime, settings)
+    from card.engines.loading import load_engine
+
+    engine = load_engine(settings, role)
+    return _Draft(engine, settings) if role == "draft" else _Target(engine, settings)
 
 
-class _UnderOurLoop:
-    def __init__(self, settings: Settings, role: Role) -> None:
+class _Target:
+    """An engine of ours under our loop. It goes with the process."""
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        self._engine = engine
         self._settings = settings
-        self._role = role
-        self._engine = load_engine(settings, role)
 
     def loop(self, pool: Pool) -> Loop:
-        loop = DraftLoop if self._role == "draft" else TargetLoop
-        return loop(self._engine, pool, self._settings)
+        return TargetLoop(self._engine, pool, self._settings)
+
+    def close(self) -> None: ...
+
+
+class _Draft:
+    """What drafters run on, under the draft's loop.
+
+    close  lets go of it
+    """
+
+    def __init__(
+        self, model: Any, settings: Settings, close: Callable[[], None] = lambda: None
+    ) -> None:
+        self._drafters = make_drafters(model, settings)
+        self._loop: DraftLoop | None = None
+        self._close = close
+
+    def loop(self, pool: Pool) -> Loop:
+        if self._loop is not None:
+            self._loop.abandon()
+        self._loop = DraftLoop(self._drafters, pool)
+        return self._loop
 
     def close(self) -> None:
-        """The engine goes with the process."""
+        self._close()

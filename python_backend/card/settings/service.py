@@ -9,19 +9,24 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
+from card.settings.choices import OneOf
 from card.settings.section import OfWrongKindError, Section
+from card.speculation.drafters import DRAFTERS
+from card.speculation.drafters.growth import GROWTHS
+from card.speculation.pacing import PACINGS
 
 Rows = Annotated[int, Field(ge=1, le=64)]
-Decoding = Literal["card", "pearl", "draft_then_verify", "autoregressive"]
 LogFormat = Literal["text", "json"]
 
 
 class SpeculationSettings(Section):
     """How the draft grows its tree and what the target takes from it."""
 
-    decoding: Decoding = "card"
+    decoding: Annotated[str, OneOf(PACINGS)] = "card"
     """Used when a request names none."""
-    growth: Literal["best_first", "layered"] = "best_first"
+    drafter: Annotated[str, OneOf(("auto", *DRAFTERS))] = "auto"
+    """What makes candidates in the draft's process; ``auto``: what suits the draft's engine."""
+    growth: Annotated[str, OneOf(GROWTHS)] = "best_first"
     """Which nodes a draft pass expands: the likeliest ones, or layer by layer as in the paper."""
     width: Annotated[int, Field(ge=1, le=32)] = 4
     """Nodes that one draft pass expands, at most: fewer where the chances of more do not outweigh

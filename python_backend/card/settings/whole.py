@@ -18,6 +18,8 @@ from card.settings.service import (
     ServingSettings,
     SpeculationSettings,
 )
+from card.speculation.drafters import DRAFTERS
+from card.speculation.pacing import PACINGS
 
 ENVIRONMENT_PREFIX = "CARD_"
 
@@ -71,11 +73,33 @@ class Settings(BaseSettings):
                     "cpu; set the engine to auto or torch"
                 )
             self._check_dtype(role, model)
+        self._check_drafter()
         if self.engine_of(self.target) == "tensorrt_llm":
             self._check_tensorrt_target()
             if self.engine_of(self.draft) == "tensorrt_llm":
                 self._check_shared_devices()
         return self
+
+    @property
+    def drafter(self) -> str:
+        """Registry key of what makes candidates."""
+        named = self.speculation.drafter
+        return next(name for name in self._drafters if named in ("auto", name))
+
+    @property
+    def _drafters(self) -> list[str]:
+        """Those that run on the draft's engine, or on none."""
+        on_tensorrt = self.engine_of(self.draft) == "tensorrt_llm"
+        fits = ("tensorrt_llm" if on_tensorrt else "engine", "none")
+        return [name for name, drafter in DRAFTERS.items() if drafter.model in fits]
+
+    def _check_drafter(self) -> None:
+        named, allowed = self.speculation.drafter, ["auto", *self._drafters]
+        if named not in allowed:
+            raise ValueError(
+                f"speculation.drafter {named} does not run on the draft's engine "
+                f"({self.engine_of(self.draft)}); allowed: {', '.join(allowed)}"
+            )
 
     def engine_of(self, model: ModelSettings) -> EngineName:
         """What runs one of the two models."""
@@ -105,9 +129,10 @@ class Settings(BaseSettings):
 
     def _check_tensorrt_target(self) -> None:
         how = self.target.tensorrt_llm
-        if self.speculation.decoding in ("draft_then_verify", "pearl"):
+        if PACINGS[self.speculation.decoding].waits:
+            allowed = " or ".join(name for name, pacing in PACINGS.items() if not pacing.waits)
             raise ValueError(
-                "speculation.decoding must be card or autoregressive where the target's engine is "
+                f"speculation.decoding must be {allowed} where the target's engine is "
                 "tensorrt_llm: its loop waits for no draft"
             )
         if how.tensor_parallel > 1 and not how.tensor_parallel_candidates:

@@ -22,11 +22,11 @@ class Width:
     def __init__(self, costs_ms: Mapping[int, float], sharing: int = 1) -> None:
         self._curve = CostCurve(costs_ms).shared(sharing)
 
-    def worthwhile(self, scores: Sequence[float], confidence: float) -> int:
+    def worthwhile(self, scores: Sequence[float], exponent: float) -> int:
         """How many of the nodes to expand now, at least one of them.
 
-        scores      [nodes] log-probabilities of their paths times `confidence`, best first
-        confidence  of `card.confidence`
+        scores      [nodes] log-probabilities of their paths times `exponent`, best first
+        exponent  of `card.speculation.score`
         """
-        chances = [math.exp(score / confidence) for score in scores]
+        chances = [math.exp(score / exponent) for score in scores]
         return self._curve.best_rows(chances)

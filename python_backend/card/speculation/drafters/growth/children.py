@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from card.confidence import confidence_in
 from card.engines import Logits, Ranking
 from card.sampling import PositionNoise, SamplingParameters, rank_candidates
+from card.speculation.score import score_exponent
 
 Child = tuple[int, float]
 """A token and its log-probability given its parent, as the draft sees it."""
@@ -31,7 +31,7 @@ _UNLIKELY = math.log(0.01)
 
 def noise_for(parameters: SamplingParameters, vocabulary: int) -> PositionNoise:
     """The target's noise as `ranking_of` wants it."""
-    return PositionNoise(parameters.seed, vocabulary, scale=_confidence(parameters))
+    return PositionNoise(parameters.seed, vocabulary, scale=_exponent(parameters))
 
 
 def ranking_of(
@@ -45,10 +45,10 @@ def ranking_of(
     noise  of `noise_for`
     """
     if parameters.is_greedy:
-        return Ranking(_KEPT, 1.0 / _confidence(parameters))
+        return Ranking(_KEPT, 1.0 / _exponent(parameters))
     if parameters.filters:
         return Ranking(_FILTERED_AMONG)
-    temperature = max(parameters.temperature, _COLDEST) / _confidence(parameters)
+    temperature = max(parameters.temperature, _COLDEST) / _exponent(parameters)
     return Ranking(_KEPT, temperature, noise.rows(positions))
 
 
@@ -81,11 +81,11 @@ def _filtered(
     normalised = np.zeros(len(ids), np.float32)
     places = np.array(positions, np.int64)
     scores = rank_candidates(ids, log_probabilities, normalised, places, parameters)
-    scores *= _confidence(parameters)
+    scores *= _exponent(parameters)
     scores -= np.log(np.exp(scores).sum(axis=1, keepdims=True))
     order = np.argsort(-scores, axis=1, kind="stable")[:, :_KEPT]
     return np.take_along_axis(ids, order, axis=1), np.take_along_axis(scores, order, axis=1)
 
 
-def _confidence(parameters: SamplingParameters) -> float:
-    return confidence_in(greedy=parameters.is_greedy)
+def _exponent(parameters: SamplingParameters) -> float:
+    return score_exponent(greedy=parameters.is_greedy)

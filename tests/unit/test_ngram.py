@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from card.lookup import TextLookup
+from card.speculation.ngram import NgramProposer
 
 texts = st.lists(st.integers(0, 3), max_size=30)
 
@@ -35,31 +35,31 @@ def naive_trust(text: list[int]) -> float:
 def test_guesses_follow_each_other_while_they_are_worth_a_row(
     text: list[int], behind: list[int], most: int, piece: int
 ) -> None:
-    lookup = TextLookup()
+    proposer = NgramProposer()
     for at in range(0, len(text), piece):
-        lookup.extend(text[at : at + piece])
+        proposer.extend(text[at : at + piece])
     trust = naive_trust(text)
-    assert lookup.trust == pytest.approx(trust)
+    assert proposer.hit_rate == pytest.approx(trust)
     expected: list[int] = []
     while len(expected) < most and trust ** (len(expected) + 1) >= 0.2:
         guess = naive_guess(text, [*text, *behind, *expected])
         if guess is None:
             break
         expected.append(guess)
-    assert lookup.guesses(behind, most) == expected
+    assert proposer.propose(behind, most) == expected
 
 
 def test_a_text_that_repeats_itself_is_trusted_and_one_that_never_does_is_not() -> None:
-    repeating, surprising = TextLookup(), TextLookup()
+    repeating, surprising = NgramProposer(), NgramProposer()
     repeating.extend([1, 2, 3] * 30)
     surprising.extend([at * (at // 2) % 7 for at in range(90)])
-    assert repeating.trust > 0.9
-    assert len(repeating.guesses([], 8)) == 8
-    assert surprising.trust < repeating.trust
+    assert repeating.hit_rate > 0.9
+    assert len(repeating.propose([], 8)) == 8
+    assert surprising.hit_rate < repeating.hit_rate
 
 
 def test_a_text_without_repetition_gives_no_guess() -> None:
-    lookup = TextLookup()
-    assert lookup.guesses([], 4) == []
-    lookup.extend(range(20))
-    assert lookup.guesses([], 4) == []
+    proposer = NgramProposer()
+    assert proposer.propose([], 4) == []
+    proposer.extend(range(20))
+    assert proposer.propose([], 4) == []
