@@ -28,13 +28,14 @@ from bench.activity import DraftActivity
 from bench.engines import CheckpointEngine, Engines, let_torch_use
 from bench.measurement import Measurement, Phases, Task
 from card.cache import EngineState, Finish, Pool, SlotRequest
-from card.decoding import RowPlan, TargetLoop, TargetTimes
+from card.decoding import TargetLoop, TargetTimes
 from card.drafting import DraftLoop, make_drafters
 from card.engines.loading import load_engine
 from card.sampling import SamplingParameters
 from card.serving.engine_process import EngineProcess
 from card.serving.geometry import pool_geometry
 from card.settings import Settings
+from card.speculation.control.measured import best_rows
 from card.speculation.pacing import PACINGS
 from card.text import Detokenizer
 
@@ -157,7 +158,7 @@ class InProcess:
         self.dtype = self.engines.dtype
         rows = settings.speculation.rows
         self.rows_adapt = rows == "auto"
-        self.rows = RowPlan(self.target.row_costs_ms).rows() if rows == "auto" else rows
+        self.rows = best_rows(self.target.row_costs_ms) if rows == "auto" else rows
         self._tokenizer = tokenizer
 
     @property

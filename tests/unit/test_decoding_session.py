@@ -45,7 +45,6 @@ def test_guesses_learn_a_prompt_as_it_is_read_where_any_are_made(
     for read in range(0, len(PROMPT), CHUNK):
         assert session.proposer.propose([], 4) == so_far.propose([], 4)
         rows = session.prefill(engine, CHUNK)
-        assert rows is not None
         engine.forward([rows])
         engine.keep(session.engine_session, range(len(rows.tokens)))
         if decoding != "autoregressive":

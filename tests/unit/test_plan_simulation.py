@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from card.decoding import Experience, RowPlan
+from card.speculation.control import ControlConfig
+from card.speculation.control.measured import Measured
 from card.speculation.pacing import PACINGS
 from planning.acceptance import LEVELS, Foresight, TextRecord
 from planning.candidates import CandidateTree, Guesses, Text
@@ -113,8 +114,9 @@ def test_a_draft_that_is_always_right_fills_every_row() -> None:
 def test_as_much_of_a_chain_is_verified_as_the_product_would() -> None:
     free, dear = {1: 10.0, 8: 10.0}, {1: 10.0, 4: 10.0, 8: 100.0}
     for costs, rows in ((free, 8), (dear, 4)):
-        chosen = replace(machinery(draft_ms=0.5), plan=RowPlan(costs))
-        found = simulate(text_of("0" * 200), "card", Speculation(rows=2, width=1), chosen, 1)
+        control = Measured(ControlConfig(costs_ms=costs))
+        how = Speculation(rows=2, width=1)
+        found = simulate(text_of("0" * 200), "card", how, machinery(draft_ms=0.5), 1, control)
         assert max(found.rows_of_steps) == rows
 
 
@@ -190,9 +192,12 @@ def test_a_text_that_repeats_itself_is_decoded_without_the_draft_until_a_guess_i
     repeating, broken = "1" * 120, "1" * 60 + "0" + "-" * 59
     curve = {1: 4.0, 8: 5.0, 16: 6.0, 32: 8.0}
     how = Speculation(lookahead=6)
-    with_cores = replace(machinery(), plan=RowPlan(curve, 0.5), target_alone=MeasuredCost({1: 2.0}))
+    with_cores = replace(machinery(), target_alone=MeasuredCost({1: 3.2}))
+    config = ControlConfig(ngram_tokens=6, costs_ms=curve, alone_share=0.8)
     runs = {
-        guesses: simulate(text_of("0" * 120, guesses, trust=1.0), "card", how, with_cores)
+        guesses: simulate(
+            text_of("0" * 120, guesses, trust=1.0), "card", how, with_cores, 0, Measured(config)
+        )
         for guesses in (repeating, broken)
     }
     assert runs[repeating].rows_alone
@@ -203,9 +208,10 @@ def test_a_text_that_repeats_itself_is_decoded_without_the_draft_until_a_guess_i
 
 def test_a_draft_that_is_always_wrong_is_sent_to_rest_and_the_next_text_begins_so() -> None:
     curve = {1: 4.0, 4: 6.0, 8: 9.0}
-    with_cores = replace(machinery(), plan=RowPlan(curve, 0.7), target_alone=MeasuredCost({1: 7.0}))
-    experience, text = Experience(), text_of("1" * 200)  # never the first choice
+    with_cores = replace(machinery(), target_alone=MeasuredCost({1: 7.0}))
+    control = Measured(ControlConfig(costs_ms=curve, alone_share=0.9))
+    text = text_of("1" * 200)  # never the first choice
     first, second = (
-        simulate(text, "card", Speculation(), with_cores, seed, experience) for seed in range(2)
+        simulate(text, "card", Speculation(), with_cores, seed, control) for seed in range(2)
     )
     assert len(second.rows_of_steps) < len(first.rows_of_steps) < len(first.rows_alone)

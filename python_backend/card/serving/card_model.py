@@ -151,6 +151,7 @@ class CardModel:
             max_tokens=budget,
             pacing=pacing,
             drafter=settings.drafter,
+            acceptance=settings.speculation.acceptance,
             num_draft_tokens=settings.speculation.gamma,
             log_probabilities=request.return_log_probs,
             parameters=parameters,

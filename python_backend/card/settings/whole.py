@@ -87,6 +87,14 @@ class Settings(BaseSettings):
         return next(name for name in self._drafters if named in ("auto", name))
 
     @property
+    def control(self) -> str:
+        """Registry key of what decides what pays."""
+        named = self.speculation.control
+        if named != "auto":
+            return named
+        return "measured" if self.speculation.rows == "auto" else "fixed"
+
+    @property
     def _drafters(self) -> list[str]:
         """Those that run on the draft's engine, or on none."""
         on_tensorrt = self.engine_of(self.draft) == "tensorrt_llm"

@@ -29,7 +29,7 @@ class NgramProposer:
     """
 
     def __init__(self) -> None:
-        self.hit_rate = 0.5
+        self.hit_rate: float = 0.5
         self.length = 0
         self._end: list[tuple[int, ...]] = []
         """Every context at the end of the text, the longest first."""
