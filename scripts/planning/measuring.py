@@ -128,10 +128,10 @@ def _read_along(
 
 
 def _reading(children: Sequence[Child], token: int) -> _Reading:
-    tokens = [token for token, _ in children]
+    tokens = [child.token for child in children]
     return _Reading(
         tokens.index(token) if token in tokens else None,
-        [math.exp(log_probability) for _, log_probability in children],
+        [math.exp(child.rank) for child in children],
     )
 
 

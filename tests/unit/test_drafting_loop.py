@@ -72,8 +72,7 @@ def fresh_log_probabilities(text: list[int], parameters: SamplingParameters) -> 
     ids = np.arange(MODEL.vocabulary)[None]
     normaliser, position = np.zeros(1, np.float32), np.array([len(text)])
     (ranked,) = rank_candidates(ids, logits[None], normaliser, position, parameters)
-    # The draft counts on its likeliest ids more than its softmax does.
-    believed = (3.0 if parameters.is_greedy else 2.0) * ranked
+    believed = ranked.astype(np.float64)
     return dict(enumerate((believed - np.log(np.exp(believed).sum())).tolist()))
 
 

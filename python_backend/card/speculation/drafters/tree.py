@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from card.cache import ROOT
 from card.engines import Engine, Logits, Ranking, Rows
 from card.engines.options import DRAFT_ROWS
 from card.sampling import PositionNoise
@@ -20,7 +21,7 @@ from card.speculation.drafters.growth.width import Width
 from card.speculation.drafters.interface import DraftConfig, DraftedSession, Model
 from card.speculation.ngram import NgramProposer
 from card.speculation.score import score_exponent
-from card.speculation.tree import Nodes, ReRoot
+from card.speculation.tree import GrowingTree, Nodes, ReRoot
 
 LONGEST_COMMIT = 16
 """As many tokens as a step of the target seldom exceeds: text that the KV cache lacks beyond that
@@ -36,6 +37,7 @@ class _Branches:
 
     engine_session  KV cache: its prefix is the committed text, perhaps without its last tokens
     entry           [nodes] pending KV entry of every node of the tree, or `UNEXPANDED`
+    rank            [nodes] of every node's path, by which the tree grows
     pending         KV entries behind the prefix
     """
 
@@ -44,6 +46,7 @@ class _Branches:
     frontier: Frontier
     proposer: NgramProposer = field(default_factory=NgramProposer)
     entry: list[int] = field(default_factory=list)
+    rank: list[float] = field(default_factory=list)
     pending: int = 0
 
 
@@ -95,9 +98,11 @@ class TreeDrafter:
         self._engine.keep(branches.engine_session, confirmed, surviving)
         moved = {at: index for index, at in enumerate(surviving)} | {UNEXPANDED: UNEXPANDED}
         branches.entry = [moved[at] for at in left]
+        base = branches.rank[re_root.path[-1]] if re_root.surviving else 0.0
+        branches.rank = [branches.rank[node] - base for node in re_root.surviving]
         branches.pending = len(surviving)
         branches.frontier.refill(
-            (node, tree.score[node], tree.depth[node])
+            (node, branches.rank[node], tree.depth[node])
             for node, at in enumerate(branches.entry)
             if at == UNEXPANDED
         )
@@ -151,6 +156,7 @@ class TreeDrafter:
             tree,
             branches.frontier,
             branches.entry,
+            branches.rank,
             branches.proposer,
             Limits(width, ngram_tokens, depth, room),
             lambda scores: worth.worthwhile(scores, exponent),
@@ -211,7 +217,8 @@ class TreeDrafter:
             self._engine.keep(branches.engine_session, range(planned.text))
             return Nodes(passes=0)
         children = best_children(logits, planned.positions, session.request.parameters)
-        found, rows = _children_of(expansion, children, len(session.tree), session.tree.room)
+        first, room = len(session.tree), session.tree.room
+        found, ranks, rows = _children_of(expansion, children, first, room)
         branches.entry += [UNEXPANDED] * len(found.tokens)
         if planned.text:
             self._keep_text(branches, planned.text, rows)
@@ -220,22 +227,8 @@ class TreeDrafter:
                 if node != _NO_NODE:
                     branches.entry[node] = at
             branches.pending += len(rows)
-        self._open_nodes(session, branches, found)
+        _open_nodes(branches, session.tree, found.parents, ranks)
         return found
-
-    def _open_nodes(self, session: DraftedSession, branches: _Branches, found: Nodes) -> None:
-        """Let the growth rule choose among the new nodes too."""
-        tree, first = session.tree, len(session.tree)
-        score, depth = list[float](), list[int]()
-        for index, (parent, logprob) in enumerate(zip(found.parents, found.logprobs, strict=True)):
-            if parent >= first:
-                above, layer = score[parent - first], depth[parent - first]
-            else:
-                above = 0.0 if parent < 0 else tree.score[parent]
-                layer = tree.depth_of(parent)
-            score.append(above + logprob)
-            depth.append(layer + 1)
-            branches.frontier.push(first + index, score[-1], depth[-1])
 
     def _keep_text(self, branches: _Branches, text: int, rows: list[int]) -> None:
         """The text joins the prefix, and of the proposals those that became nodes stay.
@@ -255,15 +248,31 @@ def _follow_text(proposer: NgramProposer, tokens: Sequence[int], until: int) -> 
     proposer.extend(tokens[proposer.length : until])
 
 
+def _open_nodes(
+    branches: _Branches, tree: GrowingTree, parents: Sequence[int], ranks: Sequence[float]
+) -> None:
+    """Let the growth rule choose among nodes that come behind those of the tree.
+
+    parents  [nodes] of each; ranks: of each, given its parent
+    """
+    depth = list(tree.depth)
+    for node, (parent, rank) in enumerate(zip(parents, ranks, strict=True), len(tree)):
+        is_first = parent == ROOT
+        branches.rank.append(rank if is_first else branches.rank[parent] + rank)
+        depth.append(0 if is_first else depth[parent] + 1)
+        branches.frontier.push(node, branches.rank[node], depth[node])
+
+
 def _children_of(
     expansion: Expansion, children: list[list[Child]], first: int, room: int
-) -> tuple[Nodes, list[int]]:
-    """The children of every row that is a node, at most `room`, numbered from `first` on; and the
-    node of each row.
+) -> tuple[Nodes, list[float], list[int]]:
+    """The children of every row that is a node, at most `room`, numbered from `first` on; their
+    ranks given their parents; and the node of each row.
 
     A proposal is a node if it is among the children of the row it stands behind.
     """
-    tokens, parents, logprobs = list[int](), list[int](), list[float]()
+    tokens, parents = list[int](), list[int]()
+    logprobs, ranks = list[float](), list[float]()
     rows = list(expansion.nodes)
     begins: list[int] = []
     for row, below in enumerate(children):
@@ -275,8 +284,9 @@ def _children_of(
             rows.append(first + begins[above] + hung.index(proposal) if is_node else _NO_NODE)
         begins.append(len(tokens))
         if rows[row] != _NO_NODE:
-            for token, logprob in below[: room - len(tokens)]:
-                tokens.append(token)
+            for child in below[: room - len(tokens)]:
+                tokens.append(child.token)
                 parents.append(rows[row])
-                logprobs.append(logprob)
-    return Nodes(tokens, parents, logprobs), rows
+                logprobs.append(child.logprob)
+                ranks.append(child.rank)
+    return Nodes(tokens, parents, logprobs), ranks, rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import ClassVar
 
 from card.cache import (
@@ -14,12 +15,12 @@ from card.cache import (
     best_subtree,
     descend,
 )
-from card.speculation.score import score_exponent
+from card.speculation.score import path_ranks, score_exponent
 from card.speculation.sources.interface import QueriedSession
 
 Shape = Callable[[Tree, int, int, int, float], Candidates]
-"""Chooses at most `limit` candidates on at most `branches` paths below a node of a tree; the last
-argument is the score exponent."""
+"""Chooses at most `limit` candidates on at most `branches` paths below a node of a tree whose
+scores are ranks; the last argument is the exponent that they were sharpened by."""
 
 
 def chain(tree: Tree, node: int, limit: int, _: int, exponent: float) -> Candidates:
@@ -49,4 +50,5 @@ class TreeSource:
         if node is None:
             return NO_CANDIDATES
         exponent = score_exponent(greedy=session.request.parameters.is_greedy)
-        return self._shape(tree, node, limit, self._branches, exponent)
+        ranked = replace(tree, score=path_ranks(tree.score, tree.parent, exponent))
+        return self._shape(ranked, node, limit, self._branches, exponent)

@@ -1,19 +1,29 @@
-"""The best children of forwarded rows, scored as the target will choose."""
+"""The best children of forwarded rows, under the noise that the target will choose with."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from card.engines import Logits, Ranking
 from card.sampling import PositionNoise, SamplingParameters, rank_candidates
-from card.speculation.score import score_exponent
+from card.speculation.score import score_exponent, sharpened
 
-Child = tuple[int, float]
-"""A token and its log-probability given its parent, as the draft sees it."""
+
+class Child(NamedTuple):
+    """One token below a row.
+
+    logprob  given the row, as the draft sees it
+    rank     `logprob` sharpened: what the tree grows by
+    """
+
+    token: int
+    logprob: float
+    rank: float
+
 
 _KEPT = 8
 """Children kept per row: the target's token is among the best 8 of a good draft in 99 of 100
@@ -26,12 +36,12 @@ _COLDEST = 1e-6
 """Temperatures below rank as this one does, and leave float32 room."""
 
 _UNLIKELY = math.log(0.01)
-"""Children less likely than this, given their parent, are not worth a node; the best one is."""
+"""Children that rank below this are not worth a node; the best one is."""
 
 
 def noise_for(parameters: SamplingParameters, vocabulary: int) -> PositionNoise:
     """The target's noise as `ranking_of` wants it."""
-    return PositionNoise(parameters.seed, vocabulary, scale=_exponent(parameters))
+    return PositionNoise(parameters.seed, vocabulary)
 
 
 def ranking_of(
@@ -45,10 +55,10 @@ def ranking_of(
     noise  of `noise_for`
     """
     if parameters.is_greedy:
-        return Ranking(_KEPT, 1.0 / _exponent(parameters))
+        return Ranking(_KEPT)
     if parameters.filters:
         return Ranking(_FILTERED_AMONG)
-    temperature = max(parameters.temperature, _COLDEST) / _exponent(parameters)
+    temperature = max(parameters.temperature, _COLDEST)
     return Ranking(_KEPT, temperature, noise.rows(positions))
 
 
@@ -60,14 +70,17 @@ def best_children(
     logits     of rows that were forwarded with `ranking_of` the same positions and parameters
     positions  of every row's children (ignored if greedy)
     """
-    ids, log_probabilities = logits.best()
-    ranked: NDArray[np.floating[Any]] = log_probabilities
+    ids, found = logits.best()
+    logprobs: NDArray[np.float64] = np.minimum(found, 0.0).astype(np.float64)
     if not parameters.is_greedy and parameters.filters:
-        ids, ranked = _filtered(ids, log_probabilities, positions, parameters)
+        ids, logprobs = _filtered(ids, found, positions, parameters)
+    above = np.repeat(np.arange(len(ids)), ids.shape[1])
+    exponent = score_exponent(greedy=parameters.is_greedy)
+    ranks = sharpened(logprobs.ravel(), above, exponent).reshape(ids.shape)
     return [
-        [child for child in zip(row_ids, row_scores, strict=True) if child[1] > _UNLIKELY]
-        or [(row_ids[0], row_scores[0])]
-        for row_ids, row_scores in zip(ids.tolist(), ranked.tolist(), strict=True)
+        [child for child in children if child.rank > _UNLIKELY] or children[:1]
+        for row in zip(ids.tolist(), logprobs.tolist(), ranks.tolist(), strict=True)
+        if (children := list(map(Child, *row)))
     ]
 
 
@@ -81,11 +94,6 @@ def _filtered(
     normalised = np.zeros(len(ids), np.float32)
     places = np.array(positions, np.int64)
     scores = rank_candidates(ids, log_probabilities, normalised, places, parameters)
-    scores *= _exponent(parameters)
     scores -= np.log(np.exp(scores).sum(axis=1, keepdims=True))
     order = np.argsort(-scores, axis=1, kind="stable")[:, :_KEPT]
     return np.take_along_axis(ids, order, axis=1), np.take_along_axis(scores, order, axis=1)
-
-
-def _exponent(parameters: SamplingParameters) -> float:
-    return score_exponent(greedy=parameters.is_greedy)

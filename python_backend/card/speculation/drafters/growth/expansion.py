@@ -81,25 +81,26 @@ def choose_expansion(
     tree: GrowingTree,
     frontier: Frontier,
     entry: Sequence[int],
+    rank: Sequence[float],
     proposer: NgramProposer,
     limits: Limits,
     worthwhile: Callable[[Sequence[float]], int],
 ) -> Expansion:
     """The next nodes by the growth rule, and a chain of proposals behind the likeliest of them.
 
-    entry       KV entry of every node of the tree
-    worthwhile  how many of nodes with such scores are worth their rows
+    entry, rank  KV entry of every node of the tree, and rank of its path
+    worthwhile   how many of nodes with such ranks are worth their rows
     """
     nodes = frontier.take(min(limits.width, limits.room), limits.depth, entry)
     if not nodes:
         return Expansion([], [])
     if len(nodes) > 1:
-        count = worthwhile([tree.score[node] for node in nodes])
+        count = worthwhile([rank[node] for node in nodes])
         for node in nodes[count:]:
-            frontier.push(node, tree.score[node], tree.depth[node])
+            frontier.push(node, rank[node], tree.depth[node])
         nodes = nodes[:count]
     # Proposals cost rows, so they go where the tree most likely gets deeper.
-    place = max(range(len(nodes)), key=lambda row: tree.score[nodes[row]])
+    place = max(range(len(nodes)), key=lambda row: rank[nodes[row]])
     node = nodes[place]
     length = min(
         limits.ngram_tokens,
