@@ -152,7 +152,7 @@ class OneProcess:
         """A fresh draft process, which knows nothing but the pool."""
         self.draft_engine = engine
         drafters = make_drafters(engine, self.settings)
-        self.draft = DraftLoop(drafters, self._found_pool())
+        self.draft = DraftLoop(drafters, self._found_pool(), apart=True)
 
     def _found_pool(self) -> Pool:
         """The pool as an engine process maps it."""

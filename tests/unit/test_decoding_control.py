@@ -139,4 +139,4 @@ def test_the_target_takes_every_core_while_no_draft_works(
     for _ in range(3):
         both.target.step()
         taken.append(fake(both.target_engine).alone)
-    assert taken == [True, alone, alone], "while it reads a prompt, the draft computes little"
+    assert taken == [True, alone, alone], "the draft computes nothing while it reads a prompt"

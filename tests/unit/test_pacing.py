@@ -43,10 +43,13 @@ def test_an_exhausted_draft_is_never_waited_for(pacing: str) -> None:
     assert may_run(pacing, exhausted=True, ahead=1)[1]
 
 
-def test_before_the_first_commit_a_draft_of_card_keeps_to_a_head_start() -> None:
+@pytest.mark.parametrize("apart", [True, False])
+def test_before_the_first_commit_only_a_draft_apart_runs_and_keeps_to_a_head_start(
+    apart: bool,
+) -> None:
     made = (0, HEAD_START - 1, HEAD_START)
-    found = [may_run("card", passes=passes, begun=False)[0] for passes in made]
-    assert found == [True, True, False]
+    found = [may_run("card", passes=passes, begun=False, apart=apart)[0] for passes in made]
+    assert found == [apart, apart, False]
 
 
 def test_in_pearl_both_make_rounds_of_gamma() -> None:

@@ -36,7 +36,7 @@ class Draft:
                 },
             }
         )
-        self.loop = DraftLoop(make_drafters(self.runtime, settings), pool)
+        self.loop = DraftLoop(make_drafters(self.runtime, settings), pool, apart=True)
 
     def open(self, **how: object) -> CardSlot:
         slot = self.cache.open(PROMPT, **how)  # type: ignore[arg-type]

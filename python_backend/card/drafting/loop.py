@@ -26,11 +26,13 @@ class DraftLoop:
     """Grows a tree for every open slot; call `step` again and again from one thread.
 
     drafters  by registry key; a request that names another one is decoded without candidates
+    apart     they take no cores, and no device, from the target
     """
 
-    def __init__(self, drafters: Mapping[str, Drafter], pool: Pool) -> None:
+    def __init__(self, drafters: Mapping[str, Drafter], pool: Pool, *, apart: bool = False) -> None:
         self.times = DraftTimes()
         self._drafters = drafters
+        self._apart = apart
         self._pool = pool
         self._slots = [pool.draft_slot(index) for index in range(pool.geometry.slots)]
         self._watch = SlotWatch(pool)
@@ -116,7 +118,7 @@ class DraftLoop:
             pacing, drafter = PACINGS[request.pacing], self._drafters.get(request.drafter)
             if pacing.drafts and drafter is not None:
                 self._sessions[slot.index] = FollowedSession.follow(
-                    slot, generation, request, pacing, drafter
+                    slot, generation, request, pacing, drafter, apart=self._apart
                 )
 
 

@@ -17,6 +17,7 @@ class FollowedSession:
     passes     since the last commit
     exhausted  the drafter adds nothing more before the next commit
     inherited  layers of the tree that the last commit left standing
+    apart      the draft takes no cores, and no device, from the target
     """
 
     slot: DraftSlot
@@ -24,6 +25,7 @@ class FollowedSession:
     pacing: Pacing
     drafter: Drafter
     drafted: DraftedSession
+    apart: bool = False
     passes: int = 0
     exhausted: bool = False
     inherited: int = 0
@@ -36,13 +38,15 @@ class FollowedSession:
         request: SlotRequest,
         pacing: Pacing,
         drafter: Drafter,
+        *,
+        apart: bool = False,
     ) -> FollowedSession:
         """Start at the prompt and what the target may have committed already."""
         slot.reset_counters()
         committed = slot.output(0, slot.committed(generation)).tolist()
         tokens = [*request.prompt.tolist(), *committed]
         drafted = DraftedSession(slot.index, request, tokens, GrowingTree(slot.capacity))
-        session = cls(slot, generation, pacing, drafter, drafted)
+        session = cls(slot, generation, pacing, drafter, drafted, apart)
         drafter.open(drafted)
         session._publish_tree()
         return session
@@ -91,6 +95,7 @@ class FollowedSession:
                 inherited=self.inherited,
                 verifying=self.slot.verifying(self.generation),
                 begun=self.committed > 0,
+                apart=self.apart,
             )
         )
 

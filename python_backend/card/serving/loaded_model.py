@@ -68,13 +68,14 @@ class _Draft:
         self, model: Any, settings: Settings, close: Callable[[], None] = lambda: None
     ) -> None:
         self._drafters = make_drafters(model, settings)
+        self._apart = settings.draft_is_apart
         self._loop: DraftLoop | None = None
         self._close = close
 
     def loop(self, pool: Pool) -> Loop:
         if self._loop is not None:
             self._loop.abandon()
-        self._loop = DraftLoop(self._drafters, pool)
+        self._loop = DraftLoop(self._drafters, pool, apart=self._apart)
         return self._loop
 
     def close(self) -> None:

@@ -87,6 +87,18 @@ class Settings(BaseSettings):
         return next(name for name in self._drafters if named in ("auto", name))
 
     @property
+    def draft_is_apart(self) -> bool:
+        """Whether the draft takes no cores, and no device, from the target."""
+        places = [self._place(model) for model in (self.target, self.draft)]
+        return not places[0] & places[1]
+
+    def _place(self, model: TargetSettings | DraftSettings) -> set[str]:
+        """The devices of a model."""
+        if self.engine_of(model) == "tensorrt_llm":
+            return {f"cuda:{device}" for device in model.tensorrt_llm.devices}
+        return {"cuda:0" if model.device == "cuda" else model.device}
+
+    @property
     def control(self) -> str:
         """Registry key of what decides what pays."""
         named = self.speculation.control

@@ -129,6 +129,6 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "card_draft_rests",
         "gauge",
-        "Whether sessions of CARD go without the draft, being too many for it to pay.",
+        "Whether sessions of CARD go without the draft, because it does not pay.",
     ),
 )

@@ -1,7 +1,7 @@
 """CARD: nobody waits (arXiv 2508.04462).
 
-Only while the target reads the prompt the draft keeps to a head start and leaves the cores to the
-target: there is nothing to correct yet.
+Only while the target reads the prompt the draft leaves the machine to it, so that the first token
+is as early as without a draft. A draft that has a device of its own takes a head start.
 """
 
 from __future__ import annotations
@@ -16,4 +16,4 @@ class Card(Pacing):
     adapts = True
 
     def draft_may_run(self, progress: Progress) -> bool:
-        return progress.begun or progress.passes < HEAD_START
+        return progress.begun or (progress.apart and progress.passes < HEAD_START)

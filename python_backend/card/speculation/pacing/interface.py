@@ -18,6 +18,7 @@ class Progress:
                       side; only for a pacing that sets `looks_ahead`)
     verifying         candidates in the target's pass under way; 0: none (draft's side)
     begun             the target has committed a token
+    apart             the draft takes no cores, and no device, from the target (draft's side)
     """
 
     num_draft_tokens: int
@@ -27,6 +28,7 @@ class Progress:
     ahead: int = 0
     verifying: int = 0
     begun: bool = True
+    apart: bool = False
 
 
 class Pacing:
