@@ -123,7 +123,7 @@ def print_prediction(console: Console, prediction: Prediction) -> None:
 
 def _speed_up(outcome: Outcome) -> str:
     shown = f"{outcome.speed_up:.2f}"
-    if outcome.pacing in ("draft_then_verify", "pearl"):
+    if PACINGS[outcome.pacing].waits:
         shown += f" (γ {outcome.how.gamma})"
     return shown
 

@@ -71,7 +71,7 @@ class MeasuredRow(_Read):
 
     @property
     def waits_for_draft(self) -> bool:
-        return self.pacing in ("draft_then_verify", "pearl")
+        return self.pacing is not None and PACINGS[self.pacing].waits
 
 
 class _Speculation(_Read):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 from card.cache import SlotRequest
+from card.speculation.constraint import Constraint
 from card.speculation.tree import GrowingTree, Nodes, ReRoot
 
 Model = Literal["engine", "tensorrt_llm", "none"]
@@ -43,16 +44,18 @@ class DraftConfig:
 class DraftedSession:
     """One session as drafters see it. The loop writes it; drafters read it.
 
-    number   of the session, from `open` to `close`
-    request  what is decoded and how
-    tokens   prompt and committed output
-    tree     candidates below the last of `tokens`
+    number      of the session, from `open` to `close`
+    request     what is decoded and how
+    tokens      prompt and committed output
+    tree        candidates below the last of `tokens`
+    constraint  what the text must be besides likely; None: anything
     """
 
     number: int
     request: SlotRequest
     tokens: list[int]
     tree: GrowingTree
+    constraint: Constraint | None = None
 
     @property
     def tokens_left(self) -> int:
