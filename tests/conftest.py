@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# Before anything imports Triton, whose own functions are made for one or the other at import.
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.torch.engine import TorchEngine
 

@@ -89,15 +89,24 @@ class Loops:
             self._draft = self._draft_on(threads)
         let_torch_use(threads)
 
+    def announce(self) -> None:
+        """Say that the draft lives, if it runs here, where nothing else does."""
+        if self._draft is not None:
+            self.pool.beat("draft", EngineState.ATTACHED)
+
+    @property
+    def times(self) -> TargetTimes:
+        """What the target's loop has spent; it goes on counting."""
+        return self._target.times
+
     def complete(self, task: Task, decoding: str, *, threads: int, gamma: int = 1) -> Measurement:
         """Decode one text with `threads` threads for whichever model runs here."""
         self.use(threads, decoding)
         prompt = np.array(task.prompt.tokens, np.int64)
         request = SlotRequest(prompt, task.max_tokens, decoding, parameters_of(task), gamma)
         slot, generation = self.pool.card_slot(0), self.pool.new_generation()
-        if self._draft is not None:
-            self.pool.beat("draft", EngineState.ATTACHED)
-        times, drafted = self._target.times, self._draft_activity()
+        self.announce()
+        times, drafted = self.times, self._draft_activity()
         before = replace(times)
         started = time.perf_counter()
         slot.open(request, generation)

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn
 
-from jinja2 import Template, TemplateError
-from jinja2.ext import loopcontrols
+from jinja2 import Template, TemplateError, meta, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from card_client.errors import invalid
@@ -45,38 +46,63 @@ class ChatTemplate:
     stop_words     texts that end an answer beside those a request names
     leading_token  text of the token that the server's tokenizer puts before every prompt by
                    itself; "" if there is none
+    knows_tools    the template writes down the tools that it is given
+    problem        why the template cannot be used at all; "" if it can
     """
 
     template: Template
     special_tokens: Mapping[str, str]
     stop_words: tuple[str, ...] = ()
     leading_token: str = ""
+    knows_tools: bool = False
+    problem: str = ""
 
     @classmethod
     def of(
         cls, source: str, special_tokens: Mapping[str, str], leading_token: str = ""
     ) -> ChatTemplate:
         """A model's own template. Raises `ChatTemplateError`."""
+        environment = _environment()
         try:
-            template = _environment().from_string(source)
+            template = environment.from_string(source)
+            asks_for = meta.find_undeclared_variables(environment.parse(source))
         except (TemplateError, RecursionError) as error:
             raise ChatTemplateError(f"wrong chat template: {error}") from error
-        return cls(template, dict(special_tokens), (), leading_token)
+        return cls(template, dict(special_tokens), (), leading_token, "tools" in asks_for)
 
     @classmethod
     def plain(cls) -> ChatTemplate:
         """For a model that brings none: a transcript that a base model can continue."""
         return cls(_environment().from_string(_PLAIN), {}, _PLAIN_STOPS)
 
+    @classmethod
+    def unusable(cls, problem: str) -> ChatTemplate:
+        """In place of a template that cannot be used: it refuses every conversation."""
+        return cls(_environment().from_string(""), {}, problem=problem)
+
     def render(
-        self, messages: Sequence[Mapping[str, str]], variables: Mapping[str, Any] | None = None
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        variables: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> str:
-        """The prompt, up to where the assistant speaks next. Raises `ChatTemplateError`."""
+        """The prompt, up to where the assistant speaks next.
+
+        tools  the functions that the model may call, as OpenAI's chat completions take them
+
+        Raises `ChatTemplateError`.
+        """
+        if self.problem:
+            raise ChatTemplateError(self.problem)
         try:
             prompt = self.template.render(
                 {
+                    # Templates ask whether these are none, which something undefined is not.
+                    "documents": None,
+                    "tools": None,
                     **self.special_tokens,
                     **(variables or {}),
+                    **({} if tools is None else {"tools": tools}),
                     "messages": messages,
                     "add_generation_prompt": True,
                 }
@@ -87,7 +113,7 @@ class ChatTemplate:
             ArithmeticError,
             AttributeError,
             LookupError,
-            RecursionError,
+            RuntimeError,
             TypeError,
             ValueError,
         ) as error:
@@ -96,9 +122,20 @@ class ChatTemplate:
         return prompt.removeprefix(self.leading_token)
 
 
+class _GenerationTag(Extension):
+    """`{% generation %}` marks what the assistant wrote, for training; a prompt has it as it is."""
+
+    tags = {"generation"}  # noqa: RUF012 (Jinja declares it of instances)
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        begin = next(parser.stream)
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=begin.lineno)
+
+
 def _environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationTag]
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
@@ -127,7 +164,10 @@ def _raise_exception(message: str) -> NoReturn:
     raise TemplateError(message)
 
 
-PARAMETERS = ("bos_token", "eos_token", "pad_token", "unk_token")
+PARAMETERS = (
+    *("bos_token", "eos_token", "pad_token", "unk_token"),
+    *("sep_token", "cls_token", "mask_token"),
+)
 """Names under which a server tells the texts of special tokens."""
 
 

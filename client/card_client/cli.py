@@ -12,7 +12,12 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from card_client.conversation import Conversation, RawConversation, TemplateConversation
+from card_client.conversation import (
+    SYSTEM,
+    Conversation,
+    RawConversation,
+    TemplateConversation,
+)
 from card_client.display import Tally, TextPrinter, health_view
 from card_client.errors import CardError, invalid
 from card_client.options import CONNECTION, Connection, model_options, request_of, takes
@@ -67,6 +72,13 @@ def chat(
     raw: Annotated[
         bool, typer.Option("--raw", help="Send turns as they are, without the chat template.")
     ] = False,
+    system: Annotated[
+        str | None,
+        typer.Option(
+            help="What the model is told first; an empty text leaves that to its template.",
+            show_default=SYSTEM,
+        ),
+    ] = None,
     **options: Any,
 ) -> None:
     """Hold a conversation; the client keeps it and sends it whole each turn.
@@ -79,7 +91,7 @@ def chat(
     conversation: Conversation = RawConversation(user_prefix, model_prefix)
     with _for_people():
         if not (raw or user_prefix or model_prefix):
-            conversation = asyncio.run(_conversation(connection)) or conversation
+            conversation = asyncio.run(_conversation(connection, system)) or conversation
         else:
             connection.client()  # A wrong address is said before the first turn, not after it.
     options["stop_words"] = [*(options["stop_words"] or []), *conversation.stop_words]
@@ -131,7 +143,7 @@ async def _answer(
                 printer.text(delta)
 
 
-async def _conversation(connection: Connection) -> TemplateConversation | None:
+async def _conversation(connection: Connection, system: str | None) -> TemplateConversation | None:
     """One by the template of the server's model; None: the server tells none."""
     async with connection.client() as client:
         try:
@@ -140,7 +152,7 @@ async def _conversation(connection: Connection) -> TemplateConversation | None:
             if error.code in TELLS_NOTHING:
                 return None
             raise
-    return None if template is None else TemplateConversation(template)
+    return None if template is None else TemplateConversation(template, system)
 
 
 def _take_turn(

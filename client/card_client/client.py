@@ -117,16 +117,17 @@ class CardClient:
         *,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
         request_id: str = "",
+        headers: Mapping[str, str] | None = None,
     ) -> AsyncGenerator[Delta, None]:
         """Yields the text piece by piece, as the server generates it.
 
         `timeout_s` bounds the whole answer, here and on the server; None waits without limit.
         Leaving the loop early (break, an exception, a cancelled task) cancels the request on
         the server; a caller who keeps the iterator in a variable closes it with
-        `contextlib.aclosing`.
+        `contextlib.aclosing`. `headers` go with this request beside those of the client.
         """
         ended = False
-        responses = self._exchange(replace(request, stream=True), timeout_s, request_id)
+        responses = self._exchange(replace(request, stream=True), timeout_s, request_id, headers)
         async with aclosing(responses):
             async for result in responses:
                 delta = decode(Delta, result)
@@ -167,13 +168,16 @@ class CardClient:
 
         Raises `CardError`, `INVALID_ARGUMENT` if the template that it tells is none.
         """
+        return template_of(await self.parameters(timeout_s=timeout_s))
+
+    async def parameters(self, *, timeout_s: float | None = 5.0) -> dict[str, str]:
+        """What the server tells of the model in its configuration, as texts."""
         _check_timeout(timeout_s)
         with self._errors_as_ours(timeout_s):
             found = await self._triton.get_model_config(
                 self.model, headers=self._headers, client_timeout=timeout_s
             )
-        told = {name: value.string_value for name, value in found.config.parameters.items()}
-        return template_of(told)
+        return {name: value.string_value for name, value in found.config.parameters.items()}
 
     @cached_property
     def _triton(self) -> InferenceServerClient:
@@ -189,7 +193,11 @@ class CardClient:
         )
 
     async def _exchange(
-        self, request: GenerateRequest, timeout_s: float | None, request_id: str
+        self,
+        request: GenerateRequest,
+        timeout_s: float | None,
+        request_id: str,
+        headers: Mapping[str, str] | None = None,
     ) -> AsyncGenerator[InferResult, None]:
         """Sends one request on a gRPC stream of its own and yields the responses."""
         _check_timeout(timeout_s)
@@ -202,7 +210,9 @@ class CardClient:
         }
         with self._errors_as_ours(timeout_s):
             call = self._triton.stream_infer(
-                only(message), stream_timeout=timeout_s, headers=self._headers
+                only(message),
+                stream_timeout=timeout_s,
+                headers=self._headers | _metadata(headers or {}),
             )
             async with aclosing(responses_of(call)) as responses:
                 async for result in responses:

@@ -7,6 +7,25 @@ from typing import Protocol
 from card_client.chat_template import ChatTemplate, ChatTemplateError
 from card_client.errors import invalid
 
+SYSTEM = "You are a helpful assistant."
+"""Small models answer better for it."""
+
+
+def opening(template: ChatTemplate, system: str | None) -> list[dict[str, str]]:
+    """Messages in front of the first question.
+
+    system  what the model is told; "" leaves that to the template; None: `SYSTEM`, if the template
+            takes it
+    """
+    if system is None:
+        messages = [_said("system", SYSTEM)]
+        try:
+            template.render([*messages, _said("user", "Hello")])
+        except ChatTemplateError:
+            return []
+        return messages
+    return [_said("system", system)] if system else []
+
 
 class Conversation(Protocol):
     """Alternates a person's turns and the model's."""
@@ -33,8 +52,10 @@ class Conversation(Protocol):
 class TemplateConversation:
     """For a model that says how it wants conversations written down."""
 
-    def __init__(self, template: ChatTemplate) -> None:
+    def __init__(self, template: ChatTemplate, system: str | None = "") -> None:
+        """`system` as of `opening`."""
         self._template = template
+        self._opening = opening(template, system)
         self._messages: list[dict[str, str]] = []
 
     @property
@@ -47,7 +68,8 @@ class TemplateConversation:
 
     def prompt(self, turn: str) -> str:
         try:
-            return self._template.render([*self._messages, _said("user", turn)])
+            messages = [*self._opening, *self._messages, _said("user", turn)]
+            return self._template.render(messages)
         except ChatTemplateError as error:
             raise invalid(str(error)) from error
 

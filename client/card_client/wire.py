@@ -2,8 +2,9 @@
 
 The fields of `GenerateRequest` (inputs) and `Response` (outputs) *are* that table: a field is a
 tensor, and its metadata says how it travels. Names and dtypes are those of TensorRT-LLM's Triton
-ensemble; `decoding`, `finish_reason`, `accepted_bytes`, `target_steps`, `cache_queries` and
-`cache_hits` are additions of CARD.
+ensemble; `input_ids`, `min_p`, `stop_token_ids`, `logit_bias_ids`, `logit_bias_values`,
+`top_log_probs`, `return_prompt_log_probs`, `decoding`, `finish_reason`, `accepted_bytes`,
+`details`, `target_steps`, `cache_queries` and `cache_hits` are additions of CARD.
 
 The model batches at most one request, so every input is sent with a leading 1: shape [1, 1],
 or [1, n] for a list.
@@ -46,13 +47,17 @@ def _tensor(
 class GenerateRequest:
     """One completion to ask for. What is None is not sent, and the server's default holds."""
 
-    text_input: str = _tensor("BYTES", "The prompt.", default=MISSING)
+    text_input: str | None = _tensor("BYTES", "The prompt; None: input_ids.", default=MISSING)
     max_tokens: int | None = _tensor("INT32", "How many new tokens at most.")
     _: KW_ONLY
+    input_ids: Sequence[int] | None = _tensor(
+        "INT32", "The prompt's tokens, in place of its text.", many=True
+    )
     stream: bool | None = _tensor("BOOL", "Send the text as it is generated.")
     temperature: float | None = _tensor("FP32", "Sampling temperature; 0 is greedy.")
     top_k: int | None = _tensor("INT32", "Sample from the k likeliest tokens; 0 is off.")
     top_p: float | None = _tensor("FP32", "Sample from the likeliest tokens of mass p; 1 is off.")
+    min_p: float | None = _tensor("FP32", "Least share of the likeliest token's probability.")
     repetition_penalty: float | None = _tensor("FP32", "Divides scores of tokens seen; 1 is off.")
     presence_penalty: float | None = _tensor("FP32", "Subtracted once from tokens seen.")
     frequency_penalty: float | None = _tensor("FP32", "Subtracted per occurrence of a token.")
@@ -61,15 +66,33 @@ class GenerateRequest:
     stop_words: Sequence[str] | None = _tensor("BYTES", "The text ends before these.", many=True)
     bad_words: Sequence[str] | None = _tensor("BYTES", "Texts never to generate.", many=True)
     end_id: int | None = _tensor("INT32", "Token id that ends the text.")
+    stop_token_ids: Sequence[int] | None = _tensor(
+        "INT32", "Further token ids that end the text.", many=True
+    )
+    logit_bias_ids: Sequence[int] | None = _tensor(
+        "INT32", "Token ids whose logits are changed.", many=True
+    )
+    logit_bias_values: Sequence[float] | None = _tensor(
+        "FP32", "What is added to the logit of each of these.", many=True
+    )
     pad_id: int | None = _tensor("INT32", "Token id for padding.")
     return_log_probs: bool | None = _tensor("BOOL", "Report log-probabilities.")
+    top_log_probs: int | None = _tensor("INT32", "Report so many of the likeliest tokens too.")
+    return_prompt_log_probs: bool | None = _tensor(
+        "BOOL", "Report log-probabilities of the prompt's tokens."
+    )
     exclude_input_in_output: bool | None = _tensor("BOOL", "Leave the prompt out of the text.")
     num_return_sequences: int | None = _tensor("INT32", "How many texts; only 1 is served.")
     beam_width: int | None = _tensor("INT32", "Beam width; only 1 is served.")
+    length_penalty: float | None = _tensor("FP32", "Accepted, without effect.")
     return_num_input_tokens: bool | None = _tensor("BOOL", "Report the prompt's tokens.")
     return_num_output_tokens: bool | None = _tensor("BOOL", "Report the text's tokens.")
     return_perf_metrics: bool | None = _tensor("BOOL", "Report timings and acceptance.")
     decoding: str | None = _tensor("BYTES", "card, pearl, draft_then_verify or autoregressive.")
+    guided_decoding_guide_type: str | None = _tensor(
+        "BYTES", "What guides the text: json, json_schema, regex, ebnf_grammar or choice."
+    )
+    guided_decoding_guide: str | None = _tensor("BYTES", "The schema, expression or grammar.")
 
 
 @dataclass(frozen=True)
@@ -88,6 +111,7 @@ class Response:
     output_log_probs: tuple[float, ...] | None = _tensor(
         "FP32", "Log-probability of each token of this text.", many=True
     )
+    details: str | None = _tensor("BYTES", "JSON of tokens and speculation, where asked for.")
     acceptance_rate: float | None = _tensor("FP32", "Accepted share of the drafted tokens.")
     total_accepted_draft_tokens: int | None = _tensor("INT32", "Drafted tokens accepted.")
     total_draft_tokens: int | None = _tensor("INT32", "Drafted tokens verified.")
@@ -152,7 +176,7 @@ def encode(request: GenerateRequest) -> list[InferInput]:
     inputs = []
     for attribute, tensor in INPUTS.items():
         value = getattr(request, attribute)
-        if value is None and tensor.required:
+        if value is None and tensor.required and not request.input_ids:
             raise invalid(f"{tensor.name} is missing")
         values = _row(tensor, value)
         if values:
@@ -202,7 +226,8 @@ def _row(tensor: Tensor, value: Any) -> list[Any]:
     if not tensor.many:
         return [_element(tensor, value)]
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-        raise invalid(f"{tensor.name} is {_shown(value)}; it must be a list of texts")
+        kind = "texts" if tensor.dtype == "BYTES" else "numbers"
+        raise invalid(f"{tensor.name} is {_shown(value)}; it must be a list of {kind}")
     return [_element(tensor, item) for item in value]
 
 

@@ -4,7 +4,11 @@
 `app`        the routes
 `admission`  who may ask, and how much at a time
 `body`       what a request may say, and what becomes of it on Triton's wire
-`template`   messages of a chat become one prompt
+`messages`   what a chat says
+`template`   the chat template of the model
+`prompt`     messages and tools become one prompt
+`tools`      functions that the model may call
+`responses`  `/v1/responses`: the same chats in other words
 `generation` the text of one request, cancelled when its client leaves
 `tokens`     which part of a text goes with which log-probability
 `answer`     the JSON of completions, chat completions and their chunks

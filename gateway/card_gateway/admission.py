@@ -33,6 +33,23 @@ class RequireKey:
         await self._app(scope, receive, send)
 
 
+class RefuseEncodedBody:
+    """Answers 415 to a compressed body, which would be no JSON."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            encoding = Headers(scope=scope).get("content-encoding", "identity").strip().lower()
+            if encoding not in ("", "identity"):
+                message = f"the body has Content-Encoding {encoding[:40]!r}; send it without any"
+                error = ApiError(415, message, code="unsupported_media_type")
+                await error.response()(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
 class LimitBody:
     """Answers 413 to a body of more than `most` bytes, however its length is announced."""
 

@@ -5,51 +5,66 @@ from __future__ import annotations
 import secrets
 import time
 from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from card_gateway.details import ScoredToken
 from card_gateway.generation import Piece
 from card_gateway.tokens import TokenTexts
+from card_gateway.usage import Usage
 
 Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Told:
+    """One token as an answer tells it: its text, log-probability and likeliest rivals."""
+
+    text: str
+    log_prob: float | None
+    rivals: tuple[tuple[str, float], ...] = ()
+    is_special: bool = False
 
 
 class Answer(ABC):
     """One request's answer, whole or in chunks.
 
-    tokens        cuts a text for its log-probabilities; None: not asked for
-    alternatives  report the chosen token as the likeliest one too
+    tokens        says how tokens are written, for log-probabilities; None: not asked for
+    alternatives  how many of the likeliest tokens are told at each position
     """
 
     prefix: str
     kind: str
     chunk_kind: str
 
-    def __init__(self, model: str, tokens: TokenTexts | None, alternatives: bool) -> None:
+    def __init__(self, model: str, tokens: TokenTexts | None, alternatives: int) -> None:
         self.identity = f"{self.prefix}-{secrets.token_hex(12)}"
         self._model = model
         self._created = int(time.time())
         self._tokens = tokens
         self._alternatives = alternatives
 
-    def whole(self, text: Piece) -> Json:
+    def whole(self, texts: Sequence[Piece], usage: Usage) -> Json:
         """The answer of a request that does not stream."""
         return {
             **self._envelope(self.kind),
-            "choices": [self._choice(text)],
-            "usage": _usage(text),
+            "choices": [self._choice(text) for text in texts],
+            "usage": usage.as_json(),
         }
 
     def chunk(self, piece: Piece) -> Json:
         """One event of a stream."""
         return {**self._envelope(self.chunk_kind), "choices": [self._delta(piece)]}
 
-    def usage_chunk(self, last: Piece) -> Json:
+    def usage_chunk(self, usage: Usage) -> Json:
         """The event behind the last piece that tells the usage."""
-        return {**self._envelope(self.chunk_kind), "choices": [], "usage": _usage(last)}
+        return {**self._envelope(self.chunk_kind), "choices": [], "usage": usage.as_json()}
 
-    def opening(self) -> Json | None:
-        """An event before the first piece."""
-        return None
+    def openings(self, count: int) -> list[Json]:
+        """Events before the first piece of so many texts."""
+        return []
 
     def _envelope(self, kind: str) -> Json:
         return {
@@ -59,12 +74,19 @@ class Answer(ABC):
             "model": self._model,
         }
 
-    def _scored(self, piece: Piece) -> list[tuple[str, float]] | None:
-        """The tokens of a piece with their log-probabilities; None if not asked for."""
+    def _told(self, piece: Piece) -> list[Told] | None:
+        """The tokens of a piece; None if not asked for."""
         if self._tokens is None:
             return None
-        texts = self._tokens.cut(piece.text, len(piece.log_probs))
-        return list(zip(texts, piece.log_probs, strict=True))
+        of = self._tokens
+        texts = of.cut(piece.text, len(piece.tokens))
+        return [
+            Told(text, token.log_prob, self._rivals(token, of))
+            for text, token in zip(texts, piece.tokens, strict=True)
+        ]
+
+    def _rivals(self, token: ScoredToken, of: TokenTexts) -> tuple[tuple[str, float], ...]:
+        return tuple((of.of(rival), value) for rival, value in token.top[: self._alternatives])
 
     @abstractmethod
     def _choice(self, text: Piece) -> Json: ...
@@ -74,15 +96,29 @@ class Answer(ABC):
 
 
 class CompletionAnswer(Answer):
-    """Of `POST /v1/completions`."""
+    """Of `POST /v1/completions`.
+
+    echoes  what stands before each text: the texts of the prompts, by the index of a text; empty
+            where none is wanted
+    """
 
     prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
-    _offset = 0
+
+    def __init__(
+        self,
+        model: str,
+        tokens: TokenTexts | None,
+        alternatives: int,
+        echoes: Sequence[str] = (),
+    ) -> None:
+        super().__init__(model, tokens, alternatives)
+        self._echoes = dict(enumerate(echoes))
+        self._offsets: defaultdict[int, int] = defaultdict(int)
 
     def _choice(self, text: Piece) -> Json:
         return {
-            "index": 0,
-            "text": text.text,
+            "index": text.index,
+            "text": self._echoes.pop(text.index, "") + text.text,
             "logprobs": self._log_probs(text),
             "finish_reason": text.finish_reason,
         }
@@ -91,21 +127,42 @@ class CompletionAnswer(Answer):
         return self._choice(piece)
 
     def _log_probs(self, piece: Piece) -> Json | None:
-        scored = self._scored(piece)
-        if scored is None:
+        told = self._told(piece)
+        if told is None or self._tokens is None:
             return None
-        offsets = []
-        for text, _ in scored:
-            offsets.append(self._offset)
-            self._offset += len(text)
+        told = [*self._told_of_prompt(piece, self._tokens), *told]
         return {
-            "tokens": [text for text, _ in scored],
-            "token_logprobs": [value for _, value in scored],
-            "top_logprobs": [{text: value} for text, value in scored]
-            if self._alternatives
-            else None,
-            "text_offset": offsets,
+            "tokens": [token.text for token in told],
+            "token_logprobs": [token.log_prob for token in told],
+            "top_logprobs": [self._top(token) for token in told] if self._alternatives else None,
+            "text_offset": [self._place(piece.index, token) for token in told],
         }
+
+    def _told_of_prompt(self, piece: Piece, of: TokenTexts) -> list[Told]:
+        return [
+            Told(
+                of.of(token.token),
+                token.log_prob,
+                self._rivals(token, of),
+                of.is_special(token.token),
+            )
+            for token in piece.prompt
+        ]
+
+    def _top(self, token: Told) -> dict[str, float] | None:
+        """By text, the chosen token always among them; None where nothing precedes it."""
+        if token.log_prob is None:
+            return None
+        found: dict[str, float] = {}
+        for text, value in (*token.rivals, (token.text, token.log_prob)):
+            found.setdefault(text, value)  # of tokens that are written alike, the likeliest
+        return found
+
+    def _place(self, index: int, token: Told) -> int:
+        """Where the token begins in the text of that index."""
+        place = self._offsets[index]
+        self._offsets[index] += 0 if token.is_special else len(token.text)
+        return place
 
 
 class ChatAnswer(Answer):
@@ -113,14 +170,15 @@ class ChatAnswer(Answer):
 
     prefix, kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
-    def opening(self) -> Json:
+    def openings(self, count: int) -> list[Json]:
         delta = {"role": "assistant", "content": ""}
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
-        return {**self._envelope(self.chunk_kind), "choices": [choice]}
+        rest = {"delta": delta, "logprobs": None, "finish_reason": None}
+        envelope = self._envelope(self.chunk_kind)
+        return [envelope | {"choices": [{"index": index, **rest}]} for index in range(count)]
 
     def _choice(self, text: Piece) -> Json:
         return {
-            "index": 0,
+            "index": text.index,
             "message": {"role": "assistant", "content": text.text, "refusal": None},
             "logprobs": self._log_probs(text),
             "finish_reason": text.finish_reason,
@@ -128,26 +186,25 @@ class ChatAnswer(Answer):
 
     def _delta(self, piece: Piece) -> Json:
         return {
-            "index": 0,
+            "index": piece.index,
             "delta": {"content": piece.text} if piece.text else {},
             "logprobs": self._log_probs(piece),
             "finish_reason": piece.finish_reason,
         }
 
     def _log_probs(self, piece: Piece) -> Json | None:
-        scored = self._scored(piece)
-        if scored is None:
+        told = self._told(piece)
+        if told is None:
             return None
-        content = []
-        for text, value in scored:
-            token = {"token": text, "logprob": value, "bytes": list(text.encode())}
-            content.append({**token, "top_logprobs": [token] if self._alternatives else []})
+        content = [
+            {
+                **_named(token.text, token.log_prob),
+                "top_logprobs": [_named(text, value) for text, value in token.rivals],
+            }
+            for token in told
+        ]
         return {"content": content, "refusal": None}
 
 
-def _usage(text: Piece) -> dict[str, int]:
-    return {
-        "prompt_tokens": text.prompt_tokens,
-        "completion_tokens": text.completion_tokens,
-        "total_tokens": text.prompt_tokens + text.completion_tokens,
-    }
+def _named(text: str, log_prob: float | None) -> Json:
+    return {"token": text, "logprob": log_prob, "bytes": list(text.encode())}

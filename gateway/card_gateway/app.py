@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +14,36 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
 from card_client import CardClient, CardError, GenerateRequest, Tls
-from card_client.chat_template import ChatTemplate, ChatTemplateError
-from card_gateway.admission import LimitBody, RequireKey
+from card_client.chat_template import ChatTemplate
+from card_gateway.admission import LimitBody, RefuseEncodedBody, RequireKey
 from card_gateway.answer import Answer, ChatAnswer, CompletionAnswer
 from card_gateway.body import ChatBody, CompletionBody, SamplingBody
 from card_gateway.errors import ApiError, answer_error, refused
-from card_gateway.events import EventStream
-from card_gateway.generation import begin, gather, generate, unless_client_leaves
+from card_gateway.events import EventStream, UsageWanted, answer_events
+from card_gateway.figures import CountAnswers, Figures
+from card_gateway.generation import begin, gather, generate, prompt_alone, unless_client_leaves
+from card_gateway.identity import HEADER, NameRequest, identifier_of, traced
+from card_gateway.operations import Context, Operations
+from card_gateway.prompt import prompt_of
+from card_gateway.responses.body import ResponseBody
+from card_gateway.responses.memory import ItemMemory
+from card_gateway.responses.output import ResponseAnswer
+from card_gateway.responses.refusal import fields_renamed
+from card_gateway.responses.stream import response_events
+from card_gateway.several import Pieces, best, side_by_side
 from card_gateway.template import read_model
 from card_gateway.tokens import TokenTexts
+from card_gateway.tools.answer import CallingAnswer
+from card_gateway.tools.refusal import tools_named
+from card_gateway.usage import Usage
 
 CLIENT_CLOSED_REQUEST = 499
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -42,6 +59,8 @@ class Gateway:
     api_key         what clients must send as a bearer token; None: nothing
     body_bytes      largest request body
     timeout_s       deadline of one answer
+    at_once         texts of one request that are generated at a time
+    allowed_origins  pages of these origins may ask from a browser; "*": of any
     tls             how to trust that address, and how to be trusted there; None: not encrypted
     """
 
@@ -53,10 +72,13 @@ class Gateway:
     body_bytes: int = 4 << 20
     timeout_s: float = 300.0
     tls: Tls | None = None
+    at_once: int = 4
+    allowed_origins: tuple[str, ...] = ()
 
 
 def create_app(gateway: Gateway) -> FastAPI:
-    """The ASGI application. Raises `ChatTemplateError` if the tokenizer cannot be used."""
+    """The ASGI application. Raises `ChatTemplateError` if the tokenizer cannot be used; a template
+    that cannot be used refuses chats alone."""
     routes = _Routes(gateway)
 
     @asynccontextmanager
@@ -69,14 +91,34 @@ def create_app(gateway: Gateway) -> FastAPI:
     )
     app.add_api_route("/v1/completions", routes.complete, methods=["POST"], response_model=None)
     app.add_api_route("/v1/chat/completions", routes.chat, methods=["POST"], response_model=None)
-    app.add_api_route("/v1/models", routes.models, methods=["GET"])
-    app.add_api_route("/v1/models/{name:path}", routes.model, methods=["GET"])
-    app.add_api_route("/health", routes.health, methods=["GET"])
+    app.add_api_route("/v1/responses", routes.respond, methods=["POST"], response_model=None)
+    operations = routes.operations
+    app.add_api_route("/tokenize", operations.tokenize, methods=["POST"])
+    app.add_api_route("/detokenize", operations.detokenize, methods=["POST"])
+    for path, route in (
+        ("/v1/models", routes.models),
+        ("/v1/models/{name:path}", routes.model),
+        ("/health", routes.health),
+        ("/version", operations.version),
+        ("/metrics", operations.metrics),
+    ):
+        app.add_api_route(path, route, methods=["GET", "HEAD"])
     for kind in (CardError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, answer_error)
     app.add_middleware(LimitBody, most=gateway.body_bytes)
+    app.add_middleware(RefuseEncodedBody)
     if gateway.api_key is not None:
         app.add_middleware(RequireKey, key=gateway.api_key)
+    app.add_middleware(CountAnswers, figures=routes.figures)
+    if gateway.allowed_origins:
+        app.add_middleware(  # outside the key: a browser asks before it sends one
+            CORSMiddleware,
+            allow_origins=gateway.allowed_origins,
+            allow_methods=["GET", "HEAD", "POST"],
+            allow_headers=["*"],
+            expose_headers=[HEADER],
+        )
+    app.add_middleware(NameRequest)
     return app
 
 
@@ -84,36 +126,86 @@ class _Routes:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._created = int(time.time())
+        self._items = ItemMemory()
         self._template, self._tokens = ChatTemplate.plain(), None
         if gateway.tokenizer is not None:
             self._template, tokenizer = read_model(gateway.tokenizer)
             self._tokens = TokenTexts(tokenizer)
+            if self._template.problem:
+                _log.warning("warning: chats are refused: %s", self._template.problem)
         self.client = CardClient(
             gateway.triton, model=gateway.triton_model, tls=gateway.tls, balanced=True
         )
+        self.figures = Figures(gateway.model)
+        self._context = Context(self.client)
+        self.operations = Operations(self.figures, self._context, self._template, self._tokens)
 
     async def complete(self, request: Request, body: CompletionBody) -> Response:
         self._check_model(body.model)
-        answer = CompletionAnswer(body.model, self._scores(body), body.alternatives)
-        return await self._answer(request, body, body.generate_request(), answer)
+        prompts = body.prompts
+        echoes: list[str] = []
+        if body.echo:
+            texts = [self._text_of(prompt) for prompt in prompts]
+            echoes = [text for text in texts for _ in range(body.answers)]
+        answer = CompletionAnswer(
+            body.model,
+            self._scores(body),
+            body.alternatives,
+            echoes,
+        )
+        generations = [body.generate_request(prompt) for prompt in prompts]
+        return await self._answer(request, body, generations, answer)
 
     async def chat(self, request: Request, body: ChatBody) -> Response:
         self._check_model(body.model)
-        answer = ChatAnswer(body.model, self._scores(body), body.alternatives)
-        messages = [message.plain() for message in body.messages]
-        try:
-            prompt = self._template.render(messages, body.chat_template_kwargs)
-        except ChatTemplateError as error:
-            raise refused("messages", str(error)) from error
+        kind = CallingAnswer if body.tool_use.tools else ChatAnswer
+        answer = kind(body.model, self._scores(body), body.alternatives)
+        prompt = self._prompt(body)
         generation = body.generate_request(prompt, self._template.stop_words)
-        return await self._answer(request, body, generation, answer)
+        with tools_named(body.tool_use):
+            return await self._answer(request, body, [generation], answer)
+
+    async def respond(self, request: Request, body: ResponseBody) -> Response:
+        self._check_model(body.model)
+        with fields_renamed(request):
+            return await self._respond(request, body)
+
+    async def _respond(self, request: Request, body: ResponseBody) -> Response:
+        chat = body.chat(self._items)
+        prompt = self._prompt(chat)
+        generation = chat.generate_request(prompt, self._template.stop_words)
+        if chat.guide is not None:  # for who tells of an error
+            request.state.guided_by = chat.guide.field
+        usage = Usage()
+        identity = f"resp_{identifier_of(request)}"
+        answer = ResponseAnswer(identity, body, usage, reads_calls=bool(chat.tool_use.tools))
+        pieces = self.figures.counted(self._texts([generation], request, identity), usage)
+        memory = None if body.store is False else self._items
+        try:
+            with tools_named(chat.tool_use):
+                if body.stream:
+                    first = await unless_client_leaves(request, begin(pieces))
+                    return EventStream(response_events(answer, first, pieces, memory), pieces)
+                (text,) = await unless_client_leaves(request, gather(pieces))
+        except ClientDisconnect:
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
+        answer.finish(text)
+        if memory is not None:
+            memory.keep(answer.output)
+        return JSONResponse(answer.response())
 
     async def models(self) -> dict[str, Any]:
         return {"object": "list", "data": [await self.model(self._gateway.model)]}
 
     async def model(self, name: str) -> dict[str, Any]:
         self._check_model(name)
-        return {"id": name, "object": "model", "created": self._created, "owned_by": "card"}
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "card",
+            "max_model_len": await self._context.tokens(),
+        }
 
     async def health(self) -> Response:
         """200 if a request now would be answered, else 503."""
@@ -124,23 +216,68 @@ class _Routes:
         return JSONResponse({"ready": ready}, 200 if ready else 503)
 
     async def _answer(
-        self, request: Request, body: SamplingBody, generation: GenerateRequest, answer: Answer
+        self,
+        request: Request,
+        body: SamplingBody,
+        generations: list[GenerateRequest],
+        answer: Answer,
     ) -> Response:
-        pieces = generate(
-            self.client,
-            generation,
-            timeout_s=self._gateway.timeout_s,
-            request_id=answer.identity,
-        )
+        """Generate every text, those of a prompt with seeds that follow each other."""
+        wanted = [
+            _with_seed(generation, place)
+            for generation in generations
+            for place in range(body.candidates)
+        ]
+        answer.identity = f"{answer.prefix}-{identifier_of(request)}"
+        if body.guide is not None:  # for who tells of an error
+            request.state.guided_by = body.guide.field
+        texts = self._texts(wanted, request, answer.identity)
+        usage = Usage(per_prompt=body.candidates)
+        pieces = self.figures.counted(prompt_alone(texts) if body.is_prompt_alone else texts, usage)
         try:
             if not body.stream:
-                text = await unless_client_leaves(request, gather(pieces))
-                return JSONResponse(answer.whole(text))
+                whole = await unless_client_leaves(request, gather(pieces))
+                if body.candidates > body.answers:
+                    whole = best(whole, body.candidates, body.answers)
+                return JSONResponse(answer.whole(whole, usage))
             # Refusals come before the first piece, while they can still have a status.
             first = await unless_client_leaves(request, begin(pieces))
         except ClientDisconnect:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
-        return EventStream(answer, first, pieces, include_usage=body.include_usage)
+        tells = UsageWanted(body.continuous_usage, body.include_usage)
+        events = answer_events(answer, first, pieces, texts=len(wanted), usage=usage, wanted=tells)
+        return EventStream(events, pieces)
+
+    def _texts(self, wanted: list[GenerateRequest], request: Request, identity: str) -> Pieces:
+        headers = traced(request.headers)
+        texts = [
+            generate(
+                self.client,
+                generation,
+                timeout_s=self._gateway.timeout_s,
+                request_id=identity,
+                index=index,
+                headers=headers,
+            )
+            for index, generation in enumerate(wanted)
+        ]
+        return texts[0] if len(texts) == 1 else side_by_side(texts, self._gateway.at_once)
+
+    def _prompt(self, chat: ChatBody) -> str:
+        tools, variables = chat.tool_use.tools, chat.chat_template_kwargs
+        return prompt_of(self._template, chat.messages, tools, variables)
+
+    def _text_of(self, prompt: str | list[int]) -> str:
+        """The prompt as it is echoed. Raises `ApiError`."""
+        if isinstance(prompt, str):
+            return prompt
+        if self._tokens is None:
+            raise refused(
+                "echo",
+                "echo of a prompt of token ids needs the model's tokenizer, which this gateway was "
+                "not given",
+            )
+        return self._tokens.text(prompt)
 
     def _check_model(self, name: str) -> None:
         if name != self._gateway.model:
@@ -155,3 +292,10 @@ class _Routes:
                 "logprobs", "logprobs needs the model's tokenizer, which this gateway was not given"
             )
         return self._tokens
+
+
+def _with_seed(generation: GenerateRequest, place: int) -> GenerateRequest:
+    """Of several texts of a prompt the first has the seed that was given, each other the next."""
+    if generation.seed is None or not place:
+        return generation
+    return replace(generation, seed=(generation.seed + place) % (1 << 64))

@@ -7,28 +7,27 @@ them. What is not offered is refused by name, unless its value asks for nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from dataclasses import replace
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from card_client import GenerateRequest
-from card_gateway.errors import as_json, refused
+from card_gateway.errors import refused
+from card_gateway.messages import Message, Part, TextPart
+from card_gateway.neutral import without_what_asks_for_nothing
+from card_gateway.structured import Guide, GuidedFields
+from card_gateway.tools.definitions import Tool, ToolChoice, ToolUse, tool_use
+from card_gateway.tools.grammar import calls_grammar, calls_or_json_grammar
+from card_gateway.tools.written import END_OF_CALL
 
 NOT_OFFERED: Mapping[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "best_of": (1,),
-    "echo": (False,),
     "suffix": ("",),
-    "logit_bias": ({},),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "parallel_tool_calls": (True, False),
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "audio": (),
-    "prediction": (),
     "reasoning_effort": ("none",),
     "verbosity": (),
     "web_search_options": (),
@@ -37,7 +36,15 @@ NOT_OFFERED: Mapping[str, tuple[Any, ...]] = {
 }
 """Fields of OpenAI's API that nothing here can do, each with the values that ask for nothing."""
 
-_WHY_NOT: Mapping[str, str] = {"echo": "the prompt is not sent back"}
+OF_COMPLETIONS: Mapping[str, tuple[Any, ...]] = {"best_of": (1,), "echo": (False,)}
+"""Those that a chat does not have."""
+
+MOST_ANSWERS = 128
+"""Texts that one request may ask for of each prompt."""
+MOST_TEXTS = 1024
+"""Texts that one request may have generated in all."""
+MOST_ALTERNATIVES = 20
+"""Likeliest tokens that may be asked for at each position, as at OpenAI."""
 
 DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's, for a completion that names no limit; a chat then has the server's own."""
@@ -47,19 +54,27 @@ DEFAULT_TEMPERATURE = 1.0
 
 
 _Text = Annotated[str, Field(min_length=1)]
+_TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
+_TokenIds = Annotated[list[_TokenId], Field(min_length=1)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+TOOLS: Mapping[str, tuple[Any, ...]] = {
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
+}
+"""Those that only a chat has."""
 
 
-class StreamOptions(_Part):
+class StreamOptions(Part):
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    """Whether every chunk tells the usage so far."""
     include_obfuscation: bool | None = None
     """Accepted, without effect."""
 
 
-class NvExt(_Part):
+class NvExt(Part):
     """NVIDIA's extensions, as `genai-perf` sends them to Dynamo and NIM."""
 
     ignore_eos: bool | None = None
@@ -68,34 +83,17 @@ class NvExt(_Part):
     greed_sampling: bool | None = None
 
 
-class TextPart(_Part):
-    """One part of a message; images, audio and files are not offered."""
+class Prediction(Part):
+    """What the client expects to be written."""
 
-    type: Literal["text"]
-    text: str
-
-
-class Message(_Part):
-    role: Literal["system", "developer", "user", "assistant"]
+    type: Literal["content"]
     content: str | list[TextPart]
-    name: str | None = None
-    refusal: None = None
-    annotations: list[Any] | None = Field(None, max_length=0)
-    audio: None = None
-    function_call: None = None
-    tool_calls: list[Any] | None = Field(None, max_length=0)
-
-    def plain(self) -> dict[str, str]:
-        """As a chat template expects it."""
-        content = self.content
-        if not isinstance(content, str):
-            content = "".join(part.text for part in content)
-        role = "system" if self.role == "developer" else self.role
-        return {"role": role, "content": content}
 
 
-class SamplingBody(_Part):
+class SamplingBody(GuidedFields):
     """What completions and chats have in common."""
+
+    not_offered: ClassVar[Mapping[str, tuple[Any, ...]]] = NOT_OFFERED
 
     model: str
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -113,8 +111,17 @@ class SamplingBody(_Part):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
+    prediction: Prediction | None = None
+    """Accepted, without effect: candidates come from the draft and the text anyway."""
+    n: Annotated[int, Field(ge=1, le=MOST_ANSWERS)] | None = None
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
     # Beyond OpenAI's API.
-    top_k: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=1 << 31)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    length_penalty: float | None = None
+    """Accepted, without effect: it ranks beams."""
+    stop_token_ids: list[_TokenId] | None = None
+    bad_words: list[str] | None = None
     min_tokens: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0)] | None = None
     ignore_eos: bool | None = None
@@ -126,15 +133,7 @@ class SamplingBody(_Part):
     def _only_what_is_offered(cls, body: Any) -> Any:
         if not isinstance(body, dict):
             return body
-        for name, neutral in NOT_OFFERED.items():
-            value = body.get(name)
-            if value is None or any(type(value) is type(one) and value == one for one in neutral):
-                continue
-            allowed = " or ".join(map(as_json, neutral))
-            only = f"only {allowed} is allowed" if neutral else "leave it out"
-            why = f": {_WHY_NOT[name]}" if name in _WHY_NOT else ""
-            raise refused(name, f"{name} is not offered; {only}{why}", "unsupported_parameter")
-        return {name: value for name, value in body.items() if name not in NOT_OFFERED}
+        return without_what_asks_for_nothing(body, cls.model_fields, cls.not_offered)
 
     @property
     def include_usage(self) -> bool:
@@ -142,7 +141,34 @@ class SamplingBody(_Part):
         return self.stream_options is not None and self.stream_options.include_usage is True
 
     @property
+    def continuous_usage(self) -> bool:
+        """Whether every event of a stream tells the usage so far."""
+        return self.stream_options is not None and (
+            self.stream_options.continuous_usage_stats is True
+        )
+
+    @property
+    def answers(self) -> int:
+        """Texts that are told of each prompt."""
+        return self.n or 1
+
+    @property
+    def candidates(self) -> int:
+        """Texts that are generated for each prompt."""
+        return self.answers
+
+    @property
+    def is_prompt_alone(self) -> bool:
+        """Whether nothing of what is generated is told: a completion may ask for that."""
+        return self.max_tokens == 0
+
+    @property
     def wants_log_probs(self) -> bool:
+        raise NotImplementedError
+
+    @property
+    def alternatives(self) -> int:
+        """Likeliest tokens that are told at each position."""
         raise NotImplementedError
 
     @property
@@ -160,18 +186,27 @@ class SamplingBody(_Part):
         return self.repetition_penalty
 
     def to_triton(
-        self, prompt: str, *, max_tokens: int | None, stop_words: tuple[str, ...] = ()
+        self,
+        prompt: str | list[int],
+        *,
+        max_tokens: int | None,
+        stop_words: tuple[str, ...] = (),
     ) -> GenerateRequest:
         """The request on Triton's wire, `stop_words` added to those of the body."""
         extra = self.nvext or NvExt()
         stops = [self.stop] if isinstance(self.stop, str) else (self.stop or [])
         ignore_eos = extra.ignore_eos if self.ignore_eos is None else self.ignore_eos
+        top_k = extra.top_k if self.top_k is None else self.top_k
+        guide = self.guide
+        bias = self._bias()
         return GenerateRequest(
-            prompt,
+            prompt if isinstance(prompt, str) else None,
             max_tokens,
+            input_ids=None if isinstance(prompt, str) else prompt,
             temperature=self.effective_temperature,
-            top_k=extra.top_k if self.top_k is None else self.top_k,
+            top_k=None if top_k is None else max(top_k, 0),  # -1 is vLLM's way to turn it off
             top_p=self.top_p,
+            min_p=self.min_p,
             repetition_penalty=self.effective_repetition_penalty,
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
@@ -179,27 +214,34 @@ class SamplingBody(_Part):
             # OpenAI's may be negative, Triton's may not.
             seed=None if self.seed is None else self.seed % (1 << 64),
             stop_words=[*stops, *stop_words],
+            bad_words=self.bad_words,
             end_id=-1 if ignore_eos else None,
+            stop_token_ids=self.stop_token_ids,
+            logit_bias_ids=list(bias),
+            logit_bias_values=list(bias.values()),
             return_log_probs=self.wants_log_probs,
+            top_log_probs=self.alternatives or None,
             return_num_input_tokens=True,
             return_num_output_tokens=True,
+            return_perf_metrics=True,
             decoding=self.decoding,
+            guided_decoding_guide_type=None if guide is None else guide.kind,
+            guided_decoding_guide=None if guide is None else guide.text,
         )
 
-    def _check_alternatives(self, name: str, count: int) -> None:
-        """Of the likeliest tokens only one is known, the chosen one of plain greedy decoding."""
-        plain = (
-            self.effective_temperature == 0
-            and not (self.presence_penalty or self.frequency_penalty or self.min_tokens)
-            and self.effective_repetition_penalty in (None, 1)
-        )
-        if count > plain:
+    def _bias(self) -> dict[int, float]:
+        """By token id. Raises `ApiError`."""
+        found = {}
+        for name, bias in (self.logit_bias or {}).items():
+            if not name.isdecimal() or int(name) >= 1 << 31:
+                raise refused("logit_bias", f"logit_bias names {name!r}; it must name token ids")
+            found[int(name)] = bias
+        return found
+
+    def _check_count(self, prompts: int) -> None:
+        if (texts := prompts * self.candidates) > MOST_TEXTS:
             raise refused(
-                name,
-                f"{name} is {count}; it must be 0, which reports the chosen tokens, or 1 with "
-                "temperature 0, no penalties and no min_tokens: log-probabilities of other tokens "
-                "are not offered",
-                "unsupported_parameter",
+                "prompt", f"prompt and n ask for {texts} texts; at most {MOST_TEXTS} are generated"
             )
 
     def _check_stream_options(self) -> None:
@@ -210,58 +252,77 @@ class SamplingBody(_Part):
 class CompletionBody(SamplingBody):
     """`POST /v1/completions`."""
 
-    prompt: _Text | list[_Text]
-    logprobs: Annotated[int, Field(ge=0)] | None = None
+    not_offered: ClassVar[Mapping[str, tuple[Any, ...]]] = {**NOT_OFFERED, **TOOLS}
 
-    @field_validator("prompt", mode="before")
-    @classmethod
-    def _no_token_ids(cls, prompt: Any) -> Any:
-        first = prompt[0] if isinstance(prompt, list) and prompt else None
-        if isinstance(first[0] if isinstance(first, list) and first else first, int):
-            raise refused(
-                "prompt", "prompt holds token ids; send it as text", "unsupported_parameter"
-            )
-        return prompt
+    prompt: _Text | list[_Text] | _TokenIds | list[_TokenIds]
+    max_tokens: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | None = None
+    echo: bool | None = None
+    best_of: Annotated[int, Field(ge=1, le=MOST_ANSWERS)] | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> CompletionBody:
         self._check_stream_options()
-        self._check_alternatives("logprobs", self.logprobs or 0)
-        if not isinstance(self.prompt, str) and len(self.prompt) != 1:
-            raise refused(
-                "prompt", f"prompt holds {len(self.prompt)} texts; send one text a request"
-            )
+        if not self.prompts:
+            raise refused("prompt", "prompt holds nothing; send at least one text")
+        self._check_count(len(self.prompts))
+        if self.max_tokens == 0 and not self.echo:
+            raise refused("max_tokens", "max_tokens is 0; it must be at least 1, or echo be true")
+        if self.candidates < self.answers:
+            raise refused("best_of", f"best_of is {self.best_of}; it must be at least n")
+        if self.candidates > self.answers and self.stream:
+            raise refused("best_of", "best_of chooses among whole texts; it must be n in a stream")
         return self
+
+    @property
+    def prompts(self) -> list[str] | list[list[int]]:
+        """Each as text or as tokens."""
+        found: list[Any] = self.prompt if isinstance(self.prompt, list) else [self.prompt]
+        return [found] if found and isinstance(found[0], int) else found
+
+    @property
+    def candidates(self) -> int:
+        return self.best_of or self.answers
 
     @property
     def wants_log_probs(self) -> bool:
         return self.logprobs is not None
 
     @property
-    def alternatives(self) -> bool:
-        return bool(self.logprobs)
+    def alternatives(self) -> int:
+        return self.logprobs or 0
 
-    def generate_request(self) -> GenerateRequest:
-        prompt = self.prompt if isinstance(self.prompt, str) else self.prompt[0]
-        return self.to_triton(prompt, max_tokens=self.max_tokens or DEFAULT_COMPLETION_TOKENS)
+    def generate_request(self, prompt: str | list[int]) -> GenerateRequest:
+        limit = DEFAULT_COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
+        request = self.to_triton(prompt, max_tokens=max(limit, 1))
+        return replace(
+            request,
+            # `best_of` compares by them.
+            return_log_probs=self.wants_log_probs or self.candidates > self.answers,
+            return_prompt_log_probs=bool(self.echo) and self.wants_log_probs,
+        )
 
 
 class ChatBody(SamplingBody):
     """`POST /v1/chat/completions`."""
 
+    not_offered: ClassVar[Mapping[str, tuple[Any, ...]]] = {**NOT_OFFERED, **OF_COMPLETIONS}
+
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | None = None
     chat_template_kwargs: dict[str, JsonValue] | None = None
     """Further variables of the chat template."""
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> ChatBody:
         self._check_stream_options()
         if self.top_logprobs and not self.logprobs:
             raise refused("top_logprobs", "top_logprobs is only allowed when logprobs is true")
-        self._check_alternatives("top_logprobs", self.top_logprobs or 0)
         return self
 
     @property
@@ -269,9 +330,27 @@ class ChatBody(SamplingBody):
         return self.logprobs is True
 
     @property
-    def alternatives(self) -> bool:
-        return bool(self.top_logprobs)
+    def alternatives(self) -> int:
+        return self.top_logprobs or 0
+
+    @cached_property
+    def tool_use(self) -> ToolUse:
+        """What the model is told of tools. Raises `ApiError`."""
+        return tool_use(self.tools, self.tool_choice, self.parallel_tool_calls)
 
     def generate_request(self, prompt: str, stop_words: tuple[str, ...]) -> GenerateRequest:
         limit = self.max_completion_tokens or self.max_tokens
+        use = self.tool_use
+        if use.tools and not use.parallel:
+            stop_words = (*stop_words, END_OF_CALL)
         return self.to_triton(prompt, max_tokens=limit, stop_words=stop_words)
+
+    @property
+    def guide(self) -> Guide | None:
+        """Of the text where it is an answer; calls of tools are guided where one is required."""
+        use, guide = self.tool_use, super().guide
+        if use.required:
+            return Guide("ebnf_grammar", calls_grammar(use), "tools")
+        if use.tools and guide is not None and guide.kind == "json_schema":
+            return Guide("ebnf_grammar", calls_or_json_grammar(use, guide.text), guide.field)
+        return guide

@@ -61,13 +61,31 @@ def serve(
     timeout_s: Annotated[float, _option("Seconds an answer may take.", min=0.001)] = (
         Gateway.timeout_s
     ),
+    at_once: Annotated[int, _option("Texts of one request generated at a time.", min=1)] = (
+        Gateway.at_once
+    ),
+    allow_origin: Annotated[
+        list[str] | None,
+        _option("Origin whose pages may ask from a browser, or '*'; may be repeated."),
+    ] = None,
     drain_s: Annotated[int, _option("Seconds open answers may take after SIGTERM.", min=0)] = 30,
 ) -> None:
     """Serve OpenAI's completions and chat completions from CARD on Triton."""
     try:
         key = _api_key(api_key_file)
         trust = Tls.if_wanted(tls, tls_ca, tls_cert, tls_key)
-        gateway = Gateway(triton, triton_model, model, tokenizer, key, body_bytes, timeout_s, trust)
+        gateway = Gateway(
+            triton,
+            triton_model,
+            model,
+            tokenizer,
+            key,
+            body_bytes,
+            timeout_s,
+            trust,
+            at_once,
+            tuple(allow_origin or ()),
+        )
         application = create_app(gateway)
     except (ChatTemplateError, CardError, OSError) as error:
         _say(f"error: {error}")

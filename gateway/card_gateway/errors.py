@@ -30,16 +30,25 @@ _FIELDS = {"text_input": None, "stop_words": "stop", "end_id": "ignore_eos"}
 RETRY_S = 1
 """When to ask again after a server that was full or away."""
 
-_NAMED_FIELD = re.compile(r"([a-z_]+) (?:is|has) ")
+_NAMED_FIELD = re.compile(r"([a-z_]+) (?:is|has|cannot) ")
+_GUIDE = "guided_decoding_guide"
 
 
 class ApiError(HTTPException):
     """A request that gets an error instead of an answer."""
 
     def __init__(
-        self, status: int, message: str, *, param: str | None = None, code: str | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
-        headers = {"Retry-After": str(RETRY_S)} if status in (429, 503) else {}
+        headers = dict(headers or {})
+        if status in (429, 503):
+            headers["Retry-After"] = str(RETRY_S)
         if status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         super().__init__(status, message, headers or None)
@@ -64,13 +73,16 @@ def refused(param: str, message: str, code: str | None = None) -> ApiError:
     return ApiError(400, message, param=param, code=code)
 
 
-def from_triton(error: CardError) -> ApiError:
-    """What Triton or the way to it answered."""
+def from_triton(error: CardError, guided_by: str | None = None) -> ApiError:
+    """What Triton or the way to it answered; `guided_by` is the field that guides the text."""
     status = _STATUS.get(error.code, 500)
     param = None
     if status == 400 and (named := _NAMED_FIELD.match(error.message)):
         param = _FIELDS.get(named[1], named[1])
-    return ApiError(status, error.message, param=param, code=error.code.lower())
+    message = error.message
+    if param == _GUIDE and guided_by is not None:
+        param, message = guided_by, message.replace(_GUIDE, guided_by, 1)
+    return ApiError(status, message, param=param, code=error.code.lower())
 
 
 def from_validation(error: RequestValidationError) -> ApiError:
@@ -137,12 +149,13 @@ def _shown(value: object) -> str:
 async def answer_error(request: Request, error: Exception) -> JSONResponse:
     """The exception handler for everything that can go wrong."""
     if isinstance(error, CardError):
-        error = from_triton(error)
+        error = from_triton(error, getattr(request.state, "guided_by", None))
     elif isinstance(error, RequestValidationError):
         error = from_validation(error)
     elif isinstance(error, HTTPException) and not isinstance(error, ApiError):
         route = f"{request.method} {request.url.path}"
-        error = ApiError(error.status_code, f"{route}: {error.detail}")
+        # Of a method that a route does not have, they say which it has.
+        error = ApiError(error.status_code, f"{route}: {error.detail}", headers=error.headers)
     elif not isinstance(error, ApiError):
         error = ApiError(500, "the gateway failed; its log says why", code="internal")
     assert isinstance(error, ApiError)

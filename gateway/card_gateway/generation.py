@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
 from card_client import CardClient, GenerateRequest
+from card_gateway.details import Details, ScoredToken
 
 Result = TypeVar("Result")
 
@@ -20,50 +21,78 @@ Result = TypeVar("Result")
 class Piece:
     """The next piece of a text; counts are totals so far.
 
-    log_probs      one per token of this piece; empty unless asked for
+    index          of the text, where a request wants several
+    tokens         those of this piece; empty unless log-probabilities are asked for
+    prompt         the prompt's tokens, once; empty unless asked for
     finish_reason  None until the last piece
+    steps, drafts, drafted, accepted, accepted_at  of speculation, see `card_gateway.usage`; the
+                   second and the last are known behind the text's end
     """
 
     text: str = ""
-    log_probs: tuple[float, ...] = ()
+    index: int = 0
+    tokens: tuple[ScoredToken, ...] = ()
+    prompt: tuple[ScoredToken, ...] = ()
     finish_reason: str | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    steps: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    drafts: int = 0
+    accepted_at: tuple[int, ...] = ()
 
     @property
     def says_something(self) -> bool:
         """Not so while the request waits for a slot, or its prompt is read: the server then sends
         signs of life."""
-        return bool(self.text or self.completion_tokens or self.finish_reason)
+        return bool(self.text or self.prompt or self.completion_tokens or self.finish_reason)
 
     def __add__(self, later: Piece) -> Piece:
-        return Piece(
-            self.text + later.text,
-            self.log_probs + later.log_probs,
-            later.finish_reason,
-            later.prompt_tokens,
-            later.completion_tokens,
+        """Both as one piece."""
+        return replace(
+            later,
+            text=self.text + later.text,
+            tokens=self.tokens + later.tokens,
+            prompt=self.prompt + later.prompt,
         )
 
 
 async def generate(
-    client: CardClient, request: GenerateRequest, *, timeout_s: float, request_id: str
+    client: CardClient,
+    request: GenerateRequest,
+    *,
+    timeout_s: float,
+    request_id: str,
+    index: int = 0,
+    headers: Mapping[str, str] | None = None,
 ) -> AsyncGenerator[Piece, None]:
     """Stream the text. Closing the generator cancels the request. Raises `CardError`."""
-    tokens = 0
-    stream = client.stream(request, timeout_s=timeout_s, request_id=request_id)
+    stream = client.stream(request, timeout_s=timeout_s, request_id=request_id, headers=headers)
     async with aclosing(stream) as deltas:
         async for delta in deltas:
-            before, tokens = tokens, delta.num_output_tokens or 0
-            log_probs = (delta.output_log_probs or ()) if request.return_log_probs else ()
+            details = Details.read(delta.details)
             yield Piece(
                 delta.text,
-                # A response without tokens still carries one number.
-                log_probs[: tokens - before],
+                index,
+                details.tokens,
+                details.prompt,
                 delta.finish_reason or None,
                 delta.num_input_tokens or 0,
-                tokens,
+                delta.num_output_tokens or 0,
+                delta.target_steps or 0,
+                delta.total_draft_tokens or 0,
+                delta.total_accepted_draft_tokens or 0,
+                details.drafts,
+                details.accepted_at,
             )
+
+
+async def prompt_alone(pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[Piece, None]:
+    """The pieces without what was generated. It closes them."""
+    async with aclosing(pieces):
+        async for piece in pieces:
+            yield replace(piece, text="", tokens=(), completion_tokens=0)
 
 
 async def begin(pieces: AsyncGenerator[Piece, None]) -> Piece:
@@ -73,17 +102,18 @@ async def begin(pieces: AsyncGenerator[Piece, None]) -> Piece:
     return piece
 
 
-async def gather(pieces: AsyncGenerator[Piece, None]) -> Piece:
-    """The whole text as one piece.
+async def gather(pieces: AsyncGenerator[Piece, None]) -> list[Piece]:
+    """Each whole text as one piece, by its index.
 
-    It is streamed from the server all the same: only between responses does a server notice that
+    They are streamed from the server all the same: only between responses does a server notice that
     its client has left.
     """
-    whole = Piece()
+    whole: dict[int, Piece] = {}
     async with aclosing(pieces):
         async for piece in pieces:
-            whole += piece
-    return whole
+            before = whole.get(piece.index)
+            whole[piece.index] = piece if before is None else before + piece
+    return [whole[index] for index in sorted(whole)]
 
 
 async def unless_client_leaves(request: Request, work: Awaitable[Result]) -> Result:

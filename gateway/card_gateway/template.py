@@ -16,14 +16,20 @@ def read_model(path: Path) -> tuple[ChatTemplate, Tokenizer]:
     """The template of a Hugging Face directory or a GGUF file, the plain one if it has none, and
     the tokenizer as the server reads it.
 
-    Raises `ChatTemplateError` naming the file.
+    A template that cannot be used refuses chats; a text can be completed without it. Raises
+    `ChatTemplateError` naming the file if there is no tokenizer.
     """
     try:
         files = model_files_of(path)
         tokenizer = files.tokenizer()
-        return chat_template(files, tokenizer), tokenizer
     except ModelFilesError as error:
         raise ChatTemplateError(str(error)) from error
+    try:
+        return chat_template(files, tokenizer), tokenizer
+    except ModelFilesError as error:
+        return ChatTemplate.unusable(str(error)), tokenizer
+    except ChatTemplateError as error:
+        return ChatTemplate.unusable(f"{path}: {error}"), tokenizer
 
 
 def chat_template(files: ModelFiles, tokenizer: Tokenizer) -> ChatTemplate:
@@ -32,7 +38,4 @@ def chat_template(files: ModelFiles, tokenizer: Tokenizer) -> ChatTemplate:
     if source is None:
         return ChatTemplate.plain()
     tokens = special_tokens(files.tokenizer_config())
-    try:
-        return ChatTemplate.of(source, tokens, leading_token(tokenizer))
-    except ChatTemplateError as error:
-        raise ChatTemplateError(f"{files.path}: {error}") from error
+    return ChatTemplate.of(source, tokens, leading_token(tokenizer))

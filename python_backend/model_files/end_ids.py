@@ -10,8 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
-from jinja2.ext import loopcontrols
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
@@ -75,11 +76,28 @@ def _end_of_turn(files: ModelFiles, tokenizer: Tokenizer) -> str | None:
     return max((token for token in added if behind.startswith(token)), key=len, default=None)
 
 
+class _GenerationTag(Extension):
+    """`{% generation %}` marks what the assistant wrote; the text has it as it is."""
+
+    tags = {"generation"}  # noqa: RUF012 (Jinja declares it of instances)
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        begin = next(parser.stream)
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=begin.lineno)
+
+
 def _behind_an_answer(source: str, tokens: dict[str, str]) -> str:
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationTag]
     )
-    environment.globals |= {"raise_exception": _refuse, "strftime_now": lambda form: form}
+    environment.globals |= {
+        "raise_exception": _refuse,
+        "strftime_now": lambda form: form,
+        # Templates ask whether these are none, which something undefined is not.
+        "tools": None,
+        "documents": None,
+    }
     messages = [
         {"role": "user", "content": "What is six times seven?"},
         {"role": "assistant", "content": _ANSWER},

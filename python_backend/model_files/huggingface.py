@@ -9,7 +9,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from model_files.errors import ModelFilesError
-from model_files.interface import special_tokens
+from model_files.interface import SPECIAL_TOKENS, special_tokens
 from model_files.json_file import read_json_object
 from model_files.prompt_start import with_bos_token
 from model_files.regular_file import is_irregular
@@ -41,7 +41,11 @@ class HuggingFaceFiles:
         return _optional(self.generation_config_file)
 
     def tokenizer_config(self) -> dict[str, Any]:
-        return _optional(self.path / "tokenizer_config.json")
+        """Some models name their special tokens in ``special_tokens_map.json`` alone."""
+        config = _optional(self.path / "tokenizer_config.json")
+        named = _optional(self.path / "special_tokens_map.json")
+        absent = [name for name in SPECIAL_TOKENS if config.get(name) is None and name in named]
+        return config | {name: named[name] for name in absent}
 
     def tokenizer(self) -> Tokenizer:
         tokenizer = _tokenizer(self.tokenizer_file)

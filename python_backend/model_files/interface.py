@@ -49,7 +49,10 @@ class ModelFiles(Protocol):
         """Jinja source that turns messages into a prompt; None: the model brings none."""
 
 
-SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
+SPECIAL_TOKENS = (
+    *("bos_token", "eos_token", "pad_token", "unk_token"),
+    *("sep_token", "cls_token", "mask_token"),
+)
 """Names under which a chat template finds these tokens."""
 
 

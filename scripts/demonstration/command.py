@@ -26,6 +26,7 @@ from card.serving.supervised import SupervisedServer, SupervisorEndedError, last
 from card.settings import Settings, SettingsError, load_settings
 from card_client import CardError, GenerateRequest
 from card_client.chat_template import ChatTemplateError
+from card_client.conversation import SYSTEM
 from demonstration.comparison import compare
 from demonstration.gateway import GatewayEndedError, GatewayProcess
 from demonstration.prompts import prompt_of
@@ -62,6 +63,13 @@ def run(
     raw: Annotated[
         bool, typer.Option("--raw", help="Continue the text as it stands, without chat template.")
     ] = False,
+    system: Annotated[
+        str | None,
+        typer.Option(
+            help="What the model is told first; an empty text leaves that to its template.",
+            show_default=SYSTEM,
+        ),
+    ] = None,
     serve: Annotated[bool, typer.Option("--serve", help="Serve until Ctrl-C or SIGTERM.")] = False,
     http_port: Annotated[int | None, _port("HTTP", "8000")] = None,
     grpc_port: Annotated[int | None, _port("gRPC", "8001")] = None,
@@ -114,7 +122,7 @@ def run(
     serving = serving.model_copy(update=ports)
     loaded = loaded.model_copy(update={"serving": serving})
     try:
-        asked = prompt_of(loaded, prompt, raw=raw)
+        asked = prompt_of(loaded, prompt, raw=raw, system=system)
     except (CardError, ChatTemplateError) as error:
         _refuse(str(error))
     if max_tokens is None:

@@ -9,6 +9,7 @@ arithmetic   logits against float32 on a processor; rows that do not influence e
 losslessness every way to decode writes what the target writes alone
 steps        milliseconds of a step against what memory bandwidth allows
 systems      tokens per second of every way to decode
+peers        tokens per second of transformers, static and assisted
 pairs        random pairs of real shapes at a chosen agreement
 report       what was found, as lines and as JSON
 """

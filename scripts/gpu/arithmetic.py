@@ -60,13 +60,17 @@ def check_rows(pair: Pair, device: str, extent: Extent) -> tuple[Check, Captured
         return Check("row invariance", False, detail), engine
     crossed, differing = _cross_borders(engine, pair, extent)
     alike = _share_a_pass(engine, pair)
-    detail = f"padded to {engine.options.row_multiple} rows; the same bits on both sides of "
+    how = "kernels" if engine.options.kernels else "torch's operators"
+    detail = f"{how}, padded to {engine.options.row_multiple} rows; the same bits on both sides of "
     detail += f"{', '.join(map(str, crossed))} positions and in a pass of {_SHARING} sessions"
     if differing:
         detail = f"other bits at the border of {', '.join(map(str, differing))} positions"
     elif not alike:
         detail = f"other bits in a pass that {_SHARING} sessions share"
-    figures = {"row_multiple": float(engine.options.row_multiple)}
+    figures = {
+        "kernels": float(engine.options.kernels),
+        "row_multiple": float(engine.options.row_multiple),
+    }
     return Check("row invariance", alike and not differing, detail, figures), engine
 
 

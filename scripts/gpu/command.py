@@ -20,7 +20,7 @@ from card.engines.torch.captured.device import Devices, choose_device
 from card.settings import REPOSITORY_ROOT
 from gpu.apart import run_apart
 from gpu.environment import Environment
-from gpu.models import BUNDLED, FULL, TINY
+from gpu.models import FULL, TINY, bundled_pair
 from gpu.phases import PHASES, USUAL, Job
 from gpu.report import Found, PhaseRecord, Report, named_by_time
 
@@ -42,8 +42,11 @@ def check(
     limit_s: Annotated[
         float, typer.Option(min=0.1, help="A phase is ended after so many seconds.")
     ] = 240.0,
+    total_s: Annotated[
+        float, typer.Option(min=0.1, help="The run ends after about so many seconds.")
+    ] = 300.0,
     scratch: Annotated[
-        Path, typer.Option(help="Folder for random pairs, one at a time (8b: 19 GB).")
+        Path, typer.Option(help="Folder for random pairs, at most two at a time (8b: 19 GB each).")
     ] = Path("/tmp"),
     results: Annotated[
         Path | None, typer.Option(help="Folder for the JSON; default: benchmarks/results on a GPU.")
@@ -69,7 +72,7 @@ def check(
     report = Report(Environment.of(found), file)
     run = _Run(report, found, draft_device or device, scratch)
     with _interrupted_by_sigterm():
-        run.phases(names, limit_s)
+        run.phases(names, limit_s, total_s)
     raise typer.Exit(0 if report.passed else FAILED)
 
 
@@ -106,27 +109,36 @@ class _Run:
         self._scratch = scratch
         self._started = time.monotonic()
 
-    def phases(self, names: list[str], limit_s: float) -> None:
-        """Run them all. One that fails, or is over its time, does not keep the next one back."""
+    def phases(self, names: list[str], limit_s: float, total_s: float) -> None:
+        """Run them all, while there is time. One that fails, or is over its time, does not keep the
+        next one back."""
         self._say(str(self._report.environment))
-        try:
-            for name in names:
-                self._phase(name, limit_s)
-        except KeyboardInterrupt:
-            self._say("ended from outside")
+        with tempfile.TemporaryDirectory(prefix="card-gpu-", dir=self._scratch) as kept:
+            try:
+                for name in names:
+                    left_s = total_s - (time.monotonic() - self._started)
+                    self._phase(name, min(limit_s, left_s), Path(kept))
+            except KeyboardInterrupt:
+                self._say("ended from outside")
         self._write()
         if self._report.file is not None:
             self._say(f"written: {self._report.file}")
         self._say(self._report.verdict())
 
-    def _phase(self, name: str, limit_s: float) -> None:
-        record = PhaseRecord(name, limit_s)
+    def _phase(self, name: str, limit_s: float, kept: Path) -> None:
+        record = PhaseRecord(name, max(0.0, limit_s))
         self._report.phases.append(record)
+        if limit_s <= 0:
+            record.state, record.detail = "not begun", "the run's time is over"
+            self._say(f"{name}: not begun ({record.detail}); --total-s gives more")
+            self._write()
+            return
         self._write()
-        self._say(f"{name}: begins, for at most {limit_s:g} s")
+        self._say(f"{name}: begins, for at most {limit_s:.0f} s")
         with tempfile.TemporaryDirectory(prefix="card-gpu-", dir=self._scratch) as scratch:
             extent = TINY if self._device.type == "cpu" else FULL
-            job = Job(BUNDLED, str(self._device), self._draft_device, extent, Path(scratch))
+            devices = str(self._device), self._draft_device
+            job = Job(bundled_pair(), *devices, extent, Path(scratch), kept)
             try:
                 run_apart(PHASES[name], job, record, self._found)
             finally:

@@ -32,8 +32,11 @@ class Extent:
     timed        written for each, where they are timed
     rounds       measurements of a step, of which the median counts
     copied       bytes copied to measure bandwidth
+    shape        of the random pair, a key of `aligned.shapes.SHAPES`
+    agreements   of the random pairs that are compared after the one at `AGREEMENT`
     rows         of the timed steps
-    draft_rows   of draft-then-verify and PEARL (γ), tried one after another
+    gamma        of draft-then-verify and PEARL
+    streams      at once, where many are
     """
 
     context: int
@@ -43,12 +46,18 @@ class Extent:
     timed: int
     rounds: int
     copied: int
-    rows: tuple[int, ...] = (1, 8, 32)
-    gammas: tuple[int, ...] = (4, 8)
+    shape: str
+    agreements: tuple[float, ...]
+    rows: tuple[int, ...] = (1, 8, 32, 64)
+    gamma: int = 4
+    streams: int = 8
 
 
-FULL = Extent(1152, 256, 4, 96, 192, 30, 1 << 30)
-TINY = Extent(300, 48, 1, 16, 16, 3, 1 << 25, gammas=(4,))
+AGREEMENT = 0.8
+"""Of the random pair that is most wanted."""
+
+FULL = Extent(1152, 256, 4, 96, 192, 30, 1 << 30, "1b-8b", (0.6, 0.9))
+TINY = Extent(300, 48, 1, 16, 16, 3, 1 << 25, "tiny", (), streams=2)
 """For a processor, where nothing is proven but that the code runs."""
 
 
@@ -68,21 +77,41 @@ class Pair:
         return read_prompts(REPOSITORY_ROOT / "benchmarks/prompts.jsonl", self.tokenizer, count)
 
 
-BUNDLED = Pair(
-    "bundled", model_at(REPOSITORY_ROOT / "models/target"), REPOSITORY_ROOT / "models/draft"
-)
+def bundled_pair() -> Pair:
+    """The chat pair where `scripts/setup` has brought its target, else the pair for tests, which a
+    checkout always has."""
+    target = model_at(REPOSITORY_ROOT / "models/target")
+    if target.is_file() or (target / "config.json").exists():
+        return Pair("bundled", target, REPOSITORY_ROOT / "models/draft")
+    tests = REPOSITORY_ROOT / "tests/pair"
+    return Pair("tests/pair", tests / "target", tests / "draft")
 
 
 def load_target(pair: Pair, device: str, dtype: Dtype, context: int) -> CapturedEngine:
     """With room for the two sessions and two branches that the self-check needs."""
-    options = EngineOptions(context, sessions=2, branches=2, dtype=dtype, threads=1, device=device)
+    options = EngineOptions(
+        context,
+        sessions=2,
+        branches=2,
+        dtype=dtype,
+        threads=1,
+        device=device,
+        kernels=device != "cpu",
+    )
     return CapturedEngine.load(pair.target, options)
 
 
 def load_draft(pair: Pair, device: str, dtype: Dtype, context: int) -> CapturedEngine:
     """Whose sessions hold growing trees."""
     options = EngineOptions(
-        context, 2, branches=0, pending=_PENDING, dtype=dtype, threads=1, device=device
+        context,
+        2,
+        branches=0,
+        pending=_PENDING,
+        dtype=dtype,
+        threads=1,
+        device=device,
+        kernels=device != "cpu",
     )
     return CapturedEngine.load(pair.draft, options)
 

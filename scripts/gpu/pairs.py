@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -14,10 +15,22 @@ import torch
 from card.settings import REPOSITORY_ROOT
 from gpu.models import Pair
 
-AGREEMENTS = (0.8, 0.6, 0.9)
-"""The middle one first: it is the one to have when time is short."""
+_TOKENIZER = REPOSITORY_ROOT / "tests/pair/draft"
+"""Every checkout has it, and it has fewer ids than any of the shapes."""
 
 _UNREAL = "random weights: compute and memory traffic are real, the text is not"
+
+
+def kept_pair(shape: str, agreement: float, device: torch.device, folder: Path) -> Pair:
+    """A pair in `folder`, made there unless a phase before has finished making it. Raises
+    `aligned.making.AlignmentError`."""
+    made = folder / "pair.json"
+    if not made.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        _make(shape, agreement, device, folder)
+    found = json.loads(made.read_text(encoding="utf-8"))
+    name = f"{shape}, agreement {found['held_out']:.2f} (asked {agreement:g}), {_UNREAL}"
+    return Pair(name, folder / "target", folder / "draft")
 
 
 @contextmanager
@@ -25,6 +38,14 @@ def aligned_pair(
     shape: str, agreement: float, device: torch.device, scratch: Path
 ) -> Iterator[Pair]:
     """A pair on disk until it was compared. Raises `aligned.making.AlignmentError`."""
+    folder = Path(tempfile.mkdtemp(prefix="card-pair-", dir=scratch))
+    try:
+        yield kept_pair(shape, agreement, device, folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+def _make(shape: str, agreement: float, device: torch.device, folder: Path) -> None:
     # transformers takes seconds to import, and only this needs it.
     from transformers.utils.logging import disable_progress_bar
 
@@ -32,15 +53,7 @@ def aligned_pair(
     from aligned.shapes import SHAPES
 
     disable_progress_bar()
-    folder = Path(tempfile.mkdtemp(prefix="card-pair-", dir=scratch))
-    try:
-        found = make_pair(
-            SHAPES[shape], agreement, folder, REPOSITORY_ROOT / "models/draft", device=device
-        )
-        gc.collect()
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
-        name = f"{shape}, agreement {found.held_out:.2f} (asked {agreement:g}), {_UNREAL}"
-        yield Pair(name, folder / "target", folder / "draft")
-    finally:
-        shutil.rmtree(folder)
+    make_pair(SHAPES[shape], agreement, folder, _TOKENIZER, device=device)
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()

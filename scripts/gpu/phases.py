@@ -13,11 +13,12 @@ import torch
 
 from gpu.arithmetic import check_logits, check_rows
 from gpu.losslessness import check_texts, settings_of
-from gpu.models import Extent, Pair, load_draft, load_target
-from gpu.pairs import AGREEMENTS, aligned_pair
+from gpu.models import AGREEMENT, Extent, Pair, load_draft, load_target
+from gpu.pairs import aligned_pair, kept_pair
+from gpu.peers import compare_peers
 from gpu.report import Check, Found, Timed
 from gpu.steps import step_costs
-from gpu.systems import compare
+from gpu.systems import Demand, compare
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Job:
     """What a phase is to look at.
 
     pair     for the phases that make none themselves
-    scratch  folder for random pairs, emptied behind the phase
+    scratch  folder for what a phase writes, emptied behind it
+    kept     folder for the random pair that several phases look at, emptied behind the last
     """
 
     pair: Pair
@@ -33,6 +35,13 @@ class Job:
     draft_device: str
     extent: Extent
     scratch: Path
+    kept: Path
+
+    @property
+    def random_pair(self) -> Pair:
+        """Of the shape that is most wanted, at the agreement that is: made by whoever is first."""
+        folder = self.kept / "pair"
+        return kept_pair(self.extent.shape, AGREEMENT, torch.device(self.device), folder)
 
 
 def check_correctness(job: Job) -> Iterator[Found]:
@@ -51,29 +60,53 @@ def time_steps(job: Job) -> Iterator[Found]:
 
 def time_systems(job: Job) -> Iterator[Found]:
     """Tokens per second of every way to decode."""
-    yield from _time_systems(job, job.pair)
+    yield from _time_systems(job, job.pair, Demand())
 
 
-def time_random_pairs(shape: str, job: Job) -> Iterator[Found]:
-    """Steps and every way to decode, for pairs of this shape at several agreements."""
-    for agreement in AGREEMENTS:
-        with aligned_pair(shape, agreement, torch.device(job.device), job.scratch) as pair:
-            # A step costs the same whatever the weights are.
-            if agreement == AGREEMENTS[0]:
-                yield from _time_steps(job, pair)
-            yield from _time_systems(job, pair)
+def time_random_pair(job: Job) -> Iterator[Found]:
+    """Steps against the floor, and every way to decode: one stream, greedy."""
+    pair = job.random_pair
+    yield from _time_steps(job, pair)
+    yield from _time_systems(job, pair, Demand())
+
+
+def time_shape(shape: str, job: Job) -> Iterator[Found]:
+    """The same for a random pair of another shape, made for this phase."""
+    with aligned_pair(shape, AGREEMENT, torch.device(job.device), job.scratch) as pair:
+        yield from _time_steps(job, pair)
+        yield from _time_systems(job, pair, Demand())
+
+
+def time_demands(job: Job) -> Iterator[Found]:
+    """Every way to decode for many streams and sampled, and at other agreements."""
+    demands = Demand(streams=job.extent.streams), Demand(temperature=0.8)
+    yield from _time_systems(job, job.random_pair, *demands)
+    device = torch.device(job.device)
+    for agreement in job.extent.agreements:
+        with aligned_pair(job.extent.shape, agreement, device, job.scratch) as pair:
+            yield from _time_systems(job, pair, Demand())
+
+
+def time_peers(job: Job) -> Iterator[Found]:
+    """`transformers` on the random pair."""
+    pair = job.random_pair
+    for speed in compare_peers(pair, job.device, job.extent):
+        yield Timed(pair.name, speed)
 
 
 PHASES: dict[str, Callable[[Job], Iterator[Found]]] = {
     "correctness": check_correctness,
+    "8b": time_random_pair,
+    "8b-more": time_demands,
+    "8b-peers": time_peers,
     "steps": time_steps,
     "systems": time_systems,
-    "8b": partial(time_random_pairs, "1b-8b"),
-    "32b": partial(time_random_pairs, "3b-32b"),
-    "tiny": partial(time_random_pairs, "tiny"),
+    "32b": partial(time_shape, "3b-32b"),
 }
-USUAL = ("correctness", "steps", "systems")
-"""Those of the bundled pair."""
+"""Most wanted first. `steps` and `systems` look at the pair of the checkout; those of ``8b`` at a
+random pair of that shape, and on a processor of a tiny one."""
+
+USUAL = ("correctness", "8b", "8b-more", "8b-peers")
 
 
 def _time_steps(job: Job, pair: Pair) -> Iterator[Found]:
@@ -85,21 +118,22 @@ def _time_steps(job: Job, pair: Pair) -> Iterator[Found]:
         _forget(job.device)
 
 
-def _time_systems(job: Job, pair: Pair) -> Iterator[Found]:
+def _time_systems(job: Job, pair: Pair, *demands: Demand) -> Iterator[Found]:
     """What they wrote is checked too."""
     settings = settings_of(
         pair,
         job.extent,
         target={"path": pair.target, "device": job.device},
         draft={"path": pair.draft, "device": job.draft_device},
+        cache={"slots": max(demand.streams for demand in demands), "nodes": 256},
         serving={"engine_timeout_s": 30},
     )
     differing = []
-    with closing(compare(pair, settings, job.extent)) as measured:
+    with closing(compare(pair, settings, job.extent, demands)) as measured:
         for speed in measured:
             yield Timed(pair.name, speed)
             if not speed.equal:
-                differing.append(speed.system)
+                differing.append(f"{speed.system} ({speed.demand})")
     detail = f"{', '.join(differing)} wrote another text" if differing else "all alike"
     yield Check(f"texts of {pair.name}", not differing, detail)
     _forget(job.device)

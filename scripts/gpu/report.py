@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gpu.environment import Environment
+from gpu.peers import PeerSpeed
 from gpu.steps import StepCost
 from gpu.systems import Speed
 
@@ -32,13 +33,13 @@ class Timed:
     """One row of a pair's table."""
 
     pair: str
-    row: StepCost | Speed
+    row: StepCost | Speed | PeerSpeed
 
 
 Found = Check | Timed
 """What a phase finds in one step."""
 
-State = Literal["running", "finished", "failed", "over its time", "cut off"]
+State = Literal["running", "finished", "failed", "over its time", "cut off", "not begun"]
 
 
 @dataclass
@@ -70,6 +71,8 @@ class Report:
     """By pair."""
     speeds: dict[str, list[Speed]] = field(default_factory=dict)
     """By pair."""
+    peers: dict[str, list[PeerSpeed]] = field(default_factory=dict)
+    """By pair."""
 
     def add(self, found: Found) -> list[str]:
         """Take in what was found. Returns the lines that say so."""
@@ -81,10 +84,16 @@ class Report:
             steps.append(found.row)
             heading = step_heading(found.pair, found.row)
             return [*(heading if len(steps) == 1 else ()), step_line(found.row)]
+        if isinstance(found.row, PeerSpeed):
+            peers = self.peers.setdefault(found.pair, [])
+            peers.append(found.row)
+            return [peer_line(found.row)]
         speeds = self.speeds.setdefault(found.pair, [])
+        alike = [speed for speed in speeds if speed.demand == found.row.demand]
         speeds.append(found.row)
-        heading = speed_heading(found.pair)
-        return [*(heading if len(speeds) == 1 else ()), speed_line(found.row, speeds[0])]
+        line = speed_line(found.row, alike[0] if alike else found.row)
+        said = speeds[-2].demand == found.row.demand if len(speeds) > 1 else False
+        return [line] if said else [*speed_heading(found.pair, found.row), line]
 
     @property
     def passed(self) -> bool:
@@ -139,10 +148,10 @@ def step_line(step: StepCost) -> str:
     )
 
 
-def speed_heading(pair: str) -> tuple[str, str]:
+def speed_heading(pair: str, first: Speed) -> tuple[str, str]:
     headings = ("tokens/s", "ratio", "tokens/step", "ms/step", "contention")
     return (
-        f"{pair}: every way to decode",
+        f"{pair}: {first.demand}",
         f"{'system':<20}" + "".join(f"{heading:>12}" for heading in headings),
     )
 
@@ -153,3 +162,7 @@ def speed_line(speed: Speed, alone: Speed) -> str:
         f"{speed.tokens_per_s / alone.tokens_per_s:>12.2f}"
         f"{speed.tokens_per_step:>12.2f}{speed.step_ms:>12.3f}{speed.contention:>12.2f}"
     )
+
+
+def peer_line(peer: PeerSpeed) -> str:
+    return f"{peer.system:<50}{peer.tokens_per_s:>12.1f} tokens/s"

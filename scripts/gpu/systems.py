@@ -3,31 +3,49 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+import time
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
 
-from bench.in_process import InProcess, Loops
-from bench.measurement import Measurement, Task
+import numpy as np
+
+from bench.in_process import InProcess, Loops, parameters_of
+from bench.measurement import Task
+from card.cache import Finish, SlotRequest
 from card.settings import Settings
 from gpu.models import Extent, Pair
 
-_GREEDY = 0.0
 _SEED = 0
 _THREADS = 1
 
-Complete = Callable[[Task], Measurement]
+
+@dataclass(frozen=True)
+class Demand:
+    """What is asked for: so many streams at once, at this temperature."""
+
+    streams: int = 1
+    temperature: float = 0.0
+
+    def __str__(self) -> str:
+        streams = "one stream" if self.streams == 1 else f"{self.streams} streams"
+        return f"{streams}, " + (
+            f"temperature {self.temperature:g}" if self.temperature else "greedy"
+        )
 
 
 @dataclass(frozen=True)
 class Speed:
     """One way to decode.
 
-    step_ms     of the target's forward passes
-    contention  step_ms by that of the target alone. Passes are padded to the same rows, so it is
-                what a draft beside it on the same device costs
-    equal       whether it wrote the autoregressive texts
+    demand        as `Demand` says it
+    tokens_per_s  of all streams together
+    step_ms       of the target's forward passes behind the first tokens
+    contention    step_ms by that of the target alone. Passes are padded to the same rows, so it is
+                  what a draft beside it on the same device costs
+    equal         whether it wrote the autoregressive texts
     """
 
+    demand: str
     system: str
     tokens_per_s: float
     tokens_per_step: float
@@ -36,61 +54,106 @@ class Speed:
     equal: bool
 
 
-def systems_of(extent: Extent) -> list[str]:
-    """What `compare` measures, in order."""
-    return [
-        "autoregressive",
-        *(f"PEARL, γ = {gamma}" for gamma in extent.gammas),
-        "CARD",
-        *(f"draft-verify, γ = {gamma}" for gamma in extent.gammas),
-    ]
+@dataclass(frozen=True)
+class _Run:
+    """What all streams wrote at once.
+
+    steps       of every stream, together
+    passes      of the target behind the first tokens, and their milliseconds
+    """
+
+    tokens: list[tuple[int, ...]]
+    seconds: float
+    steps: int
+    passes: int
+    forward_ms: float
+
+    @property
+    def generated(self) -> int:
+        return sum(map(len, self.tokens))
 
 
-def compare(pair: Pair, settings: Settings, extent: Extent) -> Generator[Speed, None, None]:
-    """Autoregressive first, then every pacing, greedy, as `systems_of` says.
+def compare(
+    pair: Pair, settings: Settings, extent: Extent, demands: Sequence[Demand]
+) -> Generator[Speed, None, None]:
+    """Of every demand autoregressive decoding first, then every pacing, most wanted first. Both
+    models are loaded once.
 
     Close it to end the draft's process early. Raises `EngineError`.
     """
-    names = iter(systems_of(extent))
     both = InProcess(settings, pair.tokenizer)
-    tasks = [Task(p, _GREEDY, _SEED, extent.timed) for p in pair.prompts(extent.texts)]
+    alone: dict[Demand, list[_Run]] = {}
+
+    def measured(loops: Loops, demand: Demand, system: str, decoding: str, gamma: int = 1) -> Speed:
+        prompts = pair.prompts(max(extent.texts, demand.streams))
+        tasks = [Task(p, demand.temperature, _SEED, extent.timed) for p in prompts]
+        runs = _runs(loops, tasks, demand.streams, decoding, gamma)
+        return _speed(demand, system, runs, alone.setdefault(demand, runs))
+
+    gamma = extent.gamma
     with both.beside() as loops:
-        alone = _run(_completing(loops, "autoregressive"), tasks)
-        yield _speed(next(names), alone, alone)
-        for gamma in extent.gammas:
-            found = _run(_completing(loops, "pearl", gamma), tasks)
-            yield _speed(next(names), found, alone)
-        found = _run(_completing(loops, "card"), tasks)
-        yield _speed(next(names), found, alone)
+        for demand in demands:
+            yield measured(loops, demand, "autoregressive", "autoregressive")
+            yield measured(loops, demand, "CARD", "card")
+            yield measured(loops, demand, f"PEARL, γ = {gamma}", "pearl", gamma)
     with both.alternating() as alternate:
-        for gamma in extent.gammas:
-            loops = alternate(gamma, 1)
-            found = _run(_completing(loops, "draft_then_verify", gamma), tasks)
-            yield _speed(next(names), found, alone)
+        loops = alternate(gamma, 1)
+        for demand in demands:
+            name = f"draft-verify, γ = {gamma}"
+            yield measured(loops, demand, name, "draft_then_verify", gamma)
 
 
-def _completing(loops: Loops, decoding: str, gamma: int = 1) -> Complete:
-    return lambda task: loops.complete(task, decoding, threads=_THREADS, gamma=gamma)
+def _runs(loops: Loops, tasks: list[Task], streams: int, decoding: str, gamma: int) -> list[_Run]:
+    """Text after text, or several at a time; shapes are captured when they are first met."""
+    groups = [tasks[at : at + streams] for at in range(0, len(tasks) - streams + 1, streams)]
+    _write(loops, groups[0], decoding, gamma)
+    return [_write(loops, group, decoding, gamma) for group in groups]
 
 
-def _run(complete: Complete, tasks: list[Task]) -> list[Measurement]:
-    complete(tasks[0])  # shapes are captured when they are first met
-    return [complete(task) for task in tasks]
+def _write(loops: Loops, tasks: list[Task], decoding: str, gamma: int) -> _Run:
+    """All texts at once, from the first pass of the first prompt on."""
+    loops.use(_THREADS, decoding)
+    loops.announce()
+    opened = []
+    for index, task in enumerate(tasks):
+        prompt = np.array(task.prompt.tokens, np.int64)
+        request = SlotRequest(prompt, task.max_tokens, decoding, parameters_of(task), gamma)
+        slot, generation = loops.pool.card_slot(index), loops.pool.new_generation()
+        slot.open(request, generation)
+        opened.append((slot, generation))
+    started = time.perf_counter()
+    while not all(slot.committed(generation) for slot, generation in opened):
+        loops.step()
+    prefilled = replace(loops.times)
+    while any(slot.finish(generation) is Finish.RUNNING for slot, generation in opened):
+        loops.step()
+    seconds = time.perf_counter() - started
+    passes = loops.times.steps - prefilled.steps
+    forward_ms = (loops.times.forward - prefilled.forward) / 1e6
+    tokens, steps = [], 0
+    for slot, generation in opened:
+        if slot.finish(generation) is not Finish.LENGTH:
+            raise RuntimeError("the target gave up on a text")
+        tokens.append(tuple(slot.output(0, slot.committed(generation)).tolist()))
+        steps += slot.counters().steps
+        slot.close()
+        while not slot.reclaim():
+            loops.step()
+    return _Run(tokens, seconds, steps, passes, forward_ms)
 
 
-def _speed(system: str, found: list[Measurement], alone: list[Measurement]) -> Speed:
-    step_ms = _step_ms(found)
+def _speed(demand: Demand, system: str, runs: list[_Run], alone: list[_Run]) -> Speed:
+    step_ms = _step_ms(runs)
     return Speed(
+        str(demand),
         system,
-        statistics.median(m.tokens_per_s for m in found),
-        sum(m.generated for m in found) / sum(m.steps for m in found),
+        statistics.median(run.generated / run.seconds for run in runs),
+        sum(run.generated for run in runs) / sum(run.steps for run in runs),
         step_ms,
         step_ms / _step_ms(alone),
-        all(one.tokens == other.tokens for one, other in zip(found, alone, strict=True)),
+        all(one.tokens == other.tokens for one, other in zip(runs, alone, strict=True)),
     )
 
 
-def _step_ms(found: list[Measurement]) -> float:
-    """Mean of the target's forward passes behind the first token."""
-    passes = [m.phases for m in found if m.phases is not None]
-    return sum(phases.forward for phases in passes) / max(1, sum(p.steps for p in passes))
+def _step_ms(runs: list[_Run]) -> float:
+    return sum(run.forward_ms for run in runs) / max(1, sum(run.passes for run in runs))

@@ -144,7 +144,7 @@ def _measure(
     console.print(
         f"Predicted, not measured: {predicted_speed_up(settings, result):.2f} times the speed of "
         "autoregressive decoding for one stream here, if each model had cores of its own. "
-        "./scripts/bench measures it.",
+        "./scripts/bench suite measures it.",
         soft_wrap=True,
     )
 

@@ -19,6 +19,7 @@ import yaml
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from model_files.opening import is_gguf, model_at
 from planning.errors import PlanError
 
 BEST = 8
@@ -164,10 +165,11 @@ class Profile(_Record):
         return found[0] if found else None
 
 
-def weights_hash(directory: Path) -> str:
-    """SHA-256 over a model's safetensors files, in order of their names."""
+def weights_hash(path: Path) -> str:
+    """SHA-256 over a model's GGUF file, or its safetensors files in order of their names."""
+    model = model_at(path)
     digest = hashlib.sha256()
-    for file in sorted(directory.glob("*.safetensors")):
+    for file in [model] if is_gguf(model) else sorted(model.glob("*.safetensors")):
         digest.update(file.read_bytes())
     return digest.hexdigest()
 

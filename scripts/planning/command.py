@@ -50,7 +50,7 @@ _Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same fi
 @app.command()
 def check(
     result_file: Annotated[
-        Path, typer.Argument(metavar="RESULT.json", help="A result of ./scripts/bench.")
+        Path, typer.Argument(metavar="RESULT.json", help="A result of ./scripts/bench suite.")
     ],
     profile_file: _ProfileFile = None,
     swept: Annotated[bool, typer.Option(help="All settings, not only the best ones.")] = False,
@@ -148,13 +148,13 @@ def predict(
 def measure(
     output: Annotated[Path, typer.Argument(metavar="PROFILE.yaml", help="Where it goes.")],
     prompts: Annotated[
-        Path, typer.Option(help="JSONL with id, category and prompt in each line.")
-    ] = REPOSITORY / "benchmarks" / "prompts.jsonl",
+        Path, typer.Option(help="JSONL with id, category and prompt or messages in each line.")
+    ] = REPOSITORY / "benchmarks" / "prompts" / "suite.jsonl",
     limit: Annotated[
         int | None,
         typer.Option(min=1, help="Use the first prompts only.", show_default="all"),
     ] = None,
-    max_tokens: Annotated[int, typer.Option(min=2, help="Tokens written for a prompt.")] = 256,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Tokens written for a prompt.")] = 128,
     temperature: Annotated[
         list[float] | None,
         typer.Option(min=0, help="May be repeated.", show_default="0, 0.8"),
@@ -167,23 +167,24 @@ def measure(
     """Measure how the draft foresees the target's texts."""
     # Models take seconds to import; only this command needs them.
     from bench.conditions import relative
-    from bench.prompts import PromptsError, check_room, read_prompts
+    from bench.prompts import PromptsError
+    from bench.terminal import prompts_of
     from card.engines import EngineError
     from card.engines.loading import load_engine
     from card.engines.processor import resolve_dtype
     from card.serving.vocabulary import Vocabulary
     from card.settings import SettingsError, load_settings
+    from card_client.chat_template import ChatTemplateError
     from planning.measuring import measure_foresight
 
     console = _console()
     temperatures = temperature or [0.0, 0.8]
     try:
         settings = load_settings(settings_file)
-        tokenizer = Vocabulary.load(settings.target.path).tokenizer
-        chosen = read_prompts(prompts, tokenizer, limit)
-        check_room(chosen, max_tokens, settings.limits)
+        vocabulary = Vocabulary.load(settings.target.path)
+        chosen = prompts_of(settings, vocabulary, prompts, limit, max_tokens)
         target, draft = load_engine(settings, "target"), load_engine(settings, "draft")
-    except (SettingsError, PromptsError, EngineError) as error:
+    except (SettingsError, PromptsError, ChatTemplateError, EngineError) as error:
         _refuse(error)
     with _bar(console, "texts", len(chosen) * len(temperatures)) as advance:
         foresights = [
@@ -224,11 +225,12 @@ def _profile_of(result: Result) -> Profile:
         ("target", result.settings.target.path),
         ("draft", result.settings.draft.path),
     ):
-        folder = REPOSITORY / path
-        if folder.is_dir() and weights_hash(folder) != getattr(profile, role):
+        model = REPOSITORY / path
+        if model.exists() and weights_hash(model) != getattr(profile, role):
             raise PlanError(
                 f"the profile of {profile.prompts} was measured with another {role} than {path} "
-                "holds: run ./scripts/plan measure again"
+                "holds: run ./scripts/plan measure again, or name with --profile that of the "
+                "result's pair"
             )
     return profile
 

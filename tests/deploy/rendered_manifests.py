@@ -18,6 +18,9 @@ KUBERNETES = REPOSITORY_ROOT / "deploy/kubernetes"
 OVERLAYS = ("cpu", "gpu-2", "gpu-tp")
 MODELS = "models"
 GATEWAY = "gateway"
+GATEWAY_CPU = "gateway-cpu"
+APART = (MODELS, GATEWAY, GATEWAY_CPU)
+"""What stands beside the overlays."""
 
 Manifest = dict[str, Any]
 
@@ -25,8 +28,8 @@ _BYTES = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
 
 
 def folder(name: str) -> Path:
-    """The kustomization of an overlay, or of the models or the gateway."""
-    return KUBERNETES / name if name in (MODELS, GATEWAY) else KUBERNETES / "overlays" / name
+    """The kustomization of an overlay, or of what stands beside them."""
+    return KUBERNETES / name if name in APART else KUBERNETES / "overlays" / name
 
 
 @functools.cache
@@ -41,7 +44,7 @@ def _rendered_text(name: str) -> str:
 
 
 def rendered(name: str) -> list[Manifest]:
-    """All manifests of an overlay, of `MODELS` or of `GATEWAY`; skips the test without kubectl."""
+    """All manifests of an overlay or of one of `APART`; skips the test without kubectl."""
     return [manifest for manifest in yaml.safe_load_all(_rendered_text(name)) if manifest]
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from compose_file import FILE, Service, compose, mounts, ports, seconds, services_of, size_in_bytes
 from debian_package import prometheus_programs
-from dockerfile import stages
+from dockerfile import models_of_the_cpu_image, stages
 from rendered_manifests import devices_of, folder
 
 from card.cache.pool import pool_bytes
@@ -62,9 +62,21 @@ def test_compose_refuses_an_unknown_field(tmp_path: Path) -> None:
 
 def test_models_and_settings_are_mounted_read_only(profile: str, triton: Service) -> None:
     assert mounts(triton) == {
-        "/models": (REPOSITORY_ROOT / "models", True),
+        "/models": (Path("models"), True),
         "/etc/card/settings.yaml": (folder(OVERLAY[profile]) / "settings.yaml", True),
     }
+
+
+def test_docker_fills_the_volume_with_the_pair_of_the_cpu_image() -> None:
+    """A volume that is empty gets what the image of its first container holds at that path."""
+    assert str(models_of_the_cpu_image()) == "/models"
+    for name, service in (services_of("cpu") | services_of("openai")).items():
+        assert mounts(service)["/models"][0] == Path("models"), name
+
+
+def test_a_pair_of_ones_own_is_mounted_in_its_place(profile: str) -> None:
+    given = services_of(profile, ("CARD_MODELS", "/srv/pair"))[TRITON[profile]]
+    assert mounts(given)["/models"] == (Path("/srv/pair"), True)
 
 
 def test_the_settings_find_the_models(settings: Settings) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
@@ -16,8 +20,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from card.serving import supervisor
+from card.serving.model_files import check_model_files
 from card.serving.supervision.health import HealthServer
-from card.settings import REPOSITORY_ROOT, ServingSettings
+from card.settings import REPOSITORY_ROOT, ServingSettings, load_settings
 
 IMAGES = ("cpu", "gpu")
 PACKAGE = REPOSITORY_ROOT / "python_backend/card"
@@ -75,12 +80,52 @@ def test_everything_copied_is_there_and_not_ignored() -> None:
             assert kept, f"{source} is ignored"
 
 
-def test_no_weights_reach_the_images() -> None:
-    for file in (REPOSITORY_ROOT / "models").rglob("*"):
-        if file.is_file():
-            assert _ignored(file)
-    for stage in stages().values():
-        assert not [source for source in _copied(stage) if source.startswith((".", "models"))]
+def test_the_chat_pair_reaches_the_cpu_image_alone() -> None:
+    """And no other weights that lie about where an image is built."""
+    assert not _ignored(REPOSITORY_ROOT / "models/draft/model.safetensors")
+    for elsewhere in ("models/target/model.gguf", "models/mine/model.safetensors", "mine.gguf"):
+        assert _ignored(REPOSITORY_ROOT / elsewhere)
+    bringing = {name for name, stage in stages().items() if "--from=chat-pair" in str(stage)}
+    assert bringing == {"cpu"}
+    copying = {name for name, stage in stages().items() if "models/draft" in _copied(stage)}
+    assert copying == {"chat-pair"}
+
+
+def test_the_build_makes_a_pair_that_serves_by_the_settings_of_the_image(tmp_path: Path) -> None:
+    _carry_out(stages()["chat-pair"], tmp_path)
+    (copied,) = (value for value in stages()["cpu"].all("COPY") if "settings.yaml" in value)
+    source, inside = copied.split()[-2:]
+    assert stages()["cpu"].words("CMD") == [f"--settings={inside}"]
+    settings = load_settings(REPOSITORY_ROOT / source)
+    paths = {
+        role: tmp_path / getattr(settings, role).path.relative_to("/")
+        for role in ("target", "draft")
+    }
+    built = {role: {"path": path} for role, path in paths.items()}
+    assert check_model_files(load_settings(REPOSITORY_ROOT / source, **built)) is None
+
+
+def _carry_out(stage: Stage, root: Path) -> None:
+    """What a build does in this stage, with the folder `root` for the root of the file system."""
+    directory = root
+    for name, value in stage.instructions:
+        if name == "WORKDIR":
+            directory = root / value.lstrip("/")
+            directory.mkdir(parents=True)
+        elif name == "COPY":
+            *_, source, copied_to = (word for word in value.split() if not word.startswith("--"))
+            path = REPOSITORY_ROOT / source
+            to = root / copied_to.lstrip("/") if copied_to[0] == "/" else directory / copied_to
+            to.parent.mkdir(parents=True, exist_ok=True)
+            (shutil.copytree if path.is_dir() else shutil.copyfile)(path, to)
+        elif name == "RUN":
+            command = re.sub(r"(?<=\s)/(?=\w)", f"{root}/", value)
+            binaries = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+            subprocess.run(
+                command, shell=True, check=True, cwd=directory, env=os.environ | {"PATH": binaries}
+            )
+        else:
+            assert name == "ARG", name
 
 
 def test_an_image_does_not_run_as_root(image: Stage) -> None:

@@ -4,16 +4,18 @@ and with the service that it stands in front of."""
 from __future__ import annotations
 
 import importlib.metadata
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 from compose_file import mounts, ports, seconds, services_of
-from dockerfile import Stage, imported_packages, stages
+from dockerfile import Stage, imported_packages, models_of_the_cpu_image, stages
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from rendered_manifests import (
     GATEWAY,
+    GATEWAY_CPU,
     MODELS,
     Manifest,
     container_of,
@@ -238,6 +240,30 @@ def test_it_reads_the_targets_tokenizer_from_the_models(
     chosen = options(container_of(manifests_of_gateway)["args"], _variables(image))
     assert chosen["tokenizer"] == settings.target.path
     assert chosen["tokenizer"].is_relative_to("/models")
+
+
+def test_beside_the_chat_pair_it_reads_the_tokenizer_of_the_cpu_image(
+    manifests_of_gateway: list[Manifest], image: Stage
+) -> None:
+    manifests = rendered(GATEWAY_CPU)
+    spec = pod_of(manifests)["spec"]
+    (init,) = spec.pop("initContainers")
+    assert init["image"] == container_of(rendered("cpu"))["image"]
+    program, *_, source, copied_to = init["command"]
+    assert program == "cp"
+    assert Path(source).is_relative_to(models_of_the_cpu_image())
+    (mount,) = init["volumeMounts"]
+    assert Path(copied_to) == Path(mount["mountPath"])
+    shared = volume(manifests, "/models")
+    assert shared["name"] == mount["name"]
+    assert "emptyDir" in shared
+    chosen = options(container_of(manifests)["args"], _variables(image))
+    assert chosen["tokenizer"] == Path("/models") / Path(source).name
+    # In everything else it is the other one.
+    others = pod_of(manifests_of_gateway)["spec"]
+    for one in (spec, others):
+        one["volumes"] = [found for found in one["volumes"] if found["name"] != mount["name"]]
+    assert manifests == manifests_of_gateway
 
 
 def test_a_pod_may_drain_as_long_as_the_gateway_does(

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from dockerfile import models_of_the_cpu_image
 from rendered_manifests import (
+    APART,
     GATEWAY,
     KUBERNETES,
     MODELS,
@@ -230,6 +232,7 @@ def test_the_mounted_settings_are_the_generated_ones(manifests: list[Manifest]) 
     assert list(generated["data"]) == ["settings.yaml"]
 
 
+@pytest.mark.parametrize("overlay", ["gpu-2", "gpu-tp"], indirect=True)
 def test_the_models_are_where_the_settings_look_and_cannot_be_written(
     manifests: list[Manifest], settings: Settings
 ) -> None:
@@ -243,6 +246,19 @@ def test_the_models_are_where_the_settings_look_and_cannot_be_written(
         for container in only(rendered(MODELS), "Job")["spec"]["template"]["spec"]["containers"]
     }
     assert loaded == {str(settings.target.path), str(settings.draft.path)}
+
+
+def test_on_processors_the_pair_of_the_image_is_served(tmp_path: Path) -> None:
+    manifests = rendered("cpu")
+    mounted = {Path(mount["mountPath"]) for mount in container_of(manifests)["volumeMounts"]}
+    settings = settings_of(manifests, tmp_path)
+    for model in (settings.target, settings.draft):
+        assert model.path.is_relative_to(models_of_the_cpu_image())
+        assert not mounted & {model.path, *model.path.parents}
+    claimed = [
+        one for one in pod_of(manifests)["spec"]["volumes"] if "persistentVolumeClaim" in one
+    ]
+    assert not claimed, "it would wait for a volume that nobody made"
 
 
 def test_the_download_reads_the_pair_that_is_named() -> None:
@@ -299,7 +315,7 @@ def test_the_tensor_parallel_target_shares_no_device_with_its_draft(tmp_path: Pa
 # --- confinement ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [*OVERLAYS, MODELS, GATEWAY])
+@pytest.mark.parametrize("name", [*OVERLAYS, *APART])
 def test_every_container_is_confined(name: str) -> None:
     kind = "Job" if name == MODELS else "Deployment"
     spec = only(rendered(name), kind)["spec"]["template"]["spec"]
@@ -308,13 +324,14 @@ def test_every_container_is_confined(name: str) -> None:
     assert pod["runAsUser"] > 0
     assert pod["seccompProfile"] == {"type": "RuntimeDefault"}
     assert spec["automountServiceAccountToken"] is False
-    for container in spec["containers"]:
+    for container in [*spec["containers"], *spec.get("initContainers", ())]:
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         }
         assert set(container["resources"]) == {"requests", "limits"}
+    for container in spec["containers"]:
         writable = {
             mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")
         }

@@ -13,7 +13,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from rendered_manifests import (
-    GATEWAY,
+    APART,
     KUBERNETES,
     MODELS,
     OVERLAYS,
@@ -69,7 +69,7 @@ def _validate(manifest: Manifest, version: str) -> None:
 
 
 @pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
-@pytest.mark.parametrize("name", [*OVERLAYS, MODELS, GATEWAY])
+@pytest.mark.parametrize("name", [*OVERLAYS, *APART])
 def test_every_manifest_is_valid(name: str, version: str) -> None:
     manifests = rendered(name)
     assert manifests
@@ -119,7 +119,7 @@ def test_an_overlay_has_all_that_a_service_needs(overlay_name: str) -> None:
     }
 
 
-@pytest.mark.parametrize("name", [*OVERLAYS, MODELS, GATEWAY])
+@pytest.mark.parametrize("name", [*OVERLAYS, *APART])
 def test_names_are_unique_and_in_one_namespace(name: str) -> None:
     manifests = rendered(name)
     names = [(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests]
@@ -143,5 +143,5 @@ def test_kubectl_1_20_knows_every_field(kustomization: Path) -> None:
 
 
 def test_every_kustomization_is_rendered_somewhere() -> None:
-    rendered_ones = {folder(name) for name in (*OVERLAYS, MODELS, GATEWAY)} | {KUBERNETES / "base"}
+    rendered_ones = {folder(name) for name in (*OVERLAYS, *APART)} | {KUBERNETES / "base"}
     assert {path.parent for path in KUBERNETES.rglob("kustomization.yaml")} == rendered_ones

@@ -99,6 +99,7 @@ def test_the_page_installs_what_the_unit_names(
         commands
     )
     assert "settings.yaml /etc/card/settings.yaml" in commands
+    assert "sudo /opt/card/scripts/setup" in commands, "it fetches the chat target"
     for model in (settings.target, settings.draft):
         assert (REPOSITORY_ROOT / model.path.relative_to("/opt/card")).is_dir()
     assert unit["Install"]["WantedBy"] == "multi-user.target"

@@ -20,12 +20,10 @@ from watched_passes import product_types, recorded_passes
 from card.engines import EngineError, Rows, calibration
 from card.engines.calibration import make_row_invariant
 from card.engines.loading import load_engine
-from card.engines.openvino.compiled import sharing_of_pages
 from card.engines.openvino.engine import OpenVinoEngine
-from card.engines.openvino.graph import ANY_ROWS
-from card.engines.openvino.paged.attention import PAGE
+from card.engines.openvino.paged.cache import PAGE
 from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions
-from card.engines.processor import resolve_dtype, shared_cache_bytes
+from card.engines.processor import resolve_dtype
 from card.settings import load_settings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -183,7 +181,7 @@ def test_only_the_rows_that_are_wanted_have_logits(subject: Subject) -> None:
 def test_what_lies_behind_a_row_is_not_looked_at(checkpoint: Path) -> None:
     engine = OpenVinoEngine.load(checkpoint, OPTIONS)
     expected = tiny_models.read_alone(engine, TEXT, [1])
-    for buffers in engine._kv._buffers.values():  # type: ignore[union-attr]
+    for buffers in engine._pages._buffers.values():  # type: ignore[union-attr]
         buffers[...] = 1e4
     np.testing.assert_array_equal(tiny_models.read_alone(engine, TEXT, [16, 1, 4, 40]), expected)
 
@@ -193,7 +191,7 @@ def test_what_lies_behind_a_row_is_not_looked_at(checkpoint: Path) -> None:
 
 def test_matrices_stay_in_sixteen_bits_without_more_ado(tmp_path: Path) -> None:
     tiny_models.build(FAMILIES["qwen2"]).bfloat16().save_pretrained(tmp_path)
-    engine = OpenVinoEngine.load(tmp_path, replace(OPTIONS, compressed=True))
+    engine = OpenVinoEngine.load(tmp_path, replace(OPTIONS, compressed=True, graph_rows=()))
     for decoder in engine._compiled.values():
         assert product_types(decoder.graph).keys() == {"bf16"}
 
@@ -227,49 +225,6 @@ def test_more_rows_than_a_decoder_takes_are_refused(checkpoint: Path) -> None:
     session = engine.open_session()
     with pytest.raises(EngineError, match="65 rows of one session; a pass takes 64"):
         engine.forward([Rows(session, TEXT[:65])])
-
-
-@pytest.mark.parametrize(
-    ("weights", "cache", "expected"),
-    [
-        (50, 32, [(1,), (4,)]),
-        (50, 0, [(1,), (4,)]),
-        (50, 99, [(ANY_ROWS,)]),
-        (50, 100, [(1,), (4,)]),
-        (600, 32, [(ANY_ROWS,)]),
-    ],
-    ids=["no copy is near", "unknown", "one is near", "all are near", "no room"],
-)
-def test_decoders_have_copies_of_the_weights_unless_a_cache_keeps_one(
-    weights: int, cache: int, expected: list[tuple[int, ...]]
-) -> None:
-    assert sharing_of_pages((1, 4), weights * MIB, cache * MIB) == expected
-
-
-def test_without_row_counts_one_decoder_takes_every_pass() -> None:
-    assert sharing_of_pages((), 50 * MIB, 0) == [(ANY_ROWS,)]
-
-
-@pytest.mark.parametrize(
-    ("sizes", "expected"),
-    [
-        ({1: "32K", 3: ""}, 32 << 10),
-        ({1: "32K", 2: "1024K", 3: "32768K"}, 32 * MIB),
-        ({1: "48K", 2: "2M", 3: "1G"}, 1 << 30),
-        ({1: "?"}, 0),
-        ({}, 0),
-    ],
-)
-def test_the_kernel_says_how_large_the_shared_cache_is(
-    tmp_path: Path, sizes: dict[int, str], expected: int
-) -> None:
-    for number, (level, size) in enumerate(sizes.items()):
-        index = tmp_path / f"index{number}"
-        index.mkdir()
-        (index / "level").write_text(f"{level}\n")
-        (index / "size").write_text(f"{size}\n")
-    (tmp_path / "index9").mkdir()  # of which it says nothing
-    assert shared_cache_bytes(tmp_path) == expected
 
 
 # --- when it is used ------------------------------------------------------------------------------
@@ -317,8 +272,8 @@ def test_decoders_that_were_not_compiled_are_compiled_when_they_are_wanted(
 ) -> None:
     engine = OpenVinoEngine.load(checkpoint, OPTIONS)
     expected = tiny_models.read_alone(engine, TEXT, [1])
-    # In the end that for any pass is there, and serves as well.
-    wanted = [((2, 32), 32), ((), MAX_PASS_ROWS), ((1, 4), MAX_PASS_ROWS)]
+    # In the end that for any pass is there, and stands in for the others.
+    wanted = [((2, 32), 32), ((), MAX_PASS_ROWS), ((1, 4), 4)]
     for graph_rows, most_rows in wanted:
         engine = engine.reconfigured(replace(OPTIONS, graph_rows=graph_rows))
         assert engine.most_rows == most_rows

@@ -148,15 +148,16 @@ def resident_mib():
     fields = Path("/proc/self/statm").read_text().split()
     return int(fields[1]) * 4096 / 2**20
 
-model, dtype, compressed, near = sys.argv[1:]
+model, dtype, compressed, near, paged, rows = sys.argv[1:]
 compiled._NEAR_BYTES = int(near)
 options = EngineOptions(
     context=64,
     sessions=1,
     dtype=dtype,
     threads=1,
-    graph_rows=(4, 8, 16),
+    graph_rows=tuple(map(int, rows.split(","))),
     compressed=bool(compressed),
+    paged=bool(paged),
 )
 before = resident_mib()
 engine = OpenVinoEngine.load(Path(model), options)
@@ -165,9 +166,17 @@ print(resident_mib() - before)
 """
 
 
-def growth_mib(model: Path, dtype: Dtype, *, compressed: bool = False, near: int = 0) -> float:
+def growth_mib(
+    model: Path,
+    dtype: Dtype,
+    *,
+    compressed: bool = False,
+    near: int = 0,
+    paged: bool = False,
+    rows: str = "4,8,16",
+) -> float:
     """What a fresh process takes more with `model` loaded."""
-    arguments = (str(model), dtype, "1" * compressed, str(near))
+    arguments = (str(model), dtype, "1" * compressed, str(near), "1" * paged, rows)
     command = [sys.executable, "-c", _GROWTH, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     return float(done.stdout)
@@ -180,6 +189,17 @@ def test_one_copy_takes_less_memory_than_one_for_each(
     skip_unless_computed_in(dtype)
     one = growth_mib(larger_checkpoint, dtype)
     assert one < 0.8 * growth_mib(larger_checkpoint, dtype, near=1 << 40)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float32"])
+def test_more_decoders_with_paged_attention_keep_no_more_copies(
+    larger_checkpoint: Path, dtype: Dtype
+) -> None:
+    one, three = (
+        growth_mib(larger_checkpoint, dtype, compressed=True, paged=True, rows=rows)
+        for rows in ("16", "4,8,16")
+    )
+    assert three < 1.5 * one
 
 
 def test_matrices_that_stay_compressed_do_so_in_a_graph_of_several_decoders(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,8 +21,8 @@ from gpu.arithmetic import check_logits, check_rows
 from gpu.command import app
 from gpu.environment import Environment
 from gpu.models import TINY, Pair
-from gpu.phases import PHASES
-from gpu.report import Check, PhaseRecord, Report
+from gpu.phases import PHASES, USUAL, Job
+from gpu.report import Check, Found, PhaseRecord, Report
 
 DRAFT_ALONE = Pair("bundled", DRAFT, DRAFT)
 """Its own target: a tenth of the work, the same code."""
@@ -29,7 +30,7 @@ DRAFT_ALONE = Pair("bundled", DRAFT, DRAFT)
 
 @pytest.fixture(autouse=True)
 def _small_pair(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "BUNDLED", DRAFT_ALONE)
+    monkeypatch.setattr(command, "bundled_pair", lambda: DRAFT_ALONE)
 
 
 @pytest.mark.parametrize(
@@ -65,18 +66,40 @@ def test_an_unknown_phase_is_refused_with_those_that_there_are() -> None:
 
 
 def test_on_a_processor_everything_runs_and_is_written_down(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["--device", "cpu", "--results", str(tmp_path)])
+    patient = ["--limit-s", "900", "--total-s", "1800"]
+    result = CliRunner().invoke(app, ["--device", "cpu", "--results", str(tmp_path), *patient])
     lines = result.output.splitlines()
-    assert lines[-1].startswith("PASS: 6 of 6 checks on cpu"), result.output
+    assert lines[-1].startswith("PASS: 7 of 7 checks on cpu"), result.output
     assert "says nothing of one" in lines[-1]
     (file,) = tmp_path.iterdir()
     written = json.loads(file.read_text())
     assert written["verdict"] == lines[-1]
-    assert [phase["name"] for phase in written["phases"]] == ["correctness", "steps", "systems"]
-    assert [step["rows"] for step in written["steps"]["bundled"]] == [1, 8, 32] * 2
-    systems = [speed["system"] for speed in written["speeds"]["bundled"]]
-    assert systems == ["autoregressive", "PEARL, γ = 4", "CARD", "draft-verify, γ = 4"]
-    assert all(speed["equal"] for speed in written["speeds"]["bundled"])
+    assert [phase["name"] for phase in written["phases"]] == list(USUAL)
+    (pair,) = written["speeds"]
+    assert "asked 0.8" in pair
+    assert [step["rows"] for step in written["steps"][pair]] == [1, 8, 32, 64] * 2
+    found: dict[str, set[str]] = {}
+    for speed in written["speeds"][pair]:
+        found.setdefault(speed["demand"], set()).add(speed["system"])
+        assert speed["equal"]
+    systems = {"autoregressive", "CARD", "PEARL, γ = 4", "draft-verify, γ = 4"}
+    demands = ["one stream, greedy", "2 streams, greedy", "one stream, temperature 0.8"]
+    assert found == dict.fromkeys(demands, systems)
+    assert len(written["peers"][pair]) == 2
+
+
+def test_no_phase_begins_when_the_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PHASES, "steps", _ends_at_once)
+    options = ["--device", "cpu", "--only", "steps,systems", "--total-s", "0.1"]
+    result = CliRunner().invoke(app, [*options, "--results", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "systems (not begun)" in result.output.splitlines()[-1]
+
+
+def _ends_at_once(job: Job) -> Iterator[Found]:
+    yield from ()
 
 
 def wrong(query: Tensor, keys: Tensor, values: Tensor, visible: Tensor, tile: int) -> Tensor:

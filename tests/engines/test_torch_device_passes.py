@@ -25,7 +25,10 @@ from tiny_models import forward_rows, opened, random_tokens, read, read_alone
 from torch import Tensor
 
 from card.engines import FOLLOWS_PREFIX, Ranking, Rows
-from card.engines.calibration import check_row_invariance, make_row_invariant
+from card.engines.calibration import (
+    check_row_invariance,
+    make_row_invariant,
+)
 from card.engines.options import Dtype, EngineOptions
 from card.engines.torch.captured import decoder as captured_decoder
 from card.engines.torch.captured import engine as captured_engine
@@ -262,6 +265,24 @@ def test_an_engine_that_is_only_a_template_takes_no_memory(directory: Path) -> N
     engine = CapturedEngine.load(directory, options())
     make_row_invariant(engine)
     assert "keys" not in vars(engine._kv)
+
+
+def test_the_check_of_rows_ends_when_its_time_is_over(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One comparison is always made."""
+    engine = CapturedEngine.load(directory, options())
+    passes: list[int] = []
+    forward = CapturedEngine.forward
+
+    def counted(this: CapturedEngine, batch: list[Rows]) -> list[Any]:
+        passes.append(len(batch))
+        return forward(this, batch)
+
+    monkeypatch.setattr(CapturedEngine, "forward", counted)
+    monkeypatch.setattr(CapturedEngine, "examination_s", 0.0)
+    assert check_row_invariance(engine.reconfigured(replace(engine.options, row_multiple=16)))
+    assert len(passes) == 9, "eight rows, one by one and at once"
 
 
 # --- the self-check can fail ----------------------------------------------------------------------

@@ -317,7 +317,17 @@ def _post(url: str, body: Mapping[str, Any]) -> tuple[int, str]:
 
 DTYPES = {
     **dict.fromkeys(
-        ("text_input", "decoding", "stop_words", "bad_words", "key", "delta_text"), "BYTES"
+        (
+            "text_input",
+            "decoding",
+            "stop_words",
+            "bad_words",
+            "guided_decoding_guide_type",
+            "guided_decoding_guide",
+            "key",
+            "delta_text",
+        ),
+        "BYTES",
     ),
     **dict.fromkeys(
         ("temperature", "top_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),

@@ -142,7 +142,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"n": 2}, "n"),
     ({"best_of": 2}, "best_of"),
     ({"echo": True}, "echo"),
-    ({"suffix": "x"}, "suffix"),
+    ({"extra_body": {"suffix": "x"}}, "suffix"),
     ({"logit_bias": {"50": 1}}, "logit_bias"),
     ({"logprobs": 5}, "logprobs"),
     ({"stop": [1]}, "stop"),
@@ -187,7 +187,7 @@ def test_a_field_that_is_not_is_refused_by_name(
     [
         ({"n": 2}, "n"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"extra_body": {"suffix": "x"}}, "suffix"),
         ({"logprobs": True, "top_logprobs": 5}, "top_logprobs"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]}, "messages"),
@@ -307,3 +307,51 @@ def test_an_answer_that_takes_too_long_is_a_gateway_timeout(server: RunningServi
         )
     assert status == 504
     assert json.loads(text)["error"]["type"] == "server_error"
+
+
+CALLS: Any = [
+    {
+        "type": "function",
+        "function": {
+            "name": "set_light",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "room": {"enum": ["kitchen", "bath"]},
+                    "level": {"type": "integer", "minimum": 0, "maximum": 9},
+                },
+                "required": ["room", "level"],
+            },
+        },
+    }
+]
+
+
+def test_a_required_call_is_one_of_the_tools_with_fitting_arguments(
+    client: openai.OpenAI,
+) -> None:
+    written = set()
+    for decoding in ("card", "autoregressive"):
+        asked: Any = {
+            "model": MODEL,
+            "temperature": 0.9,
+            "seed": 7,
+            "tool_choice": "required",
+            "parallel_tool_calls": False,
+            "extra_body": {"decoding": decoding},
+        }
+        whole = client.chat.completions.create(messages=TALK, tools=CALLS, **asked).choices[0]
+        assert whole.finish_reason == "tool_calls"
+        (call,) = whole.message.tool_calls or []
+        assert call.type == "function"
+        assert call.function.name == "set_light"
+        with client.chat.completions.stream(messages=TALK, tools=CALLS, **asked) as stream:
+            (streamed,) = stream.get_final_completion().choices[0].message.tool_calls or []
+        tools: Any = [{"type": "function", **CALLS[0]["function"]}]
+        (item,) = client.responses.create(input=TALK, tools=tools, **asked).output
+        assert item.type == "function_call"
+        written |= {call.function.arguments, streamed.function.arguments, item.arguments}
+    (arguments,) = map(json.loads, written)
+    assert list(arguments) == ["room", "level"]
+    assert arguments["room"] in ("kitchen", "bath")
+    assert arguments["level"] in range(10)

@@ -14,7 +14,9 @@ def install(folder: Path, version: str) -> Path:
     metadata = folder / f"tensorrt_llm-{version}.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: tensorrt_llm\nVersion: {version}\n", encoding="utf-8"
+        f"Metadata-Version: 2.1\nName: tensorrt_llm\nVersion: {version}\n"
+        "Summary: A stand-in for tests\n",
+        encoding="utf-8",
     )
     (folder / "tensorrt_llm").symlink_to(PACKAGE, target_is_directory=True)
     return folder

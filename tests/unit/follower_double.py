@@ -15,7 +15,7 @@ from card.serving.gathering import Gathering
 from card.serving.refusal import Refusal, UndeliverableError
 from card.serving.sessions import Session, Sessions
 from card.serving.streams import Stream
-from card.serving.wire import TokenRequest
+from card.serving.wire import GenerateRequest
 from card.text import Detokenizer
 
 LETTERS = Tokenizer(models.WordLevel({chr(97 + i): i for i in range(26)}, unk_token="a"))
@@ -101,7 +101,7 @@ class Scene:
     ) -> tuple[Client, int]:
         """Start answering a streamed request; the client, and the index of its slot."""
         client = Client()
-        asked = TokenRequest(input_ids=(0, 1, 2), stream=streams, **request)  # type: ignore[arg-type]
+        asked = GenerateRequest(input_ids=(0, 1, 2), stream=streams, **request)  # type: ignore[arg-type]
         stream = Stream(
             asked,
             Detokenizer(LETTERS, (0, 1, 2), asked.stop_words),

@@ -101,6 +101,38 @@ def two_pieces() -> list[Any]:
     ]
 
 
+def pieces_of(text: str, size: int) -> list[Any]:
+    """A text that ends by itself, so many letters at a time."""
+    cuts = [text[place : place + size] for place in range(0, len(text), size)]
+    last = len(cuts) - 1
+    return [
+        response(
+            text_output=cut,
+            num_input_tokens=3,
+            num_output_tokens=place + 1,
+            finish_reason="stop" if place == last else "",
+        )
+        for place, cut in enumerate(cuts)
+    ]
+
+
+def prompt(gateway: RunningGateway) -> str:
+    """The last one that reached Triton."""
+    return str(gateway.sent()["text_input"][4:].decode())
+
+
+def scored(token: int, log_prob: float | None, *top: tuple[int, float]) -> dict[str, Any]:
+    """A token as Triton's `details` tell it."""
+    return {"id": token, "logprob": log_prob, "top": top}
+
+
+def tell(piece: Any, **details: Any) -> None:
+    """Add `details` to a response of Triton."""
+    raw = json.dumps(details).encode()
+    piece.infer_response.outputs.add(name="details", datatype="BYTES", shape=[1, 1])
+    piece.infer_response.raw_output_contents.append(struct.pack("<I", len(raw)) + raw)
+
+
 def events(text: str) -> list[Any]:
     """The JSON of every event, and what stands in place of one at the end."""
     lines = [line.removeprefix("data: ") for line in text.split("\n\n") if line]

@@ -22,6 +22,7 @@ from card.cache import (
     SlotCounters,
     SlotRequest,
 )
+from card.constraints.compiler import GuideCompiler
 from card.decoding import TargetLoop
 from card.drafting import DraftLoop, make_drafters
 from card.engines import Engine
@@ -106,15 +107,32 @@ class Stream:
 class OneProcess:
     """A pool and both loops; use as a context."""
 
-    def __init__(self, target: Engine, draft: Engine, settings: Settings) -> None:
+    def __init__(
+        self,
+        target: Engine,
+        draft: Engine,
+        settings: Settings,
+        guides: GuideCompiler | None = None,
+    ) -> None:
         self.target_engine = target
         self.draft_engine = draft
         self.settings = settings
+        self._guides = guides
         self._home = tempfile.TemporaryDirectory()
         self._where = (
             Path(self._home.name),
             os.getpid(),
-            Geometry(settings.cache.slots, settings.cache.nodes, 1024, 256, 8, 32),
+            Geometry(
+                settings.cache.slots,
+                settings.cache.nodes,
+                1024,
+                256,
+                8,
+                32,
+                logit_bias=4,
+                likeliest=3,
+                guide=1024,
+            ),
         )
         self.pool = Pool.create(*self._where)
         self._found: list[Pool] = []
@@ -146,13 +164,13 @@ class OneProcess:
     def restart_target(self, engine: Engine) -> None:
         """A fresh target process, which knows nothing but the pool."""
         self.target_engine = engine
-        self.target = TargetLoop(engine, self._found_pool(), self.settings)
+        self.target = TargetLoop(engine, self._found_pool(), self.settings, self._guides)
 
     def restart_draft(self, engine: Engine) -> None:
         """A fresh draft process, which knows nothing but the pool."""
         self.draft_engine = engine
         drafters = make_drafters(engine, self.settings)
-        self.draft = DraftLoop(drafters, self._found_pool(), apart=True)
+        self.draft = DraftLoop(drafters, self._found_pool(), self._guides, apart=True)
 
     def _found_pool(self) -> Pool:
         """The pool as an engine process maps it."""

@@ -43,10 +43,10 @@ class HandPlayedTarget:
         slot.count_step(len(tokens), len(tokens) - 1, len(tokens), corrects=True)
         slot.commit(tokens, flags, [-0.5] * len(tokens), finish)
 
-    def fail(self, index: int) -> None:
+    def fail(self, index: int, finish: Finish = Finish.FAILED) -> None:
         slot = self._pool.target_slot(index)
         slot.adopt(slot.generation)
-        slot.fail()
+        slot.fail(finish)
 
     def release(self, index: int) -> None:
         slot = self._pool.target_slot(index)

@@ -161,7 +161,9 @@ def test_an_adoption_never_shows_what_an_older_session_left(pool: Pool) -> None:
 def test_a_slot_is_open_only_once_the_whole_request_stands(pool: Pool) -> None:
     engine = pool.target_slot(0)
     looks = []
-    parameters = SamplingParameters(0.7, 5, 0.9, 1.1, 0.2, 0.3, 4, ((1, 2), (3,)), 1 << 63, (9, 7))
+    parameters = SamplingParameters(
+        0.7, 5, 0.9, 0.1, 1.1, 0.2, 0.3, 4, ((1, 2), (3,)), ((4, -1.5),), 1 << 63, (9, 7)
+    )
     request = SlotRequest(np.arange(7), 8, "draft_then_verify", parameters, 3, True)
 
     def look() -> None:

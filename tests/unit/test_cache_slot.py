@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 from one_process import request_of
 
 from card.cache import Finish, Geometry, Pool, SlotRequest, SlotState
-from card.sampling import SamplingParameters
+from card.sampling import SamplingParameters, likeliest, log_probability
 from card.speculation.pacing import PACINGS
 
-GEOMETRY = Geometry(slots=2, nodes=64, prompt=32, output=32, bad_words=4, bad_word_tokens=16)
+GEOMETRY = Geometry(
+    slots=2, nodes=64, prompt=32, output=32, bad_words=4, bad_word_tokens=16, logit_bias=3,
+    likeliest=2,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -230,6 +233,8 @@ parameters = st.builds(
     temperature=st.floats(0, 100),
     top_k=st.integers(0, 1 << 31),
     top_p=st.floats(0, 1),
+    min_p=st.floats(0, 1),
+    logit_bias=st.lists(st.tuples(tokens, numbers), max_size=3).map(tuple),
     repetition_penalty=st.floats(1e-6, 1e6),
     presence_penalty=numbers,
     frequency_penalty=numbers,
@@ -246,6 +251,8 @@ requests = st.builds(
     parameters=parameters,
     num_draft_tokens=st.integers(1, 32),
     log_probabilities=st.booleans(),
+    likeliest=st.integers(0, 2),
+    prompt_log_probabilities=st.booleans(),
 )
 
 
@@ -259,14 +266,31 @@ def test_a_request_arrives_as_it_was_sent(shared_pool: Pool, sent: list[SlotRequ
         assert card.reclaim(target_is_dead=True)
         assert found.prompt.tolist() == request.prompt.tolist()
         assert found.parameters == request.parameters
-        assert (
-            found.max_tokens,
-            found.pacing,
-            found.num_draft_tokens,
-            found.log_probabilities,
-        ) == (
-            request.max_tokens,
-            request.pacing,
-            request.num_draft_tokens,
-            request.log_probabilities,
-        )
+        for name in (
+            "max_tokens",
+            "pacing",
+            "num_draft_tokens",
+            "drafter",
+            "log_probabilities",
+            "likeliest",
+            "prompt_log_probabilities",
+        ):
+            assert getattr(found, name) == getattr(request, name), name
+
+
+def test_likeliest_ids_are_read_as_they_were_reported(shared_pool: Pool) -> None:
+    card, target = shared_pool.card_slot(0), shared_pool.target_slot(0)
+    found = likeliest(np.array([0.0, 3.0, 1.0, 3.0], np.float32), 2)
+    request = SlotRequest(np.arange(3), 2, "card", SamplingParameters(), likeliest=2)
+    card.open(request, generation := shared_pool.new_generation())
+    target.adopt(generation)
+    target.score_prompt(1, -2.5, found)
+    target.commit([1], [False], [-0.75], Finish.RUNNING, [found])
+    assert card.prompt_log_probability(1) == -2.5
+    assert card.likeliest_of_prompt(1) == card.likeliest(0)
+    assert [token for token, _ in card.likeliest(0)] == [1, 3], "of equals the lower id is first"
+    assert card.likeliest(0)[0][1] == pytest.approx(
+        log_probability(np.array([0.0, 3.0, 1.0, 3.0], np.float32), 1)
+    )
+    card.close()
+    assert card.reclaim(target_is_dead=True)

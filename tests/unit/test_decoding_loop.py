@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,8 @@ from fake_engine import EMPTY_PATH, FakeEngine, FakeModel, extended
 from numpy.typing import NDArray
 from one_process import OneProcess, autoregressive, repeating_text, request_of, settings_of
 
-from card.cache import Finish, SlotState
-from card.sampling import SamplingParameters
+from card.cache import MAX_ROWS, Finish, SlotState
+from card.sampling import SamplingParameters, likeliest, log_probability
 
 MODEL = FakeModel()
 
@@ -249,3 +250,26 @@ def test_sessions_of_an_older_epoch_are_dropped() -> None:
         assert both.pool.card_slot(0).reclaim()
         request = request_of([5], 8)
         assert both.run([both.open(request)]) == [autoregressive(MODEL, request)]
+
+
+@pytest.mark.parametrize("length", [1, 2, 9, 200])
+def test_a_scored_prompt_reports_each_token_behind_those_before_it(length: int) -> None:
+    """In passes of no more rows than a verification has; and the text is the same."""
+    prompt = [token % MODEL.vocabulary for token in range(length)]
+    plain = request_of(prompt, 6)
+    request = replace(plain, likeliest=3, prompt_log_probabilities=True)
+    with both_loops(prefill_chunk=256) as both:
+        stream = both.open(request)
+        both.run([stream])
+        assert stream.output == autoregressive(MODEL, plain)
+        assert max(len(batch[0].tokens) for batch in target_of(both).batches) <= MAX_ROWS
+        for place in range(1, length):
+            row = MODEL.row_after(prompt[:place])
+            found = likeliest(row, 3)
+            assert stream.slot.prompt_log_probability(place) == log_probability(row, prompt[place])
+            ids = [token for token, _ in stream.slot.likeliest_of_prompt(place)]
+            assert ids == found.ids.tolist()
+        for place in range(6):
+            row = MODEL.row_after([*prompt, *stream.output[:place]])
+            best, *_ = stream.slot.likeliest(place)
+            assert best[0] == int(row.argmax()) == stream.output[place]

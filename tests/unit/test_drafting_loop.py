@@ -196,7 +196,17 @@ def test_a_draft_equal_to_the_target_ranks_the_targets_choice_first(
             assert tree.token[max(children, key=lambda child: tree.score[child])] == choice
 
 
-@pytest.mark.parametrize("parameters", [GREEDY, SAMPLED], ids=["greedy", "temperature 0.8"])
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        GREEDY,
+        SAMPLED,
+        replace(GREEDY, logit_bias=((3, 2.0), (5, -3.0))),
+        replace(SAMPLED, logit_bias=((3, 2.0), (5, -3.0))),
+        replace(SAMPLED, logit_bias=((3, 2.0),), min_p=0.2),
+    ],
+    ids=["greedy", "temperature 0.8", "greedy, bias", "bias", "bias and min-p"],
+)
 def test_every_candidate_of_a_draft_equal_to_the_target_is_accepted(
     parameters: SamplingParameters,
 ) -> None:

@@ -28,7 +28,7 @@ class Model:
             stack.enter_context(self._quiet.loading())
             self.loads.set()
             if self._wants_to_measure:
-                stack.enter_context(self._quiet.measuring())
+                self._quiet.begin_measuring()
                 self.measures.set()
             self.may_end.wait(_SOON_S)
 

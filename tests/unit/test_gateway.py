@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 
 import openai
 import pytest
@@ -13,6 +12,8 @@ from gateway_double import (
     RunningGateway,
     events,
     number,
+    scored,
+    tell,
     two_pieces,
 )
 
@@ -132,9 +133,8 @@ def test_log_probabilities_belong_to_pieces_of_the_text(
     gateway: RunningGateway, client: openai.OpenAI
 ) -> None:
     first, second = two_pieces()
-    for piece, values in ((first, [-0.5, -1.0]), (second, [-0.25, -2.0])):
-        piece.infer_response.outputs.add(name="output_log_probs", datatype="FP32", shape=[1, 1, 2])
-        piece.infer_response.raw_output_contents.append(struct.pack("<2f", *values))
+    tell(first, tokens=[scored(7, -0.5, (7, -0.5)), scored(8, -1.0, (9, -0.75))])
+    tell(second, tokens=[scored(7, -0.25, (7, -0.25)), scored(8, -2.0, (9, -0.5))])
     gateway.triton.answer = lambda _: [first, second]
     completion = client.completions.create(**PROMPT, logprobs=1, temperature=0)
     scores = completion.choices[0].logprobs
@@ -143,9 +143,13 @@ def test_log_probabilities_belong_to_pieces_of_the_text(
     assert "".join(scores.tokens or []) == "héllo wörld"
     assert scores.text_offset is not None
     assert scores.text_offset[0] == 0
-    assert scores.top_logprobs == [
-        {token: value} for token, value in zip(scores.tokens, scores.token_logprobs, strict=True)
-    ]
+    assert scores.top_logprobs is not None
+    # The chosen token is always told, and the likeliest where it is another.
+    assert [max(told.values()) for told in scores.top_logprobs] == [-0.5, -0.75, -0.25, -0.5]
+    for token, value, told in zip(
+        scores.tokens, scores.token_logprobs, scores.top_logprobs, strict=True
+    ):
+        assert value in told.values(), token
     chat = client.chat.completions.create(**CHAT, logprobs=True).choices[0].logprobs
     assert chat is not None
     assert [token.logprob for token in chat.content or []] == [-0.5, -1.0, -0.25, -2.0]

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import gguf_models
 import pytest
+from gateway_double import CHAT, PROMPT, running_gateway, two_pieces
+from gateway_models import directory, tokenizer
 from real_pair import TARGET
 from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
-from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from card_client.chat_template import ChatTemplate, ChatTemplateError
@@ -35,21 +34,6 @@ LLAMA = """\
     {% if add_generation_prompt %}
 <assistant>
     {% endif %}"""
-
-
-def tokenizer(*, adds_bos: bool) -> Tokenizer:
-    words = Tokenizer(WordLevel({"<s>": 0, "</s>": 1, "[UNK]": 2}, unk_token="[UNK]"))
-    words.pre_tokenizer = Whitespace()
-    if adds_bos:
-        words.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
-    return words
-
-
-def directory(folder: Path, *, adds_bos: bool = False, **config: object) -> Path:
-    tokenizer(adds_bos=adds_bos).save(str(folder / "tokenizer.json"))
-    content = {"bos_token": {"content": "<s>"}, "eos_token": "</s>", **config}
-    (folder / "tokenizer_config.json").write_text(json.dumps(content), encoding="utf-8")
-    return folder
 
 
 def template_of(folder: Path) -> ChatTemplate:
@@ -117,12 +101,54 @@ def test_a_template_that_fails_or_reaches_out_says_so(tmp_path: Path, source: st
         template.render(TALK)
 
 
-def test_a_template_that_is_none_names_its_directory(tmp_path: Path) -> None:
+def test_a_template_that_is_none_refuses_chats_alone(tmp_path: Path) -> None:
+    folder = directory(tmp_path, chat_template="{% for %}")
     with pytest.raises(ChatTemplateError, match=f"{tmp_path}: wrong chat template"):
-        template_of(directory(tmp_path, chat_template="{% for %}"))
+        template_of(folder).render(TALK)
+    with running_gateway(tokenizer=folder) as gateway:
+        gateway.triton.answer = lambda _: two_pieces()
+        status, _, text = gateway.ask("/v1/chat/completions", CHAT)
+        assert (status, json.loads(text)["error"]["param"]) == (400, "messages")
+        assert gateway.ask("/v1/completions", PROMPT)[0] == 200
     (tmp_path / "tokenizer_config.json").write_text("{", encoding="utf-8")
     with pytest.raises(ChatTemplateError, match=r"tokenizer_config\.json cannot be read"):
         template_of(tmp_path)
+
+
+def test_what_is_written_for_training_and_what_asks_for_none_renders(tmp_path: Path) -> None:
+    source = """\
+{% if tools is not none or documents is not none %}{{ 1 / 0 }}{% endif %}
+{%- for message in messages %}
+    {%- generation %}
+        {%- set shown = message.content | upper %}
+        {{- shown }}
+    {%- endgeneration %}
+{%- endfor %}"""
+    assert template_of(directory(tmp_path, chat_template=source)).render(TALK) == (
+        "BE BRIEF.HÉ?YES.WHY?"
+    )
+
+
+def test_tokens_that_only_their_own_file_names_are_known(tmp_path: Path) -> None:
+    source = "{{ bos_token }}{{ eos_token }}{{ unk_token }}{{ sep_token }}"
+    folder = directory(tmp_path, chat_template=source, eos_token=None, bos_token="<s>")
+    named = {"bos_token": "wrong", "eos_token": {"content": "</s>"}, "unk_token": "[UNK]"}
+    named["sep_token"] = "</s>"
+    (folder / "special_tokens_map.json").write_text(json.dumps(named), encoding="utf-8")
+    assert template_of(folder).render(TALK) == "<s></s>[UNK]</s>"
+
+
+@pytest.mark.parametrize(
+    ("source", "knows"),
+    [
+        ("{% for tool in tools %}{{ tool }}{% endfor %}", True),
+        ("{% if tools is defined %}{% set known = tools %}{% endif %}", True),
+        ("{{ messages[0].tools }}", False),
+        ("{% set tools = [] %}{{ tools }}", False),
+    ],
+)
+def test_a_template_knows_tools_if_it_reads_them(tmp_path: Path, source: str, knows: bool) -> None:
+    assert template_of(directory(tmp_path, chat_template=source)).knows_tools is knows
 
 
 def test_a_gguf_files_template_renders_with_its_own_tokens(tmp_path: Path) -> None:

@@ -38,6 +38,8 @@ PARAMETERS = [
         bad_words=((3,), (1, 2), (7, 7, 7)),
         end_ids=(9, 4),
     ),
+    SamplingParameters(logit_bias=((2, 1.5), (6, -2.0))),
+    SamplingParameters(temperature=1.1, seed=14, min_p=0.1, top_p=0.9, logit_bias=((8, 1.0),)),
 ]
 
 

@@ -10,12 +10,21 @@ import numpy as np
 import pytest
 import yaml
 from fake_engine import FakeEngine, FakeModel
+from real_pair import PAIR_VARIABLES
 from typer.testing import CliRunner
 
 from bench.prompts import Prompt
+from card.engines import EngineError
 from card.speculation.ngram import NgramProposer
 from planning import checking, command, predicting
-from planning.acceptance import LEVELS, Likeness, Profile, TextRecord, children_table
+from planning.acceptance import (
+    LEVELS,
+    Likeness,
+    Profile,
+    TextRecord,
+    children_table,
+    weights_hash,
+)
 from planning.checking import compare
 from planning.command import PROFILES, app
 from planning.errors import PlanError
@@ -354,3 +363,39 @@ def test_of_several_profiles_that_of_the_results_dtype_is_taken(
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(profile.model_dump()))
     result = Result.read(MEASURED).model_copy(update={"dtype": told})
     assert command._profile_of(result).dtype == taken
+
+
+def test_a_profile_belongs_to_the_weights_of_a_gguf_file_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Named by itself, or by the folder that holds it alone."""
+    file = tmp_path / "target/model.gguf"
+    file.parent.mkdir()
+    file.write_bytes(b"weights")
+    profile = PROFILE.model_copy(update={"target": weights_hash(file)})
+    monkeypatch.setattr(command, "PROFILES", tmp_path)
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(profile.model_dump()))
+    result = Result.read(MEASURED)
+    model = result.settings.target.model_copy(update={"path": file.parent})
+    result = result.model_copy(
+        update={"settings": result.settings.model_copy(update={"target": model})}
+    )
+    assert command._profile_of(result) == profile
+    file.write_bytes(b"other weights")
+    with pytest.raises(PlanError, match="another target"):
+        command._profile_of(result)
+
+
+def test_a_profile_can_be_measured_on_the_texts_of_the_suite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chats among them: every prompt is read before a model is loaded."""
+
+    def load_nothing(*_: object) -> FakeEngine:
+        raise EngineError("all prompts were read")
+
+    monkeypatch.setattr("card.engines.loading.load_engine", load_nothing)
+    for name, value in PAIR_VARIABLES.items():
+        monkeypatch.setenv(name, value)
+    found = CliRunner().invoke(app, ["measure", str(tmp_path / "profile.yaml")])
+    assert "all prompts were read" in found.stderr

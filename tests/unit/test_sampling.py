@@ -16,6 +16,7 @@ from card.sampling import (
     InvalidLogitsError,
     SamplingParameters,
     gumbel,
+    likeliest,
     log_probability,
     sample,
 )
@@ -258,6 +259,36 @@ def test_penalties_count_prompt_and_output(
         assert sample(row, history, parameters) == sample(expected, history, plain)
         if place < len(output):
             history.append(output[place])
+
+
+@given(rows, temperatures, st.sampled_from([0.01, 0.2, 0.7, 1.0]), seeds)
+def test_min_p_leaves_what_is_likely_beside_the_likeliest(
+    row: Row, temperature: float, min_p: float, seed: int
+) -> None:
+    """And top-k and top-p choose among these."""
+    scaled = (row.astype(np.float64) - row.max()) / temperature
+    removed = np.where(scaled >= np.log(min_p), row, -np.inf).astype(np.float32)
+    for more in ({}, {"top_k": 3}, {"top_p": 0.6}):
+        asked = SamplingParameters(temperature=temperature, seed=seed, min_p=min_p, **more)
+        plain = SamplingParameters(temperature=temperature, seed=seed, **more)
+        assert sample(row, history_of(0), asked) == sample(removed, history_of(0), plain)
+
+
+def test_a_bias_is_added_before_penalties() -> None:
+    row = np.array([-1.0, 0.5, 1.0], np.float32)
+    # With the bias id 0 has 3; the penalty halves it, where it would have doubled -1 before.
+    parameters = SamplingParameters(logit_bias=((0, 4.0),), repetition_penalty=2.0)
+    assert sample(row, history_of(0), parameters) == 0
+    assert sample(row, history_of(0), SamplingParameters(logit_bias=((2, -100.0),))) == 1
+
+
+@given(rows, st.integers(1, 20))
+def test_the_likeliest_ids_are_the_first_of_the_sorted_row(row: Row, count: int) -> None:
+    found = likeliest(row, count)
+    order = np.lexsort((np.arange(row.size), -row))[:count]
+    assert found.ids.tolist() == order.tolist()
+    for token, value in zip(found.ids.tolist(), found.log_probabilities.tolist(), strict=True):
+        assert value == log_probability(row, token)
 
 
 def test_no_end_id_is_chosen_before_min_tokens() -> None:

@@ -112,11 +112,20 @@ async def test_a_direct_client_that_left_is_noticed(scene: Scene) -> None:
     assert scene.ledger.outcomes == ["cancelled"]
 
 
-async def test_a_session_that_the_target_gave_up_gets_an_error(scene: Scene) -> None:
+@pytest.mark.parametrize(
+    ("finish", "error"),
+    [
+        (Finish.FAILED, "INTERNAL: "),
+        (Finish.GUIDE_FAILED, "INVALID_ARGUMENT: guided_decoding_guide "),
+    ],
+)
+async def test_a_session_that_the_target_gave_up_gets_an_error(
+    scene: Scene, finish: Finish, error: str
+) -> None:
     client, slot = await scene.open()
-    scene.target.fail(slot)
+    scene.target.fail(slot, finish)
     scene.follower.tick(1)
-    assert client.errors[0].startswith("INTERNAL: ")
+    assert client.errors[0].startswith(error)
 
 
 async def test_streams_outlive_a_dead_target_but_not_for_ever(scene: Scene) -> None:

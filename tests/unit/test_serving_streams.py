@@ -12,14 +12,15 @@ from tokenizers import Tokenizer, decoders, models
 from card.cache import SlotCounters
 from card.serving.delta import FINISH_REASONS, SIGN_NS, Delta
 from card.serving.streams import Stream
-from card.serving.wire import TokenRequest
+from card.serving.wire import GenerateRequest
 from card.text import Detokenizer
 
 LETTERS = Tokenizer(models.WordLevel({chr(97 + i): i for i in range(26)}, unk_token="a"))
 LETTERS.decoder = decoders.Fuse()
 COUNTERS = SlotCounters(
-    steps=4, queries=4, hits=3, misses=1, corrections=1, drafted=10, accepted=5, re_roots=2,
-    restarts=1, tokens_per_step=np.zeros(65, np.int64),
+    steps=4, queries=4, hits=3, misses=1, corrections=1, drafts=3, drafted=10, accepted=5,
+    re_roots=2, restarts=1, tokens_per_step=np.zeros(65, np.int64),
+    accepted_at=np.array([3, 1, 1, 0], np.int64),
 )  # fmt: skip
 GATHER_NS = 1_000
 
@@ -29,7 +30,7 @@ def ids(text: str) -> list[int]:
 
 
 def stream(**request: Any) -> Stream:
-    asked = TokenRequest(input_ids=tuple(ids("xyz")), **{"stream": True, **request})
+    asked = GenerateRequest(input_ids=tuple(ids("xyz")), **{"stream": True, **request})
     detokenizer = Detokenizer(LETTERS, asked.input_ids, asked.stop_words)
     return Stream(asked, detokenizer, "xyz", arrival_ns=1)
 

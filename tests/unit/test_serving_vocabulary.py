@@ -60,6 +60,11 @@ CHATML = (
         (CHATML, (5, 0)),
         ("{% for m in messages %}{{ m.content | trim + ' ' + eos_token }}{% endfor %}", (5, 1)),
         ("{% for m in messages %}{{ m.content }}\n{% endfor %}<|pad|>", (5, 1)),
+        (
+            "{% if tools is none %}{% for m in messages %}"
+            "{% generation %}{{ m.content }}<|pad|>{% endgeneration %}{% endfor %}{% endif %}",
+            (5, 1),
+        ),
         ("{% for m in messages %}{{ m.content + '.' }}{% endfor %}", (5,)),
         ("{{ raise_exception('no') }}", (5,)),
         ("{% for", (5,)),

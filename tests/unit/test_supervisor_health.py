@@ -60,7 +60,7 @@ def test_only_a_service_that_would_answer_is_ready(
         "state": state,
         "server_pid": 7,
         "server_restarts": 1,
-        "models": {"draft": {"state": "gone", "pid": None, "reloads": 2}},
+        "models": {"draft": {"state": "gone", "pid": None, "reloads": 2, "loading": None}},
         "guard": None,
         "guard_restarts": 0,
     }

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+import yaml
 from child_process import child, next_line
 from real_pair import DRAFT, TARGET
 
@@ -108,6 +109,22 @@ def test_a_busy_port_as_of_a_second_supervisor(
 ) -> None:
     settings = settings_with(tmp_path, ports | {field: busy_port})
     assert refused(settings).startswith(f"error: serving.{field}: port {busy_port} is busy: ")
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_a_gguf_file_that_tensorrt_llm_is_to_run(tmp_path: Path, role: str) -> None:
+    """Named by itself, or by the folder that holds it alone."""
+    file = tmp_path / "model/only.gguf"
+    file.parent.mkdir()
+    file.touch()
+    settings = tmp_path / "settings.yaml"
+    for named in (file, file.parent):
+        pair = {"target": {"path": str(TARGET)}, "draft": {"path": str(DRAFT)}}
+        pair[role] = {"engine": "tensorrt_llm", "path": str(named)}
+        settings.write_text(yaml.safe_dump(pair), encoding="utf-8")
+        line = refused(settings)
+        assert line.startswith(f"error: {role}.path: {file} is a GGUF file")
+        assert f"{role}.engine" in line
 
 
 def test_a_settings_file_that_does_not_exist(tmp_path: Path) -> None:

@@ -121,10 +121,13 @@ def test_what_the_runtime_ignores_is_refused_whatever_the_setting(
     older = admission("without_speculation", monkeypatch, version="1.2.1")
     with pytest.raises(Refusal, match="this version of TensorRT-LLM ignores it"):
         decided(older, repetition_penalty=1.2)
+    with pytest.raises(Refusal, match="guided_decoding_guide_type is 'json'; it must be absent"):
+        decided(older, guided_decoding_guide_type="json")
 
 
 def test_nothing_changes_for_the_torch_engine() -> None:
     by = Admission(Settings())
+    assert decided(by, guided_decoding_guide_type="json") == "card"
     for request in UNPROVEN:
         assert decided(by, **request) == "card"
     assert decided(by, "draft_then_verify") == "draft_then_verify"

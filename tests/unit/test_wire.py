@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from card.constraints import Guide
 from card.serving.refusal import Refusal
 from card.serving.wire import (
     Bounds,
     GenerateRequest,
-    TokenRequest,
     check_parameters,
+    guide_of,
     output_budget,
     parse,
 )
@@ -24,8 +25,10 @@ BOUNDS = Bounds(LimitSettings(), vocabulary=8192)
 
 NUMPY = {"temperature": np.float32, "top_p": np.float32, "repetition_penalty": np.float32,
          "presence_penalty": np.float32, "frequency_penalty": np.float32, "stream": np.bool_,
+         "min_p": np.float32, "logit_bias_values": np.float32, "length_penalty": np.float32,
          "seed": np.uint64}  # fmt: skip
-TEXTS = ("text_input", "stop_words", "bad_words", "decoding")
+TEXTS = ("text_input", "stop_words", "bad_words", "decoding", "guided_decoding_guide_type",
+         "guided_decoding_guide")  # fmt: skip
 
 
 def arrays(**values: Any) -> dict[str, NDArray[Any]]:
@@ -97,7 +100,15 @@ def test_empty_words_mean_none() -> None:
         ("pad_id", -2, "0 to 8191"),
         ("num_return_sequences", 2, "1, the only number served"),
         ("beam_width", 2, "1, the only number served"),
+        ("min_p", 1.5, "between 0 and 1"),
+        ("length_penalty", math.nan, "a number"),
+        ("stop_token_ids", [8192], "0 to 8191"),
+        ("logit_bias_ids", [-1], "0 to 8191"),
+        ("logit_bias_values", [math.nan], "between -100.0 and 100.0"),
+        ("top_log_probs", 21, "between 0 and 20"),
         ("decoding", "beam", "card, pearl, draft_then_verify, autoregressive"),
+        ("guided_decoding_guide_type", "yaml", "json, json_schema, regex, ebnf_grammar, choice"),
+        ("guided_decoding_guide", "x" * 65537, "at most 65536 bytes"),
         ("top_k", [1, 2], "one value"),
     ],
 )
@@ -120,7 +131,7 @@ def test_a_missing_prompt_is_named() -> None:
 @pytest.mark.parametrize("ids", [[], [-1], [8192]])
 def test_card_called_directly_checks_its_token_ids(ids: list[int]) -> None:
     with pytest.raises(Refusal, match=r"input_ids is .* each 0 to 8191"):
-        parse(TokenRequest, {"input_ids": np.array([ids], np.int32)}, BOUNDS)
+        parse(GenerateRequest, {"input_ids": np.array([ids], np.int32)}, BOUNDS)
 
 
 class Unread:
@@ -137,7 +148,7 @@ class Unread:
 )  # fmt: skip
 def test_too_many_elements_are_refused_before_any_is_looked_at(name: str, allowed: str) -> None:
     with pytest.raises(Refusal, match=f"{name} has .*; it must .*{allowed}"):
-        parse(TokenRequest, {name: Unread(1, 5_000_000)}, BOUNDS)  # type: ignore[dict-item]
+        parse(GenerateRequest, {name: Unread(1, 5_000_000)}, BOUNDS)  # type: ignore[dict-item]
 
 
 def test_where_no_words_are_allowed_none_may_still_be_said_by_an_empty_one() -> None:
@@ -176,7 +187,7 @@ def test_the_output_budget_is_what_was_asked_for_if_there_is_room() -> None:
     ("request_", "prompt_tokens", "message"),
     [
         (GenerateRequest(), 97, "text_input is 97 tokens long; it must be 1 to 96"),
-        (TokenRequest(), 97, "input_ids is 97 tokens long; it must be 1 to 96"),
+        (GenerateRequest(input_ids=(1,)), 97, "input_ids is 97 tokens long; it must be 1 to 96"),
         (GenerateRequest(), 0, "text_input is 0 tokens long"),
         (GenerateRequest(max_tokens=33), 96, "max_tokens is 33; it must be at most 32 after"),
     ],
@@ -187,3 +198,15 @@ def test_a_prompt_without_room_behind_it_is_refused(
     limits = LimitSettings(prompt_tokens=96, context_tokens=128, default_max_tokens=64)
     with pytest.raises(Refusal, match=message):
         output_budget(request_, prompt_tokens, limits)
+
+
+def test_a_guide_is_of_its_kind() -> None:
+    def guided(kind: str = "", guide: str = "") -> GenerateRequest:
+        return GenerateRequest(guided_decoding_guide_type=kind, guided_decoding_guide=guide)
+
+    assert guide_of(guided()) is None
+    assert guide_of(guided("json")) == Guide("json")
+    assert guide_of(guided("regex", "[0-9]+")) == Guide("regex", "[0-9]+")
+    for kind, guide in (("", "{}"), ("json", "{}"), ("json_schema", "")):
+        with pytest.raises(Refusal, match="INVALID_ARGUMENT: guided_decoding_guide"):
+            guide_of(guided(kind, guide))

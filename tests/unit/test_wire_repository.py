@@ -11,7 +11,7 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from card.serving.attach import ATTACHED_EPOCH, DEADLINE, KEY
 from card.serving.delta import LOG_PROBABILITIES, NUMBERS, OUTPUTS, TEXT, Delta, Numbers
-from card.serving.wire import DATA_TYPES, GenerateRequest, TokenRequest, tensors
+from card.serving.wire import DATA_TYPES, GenerateRequest, tensors
 
 REPOSITORY = Path(__file__).parents[2] / "model_repository"
 STUBS = ("preprocessing", "card", "draft", "target", "postprocessing")
@@ -19,8 +19,8 @@ STUBS = ("preprocessing", "card", "draft", "target", "postprocessing")
 Declared = dict[str, tuple[str, list[int]]]
 
 INTERNAL: Declared = {
-    TEXT: ("TYPE_STRING", [1]),
-    NUMBERS: ("TYPE_INT64", [len(Numbers._fields)]),
+    TEXT: ("TYPE_STRING", [2]),
+    NUMBERS: ("TYPE_INT64", [-1]),
     LOG_PROBABILITIES: ("TYPE_FP32", [-1]),
 }
 OUTWARD: Declared = {output.name: (DATA_TYPES[output.dtype], output.dims) for output in OUTPUTS}
@@ -44,7 +44,7 @@ def declared(tensors: list[Any]) -> Declared:
     [
         ("ensemble", table(GenerateRequest), OUTWARD),
         ("preprocessing", table(GenerateRequest), {"input_ids": ("TYPE_INT32", [-1])}),
-        ("card", table(TokenRequest), INTERNAL),
+        ("card", table(GenerateRequest), INTERNAL),
         ("postprocessing", INTERNAL, OUTWARD),
         *(
             (
@@ -73,12 +73,17 @@ def test_no_input_is_required_by_triton_so_that_every_refusal_names_what_is_miss
 
 
 def test_the_ensemble_connects_every_tensor_to_its_namesake() -> None:
+    """But for the prompt's tokens: a client may send them, and preprocessing always does."""
+    made = {"input_ids": "prompt_ids"}
     steps = config("ensemble").ensemble_scheduling.step
     assert [step.model_name for step in steps] == ["preprocessing", "card", "postprocessing"]
     for step in steps:
         model = config(step.model_name)
-        assert dict(step.input_map) == {t.name: t.name for t in model.input}
-        assert dict(step.output_map) == {t.name: t.name for t in model.output}
+        inputs, outputs = ({t.name: t.name for t in side} for side in (model.input, model.output))
+        is_first = step.model_name == "preprocessing"
+        takes_ids = step.model_name == "card"
+        assert dict(step.input_map) == (inputs | made if takes_ids else inputs)
+        assert dict(step.output_map) == (outputs | made if is_first else outputs)
 
 
 def test_card_alone_is_decoupled() -> None:
@@ -96,13 +101,14 @@ def test_models_run_once_without_a_gpu_and_hand_over_to_the_package(model: str) 
 
 
 def test_a_delta_survives_the_way_to_postprocessing() -> None:
-    delta = Delta("é", Numbers(3, 2**40 + 1, accepted_bytes=2, finish_reason=1), (-0.5, -1.0), -1.5)
+    numbers = Numbers(3, 2**40 + 1, accepted_bytes=2, finish_reason=1)
+    delta = Delta("é", numbers, (-0.5, -1.0), -1.5, tokens=(4, 2**30), details='{"tokens":[]}')
     packed = delta.pack()
     assert {name: list(array.shape[1:]) for name, array in packed.items()} == {
-        TEXT: [1], NUMBERS: [len(Numbers._fields)], LOG_PROBABILITIES: [3],
+        TEXT: [2], NUMBERS: [len(Numbers._fields) + 2], LOG_PROBABILITIES: [3],
     }  # fmt: skip
     assert Delta.unpack(packed, most_tokens=2) == delta
-    with pytest.raises(ValueError, match="delta_log_probs holds 3 values, not 1 to 2"):
+    with pytest.raises(ValueError, match="delta_numbers holds 17 values, not 15 to 16"):
         Delta.unpack(packed, most_tokens=1)
 
 

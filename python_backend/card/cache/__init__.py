@@ -9,6 +9,7 @@
 `tree`    validated snapshots of a draft's tree
 `watch`   which slots were opened or closed
 `bell`    wakes engines when that happens, and `card` when a session begins or ends
+`likeliest` likeliest ids of a position in a word each
 `query`   descend along what is committed, then the best chain or subtree
 """
 
@@ -16,6 +17,8 @@ from card.cache.bell import Bell
 from card.cache.layout import (
     DRAFT_COUNTERS,
     ENGINES,
+    MAX_END_IDS,
+    MAX_ROWS,
     TARGET_COUNTERS,
     EngineState,
     Finish,
@@ -32,6 +35,8 @@ from card.cache.watch import SlotWatch
 __all__ = [
     "DRAFT_COUNTERS",
     "ENGINES",
+    "MAX_END_IDS",
+    "MAX_ROWS",
     "NO_CANDIDATES",
     "ROOT",
     "TARGET_COUNTERS",

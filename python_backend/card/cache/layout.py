@@ -18,7 +18,7 @@ import numpy as np
 
 CACHE_LINE = 64
 WORD_BYTES = 8
-MAGIC = 0x31_44_52_41_43_00_00_0C  # "CARD1" and the layout's version
+MAGIC = 0x31_44_52_41_43_00_00_0D  # "CARD1" and the layout's version
 ENGINES = ("draft", "target")
 BEATING = ("card", *ENGINES)
 """Processes that tell by a heartbeat that they live."""
@@ -30,6 +30,7 @@ TARGET_COUNTERS = (
     "hits",
     "misses",
     "corrections",
+    "drafts",
     "drafted",
     "accepted",
     "target_running_ns",
@@ -37,8 +38,10 @@ TARGET_COUNTERS = (
 )
 DRAFT_COUNTERS = ("re_roots", "restarts", "draft_running_ns", "draft_idle_ns")
 """Of one session, from 0 when its engine takes it up; `card` exports them."""
-MAX_END_IDS = 16
-"""Ids that may end one text."""
+MAX_END_IDS = 64
+"""Ids that may end one text: the model's own, and what its request adds."""
+MAX_LIKELIEST = 20
+"""Likeliest ids that can be reported at each position, as OpenAI allows."""
 MAX_REFUSALS = 16
 """Reasons that `preprocessing` can count apart."""
 CHOICES = ("pacing", "drafter", "acceptance")
@@ -64,6 +67,7 @@ class Finish(IntEnum):
     LENGTH = 1
     END_ID = 2
     FAILED = 3
+    GUIDE_FAILED = 4
 
 
 class EngineState(IntEnum):
@@ -78,7 +82,10 @@ class EngineState(IntEnum):
 class Geometry:
     """Sizes that fix the layout; a pool of another geometry is never reopened.
 
-    queue  requests that may wait for a slot
+    queue       requests that may wait for a slot
+    guide       bytes of what guides a text
+    logit_bias  ids whose logits a request may change
+    likeliest   likeliest ids that a request may ask for at each position
     """
 
     slots: int
@@ -88,6 +95,9 @@ class Geometry:
     bad_words: int
     bad_word_tokens: int
     queue: int = 0
+    logit_bias: int = 0
+    likeliest: int = 0
+    guide: int = 0
 
     @property
     def places(self) -> int:
@@ -167,6 +177,7 @@ def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
             ("temperature", real),
             ("top_k", word),
             ("top_p", real),
+            ("min_p", real),
             ("repetition_penalty", real),
             ("presence_penalty", real),
             ("frequency_penalty", real),
@@ -175,10 +186,18 @@ def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
             ("end_id_count", word),
             ("end_ids", word, (MAX_END_IDS,)),
             ("log_probabilities", word),
+            ("likeliest", word),
+            ("prompt_log_probabilities", word),
+            ("logit_bias_count", word),
             ("bad_word_count", word),
+            ("guide_kind", word),
+            ("guide_length", word),
             ("prompt", word, (geometry.prompt,)),
             ("bad_word_lengths", word, (max(1, geometry.bad_words),)),
             ("bad_word_tokens", word, (max(1, geometry.bad_word_tokens),)),
+            ("logit_bias_ids", word, (max(1, geometry.logit_bias),)),
+            ("logit_bias_values", real, (max(1, geometry.logit_bias),)),
+            ("guide", word, (geometry.guide // 8 + 1,)),
         ],
         # target
         [
@@ -193,11 +212,17 @@ def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
         [
             *((name, word) for name in TARGET_COUNTERS),
             ("tokens_per_step", word, (MAX_ROWS + 1,)),
+            ("accepted_at", word, (MAX_ROWS,)),
         ],
         [
             ("output", word, (geometry.output,)),
             ("from_cache", word, (geometry.output,)),
             ("log_probability", real, (geometry.output,)),
+        ],
+        [
+            ("prompt_log_probability", real, (geometry.prompt,)),
+            ("likeliest_of_prompt", word, (geometry.prompt, max(1, geometry.likeliest))),
+            ("likeliest_of_output", word, (geometry.output, max(1, geometry.likeliest))),
         ],
         # draft
         [

@@ -9,12 +9,14 @@ from numpy.typing import NDArray
 
 from card.cache.layout import CHOICE_BYTES, CHOICES
 from card.cache.record import Record
+from card.constraints import GUIDE_TYPES, Guide
 from card.sampling import SamplingParameters
 
 _NUMBERS = (
     "temperature",
     "top_k",
     "top_p",
+    "min_p",
     "repetition_penalty",
     "presence_penalty",
     "frequency_penalty",
@@ -34,6 +36,10 @@ class SlotRequest:
     num_draft_tokens   γ: draft passes before a verification in draft-then-verify, length of
                        PEARL's rounds
     log_probabilities  whether the target is to report them
+    likeliest          how many of the likeliest ids it is to report at each position of the output,
+                       and of the prompt if that is scored
+    prompt_log_probabilities  whether it is to report those of the prompt's tokens
+    guide       what the text must be; None: anything
     """
 
     prompt: NDArray[np.int64]
@@ -44,6 +50,9 @@ class SlotRequest:
     log_probabilities: bool = False
     drafter: str = "tree"
     acceptance: str = "exact"
+    likeliest: int = 0
+    prompt_log_probabilities: bool = False
+    guide: Guide | None = None
 
 
 def choice_words(key: str) -> NDArray[np.int64]:
@@ -71,15 +80,22 @@ def write_request(record: Record, request: SlotRequest) -> None:
         record[name][:] = choice_words(getattr(request, name))
     record["num_draft_tokens"] = request.num_draft_tokens
     record["log_probabilities"] = request.log_probabilities
+    record["likeliest"] = request.likeliest
+    record["prompt_log_probabilities"] = request.prompt_log_probabilities
     parameters = request.parameters
     for name in _NUMBERS:
         record[name] = getattr(parameters, name)
     record["end_id_count"] = len(parameters.end_ids)
     record["end_ids"][: len(parameters.end_ids)] = parameters.end_ids
+    biases = len(parameters.logit_bias)
+    record["logit_bias_count"] = biases
+    record["logit_bias_ids"][:biases] = [token for token, _ in parameters.logit_bias]
+    record["logit_bias_values"][:biases] = [bias for _, bias in parameters.logit_bias]
     lengths = [len(word) for word in parameters.bad_words]
     record["bad_word_count"] = len(lengths)
     record["bad_word_lengths"][: len(lengths)] = lengths
     record["bad_word_tokens"][: sum(lengths)] = [t for word in parameters.bad_words for t in word]
+    _write_guide(record, request.guide)
 
 
 def read_request(record: Record) -> SlotRequest:
@@ -96,9 +112,40 @@ def read_request(record: Record) -> SlotRequest:
         **{name: _choice(record[name]) for name in CHOICES},
         num_draft_tokens=record["num_draft_tokens"],
         log_probabilities=bool(record["log_probabilities"]),
+        likeliest=record["likeliest"],
+        prompt_log_probabilities=bool(record["prompt_log_probabilities"]),
         parameters=SamplingParameters(
             bad_words=tuple(words),
+            logit_bias=_logit_bias(record),
             end_ids=tuple(record["end_ids"][: record["end_id_count"]].tolist()),
             **{name: record[name] for name in _NUMBERS},
         ),
+        guide=_read_guide(record),
     )
+
+
+def _logit_bias(record: Record) -> tuple[tuple[int, float], ...]:
+    count = record["logit_bias_count"]
+    ids, values = record["logit_bias_ids"][:count], record["logit_bias_values"][:count]
+    return tuple(zip(ids.tolist(), values.tolist(), strict=True))
+
+
+_NO_GUIDE = -1
+
+
+def _write_guide(record: Record, guide: Guide | None) -> None:
+    text = guide.text.encode() if guide is not None else b""
+    record["guide_kind"] = GUIDE_TYPES.index(guide.kind) if guide is not None else _NO_GUIDE
+    record["guide_length"] = len(text)
+    words = np.frombuffer(text.ljust(-(-len(text) // 8) * 8), np.int64)
+    record["guide"][: len(words)] = words
+
+
+def _read_guide(record: Record) -> Guide | None:
+    kind = record["guide_kind"]
+    if kind == _NO_GUIDE:
+        return None
+    if not 0 <= kind < len(GUIDE_TYPES):
+        raise ValueError(f"no kind of guide has the number {kind}")
+    text = record["guide"].tobytes()[: record["guide_length"]]
+    return Guide(GUIDE_TYPES[kind], text.decode())

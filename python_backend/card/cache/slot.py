@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from card.cache.bell import Bell
 from card.cache.layout import DRAFT_COUNTERS, TARGET_COUNTERS, Finish, SlotState
+from card.cache.likeliest import packed, unpacked
 from card.cache.record import Record
 from card.cache.request import SlotRequest, read_request, write_request
 from card.cache.stopwatch import Stopwatch
 from card.cache.tree import Tree
+from card.sampling import Likeliest
 
 Integers = Sequence[int] | NDArray[np.int64]
 Reals = Sequence[float] | NDArray[np.float64]
@@ -24,18 +26,24 @@ _READ_ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class SlotCounters:
-    """What happened to one session so far; `tokens_per_step` is a histogram over 0..MAX_ROWS."""
+    """What happened to one session so far; `tokens_per_step` is a histogram over 0..MAX_ROWS.
+
+    drafts       steps that verified candidates
+    accepted_at  [MAX_ROWS] int64, candidates accepted by their place behind the committed text
+    """
 
     steps: int
     queries: int
     hits: int
     misses: int
     corrections: int
+    drafts: int
     drafted: int
     accepted: int
     re_roots: int
     restarts: int
     tokens_per_step: NDArray[np.int64]
+    accepted_at: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,15 +160,29 @@ class CardSlot(_Slot):
         values: NDArray[np.float64] = self._record["log_probability"][start:stop].copy()
         return values
 
+    def likeliest(self, place: int) -> list[tuple[int, float]]:
+        """The likeliest ids at that place of the output, with their log-probabilities."""
+        return unpacked(self._record["likeliest_of_output"][place])
+
+    def prompt_log_probability(self, place: int) -> float:
+        """Of the prompt's token at that place (1 or more), if the request asked for it and the
+        session has a committed token."""
+        return float(self._record["prompt_log_probability"][place])
+
+    def likeliest_of_prompt(self, place: int) -> list[tuple[int, float]]:
+        """The likeliest ids at that place of the prompt, likewise."""
+        return unpacked(self._record["likeliest_of_prompt"][place])
+
     def counters(self) -> SlotCounters:
         record = self._record
         return SlotCounters(
             **{
                 name: int(record[name])
                 for name in SlotCounters.__slots__
-                if name != "tokens_per_step"
+                if name not in ("tokens_per_step", "accepted_at")
             },
             tokens_per_step=record["tokens_per_step"].copy(),
+            accepted_at=record["accepted_at"].copy(),
         )
 
 
@@ -189,6 +211,7 @@ class TargetSlot(_Slot):
             for name in TARGET_COUNTERS:
                 record[name] = 0
             record["tokens_per_step"][:] = 0
+            record["accepted_at"][:] = 0
             record["commit_generation"] = generation
         self._stopwatch.restart()
         return int(record["committed"])
@@ -199,14 +222,20 @@ class TargetSlot(_Slot):
         from_cache: list[bool],
         log_probabilities: list[float],
         finish: Finish,
+        likeliest: Sequence[Likeliest] = (),
     ) -> None:
-        """Append tokens to the output: records first, then the finish, the count last."""
+        """Append tokens to the output: records first, then the finish, the count last.
+
+        likeliest  of every token, if the request asks for any
+        """
         record = self._record
         start = record["committed"]
         stop = start + len(tokens)
         record["output"][start:stop] = tokens
         record["from_cache"][start:stop] = from_cache
         record["log_probability"][start:stop] = log_probabilities
+        for place, found in enumerate(likeliest, start):
+            self._write_likeliest("likeliest_of_output", place, found)
         if finish != Finish.RUNNING:
             record["finish_length"] = stop
             record["finish"] = finish
@@ -214,14 +243,26 @@ class TargetSlot(_Slot):
         if not start or finish != Finish.RUNNING:
             self._bell.ring()
 
+    def score_prompt(
+        self, place: int, log_probability: float, likeliest: Likeliest | None = None
+    ) -> None:
+        """Report the prompt's token at that place (1 or more); before the first commit."""
+        self._record["prompt_log_probability"][place] = log_probability
+        if likeliest is not None:
+            self._write_likeliest("likeliest_of_prompt", place, likeliest)
+
+    def _write_likeliest(self, field: str, place: int, found: Likeliest) -> None:
+        words = self._record[field][place]
+        words[:] = packed(found, len(words))
+
     def rest_draft_until(self, length: int) -> None:
         """Candidates are not wanted below this length of prompt and output."""
         self._record["rest_until"] = length
 
-    def fail(self) -> None:
+    def fail(self, finish: Finish = Finish.FAILED) -> None:
         """Give the session up; `card` tells the client."""
         self._record["finish_length"] = self._record["committed"]
-        self._record["finish"] = Finish.FAILED
+        self._record["finish"] = finish
         self._bell.ring()
 
     def count_step(self, committed: int, accepted: int, drafted: int, *, corrects: bool) -> None:
@@ -230,7 +271,9 @@ class TargetSlot(_Slot):
         record = self._record
         record["steps"] += 1
         record["accepted"] += accepted
+        record["drafts"] += drafted > 0
         record["drafted"] += drafted
+        record["accepted_at"][:accepted] += 1
         record["corrections"] += corrects
         record["tokens_per_step"][min(committed, len(record["tokens_per_step"]) - 1)] += 1
 

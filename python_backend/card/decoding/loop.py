@@ -7,7 +7,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from card.cache import Finish, Pool, SlotState, SlotWatch
+import numpy as np
+from numpy.typing import NDArray
+
+from card.cache import Finish, Pool, SlotRequest, SlotState, SlotWatch, TargetSlot
+from card.constraints import GuideError
+from card.constraints.compiler import GuideCompiler
 from card.decoding.prefill import Prefill
 from card.decoding.session import Query, TargetSession
 from card.engines import Engine, Logits, Rows
@@ -43,13 +48,33 @@ class Turn:
     query: Query | None
 
 
+@dataclass(frozen=True, slots=True)
+class RowsBehind:
+    """The logits of a session's rows without the first ones."""
+
+    logits: Logits
+    first: int
+
+    def row(self, index: int) -> NDArray[np.float32]:
+        """[vocabulary] float32."""
+        return self.logits.row(self.first + index)
+
+
 class TargetLoop:
     """Decodes every open slot of the pool; call `step` again and again from one thread."""
 
-    def __init__(self, engine: Engine, pool: Pool, settings: Settings) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        pool: Pool,
+        settings: Settings,
+        guides: GuideCompiler | None = None,
+    ) -> None:
+        """`guides` compiles those of requests; None: texts of this model cannot be guided."""
         self.times = TargetTimes()
         self._engine = engine
         self._pool = pool
+        self._guides = guides
         self._slots = [pool.target_slot(index) for index in range(pool.geometry.slots)]
         self._sessions: dict[int, TargetSession] = {}
         self._watch = SlotWatch(pool)
@@ -105,8 +130,19 @@ class TargetLoop:
     def _adopt_opened(self) -> None:
         for slot, generation, request in self._watch.opened(self._slots, self._sessions):
             if slot.finish(generation) is Finish.RUNNING:
-                session = TargetSession.adopt(slot, generation, request, self._engine)
-                self._sessions[slot.index] = session
+                self._adopt(slot, generation, request)
+
+    def _adopt(self, slot: TargetSlot, generation: int, request: SlotRequest) -> None:
+        constraint = None
+        if request.guide is not None:
+            if self._guides is None:
+                log.error("slot %d has a guide, and this model's texts cannot have one", slot.index)
+                slot.adopt(generation)
+                slot.fail(Finish.GUIDE_FAILED)
+                return
+            constraint = self._guides.constraint(request.guide)
+        session = TargetSession.adopt(slot, generation, request, self._engine, constraint)
+        self._sessions[slot.index] = session
 
     def _release_closed(self) -> None:
         # Read first, the generation before the state: only a session that is dropped below is
@@ -203,14 +239,26 @@ class TargetLoop:
     def _verify(self, turn: Turn, logits: Logits) -> VerifyResult | None:
         """What is committed to one session; None: nothing, it reads on, or its logits are broken
         and the session ends."""
-        session, query = turn.session, turn.query or Query()
-        if not turn.rows.wanted:
-            return None
+        session, query, rows = turn.session, turn.query or Query(), turn.rows
+        behind = 0
+        if turn.query is None:
+            known, behind = self._engine.length(session.engine_session), rows.wanted - 1
+            if session.request.prompt_log_probabilities:
+                session.score_prompt(known, logits, rows.wanted)
+            if known + len(rows.tokens) < len(session.history):
+                return None
         try:
-            return session.rule.verify(logits, query.candidates, session.history, session.request)
-        except InvalidLogitsError as error:
+            return session.rule.verify(
+                RowsBehind(logits, behind),
+                query.candidates,
+                session.history,
+                session.request,
+                session.constraint,
+            )
+        except (InvalidLogitsError, GuideError) as error:
             log.error("session of slot %d failed: %s", session.slot.index, error)
-            session.slot.fail()
+            guided = isinstance(error, GuideError)
+            session.slot.fail(Finish.GUIDE_FAILED if guided else Finish.FAILED)
             return None
 
     # --- commit -------------------------------------------------------------------------------

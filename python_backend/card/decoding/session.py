@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from card.cache import NO_CANDIDATES, Candidates, SlotRequest, TargetSlot, Tree
+from card.cache import MAX_ROWS, NO_CANDIDATES, Candidates, SlotRequest, TargetSlot, Tree
+from card.constraints import GuideError
+from card.constraints.compiler import Constraint
 from card.decoding.patience import Patience
-from card.engines import FOLLOWS_PREFIX, Engine, Rows
-from card.sampling import History, SamplingParameters
+from card.engines import FOLLOWS_PREFIX, Engine, Logits, Rows
+from card.sampling import History, SamplingParameters, likeliest, log_probability
 from card.speculation.acceptance import RULES, AcceptanceRule, VerifyResult
-from card.speculation.constraint import Constraint
 from card.speculation.control import Share
 from card.speculation.ngram import NgramProposer
 from card.speculation.pacing import PACINGS, Pacing, Progress
@@ -45,7 +47,7 @@ class TargetSession:
     An engine session that already holds rows of the prompt, shared with another text, is read on
     from there.
 
-    constraint     what the text must be besides likely; None: anything
+    constraint     what holds the text to its guide; None: it has none
     stops_draft    whether the draft was told to leave this session alone
     """
 
@@ -63,15 +65,22 @@ class TargetSession:
 
     @classmethod
     def adopt(
-        cls, slot: TargetSlot, generation: int, request: SlotRequest, engine: Engine
+        cls,
+        slot: TargetSlot,
+        generation: int,
+        request: SlotRequest,
+        engine: Engine,
+        constraint: Constraint | None = None,
     ) -> TargetSession:
         """Take over a slot, going on behind the tokens that are committed already."""
-        committed = slot.adopt(generation)
+        committed = slot.output(0, slot.adopt(generation)).tolist()
         history = History(request.prompt, len(request.prompt) + request.max_tokens)
-        for token in slot.output(0, committed).tolist():
+        for token in committed:
             history.append(token)
+        if constraint is not None:
+            constraint.advance(committed)
         session, vocabulary = engine.open_session(), engine.vocabulary
-        return cls(slot, generation, request, history, session, vocabulary)
+        return cls(slot, generation, request, history, session, vocabulary, constraint)
 
     @property
     def number(self) -> int:
@@ -108,7 +117,11 @@ class TargetSession:
         draft_lives: bool,
         longest_wait_s: float,
     ) -> bool:
-        """Whether the pacing allows a pass; prefill waits for nobody."""
+        """Whether the guide is compiled and the pacing allows a pass; prefill waits for no
+        draft."""
+        if self.constraint is not None and not self.constraint.is_ready:
+            self.slot.count_time(runs=True)
+            return False
         runs = self.reads_prompt(engine) or self._has_waited(
             sources, longest_wait_s, draft_lives=draft_lives
         )
@@ -139,9 +152,21 @@ class TargetSession:
         """The next chunk of what the KV cache lacks, while that is more than the last token."""
         known = engine.length(self.engine_session)
         missing = len(self.history) - known
+        scored = self.request.prompt_log_probabilities and known < len(self.request.prompt) - 1
+        if scored:  # a row of logits for every token: no more of them than verifications have
+            chunk = min(chunk, MAX_ROWS)
         tokens = self.history.tokens[known : known + chunk].tolist()
         self.read_text(known + len(tokens))
-        return Rows(self.engine_session, tokens, logits=int(len(tokens) == missing))
+        wanted = len(tokens) if scored else int(len(tokens) == missing)
+        return Rows(self.engine_session, tokens, logits=wanted)
+
+    def score_prompt(self, known: int, logits: Logits, rows: int) -> None:
+        """Report the prompt's tokens that follow `rows` of it, read from position `known` on."""
+        prompt, count = self.request.prompt, self.request.likeliest
+        for row in range(min(rows, len(prompt) - 1 - known)):
+            place, values = known + row + 1, logits.row(row)
+            found = likeliest(values, count) if count else None
+            self.slot.score_prompt(place, log_probability(values, int(prompt[place])), found)
 
     def query(self, sources: Mapping[str, Source], share: Share) -> Query:
         """Ask for the likeliest continuation of what is committed."""
@@ -161,7 +186,15 @@ class TargetSession:
                 found = source.candidates(self, found, most)
         if share.drafts:
             self.slot.count_query(hit=drafted > 0)
-        return Query(found, drafted, asked=share.drafts)
+        return Query(self._fitting(found), drafted, asked=share.drafts)
+
+    def _fitting(self, found: Candidates) -> Candidates:
+        """A chain as far as the guide allows it: the rest would be rejected."""
+        if self.constraint is None or not found.is_chain:
+            return found
+        with suppress(GuideError):  # which verification will meet
+            return found.first(self.constraint.fitting(found.tokens))
+        return found
 
     def rows(self, candidates: Candidates) -> Rows:
         """The last committed token and the candidates behind it."""
@@ -198,6 +231,12 @@ class TargetSession:
         self.slot.count_step(
             len(result.tokens), result.num_accepted, verified, corrects=result.rejected
         )
-        self.slot.commit(result.tokens, result.accepted, result.log_probabilities, result.finish)
+        self.slot.commit(
+            result.tokens,
+            result.accepted,
+            result.log_probabilities,
+            result.finish,
+            result.likeliest,
+        )
         self.read_text(len(self.history))
         self.committed_s = time.monotonic()

@@ -6,7 +6,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from card.cache import Pool, SlotWatch
+from card.cache import Pool, SlotRequest, SlotWatch
+from card.constraints.compiler import Constraint, GuideCompiler
 from card.drafting.session import FollowedSession
 from card.speculation.drafters import Drafter
 from card.speculation.pacing import PACINGS
@@ -26,12 +27,21 @@ class DraftLoop:
     """Grows a tree for every open slot; call `step` again and again from one thread.
 
     drafters  by registry key; a request that names another one is decoded without candidates
+    guides    compiles those of requests; None: candidates heed none
     apart     they take no cores, and no device, from the target
     """
 
-    def __init__(self, drafters: Mapping[str, Drafter], pool: Pool, *, apart: bool = False) -> None:
+    def __init__(
+        self,
+        drafters: Mapping[str, Drafter],
+        pool: Pool,
+        guides: GuideCompiler | None = None,
+        *,
+        apart: bool = False,
+    ) -> None:
         self.times = DraftTimes()
         self._drafters = drafters
+        self._guides = guides
         self._apart = apart
         self._pool = pool
         self._slots = [pool.draft_slot(index) for index in range(pool.geometry.slots)]
@@ -118,8 +128,19 @@ class DraftLoop:
             pacing, drafter = PACINGS[request.pacing], self._drafters.get(request.drafter)
             if pacing.drafts and drafter is not None:
                 self._sessions[slot.index] = FollowedSession.follow(
-                    slot, generation, request, pacing, drafter, apart=self._apart
+                    slot,
+                    generation,
+                    request,
+                    pacing,
+                    drafter,
+                    self._constraint(request),
+                    apart=self._apart,
                 )
+
+    def _constraint(self, request: SlotRequest) -> Constraint | None:
+        if request.guide is None or self._guides is None:
+            return None
+        return self._guides.constraint(request.guide)
 
 
 def _may_run(session: FollowedSession) -> bool:

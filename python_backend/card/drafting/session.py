@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from card.cache import DraftSlot, SlotRequest
+from card.constraints.compiler import Constraint
 from card.speculation.drafters import DraftedSession, Drafter
 from card.speculation.pacing import Pacing, Progress
 from card.speculation.tree import GrowingTree, Nodes
@@ -38,14 +39,18 @@ class FollowedSession:
         request: SlotRequest,
         pacing: Pacing,
         drafter: Drafter,
+        constraint: Constraint | None = None,
         *,
         apart: bool = False,
     ) -> FollowedSession:
         """Start at the prompt and what the target may have committed already."""
         slot.reset_counters()
         committed = slot.output(0, slot.committed(generation)).tolist()
+        if constraint is not None:
+            constraint.advance(committed)
         tokens = [*request.prompt.tolist(), *committed]
-        drafted = DraftedSession(slot.index, request, tokens, GrowingTree(slot.capacity))
+        tree = GrowingTree(slot.capacity)
+        drafted = DraftedSession(slot.index, request, tokens, tree, constraint)
         session = cls(slot, generation, pacing, drafter, drafted, apart)
         drafter.open(drafted)
         session._publish_tree()
@@ -78,6 +83,8 @@ class FollowedSession:
         """The tree below the last committed token survives."""
         drafted = self.drafted
         drafted.tokens += committed
+        if drafted.constraint is not None:
+            drafted.constraint.advance(committed)
         outcome = drafted.tree.re_root(committed)
         self.drafter.commit(drafted, outcome)
         self.passes, self.exhausted, self.inherited = 0, False, drafted.tree.height

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -16,25 +17,27 @@ from card.engines.interface import FOLLOWS_PREFIX, Engine, EngineError, Rows
 from card.engines.options import EngineOptions
 from card.engines.row_costs import RowCosts
 
-_CHECKED_TOKENS = 90
-_SHARED_TOKENS = 72
-"""Read beside another session or wrong branches: more than one block of positions (64 in torch)."""
-_FAR_TOKENS = 330
+log = logging.getLogger(__name__)
+
+_CHECKED_TOKENS = 72
+"""More than one block of positions (64 in torch)."""
+_FAR_TOKENS = 272
 """Where a row sees several blocks of positions, which a sum may take in another order."""
-_FAR_ROWS = 16
-_SIDE_BY_SIDE = (1, 1, 6, 8)
+_FAR_ROWS = 8
+_SIDE_BY_SIDE = (1, 1, 6)
 _COST_CONTEXT = 256
 _COST_ROUNDS = 4
-_COST_ENOUGH_MS = 80.0
-"""Passes of so many rows that have taken so long are measured no further, from the third round on:
-long passes are disturbed less, and a large model would take minutes."""
-_SETTLING_PASSES = 5
+_COST_BUDGET_S = 1.0
+"""No round of measuring begins later; the first is always made."""
+_SETTLING_PASSES = 3
 _SETTLING_MS = 25.0
 """So many passes, or for so long, until the weights lie as near as they come to lie: a cache that
 held those of other decoders, or threads, is not filled by one pass."""
-_ALONE_ROUNDS = 6
+_ALONE_ROUNDS = 3
 _ALONE_TRIALS = 3
 """Until they save time: who is disturbed for a moment here would go without while it serves."""
+_ALONE_BUDGET_S = 1.5
+"""No trial begins later; the first is always made."""
 _WORTHWHILE_ALONE = 0.95
 """Share of their time that passes must at most take on more threads for these to be used."""
 _BEARABLE_ALONE = 1.03
@@ -53,16 +56,21 @@ class ConfigurableEngine(Engine, Protocol):
     def know_costs(self, costs: RowCosts) -> None: ...
 
     @property
+    def awaits_decoders(self) -> bool:
+        """Whether others, which compute sooner, take the place of its decoders soon."""
+
+    @property
     def options(self) -> EngineOptions: ...
 
     @property
     def costed_rows(self) -> Sequence[int]:
         """Rows of passes to measure: others are padded to these, or cost about as much."""
 
-    def reconfigured(self, options: EngineOptions) -> Self: ...
+    @property
+    def examination_s(self) -> float:
+        """Seconds for the check of its rows."""
 
-    def compiled_anew(self, options: EngineOptions) -> Self:
-        """With passes that are divided among the threads of these options and no others."""
+    def reconfigured(self, options: EngineOptions) -> Self: ...
 
 
 AnyEngine = TypeVar("AnyEngine", bound=ConfigurableEngine)
@@ -81,10 +89,12 @@ def make_row_invariant(engine: AnyEngine) -> AnyEngine:
         trial = trial.reconfigured(
             replace(options, sessions=options.examined_sessions, branches=branches)
         )
-        if check_row_invariance(trial):
+        trial.alone = bool(options.threads_alone)  # as many threads as can; that they do not
+        independent = check_row_invariance(trial)  # matter is checked next
+        trial.alone = False
+        if independent:
             if options.threads_alone and not (check_alone(trial) and is_faster_alone(trial)):
-                options = replace(engine.options, threads_alone=0)
-                return make_row_invariant(engine.compiled_anew(options))
+                options = replace(options, threads_alone=0)
             return known_invariant(trial, options)
     return engine
 
@@ -100,31 +110,37 @@ def check_row_invariance(engine: ConfigurableEngine) -> bool:
     """Whether one text's logits are the same bits however its rows are put into passes.
 
     Compares one row at a time with prefill chunks, chains of several lengths, another session's
-    place, a subtree's side branch, a pass shared with a second session, rows far behind the
-    beginning, and such rows beside others near it. The engine must have 2 sessions, and 2 branches
-    unless its attention is paged. Raises `EngineError` if logits are not finite.
+    place, a pass shared with a second session, a subtree's side branch, rows far behind the
+    beginning, and such rows beside others near it, in this order. After `examination_s` the
+    comparisons that were made decide: the log says how many. The engine must have 2 sessions, and
+    2 branches unless its attention is paged. Raises `EngineError` if logits are not finite.
     """
+    until = time.monotonic() + engine.examination_s
+    for made, same in enumerate(_comparisons(engine), 1):
+        if not same:
+            return False
+        if time.monotonic() > until:
+            log.warning("rows were compared as long as allowed: the same in all %d cases", made)
+            break
+    return True
+
+
+def _comparisons(engine: ConfigurableEngine) -> Iterator[bool]:
+    """Whether bits are the same in one case after another."""
     tokens = _tokens(engine, _CHECKED_TOKENS)
     few = tokens[:8]
-    if not _same(_read(engine, few, [1] * 8), _read(engine, few, [8])):
-        return False  # too little padding shows at once
+    # Too little padding shows at once.
+    yield _same(_read(engine, few, [1] * 8), _read(engine, few, [8]))
     expected = _read(engine, tokens, [1] * len(tokens))
     if not np.isfinite(expected).all():
         raise EngineError("the model's logits are not finite; is its checkpoint damaged?")
-    chunkings = ([64, 26], [2, 3, 5, 8, 16, 32, 24], [48, 12, 30], [7] * 12 + [6])
-    if not all(_same(_read(engine, tokens, chunks), expected) for chunks in chunkings):
-        return False
-    if not _same(_read(engine, tokens, [3] * 30, first=True), expected):
-        return False
-    tokens, expected = tokens[:_SHARED_TOKENS], expected[:_SHARED_TOKENS]
-    return (
-        _same(_read(engine, tokens, [1] * len(tokens), shared=True), expected)
-        and all(
-            _same(_read_in_branches(engine, tokens, shared=shared), expected)
-            for shared in _branchings(engine)
-        )
-        and _same_far_rows(engine)
-    )
+    for chunks in ([64, 8], [2, 3, 5, 8, 16, 32, 6]):
+        yield _same(_read(engine, tokens, chunks), expected)
+    yield _same(_read(engine, tokens, [40, 32], first=True), expected)
+    yield _same(_read(engine, tokens, [1] * 4 + [3] * 4 + [8] * 7, shared=True), expected)
+    for shared in _branchings(engine):
+        yield _same(_read_in_branches(engine, tokens, shared=shared), expected)
+    yield _same_far_rows(engine, expected)
 
 
 def check_alone(engine: ConfigurableEngine) -> bool:
@@ -139,13 +155,9 @@ def check_alone(engine: ConfigurableEngine) -> bool:
         found[engine.alone] = [
             *(
                 _read(engine, tokens, chunks, shared=shared)
-                for chunks in ([64, 26], [1, 2, 3, 4, 8, 16] + [8] * 7)
-                for shared in (False, True)
+                for chunks, shared in (([64, 8], False), ([1, 2, 3, 4, 8, 16, 32, 6], True))
             ),
-            *(
-                _read_in_branches(engine, tokens[:_SHARED_TOKENS], shared=shared)
-                for shared in _branchings(engine)
-            ),
+            *(_read_in_branches(engine, tokens, shared=shared) for shared in _branchings(engine)),
             *_read_far(engine, 64, [1, 4, 1, 6, 4]),
         ]
     engine.alone = False
@@ -161,7 +173,12 @@ def is_faster_alone(engine: ConfigurableEngine) -> bool:
     sessions = [engine.open_session() for _ in range(engine.options.examined_sessions)]
     token = _tokens(engine, 1)
     batches = [[Rows(session, token) for session in few] for few in (sessions[:1], sessions)]
-    faster = any(_save_time(engine, batches) for _ in range(_ALONE_TRIALS))
+    ends_s = time.monotonic() + _ALONE_BUDGET_S
+    faster = any(
+        _save_time(engine, batches)
+        for trial in range(_ALONE_TRIALS)
+        if trial == 0 or time.monotonic() < ends_s
+    )
     for session in sessions:
         engine.close_session(session)
     return faster
@@ -181,6 +198,31 @@ def _save_time(engine: ConfigurableEngine, batches: list[list[Rows]]) -> bool:
     return max(shares) <= _BEARABLE_ALONE and statistics.mean(shares) <= _WORTHWHILE_ALONE
 
 
+def same_bits(one: ConfigurableEngine, other: ConfigurableEngine) -> bool:
+    """Whether both compute the same bits, where `other` has decoders for its `graph_rows`: in
+    passes that fill each of these and in passes that do not, of one session and shared with a
+    second, on each number of threads. Both must have 2 sessions."""
+    counts = list(_fitting_counts(other.options.graph_rows, one.context))
+    tokens = _tokens(one, sum(counts))
+    same = True
+    for shared in (False, True):
+        expected = _read(one, tokens, counts, shared=shared)
+        for alone in {False, bool(other.options.threads_alone)}:
+            other.alone = alone
+            same = same and _same(_read(other, tokens, counts, shared=shared), expected)
+        other.alone = False
+    return same
+
+
+def _fitting_counts(sizes: Sequence[int], most: int) -> Iterator[int]:
+    """Rows of passes that fill decoders of these sizes, with another session's row or without, as
+    far as so many positions reach."""
+    for count in (count for rows in sorted(sizes) for count in (rows, rows - 1)):
+        if 0 < count <= most:
+            most -= count
+            yield count
+
+
 def measure_row_costs(engine: ConfigurableEngine) -> RowCosts:
     """Median milliseconds of a one-session pass by rows, at a middling context length, what the
     first pass with another number of rows takes longer where it takes most, and what share of its
@@ -196,14 +238,15 @@ def measure_row_costs(engine: ConfigurableEngine) -> RowCosts:
     changes: dict[int, list[float]] = {rows: [] for rows in engine.costed_rows}
     alone: list[float] = []
     # Round after round over all row counts, so that a disturbance spreads over the whole curve.
+    ends_s = time.monotonic() + _COST_BUDGET_S
     for done in range(_COST_ROUNDS):
+        if done and time.monotonic() > ends_s:
+            break
         if engine.options.threads_alone:
             engine.alone = True
             alone += _settled_ms(engine, [Rows(session, prompt[:1])])[1]
             engine.alone = False
         for rows, taken in costs.items():
-            if done >= 2 and sum(taken) >= _COST_ENOUGH_MS:
-                continue
             first, others = _settled_ms(engine, [Rows(session, prompt[:1] * rows)])
             taken += others
             changes[rows].append(first - statistics.median(others))
@@ -217,11 +260,11 @@ def measure_row_costs(engine: ConfigurableEngine) -> RowCosts:
 
 
 def _settled_ms(engine: Engine, batch: list[Rows]) -> tuple[float, list[float]]:
-    """What the first of these passes takes, and what three take once they have settled."""
+    """What the first of these passes takes, and what two take once they have settled."""
     settling: list[float] = []
     while len(settling) < _SETTLING_PASSES and sum(settling) < _SETTLING_MS:
         settling.append(_batch_ms(engine, batch))
-    return settling[0], [_batch_ms(engine, batch) for _ in range(3)]
+    return settling[0], [_batch_ms(engine, batch) for _ in range(2)]
 
 
 def _batch_ms(engine: Engine, batch: list[Rows]) -> float:
@@ -277,16 +320,20 @@ def _read(
     return np.stack(found)
 
 
-def _same_far_rows(engine: Engine) -> bool:
-    at_once, alone = _read_far(engine, min(100, engine.most_rows), [1] * _FAR_ROWS)
-    found = (at_once, *_read_far(engine, 64, [3, 6, 1, 6]))
-    return all(_same(rows, alone) for rows in found) and _same_side_by_side(engine, alone)
+def _same_far_rows(engine: Engine, near_alone: NDArray[np.float32]) -> bool:
+    """Whether rows far behind the beginning and rows near it may share passes, and rows of one
+    session.
 
-
-def _same_side_by_side(engine: Engine, far_alone: NDArray[np.float32]) -> bool:
-    """Whether rows far behind the beginning and rows near it may share passes."""
-    far, last = _read_up_to_the_last(engine, 64)
+    near_alone  logits of the first tokens, one row in each pass
+    """
+    far, last = _read_up_to_the_last(engine, min(100, engine.most_rows))
     near, first = engine.open_session(), _tokens(engine, len(last))
+    at_once = [Rows(far, last)]
+    far_alone = _rows(engine, at_once, len(last))
+    drop(engine, at_once)
+    only_first = [Rows(far, last[:1])]
+    alone = _rows(engine, only_first, 1)[0]
+    drop(engine, only_first)
     found: dict[int, list[NDArray[np.float32]]] = {far: [], near: []}
     for count in _SIDE_BY_SIDE:
         at = slice(len(found[far]), len(found[far]) + count)
@@ -298,8 +345,11 @@ def _same_side_by_side(engine: Engine, far_alone: NDArray[np.float32]) -> bool:
             engine.keep(rows.session, range(len(rows.tokens)))
     engine.close_session(far)
     engine.close_session(near)
-    near_alone = _read(engine, first, [1] * len(first))
-    return _same(np.stack(found[far]), far_alone) and _same(np.stack(found[near]), near_alone)
+    return (
+        _same(alone, far_alone[0])
+        and _same(np.stack(found[far]), np.stack(far_alone))
+        and _same(np.stack(found[near]), near_alone[: len(first)])
+    )
 
 
 def _read_up_to_the_last(engine: Engine, chunk: int) -> tuple[int, list[int]]:

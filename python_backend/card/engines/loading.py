@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -14,9 +15,11 @@ from card.engines.calibration import (
     measure_row_costs,
 )
 from card.engines.interface import Engine, EngineError
-from card.engines.options import EngineOptions
+from card.engines.options import Dtype, EngineOptions
+from card.engines.phases import phase
 from card.engines.quiet import Quiet
 from card.engines.remembered import Findings, FindingsMemory
+from card.engines.row_costs import RowCosts
 from card.engines.shared_ids import SharedIds
 from card.engines.vocabulary import shared_vocabulary
 from card.engines.warm_up import run_largest_passes
@@ -33,8 +36,13 @@ _MOST_THREADS_ALONE = 8
 """Unless the settings ask for more: soon they wait for each other longer than they compute."""
 
 
-def load_engine(settings: Settings, role: Literal["draft", "target"]) -> Engine:
-    """Load the model of `role`. Raises `EngineError` saying which file does not fit and why."""
+def load_engine(
+    settings: Settings, role: Literal["draft", "target"], *, quickly: bool = False
+) -> Engine:
+    """Load the model of `role`. Raises `EngineError` saying which file does not fit and why.
+
+    quickly  whether it may compute more slowly at first, while a thread goes on to compile
+    """
     model = settings.draft if role == "draft" else settings.target
     speculation = settings.speculation
     shared = shared_vocabulary(settings.draft.path, settings.target.path)
@@ -46,36 +54,96 @@ def load_engine(settings: Settings, role: Literal["draft", "target"]) -> Engine:
         sessions=settings.cache.slots,
         branches=0 if is_draft else branches,
         pending=settings.cache.nodes if is_draft else 0,
-        dtype=model.dtype,
+        dtype=_dtype(model, kind, is_draft=is_draft),
         weight_group=model.weight_group,
         threads=model.threads,
         threads_alone=0 if is_draft else _threads_alone(settings.target),
         device=model.device,
         graph_rows=_DRAFT_GRAPHS if is_draft else _TARGET_GRAPHS,
         paged=kind == "openvino" and branches == 1 and not is_draft,
+        kernels=model.device != "cpu",
         compressed=kind == "openvino",
     )
     memory = FindingsMemory.of_this_service(role, kind, model.path, options)
-    if (known := memory.recall()) is not None:
-        engine = _load(settings, model, known.applied_to(options))
+    threads_alone = options.threads_alone
+    if quickly and options.paged and options.graph_rows:
+        options = replace(options, threads_alone=0)  # examined with the decoders that come later
+    known = memory.recall()
+    if known is None:
+        quiet = Quiet(memory.directory)
+        engine, known = _examined(settings, model, options, quiet, quickly=quickly)
+        memory.remember(known)
+    else:
+        found = replace(known.applied_to(options), threads_alone=options.threads_alone)
+        engine = _load(settings, model, found, quickly=quickly)
         engine.row_invariant = not is_draft  # the options were found to make a target so
         if kind == "openvino":
-            run_largest_passes(engine, settings.serving.prefill_chunk)
-    else:
-        quiet = Quiet(memory.directory)
-        with quiet.loading():
-            engine = _load(settings, model, options)
-            with quiet.measuring():
-                engine = engine if is_draft else _row_invariant(engine, model)
-                if kind == "openvino":
-                    run_largest_passes(engine, settings.serving.prefill_chunk)
-                known = Findings.of(engine.options, measure_row_costs(engine))
-        memory.remember(known)
+            _warm_up(engine, model, settings.serving.prefill_chunk)
     engine.know_costs(known.costs)
+    if engine.awaits_decoders:
+        _exchange_decoders(engine, known, threads_alone, memory)
     if not is_draft or shared.is_whole:
         return engine
     log.info("%s", shared.note)
     return SharedIds(engine, shared)
+
+
+def _dtype(model: ModelSettings, kind: str, *, is_draft: bool) -> Dtype:
+    """A draft's pass takes as long as its weights take to be read, and its rounding changes no
+    text: in eight bits the chat pair's draft agrees with its texts as often as in sixteen."""
+    return "int8" if is_draft and kind == "openvino" and model.dtype == "auto" else model.dtype
+
+
+def _examined(
+    settings: Settings,
+    model: ModelSettings,
+    options: EngineOptions,
+    quiet: Quiet,
+    *,
+    quickly: bool,
+) -> tuple[ConfigurableEngine, Findings]:
+    """An engine whose rows are independent if it is a target's, and what was found out about it."""
+
+    def wait() -> None:
+        with phase("wait for other models to load", model.path):
+            quiet.begin_measuring()
+
+    with quiet.loading():
+        engine = _load(settings, model, options, quickly=quickly)
+        if options.threads_alone:
+            wait()
+        if not options.grows_trees:
+            with phase("check rows", model.path):
+                engine = _row_invariant(engine, model)
+        if choose_engine(settings, model) == "openvino":
+            _warm_up(engine, model, settings.serving.prefill_chunk)
+        if not options.threads_alone:
+            wait()
+        with phase("measure passes", model.path):
+            return engine, Findings.of(engine.options, measure_row_costs(engine))
+
+
+def _warm_up(engine: ConfigurableEngine, model: ModelSettings, chunk: int) -> None:
+    """Take the memory of the largest passes; not that of decoders which will soon be exchanged."""
+    if not engine.awaits_decoders:
+        with phase("warm up", model.path):
+            run_largest_passes(engine, chunk)
+
+
+def _exchange_decoders(
+    engine: ConfigurableEngine, known: Findings, threads_alone: int, memory: FindingsMemory
+) -> None:
+    """Let decoders for fixed numbers of rows take the place of one for any."""
+    from card.engines.openvino.engine import OpenVinoEngine
+    from card.engines.openvino.later import Exchange
+
+    assert isinstance(engine, OpenVinoEngine)  # no other awaits any
+
+    def remember(threads_alone: int, costs: RowCosts) -> None:
+        options = replace(engine.options, threads_alone=threads_alone)
+        memory.remember(Findings.of(options, costs))
+
+    Exchange(engine, threads_alone, remember, is_worth_it=0 < known.threads_alone == threads_alone)
 
 
 def _row_invariant(engine: ConfigurableEngine, model: ModelSettings) -> ConfigurableEngine:
@@ -107,7 +175,9 @@ def choose_engine(settings: Settings, model: ModelSettings) -> str:
     return "openvino" if installed and model.device == "cpu" else "torch"
 
 
-def _load(settings: Settings, model: ModelSettings, options: EngineOptions) -> ConfigurableEngine:
+def _load(
+    settings: Settings, model: ModelSettings, options: EngineOptions, *, quickly: bool
+) -> ConfigurableEngine:
     directory: Path = model.path
     if choose_engine(settings, model) == "openvino":
         if importlib.util.find_spec("openvino") is None:
@@ -117,11 +187,13 @@ def _load(settings: Settings, model: ModelSettings, options: EngineOptions) -> C
             )
         from card.engines.openvino.engine import OpenVinoEngine
 
-        return OpenVinoEngine.load(directory, options)
+        return OpenVinoEngine.load(directory, options, any_rows=quickly)
     if model.device != "cpu":
         from card.engines.torch.captured.engine import CapturedEngine
 
-        return CapturedEngine.load(directory, options)
+        with phase("read", directory):
+            return CapturedEngine.load(directory, options)
     from card.engines.torch.engine import TorchEngine
 
-    return TorchEngine.load(directory, options)
+    with phase("read", directory):
+        return TorchEngine.load(directory, options)

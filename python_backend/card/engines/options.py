@@ -36,6 +36,7 @@ class EngineOptions:
                    for once at load (OpenVINO), if copies of the weights have room
     paged          rows may look places up by themselves instead of under masks (OpenVINO, passes of
                    single chains), if then rows are independent
+    kernels        a device's passes may run on kernels of our own (torch), if Triton is there
     compressed     matrices of few bits, and in float32 of sixteen, may stay as they are stored
                    (OpenVINO), if then rows are independent
     """
@@ -52,6 +53,7 @@ class EngineOptions:
     device: str = "cpu"
     graph_rows: tuple[int, ...] = ()
     paged: bool = False
+    kernels: bool = False
     compressed: bool = False
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import platform
 from functools import cache
 from pathlib import Path
@@ -14,9 +13,6 @@ _BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
 
 _DESCRIBING = ("vendor_id", "cpu family", "model", "stepping", "microcode", "flags")
 """Fields of /proc/cpuinfo that tell processors apart and do not change by themselves."""
-
-
-_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 @cache
@@ -43,20 +39,6 @@ def describe_processor() -> str:
     """Differs between processors that may compute differently."""
     core = _first_core()
     return "; ".join(f"{name}: {value}" for name, value in core.items() if name in _DESCRIBING)
-
-
-@cache
-def shared_cache_bytes(caches: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
-    """Size of the last cache before memory; 0 where the kernel does not say.
-
-    caches  index0, index1, ..., each with a `level` and a `size` such as 32768K
-    """
-    sizes: dict[int, int] = {}
-    for index in caches.glob("index*"):
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            size = (index / "size").read_text().strip()
-            sizes[int((index / "level").read_text())] = int(size[:-1]) * _UNITS[size[-1:]]
-    return sizes[max(sizes)] if sizes else 0
 
 
 def processor_name() -> str:

@@ -40,16 +40,11 @@ class Quiet:
                 os.close(self._descriptor)
             self._descriptor = None
 
-    @contextlib.contextmanager
-    def measuring(self) -> Iterator[None]:
-        """Part of `loading`: nobody else loads meanwhile. Waits until all others are loaded, or
-        measured before."""
+    def begin_measuring(self) -> None:
+        """Let nobody else load until `loading` ends. Waits until all others are loaded, or measured
+        before."""
         # The kernel lets go of what is held first, so two that want this wait for each other once.
         self._lock(fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            self._lock(fcntl.LOCK_SH)
 
     def _opened(self) -> int | None:
         if self._directory is None:

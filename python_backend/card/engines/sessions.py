@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -82,6 +83,16 @@ class SessionEngine(Generic[Buffers]):
     def costed_rows(self) -> tuple[int, ...]:
         """Rows of passes to measure."""
         return COSTED_ROWS
+
+    @property
+    def awaits_decoders(self) -> bool:
+        """Whether others, which compute sooner, take the place of its decoders soon."""
+        return False
+
+    @property
+    def examination_s(self) -> float:
+        """As long as it takes: what is found out on a processor is remembered."""
+        return math.inf
 
     @property
     def row_costs_ms(self) -> dict[int, float]:

@@ -15,7 +15,7 @@ from card.engines.interface import Ranking, Rows
 from card.engines.layout import SHORT
 from card.engines.options import DRAFT_ROWS
 
-_MOST_PREFILL_S = 5.0
+_MOST_PREFILL_S = 0.3
 """To read a long context with a large model takes longer than the memory is worth."""
 
 

@@ -8,17 +8,22 @@ acceptance rule: the target samples, and a candidate is accepted if it is that v
 
 from card.sampling.choice import InvalidLogitsError, log_probability, sample
 from card.sampling.history import History
+from card.sampling.likeliest import Likeliest, likeliest
 from card.sampling.noise import LARGEST_NOISE, PositionNoise, gumbel
 from card.sampling.parameters import SamplingParameters
+from card.sampling.processors import biased
 from card.sampling.ranking import rank_candidates
 
 __all__ = [
     "LARGEST_NOISE",
     "History",
     "InvalidLogitsError",
+    "Likeliest",
     "PositionNoise",
     "SamplingParameters",
+    "biased",
     "gumbel",
+    "likeliest",
     "log_probability",
     "rank_candidates",
     "sample",

@@ -8,11 +8,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from card.sampling.filters import top_k_indices, top_p_indices
+from card.sampling.filters import min_p_indices, top_k_indices, top_p_indices
 from card.sampling.history import History
 from card.sampling.noise import LARGEST_NOISE, least_bits, noise_of, position_key, uniform_bits
 from card.sampling.parameters import SamplingParameters
-from card.sampling.processors import banned_ids, penalised, without
+from card.sampling.processors import banned_ids, biased, penalised, without
 
 _LEAST: Final = float(np.finfo(np.float32).min)
 _LOWEST_TEMPERATURE: Final = 1e-20  # below it a difference of logits could overflow
@@ -24,26 +24,35 @@ class InvalidLogitsError(ValueError):
     """A row whose largest logit is not a number or not finite: the model's output is broken."""
 
 
-def sample(logits: NDArray[np.float32], history: History, parameters: SamplingParameters) -> int:
+def sample(
+    logits: NDArray[np.float32],
+    history: History,
+    parameters: SamplingParameters,
+    allowed: NDArray[np.bool_] | None = None,
+) -> int:
     """The token that follows ``history``.
 
     Args:
         logits: [vocab], the row whose next token stands at absolute position ``len(history)``;
             it is not changed. The choice depends on this row and the other arguments alone.
         history: prompt and output so far.
-        parameters: how to choose. Penalties come first, then bans, temperature, top-k, top-p.
-            Ties go to the lowest id. If the bans (bad words and early ``end_ids``) would leave
-            no id at all, they are ignored for this token.
+        parameters: how to choose. The logit bias comes first, then penalties, bans, temperature,
+            min-p, top-k, top-p. Ties go to the lowest id. If the bans (bad words and early
+            ``end_ids``) would leave no id at all, they are ignored for this token.
+        allowed: [vocab], the ids that may be chosen whatever else is asked for, at least one of
+            them; None: all.
 
     Raises:
         InvalidLogitsError: the largest logit is NaN or infinite.
     """
-    row = penalised(logits, history, parameters)
+    row = penalised(biased(logits, parameters), history, parameters)
+    if allowed is not None:
+        row = np.where(allowed, row, np.float32(-np.inf))
     banned = banned_ids(history, parameters)
     if banned:
-        allowed = without(row, banned)
-        if allowed.max() != -np.inf:
-            row = allowed
+        left = without(row, banned)
+        if left.max() != -np.inf:
+            row = left
     best = int(row.argmax())
     if not math.isfinite(row.item(best)):
         raise InvalidLogitsError(
@@ -70,10 +79,15 @@ def log_probability(logits: NDArray[np.float32], token: int) -> float:
 def _kept_ids(
     row: NDArray[np.float32], temperature: float, parameters: SamplingParameters
 ) -> NDArray[np.int64] | None:
-    """The ids, ascending, that top-k and then top-p leave of the row; None if both are off."""
+    """The ids, ascending, that min-p, top-k and top-p leave of the row, each of what the one before
+    left; None if all are off."""
     kept = None
-    if 0 < parameters.top_k < row.size:
-        kept = top_k_indices(row, parameters.top_k)
+    if parameters.min_p > 0.0:
+        kept = min_p_indices(row, temperature, parameters.min_p)
+    if 0 < parameters.top_k < (row.size if kept is None else kept.size):
+        values = row if kept is None else row[kept]
+        likeliest = top_k_indices(values, parameters.top_k)
+        kept = likeliest if kept is None else kept[likeliest]
     if 0.0 < parameters.top_p < 1.0:
         values = row if kept is None else row[kept]
         nucleus = top_p_indices(values, temperature, parameters.top_p)

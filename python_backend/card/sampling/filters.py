@@ -1,12 +1,13 @@
-"""Top-k and top-p: which ids of a row may be chosen at all.
+"""Min-p, top-k and top-p: which ids of a row may be chosen at all.
 
-Both look at the row's head alone, the values that lie within some reach of the largest, and widen
-the reach only if the head turns out too small. Whatever the reach, the result equals that of
-sorting the whole row by (value, then lower id).
+Top-k and top-p look at the row's head alone, the values that lie within some reach of the largest,
+and widen the reach only if the head turns out too small. Whatever the reach, the result equals that
+of sorting the whole row by (value, then lower id).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -14,6 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 _REACHES: Final = (3.0, 9.0, 27.0)
+
+
+def min_p_indices(
+    values: NDArray[np.float32], temperature: float, min_p: float
+) -> NDArray[np.int64]:
+    """Ascending indices of those of ``values`` [n] whose probability under softmax(values /
+    temperature) is at least ``min_p`` (above 0, at most 1) times the largest; never empty."""
+    least = float(values.max()) + temperature * math.log(min_p)
+    kept: NDArray[np.int64] = (values.astype(np.float64) >= least).nonzero()[0]
+    return kept
 
 
 def top_k_indices(values: NDArray[np.float32], k: int) -> NDArray[np.int64]:

@@ -104,13 +104,21 @@ def gumbel(seed: int, positions: ArrayLike, ids: ArrayLike) -> NDArray[np.float6
 class PositionNoise:
     """The noise of whole vocabularies at the positions of one text, drawn once each.
 
-    scale  what it is multiplied by
+    scale  what it is multiplied by; with 0 none is drawn
+    bias   [vocabulary] float32, added at every position; None: none
     """
 
-    def __init__(self, seed: int, vocabulary: int, scale: float = 1.0) -> None:
+    def __init__(
+        self,
+        seed: int,
+        vocabulary: int,
+        scale: float = 1.0,
+        bias: NDArray[np.float32] | None = None,
+    ) -> None:
         self._seed = seed
         self._ids = np.arange(vocabulary)
         self._scale = scale
+        self._bias = np.float32(0.0) if bias is None else bias
         self._drawn: dict[int, NDArray[np.float32]] = {}
 
     def rows(self, positions: list[int]) -> list[NDArray[np.float32]]:
@@ -124,6 +132,10 @@ class PositionNoise:
 
     def _at(self, position: int) -> NDArray[np.float32]:
         if position not in self._drawn:
-            noise = gumbel(self._seed, position, self._ids) * self._scale
-            self._drawn[position] = noise.astype(np.float32)
+            self._drawn[position] = self._noise(position) + self._bias
         return self._drawn[position]
+
+    def _noise(self, position: int) -> NDArray[np.float32]:
+        if not self._scale:
+            return np.zeros(self._ids.size, np.float32)
+        return (gumbel(self._seed, position, self._ids) * self._scale).astype(np.float32)

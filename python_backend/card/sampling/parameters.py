@@ -20,6 +20,8 @@ class SamplingParameters:
     """Only the k likeliest ids may be chosen; 0 is off."""
     top_p: float = 0.0
     """Only the likeliest ids that together reach this probability; 0 and 1 are off."""
+    min_p: float = 0.0
+    """Only ids at least this fraction as likely as the likeliest may be chosen; 0 is off."""
     repetition_penalty: float = 1.0
     """Divides positive and multiplies negative logits of ids seen before; 1 is off."""
     presence_penalty: float = 0.0
@@ -30,6 +32,8 @@ class SamplingParameters:
     """None of ``end_ids`` is chosen before this many new tokens."""
     bad_words: tuple[tuple[int, ...], ...] = ()
     """Token sequences that are never completed."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """Ids and what is added to their logits."""
     seed: int = 0
     """Key of the noise, an unsigned 64-bit integer."""
     end_ids: tuple[int, ...] = ()
@@ -39,6 +43,7 @@ class SamplingParameters:
         _require(0.0 <= self.temperature < math.inf, "temperature", self.temperature, "0 or more")
         _require(self.top_k >= 0, "top_k", self.top_k, "0 (off) or more")
         _require(0.0 <= self.top_p <= 1.0, "top_p", self.top_p, "between 0 and 1")
+        _require(0.0 <= self.min_p <= 1.0, "min_p", self.min_p, "between 0 and 1")
         _require(
             0.0 < self.repetition_penalty < math.inf,
             "repetition_penalty",
@@ -56,6 +61,13 @@ class SamplingParameters:
                 word,
                 "a sequence of one or more token ids",
             )
+        for token, bias in self.logit_bias:
+            _require(
+                token >= 0 and math.isfinite(bias),
+                "logit_bias",
+                (token, bias),
+                "a token id and a finite number",
+            )
         _require(0 <= self.seed < 1 << 64, "seed", self.seed, "an unsigned 64-bit integer")
         for end_id in self.end_ids:
             _require(end_id >= 0, "end_ids", end_id, "token ids")
@@ -67,8 +79,8 @@ class SamplingParameters:
 
     @property
     def filters(self) -> bool:
-        """Whether top-k or top-p may remove ids."""
-        return self.top_k > 0 or 0.0 < self.top_p < 1.0
+        """Whether min-p, top-k or top-p may remove ids."""
+        return self.min_p > 0.0 or self.top_k > 0 or 0.0 < self.top_p < 1.0
 
     @property
     def penalises(self) -> bool:

@@ -1,6 +1,7 @@
 """What a request changes in a row of logits before a token is chosen from it.
 
-Order: repetition, presence and frequency penalties, then bans (``min_tokens``, bad words).
+Order: logit bias, repetition, presence and frequency penalties, then bans (``min_tokens``, bad
+words).
 """
 
 from __future__ import annotations
@@ -10,6 +11,22 @@ from numpy.typing import NDArray
 
 from card.sampling.history import History
 from card.sampling.parameters import SamplingParameters
+
+
+def biased(logits: NDArray[np.float32], parameters: SamplingParameters) -> NDArray[np.float32]:
+    """The row [vocab] with the request's bias added, in order where an id is named twice.
+
+    Returns the row itself without a bias, else a copy.
+
+    Raises:
+        IndexError: an id of the bias does not lie in the vocabulary.
+    """
+    if not parameters.logit_bias:
+        return logits
+    row = logits.copy()
+    for token, bias in parameters.logit_bias:
+        row[token] += np.float32(bias)
+    return row
 
 
 def penalised(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
@@ -11,8 +12,8 @@ from card.sampling.noise import gumbel
 from card.sampling.parameters import SamplingParameters
 
 FILTERED: Final = -100.0
-"""Log-probability of a candidate that top-k or top-p removes: as good as impossible, yet finite,
-so that cumulative log-probabilities stay comparable."""
+"""Log-probability of a candidate that min-p, top-k or top-p removes: as good as impossible, yet
+finite, so that cumulative log-probabilities stay comparable."""
 
 
 def rank_candidates(
@@ -26,7 +27,8 @@ def rank_candidates(
 
     Greedy: log-softmax of the draft's logits. Sampled: the draft perturbs its logits with the very
     noise that the target will use (Gumbel coupling), so the two mostly pick the same id, and takes
-    the log-softmax of the k perturbed logits. Top-k and top-p are judged among the k candidates.
+    the log-softmax of the k perturbed logits. Min-p, top-k and top-p are judged among the k
+    candidates.
     It ranks candidates only; no token is ever chosen by it.
 
     Args:
@@ -55,13 +57,17 @@ def rank_candidates(
 def _removed(
     logits: NDArray[np.float32], temperature: float, parameters: SamplingParameters
 ) -> NDArray[np.bool_] | None:
-    """Which candidates [rows, k] top-k and top-p remove; None if both are off."""
+    """Which candidates [rows, k] min-p, top-k and top-p remove; None if all are off."""
     keeps = min(parameters.top_k or logits.shape[1], logits.shape[1])
     by_mass = 0.0 < parameters.top_p < 1.0
-    if keeps == logits.shape[1] and not by_mass:
+    if keeps == logits.shape[1] and not by_mass and not parameters.min_p:
         return None
     descending = np.sort(logits, axis=1)[:, : -keeps - 1 : -1]
     last = np.full(len(logits), keeps - 1)
+    if parameters.min_p:
+        least = descending[:, :1] + temperature * math.log(parameters.min_p)
+        last = (descending >= least).sum(axis=1) - 1
+        descending = np.where(descending >= least, descending, -np.inf)
     if by_mass:
         weights = np.exp((descending - descending[:, :1]) / temperature)
         reached = weights.cumsum(axis=1)

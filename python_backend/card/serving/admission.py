@@ -39,7 +39,10 @@ class Admission:
             parameters,
             seeded=request.seed is not None,
             log_probabilities=request.return_log_probs,
+            guided=bool(request.guided_decoding_guide_type),
             version=self._version,
+            likeliest=request.top_log_probs,
+            prompt_log_probabilities=request.return_prompt_log_probs,
         ):
             if obstacle.ignored or self._policy == "refuse":
                 raise invalid(obstacle.field, getattr(request, obstacle.field), obstacle.allowed)

@@ -16,31 +16,34 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from card.cache import Pool, SlotRequest
+from card.cache import MAX_END_IDS, Pool, SlotRequest
 from card.sampling import SamplingParameters
 from card.serving.admission import Admission
 from card.serving.attach import DEADLINE, KEY, Attacher, Losses, is_dead
 from card.serving.follower import TICK_S, Answer, Follower
 from card.serving.gathering import Gathering
 from card.serving.geometry import pool_geometry
+from card.serving.guide_check import GuideCheck
 from card.serving.listening import Listener
 from card.serving.load_failure import announced
 from card.serving.log import RequestLog
 from card.serving.metrics import Metrics
 from card.serving.notices import Notices
-from card.serving.refusal import Refusal
+from card.serving.refusal import Refusal, invalid
 from card.serving.sessions import Sessions
 from card.serving.streams import Stream
 from card.serving.triton_request import TritonClient, checked_arrays, deadline_ns, request_id
 from card.serving.vocabulary import Vocabulary
 from card.serving.waiting import WaitingClient
-from card.serving.wire import Bounds, TokenRequest, output_budget, parse
+from card.serving.wire import Bounds, GenerateRequest, guide_of, output_budget, parse
 from card.settings import load_settings
 from card.text import Detokenizer
 
 log = logging.getLogger(__name__)
 
 _BEAT_S = 0.5
+NO_END_ID = -1
+"""As `end_id`: the text goes on until it has `max_tokens`."""
 
 
 class CardModel:
@@ -53,6 +56,7 @@ class CardModel:
         self._vocabulary = Vocabulary.load(settings.target.path)
         self._bounds = Bounds(settings.limits, self._vocabulary.size)
         self._admission = Admission(settings)
+        self._guides = GuideCheck(settings.target.path, settings.limits.guide_compile_s)
         self._pool = pool = Pool.create(
             settings.cache.directory, os.getppid(), pool_geometry(settings)
         )
@@ -96,10 +100,12 @@ class CardModel:
         try:
             self._notices.check_draining()
             deadline = deadline_ns(request)
-            arrays = checked_arrays(request, TokenRequest, self._bounds.limits)
-            parsed = parse(TokenRequest, arrays, self._bounds, required=("input_ids",))
+            arrays = checked_arrays(request, GenerateRequest, self._bounds.limits)
+            parsed = parse(GenerateRequest, arrays, self._bounds, required=("input_ids",))
             prompt = parsed.text_input
             slot_request = self._slot_request(parsed)
+            if slot_request.guide is not None:
+                await self._guides.check(slot_request.guide)
             stream = self._stream(parsed, arrival_ns)
             waiting = WaitingClient(client, self._pool, stream.sign if parsed.stream else None)
             session = await self._sessions.admit(slot_request, deadline, waiting.is_gone)
@@ -121,7 +127,7 @@ class CardModel:
         client.fail(refusal)
         self._metrics.rejected(refusal, request_id(request), prompt)
 
-    def _slot_request(self, request: TokenRequest) -> SlotRequest:
+    def _slot_request(self, request: GenerateRequest) -> SlotRequest:
         settings = self._settings
         budget = output_budget(request, len(request.input_ids), settings.limits)
         bad_words = self._vocabulary.bad_word_tokens(request.bad_words)
@@ -132,17 +138,22 @@ class CardModel:
                 f"bad_words are {length} tokens long; they must be at most {most} "
                 "(limits.bad_word_tokens)",
             )
+        guide = guide_of(request)
+        # Where a guide is complete the text ends, whatever the request says of its end.
+        endless = guide is not None and request.end_id == NO_END_ID
         parameters = SamplingParameters(
             temperature=request.temperature,
             top_k=request.top_k,
             top_p=request.top_p,
+            min_p=request.min_p,
+            logit_bias=self._logit_bias(request),
             repetition_penalty=request.repetition_penalty,
             presence_penalty=request.presence_penalty,
             frequency_penalty=request.frequency_penalty,
-            min_tokens=request.min_tokens,
+            min_tokens=budget if endless else request.min_tokens,
             bad_words=bad_words,
             seed=secrets.randbits(64) if request.seed is None else request.seed,
-            end_ids=self._end_ids(request.end_id),
+            end_ids=self._end_ids(request, guided=guide is not None),
         )
         wanted = request.decoding or settings.speculation.decoding
         pacing = self._admission.decoding(request, parameters, wanted)
@@ -154,16 +165,59 @@ class CardModel:
             acceptance=settings.speculation.acceptance,
             num_draft_tokens=settings.speculation.gamma,
             log_probabilities=request.return_log_probs,
+            likeliest=self._likeliest(request),
+            prompt_log_probabilities=request.return_prompt_log_probs,
             parameters=parameters,
+            guide=guide,
         )
 
-    def _end_ids(self, wanted: int | None) -> tuple[int, ...]:
-        """What ends the text: the one id that the request names, none, or those of the model."""
-        if wanted is None:
-            return self._vocabulary.end_ids
-        return () if wanted < 0 else (wanted,)
+    def _end_ids(self, request: GenerateRequest, *, guided: bool) -> tuple[int, ...]:
+        """What ends the text: the one id that the request names, none, or those of the model, and
+        in any case its stop tokens and those of its stop words that are special tokens.
 
-    def _stream(self, request: TokenRequest, arrival_ns: int) -> Stream:
+        A guided text ends with one of the model's. Raises `Refusal` for another.
+        """
+        ends, wanted = self._vocabulary.end_ids, request.end_id
+        if guided and wanted not in (None, NO_END_ID, *ends):
+            known = ", ".join(map(str, ends))
+            raise invalid(
+                "end_id", wanted, f"absent, -1 or the model's ({known}) where a text is guided"
+            )
+        if not guided and wanted is not None:
+            ends = () if wanted == NO_END_ID else (wanted,)
+        stops = self._vocabulary.special_ids(request.stop_words)
+        ends = tuple(dict.fromkeys((*ends, *request.stop_token_ids, *stops)))
+        if len(ends) > MAX_END_IDS:
+            raise Refusal(
+                "INVALID_ARGUMENT",
+                f"stop_token_ids and stop_words make {len(ends)} tokens that end the text, the "
+                f"model's own included; they must be at most {MAX_END_IDS}",
+                field="stop_token_ids",
+            )
+        return ends
+
+    def _logit_bias(self, request: GenerateRequest) -> tuple[tuple[int, float], ...]:
+        ids, values = request.logit_bias_ids, request.logit_bias_values
+        if len(ids) != len(values):
+            raise Refusal(
+                "INVALID_ARGUMENT",
+                f"logit_bias_values has {len(values)} elements and logit_bias_ids {len(ids)}; send "
+                "one value for each id",
+                field="logit_bias_values",
+            )
+        return tuple(zip(ids, values, strict=True))
+
+    def _likeliest(self, request: GenerateRequest) -> int:
+        wanted = request.top_log_probs
+        if wanted and not (request.return_log_probs or request.return_prompt_log_probs):
+            raise invalid(
+                "top_log_probs",
+                wanted,
+                "0 unless return_log_probs or return_prompt_log_probs is true",
+            )
+        return wanted
+
+    def _stream(self, request: GenerateRequest, arrival_ns: int) -> Stream:
         tokenizer = self._vocabulary.tokenizer
         prompt = request.text_input
         if prompt is None:

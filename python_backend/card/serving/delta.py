@@ -22,8 +22,9 @@ SIGN_NS = 1_000_000_000
 response does Triton tell that a client of the ensemble has left."""
 
 TEXT, NUMBERS, LOG_PROBABILITIES = "delta_text", "delta_numbers", "delta_log_probs"
-"""The internal tensors: BYTES [1], INT64 [fields of `Numbers`], FP32 [1 + tokens], the sum first;
-that is not a number where nobody asked."""
+"""The internal tensors: BYTES [2], text and details; INT64 [fields of `Numbers` + tokens], the
+tokens' ids behind the numbers; FP32 [1 + tokens], the sum of all first, which is not a number where
+nobody asked."""
 
 
 class Numbers(NamedTuple):
@@ -72,20 +73,24 @@ class Delta:
 
     log_probs      of the tokens that arrived since the last delta; None: not asked for
     cum_log_probs  of all tokens so far; 0 if not asked for
+    tokens         ids of those that arrived since the last delta
+    details        JSON (see `card.serving.details`); empty if none was asked for
     """
 
     text: str
     numbers: Numbers
     log_probs: tuple[float, ...] | None = None
     cum_log_probs: float = 0.0
+    tokens: tuple[int, ...] = ()
+    details: str = ""
 
     def pack(self) -> dict[str, NDArray[Any]]:
         """The internal tensors, each with the leading batch dimension."""
         asked = self.log_probs is not None
         log_probs = [self.cum_log_probs if asked else math.nan, *(self.log_probs or ())]
         return {
-            TEXT: np.array([[self.text.encode()]], np.object_),
-            NUMBERS: np.array([self.numbers], np.int64),
+            TEXT: np.array([[self.text.encode(), self.details.encode()]], np.object_),
+            NUMBERS: np.array([[*self.numbers, *self.tokens]], np.int64),
             LOG_PROBABILITIES: np.array([log_probs], np.float32),
         }
 
@@ -94,8 +99,12 @@ class Delta:
         """Read what `pack` wrote, of at most so many tokens. Raises ValueError that names the
         tensor if it is something else."""
         _check_sizes(arrays, most_tokens)
-        text = _text_of(arrays[TEXT].reshape(-1).tolist()[0])
-        numbers = Numbers(*arrays[NUMBERS].reshape(-1).tolist())
+        text, details = map(_text_of, arrays[TEXT].reshape(-1).tolist())
+        fields = len(Numbers._fields)
+        whole = arrays[NUMBERS].reshape(-1).tolist()
+        numbers, tokens = Numbers(*whole[:fields]), tuple(whole[fields:])
+        if tokens and not (min(tokens) >= 0 and max(tokens) <= _LARGEST_COUNT):
+            raise ValueError("not a delta of card: a token's id")
         cumulative, *log_probs = arrays[LOG_PROBABILITIES].reshape(-1).tolist()
         if not 0 <= numbers.finish_reason < len(FINISH_REASONS):
             raise ValueError(f"not a delta of card: finish_reason {numbers.finish_reason}")
@@ -103,8 +112,8 @@ class Delta:
             if not 0 <= getattr(numbers, name) <= _LARGEST_COUNT:
                 raise ValueError(f"not a delta of card: {name} {getattr(numbers, name)}")
         if math.isnan(cumulative):
-            return cls(text, numbers)
-        return cls(text, numbers, tuple(log_probs), cumulative)
+            return cls(text, numbers, tokens=tokens, details=details)
+        return cls(text, numbers, tuple(log_probs), cumulative, tokens, details)
 
     @property
     def acceptance_rate(self) -> float:
@@ -115,7 +124,11 @@ class Delta:
 
 def _check_sizes(arrays: Mapping[str, NDArray[Any]], most_tokens: int) -> None:
     fields = len(Numbers._fields)
-    sizes = {TEXT: (1, 1), NUMBERS: (fields, fields), LOG_PROBABILITIES: (1, 1 + most_tokens)}
+    sizes = {
+        TEXT: (2, 2),
+        NUMBERS: (fields, fields + most_tokens),
+        LOG_PROBABILITIES: (1, 1 + most_tokens),
+    }
     for name, (least, most) in sizes.items():
         size = arrays[name].size if name in arrays else 0
         if not least <= size <= most:
@@ -193,6 +206,13 @@ OUTPUTS: tuple[Output, ...] = (
         lambda delta: np.array(
             [[(0.0,) if delta.log_probs is None else delta.log_probs]], np.float32
         ),
+    ),
+    Output(
+        "details",
+        "BYTES",
+        [1],
+        "JSON of what has no tensor of its own; empty if none was asked for.",
+        lambda delta: np.array([[delta.details.encode()]], np.object_),
     ),
     _number("num_input_tokens", "INT32", "Tokens of the prompt."),
     _number("num_output_tokens", "INT32", "Tokens of the text so far."),

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from card.engines.phases import watched_by
 from card.serving.attach import ATTACHED_EPOCH, DEADLINE, KEY
 from card.serving.denials import Denials
 from card.serving.engine_process import EngineProcess
@@ -14,6 +15,7 @@ from card.serving.geometry import pool_geometry
 from card.serving.load_failure import announced
 from card.serving.loaded_model import Role, load_model
 from card.serving.log import open_log
+from card.serving.notices import Notices
 from card.serving.refusal import Refusal, missing
 from card.serving.time_slice import take_long_slices
 from card.serving.triton_request import input_arrays, refused, response
@@ -32,7 +34,10 @@ class _EngineModel:
         server_pid = os.getppid()
         if getattr(settings, self.role).device == "cpu":
             take_long_slices()  # before the engine makes its threads
-        self._model = load_model(settings, self.role, server_pid)
+        loading = Notices.of_this_service().loading[self.role]
+        with watched_by(loading.post):
+            self._model = load_model(settings, self.role, server_pid)
+        loading.withdraw()
         self._process = EngineProcess(
             self.role,
             settings.cache.directory,

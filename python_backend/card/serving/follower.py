@@ -171,11 +171,15 @@ class Follower:
 
     def _take_commits(self, answer: Answer, now_ns: int) -> None:
         session, stream = answer.session, answer.stream
+        if not session.read and stream.request.return_prompt_log_probs:
+            stream.score_prompt(self._sessions.scored_prompt(session))
+        start = session.read
         tokens, from_cache, log_probs = self._sessions.take(session)
+        likeliest = self._sessions.likeliest(session, start)
         answer.targets_lost_before = self._targets_lost
         if tokens and tokens[-1] in session.request.parameters.end_ids:
             tokens, from_cache = tokens[:-1], from_cache[:-1]  # it ends the text, it is no text
-        stream.push(tokens, from_cache, log_probs, now_ns)
+        stream.push(tokens, from_cache, log_probs, now_ns, likeliest)
         self._ledger.committed(session, len(tokens), now_ns)
         finish = session.finish()
         if stream.finished:  # by a stop word; what became of the session behind it is no matter
@@ -184,6 +188,16 @@ class Follower:
             self._fail(
                 answer,
                 Refusal("INTERNAL", "the target gave this request up; see the server's log"),
+            )
+        elif finish is Finish.GUIDE_FAILED:
+            self._fail(
+                answer,
+                Refusal(
+                    "INVALID_ARGUMENT",
+                    "guided_decoding_guide cannot be followed to the end of a text: at some place "
+                    "it takes too much, or allows nothing; make it simpler",
+                    field="guided_decoding_guide",
+                ),
             )
         elif finish is not Finish.RUNNING:
             stream.finish("stop" if finish is Finish.END_ID else "length")

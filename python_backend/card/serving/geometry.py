@@ -19,5 +19,8 @@ def pool_geometry(settings: Settings) -> Geometry:
         output=limits.max_tokens,
         bad_words=limits.bad_words * SPELLINGS,
         bad_word_tokens=limits.bad_word_tokens,
+        guide=limits.guide_bytes,
         queue=limits.queued_requests,
+        logit_bias=limits.logit_bias,
+        likeliest=limits.top_log_probs,
     )

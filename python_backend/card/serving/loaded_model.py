@@ -3,16 +3,23 @@ decodes on its own and is followed."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from card.cache import Pool
+from card.constraints import GuideError
+from card.constraints.compiled import GuidedTokens
+from card.constraints.compiler import GuideCompiler
 from card.decoding import TargetLoop
 from card.drafting import DraftLoop, make_drafters
 from card.engines import Engine
 from card.serving.engine_process import Loop
 from card.serving.geometry import pool_geometry
 from card.settings import Settings
+
+log = logging.getLogger(__name__)
 
 Role = Literal["draft", "target"]
 
@@ -35,25 +42,37 @@ def load_model(settings: Settings, role: Role, server_pid: int) -> LoadedModel:
 
         runtime = load_runtime(settings, role, pool_geometry(settings), server_pid)
         if role == "draft":
-            return _Draft(runtime, settings, runtime.shutdown)
+            return _Draft(runtime, settings, None, runtime.shutdown)
         from card.engines.tensorrt_llm.target import TensorRTTarget
 
         return TensorRTTarget(runtime, settings)
     from card.engines.loading import load_engine
 
-    engine = load_engine(settings, role)
-    return _Draft(engine, settings) if role == "draft" else _Target(engine, settings)
+    engine, guides = load_engine(settings, role, quickly=True), guide_compiler(settings.target.path)
+    if role == "draft":
+        return _Draft(engine, settings, guides)
+    return _Target(engine, settings, guides)
+
+
+def guide_compiler(target: Path) -> GuideCompiler | None:
+    """Of the target's tokens, which are the pair's; None if its texts cannot be guided."""
+    try:
+        return GuideCompiler(GuidedTokens.load(target))
+    except GuideError as error:
+        log.warning("guided decoding is not offered: %s", error)
+        return None
 
 
 class _Target:
     """An engine of ours under our loop. It goes with the process."""
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
+    def __init__(self, engine: Engine, settings: Settings, guides: GuideCompiler | None) -> None:
         self._engine = engine
         self._settings = settings
+        self._guides = guides
 
     def loop(self, pool: Pool) -> Loop:
-        return TargetLoop(self._engine, pool, self._settings)
+        return TargetLoop(self._engine, pool, self._settings, self._guides)
 
     def close(self) -> None: ...
 
@@ -65,9 +84,14 @@ class _Draft:
     """
 
     def __init__(
-        self, model: Any, settings: Settings, close: Callable[[], None] = lambda: None
+        self,
+        model: Any,
+        settings: Settings,
+        guides: GuideCompiler | None,
+        close: Callable[[], None] = lambda: None,
     ) -> None:
         self._drafters = make_drafters(model, settings)
+        self._guides = guides
         self._apart = settings.draft_is_apart
         self._loop: DraftLoop | None = None
         self._close = close
@@ -75,7 +99,7 @@ class _Draft:
     def loop(self, pool: Pool) -> Loop:
         if self._loop is not None:
             self._loop.abandon()
-        self._loop = DraftLoop(self._drafters, pool, apart=self._apart)
+        self._loop = DraftLoop(self._drafters, pool, self._guides, apart=self._apart)
         return self._loop
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from card.engines.vocabulary import shared_vocabulary
 from card.serving.load_failure import LOAD_ERRORS
 from card.serving.vocabulary import Vocabulary
 from card.settings import Settings
+from model_files.opening import is_gguf
 
 
 def check_model_files(settings: Settings) -> str | None:
@@ -24,6 +25,12 @@ def check_model_files(settings: Settings) -> str | None:
                 )
             if settings.engine_of(model) != "tensorrt_llm":
                 open_checkpoint(model.path, read_architecture(model.path))
+            elif is_gguf(model.path):
+                return (
+                    f"{role}.path: {model.path} is a GGUF file, which engine tensorrt_llm does not "
+                    "read; name a Hugging Face directory, or set "
+                    f"{role}.engine to auto, openvino or torch"
+                )
         shared_vocabulary(settings.draft.path, settings.target.path)
         Vocabulary.load(settings.target.path)
     except LOAD_ERRORS as error:

@@ -1,16 +1,19 @@
 """What the processes of one service tell each other outside of any request.
 
-Three notices, each a file in a directory of the supervisor. It says that the service drains, `card`
-that its queue is full, and a model why it cannot be loaded. Whoever takes requests looks at the
-first two before it does any work for one, so that a refusal costs next to nothing however busy the
-machine is. `card` still decides about its queue; the notice may be a moment old.
+Each notice is a file in a directory of the supervisor. The supervisor says that the service drains,
+`card` that its queue is full, and a model how far its load has come and why it cannot be loaded.
+Whoever takes requests looks at the first two before it does any work for one, so that a refusal
+costs next to nothing however busy the machine is. `card` still decides about its queue; the notice
+may be a moment old.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
+from card.cache import ENGINES
 from card.serving.refusal import Refusal
 
 NOTICES_VARIABLE = "CARD_NOTICES"
@@ -30,7 +33,19 @@ class Notice:
     @property
     def text(self) -> str:
         """What it says; empty if it does not stand."""
-        return self._path.read_text(encoding="utf-8") if self._path and self.stands else ""
+        try:
+            return "" if self._path is None else self._path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return ""
+
+    @property
+    def stands_s(self) -> float:
+        """Seconds since it was posted."""
+        try:
+            posted_s = 0.0 if self._path is None else self._path.stat().st_mtime
+        except FileNotFoundError:
+            return 0.0
+        return max(0.0, time.time() - posted_s)
 
     def post(self, text: str = "") -> None:
         if self._path is not None:
@@ -48,6 +63,8 @@ class Notices:
         self.draining = Notice(directory, "draining")
         self.queue_full = Notice(directory, "queue_full")
         self.load_failed = Notice(directory, "load_failed")
+        self.loading = {engine: Notice(directory, f"loading_{engine}") for engine in ENGINES}
+        """Which phase of its load an engine is in."""
 
     @classmethod
     def of_this_service(cls) -> Notices:

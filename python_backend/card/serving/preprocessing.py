@@ -22,7 +22,7 @@ from card.serving.triton_request import (
     response,
 )
 from card.serving.vocabulary import Vocabulary
-from card.serving.wire import Bounds, GenerateRequest, output_budget, parse
+from card.serving.wire import Bounds, GenerateRequest, guide_of, output_budget, parse
 from card.settings import load_settings
 
 log = logging.getLogger(__name__)
@@ -79,12 +79,26 @@ class PreprocessingModel:
             self._pool.count_refusal(REASONS.index(refusal.reason))
 
     def _input_ids(self, arrays: dict[str, NDArray[Any]]) -> NDArray[np.int32]:
-        request = parse(GenerateRequest, arrays, self._bounds, required=("text_input",))
-        assert request.text_input is not None
+        given = "input_ids" in arrays
+        request = parse(
+            GenerateRequest, arrays, self._bounds, required=() if given else ("text_input",)
+        )
+        if given and request.text_input is not None:
+            raise Refusal(
+                "INVALID_ARGUMENT",
+                "text_input and input_ids are both there; send the prompt as text or as tokens",
+                field="input_ids",
+            )
+        guide_of(request)  # a wrong one is refused here, before any work
         self._check_room()  # before the one thing here that takes long
-        ids = self._vocabulary.prompt_tokens(request.text_input)
+        ids = self._prompt_tokens(request)
         output_budget(request, len(ids), self._bounds.limits)
         return np.array([ids], np.int32)
+
+    def _prompt_tokens(self, request: GenerateRequest) -> list[int]:
+        if request.text_input is None:
+            return list(request.input_ids)
+        return self._vocabulary.prompt_tokens(request.text_input)
 
     def _check_room(self) -> None:
         """Raises `Refusal` where `card` would: one model's work less for a full service."""

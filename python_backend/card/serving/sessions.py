@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from card.cache import CardSlot, Finish, Pool, SlotRequest, SlotState
+from card.serving.details import ScoredToken
 from card.serving.notices import queue_full
 from card.serving.refusal import Refusal
 
@@ -181,6 +182,25 @@ class Sessions:
             slot.from_cache(start, stop).tolist(),
             slot.log_probabilities(start, stop).tolist(),
         )
+
+    def likeliest(self, session: Session, start: int) -> list[list[tuple[int, float]]]:
+        """The likeliest ids at each place of the output from `start` on, of what was taken; empty
+        if the request asks for none."""
+        if not session.request.likeliest:
+            return []
+        return [session.slot.likeliest(place) for place in range(start, session.read)]
+
+    def scored_prompt(self, session: Session) -> list[ScoredToken]:
+        """The prompt's tokens as the target read them, once it committed something."""
+        prompt, slot = session.request.prompt.tolist(), session.slot
+        if not slot.committed(session.generation):
+            return []
+        alike = session.request.likeliest > 0
+        scored = [ScoredToken(prompt[0], None)]
+        for place, token in enumerate(prompt[1:], 1):
+            likeliest = slot.likeliest_of_prompt(place) if alike else ()
+            scored.append(ScoredToken(token, slot.prompt_log_probability(place), likeliest))
+        return scored
 
     def abandoned(self) -> list[Session]:
         """The open sessions whose client `postprocessing` saw leave."""

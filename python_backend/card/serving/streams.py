@@ -9,7 +9,8 @@ from typing import Literal
 
 from card.cache import SlotCounters
 from card.serving.delta import FINISH_REASONS, SIGN_NS, Delta, Numbers
-from card.serving.wire import TokenRequest
+from card.serving.details import ScoredToken, details_json
+from card.serving.wire import GenerateRequest
 from card.text import Detokenizer
 
 
@@ -23,7 +24,7 @@ class Stream:
 
     def __init__(
         self,
-        request: TokenRequest,
+        request: GenerateRequest,
         detokenizer: Detokenizer,
         prompt_text: str,
         *,
@@ -42,6 +43,9 @@ class Stream:
         self._text_bytes = len(self._text.encode())
         self._accepted_bytes = 0
         self._log_probs: list[float] = []
+        self._tokens: list[int] = []
+        self._scored: list[ScoredToken] = []
+        self._prompt: Sequence[ScoredToken] = ()
         self._cum_log_probs = 0.0
 
     @property
@@ -59,8 +63,12 @@ class Stream:
         from_cache: Sequence[bool],
         log_probs: Sequence[float],
         now_ns: int,
+        likeliest: Sequence[Sequence[tuple[int, float]]] = (),
     ) -> None:
-        """Take in tokens that the target committed; a stop word among them finishes the text."""
+        """Take in tokens that the target committed; a stop word among them finishes the text.
+
+        likeliest  of each token's position, if the request asks for any
+        """
         used_before = self._detokenizer.tokens_used
         piece = self._detokenizer.push(tokens, from_cache)
         used = self._detokenizer.tokens_used - used_before
@@ -68,12 +76,19 @@ class Stream:
         if self.request.return_log_probs:
             self._log_probs += log_probs[:used]
             self._cum_log_probs += sum(log_probs[:used])
+            tops = likeliest or [()] * used
+            self._scored += map(ScoredToken, tokens[:used], log_probs[:used], tops[:used])
+        self._tokens += tokens[:used]
         if used and not self._first_token_ns:
             self._first_token_ns = now_ns
         if used:
             self._last_token_ns = now_ns
         if self._detokenizer.stopped:
             self.finish_reason = "stop"
+
+    def score_prompt(self, prompt: Sequence[ScoredToken]) -> None:
+        """The prompt's tokens as the target read them, for the next delta."""
+        self._prompt = prompt
 
     def finish(self, reason: Literal["stop", "length"]) -> None:
         """The target commits nothing more."""
@@ -135,8 +150,11 @@ class Stream:
             ),
             tuple(self._log_probs) if self.request.return_log_probs else None,
             self._cum_log_probs,
+            tuple(self._tokens),
+            details_json(self._prompt, self._scored, counters if asked and self.finished else None),
         )
-        self._text, self._text_bytes, self._accepted_bytes, self._log_probs = "", 0, 0, []
+        self._text, self._text_bytes, self._accepted_bytes = "", 0, 0
+        self._log_probs, self._tokens, self._scored, self._prompt = [], [], [], ()
         self._sent_ns = now_ns
         return delta
 

@@ -7,6 +7,7 @@ handle text never load a model.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -31,6 +32,11 @@ class Vocabulary:
     size: int
     end_ids: tuple[int, ...]
 
+    @cached_property
+    def _special(self) -> frozenset[int]:
+        added = self.tokenizer.get_added_tokens_decoder()
+        return frozenset(token for token, kind in added.items() if kind.special)
+
     @classmethod
     def load(cls, path: Path) -> Vocabulary:
         """Read it from a Hugging Face directory or a GGUF file. Raises `SettingsError` naming the
@@ -54,6 +60,12 @@ class Vocabulary:
     def prompt_tokens(self, text: str) -> list[int]:
         """The prompt as the model reads it. Raises `Refusal`."""
         return self._encoded(text, "text_input", special=True)
+
+    def special_ids(self, words: tuple[str, ...]) -> tuple[int, ...]:
+        """Ids of the words that are special tokens, which never are part of a text."""
+        found = (self.tokenizer.token_to_id(word) for word in words)
+        special = self._special
+        return tuple(token for token in found if token in special and token < self.size)
 
     def bad_word_tokens(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         """Token sequences that write a word, at the start of a text and after a space.

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from card.constraints import GUIDE_TYPES, Guide
 from card.serving.refusal import Refusal, invalid, missing
 from card.settings import LimitSettings
 from card.speculation.pacing import PACINGS
@@ -75,6 +76,22 @@ def _bounded_text(value: str, bounds: Bounds) -> str | None:
     return f"text of at least one character and at most {most} bytes (limits.prompt_bytes)"
 
 
+def _number_of_likeliest(value: int, bounds: Bounds) -> str | None:
+    most = bounds.limits.top_log_probs
+    return None if 0 <= value <= most else f"between 0 and {most} (limits.top_log_probs)"
+
+
+def _token_ids_or_none(ids: tuple[int, ...], bounds: Bounds) -> str | None:
+    if all(0 <= token < bounds.vocabulary for token in ids):
+        return None
+    return f"token ids, each 0 to {bounds.vocabulary - 1}"
+
+
+def _biases(values: tuple[float, ...], _: Bounds) -> str | None:
+    # NaN is none of them.
+    return None if all(-100.0 <= value <= 100.0 for value in values) else "between -100.0 and 100.0"
+
+
 def _only_one(value: int, _: Bounds) -> str | None:
     return None if value == 1 else "1, the only number served"
 
@@ -107,6 +124,15 @@ def _known_decoding(value: str, _: Bounds) -> str | None:
     return None if value in DECODINGS else f"one of {', '.join(DECODINGS)}"
 
 
+def _known_guide_type(value: str, _: Bounds) -> str | None:
+    return None if value in ("", *GUIDE_TYPES) else f"one of {', '.join(GUIDE_TYPES)}"
+
+
+def _bounded_guide(value: str, bounds: Bounds) -> str | None:
+    most = bounds.limits.guide_bytes
+    return None if len(value.encode()) <= most else f"at most {most} bytes (limits.guide_bytes)"
+
+
 def _token_ids(ids: tuple[int, ...], bounds: Bounds) -> str | None:
     if ids and min(ids) >= 0 and max(ids) < bounds.vocabulary:
         return None
@@ -131,9 +157,20 @@ def _tensor(
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateRequest:
-    """One request as `ensemble` and `preprocessing` receive it."""
+    """One request as `ensemble`, `preprocessing` and `card` receive it.
+
+    Clients send the prompt as text or as tokens. `card` always gets the tokens, and the text too
+    for those who want it back.
+    """
 
     text_input: str | None = _tensor("BYTES", "The prompt.", _bounded_text)
+    input_ids: tuple[int, ...] = _tensor(
+        "INT32",
+        "The prompt's tokens, in place of text_input.",
+        _token_ids,
+        default=(),
+        most="prompt_tokens",
+    )
     max_tokens: int | None = _tensor(
         "INT32",
         "How many new tokens at most; limits.default_max_tokens if absent.",
@@ -152,6 +189,12 @@ class GenerateRequest:
         _between(0, 1),
         default=0.0,
     )
+    min_p: float = _tensor(
+        "FP32",
+        "Sample from tokens at least this fraction as likely as the likeliest; 0 is off.",
+        _between(0, 1),
+        default=0.0,
+    )
     repetition_penalty: float = _tensor(
         "FP32",
         "Divides positive scores of tokens seen; 1 is off.",
@@ -166,14 +209,14 @@ class GenerateRequest:
     )
     min_tokens: int = _tensor(
         "INT32",
-        "end_id is not chosen before so many new tokens.",
+        "Nothing of end_id and stop_token_ids is chosen before so many new tokens.",
         _between(0, lambda bounds: bounds.limits.max_tokens),
         default=0,
     )
     seed: int | None = _tensor("UINT64", "The same seed gives the same text; absent: a fresh one.")
     stop_words: tuple[str, ...] = _tensor(
         "BYTES",
-        "The text ends before the first of these.",
+        "The text ends before the first of these; a special token ends it as end_id does.",
         _short_words,
         default=(),
         most="stop_words",
@@ -188,31 +231,59 @@ class GenerateRequest:
     end_id: int | None = _tensor(
         "INT32", "The token that ends the text; -1: none; absent: the model's.", _token_or_none
     )
+    stop_token_ids: tuple[int, ...] = _tensor(
+        "INT32",
+        "Further tokens that end the text.",
+        _token_ids_or_none,
+        default=(),
+        most="stop_token_ids",
+    )
+    logit_bias_ids: tuple[int, ...] = _tensor(
+        "INT32",
+        "Tokens whose logits are changed by logit_bias_values.",
+        _token_ids_or_none,
+        default=(),
+        most="logit_bias",
+    )
+    logit_bias_values: tuple[float, ...] = _tensor(
+        "FP32",
+        "Added to the logits of logit_bias_ids, one for each.",
+        _biases,
+        default=(),
+        most="logit_bias",
+    )
     pad_id: int | None = _tensor("INT32", "Accepted, without effect.", _token_or_none)
-    return_log_probs: bool = _tensor("BOOL", "Report log-probabilities.", default=False)
+    return_log_probs: bool = _tensor(
+        "BOOL", "Report log-probabilities, in details also each token's id.", default=False
+    )
+    top_log_probs: int = _tensor(
+        "INT32",
+        "With log-probabilities: report so many of the likeliest tokens too, in details.",
+        _number_of_likeliest,
+        default=0,
+    )
+    return_prompt_log_probs: bool = _tensor(
+        "BOOL", "Report log-probabilities of the prompt's tokens, in details.", default=False
+    )
     exclude_input_in_output: bool = _tensor(
         "BOOL", "False: a text that is not streamed begins with the prompt.", default=True
     )
     num_return_sequences: int = _tensor("INT32", "How many texts.", _only_one, default=1)
     beam_width: int = _tensor("INT32", "Beam width.", _only_one, default=1)
+    length_penalty: float | None = _tensor(
+        "FP32", "Accepted, without effect: it ranks beams.", _between(-math.inf, math.inf)
+    )
     return_num_input_tokens: bool = _tensor("BOOL", "Report the prompt's tokens.", default=False)
     return_num_output_tokens: bool = _tensor("BOOL", "Report the text's tokens.", default=False)
     return_perf_metrics: bool = _tensor("BOOL", "Report times and acceptance.", default=False)
     decoding: str | None = _tensor(
         "BYTES", f"{', '.join(DECODINGS)}; absent: speculation.decoding.", _known_decoding
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenRequest(GenerateRequest):
-    """One request as `card` receives it: the tokens, and the text for those who want it back."""
-
-    input_ids: tuple[int, ...] = _tensor(
-        "INT32",
-        "The prompt's tokens.",
-        _token_ids,
-        default=(),
-        most="prompt_tokens",
+    guided_decoding_guide_type: str = _tensor(
+        "BYTES", f"What guides the text: {', '.join(GUIDE_TYPES)}.", _known_guide_type, default=""
+    )
+    guided_decoding_guide: str = _tensor(
+        "BYTES", "The schema, expression, grammar or choices.", _bounded_guide, default=""
     )
 
 
@@ -284,7 +355,7 @@ def output_budget(request: GenerateRequest, prompt_tokens: int, limits: LimitSet
 
     Raises `Refusal` when the prompt is too long or leaves less room than `max_tokens` asks for.
     """
-    field_name = "input_ids" if isinstance(request, TokenRequest) else "text_input"
+    field_name = "input_ids" if request.input_ids else "text_input"
     if not 1 <= prompt_tokens <= limits.prompt_tokens:
         raise Refusal(
             "INVALID_ARGUMENT",
@@ -302,6 +373,28 @@ def output_budget(request: GenerateRequest, prompt_tokens: int, limits: LimitSet
             f"(limits.context_tokens is {limits.context_tokens})",
         )
     return request.max_tokens
+
+
+def guide_of(request: GenerateRequest) -> Guide | None:
+    """What guides the text; None: nothing does.
+
+    Raises `Refusal` when kind and guide do not belong together.
+    """
+    kind, text = request.guided_decoding_guide_type, request.guided_decoding_guide
+    if not kind:
+        if text:
+            raise missing("guided_decoding_guide_type", f"one of {', '.join(GUIDE_TYPES)}")
+        return None
+    if kind == "json":
+        if text:
+            raise invalid(
+                "guided_decoding_guide",
+                text,
+                "absent, since json is any JSON; send a schema as json_schema",
+            )
+    elif not text:
+        raise missing("guided_decoding_guide", f"what {kind} stands for")
+    return Guide(kind, text)
 
 
 def _check_count(tensor: Tensor, count: int, limits: LimitSettings) -> None:

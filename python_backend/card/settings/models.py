@@ -112,7 +112,7 @@ class ModelSettings(Section):
     """One model of the pair and where it runs."""
 
     path: Path
-    """Hugging Face directory: config.json, *.safetensors, tokenizer.json."""
+    """Hugging Face directory (config.json, *.safetensors, tokenizer.json) or GGUF file."""
     engine: EngineName | None = None
     """What runs this model; absent: the `engine` of the whole. The section `tensorrt_llm` is for
     that one; `device` and `threads` are for all others."""
@@ -123,7 +123,7 @@ class ModelSettings(Section):
             json_schema_extra={"form": "cpu, cuda or cuda:N", "examples": ["cuda:0"]},
         ),
     ] = "cpu"
-    """``cpu``, ``cuda`` (the first device) or ``cuda:N``. Not yet run on hardware: CUDA."""
+    """``cpu``, ``cuda`` (the first device) or ``cuda:N``."""
     dtype: Literal["auto", "float16", "bfloat16", "float32", "int8", "int4"] = "auto"
     """``auto``: a GGUF file's codes of four and eight bits as they are (OpenVINO); else bfloat16
     where the device computes in it, or float32 on a processor and float16 on a CUDA device.
@@ -136,7 +136,7 @@ class ModelSettings(Section):
 
 
 class TargetSettings(ModelSettings):
-    """The model whose text is served; by default the bundled one."""
+    """The model whose text is served; by default that of the chat pair."""
 
     path: Path = REPOSITORY_ROOT / "models/target"
     """Hugging Face directory or GGUF file, from the settings file's folder unless it is
@@ -171,8 +171,8 @@ class TargetSettings(ModelSettings):
 
 
 class DraftSettings(ModelSettings):
-    """The model that fills the candidate cache; by default the bundled one."""
+    """The model that fills the candidate cache; by default that of the chat pair."""
 
     path: Path = REPOSITORY_ROOT / "models/draft"
-    """Hugging Face directory, from the settings file's folder unless it is absolute."""
+    """Hugging Face directory or GGUF file, as the target's."""
     tensorrt_llm: DraftTensorRTSettings = DraftTensorRTSettings()

@@ -103,6 +103,17 @@ class LimitSettings(Section):
     """Longest stop word or bad word in UTF-8 bytes."""
     bad_word_tokens: Annotated[int, Field(ge=1, le=65536)] = 512
     """Token ids of all bad words of one request together."""
+    stop_token_ids: Annotated[int, Field(ge=0, le=32)] = 16
+    """Token ids that end the text of one request beside those of the model."""
+    logit_bias: Annotated[int, Field(ge=0, le=65536)] = 300
+    """Token ids whose logits one request may change."""
+    top_log_probs: Annotated[int, Field(ge=0, le=20)] = 20
+    """Likeliest tokens that one request may ask for at each position. The pool has 8 bytes for each
+    of them at every position of prompt and output of every slot."""
+    guide_bytes: Annotated[int, Field(ge=1, le=1 << 20)] = 65536
+    """Longest schema, regular expression, grammar or list of choices that guides a text."""
+    guide_compile_s: Annotated[float, Field(gt=0, le=60)] = 1.0
+    """How long such a guide may take to compile; one that takes longer is refused."""
 
 
 def _ipv4(address: str) -> str:
@@ -223,7 +234,8 @@ class ServingSettings(Section):
     findings: Path | None = None
     """Directory that keeps from start to start what models on processors found out at load: that
     rows are independent, and what passes cost. It is believed while weights, options, versions and
-    processor are the same. Absent: each start finds it out anew, which takes most of it."""
+    processor are the same. Absent: the user's cache (`$XDG_CACHE_HOME/card-triton`), or where there
+    is none, no longer than the service."""
     drain_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
     """How long open streams may finish after SIGTERM."""
     tritonserver: Path | None = None

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
+
+_BFLOAT16_EXPONENT = 0x7F80
+"""All of these bits are set in what is infinite or no number."""
+
+_PART = 1 << 18
 
 
 class Matrix(Protocol):
@@ -26,9 +31,9 @@ class Matrix(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DenseMatrix:
-    """values  [outputs, inputs] float32; the file may hold them in sixteen bits."""
+    """values  [outputs, inputs] float32 or float16; bfloat16, which NumPy lacks, as uint16"""
 
-    values: NDArray[np.float32]
+    values: NDArray[Any]
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -36,10 +41,29 @@ class DenseMatrix:
         return outputs, inputs
 
     def dense(self) -> NDArray[np.float32]:
-        return self.values
+        return widened(self.values)
 
     def rows(self, chosen: NDArray[np.int64] | slice) -> DenseMatrix:
         return DenseMatrix(self.values[chosen])
+
+
+def widened(values: NDArray[Any]) -> NDArray[np.float32]:
+    """float32 of what `DenseMatrix` holds; itself, if it is float32."""
+    if values.dtype == np.uint16:
+        return (values.astype(np.uint32) << 16).view(np.float32)
+    return values.astype(np.float32, copy=False)
+
+
+def is_finite(values: NDArray[Any]) -> bool:
+    """Whether all numbers of what `DenseMatrix` holds are finite."""
+    if values.dtype != np.uint16:
+        return bool(np.isfinite(values).all())
+    # A part at a time, which stays in the cache: a large model has billions of them.
+    return all(
+        int((part & _BFLOAT16_EXPONENT).max()) < _BFLOAT16_EXPONENT
+        for part in np.array_split(values.reshape(-1), values.size // _PART + 1)
+        if part.size
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +106,14 @@ class GroupedMatrix:
 def stacked(matrices: Sequence[Matrix]) -> Matrix:
     """One matrix of all outputs, one matrix after another.
 
-    It stays grouped where all are, with groups of one size and codes of one number of bits.
+    It stays grouped where all are, with groups of one size and codes of one number of bits, and in
+    sixteen bits where all are of one such dtype.
     """
     if len(matrices) == 1:
         return matrices[0]
+    dense = [matrix for matrix in matrices if isinstance(matrix, DenseMatrix)]
+    if len(dense) == len(matrices) and len({matrix.values.dtype for matrix in dense}) == 1:
+        return DenseMatrix(np.concatenate([matrix.values for matrix in dense]))
     grouped = [matrix for matrix in matrices if isinstance(matrix, GroupedMatrix)]
     alike = len({(matrix.group, matrix.bits) for matrix in grouped}) == 1
     if len(grouped) < len(matrices) or not alike:

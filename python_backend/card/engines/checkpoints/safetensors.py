@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from card.engines.architecture import Architecture
-from card.engines.checkpoints.matrices import DenseMatrix, stacked
+from card.engines.checkpoints.matrices import DenseMatrix, is_finite, stacked, widened
 from card.engines.checkpoints.tensors import LayerTensors, LinearTensors
 from card.engines.interface import EngineError
 from card.engines.quantised import check_tensor_not_quantised
@@ -73,13 +73,13 @@ class SafetensorsCheckpoint:
 
     def embedding(self) -> DenseMatrix:
         a = self._architecture
-        return DenseMatrix(self._tensor("model.embed_tokens.weight", (a.vocabulary, a.hidden)))
+        return DenseMatrix(self._stored_as("model.embed_tokens.weight", (a.vocabulary, a.hidden)))
 
     def head(self) -> DenseMatrix | None:
         a = self._architecture
         if a.tied_embeddings:
             return None
-        return DenseMatrix(self._tensor("lm_head.weight", (a.vocabulary, a.hidden)))
+        return DenseMatrix(self._stored_as("lm_head.weight", (a.vocabulary, a.hidden)))
 
     def final_norm(self) -> NDArray[np.float32]:
         return self._tensor("model.norm.weight", (self._architecture.hidden,))
@@ -129,7 +129,7 @@ class SafetensorsCheckpoint:
     def _linear(self, parts: list[tuple[str, int]], inputs: int) -> LinearTensors:
         """Linear layers that share their input, stacked into one."""
         weight = stacked(
-            [DenseMatrix(self._tensor(f"{n}.weight", (rows, inputs))) for n, rows in parts]
+            [DenseMatrix(self._stored_as(f"{n}.weight", (rows, inputs))) for n, rows in parts]
         )
         if not any(f"{name}.bias" in self._stored for name, _ in parts):
             return LinearTensors(weight)
@@ -138,6 +138,10 @@ class SafetensorsCheckpoint:
         )
 
     def _tensor(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+        return widened(self._stored_as(name, shape))
+
+    def _stored_as(self, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+        """A tensor in the dtype of its file, as `DenseMatrix` holds it."""
         stored = self._stored.get(name)
         if stored is None:
             raise EngineError(f"{self._directory}: tensor {name!r} is missing")
@@ -150,15 +154,11 @@ class SafetensorsCheckpoint:
                 f"{self._directory}: {name} is {stored.dtype}; "
                 f"quantised checkpoints are not supported"
             )
-        raw: NDArray[Any] = np.memmap(stored.file, _STORED[stored.dtype], "r", stored.offset, shape)
-        found: NDArray[np.float32] = (
-            (raw.astype(np.uint32) << 16).view(np.float32)
-            if stored.dtype == "BF16"
-            else raw.astype(np.float32)
-        )
-        if not np.isfinite(found).all():
+        count = math.prod(shape)
+        found = np.fromfile(stored.file, _STORED[stored.dtype], count, offset=stored.offset)
+        if not is_finite(found):
             raise EngineError(f"{self._directory}: {name} holds values that are not finite")
-        return found
+        return found.reshape(shape)
 
 
 def weight_files(directory: Path) -> list[Path]:

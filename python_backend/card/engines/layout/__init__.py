@@ -3,11 +3,13 @@
 `chains.ChainLayout` (target) puts every root-to-leaf path of a tree into a lane of its own, at its
 absolute positions; `pages.PageLayout` (target) the one path of a pass, for attention that looks up
 every row's places by itself. `trees.TreeLayout` (draft) keeps a growing tree behind the prefix and
-masks it. All are pure NumPy and know no engine.
+masks it. `paths.PathLayout` (either, on a device) keeps it there too, and says of every row which
+places it looks at. All are pure NumPy and know no engine.
 """
 
 from card.engines.layout.chains import ChainLayout
 from card.engines.layout.pages import PageLayout
+from card.engines.layout.paths import PathLayout
 from card.engines.layout.plan import (
     EXTENT_MULTIPLE,
     HIDDEN,
@@ -18,7 +20,9 @@ from card.engines.layout.plan import (
     Layout,
     Pass,
     Scattered,
+    SessionPaths,
     Stretch,
+    doubled_up,
     rounded_up,
 )
 from card.engines.layout.trees import TreeLayout
@@ -34,8 +38,11 @@ __all__ = [
     "Layout",
     "PageLayout",
     "Pass",
+    "PathLayout",
     "Scattered",
+    "SessionPaths",
     "Stretch",
     "TreeLayout",
+    "doubled_up",
     "rounded_up",
 ]

@@ -67,16 +67,36 @@ class AttentionGroup:
 
 
 @dataclass(slots=True)
+class SessionPaths:
+    """Where the rows of one session look, in a pass that has no masks.
+
+    lane     of the KV cache
+    start    places before it are the prefix of every row, in order
+    depths   [rows] int64: a row stands at position start + depth
+    places   [rows, deepest + 1] int64: of each row's path from `start` on, its own last; behind
+             that anything
+    follows  [rows] int64: the row of this session that each follows, if the pass has it; else -1
+    """
+
+    lane: int
+    start: int
+    depths: NDArray[np.int64]
+    places: NDArray[np.int64]
+    follows: NDArray[np.int64]
+
+
+@dataclass(slots=True)
 class Pass:
     """What one forward pass computes.
 
     tokens, positions  [rows] int64; positions are absolute
     destination        where the rows' keys and values are stored
     groups             lanes attended together; none: every row by itself, over the places of its
-                       lane up to its own, which is its position
+                       lane up to its own, which is its position, or over its path
     scatter            [rows] int64, each row's place in the groups' outputs, one after another;
                        None: same
     logit_rows         [n] int64, rows whose logits are wanted; None: all
+    paths              of each session, in the order of the rows; None: rows have no paths
     """
 
     tokens: NDArray[np.int64]
@@ -85,6 +105,7 @@ class Pass:
     groups: list[AttentionGroup]
     scatter: NDArray[np.int64] | None
     logit_rows: NDArray[np.int64] | None
+    paths: list[SessionPaths] | None = None
 
 
 class KeyValueStore(Protocol):

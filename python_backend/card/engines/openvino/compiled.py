@@ -19,7 +19,7 @@ from card.engines.openvino.graph import ANY_ROWS, build_graph, choice_of, is_cho
 from card.engines.openvino.threads import PassThreads, thread_limit
 from card.engines.openvino.weights import WeightFormat
 from card.engines.options import EngineOptions
-from card.engines.processor import computes_in_bfloat16, shared_cache_bytes
+from card.engines.processor import computes_in_bfloat16
 
 _COPIES_BYTES = 1 << 30
 """What all copies of the weights may take."""
@@ -28,10 +28,11 @@ _NEAR_BYTES = 32 << 20
 """Copies that take no more than this, all together, stay in a cache near the core. Then each
 decoder has its own and is spared what a shared graph copies."""
 
-_QUANTISED_INPUTS = 16
+_ROUNDED_INPUTS = 16
 """Inputs of a product that share a scale. Before a product by codes of few bits the plugin rounds
 its inputs to eight bits. In groups of 32, its own choice, that moves the chat target by 0.0035 nats
-(KL), and a greedy token whose lead was 0.51 changed; in groups of 16 by 0.0019 in the same time."""
+(KL), and a greedy token whose lead was 0.51 changed; in groups of 16 by 0.0019 in the same time.
+Unrounded, bits of a row would depend on the number of rows."""
 
 _PREPARED_CAPACITY = "CPU_RUNTIME_CACHE_CAPACITY"
 _PREPARED_OPERATORS = 256
@@ -74,14 +75,13 @@ def compile_decoders(
     weights_bytes: int,
     options: EngineOptions,
 ) -> Decoders:
-    """For any pass and, as far as there is room for copies of the weights, for `graph_rows`; with
-    paged attention for one or the other.
+    """For any pass and for `graph_rows`; with paged attention for one or the other.
 
     decoder        of `decoder.build_decoder`
     weights_bytes  of one copy
     """
     if options.paged:
-        sharing = sharing_of_pages(options.graph_rows, weights_bytes, shared_cache_bytes())
+        sharing: Sharing = [options.graph_rows or (ANY_ROWS,)]
     else:
         sharing = sharing_of(options.graph_rows, weights_bytes)
     graphs = [build_graph(decoder, rows, architecture, weights) for rows in sharing]
@@ -109,16 +109,6 @@ def sharing_of(row_counts: Sequence[int], weights_bytes: int) -> Sharing:
     return sharing if weights_bytes * len(sharing) <= _COPIES_BYTES else sharing[:1]
 
 
-def sharing_of_pages(row_counts: Sequence[int], weights_bytes: int, cache_bytes: int) -> Sharing:
-    """With paged attention decoders cannot share, since what reads a cache in the body of an If
-    gets a copy of it. A cache of `cache_bytes` that keeps one copy of the weights would have to
-    keep all; then one decoder takes every pass, and looks at shapes again each time."""
-    each: Sharing = [(rows,) for rows in row_counts]
-    copies = weights_bytes * len(each)
-    near = weights_bytes <= cache_bytes and copies > cache_bytes
-    return each if each and not near and copies <= _COPIES_BYTES else [(ANY_ROWS,)]
-
-
 def pass_dtype(options: EngineOptions) -> Literal["bfloat16", "float32"]:
     """What a pass is computed in. Products by codes of few bits are fastest in float32, even where
     the processor computes in bfloat16."""
@@ -140,7 +130,7 @@ def compile_graph(graph: ov.Model, options: EngineOptions) -> ov.CompiledModel:
             hint.enable_cpu_pinning: False,
             properties.inference_num_threads: options.most_threads,
             properties.streams.num: 1,
-            hint.dynamic_quantization_group_size: _QUANTISED_INPUTS,
+            hint.dynamic_quantization_group_size: _ROUNDED_INPUTS,
             _PREPARED_CAPACITY: _PREPARED_OPERATORS,
         },
     )

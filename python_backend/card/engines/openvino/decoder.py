@@ -33,6 +33,7 @@ from card.engines.openvino.attention import Attention
 from card.engines.openvino.masked.attention import MaskedAttention
 from card.engines.openvino.nodes import Node, input_named, integer, integers, output_named, real
 from card.engines.openvino.paged.attention import PagedAttention
+from card.engines.openvino.paged.cache import PageMemory
 from card.engines.openvino.weights import Activations, WeightFormat
 from card.engines.rotary import rotary_tables
 
@@ -46,7 +47,7 @@ class DecoderOptions:
 
     weights    how matrices are stored
     kv_type    element type of the KV cache
-    paged      rows look places up by themselves instead of under masks
+    pages      memory of the KV cache if rows look places up by themselves; None: under masks
     positions  size of the rotary tables
     ranks      output the likeliest ids of every row too
     ranked     [ids] ascending, the only ones whose logits are computed; None: all
@@ -56,7 +57,7 @@ class DecoderOptions:
     kv_type: ov.Type
     positions: int
     ranks: bool
-    paged: bool = False
+    pages: PageMemory | None = None
     ranked: NDArray[np.int32] | None = None
 
 
@@ -77,11 +78,10 @@ class _Builder:
         self._checkpoint = checkpoint
         self._options = options
         self._inputs: list[Node] = []
-        kind = options.kv_type
         self._attention: Attention = (
-            PagedAttention(architecture, kind, options.positions, self._input)
-            if options.paged
-            else MaskedAttention(architecture, kind, self._input)
+            MaskedAttention(architecture, options.kv_type, self._input)
+            if options.pages is None
+            else PagedAttention(architecture, options.pages, options.positions, self._input)
         )
 
     def build(self) -> ov.Model:

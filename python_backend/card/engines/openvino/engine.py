@@ -23,7 +23,7 @@ from card.engines.openvino.graph import ANY_ROWS
 from card.engines.openvino.inputs import Inputs
 from card.engines.openvino.masked.cache import KeyValueCache
 from card.engines.openvino.masked.feed import MaskedFeed
-from card.engines.openvino.paged.cache import PagedCache
+from card.engines.openvino.paged.cache import PAGE, PagedCache, PageMemory
 from card.engines.openvino.paged.feed import PagedFeed
 from card.engines.openvino.runner import Feed, Runner
 from card.engines.openvino.runners import Runners
@@ -37,6 +37,7 @@ from card.engines.openvino.weights import (
     WeightFormat,
 )
 from card.engines.options import MAX_PASS_ROWS, EngineOptions
+from card.engines.phases import phase
 from card.engines.processor import computes_in_bfloat16, resolve_dtype
 from card.engines.row_costs import RowCosts
 from card.engines.sessions import (
@@ -49,6 +50,9 @@ from card.engines.sessions import (
 log = logging.getLogger(__name__)
 
 _CODE_BITS = {"int8": 8, "int4": 4}
+
+_SPARE_SESSIONS = 2
+"""Sessions of an examination while the engine serves."""
 
 _MOST_COMPRESSED_ROWS = 64
 """Rows of a pass over compressed matrices: from 81 on their product adds up in another order."""
@@ -65,13 +69,20 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
         compiled: Decoders,
         options: EngineOptions,
         ranked: NDArray[np.int32] | None = None,
+        pages: PageMemory | None = None,
+        first_page: int = 0,
     ) -> None:
-        """`ranked` are the only ids that the decoders compute logits of; None: all."""
+        """
+        ranked      the only ids that the decoders compute logits of; None: all
+        pages       what the decoders refer to if attention is paged
+        first_page  of those, which this engine's sessions have
+        """
         self.directory = directory
-        kv, layout, make_feed = _cache(architecture, options)
+        kv, layout, make_feed = _cache(architecture, options, pages, first_page)
         super().__init__(architecture, options, kv, layout)
         self._compiled = compiled
         self._ranked = ranked
+        self._pages = pages
 
         def make_runner(decoder: CompiledDecoder, padding: Padding) -> Runner:
             ranks = options.grows_trees
@@ -79,13 +90,29 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
                 decoder, architecture, kv, make_feed, ranks=ranks, ranked=ranked, padding=padding
             )
 
+        self._make_runner = make_runner
+        self._fixed: Decoders = {}
+        self._adopted: tuple[Runners, int] | None = None
+        self.passes_made = 0
         wanted = (ANY_ROWS, *options.graph_rows)
-        self._decoders = {rows: compiled[rows] for rows in wanted if rows in compiled}
+        self._decoders: Decoders = {rows: compiled[rows] for rows in wanted if rows in compiled}
         self._runners = Runners(self._decoders, make_runner)
 
     @classmethod
-    def load(cls, directory: Path, options: EngineOptions) -> OpenVinoEngine:
-        """Load a Hugging Face directory. Raises `EngineError` saying what does not fit."""
+    def load(
+        cls,
+        directory: Path,
+        options: EngineOptions,
+        pages: PageMemory | None = None,
+        *,
+        any_rows: bool = False,
+    ) -> OpenVinoEngine:
+        """Load a Hugging Face directory or a GGUF file. Raises `EngineError` saying what does not
+        fit.
+
+        pages     for paged attention; None: pages of its own
+        any_rows  whether paged attention begins with one decoder for any rows (`exchange_later`)
+        """
         architecture = read_architecture(directory)
         check_context(directory, architecture, options)
         checkpoint: Checkpoint = open_checkpoint(directory, architecture)
@@ -104,24 +131,30 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
         ranked = None
         if options.grows_trees:
             ranked = read_draft_vocabulary(directory, architecture.vocabulary)
-        decoder = build_decoder(
-            architecture,
-            checkpoint,
-            DecoderOptions(
-                weights=weights,
-                kv_type=_kv_type(options),
-                positions=options.context + MAX_PASS_ROWS,
-                ranks=options.grows_trees,
-                paged=options.paged,
-                ranked=ranked,
-            ),
-        )
+        if options.paged and pages is None:
+            pages = PageMemory(architecture, _pages(options), _kv_type(options))
+        with phase("read", directory):
+            decoder = build_decoder(
+                architecture,
+                checkpoint,
+                DecoderOptions(
+                    weights=weights,
+                    kv_type=_kv_type(options),
+                    positions=options.context + MAX_PASS_ROWS,
+                    ranks=options.grows_trees,
+                    pages=pages if options.paged else None,
+                    ranked=ranked,
+                ),
+            )
         size = int(checkpoint.values * weights.itemsize)
-        compiled = compile_decoders(decoder, architecture, weights, size, options)
-        return cls(directory, architecture, compiled, options, ranked)
+        graphs = replace(options, graph_rows=()) if any_rows and options.paged else options
+        with phase("compile", directory):
+            compiled = compile_decoders(decoder, architecture, weights, size, graphs)
+        return cls(directory, architecture, compiled, options, ranked, pages)
 
     def reconfigured(self, options: EngineOptions) -> OpenVinoEngine:
-        """The same weights with other buffers (used while calibrating)."""
+        """The same weights with other buffers (used while calibrating). Where attention is paged,
+        both have the same pages: use this engine no more."""
         before = self.options
         same_graphs = (options.paged, options.compressed, options.grows_trees) == (
             before.paged,
@@ -130,14 +163,57 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
         )
         # With paged attention, decoders for some rows may have taken the place of that for any.
         compiled = not self._compiled.keys().isdisjoint((ANY_ROWS, *options.graph_rows))
-        if not same_graphs or not compiled:
+        pages = self._pages
+        fits = pages is None or _pages(options) <= pages.pages
+        if not (same_graphs and compiled and fits):
             return self.load(self.directory, options)
+        if pages is not None:
+            pages.give_back()
         return OpenVinoEngine(
-            self.directory, self.architecture, self._compiled, options, self._ranked
+            self.directory, self.architecture, self._compiled, options, self._ranked, pages
         )
 
-    def compiled_anew(self, options: EngineOptions) -> OpenVinoEngine:
-        return self.load(self.directory, options)
+    # --- exchanging decoders -------------------------------------------------------------------
+
+    @property
+    def awaits_decoders(self) -> bool:
+        """Whether it computes all passes with a decoder for any rows, for now."""
+        return self.options.paged and bool(self.options.graph_rows) and ANY_ROWS in self._decoders
+
+    def likeness(self) -> OpenVinoEngine:
+        return self._on_spare_pages(self._compiled)
+
+    def with_fixed_rows(self, threads_alone: int) -> OpenVinoEngine:
+        options = replace(self.options, threads_alone=threads_alone)
+        self._fixed = self.load(self.directory, options, self._pages)._compiled
+        return self._on_spare_pages(self._fixed, threads_alone)
+
+    def _on_spare_pages(self, compiled: Decoders, threads_alone: int = 0) -> OpenVinoEngine:
+        options = replace(self.options, sessions=_SPARE_SESSIONS, threads_alone=threads_alone)
+        beside = OpenVinoEngine(
+            *(self.directory, self.architecture, compiled, options, self._ranked, self._pages),
+            first_page=_pages(self.options) - _spare_pages(self.options),
+        )
+        beside.row_invariant = True
+        return beside
+
+    def adopt(self, threads_alone: int) -> None:
+        """Compute with the decoders of `with_fixed_rows` from the next pass on. Another thread may
+        be computing one now."""
+        self._adopted = Runners(self._fixed, self._make_runner), threads_alone
+
+    def _take_adopted(self) -> None:
+        if self._adopted is None:
+            return
+        self._runners, threads_alone = self._adopted
+        self._compiled = self._decoders = self._fixed
+        self.options = replace(self.options, threads_alone=threads_alone)
+        self._adopted = None
+
+    def settle(self, threads_alone: int, costs: RowCosts) -> None:
+        self._take_adopted()
+        self.options = replace(self.options, threads_alone=threads_alone)
+        self.know_costs(costs)
 
     @property
     def variants(self) -> tuple[EngineOptions, ...]:
@@ -157,18 +233,23 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
     @property
     def most_rows(self) -> int:
         most = _MOST_COMPRESSED_ROWS if self.options.compressed else super().most_rows
-        return most if ANY_ROWS in self._decoders else min(most, max(self._decoders))
+        is_fixed = ANY_ROWS not in self._decoders or self.awaits_decoders
+        return min(most, max(self.options.graph_rows)) if is_fixed else most
 
     @property
     def costed_rows(self) -> tuple[int, ...]:
-        """Those of its decoders, to which all others are padded, unless one takes any."""
-        return super().costed_rows if ANY_ROWS in self._decoders else tuple(sorted(self._decoders))
+        """Those of its decoders, to which all others are padded, unless one takes any for good."""
+        if ANY_ROWS in self._decoders and not self.awaits_decoders:
+            return super().costed_rows
+        return tuple(sorted(self.options.graph_rows))
 
     @property
     def dtype(self) -> str:
         return self.options.dtype
 
     def forward(self, batch: Sequence[Rows]) -> list[Logits]:
+        self._take_adopted()
+        self.passes_made += 1
         found: dict[int, Logits] = {}
         for places in self._passes(batch):
             found.update(zip(places, self._forward([batch[at] for at in places]), strict=True))
@@ -268,16 +349,29 @@ def weight_format(options: EngineOptions, matrices_are: str) -> WeightFormat:
     return Float32Weights() if options.dtype == "float32" else Bfloat16Weights()
 
 
+def _pages(options: EngineOptions) -> int:
+    """Pages that an engine of these options needs, with those for an examination beside it."""
+    lanes, places = kv_size(options)
+    return lanes * places // PAGE + _spare_pages(options)
+
+
+def _spare_pages(options: EngineOptions) -> int:
+    _, places = kv_size(options)
+    return _SPARE_SESSIONS * places // PAGE
+
+
 def _cache(
-    architecture: Architecture, options: EngineOptions
+    architecture: Architecture,
+    options: EngineOptions,
+    pages: PageMemory | None,
+    first_page: int,
 ) -> tuple[KeyValueCache | PagedCache, Layout, Callable[[Inputs, Padding], Feed]]:
     """A KV cache, where rows stand in it, and what tells a graph so."""
     lanes, places = kv_size(options)
-    kind = _kv_type(options)
-    if options.paged:
-        pages = PagedCache(architecture, lanes, places, kind)
-        return pages, PageLayout(options.sessions, options.row_multiple), partial(PagedFeed, pages)
-    kv = KeyValueCache(architecture, lanes, places, kind)
+    if pages is not None:
+        paged = PagedCache(pages, lanes, places, first_page)
+        return paged, PageLayout(options.sessions, options.row_multiple), partial(PagedFeed, paged)
+    kv = KeyValueCache(architecture, lanes, places, _kv_type(options))
     # What was prepared for a shape is kept: ever other ones let a draft grow.
     layout = layout_under_masks(kv, options, few_shapes=True)
     return kv, layout, partial(MaskedFeed, architecture)

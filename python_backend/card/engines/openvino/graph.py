@@ -42,7 +42,7 @@ def build_graph(
     so many rows are of one session.
 
     decoder     of `decoder.build_decoder`
-    row_counts  `ANY_ROWS` alone, or others; one alone if attention is paged
+    row_counts  `ANY_ROWS` alone, or others
     """
     if len(row_counts) > 1:
         return _graph_of_several(decoder, row_counts, architecture, weights)
@@ -78,7 +78,8 @@ def _graph_of_several(
     """Over one copy of the weights: a cache that keeps these need not keep those of all.
 
     Each decoder is the body of an If: what the plugin makes of a matrix, it makes once for all
-    bodies of a graph. What a body reads is copied, a few hundredths of a pass of short texts.
+    bodies of a graph. What a body reads is copied, under masks a few hundredths of a pass of short
+    texts.
     """
     given = _Given(decoder)
     results = []

@@ -15,6 +15,7 @@ import contextlib
 import ctypes
 import importlib.metadata
 import os
+import threading
 import time
 from collections.abc import Callable
 from functools import cache
@@ -53,9 +54,14 @@ class ThreadLimit:
         self._create = tbb["_ZN3tbb6detail2r16createERNS0_2d114global_controlE"]
         self._destroy = tbb["_ZN3tbb6detail2r17destroyERNS0_2d114global_controlE"]
         self._control: _Control | None = None
+        self._changing = threading.Lock()
 
     def set(self, threads: int) -> None:
         """From the next pass on so many, 0: as many as there are."""
+        with self._changing:
+            self._set(threads)
+
+    def _set(self, threads: int) -> None:
         before = self._control
         if threads == (before.value if before else 0):
             return

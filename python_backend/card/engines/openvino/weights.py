@@ -158,15 +158,15 @@ def _widened(matrix: GroupedMatrix, zeros: NDArray[np.uint8]) -> Node:
     """[outputs, inputs]: scale · (code - zero), as OpenVINO's converters write it."""
     outputs, inputs = matrix.shape
     kind, shape = _CODES[matrix.bits], [outputs, -1, matrix.group]
-    codes = ops.convert(_packed(matrix.codes.reshape(shape), kind), ov.Type.f16)
+    codes = ops.convert(_packed(matrix.codes.reshape(shape), kind), ov.Type.f32)
     if zeros.min() == zeros.max():
         zeros = zeros[:1, :1]
         kind = ov.Type.u8
-    zero = ops.convert(_packed(zeros[..., None], kind), ov.Type.f16)
-    scale = ops.constant(matrix.scale.astype(np.float16)[..., None])
+    zero = ops.convert(_packed(zeros[..., None], kind), ov.Type.f32)
+    # Not of sixteen bits: the plugin would widen them anew for each decoder of a graph.
+    scale = ops.constant(matrix.scale.astype(np.float32)[..., None])
     scaled = ops.multiply(ops.subtract(codes, zero), scale)
-    widened = ops.reshape(scaled, integers([outputs, inputs]), False)
-    return _decompressing(ops.convert(widened, ov.Type.f32))
+    return _decompressing(ops.reshape(scaled, integers([outputs, inputs]), False))
 
 
 def _packed(codes: NDArray[np.uint8], kind: ov.Type) -> Node:

@@ -56,11 +56,19 @@ def installed_version() -> str:
 
 
 def obstacles(
-    parameters: SamplingParameters, *, seeded: bool, log_probabilities: bool, version: str
+    parameters: SamplingParameters,
+    *,
+    seeded: bool,
+    log_probabilities: bool,
+    version: str,
+    likeliest: int = 0,
+    prompt_log_probabilities: bool = False,
+    guided: bool = False,
 ) -> list[Obstacle]:
     """The parameters of one request that cannot be had together with candidates.
 
     seeded  whether the client gave a seed
+    guided  whether a guide says what the text must be
     """
     found = [
         Obstacle(name, f"absent or {neutral}")
@@ -72,6 +80,16 @@ def obstacles(
         )
         if getattr(parameters, name) != neutral
     ]
+    found += [
+        Obstacle(field, f"{allowed}: it is not passed on to TensorRT-LLM", ignored=True)
+        for field, allowed, is_wanted in (
+            ("min_p", "absent or 0", parameters.min_p > 0.0),
+            ("logit_bias_ids", "absent", bool(parameters.logit_bias)),
+            ("top_log_probs", "absent or 0", likeliest > 0),
+            ("return_prompt_log_probs", "absent or false", prompt_log_probabilities),
+        )
+        if is_wanted
+    ]
     if parameters.bad_words:
         found.append(Obstacle("bad_words", "absent"))
     if log_probabilities and parameters.is_greedy:
@@ -79,6 +97,9 @@ def obstacles(
     elif log_probabilities:
         why = "absent or false when temperature is above 0: TensorRT-LLM lists the likeliest ids"
         found.append(Obstacle("return_log_probs", why, ignored=True))
+    if guided:
+        why = "absent: texts of TensorRT-LLM are not guided here"
+        found.append(Obstacle("guided_decoding_guide_type", why, ignored=True))
     if seeded and not parameters.is_greedy:
         found.append(Obstacle("seed", "absent when temperature is above 0"))
     return [_judged(obstacle, parameters, _numbers(version)) for obstacle in found]

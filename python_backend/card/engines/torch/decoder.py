@@ -11,6 +11,7 @@ from card.engines.layout import Pass, Stretch
 from card.engines.rotary import rotary_tables
 from card.engines.torch.attention import GroupTensors, attend
 from card.engines.torch.kv import FlatDestination, KeyValueCache
+from card.engines.torch.linear import Linear
 from card.engines.torch.weights import LayerWeights, Weights
 
 
@@ -34,7 +35,11 @@ class Decoder:
     """Weights and code; the KV cache is handed in."""
 
     def __init__(
-        self, architecture: Architecture, weights: Weights, dtype: torch.dtype, positions: int
+        self,
+        architecture: Architecture,
+        weights: Weights[Linear],
+        dtype: torch.dtype,
+        positions: int,
     ) -> None:
         self.architecture = architecture
         self._weights = weights
@@ -66,7 +71,7 @@ class Decoder:
     def _attention(
         self,
         index: int,
-        layer: LayerWeights,
+        layer: LayerWeights[Linear],
         hidden: Tensor,
         cosine: Tensor,
         sine: Tensor,

@@ -22,6 +22,7 @@ from card.engines.sessions import (
 )
 from card.engines.torch.decoder import Decoder
 from card.engines.torch.kv import KeyValueCache
+from card.engines.torch.linear import Linear
 from card.engines.torch.ranking import rank
 from card.engines.torch.weights import load_weights
 
@@ -52,16 +53,15 @@ class TorchEngine(SessionEngine[KeyValueCache]):
         dtype = _torch_dtype(options.dtype)
         if options.threads:
             torch.set_num_threads(options.threads)
-        weights = load_weights(directory, architecture, dtype)
+        weights = load_weights(
+            directory, architecture, dtype, lambda stored: Linear(stored.weight, stored.bias)
+        )
         decoder = Decoder(architecture, weights, dtype, options.context + MAX_PASS_ROWS)
         return cls(architecture, decoder, options, dtype)
 
     def reconfigured(self, options: EngineOptions) -> TorchEngine:
         """The same weights with other buffers (used while calibrating)."""
         return TorchEngine(self.architecture, self._decoder, options, self.dtype)
-
-    compiled_anew = reconfigured
-    """Torch divides no pass before it has the thread count."""
 
     def forward(self, batch: Sequence[Rows]) -> list[Logits]:
         self._use_threads()

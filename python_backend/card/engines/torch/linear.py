@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -20,16 +19,6 @@ they add up in another order."""
 
 ROW_TILE = 64
 """Rows of every product on a device: a kernel is chosen by shape, so there is but one shape."""
-
-
-class LinearLayer(Protocol):
-    """``y = x W^T + b`` with W [outputs, inputs]."""
-
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """[rows, inputs] -> [rows, outputs]."""
-
-    def plus(self, inputs: Tensor, residual: Tensor) -> Tensor:
-        """`self(inputs) + residual`."""
 
 
 def can_pack() -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -12,56 +13,95 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from card.engines.architecture import Architecture
-from card.engines.checkpoints import LinearTensors, open_checkpoint
-from card.engines.torch.linear import Linear, LinearLayer
+from card.engines.checkpoints import DenseMatrix, LinearTensors, Matrix, open_checkpoint
+
+Layer = TypeVar("Layer")
+Other = TypeVar("Other")
 
 
 @dataclass(frozen=True, slots=True)
-class LayerWeights:
+class StoredLinear:
+    """A linear layer as it lies in memory: weight [outputs, inputs], bias [outputs] or None."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class LayerWeights(Generic[Layer]):
     """One decoder layer; query, key and value are one linear layer, gate and up another.
 
     Norm weights stand twice in a row, see `decoder.rms_norm`.
     """
 
     input_norm: Tensor
-    query_key_value: LinearLayer
+    query_key_value: Layer
     query_norm: Tensor | None
     key_norm: Tensor | None
-    output: LinearLayer
+    output: Layer
     post_norm: Tensor
-    gate_up: LinearLayer
-    down: LinearLayer
+    gate_up: Layer
+    down: Layer
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
+@dataclass(frozen=True)
+class Weights(Generic[Layer]):
     embedding: Tensor
-    layers: list[LayerWeights]
+    layers: list[LayerWeights[Layer]]
     norm: Tensor
-    head: LinearLayer
+    head: Layer
+
+    def through(self, make: Callable[[Layer], Other]) -> Weights[Other]:
+        """The same tensors, with what `make` gives for each linear layer."""
+        layers = [
+            LayerWeights(
+                input_norm=layer.input_norm,
+                query_key_value=make(layer.query_key_value),
+                query_norm=layer.query_norm,
+                key_norm=layer.key_norm,
+                output=make(layer.output),
+                post_norm=layer.post_norm,
+                gate_up=make(layer.gate_up),
+                down=make(layer.down),
+            )
+            for layer in self.layers
+        ]
+        return Weights(self.embedding, layers, self.norm, make(self.head))
+
+
+def _as_tensor(matrix: Matrix) -> Tensor:
+    """Sixteen bits stay sixteen, so that no more than them crosses to a device."""
+    if not isinstance(matrix, DenseMatrix):
+        return torch.from_numpy(matrix.dense())
+    if matrix.values.dtype == np.uint16:
+        return torch.from_numpy(matrix.values.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(matrix.values)
 
 
 def load_weights(
     directory: Path,
     architecture: Architecture,
     dtype: torch.dtype,
+    make: Callable[[StoredLinear], Layer],
     device: torch.device | None = None,
-    make_linear: Callable[[Tensor, Tensor | None], LinearLayer] = Linear,
-) -> Weights:
+) -> Weights[Layer]:
     """Load every tensor the decoder uses onto `device`, by default the processor's memory.
 
     Raises `EngineError` on files that do not fit.
     """
 
     def tensor(values: NDArray[np.float32]) -> Tensor:
-        return torch.from_numpy(values).to(dtype).to(device or "cpu")
+        return torch.from_numpy(values).to(device or "cpu").to(dtype)
 
     def norm(values: NDArray[np.float32]) -> Tensor:
         return tensor(values).repeat(2)
 
-    def linear(values: LinearTensors) -> LinearLayer:
+    def matrix(values: Matrix) -> Tensor:
+        return _as_tensor(values).to(device or "cpu").to(dtype)
+
+    def linear(values: LinearTensors) -> Layer:
         bias = None if values.bias is None else tensor(values.bias)
-        return make_linear(tensor(values.weight.dense()), bias)
+        return make(StoredLinear(matrix(values.weight), bias))
 
     checkpoint = open_checkpoint(directory, architecture)
     layers = [
@@ -77,11 +117,11 @@ def load_weights(
         )
         for layer in checkpoint.layers()
     ]
-    embedding = tensor(checkpoint.embedding().dense())
+    embedding = matrix(checkpoint.embedding())
     head = checkpoint.head()
     return Weights(
         embedding=embedding,
         layers=layers,
         norm=norm(checkpoint.final_norm()),
-        head=make_linear(embedding if head is None else tensor(head.dense()), None),
+        head=make(StoredLinear(embedding if head is None else matrix(head))),
     )

@@ -31,6 +31,8 @@ from card.serving.supervision.recovery import reload_model
 from card.serving.supervision.repository import Repository, RepositoryError
 from card.serving.supervision.residue import RunDirectory
 from card.serving.supervision.server import TritonProcess
+from card.serving.supervision.sighting import LoadProgress
+from card.serving.supervision.user_cache import user_cache
 from card.serving.triton_server import Restriction, ServerOptions, TritonInstall
 from card.settings import (
     SETTINGS_VARIABLE,
@@ -74,7 +76,7 @@ class Service:
         options = ServerOptions(
             model_repository=run_directory.stage_models(
                 model_repository,
-                {ENSEMBLE: as_protobuf_text(chat_parameters(settings.target.path))},
+                {ENSEMBLE: as_protobuf_text(_told_to_clients(settings))},
             ),
             load_models=MODELS,
             restriction=restriction,
@@ -99,7 +101,9 @@ class Service:
         variables |= {
             "TMPDIR": str(run_directory.temporary),
             NOTICES_VARIABLE: str(notices),
-            FINDINGS_VARIABLE: str(legible.serving.findings or run_directory.findings),
+            FINDINGS_VARIABLE: str(
+                legible.serving.findings or user_cache() or run_directory.findings
+            ),
         }
         # A model that is reloaded months later must not read what was edited for the next start.
         freeze(legible, run_directory.settings)
@@ -216,6 +220,13 @@ class Service:
             "its options are serving.guard_arguments"
         )
 
+    def load_progress(self, model: str) -> LoadProgress | None:
+        """How far the load of an engine has come; None for others, and for one that is loaded."""
+        notice = self._notices.loading.get(model)
+        if notice is None or not (phase := notice.text):
+            return None
+        return LoadProgress(phase, round(notice.stands_s, 1))
+
     def reload(self, model: str) -> None:
         """Bring one model back; blocks. Raises `RecoveryError`."""
         reload_model(
@@ -285,3 +296,9 @@ def trace_arguments(settings: ObservabilitySettings) -> tuple[str, ...]:
         f"--trace-config=opentelemetry,url={settings.trace_url}",
         "--trace-config=opentelemetry,resource=service.name=card",
     )
+
+
+def _told_to_clients(settings: Settings) -> dict[str, str]:
+    """What the ensemble's configuration tells whoever asks for it."""
+    context = str(settings.limits.context_tokens)
+    return {"context_tokens": context, **chat_parameters(settings.target.path)}

@@ -11,12 +11,21 @@ STATES = ("starting", "ready", "degraded", "unready", "draining")
 
 
 @dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """The phase that the load of a model is in, and for how long."""
+
+    phase: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class ModelHealth:
-    """One model: `well`, or else what is known to be wrong."""
+    """One model: `well`, or else what is known to be wrong. `loading` is None unless it loads."""
 
     state: str
     pid: int | None = None
     reloads: int = 0
+    loading: LoadProgress | None = None
 
 
 @dataclass(frozen=True, slots=True)

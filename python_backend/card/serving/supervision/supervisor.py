@@ -250,6 +250,7 @@ class Supervisor:
                 "recovering" if recovering else service.condition(model, sight),
                 pid=None if stub is None else stub.process.pid,
                 reloads=self._reloads.begun[model],
+                loading=service.load_progress(model),
             )
         guard = None
         if service.guard is not None:

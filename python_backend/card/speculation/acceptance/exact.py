@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from card.cache import ROOT, Candidates, Finish, SlotRequest
-from card.sampling import History, log_probability, sample
+from card.constraints.compiler import Constraint
+from card.sampling import History, likeliest, log_probability, sample
 from card.speculation.acceptance.interface import TargetRows, VerifyResult
 
 
@@ -20,7 +21,12 @@ class Exact:
     lossless: ClassVar[bool] = True
 
     def verify(
-        self, logits: TargetRows, candidates: Candidates, history: History, request: SlotRequest
+        self,
+        logits: TargetRows,
+        candidates: Candidates,
+        history: History,
+        request: SlotRequest,
+        constraint: Constraint | None = None,
     ) -> VerifyResult:
         children: dict[tuple[int, int], int] = {}
         for index, edge in enumerate(zip(candidates.parents, candidates.tokens, strict=True)):
@@ -29,7 +35,8 @@ class Exact:
         node = ROOT
         while result.finish is Finish.RUNNING:
             row = logits.row(1 + node)
-            token = sample(row, history, request.parameters)
+            allowed = None if constraint is None else constraint.allowed()
+            token = sample(row, history, request.parameters, allowed)
             child = children.get((node, token))
             result.rows.append(1 + node)
             result.tokens.append(token)
@@ -37,7 +44,11 @@ class Exact:
             result.log_probabilities.append(
                 log_probability(row, token) if request.log_probabilities else 0.0
             )
+            if request.likeliest:
+                result.likeliest.append(likeliest(row, request.likeliest))
             history.append(token)
+            if constraint is not None:
+                constraint.advance([token])
             result.finish = finish_of(token, history, request)
             if child is None:
                 result.rejected = node in candidates.parents

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from card.cache import Candidates, Finish, SlotRequest
-from card.sampling import History
+from card.constraints.compiler import Constraint
+from card.sampling import History, Likeliest
 
 
 @dataclass(slots=True)
@@ -20,6 +21,7 @@ class VerifyResult:
                        target's own
     accepted           whether each token was a candidate
     log_probabilities  of each token under the unprocessed logits; zeros unless asked for
+    likeliest          ids at each token's position under the same; empty unless asked for
     rows               the rows of the pass that lie on the committed path, in order
     rejected           whether the last token took the place of candidates that were wrong
     """
@@ -27,6 +29,7 @@ class VerifyResult:
     tokens: list[int] = field(default_factory=list)
     accepted: list[bool] = field(default_factory=list)
     log_probabilities: list[float] = field(default_factory=list)
+    likeliest: list[Likeliest] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
     finish: Finish = Finish.RUNNING
     rejected: bool = False
@@ -52,10 +55,16 @@ class AcceptanceRule(Protocol):
     lossless: ClassVar[bool]
 
     def verify(
-        self, logits: TargetRows, candidates: Candidates, history: History, request: SlotRequest
+        self,
+        logits: TargetRows,
+        candidates: Candidates,
+        history: History,
+        request: SlotRequest,
+        constraint: Constraint | None = None,
     ) -> VerifyResult:
-        """What is committed; `history` grows by it.
+        """What is committed; `history` and the constraint's text grow by it.
 
         Row 0 of `logits` belongs to the last committed token, row 1 + i to candidate i. Raises
-        `InvalidLogitsError`.
+        `InvalidLogitsError`, and `GuideError` if the constraint allows no token, or does not get
+        to know which.
         """

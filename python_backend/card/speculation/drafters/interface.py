@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 from card.cache import SlotRequest
-from card.speculation.constraint import Constraint
+from card.constraints.compiler import Constraint
 from card.speculation.tree import GrowingTree, Nodes, ReRoot
 
 Model = Literal["engine", "tensorrt_llm", "none"]
@@ -48,7 +48,7 @@ class DraftedSession:
     request     what is decoded and how
     tokens      prompt and committed output
     tree        candidates below the last of `tokens`
-    constraint  what the text must be besides likely; None: anything
+    constraint  what holds the text to its guide; None: it has none
     """
 
     number: int

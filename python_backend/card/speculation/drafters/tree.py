@@ -15,8 +15,15 @@ from card.engines import Engine, Logits, Ranking, Rows
 from card.engines.options import DRAFT_ROWS
 from card.sampling import PositionNoise
 from card.speculation.drafters.growth import GROWTHS, UNEXPANDED, Frontier
-from card.speculation.drafters.growth.children import Child, best_children, noise_for, ranking_of
+from card.speculation.drafters.growth.children import (
+    Child,
+    Masks,
+    best_children,
+    noise_for,
+    ranking_of,
+)
 from card.speculation.drafters.growth.expansion import Expansion, Limits, choose_expansion
+from card.speculation.drafters.growth.masks import masks_of
 from card.speculation.drafters.growth.width import Width
 from card.speculation.drafters.interface import DraftConfig, DraftedSession, Model
 from card.speculation.ngram import NgramProposer
@@ -56,13 +63,15 @@ class _Pass:
 
     text       tokens of the text that come first in `rows`
     expansion  the rows behind them and the text's end; None: text alone is read
-    positions  of every expanded row's children (empty if greedy)
+    positions  of every expanded row's children (empty if nothing depends on them)
+    masks      what the guide allows below every row; None: everything
     """
 
     rows: Rows
     text: int
     expansion: Expansion | None = None
     positions: list[int] = field(default_factory=list)
+    masks: Masks | None = None
 
 
 class TreeDrafter:
@@ -164,9 +173,9 @@ class TreeDrafter:
         if not len(expansion):
             return None
         tokens, parents = expansion.tree_rows(tree, branches.entry, branches.pending)
-        positions, ranking = self._ranking(session, branches, expansion)
+        positions, masks, ranking = self._ranking(session, branches, expansion)
         rows = Rows(branches.engine_session, tokens, parents, ranking=ranking)
-        return _Pass(rows, 0, expansion, positions)
+        return _Pass(rows, 0, expansion, positions, masks)
 
     def _share(self, sessions: int) -> tuple[int, int, Width]:
         """Width and n-gram tokens of one of `sessions` sessions: they share the rows of a pass."""
@@ -190,25 +199,28 @@ class TreeDrafter:
             return _Pass(Rows(branches.engine_session, missing, logits=0), len(missing))
         limit = min(proposals, chunk - len(missing))
         expansion = Expansion.of_root(branches.proposer.propose([], limit))
-        positions, ranking = self._ranking(session, branches, expansion)
+        positions, masks, ranking = self._ranking(session, branches, expansion)
         rows = Rows(
             branches.engine_session,
             [*missing, *expansion.proposed],
             logits=len(expansion),
             ranking=ranking,
         )
-        return _Pass(rows, len(missing), expansion, positions)
+        return _Pass(rows, len(missing), expansion, positions, masks)
 
     def _ranking(
         self, session: DraftedSession, branches: _Branches, expansion: Expansion
-    ) -> tuple[list[int], Ranking]:
-        """Positions of the children of every row, and what to ask the engine of them."""
+    ) -> tuple[list[int], Masks | None, Ranking]:
+        """Positions of the children of every row, which of them the guide allows, and what to ask
+        the engine."""
         parameters = session.request.parameters
         positions: list[int] = []
-        if not parameters.is_greedy:  # else nothing depends on where the children stand
+        # Else nothing depends on where the children stand.
+        if not parameters.is_greedy or parameters.logit_bias:
             first = len(session.tokens) + 1
             positions = [first + depth for depth in expansion.depths(session.tree)]
-        return positions, ranking_of(positions, parameters, branches.noise)
+        masks = masks_of(session.constraint, expansion, session.tree)
+        return positions, masks, ranking_of(positions, parameters, branches.noise, masks)
 
     def _grow(self, session: DraftedSession, planned: _Pass, logits: Logits) -> Nodes:
         """The best children of the forwarded rows."""
@@ -216,7 +228,9 @@ class TreeDrafter:
         if expansion is None:
             self._engine.keep(branches.engine_session, range(planned.text))
             return Nodes(passes=0)
-        children = best_children(logits, planned.positions, session.request.parameters)
+        children = best_children(
+            logits, planned.positions, session.request.parameters, planned.masks
+        )
         first, room = len(session.tree), session.tree.room
         found, ranks, rows = _children_of(expansion, children, first, room)
         branches.entry += [UNEXPANDED] * len(found.tokens)

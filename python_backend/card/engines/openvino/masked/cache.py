@@ -17,7 +17,8 @@ _OUTPUTS = ("keys", "values")
 
 
 class KeyValueCache:
-    """Keys and values [layers, lanes, kv_heads, places, head_size], zero at first.
+    """Keys and values [layers, lanes, kv_heads, places, head_size], zero at first. The system gives
+    memory for places when they are first written.
 
     A place that nobody confirmed may hold any keys, and any values that are finite: masks keep it
     out.
@@ -31,8 +32,6 @@ class KeyValueCache:
         shape = (a.layers, lanes, a.kv_heads, places, a.head_size)
         self.keys: NDArray[Any] = np.zeros(shape, ELEMENTS[kind])
         self.values: NDArray[Any] = np.zeros(shape, ELEMENTS[kind])
-        for buffers in (self.keys, self.values):
-            buffers.fill(0)  # or their memory would be taken bit by bit, as longer texts come
         self._heads = np.arange(a.kv_heads)
 
     @property

@@ -7,9 +7,9 @@ begins       [sequences + 1] int32, where the rows of each sequence begin: 0, 1,
 pages        [any] int32, numbers of pages, those of one lane one after another
 first_page   [sequences + 1] int32, where in `pages` those of each row's lane begin; the last two
              are read by nobody
-keys.N, values.N  [any, kv_heads, PAGE, head_size], layer N's KV cache; the graph writes into it
 
-No outputs of its own.
+The KV cache is no input: the graph refers to its memory and writes into it (`paged.cache`). No
+outputs of its own.
 
 The operator takes rows of one sequence through another kernel than a row that is alone, and adds
 up in another order there. So each row is a sequence of its own: its bits depend on its position
@@ -27,14 +27,13 @@ from openvino.op import _PagedAttentionExtension
 from card.engines.architecture import Architecture
 from card.engines.openvino.attention import AddInput
 from card.engines.openvino.nodes import Node, integer, integers, real
-
-PAGE = 32
-"""Places of a page; the operator knows no other size on a processor."""
+from card.engines.openvino.paged.cache import PageMemory
 
 
 class PagedAttention:
     """Implements `attention.Attention`.
 
+    memory     of the KV cache
     positions  more than any row's; the operator keeps memory for so many, in every layer, and were
                it told those of each pass, it would grow
     """
@@ -43,23 +42,24 @@ class PagedAttention:
     """The operator scales scores itself."""
 
     def __init__(
-        self, architecture: Architecture, kv_type: ov.Type, positions: int, add_input: AddInput
+        self,
+        architecture: Architecture,
+        memory: PageMemory,
+        positions: int,
+        add_input: AddInput,
     ) -> None:
         self._a = architecture
-        self._kv_type = kv_type
+        self._memory = memory
         self._positions = positions
-        self._add_input = add_input
         self._tables = [add_input(name, [-1]) for name in ("past", "begins", "pages", "first_page")]
 
     def mixed(self, layer: int, query: Node, keys: Node, values: Node) -> Node:
         a, size = self._a, self._a.head_size
-        shape = [-1, a.kv_heads, PAGE, size]
-        cache = [self._add_input(f"{name}.{layer}", shape, self._kv_type) for name in _CACHES]
         operands = [
             ops.reshape(query, integers([0, a.heads * size]), True),
             ops.reshape(keys, integers([0, a.kv_heads * size]), True),
             values,
-            *cache,
+            *self._memory.of_layer(layer),
             *self._tables,
             real(size**-0.5),
             *_options(self._positions),
@@ -72,9 +72,6 @@ class PagedAttention:
 
     def outputs(self) -> list[tuple[str, Node]]:
         return []
-
-
-_CACHES = ("keys", "values")
 
 
 def _options(positions: int) -> list[Node]:

@@ -2,46 +2,90 @@
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
+from openvino.op import Constant
 
 from card.engines.architecture import Architecture
 from card.engines.layout import Pass
 from card.engines.openvino.elements import ELEMENTS
-from card.engines.openvino.paged.attention import PAGE
+from card.engines.openvino.nodes import Node
+
+PAGE = 32
+"""Places of a page; the operator of the graph knows no other size on a processor."""
+
+_KINDS = ("keys", "values")
+
+
+class PageMemory:
+    """Keys and values [layers, pages, kv_heads, PAGE, head_size], zero at first, which a compiled
+    graph refers to: engines with other lanes around the same graph divide the same pages.
+
+    The system gives memory for a page when it is first written.
+    """
+
+    def __init__(self, architecture: Architecture, pages: int, kind: ov.Type) -> None:
+        a = architecture
+        self.kind = kind
+        self.pages = pages
+        shape = (a.layers, pages, a.kv_heads, PAGE, a.head_size)
+        size = math.prod(shape) * ELEMENTS[kind].itemsize
+        self._memory = {name: mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE) for name in _KINDS}
+        self._buffers: dict[str, NDArray[Any]] = {
+            name: np.frombuffer(memory, ELEMENTS[kind]).reshape(shape)
+            for name, memory in self._memory.items()
+        }
+
+    @property
+    def bytes_per_page(self) -> int:
+        return sum(buffers.nbytes for buffers in self._buffers.values()) // self.pages
+
+    def of_layer(self, layer: int) -> tuple[Node, Node]:
+        """Keys and values [pages, kv_heads, PAGE, head_size] of a layer, for its attention.
+
+        They are constants, although the attention writes into them: an input of the body of an If
+        would be copied in every pass.
+        """
+        keys, values = (
+            Constant(ov.Tensor(part[layer], list(part[layer].shape), self.kind), shared_memory=True)
+            for part in self._buffers.values()
+        )
+        return keys, values
+
+    def give_back(self) -> None:
+        """Return the memory of all pages to the system; they are zero again."""
+        for memory in self._memory.values():
+            memory.madvise(mmap.MADV_DONTNEED)
 
 
 class PagedCache:
-    """Keys and values [layers, lanes * pages, kv_heads, PAGE, head_size], zero at first; the pages
-    of a lane lie one after another. The system gives memory for a page when it is first written, so
-    a lane takes what its longest text took.
+    """Pages divided among lanes; those of a lane lie one after another. A lane takes as much memory
+    as its longest text took.
 
-    places  of a lane, a multiple of PAGE
+    places      of a lane, a multiple of PAGE
+    first_page  where the first lane begins
     """
 
-    def __init__(self, architecture: Architecture, lanes: int, places: int, kind: ov.Type) -> None:
-        a = architecture
-        self.kind = kind
+    def __init__(self, memory: PageMemory, lanes: int, places: int, first_page: int = 0) -> None:
+        self._memory = memory
         self.lanes = lanes
         self.pages_per_lane = places // PAGE
-        shape = (a.layers, lanes * self.pages_per_lane, a.kv_heads, PAGE, a.head_size)
-        self._buffers = {name: np.zeros(shape, ELEMENTS[kind]) for name in ("keys", "values")}
+        self.first_page = first_page
+        self.pages = memory.pages
 
     @property
     def bytes_per_lane(self) -> int:
-        return sum(buffers.nbytes for buffers in self._buffers.values()) // self.lanes
+        return self._memory.bytes_per_page * self.pages_per_lane
 
     def tensors(self) -> dict[str, ov.Tensor]:
-        """The graph's inputs; they share memory with the cache."""
-        return {
-            f"{name}.{layer}": ov.Tensor(part, list(part.shape), self.kind)
-            for name, buffers in self._buffers.items()
-            for layer, part in enumerate(buffers)
-        }
+        """None: the graph refers to the pages by itself."""
+        return {}
 
     def store(self, this: Pass, output: Callable[[str], NDArray[Any]]) -> None:
         """The graph has done it."""

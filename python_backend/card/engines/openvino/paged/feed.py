@@ -19,10 +19,10 @@ class PagedFeed:
     def __init__(self, cache: PagedCache, inputs: Inputs, padding: Padding) -> None:
         self._inputs = inputs
         self._pages_per_lane = cache.pages_per_lane
+        self._first_page = cache.first_page
         self._padding = padding
         self._rows = 0
-        pages = cache.lanes * cache.pages_per_lane
-        inputs.put("pages", np.arange(pages, dtype=np.int32))
+        inputs.put("pages", np.arange(cache.pages, dtype=np.int32))
 
     def write(self, this: Pass) -> int:
         """Every input but the KV cache and the ranking; returns how many rows the graph gives
@@ -38,7 +38,7 @@ class PagedFeed:
         past[:-1] = array("positions", rows)
         past[-1] = 0
         first_page = array("first_page", rows + 2)
-        first_page[:needed] = this.destination.lane * self._pages_per_lane
+        first_page[:needed] = self._first_page + this.destination.lane * self._pages_per_lane
         first_page[needed:] = first_page[needed - 1]
         if rows != self._rows:
             begins = array("begins", rows + 2)

@@ -20,6 +20,7 @@ from card.engines.torch.captured.kv import DeviceKeyValueCache
 from card.engines.torch.captured.shapes import PassBuffer
 from card.engines.torch.decoder import rotate
 from card.engines.torch.kv import storable
+from card.engines.torch.linear import TiledLinear
 from card.engines.torch.weights import LayerWeights, Weights
 
 BLOCK = EXTENT_MULTIPLE
@@ -38,12 +39,13 @@ class CapturedDecoder:
     def __init__(
         self,
         architecture: Architecture,
-        weights: Weights,
+        weights: Weights[TiledLinear],
         dtype: torch.dtype,
         device: torch.device,
         positions: int,
     ) -> None:
         self.architecture = architecture
+        self.device = device
         self._weights = weights
         self._rotary = torch.from_numpy(rotary_tables(architecture, positions)).to(device, dtype)
 
@@ -78,7 +80,7 @@ class CapturedDecoder:
             logits.copy_(weights.head(rms_norm(wanted, weights.norm, a.norm_epsilon)))
 
     def _projected(
-        self, layer: LayerWeights, normed: Tensor, cosine: Tensor, sine: Tensor
+        self, layer: LayerWeights[TiledLinear], normed: Tensor, cosine: Tensor, sine: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries and keys, and values, each [rows, heads, head_size]."""
         a = self.architecture

@@ -6,6 +6,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,17 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from card.engines.architecture import Architecture, read_architecture
+from card.engines.architecture import read_architecture
 from card.engines.interface import Logits, Rows
 from card.engines.layout import SHORT, Pass
 from card.engines.options import MAX_PASS_ROWS, EngineOptions
-from card.engines.sessions import (
-    SessionEngine,
-    check_context,
-    kv_size,
-    layout_under_masks,
-)
-from card.engines.torch.captured.decoder import CapturedDecoder
+from card.engines.sessions import SessionEngine, check_context
+from card.engines.torch.captured.arithmetic import Arithmetic, DeviceBuffers, FixedShape
 from card.engines.torch.captured.device import (
     Devices,
     choose_device,
@@ -33,13 +29,12 @@ from card.engines.torch.captured.device import (
     forbid_varying_arithmetic,
 )
 from card.engines.torch.captured.graphs import Replayed
-from card.engines.torch.captured.kv import DeviceKeyValueCache
+from card.engines.torch.captured.kernels.support import can_run, failure_of
 from card.engines.torch.captured.memory import check_fits, need_of
-from card.engines.torch.captured.shapes import PassBuffer, PassShape, fill, shape_of
+from card.engines.torch.captured.model import DeviceModel
 from card.engines.torch.engine import TensorLogits
-from card.engines.torch.linear import TiledLinear
 from card.engines.torch.ranking import rank
-from card.engines.torch.weights import load_weights
+from card.engines.torch.weights import StoredLinear, load_weights
 
 log = logging.getLogger(__name__)
 
@@ -47,29 +42,26 @@ MOST_CAPTURED = 96
 """Shapes kept; the one that was not needed for longest makes room. Each takes some MiB."""
 
 
-class CapturedEngine(SessionEngine[DeviceKeyValueCache]):
+_EXAMINATION_S = 20.0
+"""A device's findings are not remembered, so every load of a large model would wait for them."""
+
+
+class CapturedEngine(SessionEngine[DeviceBuffers]):
     """Implements `card.engines.interface.Engine` with passes of few fixed shapes.
 
     On a processor it does the same without graphs, which is for tests: it pads every pass.
     """
 
-    def __init__(
-        self,
-        architecture: Architecture,
-        decoder: CapturedDecoder,
-        options: EngineOptions,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        lanes, places = kv_size(options)
-        kv = DeviceKeyValueCache(architecture, lanes, places, dtype, device)
-        super().__init__(architecture, options, kv, layout_under_masks(kv, options))
-        self.dtype = dtype
-        self.device = device
-        self._decoder = decoder
-        self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+    def __init__(self, model: DeviceModel, options: EngineOptions) -> None:
+        self._model = model
+        self._arithmetic = model.arithmetic(options)
+        super().__init__(model.architecture, options, self._arithmetic.kv, self._arithmetic.layout)
+        self.dtype = model.dtype
+        self.device = model.device
+        on_device = self.device.type == "cuda"
+        self._pool = torch.cuda.graph_pool_handle() if on_device else None
         self._logits: dict[int, Tensor] = {}
-        self._passes: OrderedDict[PassShape, StaticPass] = OrderedDict()
+        self._passes: OrderedDict[FixedShape, StaticPass] = OrderedDict()
 
     @classmethod
     def load(cls, directory: Path, options: EngineOptions) -> CapturedEngine:
@@ -92,23 +84,49 @@ class CapturedEngine(SessionEngine[DeviceKeyValueCache]):
             free, _ = torch.cuda.mem_get_info(device)
             check_fits(directory, str(device), need, options, free)
         began_s = time.monotonic()
-        weights = load_weights(directory, architecture, dtype, device, TiledLinear)
+        weights = load_weights(directory, architecture, dtype, _as_stored, device)
         log.info("%s: read onto %s in %.1f s", directory, device, time.monotonic() - began_s)
         positions = options.context + MAX_PASS_ROWS
-        decoder = CapturedDecoder(architecture, weights, dtype, device, positions)
-        return cls(architecture, decoder, options, dtype, device)
+        model = DeviceModel(architecture, weights, dtype, device, positions)
+        kernels = options.kernels and can_run(device, dtype)
+        return cls(model, replace(options, kernels=kernels))._where_kernels_run()
+
+    def _where_kernels_run(self) -> CapturedEngine:
+        """Itself; with torch's operators where the kernels of a pass do not run here."""
+        if not self.options.kernels:
+            return self
+        trial = self.reconfigured(replace(self.options, sessions=1))
+        failure = failure_of(lambda: trial.forward([Rows(trial.open_session(), [0])]))
+        if failure is None:
+            return self
+        log.warning("%s: torch's operators in place of kernels: %s", self.device, failure)
+        return self.reconfigured(replace(self.options, kernels=False))
 
     def reconfigured(self, options: EngineOptions) -> CapturedEngine:
         """The same weights with other buffers (used while calibrating)."""
-        return CapturedEngine(self.architecture, self._decoder, options, self.dtype, self.device)
-
-    compiled_anew = reconfigured
-    """Torch divides no pass before it has the thread count."""
+        return CapturedEngine(self._model, options)
 
     @property
     def variants(self) -> tuple[EngineOptions, ...]:
         # Below 16 rows a matrix unit idles; 64 are those of a prefill chunk.
-        return tuple(replace(self.options, row_multiple=rows) for rows in (16, 32, 64))
+        padded = tuple(
+            replace(self.options, kernels=False, row_multiple=rows) for rows in (16, 32, 64)
+        )
+        return (self.options, *padded) if self.options.kernels else padded
+
+    @property
+    def kv_bytes_per_session(self) -> int:
+        # Paths need no lane for each branch.
+        return self._kv.bytes_per_lane if self.options.kernels else super().kv_bytes_per_session
+
+    @property
+    def costed_rows(self) -> tuple[int, ...]:
+        """The first and the last of those that are padded to the same."""
+        return (1, 16, 17, 32, 33, 64)
+
+    @property
+    def examination_s(self) -> float:
+        return super().examination_s if self.device.type == "cpu" else _EXAMINATION_S
 
     def forward(self, batch: Sequence[Rows]) -> list[Logits]:
         # A captured pass attends its lanes alike, so long chunks do not share one with short rows.
@@ -117,7 +135,7 @@ class CapturedEngine(SessionEngine[DeviceKeyValueCache]):
         if short:
             parts.append(short)
         found: dict[int, Logits] = {}
-        with torch.inference_mode():
+        with torch.inference_mode(), self._current():
             for part in parts:
                 logits = self._forward([batch[index] for index in part])
                 found.update(zip(part, logits, strict=True))
@@ -127,14 +145,18 @@ class CapturedEngine(SessionEngine[DeviceKeyValueCache]):
         with torch.inference_mode():
             super().keep(session, confirmed, surviving)
 
+    def _current(self) -> AbstractContextManager[object]:
+        """A thread launches kernels on its own current device, whatever their arrays lie on."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+
     def _forward(self, batch: Sequence[Rows]) -> list[Logits]:
         this = self._layout.plan(batch)
         self._kv.allocate()
-        static = self._pass_of(shape_of(this, self._kv, self.options.row_multiple))
+        static = self._pass_of(self._arithmetic.shape_of(this))
         static.run(this)
         return self._read(batch, static.logits)
 
-    def _pass_of(self, shape: PassShape) -> StaticPass:
+    def _pass_of(self, shape: FixedShape) -> StaticPass:
         """Made when it is first needed."""
         if shape not in self._passes:
             if len(self._passes) == MOST_CAPTURED:
@@ -143,7 +165,7 @@ class CapturedEngine(SessionEngine[DeviceKeyValueCache]):
         self._passes.move_to_end(shape)
         return self._passes[shape]
 
-    def _make_pass(self, shape: PassShape) -> StaticPass:
+    def _make_pass(self, shape: FixedShape) -> StaticPass:
         logits = None
         if shape.logits:
             # Shared by all shapes with so many: they are read before the next pass begins.
@@ -152,10 +174,7 @@ class CapturedEngine(SessionEngine[DeviceKeyValueCache]):
                     shape.logits, self.vocabulary, dtype=self.dtype, device=self.device
                 )
             logits = self._logits[shape.logits]
-        tile = self.options.row_multiple
-        if tile == 1:
-            tile = shape.attended
-        return StaticPass(shape, self._decoder, self._kv, tile, logits, self._pool)
+        return StaticPass(shape, self._arithmetic, self.device, logits, self._pool)
 
     def _read(self, batch: Sequence[Rows], logits: Tensor | None) -> list[Logits]:
         """Copy to the host what was asked for, and wait for it once."""
@@ -183,32 +202,34 @@ class StaticPass:
 
     def __init__(
         self,
-        shape: PassShape,
-        decoder: CapturedDecoder,
-        kv: DeviceKeyValueCache,
-        tile: int,
+        shape: FixedShape,
+        arithmetic: Arithmetic[Any, Any],
+        device: torch.device,
         logits: Tensor | None,
         pool: Any,
     ) -> None:
-        device = kv.device
         on_device = device.type == "cuda"
         self.logits = logits
-        self._kv = kv
-        self._host = PassBuffer.empty(shape, torch.device("cpu"), pinned=on_device)
-        self._inputs = inputs = PassBuffer.empty(shape, device)
+        self._arithmetic = arithmetic
+        self._host = arithmetic.arrays(shape, torch.device("cpu"), pinned=on_device)
+        self._inputs = inputs = arithmetic.arrays(shape, device, pinned=False)
         self._copied = torch.cuda.Event() if on_device else None  # type: ignore[no-untyped-call]
         # No reference to itself: what is dropped must free its memory at once.
-        self._replayed = Replayed(lambda: decoder.forward(inputs, kv, tile, logits), device, pool)
+        self._replayed = Replayed(lambda: arithmetic.forward(inputs, logits), device, pool)
 
     def run(self, this: Pass) -> None:
         """Queue the pass: copy its arrays to the device, compute."""
         if self._copied is not None:
             self._copied.synchronize()  # the copy before this one, long since done
-        fill(self._host, this, self._kv)
+        self._arithmetic.fill(self._host, this)
         self._inputs.bytes.copy_(self._host.bytes, non_blocking=True)
         if self._copied is not None:
             self._copied.record()
         self._replayed.run()
+
+
+def _as_stored(stored: StoredLinear) -> StoredLinear:
+    return stored
 
 
 class RankedRows:

@@ -18,6 +18,10 @@ _SCORE_COPIES = 4
 """Attention scores are held so often at once: raw, masked, as weights, as halves."""
 
 
+_PARTIAL_SUMS = 16
+"""Sums in float32 that kernels leave for each number of what attention gives."""
+
+
 @dataclass(frozen=True, slots=True)
 class Need:
     """Bytes of one model on its device.
@@ -54,10 +58,11 @@ def need_of(architecture: Architecture, options: EngineOptions, element_bytes: i
     scores = lanes * tile * a.heads * places * 4 * _SCORE_COPIES
     states = rows * (4 * a.hidden + 4 * a.intermediate + a.heads * a.head_size)
     logits = rows * a.vocabulary * (element_bytes + (8 if options.grows_trees else 0))
+    partial = rows * 4 * max(a.vocabulary, _PARTIAL_SUMS * a.heads * a.head_size)
     gathered = 2 * lanes * a.kv_heads * places * a.head_size * element_bytes
     return Need(
         weights=(a.layers * layer + embeddings) * element_bytes,
-        workspace=scores + 2 * states * element_bytes + logits + gathered + _LIBRARIES,
+        workspace=scores + 2 * states * element_bytes + logits + partial + gathered + _LIBRARIES,
         kv_position=2 * a.layers * a.kv_heads * a.head_size * branches * element_bytes,
         spare=spare,
     )

@@ -1,6 +1,7 @@
 from tensorrt_llm.executor.utils import RequestError
 from tensorrt_llm.llmapi.llm_args import (
     CudaGraphConfig,
+    DraftTargetDecodingConfig,
     KvCacheConfig,
     TorchLlmArgs,
     UserProvidedDecodingConfig,
@@ -8,6 +9,7 @@ from tensorrt_llm.llmapi.llm_args import (
 
 __all__ = [
     "CudaGraphConfig",
+    "DraftTargetDecodingConfig",
     "KvCacheConfig",
     "RequestError",
     "TorchLlmArgs",

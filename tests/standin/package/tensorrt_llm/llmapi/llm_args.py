@@ -35,6 +35,15 @@ class UserProvidedDecodingConfig(_Strict):
     resource_manager: object = None
 
 
+class DraftTargetDecodingConfig(_Strict):
+    """The stand-in decodes without its draft: texts are the target's either way."""
+
+    decoding_type: Literal["Draft_Target"] = "Draft_Target"
+    max_draft_len: int
+    max_concurrency: int | None = None
+    speculative_model: str
+
+
 class TorchLlmArgs(_Strict):
     model: str
     tokenizer: Any = None
@@ -52,4 +61,4 @@ class TorchLlmArgs(_Strict):
     sampler_type: Literal["auto", "TorchSampler", "TRTLLMSampler"] = "auto"
     cuda_graph_config: CudaGraphConfig | None = Field(default_factory=CudaGraphConfig)
     kv_cache_config: KvCacheConfig = Field(default_factory=KvCacheConfig)
-    speculative_config: UserProvidedDecodingConfig | None = None
+    speculative_config: UserProvidedDecodingConfig | DraftTargetDecodingConfig | None = None

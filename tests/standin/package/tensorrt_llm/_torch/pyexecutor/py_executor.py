@@ -30,7 +30,7 @@ class PyExecutor:
         self._send = send
         self._sampler = TorchSampler()
         config = args.speculative_config
-        self._drafter = None if config is None else config.drafter
+        self._drafter = getattr(config, "drafter", None)
         self._draft_len = 0 if config is None else config.max_draft_len
         self._active: list[LlmRequest] = []
         self._waiting: list[GenerationRequest] = []

@@ -1,0 +1,145 @@
+"""What the gateway counts, under the names that vLLM made common, for `GET /metrics`.
+
+Of one process and of what went through it: the server behind it counts for itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from card_gateway.generation import Piece
+from card_gateway.usage import Usage
+
+_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+
+
+class Figures:
+    """The metrics of one gateway, all labelled with the name of its model."""
+
+    def __init__(self, model: str) -> None:
+        self._registry = CollectorRegistry()
+        self._model = model
+        self._running = self._gauge("vllm:num_requests_running", "Requests being answered.")
+        self._prompt_tokens = self._counter("vllm:prompt_tokens", "Tokens of prompts.")
+        self._generation_tokens = self._counter("vllm:generation_tokens", "Tokens generated.")
+        self._first = self._histogram(
+            "vllm:time_to_first_token_seconds", "From a request to its first token."
+        )
+        self._per_token = self._histogram(
+            "vllm:time_per_output_token_seconds",
+            "Per text: from its first token to its end, divided by the tokens after the first.",
+        )
+        self._whole = self._histogram(
+            "vllm:e2e_request_latency_seconds", "From a request to the end of its answer."
+        )
+        self._drafts = self._counter(
+            "vllm:spec_decode_num_drafts", "Target passes that verified candidates."
+        )
+        self._drafted = self._counter("vllm:spec_decode_num_draft_tokens", "Candidates verified.")
+        self._accepted = self._counter(
+            "vllm:spec_decode_num_accepted_tokens", "Candidates accepted."
+        )
+        self._accepted_at = Counter(
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "Candidates accepted, by their place behind the text.",
+            ["model_name", "position"],
+            registry=self._registry,
+        )
+        self._finished = Counter(
+            "vllm:request_success",
+            "Texts that were answered to their end, by why they ended.",
+            ["model_name", "finished_reason"],
+            registry=self._registry,
+        )
+        self._answers = Counter(
+            "card_gateway_http_requests",
+            "HTTP requests answered, by route and status.",
+            ["method", "route", "status"],
+            registry=self._registry,
+        )
+
+    def exposition(self) -> bytes:
+        """All of it in Prometheus's text format."""
+        return generate_latest(self._registry)
+
+    def answered(self, method: str, route: str, status: int) -> None:
+        """One HTTP request; `route` is one of few."""
+        self._answers.labels(method, route, str(status)).inc()
+
+    async def counted(
+        self, pieces: AsyncGenerator[Piece, None], usage: Usage
+    ) -> AsyncGenerator[Piece, None]:
+        """The pieces as they come, counted; `usage` notes them too. It closes them."""
+        began = time.monotonic()
+        first: dict[int, float] = {}
+        self._running.inc()
+        try:
+            async with aclosing(pieces):
+                async for piece in pieces:
+                    usage.note(piece)
+                    now = time.monotonic()
+                    if piece.completion_tokens and piece.index not in first:
+                        first[piece.index] = now
+                        self._first.observe(now - began)
+                    if piece.finish_reason is not None:
+                        self._finish(piece, now - first.get(piece.index, now))
+                    yield piece
+        finally:
+            self._running.dec()
+            self._whole.observe(time.monotonic() - began)
+            self._add(usage)
+
+    def _finish(self, last: Piece, seconds: float) -> None:
+        self._finished.labels(self._model, last.finish_reason).inc()
+        if last.completion_tokens > 1:
+            self._per_token.observe(seconds / (last.completion_tokens - 1))
+
+    def _add(self, usage: Usage) -> None:
+        """What one answer took, also if it was broken off."""
+        self._prompt_tokens.inc(usage.prompt_tokens)
+        self._generation_tokens.inc(usage.completion_tokens)
+        self._drafts.inc(usage.drafts)
+        self._drafted.inc(usage.drafted)
+        self._accepted.inc(usage.accepted)
+        for place, count in enumerate(usage.accepted_at):
+            self._accepted_at.labels(self._model, str(place)).inc(count)
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(name, text, ["model_name"], registry=self._registry).labels(self._model)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(name, text, ["model_name"], registry=self._registry).labels(self._model)
+
+    def _histogram(self, name: str, text: str) -> Histogram:
+        family = Histogram(name, text, ["model_name"], registry=self._registry, buckets=_SECONDS)
+        return family.labels(self._model)
+
+
+class CountAnswers:
+    """Counts every HTTP request by the route that it met and the status that it got."""
+
+    def __init__(self, app: ASGIApp, figures: Figures) -> None:
+        self._app = app
+        self._figures = figures
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._figures.answered(scope["method"], _route_of(scope), message["status"])
+            await send(message)
+
+        await self._app(scope, receive, counted)
+
+
+def _route_of(scope: Scope) -> str:
+    """Its pattern: paths and methods that nobody knows are many."""
+    return getattr(scope.get("route"), "path", "other")

@@ -1,0 +1,117 @@
+"""Messages of a chat: what a request may say of them, and how a chat template expects them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from card_gateway.errors import refused
+
+
+class Part(BaseModel):
+    """An object inside a request, of known fields only."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_unknown_nulls(cls, value: Any) -> Any:
+        """Clients send back what they were answered, with all that they might have been."""
+        if not isinstance(value, dict):
+            return value
+        return {
+            name: it for name, it in value.items() if it is not None or name in cls.model_fields
+        }
+
+
+class TextPart(Part):
+    """One part of a message; images, audio and files are not offered."""
+
+    type: Literal["text"]
+    text: str
+
+
+class FunctionCall(Part):
+    """`arguments` is JSON, as the model wrote it."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(Part):
+    """A function that the assistant called in an earlier turn."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCall
+    index: int | None = None
+    """Of a streamed answer; without effect."""
+
+    def plain(self) -> dict[str, Any]:
+        """As a chat template expects it: the arguments are an object."""
+        function = {"name": self.function.name, "arguments": _object(self.function.arguments)}
+        return {"id": self.id, "type": self.type, "function": function}
+
+
+class Message(Part):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+    name: str | None = None
+    refusal: None = None
+    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+    audio: None = None
+    function_call: None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+
+    @property
+    def text(self) -> str:
+        content = self.content or ""
+        return content if isinstance(content, str) else "".join(part.text for part in content)
+
+
+def check_messages(messages: Sequence[Message]) -> None:
+    """Refuse fields that do not belong to a message's role. Raises `ApiError`."""
+    for place, message in enumerate(messages):
+        role = message.role
+        if message.tool_calls and role != "assistant":
+            field = f"messages.{place}.tool_calls"
+            raise refused(field, f"{field} is only allowed in messages of the role assistant")
+        if role == "tool" and message.tool_call_id is None:
+            field = f"messages.{place}.tool_call_id"
+            message_ = f"{field} is missing; it must be the id of the call that is answered"
+            raise refused(field, message_, "missing_required_parameter")
+        if message.content is None and not message.tool_calls:
+            field = f"messages.{place}.content"
+            raise refused(field, f"{field} is missing", "missing_required_parameter")
+
+
+def plain(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """The messages as a chat template expects them.
+
+    A tool's message gets the name of the function that it answers: some templates write it.
+    """
+    called: dict[str, str] = {}
+    written = []
+    for message in messages:
+        role = "system" if message.role == "developer" else message.role
+        one: dict[str, Any] = {"role": role, "content": message.text}
+        if message.tool_calls:
+            one["tool_calls"] = [call.plain() for call in message.tool_calls]
+            called |= {call.id: call.function.name for call in message.tool_calls}
+        if role == "tool":
+            identity = message.tool_call_id or ""
+            one |= {"tool_call_id": identity, "name": message.name or called.get(identity, "")}
+        written.append(one)
+    return written
+
+
+def _object(arguments: str) -> Any:
+    """The arguments as an object; as the text they are, where a model wrote no JSON."""
+    try:
+        return json.loads(arguments or "{}")
+    except ValueError:
+        return arguments

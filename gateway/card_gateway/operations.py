@@ -1,0 +1,113 @@
+"""What operators and tools ask beside texts: metrics, the version, and how text becomes tokens."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import Annotated, Any
+
+from fastapi import Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from card_client import CardClient, CardError
+from card_client.chat_template import ChatTemplate
+from card_gateway.errors import ApiError, refused
+from card_gateway.figures import Figures
+from card_gateway.messages import Message
+from card_gateway.prompt import prompt_of
+from card_gateway.tokens import TokenTexts
+from card_gateway.tools.definitions import Tool
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+    model: str | None = None
+
+
+class TokenizeBody(_Body):
+    """`POST /tokenize`: a text, or the messages of a chat."""
+
+    prompt: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool = False
+    tools: list[Tool] | None = None
+    chat_template_kwargs: dict[str, JsonValue] | None = None
+
+
+class DetokenizeBody(_Body):
+    """`POST /detokenize`."""
+
+    tokens: list[Annotated[int, Field(ge=0, lt=1 << 31)]]
+
+
+class Context:
+    """How many tokens the server's model takes, asked once."""
+
+    def __init__(self, client: CardClient) -> None:
+        self._client = client
+        self._tokens: int | None = None
+
+    async def tokens(self) -> int | None:
+        """Prompt and text together; None if the server is away or does not say."""
+        if self._tokens is None:
+            try:
+                told = (await self._client.parameters()).get("context_tokens", "")
+            except CardError:
+                return None
+            self._tokens = int(told) if told.isdecimal() else None
+        return self._tokens
+
+
+class Operations:
+    """The routes."""
+
+    def __init__(
+        self,
+        figures: Figures,
+        context: Context,
+        template: ChatTemplate,
+        tokens: TokenTexts | None,
+    ) -> None:
+        """`tokens` is None where the gateway was given no tokenizer."""
+        self._figures = figures
+        self._context = context
+        self._template = template
+        self._tokens = tokens
+
+    async def metrics(self, request: Request) -> Response:
+        return Response(self._figures.exposition(), media_type=CONTENT_TYPE_LATEST)
+
+    async def version(self, request: Request) -> dict[str, str]:
+        return {"version": metadata.version("card-gateway")}
+
+    async def tokenize(self, body: TokenizeBody) -> dict[str, Any]:
+        """As the server reads it, unless special tokens are asked for or not."""
+        tokens = self._tokenizer()
+        if (body.prompt is None) == (body.messages is None):
+            raise refused("prompt", "send either prompt or messages")
+        text = self._rendered(body) if body.prompt is None else body.prompt
+        # A chat is read as a prompt: what the template lacks, the server adds.
+        special = True if body.add_special_tokens is None else body.add_special_tokens
+        ids = tokens.ids(text, add_special_tokens=special)
+        return {
+            "count": len(ids),
+            "max_model_len": await self._context.tokens(),
+            "tokens": ids,
+            "token_strs": [tokens.of(token) for token in ids] if body.return_token_strs else None,
+        }
+
+    async def detokenize(self, body: DetokenizeBody) -> dict[str, str]:
+        return {"prompt": self._tokenizer().text(body.tokens)}
+
+    def _rendered(self, body: TokenizeBody) -> str:
+        messages, variables = body.messages or [], body.chat_template_kwargs
+        return prompt_of(self._template, messages, body.tools, variables)
+
+    def _tokenizer(self) -> TokenTexts:
+        if self._tokens is None:
+            raise ApiError(
+                501, "this gateway was not given the model's tokenizer; start it with --tokenizer"
+            )
+        return self._tokens

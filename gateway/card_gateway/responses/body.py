@@ -1,0 +1,162 @@
+"""What a request may say, and the chat that it stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, JsonValue, model_validator
+
+from card_gateway.body import NOT_OFFERED, ChatBody, SamplingBody
+from card_gateway.errors import refused
+from card_gateway.messages import Message, Part
+from card_gateway.responses.items import Item, messages_of
+from card_gateway.responses.memory import ItemMemory
+from card_gateway.tools.definitions import (
+    AllowedChoice,
+    AllowedTools,
+    Function,
+    FunctionName,
+    Mode,
+    NamedTool,
+    Tool,
+    ToolChoice,
+)
+
+
+class FunctionTool(Part):
+    """A function of the client; OpenAI's other tools run on its own servers."""
+
+    type: Literal["function"]
+    name: Annotated[str, Field(min_length=1)]
+    description: str | None = None
+    parameters: dict[str, JsonValue] | None = None
+    strict: bool | None = None
+
+    def of_chat(self) -> Tool:
+        fields = self.model_dump(exclude={"type"})
+        return Tool(type="function", function=Function(**fields))
+
+
+class NamedFunction(FunctionName):
+    type: Literal["function"]
+
+    def of_chat(self) -> NamedTool:
+        return NamedTool(type="function", function=FunctionName(name=self.name))
+
+
+class AllowedFunctions(Part):
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedFunction], Field(min_length=1)]
+
+    def of_chat(self) -> AllowedChoice:
+        tools = [tool.of_chat() for tool in self.tools]
+        allowed = AllowedTools(mode=self.mode, tools=tools)
+        return AllowedChoice(type="allowed_tools", allowed_tools=allowed)
+
+
+class TextFormat(Part):
+    """`schema_` and what follows belong to `json_schema`."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, JsonValue] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+    def of_chat(self) -> dict[str, Any]:
+        if self.type != "json_schema":
+            return {"type": self.type}
+        fields = self.model_dump(by_alias=True, exclude_none=True, exclude={"type"})
+        return {"type": self.type, "json_schema": fields}
+
+
+class Text(Part):
+    format: TextFormat | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class Reasoning(Part):
+    """Accepted where it asks for nothing: the model does not reason apart from its answer."""
+
+    effort: Literal["none"] | None = None
+    summary: None = None
+    generate_summary: None = None
+
+
+class ResponseBody(SamplingBody):
+    """`POST /v1/responses`."""
+
+    not_offered: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **{name: neutral for name, neutral in NOT_OFFERED.items() if name != "store"},
+        "n": (1,),
+        "background": (False,),
+        "conversation": (),
+        "max_tool_calls": (),
+        "previous_response_id": (),
+        "prompt": (),
+        "top_logprobs": (0,),
+        "truncation": ("disabled",),
+    }
+
+    input: str | list[Item]
+    instructions: str | None = None
+    max_output_tokens: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
+    tools: list[FunctionTool] | None = None
+    tool_choice: Mode | NamedFunction | AllowedFunctions | None = None
+    parallel_tool_calls: bool | None = None
+    text: Text | None = None
+    reasoning: Reasoning | None = None
+    include: list[str] | None = None
+    """Further parts of the answer, which all belong to what is not offered."""
+    store: bool | None = None
+    """Whether items may be kept, for clients that send their ids later."""
+    chat_template_kwargs: dict[str, JsonValue] | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ResponseBody:
+        if "message.output_text.logprobs" in (self.include or ()):
+            raise refused(
+                "include", "include asks for log-probabilities; ask for a chat completion instead"
+            )
+        return self
+
+    @property
+    def wants_log_probs(self) -> bool:
+        return False
+
+    @property
+    def alternatives(self) -> int:
+        return 0
+
+    def chat(self, memory: ItemMemory) -> ChatBody:
+        """The chat that this request stands for. Raises `ApiError`."""
+        shared = {name: getattr(self, name) for name in SamplingBody.model_fields}
+        chat = {
+            **shared,
+            "messages": self._messages(memory),
+            "max_completion_tokens": self.max_output_tokens,
+            "tools": [tool.of_chat() for tool in self.tools or ()],
+            "tool_choice": self._tool_choice(),
+            "parallel_tool_calls": self.parallel_tool_calls,
+            "chat_template_kwargs": self.chat_template_kwargs,
+        }
+        if self.text is not None and self.text.format is not None:
+            chat["response_format"] = self.text.format.of_chat()
+        return ChatBody.model_validate({name: it for name, it in chat.items() if it is not None})
+
+    def _messages(self, memory: ItemMemory) -> list[Message]:
+        if isinstance(self.input, str):
+            messages = [Message(role="user", content=self.input)]
+        else:
+            messages = messages_of(memory.resolved(self.input))
+        if not messages:
+            raise refused("input", "input holds no message; send at least one")
+        if self.instructions:
+            return [Message(role="system", content=self.instructions), *messages]
+        return messages
+
+    def _tool_choice(self) -> ToolChoice | None:
+        choice = self.tool_choice
+        return choice if choice is None or isinstance(choice, str) else choice.of_chat()

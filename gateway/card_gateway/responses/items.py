@@ -1,0 +1,127 @@
+"""The items of a conversation, and the messages that they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Discriminator, Field, Tag
+
+from card_gateway.messages import FunctionCall, Message, Part, ToolCall
+
+
+class InputText(Part):
+    type: Literal["input_text", "text"]
+    text: str
+
+
+class OutputText(Part):
+    """What the assistant said in an earlier turn."""
+
+    type: Literal["output_text"]
+    text: str
+    annotations: list[Any] | None = None
+    logprobs: list[Any] | None = None
+
+
+_Content = str | list[Annotated[InputText | OutputText, Field(discriminator="type")]]
+
+
+class _Item(Part):
+    """`id` and `status` tell nothing of an item that stands there whole."""
+
+    id: str | None = None
+    status: str | None = None
+
+
+class MessageItem(_Item):
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: _Content
+    phase: str | None = None
+
+    @property
+    def text(self) -> str:
+        return _text(self.content)
+
+
+class CallItem(_Item):
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+
+
+class CallOutputItem(_Item):
+    type: Literal["function_call_output"]
+    call_id: str
+    output: _Content
+
+    @property
+    def text(self) -> str:
+        return _text(self.output)
+
+
+class ReasoningItem(Part):
+    """Of another model: nothing here reads it."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+    type: Literal["reasoning"]
+
+
+class ItemReference(Part):
+    """An item of an earlier answer."""
+
+    type: Literal["item_reference"] = "item_reference"
+    id: str
+
+
+_KINDS = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
+
+
+def _kind(item: Any) -> str | None:
+    """A tag that is no name of a field, which errors would take it for."""
+    if not isinstance(item, dict):
+        return None
+    kind = item.get("type") or ("item_reference" if "role" not in item else "message")
+    return f"<{kind}>" if kind in _KINDS else None
+
+
+Item = Annotated[
+    Annotated[MessageItem, Tag("<message>")]
+    | Annotated[CallItem, Tag("<function_call>")]
+    | Annotated[CallOutputItem, Tag("<function_call_output>")]
+    | Annotated[ReasoningItem, Tag("<reasoning>")]
+    | Annotated[ItemReference, Tag("<item_reference>")],
+    Discriminator(
+        _kind,
+        custom_error_type="item_kind",
+        custom_error_message=f"it should be an object of the type {', '.join(_KINDS)}",
+    ),
+]
+
+
+def messages_of(items: Sequence[Item]) -> list[Message]:
+    """The messages of a chat; calls belong to the assistant's message before them.
+
+    References must have been replaced by what they refer to.
+    """
+    messages: list[Message] = []
+    for item in items:
+        if isinstance(item, MessageItem):
+            messages.append(Message(role=item.role, content=item.text))
+        elif isinstance(item, CallOutputItem):
+            messages.append(Message(role="tool", content=item.text, tool_call_id=item.call_id))
+        elif isinstance(item, CallItem):
+            function = FunctionCall(name=item.name, arguments=item.arguments)
+            call = ToolCall(id=item.call_id, function=function)
+            if not messages or messages[-1].role != "assistant":
+                messages.append(Message(role="assistant", content=""))
+            calls = [*(messages[-1].tool_calls or []), call]
+            messages[-1] = messages[-1].model_copy(update={"tool_calls": calls})
+    return messages
+
+
+def _text(content: _Content) -> str:
+    return content if isinstance(content, str) else "".join(part.text for part in content)

@@ -1,0 +1,57 @@
+"""Items of earlier answers.
+
+Some clients send the id of an item in place of the item, if they did not say `store: false`. The
+items of late answers are kept for them, in this process alone.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from card_gateway.errors import as_json, refused
+from card_gateway.responses.items import Item, ItemReference
+
+_MOST_BYTES = 16 << 20
+
+_ITEM: TypeAdapter[Any] = TypeAdapter(Item)
+
+
+class ItemMemory:
+    """Forgets the oldest items once all together take more than `most_bytes`, as JSON."""
+
+    def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
+        self._most = most_bytes
+        self._items: OrderedDict[str, str] = OrderedDict()
+        self._bytes = 0
+
+    def keep(self, items: Sequence[dict[str, Any]]) -> None:
+        for item in items:
+            written = as_json(item)
+            self._items[item["id"]] = written
+            self._bytes += len(written)
+        while self._bytes > self._most:
+            _, forgotten = self._items.popitem(last=False)
+            self._bytes -= len(forgotten)
+
+    def resolved(self, items: Sequence[Item]) -> list[Item]:
+        """The items, and in place of references what they refer to. Raises `ApiError`."""
+        return [
+            self._found(place, item) if isinstance(item, ItemReference) else item
+            for place, item in enumerate(items)
+        ]
+
+    def _found(self, place: int, reference: ItemReference) -> Item:
+        written = self._items.get(reference.id)
+        if written is None:
+            field = f"input.{place}.id"
+            raise refused(
+                field,
+                f"{field} names {as_json(reference.id)}, of which this gateway knows nothing; send "
+                "the item itself (clients do with store: false)",
+            )
+        found: Item = _ITEM.validate_json(written)
+        return found

@@ -1,0 +1,65 @@
+"""Several texts for one request: generated side by side, a few at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+
+from card_gateway.generation import Piece
+
+Pieces = AsyncGenerator[Piece, None]
+
+
+async def side_by_side(texts: Sequence[Pieces], at_once: int) -> Pieces:
+    """The pieces of all texts as they come, `at_once` texts being generated at most.
+
+    Raises what the first text that fails raises. However it ends, all texts are closed.
+    """
+    arrived: asyncio.Queue[Piece | BaseException | None] = asyncio.Queue(maxsize=at_once)
+    turns = asyncio.Semaphore(at_once)
+
+    async def follow(text: Pieces) -> None:
+        async with aclosing(text):
+            try:
+                async with turns:
+                    async for piece in text:
+                        await arrived.put(piece)
+            except Exception as error:
+                await arrived.put(error)  # whoever reads the pieces raises it
+            else:
+                await arrived.put(None)
+
+    tasks = [asyncio.ensure_future(follow(text)) for text in texts]
+    try:
+        left = len(tasks)
+        while left:
+            item = await arrived.get()
+            if isinstance(item, BaseException):
+                raise item
+            if item is None:
+                left -= 1
+            else:
+                yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def best(texts: Sequence[Piece], candidates: int, answers: int) -> list[Piece]:
+    """Of each prompt's `candidates` texts the `answers` whose tokens are likeliest on average."""
+    chosen = []
+    for prompt in range(len(texts) // candidates):
+        group = texts[prompt * candidates : (prompt + 1) * candidates]
+        ranked = sorted(group, key=_mean_log_prob, reverse=True)[:answers]
+        chosen += [
+            replace(text, index=prompt * answers + place) for place, text in enumerate(ranked)
+        ]
+    return chosen
+
+
+def _mean_log_prob(text: Piece) -> float:
+    values = [token.log_prob for token in text.tokens if token.log_prob is not None]
+    return sum(values) / len(values) if values else 0.0

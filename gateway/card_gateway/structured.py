@@ -1,0 +1,136 @@
+"""What a text must be: OpenAI's `response_format`, vLLM's `structured_outputs` and `guided_*`.
+
+Each becomes the two tensors by which Triton's ensemble is told the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import Field
+
+from card_gateway.errors import refused
+from card_gateway.messages import Part
+
+_OBJECT = {"type": "object"}
+
+
+@dataclass(frozen=True)
+class Guide:
+    """The two tensors, and the field of a request that asks for them."""
+
+    kind: str
+    text: str
+    field: str
+
+
+class JsonSchema(Part):
+    name: str | None = None
+    """Without effect, as are the description and `strict`: a text is always held to its schema."""
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Part):
+    """`response_format`."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class StructuredOutputs(Part):
+    """`structured_outputs`."""
+
+    json_: str | dict[str, Any] | None = Field(None, alias="json")
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    disable_any_whitespace: bool | None = None
+    disable_additional_properties: Literal[False] | None = None
+    whitespace_pattern: str | None = None
+    structural_tag: None = None
+
+
+class GuidedFields(Part):
+    """Fields that say what the text must be; at most one of them may."""
+
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    guided_whitespace_pattern: str | None = None
+    guided_decoding_backend: str | None = None
+    """Without effect."""
+
+    @property
+    def guide(self) -> Guide | None:
+        """None: the text may be anything. Raises `ApiError`."""
+        found = [*self._of_response_format(), *self._of_structured_outputs(), *self._of_guided()]
+        if len(found) > 1:
+            one, other = found[0].field, found[1].field
+            raise refused(other, f"{other} and {one} both say what the text must be; send one")
+        return found[0] if found else None
+
+    def _of_response_format(self) -> Iterator[Guide]:
+        wanted = self.response_format
+        if wanted is None or wanted.type == "text":
+            return
+        if wanted.type == "json_object":
+            yield Guide("json_schema", json.dumps(_OBJECT), "response_format")
+            return
+        if wanted.json_schema is None:
+            field = "response_format.json_schema"
+            raise refused(field, f"{field} is missing", "missing_required_parameter")
+        yield Guide("json_schema", json.dumps(wanted.json_schema.schema_ or {}), "response_format")
+
+    def _of_structured_outputs(self) -> Iterator[Guide]:
+        wanted = self.structured_outputs
+        if wanted is None:
+            return
+        spacing: dict[str, Any] = {}
+        if wanted.whitespace_pattern is not None:
+            spacing["whitespace_pattern"] = wanted.whitespace_pattern
+        if wanted.disable_any_whitespace:
+            spacing["whitespace_flexible"] = False
+        schema = wanted.json_ if wanted.json_ is not None else _OBJECT
+        if wanted.json_ is not None or wanted.json_object:
+            yield Guide("json_schema", _schema(schema, spacing), "structured_outputs.json")
+        yield from _plain(wanted.regex, wanted.choice, wanted.grammar, "structured_outputs.")
+
+    def _of_guided(self) -> Iterator[Guide]:
+        if self.guided_json is not None:
+            pattern = self.guided_whitespace_pattern
+            spacing = {} if pattern is None else {"whitespace_pattern": pattern}
+            yield Guide("json_schema", _schema(self.guided_json, spacing), "guided_json")
+        yield from _plain(self.guided_regex, self.guided_choice, self.guided_grammar, "guided_")
+
+
+def _plain(
+    regex: str | None, choice: list[str] | None, grammar: str | None, prefix: str
+) -> Iterator[Guide]:
+    if regex is not None:
+        yield Guide("regex", regex, f"{prefix}regex")
+    if choice is not None:
+        yield Guide("choice", json.dumps(choice), f"{prefix}choice")
+    if grammar is not None:
+        yield Guide("ebnf_grammar", grammar, f"{prefix}grammar")
+
+
+def _schema(schema: str | dict[str, Any], spacing: dict[str, Any]) -> str:
+    """The schema as text, with how white space is to be written."""
+    if isinstance(schema, str):
+        try:
+            read = json.loads(schema)
+        except (ValueError, RecursionError):
+            return schema  # the server says what is wrong with it
+        if not isinstance(read, dict):
+            return schema
+        schema = read
+    return json.dumps({**schema, "x-guidance": spacing} if spacing else schema)

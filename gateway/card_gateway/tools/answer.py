@@ -1,0 +1,54 @@
+"""The JSON of a chat in which functions are called."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from card_gateway.answer import ChatAnswer, Json
+from card_gateway.generation import Piece
+from card_gateway.tokens import TokenTexts
+from card_gateway.tools.calls import Call, CallParser, whole_calls
+
+
+class CallingAnswer(ChatAnswer):
+    """Of `POST /v1/chat/completions` with tools."""
+
+    def __init__(self, model: str, tokens: TokenTexts | None, alternatives: int) -> None:
+        super().__init__(model, tokens, alternatives)
+        self._parsers = defaultdict[int, CallParser](CallParser)
+
+    def _choice(self, text: Piece) -> Json:
+        content, calls = self._parsed(text)
+        choice = super()._choice(text)
+        choice["message"]["content"] = content or (None if calls else "")
+        if calls:
+            choice["message"]["tool_calls"] = [_json(call) for call in calls]
+        return choice | {"finish_reason": self._finish_reason(text)}
+
+    def _delta(self, piece: Piece) -> Json:
+        content, calls = self._parsed(piece)
+        delta: dict[str, Any] = {"content": content} if content else {}
+        if calls:
+            delta["tool_calls"] = [{"index": call.index} | _json(call) for call in calls]
+        choice = super()._delta(piece)
+        return choice | {"delta": delta, "finish_reason": self._finish_reason(piece)}
+
+    def _parsed(self, piece: Piece) -> tuple[str, list[Call]]:
+        parser = self._parsers[piece.index]
+        parts = parser.feed(piece.text)
+        if piece.finish_reason is not None:
+            parts += parser.finish()
+        return whole_calls(parts)
+
+    def _finish_reason(self, piece: Piece) -> str | None:
+        called = self._parsers[piece.index].count and piece.finish_reason == "stop"
+        return "tool_calls" if called else piece.finish_reason
+
+
+def _json(call: Call) -> Json:
+    """A whole call or its beginning; of what follows the arguments alone."""
+    if not call.id:
+        return {"function": {"arguments": call.arguments}}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}

@@ -1,0 +1,115 @@
+"""What a request says of its tools: which there are, and which the model may or must call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, JsonValue
+
+from card_gateway.errors import as_json, refused
+from card_gateway.messages import Part
+
+_Name = Annotated[str, Field(min_length=1)]
+
+
+class Function(Part):
+    """parameters  a JSON schema of the arguments; absent: there are none"""
+
+    name: _Name
+    description: str | None = None
+    parameters: dict[str, JsonValue] | None = None
+    strict: bool | None = None
+
+
+class Tool(Part):
+    """A function of the client; OpenAI's other tools run on its own servers."""
+
+    type: Literal["function"]
+    function: Function
+
+    def plain(self) -> dict[str, Any]:
+        """As a chat template expects it."""
+        function: dict[str, Any] = {"name": self.function.name}
+        if self.function.description is not None:
+            function["description"] = self.function.description
+        nothing: dict[str, Any] = {"type": "object", "properties": {}}
+        function["parameters"] = self.function.parameters or nothing
+        return {"type": self.type, "function": function}
+
+
+class FunctionName(Part):
+    name: _Name
+
+
+class NamedTool(Part):
+    """One function that must be called, or may be."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
+class AllowedTools(Part):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(min_length=1)]
+
+
+class AllowedChoice(Part):
+    """Some of the tools."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+Mode = Literal["none", "auto", "required"]
+ToolChoice = Mode | NamedTool | AllowedChoice
+
+
+@dataclass(frozen=True)
+class ToolUse:
+    """What the model is told of tools, and what it must do with them.
+
+    tools     what it is told of; none: its answer is text, whatever it looks like
+    callable  which of them the grammar allows, where a call is required
+    required  the answer consists of calls
+    parallel  the answer may hold several calls
+    """
+
+    tools: tuple[Tool, ...] = ()
+    callable: tuple[Tool, ...] = ()
+    required: bool = False
+    parallel: bool = True
+
+
+def tool_use(
+    tools: Sequence[Tool] | None, choice: ToolChoice | None, parallel: bool | None
+) -> ToolUse:
+    """What follows from a request's fields. Raises `ApiError`."""
+    every = tuple(tools or ())
+    several = parallel is not False
+    if choice is None or choice == "auto":
+        return ToolUse(every, every, parallel=several)
+    if choice == "none":
+        return ToolUse()
+    if not every:
+        raise refused("tool_choice", "tool_choice is only allowed when tools are given")
+    if choice == "required":
+        return ToolUse(every, every, required=True, parallel=several)
+    if isinstance(choice, NamedTool):
+        return ToolUse(every, _named([choice], every), required=True, parallel=False)
+    allowed = choice.allowed_tools
+    some = _named(allowed.tools, every)
+    return ToolUse(some, some, required=allowed.mode == "required", parallel=several)
+
+
+def _named(wanted: Sequence[NamedTool], tools: Sequence[Tool]) -> tuple[Tool, ...]:
+    by_name = {tool.function.name: tool for tool in tools}
+    names = [one.function.name for one in wanted]
+    for name in names:
+        if name not in by_name:
+            allowed = ", ".join(map(as_json, by_name))
+            raise refused(
+                "tool_choice", f"tool_choice names {as_json(name)}; the tools are {allowed}"
+            )
+    return tuple(by_name[name] for name in dict.fromkeys(names))

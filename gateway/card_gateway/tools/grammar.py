@@ -1,0 +1,70 @@
+"""What a text must look like in which a function must be called.
+
+The grammar is written in the Lark dialect of `llguidance`, where `%json` stands for every text that
+fits a JSON schema.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from card_gateway.tools.definitions import Function, ToolUse
+from card_gateway.tools.written import CALL, END_OF_CALL
+
+_RULE = re.compile(r"call_(\d+):")
+_NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
+_COMPOSED = ("$ref", "allOf", "anyOf", "oneOf", "patternProperties", "additionalProperties")
+_SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""One way to write an object, the one that models know best: spaces are no place to get lost in."""
+_STRICT = {**_SPACING, "coerce_one_of": True}
+"""`oneOf` is taken as `anyOf`: a text that fits two of the schemas is rare."""
+_LENIENT = {**_STRICT, "lenient": True}
+"""Keywords and formats that cannot be held to are left out, as of a schema that only describes."""
+
+
+def calls_grammar(use: ToolUse) -> str:
+    """One call, or several, each of a function that `use` allows."""
+    return f"start: calls\n{_calls_rules(use)}"
+
+
+def calls_or_json_grammar(use: ToolUse, schema: str) -> str:
+    """Calls, or an answer that fits the JSON schema."""
+    return f"start: calls | answer\nanswer: %json {schema}\n{_calls_rules(use)}"
+
+
+def function_at(use: ToolUse, line: int) -> Function | None:
+    """Whose arguments stand in that line, from 1, of `calls_grammar`."""
+    lines = calls_grammar(use).splitlines()
+    found = _RULE.match(lines[line - 1]) if 0 < line <= len(lines) else None
+    return None if found is None else use.callable[int(found[1])].function
+
+
+def _calls_rules(use: ToolUse) -> str:
+    functions = [tool.function for tool in use.callable]
+    rules = [f"call_{place}: {_rule(function)}" for place, function in enumerate(functions)]
+    several = ' ("\\n" call)*' if use.parallel else ""
+    names = " | ".join(f"call_{place}" for place in range(len(functions)))
+    opening, closing = json.dumps(f"{CALL}\n"), json.dumps(f"\n{END_OF_CALL}")
+    return "\n".join([f"calls: call{several}", f"call: {opening} ({names}) {closing}", *rules, ""])
+
+
+def _rule(function: Function) -> str:
+    name = json.dumps(function.name, ensure_ascii=False)
+    opening = json.dumps(f'{{"name": {name}, "arguments": ', ensure_ascii=False)
+    return f'{opening} %json {json.dumps(arguments_schema(function))} "}}"'
+
+
+def arguments_schema(function: Function) -> dict[str, Any]:
+    """The schema that the arguments are held to: an object of the properties that are named.
+
+    A strict function is held to all of its schema, or cannot be compiled.
+    """
+    schema: dict[str, Any] = dict(
+        _NO_ARGUMENTS if function.parameters is None else function.parameters
+    )
+    schema.setdefault("type", "object")
+    if "properties" in schema and not any(name in schema for name in _COMPOSED):
+        schema["additionalProperties"] = False
+    return schema | {"x-guidance": _STRICT if function.strict else _LENIENT}

@@ -1,0 +1,82 @@
+"""What an answer took: tokens as OpenAI counts them, and what speculation made of them."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import Any
+
+from card_gateway.generation import Piece
+
+
+class Usage:
+    """Of all texts of one answer so far.
+
+    per_prompt  texts that are generated for each prompt, which counts once
+    """
+
+    def __init__(self, per_prompt: int = 1) -> None:
+        self._per_prompt = per_prompt
+        self._last: dict[int, Piece] = {}
+
+    def note(self, piece: Piece) -> None:
+        """Counts of a piece are totals of its text so far."""
+        self._last[piece.index] = piece
+
+    @property
+    def prompt_tokens(self) -> int:
+        by_prompt = {index // self._per_prompt: last for index, last in self._last.items()}
+        return sum(last.prompt_tokens for last in by_prompt.values())
+
+    @property
+    def completion_tokens(self) -> int:
+        return self._sum("completion_tokens")
+
+    @property
+    def steps(self) -> int:
+        """Forward passes of the target."""
+        return self._sum("steps")
+
+    @property
+    def drafts(self) -> int:
+        """Those of them that verified candidates."""
+        return self._sum("drafts")
+
+    @property
+    def drafted(self) -> int:
+        """Candidates that were verified."""
+        return self._sum("drafted")
+
+    @property
+    def accepted(self) -> int:
+        """Candidates that became part of a text."""
+        return self._sum("accepted")
+
+    @property
+    def accepted_at(self) -> list[int]:
+        """The same by place: the first candidates of all passes, the second ones, and so on."""
+        histograms = (last.accepted_at for last in self._last.values())
+        return [sum(counts) for counts in zip_longest(*histograms, fillvalue=0)]
+
+    def as_json(self) -> dict[str, Any]:
+        """OpenAI's object, and in `speculation` what it has no name for; without either where the
+        server does not tell."""
+        found: dict[str, Any] = {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+        }
+        if self.steps:
+            found["completion_tokens_details"] = {
+                "accepted_prediction_tokens": self.accepted,
+                "rejected_prediction_tokens": self.drafted - self.accepted,
+            }
+            found["speculation"] = {
+                "drafted": self.drafted,
+                "accepted": self.accepted,
+                "steps": self.steps,
+                "tokens_per_step": round(self.completion_tokens / self.steps, 3),
+            }
+        return found
+
+    def _sum(self, name: str) -> int:
+        return sum(getattr(last, name) for last in self._last.values())

@@ -1,0 +1,72 @@
+"""Tries guides in a process of its own, which one that takes for ever, or everything, may break.
+
+    python -m card.constraints.check MODEL
+
+Every line of standard input is a guide, `{"kind": ..., "text": ...}`. The answer to each is a line,
+`{"problem": ...}`: what is wrong with it, or null. The first line answers for the model.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import threading
+from pathlib import Path
+from queue import SimpleQueue
+
+from card.constraints.compiled import GuidedTokens
+from card.constraints.guide import Guide, GuideError
+
+_STACK_BYTES = 1 << 20
+"""Of the thread that compiles: less than threads of engines have, which compile what passed here.
+Grammars nested deep enough overflow it, and that ends the process."""
+_MEMORY_BYTES = 4 << 30
+"""Addresses that the process may use."""
+
+
+def _answer(model: Path, lines: SimpleQueue[str]) -> None:
+    try:
+        _answer_each(model, lines)
+    finally:
+        os._exit(1)  # whoever waits for an answer sees the end
+
+
+def _answer_each(model: Path, lines: SimpleQueue[str]) -> None:
+    try:
+        tokens = GuidedTokens.load(model)
+    except GuideError as error:
+        _say(str(error))
+        return
+    _say(None)
+    while True:
+        _say(_problem(tokens, Guide(**json.loads(lines.get()))))
+
+
+def _problem(tokens: GuidedTokens, guide: Guide) -> str | None:
+    try:
+        tokens.compile(guide).rehearse()
+    except GuideError as error:
+        return str(error)
+    return None
+
+
+def _say(problem: str | None) -> None:
+    print(json.dumps({"problem": problem}), flush=True)
+
+
+def main(model: Path) -> None:
+    """Answer until standard input ends, whatever is being compiled then."""
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    threading.stack_size(_STACK_BYTES)
+    lines: SimpleQueue[str] = SimpleQueue()
+    threading.Thread(target=_answer, args=(model, lines), daemon=True).start()
+    for line in sys.stdin:
+        lines.put(line)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

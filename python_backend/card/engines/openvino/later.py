@@ -1,0 +1,120 @@
+"""Decoders for fixed numbers of rows that are compiled while one for any rows serves already.
+
+To compile six takes four times as long as to compile one for any rows, whose passes take a fifth
+longer. So the one serves first. The six take its place if they compute the same bits. What their
+passes cost, and whether more threads are worth it, is measured once nobody asks for passes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from card.engines.calibration import (
+    ConfigurableEngine,
+    is_faster_alone,
+    measure_row_costs,
+    same_bits,
+)
+from card.engines.row_costs import RowCosts
+
+log = logging.getLogger(__name__)
+
+_LEAST_URGENT = 19
+"""The system's number for a thread that leaves the processor to all others."""
+_IDLE_S = 0.5
+"""Without a pass for so long, nobody asks for any."""
+
+
+class ServingEngine(Protocol):
+    """An engine whose decoders can be exchanged while it serves.
+
+    passes_made  how many it has computed
+    """
+
+    passes_made: int
+
+    @property
+    def directory(self) -> Path:
+        """Of its model."""
+
+    def likeness(self) -> ConfigurableEngine:
+        """One with the same decoders and sessions of its own."""
+
+    def with_fixed_rows(self, threads_alone: int) -> ConfigurableEngine:
+        """One with decoders for fixed numbers of rows, in the place of `likeness`."""
+
+    def adopt(self, threads_alone: int) -> None:
+        """Compute with the decoders of `with_fixed_rows` from the next pass on."""
+
+    def settle(self, threads_alone: int, costs: RowCosts) -> None:
+        """Know what was measured of these."""
+
+
+class Exchange:
+    """Compiles in a thread that ends with the process.
+
+    threads_alone  that passes may have while nobody else computes
+    is_worth_it    whether that is known to save time
+    then           called with what was found out, at the end
+    """
+
+    def __init__(
+        self,
+        engine: ServingEngine,
+        threads_alone: int,
+        then: Callable[[int, RowCosts], object],
+        *,
+        is_worth_it: bool = False,
+    ) -> None:
+        self._engine = engine
+        self._threads_alone = threads_alone
+        self._then = then
+        self._is_worth_it = is_worth_it
+        self._thread = threading.Thread(target=self._run, name="decoders", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until all is done."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):  # where the system does not let it, it is only sooner
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LEAST_URGENT)
+        engine, began_s = self._engine, time.monotonic()
+        fixed = engine.with_fixed_rows(self._threads_alone)
+        if not same_bits(engine.likeness(), fixed):
+            log.warning(
+                "%s: decoders for fixed numbers of rows round otherwise than the one that "
+                "serves, which goes on; its passes take about a fifth longer",
+                engine.directory,
+            )
+            return
+        engine.adopt(self._threads_alone)
+        seconds = time.monotonic() - began_s
+        log.info("%s: decoders for fixed rows are ready after %.1f s", engine.directory, seconds)
+        threads_alone, costs = self._measured(fixed)
+        engine.settle(threads_alone, costs)
+        self._then(threads_alone, costs)
+
+    def _measured(self, fixed: ConfigurableEngine) -> tuple[int, RowCosts]:
+        """Threads that are worth it, and costs, measured while the engine computes nothing."""
+        while True:
+            passes = self._passes_when_idle()
+            pays = self._is_worth_it or is_faster_alone(fixed)
+            costs = measure_row_costs(fixed)
+            if self._engine.passes_made == passes:
+                return self._threads_alone if pays else 0, costs
+
+    def _passes_when_idle(self) -> int:
+        while True:
+            passes = self._engine.passes_made
+            time.sleep(_IDLE_S)
+            if self._engine.passes_made == passes:
+                return passes

@@ -1,0 +1,36 @@
+"""The phases of a load: each is logged with its seconds, and whoever watches learns which it is."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+
+log = logging.getLogger(__name__)
+
+_watcher: ContextVar[Callable[[str], object]] = ContextVar("watcher", default=lambda name: None)
+
+
+@contextlib.contextmanager
+def watched_by(tell: Callable[[str], object]) -> Iterator[None]:
+    """Let `tell` hear the name of each phase as it begins, and an empty one when it is over."""
+    token = _watcher.set(tell)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
+
+
+@contextlib.contextmanager
+def phase(name: str, subject: object) -> Iterator[None]:
+    """A part of the load of `subject`, as in ``with phase("compile", path)``."""
+    tell = _watcher.get()
+    tell(name)
+    began_s = time.monotonic()
+    try:
+        yield
+    finally:
+        tell("")
+    log.info("%s: %s took %.1f s", subject, name, time.monotonic() - began_s)

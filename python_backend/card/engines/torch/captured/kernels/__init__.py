@@ -1,0 +1,15 @@
+"""A pass as a few kernels in Triton (the language), for bfloat16 and float16 on a device.
+
+products   partial sums of x W^T: every multiprocessor reads a share of the weights
+finishing  partial sums added in a fixed order, with what the decoder does next to them
+attention  keys and values read where their pages lie, rows of a tree by their paths
+pages      keys and values of every layer in pages, and the table that says whose they are
+shapes     which fixed shape a pass is padded to, and its arrays packed into one
+passes     rows of sessions as those arrays
+decoder    the order of the kernels in a pass
+support    whether this process can run them
+
+A row's bits depend on its own token path alone: no sum's order depends on how many rows share the
+pass, where they stand in it, or where keys and values lie. `calibration.check_row_invariance`
+proves it on the device at hand, or the operators of `captured.decoder` take over.
+"""

@@ -1,0 +1,67 @@
+"""What has no tensor of its own on the wire: the JSON of the output `details`.
+
+    {"prompt": [token, ...],    with return_prompt_log_probs, in the first response with a token
+     "tokens": [token, ...],    with return_log_probs, those of this response
+     "speculation": {...}}      with return_perf_metrics, in the last response
+
+A token is `{"id", "logprob", "top"}`: its log-probability (null for the prompt's first token, which
+nothing precedes), and the likeliest ids at its position as `[id, logprob]`, likeliest first.
+`speculation` is `{"drafts", "accepted_at"}`: target passes that verified candidates, and how many
+candidates were accepted at each place behind the text that was committed before the pass.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from card.cache import SlotCounters
+
+IMPOSSIBLE = -9999.0
+"""Stands for minus infinity, which JSON cannot say; OpenAI's number."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredToken:
+    """One token as it is reported.
+
+    log_probability  natural, under the unprocessed logits; None if nothing precedes it
+    likeliest        ids at its position with theirs
+    """
+
+    token: int
+    log_probability: float | None
+    likeliest: Sequence[tuple[int, float]] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        known = self.log_probability
+        return {
+            "id": self.token,
+            "logprob": None if known is None else _finite(known),
+            "top": [[token, _finite(value)] for token, value in self.likeliest],
+        }
+
+
+def details_json(
+    prompt: Sequence[ScoredToken] | None,
+    tokens: Sequence[ScoredToken] | None,
+    counters: SlotCounters | None,
+) -> str:
+    """The text of `details`; empty if nothing of it was asked for."""
+    found: dict[str, Any] = {}
+    if prompt:
+        found["prompt"] = [token.as_json() for token in prompt]
+    if tokens:
+        found["tokens"] = [token.as_json() for token in tokens]
+    if counters is not None:
+        accepted = np.trim_zeros(counters.accepted_at, "b").tolist()
+        found["speculation"] = {"drafts": counters.drafts, "accepted_at": accepted}
+    return json.dumps(found, separators=(",", ":")) if found else ""
+
+
+def _finite(value: float) -> float:
+    return max(value, IMPOSSIBLE)

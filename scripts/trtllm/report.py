@@ -1,0 +1,76 @@
+"""What one run found, as lines and as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from trtllm.installation import Installation
+
+
+@dataclass(frozen=True)
+class Check:
+    """One promise and whether it was kept."""
+
+    name: str
+    passed: bool
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{'ok  ' if self.passed else 'FAIL'} {self.name}: {self.detail}"
+
+
+@dataclass(frozen=True)
+class Speed:
+    """One way to decode, greedy, one stream: the median of the prompts.
+
+    first_token_s  of the texts, in seconds
+    """
+
+    system: str
+    tokens_per_s: float
+    first_token_s: float
+
+    def __str__(self) -> str:
+        return f"{self.system:<40}{self.tokens_per_s:>10.1f} tokens/s{self.first_token_s:>10.3f} s"
+
+
+@dataclass
+class Report:
+    """Everything that was found. `unfinished` says what could not be tried, and why."""
+
+    installation: Installation
+    target: str
+    draft: str
+    checks: list[Check] = field(default_factory=list)
+    speeds: list[Speed] = field(default_factory=list)
+    unfinished: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        return bool(self.checks) and not self.unfinished and all(c.passed for c in self.checks)
+
+    def verdict(self) -> str:
+        """The last line."""
+        failed = [check.name for check in self.checks if not check.passed]
+        said = f"{len(self.checks) - len(failed)} of {len(self.checks)} checks with "
+        said += str(self.installation)
+        if failed:
+            said += f"; failed: {', '.join(failed)}"
+        if self.unfinished:
+            said += f"; not finished: {'; '.join(self.unfinished)}"
+        if self.installation.is_standin:
+            said += "; nothing of NVIDIA's ran, so this says nothing of TensorRT-LLM"
+        return f"{'PASS' if self.passed else 'FAIL'}: {said}"
+
+    def write(self, file: Path) -> None:
+        """Save it: a reader finds the file before or after, never in between."""
+        content: dict[str, Any] = {"date": datetime.now().astimezone().isoformat()}
+        content |= {"verdict": self.verdict(), "passed": self.passed} | asdict(self)
+        written = file.with_suffix(".json.tmp")
+        written.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        os.replace(written, file)

@@ -1,0 +1,156 @@
+"""Our service on TensorRT-LLM: texts, streams, kills, metrics and speeds."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import statistics
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from bench.prompts import Prompt
+from card_client import CardClient, CardError, GenerateRequest
+from loading.service import Service
+from trtllm.report import Check, Speed
+
+_ANSWER_S = 300.0
+_BACK_S = 900.0
+"""A large model takes minutes to load again."""
+_LOOK_S = 0.1
+
+AUTOREGRESSIVE, CARD = "autoregressive", "card"
+
+
+@dataclass(frozen=True)
+class _Answer:
+    text: str
+    tokens: int
+    accepted: int
+    first_token_s: float
+    seconds: float
+
+
+class Served:
+    """Asks a running service. `alone` is what the target writes without speculation."""
+
+    def __init__(self, service: Service, prompts: list[Prompt], max_tokens: int) -> None:
+        self._service = service
+        self._prompts = prompts
+        self._max_tokens = max_tokens
+        self.alone: list[str] = []
+
+    async def findings(self) -> AsyncIterator[Check | Speed]:
+        """One after another, most wanted first. Kills come last."""
+        alone = [await self._ask(prompt, AUTOREGRESSIVE) for prompt in self._prompts]
+        self.alone = [answer.text for answer in alone]
+        found = [await self._ask(prompt, CARD) for prompt in self._prompts]
+        yield self._texts(found)
+        yield _speed(f"ours, {AUTOREGRESSIVE}", alone)
+        yield _speed(f"ours, {CARD}", found)
+        together = await asyncio.gather(*(self._ask(prompt, CARD) for prompt in self._prompts))
+        yield self._same("streams", [answer.text for answer in together], "at once")
+        yield await self._metrics()
+        for model in ("draft", "target"):
+            yield await self._kill(model)
+        yield await self._is_empty()
+
+    def _texts(self, found: list[_Answer]) -> Check:
+        check = self._same("texts", [answer.text for answer in found], "with speculation")
+        accepted = sum(answer.accepted for answer in found)
+        detail = f"{check.detail}; {accepted} candidates accepted"
+        return Check(check.name, check.passed and accepted > 0, detail)
+
+    def _same(self, name: str, texts: list[str], how: str) -> Check:
+        differing = [
+            prompt.id
+            for prompt, text, alone in zip(self._prompts, texts, self.alone, strict=True)
+            if text != alone
+        ]
+        if not differing:
+            return Check(name, True, f"{len(texts)} texts {how} are those of the target alone")
+        detail = f"{len(differing)} of {len(texts)} texts {how} differ from the target's alone "
+        detail += f"({', '.join(differing)}): a tie that kernels of more rows break otherwise, "
+        return Check(name, False, detail + "or a fault")
+
+    async def _metrics(self) -> Check:
+        """The counters say what the answers said."""
+        tokens = self._service.metric("card_committed_tokens_total")
+        accepted = self._service.metric("card_accepted_tokens_total")
+        detail = f"{tokens:.0f} tokens generated, {accepted:.0f} of them accepted candidates"
+        return Check("metrics", tokens > 0 and accepted > 0, detail)
+
+    async def _kill(self, model: str) -> Check:
+        """Its process is killed while texts flow: they are the same, and it is back."""
+        name = f"killed {model}"
+        victim = self._service.processes()[model]
+        asked = [asyncio.create_task(self._ask(prompt, CARD)) for prompt in self._prompts]
+        while not (self._service.metric("card_slots_in_use") or all(t.done() for t in asked)):
+            await asyncio.sleep(_LOOK_S)
+        os.kill(victim, signal.SIGKILL)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        errors = [answer for answer in answers if isinstance(answer, BaseException)]
+        for error in errors:
+            if not isinstance(error, CardError):
+                raise error
+        if errors:
+            return Check(name, False, f"{len(errors)} of {len(answers)} streams ended: {errors[0]}")
+        texts = [answer.text for answer in answers if isinstance(answer, _Answer)]
+        check = self._same(name, texts, f"while the {model} was killed")
+        back_s = await self._until(lambda: self._is_back_without(model, victim))
+        if back_s is None:
+            return Check(name, False, f"{check.detail}; not back after {_BACK_S:.0f} s")
+        return Check(name, check.passed, f"{check.detail}; back after {back_s:.0f} s")
+
+    def _is_back_without(self, model: str, victim: int) -> bool:
+        try:
+            health = self._service.health()
+        except OSError:  # the server starts again
+            return False
+        pid = health.get("models", {}).get(model, {}).get("pid")
+        return health.get("state") == "ready" and pid not in (victim, None)
+
+    async def _is_empty(self) -> Check:
+        left_s = await self._until(lambda: self._service.busy() == (0, 0))
+        detail = (
+            "a slot is in use and nobody asks" if left_s is None else "all slots are free again"
+        )
+        return Check("nothing left behind", left_s is not None, detail)
+
+    async def _until(self, holds: Callable[[], bool]) -> float | None:
+        """Seconds until it holds; None: it does not."""
+        started = time.monotonic()
+        while not holds():
+            if time.monotonic() - started > _BACK_S:
+                return None
+            await asyncio.sleep(_LOOK_S)
+        return time.monotonic() - started
+
+    async def _ask(self, prompt: Prompt, decoding: str) -> _Answer:
+        """Stream one greedy text. Raises `CardError`."""
+        request = GenerateRequest(
+            prompt.text, self._max_tokens, decoding=decoding, return_perf_metrics=True,
+            return_num_output_tokens=True,
+        )  # fmt: skip
+        text, tokens, accepted, first_s = "", 0, 0, 0.0
+        started = time.perf_counter()
+        async with (
+            CardClient(self._service.grpc) as client,
+            aclosing(client.stream(request, timeout_s=_ANSWER_S)) as deltas,
+        ):
+            async for delta in deltas:
+                first_s = first_s or time.perf_counter() - started
+                text += delta.text
+                tokens = delta.num_output_tokens or tokens
+                accepted = delta.total_accepted_draft_tokens or accepted
+        return _Answer(text, tokens, accepted, first_s, time.perf_counter() - started)
+
+
+def _speed(system: str, answers: list[_Answer]) -> Speed:
+    return Speed(
+        system,
+        statistics.median(answer.tokens / answer.seconds for answer in answers),
+        statistics.median(answer.first_token_s for answer in answers),
+    )

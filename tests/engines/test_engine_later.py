@@ -1,0 +1,76 @@
+"""Decoders for fixed numbers of rows take the place of one for any rows while sessions are open."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_models
+from real_pair import TARGET
+from tiny_models import forward_rows, random_tokens
+
+from card.engines import Rows
+from card.engines.openvino.engine import OpenVinoEngine
+from card.engines.openvino.graph import ANY_ROWS
+from card.engines.openvino.later import Exchange
+from card.engines.options import EngineOptions
+from card.engines.row_costs import RowCosts
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+OPTIONS = EngineOptions(
+    context=512,
+    sessions=2,
+    threads=1,
+    graph_rows=(1, 4, 16, 64),
+    paged=True,
+    compressed=True,
+)
+
+
+def test_a_text_goes_on_with_the_same_bits() -> None:
+    engine = OpenVinoEngine.load(TARGET, OPTIONS, any_rows=True)
+    engine.row_invariant = True
+    assert engine._decoders.keys() == {ANY_ROWS}
+    text = random_tokens(120, vocabulary=engine.vocabulary)
+    expected = tiny_models.read_alone(engine, text, [64, 1])
+    session = engine.open_session()
+    (found,) = forward_rows(engine, [Rows(session, text[:50])])
+    engine.keep(session, range(50))
+    told: list[tuple[int, RowCosts]] = []
+    Exchange(engine, 2, lambda *found: told.append(found), is_worth_it=True).wait()
+    ((threads_alone, costs),) = told
+    assert threads_alone == 2
+    assert costs.pass_ms.keys() == {1, 4, 16, 64}
+    at = 50
+    for count in (1, 4, 3, 12, 50):
+        (more,) = forward_rows(engine, [Rows(session, text[at : at + count])])
+        engine.keep(session, range(count))
+        found = np.concatenate([found, more])
+        at += count
+    assert engine._decoders.keys() == {1, 4, 16, 64}
+    assert engine.row_costs is costs
+    assert engine.options.threads_alone == 2
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_decoders_that_round_otherwise_are_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_models.save(tmp_path, "qwen3")
+    engine = OpenVinoEngine.load(tmp_path, replace(OPTIONS, context=256), any_rows=True)
+    load = OpenVinoEngine.load
+
+    def load_another(*_: object) -> OpenVinoEngine:
+        other = tmp_path / "other"
+        other.mkdir()
+        tiny_models.save(other, "qwen3", seed=1)
+        return load(other, engine.options, engine._pages)
+
+    monkeypatch.setattr(OpenVinoEngine, "load", load_another)
+    Exchange(engine, 2, lambda *_: pytest.fail("they are not to be used")).wait()
+    text = random_tokens(8)
+    tiny_models.read_alone(engine, text, [8])
+    assert engine._decoders.keys() == {ANY_ROWS}

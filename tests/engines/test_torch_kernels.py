@@ -1,0 +1,331 @@
+"""Kernels of a device's passes, line by line in Triton's interpreter: right to what float64 gives,
+and the same bits for a row whatever else is in its pass.
+
+What a GPU's matrix unit does with them only the self-check on one shows.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_models
+import torch
+from tiny_models import forward_rows, opened, random_tokens, read_alone
+from torch import Tensor
+
+from card.engines import FOLLOWS_PREFIX, Rows
+from card.engines.options import EngineOptions
+from card.engines.torch.captured.engine import CapturedEngine
+from card.engines.torch.captured.kernels import finishing
+from card.engines.torch.captured.kernels.attention import attend
+from card.engines.torch.captured.kernels.decoder import KernelDecoder
+from card.engines.torch.captured.kernels.pages import PAGE
+from card.engines.torch.captured.kernels.products import SkinnyLinear, splits_of
+from card.engines.torch.engine import TorchEngine
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    # Rows that pad a pass hold anything, as on a device.
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+]
+
+DTYPES = [torch.bfloat16, torch.float16]
+ROUNDING = {torch.bfloat16: 2**-6, torch.float16: 2**-9}
+"""Most that a result may be off, relative to the greatest: attention rounds its weights and what it
+gives, and the interpreter cuts bfloat16 off."""
+
+generator = torch.Generator()
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers() -> None:
+    """Whichever tests ran before."""
+    generator.manual_seed(0)
+
+
+def random(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*sizes, generator=generator).to(dtype)
+
+
+def assert_close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
+    worst = (found.double() - expected).abs().max() / expected.abs().max()
+    assert worst <= ROUNDING[dtype]
+
+
+# --- products -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("outputs", "inputs"), [(300, 576), (128, 100)])
+def test_a_product_is_that_of_float64_and_a_row_has_its_bits_among_any_others(
+    dtype: torch.dtype, outputs: int, inputs: int
+) -> None:
+    linear = SkinnyLinear(random(outputs, inputs, dtype=dtype), None, multiprocessors=6)
+    assert linear.splits > 1, "or no sum is divided"
+    rows = random(64, inputs, dtype=dtype)
+    found = linear.partial(rows)
+    expected = rows.double() @ linear.weight.double().T
+    assert_close(found.double().sum(0), expected, dtype)
+    for count in (1, 16, 17, 33, 63):
+        some = linear.partial(rows[64 - count :].contiguous())
+        assert torch.equal(some, found[:, 64 - count :]), count
+
+
+def test_more_rows_than_one_launch_takes_have_the_same_bits() -> None:
+    linear = SkinnyLinear(random(128, 64, dtype=torch.bfloat16), None, multiprocessors=1)
+    rows = random(130, 64, dtype=torch.bfloat16)
+    found = linear.partial(rows)
+    assert torch.equal(found[:, 100:], linear.partial(rows[100:].contiguous()))
+
+
+@pytest.mark.parametrize(
+    ("outputs", "inputs"), [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (960, 576)]
+)
+def test_every_multiprocessor_of_a_large_device_gets_work(outputs: int, inputs: int) -> None:
+    splits = splits_of(outputs, inputs, multiprocessors=132)
+    tiles, steps = -(-outputs // 128), -(-inputs // 64)
+    assert tiles * splits >= min(132, tiles * steps)
+    assert -(-steps // splits) * (splits - 1) < steps, "no split is empty"
+
+
+# --- what follows a product -----------------------------------------------------------------------
+
+
+def summed(sums: Tensor, bias: Tensor | None) -> Tensor:
+    total = sums.double().sum(0)
+    return total if bias is None else total + bias.double()
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_sums_are_finished_as_float64_would(biased: bool) -> None:
+    dtype = torch.bfloat16
+    sums = random(3, 5, 80)
+    bias = random(80, dtype=dtype) if biased else None
+    total = summed(sums, bias)
+    out = torch.empty(5, 80, dtype=dtype)
+    assert_close(finishing.plain(sums, bias, out), total, dtype)
+
+    gate, up = total.chunk(2, dim=1)
+    assert_close(finishing.gated(sums, bias, dtype), gate / (1 + (-gate).exp()) * up, dtype)
+
+    residual, weight = random(5, 80, dtype=dtype), random(80, dtype=dtype)
+    hidden, normed = finishing.plus_then_norm(sums, bias, residual, weight, 1e-5)
+    assert_close(hidden, total + residual.double(), dtype)
+    states = hidden.double()
+    expected = states / (states.square().mean(1, keepdim=True) + 1e-5).sqrt() * weight.double()
+    assert_close(normed, expected, dtype)
+
+
+@pytest.mark.parametrize("normed", [False, True])
+def test_heads_are_rotated_and_stored_where_they_belong(normed: bool) -> None:
+    dtype, heads, kv_heads, size, rows = torch.bfloat16, 2, 1, 12, 3
+    sums = random(2, rows, (heads + 2 * kv_heads) * size)
+    cosine, sine = random(rows, size, dtype=dtype), random(rows, size, dtype=dtype)
+    norms = (random(size, dtype=dtype), random(size, dtype=dtype)) if normed else None
+    bias = None if normed else random((heads + 2 * kv_heads) * size, dtype=dtype)
+    keys, values = (torch.zeros(3, kv_heads, PAGE, size, dtype=dtype) for _ in range(2))
+    slots = torch.tensor([PAGE + 3, 7, 2 * PAGE], dtype=torch.int32)
+    sums[0, 1, 3 * size] = float("inf")  # a value that is none
+    queries = finishing.rotate_and_store(
+        sums, bias, norms, 1e-5, cosine, sine, slots, keys, values, heads
+    )
+    states = summed(sums, bias).view(rows, heads + 2 * kv_heads, size)
+    for head in range(heads + kv_heads):
+        state = states[:, head]
+        if norms is not None:
+            scale = (state.square().mean(1, keepdim=True) + 1e-5).sqrt()
+            state = state / scale * norms[head >= heads].double()
+        rotated = state * cosine.double() + state.roll(size // 2, 1) * sine.double()
+        if head < heads:
+            assert_close(queries[:, head], rotated, dtype)
+        else:
+            stored = keys[slots // PAGE, 0, slots % PAGE]
+            assert stored[1, 0].isnan(), "whoever sees it gets no number"
+            assert_close(stored[1:, 1:], rotated[1:, 1:], dtype)
+    stored = values[slots // PAGE, 0, slots % PAGE]
+    assert stored[1, 0] == 0, "whoever does not see it gets no error"
+    assert_close(stored[:, 1:], states[:, -1, 1:], dtype)
+
+
+# --- attention ------------------------------------------------------------------------------------
+
+HEADS, KV_HEADS, SIZE, START = 4, 2, 16, 70
+PARENTS = [-1, 0, 1, 0, 3, -1]
+"""Of pending rows behind `START` positions: two branches of one, and one that stands alone."""
+
+
+def path_to(row: int) -> list[int]:
+    return [] if row < 0 else [*path_to(PARENTS[row]), row]
+
+
+class Cache:
+    """Two lanes of pages that lie in no order. The pending rows' keys may have any places."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.keys = random(7, KV_HEADS, PAGE, SIZE, dtype=dtype)
+        self.values = random(7, KV_HEADS, PAGE, SIZE, dtype=dtype)
+        self.table = torch.tensor([[4, 1, 6], [0, 5, 2]], dtype=torch.int32)
+        self.queries = random(len(PARENTS), HEADS, SIZE, dtype=dtype)
+
+    def at(self, lane: int, place: int) -> tuple[Tensor, Tensor]:
+        """Keys and values [kv_heads, size]."""
+        page, slot = int(self.table[lane, place // PAGE]), place % PAGE
+        return self.keys[page, :, slot], self.values[page, :, slot]
+
+    def attend(self, lane: int, tiles: list[list[int]], place: list[int]) -> Tensor:
+        """Of rows in these tiles; `place` of each pending row."""
+        width = 4
+        padded = [[*rows, *[-1] * (8 - len(rows))] for rows in tiles]
+        paths = [[place[row] for row in path_to(rows[-1])] for rows in tiles]
+        return attend(
+            self.queries,
+            self.keys,
+            self.values,
+            self.table,
+            ints([START + len(path_to(row)) - 1 for row in range(len(PARENTS))]),
+            ints(padded),
+            ints([lane] * len(tiles)),
+            ints([START] * len(tiles)),
+            ints([path + [0] * (width - len(path)) for path in paths]),
+        )
+
+    def expected(self, lane: int, row: int, place: list[int]) -> Tensor:
+        """[heads * size] float64."""
+        seen = [self.at(lane, at) for at in range(START)]
+        seen += [self.at(lane, place[ancestor]) for ancestor in path_to(row)]
+        keys, values = (torch.stack(each).double() for each in zip(*seen, strict=True))
+        query = self.queries[row].double().view(KV_HEADS, -1, SIZE)
+        scores = torch.einsum("kgs,nks->kgn", query, keys) * SIZE**-0.5
+        return torch.einsum("kgn,nks->kgs", scores.softmax(-1), values).reshape(-1)
+
+
+def ints(values: list[int] | list[list[int]]) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+ALONE = [[row] for row in range(len(PARENTS))]
+IN_ORDER = list(range(START, START + len(PARENTS)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_of_a_tree_attend_to_their_paths(dtype: torch.dtype) -> None:
+    cache = Cache(dtype)
+    found = cache.attend(1, ALONE, IN_ORDER)
+    for row in range(len(PARENTS)):
+        assert_close(found[row], cache.expected(1, row, IN_ORDER), dtype)
+
+
+def test_a_row_has_its_bits_in_any_tile_and_wherever_its_ancestors_lie() -> None:
+    cache = Cache(torch.bfloat16)
+    alone = cache.attend(0, ALONE, IN_ORDER)
+    assert torch.equal(cache.attend(0, [[0, 1, 2], [3, 4], [5]], IN_ORDER), alone)
+    elsewhere = [150, START, 180, 131, 129, 90]
+    before = {place: [part.clone() for part in cache.at(0, place)] for place in IN_ORDER}
+    for place, moved in zip(IN_ORDER, elsewhere, strict=True):
+        for part, content in zip(cache.at(0, moved), before[place], strict=True):
+            part.copy_(content)
+    assert torch.equal(cache.attend(0, [[0, 1, 2], [3, 4], [5]], elsewhere), alone)
+
+
+# --- the engine -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of few heads, for each takes the interpreter its time."""
+    path = tmp_path_factory.mktemp("qwen3")
+    config = copy.deepcopy(tiny_models.FAMILIES["qwen3"])
+    config.update({"num_attention_heads": 2, "num_key_value_heads": 1})
+    tiny_models.build(config, seed=0).save_pretrained(path)
+    return path
+
+
+OPTIONS = EngineOptions(200, 2, dtype="bfloat16", kernels=True)
+
+
+@pytest.fixture(scope="module")
+def engine(directory: Path) -> CapturedEngine:
+    loaded = CapturedEngine.load(directory, OPTIONS)
+    assert loaded.options.kernels
+    return loaded
+
+
+TEXT = random_tokens(12)
+
+
+def test_an_engine_of_kernels_reads_as_the_eager_one_and_by_rows_and_branches_alike(
+    directory: Path, engine: CapturedEngine
+) -> None:
+    eager = TorchEngine.load(directory, EngineOptions(200, 1, dtype="float32"))
+    expected = read_alone(eager, TEXT, [12])
+    found = read_alone(engine, TEXT, [12])
+    assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
+    with opened(engine) as session:
+        engine.forward([Rows(session, TEXT[:8], logits=0)])
+        engine.keep(session, range(8))
+        wrong = (TEXT[8] + 1) % engine.vocabulary
+        parents = [FOLLOWS_PREFIX, 0, FOLLOWS_PREFIX, 2, 3]
+        rows = forward_rows(engine, [Rows(session, [wrong, TEXT[0], *TEXT[8:11]], parents)])[0]
+        assert rows[2:].tobytes() == found[8:11].tobytes()
+        engine.keep(session, [2, 3, 4])
+        last = forward_rows(engine, [Rows(session, TEXT[11:])])[0]
+        assert last.tobytes() == found[11:].tobytes()
+
+
+def test_a_tree_that_grows_keeps_what_survives(engine: CapturedEngine) -> None:
+    engine = engine.reconfigured(replace(engine.options, branches=0))
+    alone = read_alone(engine, TEXT, [12])
+    wrong = (TEXT[8] + 1) % engine.vocabulary
+    with opened(engine) as session:
+        engine.forward([Rows(session, TEXT[:8], logits=0)])
+        engine.keep(session, range(8))
+        engine.forward([Rows(session, [wrong, TEXT[8]], [FOLLOWS_PREFIX] * 2, logits=0)])
+        engine.forward([Rows(session, [wrong, TEXT[9]], [0, 1], logits=0)])
+        engine.keep(session, [1], [3])
+        third = forward_rows(engine, [Rows(session, TEXT[10:11], [0])])[0]
+        engine.keep(session, [0, 1])
+        assert engine.length(session) == 11
+    assert third.tobytes() == alone[10:11].tobytes()
+
+
+def test_kernels_make_way_for_operators_where_rows_depend_on_each_other(
+    engine: CapturedEngine,
+) -> None:
+    first, *others = engine.variants
+    assert first.kernels
+    assert not any(options.kernels for options in others)
+    operators = engine.reconfigured(replace(others[0], context=200))
+    assert read_alone(operators, TEXT, [5]).tobytes() == read_alone(operators, TEXT, [2]).tobytes()
+
+
+def test_kernels_that_do_not_compile_make_way_for_operators(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_a_compiler(*_: object) -> None:
+        raise RuntimeError("no C compiler")
+
+    monkeypatch.setattr(KernelDecoder, "forward", without_a_compiler)
+    engine = CapturedEngine.load(directory, OPTIONS)
+    assert not engine.options.kernels
+    assert len(read_alone(engine, TEXT, [5])) == len(TEXT)
+
+
+# --- compiling ------------------------------------------------------------------------------------
+
+
+def test_every_kernel_compiles_for_a_device(tmp_path: Path) -> None:
+    """Triton needs none to compile for it."""
+    script = Path(__file__).with_name("compile_kernels.py")
+    environment = dict(os.environ) | {"TRITON_CACHE_DIR": str(tmp_path)}
+    del environment["TRITON_INTERPRET"]
+    result = subprocess.run(
+        [sys.executable, script], env=environment, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr[-2000:]

@@ -1,0 +1,88 @@
+"""Calls in the Hermes form, found in texts that arrive in any pieces."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from card_gateway.tools.calls import Call, CallParser, whole_calls
+
+Found = tuple[str, list[tuple[str, str]]]
+
+TEXTS: list[tuple[str, Found]] = [
+    ("Nothing to call.  ", ("Nothing to call.  ", [])),
+    (
+        '<tool_call>\n{"name": "f", "arguments": {"a": [1, {"b": "}"}]}}\n</tool_call>',
+        ("", [("f", '{"a": [1, {"b": "}"}]}')]),
+    ),
+    (
+        'Let me see.\n\n<tool_call>{"name":"f","arguments":{}}</tool_call>\n'
+        '<tool_call>\n{"name": "g", "arguments": {"q": "</tool_call> \\" <tool_call>"}}\n'
+        "</tool_call>\n",
+        ("Let me see.", [("f", "{}"), ("g", '{"q": "</tool_call> \\" <tool_call>"}')]),
+    ),
+    ('<tool_call>{"arguments": {"a": "é"}, "name": "f"}</tool_call>', ("", [("f", '{"a": "é"}')])),
+    ('<tool_call>{"name": "f", "parameters": {"a": 1}}</tool_call>', ("", [("f", '{"a": 1}')])),
+    ('<tool_call>{"name": "f"}</tool_call>', ("", [("f", "{}")])),
+    (
+        '<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>',
+        ("", [("f", '{"a": 1}')]),
+    ),
+    (
+        '<tool_call>[{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}}]'
+        "</tool_call>",
+        ("", [("f", '{"a": 1}'), ("g", "{}")]),
+    ),
+    (
+        '<tool_call>{"name": "f", "arguments": {"a": 1}, "id": 7}</tool_call>',
+        ("", [("f", '{"a": 1}')]),
+    ),
+    ('<tool_call>{"name": "f", "arguments": {"a": 1}}', ("", [("f", '{"a": 1}')])),
+    ('<tool_call>{"name": "f", "arguments": {"a": 1</tool_call>', ("", [("f", '{"a": 1')])),
+    ('<tool_call>{"name": "f", "arguments": {"a": "x', ("", [("f", '{"a": "x')])),
+    ("<tool_call> none </tool_call> x", ("<tool_call> none </tool_call> x", [])),
+    ('a <tool_call>{"name": 5}</tool_call>', ('a <tool_call>{"name": 5}</tool_call>', [])),
+    ('a <tool_call>{"nam', ('a <tool_call>{"nam', [])),
+    ("1 <tool", ("1 <tool", [])),
+    (
+        '<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>',
+        ('<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>', []),
+    ),
+]
+
+
+def found(pieces: list[str]) -> Found:
+    parser = CallParser()
+    parts = [part for piece in pieces for part in parser.feed(piece)] + parser.finish()
+    text, calls = whole_calls(parts)
+    assert [call.index for call in calls] == list(range(len(calls)))
+    assert len({call.id for call in calls}) == len(calls)
+    return text, [(call.name, call.arguments) for call in calls]
+
+
+@pytest.mark.parametrize(("text", "expected"), TEXTS)
+def test_calls_are_found_and_what_is_none_stays_text(text: str, expected: Found) -> None:
+    assert found([text]) == expected
+    assert found(list(text)) == expected
+
+
+@given(st.data())
+def test_the_same_text_gives_the_same_calls_however_it_is_cut(data: st.DataObject) -> None:
+    text = "".join(data.draw(st.lists(st.sampled_from([text for text, _ in TEXTS]), max_size=3)))
+    places = data.draw(st.lists(st.integers(0, len(text)), max_size=8).map(sorted))
+    bounds = [0, *places, len(text)]
+    pieces = [text[begin:end] for begin, end in itertools.pairwise(bounds)]
+    assert found(pieces) == found([text])
+
+
+def test_arguments_leave_as_they_arrive() -> None:
+    parser = CallParser()
+    begun = parser.feed('<tool_call>\n{"name": "f", "arguments": {"a"')
+    assert [(part.name, part.arguments) for part in begun if isinstance(part, Call)] == [
+        ("f", ""),
+        ("", '{"a"'),
+    ]
+    assert parser.feed(': "long') == [Call(0, arguments=': "long')]

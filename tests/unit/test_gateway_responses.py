@@ -1,0 +1,164 @@
+"""`/v1/responses` before a stand-in for Triton, through OpenAI's own client."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai
+import pytest
+from client_double import refusal, response
+from gateway_double import RunningGateway, pieces_of, prompt
+
+WEATHER: Any = {
+    "type": "function",
+    "name": "weather",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    "strict": True,
+}
+ANSWER = (
+    'Let me see.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+)
+
+
+def test_a_text_is_answered_whole(gateway: RunningGateway, client: openai.OpenAI) -> None:
+    answer = client.responses.create(
+        model="ensemble",
+        instructions="Be brief.",
+        input="hello",
+        max_output_tokens=4,
+        store=True,
+        include=["reasoning.encrypted_content"],
+        reasoning={"effort": None},
+    )
+    assert prompt(gateway) == "Be brief.\n\nUser: hello\nAssistant:"
+    assert answer.output_text == "héllo wörld"
+    assert (answer.status, answer.error) == ("incomplete", None)
+    assert answer.incomplete_details is not None
+    assert answer.incomplete_details.reason == "max_output_tokens"
+    assert answer.usage is not None
+    assert (answer.usage.input_tokens, answer.usage.output_tokens) == (3, 4)
+
+
+@pytest.mark.parametrize("size", [3, 1000])
+def test_a_stream_tells_of_every_item_and_adds_up(
+    gateway: RunningGateway, client: openai.OpenAI, size: int
+) -> None:
+    gateway.triton.answer = lambda _: pieces_of(ANSWER, size)
+    events = list(
+        client.responses.create(model="ensemble", input="Rome?", tools=[WEATHER], stream=True)
+    )
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    kinds = list(dict.fromkeys(event.type for event in events))
+    assert kinds == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.output_text.delta",
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.function_call_arguments.delta",
+        "response.function_call_arguments.done",
+        "response.completed",
+    ]
+    last: Any = events[-1]
+    message, call = last.response.output
+    assert message.content[0].text == "Let me see."
+    assert (call.name, call.arguments, call.status) == ("weather", '{"city": "Rome"}', "completed")
+    for kind, whole, item in (
+        ("response.output_text.delta", "Let me see.", message),
+        ("response.function_call_arguments.delta", '{"city": "Rome"}', call),
+    ):
+        deltas: list[Any] = [event for event in events if event.type == kind]
+        assert "".join(event.delta for event in deltas) == whole
+        assert {event.item_id for event in deltas} == {item.id}
+    whole_answer = client.responses.create(model="ensemble", input="Rome?", tools=[WEATHER])
+    assert [item.type for item in whole_answer.output] == ["message", "function_call"]
+
+
+def test_a_conversation_goes_on_from_its_items(
+    gateway: RunningGateway, client: openai.OpenAI
+) -> None:
+    gateway.triton.answer = lambda _: pieces_of(ANSWER, 1000)
+    talk: list[Any] = [{"role": "user", "content": [{"type": "input_text", "text": "Rome?"}]}]
+    first = client.responses.create(model="ensemble", input=talk, tools=[WEATHER])
+    message, call = first.output
+    assert call.type == "function_call"
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
+    expected = (
+        "User: Rome?\n"
+        "Assistant: Let me see.\n"
+        '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>\n'
+        "User: <tool_response>\nsunny\n</tool_response>\n"
+        "Assistant:"
+    )
+    reference: Any = {"type": "item_reference", "id": message.id}
+    for said in (message.model_dump(exclude_none=True), reference):
+        client.responses.create(
+            model="ensemble",
+            input=[*talk, said, call.model_dump(exclude_none=True), result],  # type: ignore[list-item]
+        )
+        assert prompt(gateway) == expected
+
+
+def test_items_that_must_not_be_stored_are_not(
+    gateway: RunningGateway, client: openai.OpenAI
+) -> None:
+    (message,) = client.responses.create(model="ensemble", input="hello", store=False).output
+    with pytest.raises(openai.BadRequestError, match="send the item itself") as caught:
+        client.responses.create(
+            model="ensemble", input=[{"type": "item_reference", "id": str(message.id)}]
+        )
+    assert caught.value.param == "input.0.id"
+
+
+def test_what_fails_later_is_told_in_the_stream(
+    gateway: RunningGateway, client: openai.OpenAI
+) -> None:
+    begun = response(text_output="he", num_input_tokens=3, num_output_tokens=1, finish_reason="")
+    gateway.triton.answer = lambda _: [begun, refusal("UNAVAILABLE: the target is away")]
+    *_, last = client.responses.create(model="ensemble", input="hello", stream=True)
+    assert last.type == "response.failed"
+    assert last.response.error is not None
+    assert "the target is away" in last.response.error.message
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"background": True}, "background"),
+        ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
+        ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"input": []}, "input"),
+        ({"input": [{"type": "computer_call"}]}, "input.0"),
+        ({"input": [{"role": "user"}]}, "input.0.content"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0"),
+        ({"include": ["message.output_text.logprobs"]}, "include"),
+        ({"temperature": 3}, "temperature"),
+        ({"bogus": 1}, "bogus"),
+    ],
+)
+def test_what_is_not_offered_is_refused_by_name(
+    gateway: RunningGateway, client: openai.OpenAI, more: Any, param: str
+) -> None:
+    body = {"model": "ensemble", "input": "hello"} | more
+    status, _, text = gateway.ask("/v1/responses", body)
+    assert (status, json.loads(text)["error"]["param"]) == (400, param)
+
+
+def test_errors_of_triton_name_the_fields_of_this_route(
+    gateway: RunningGateway, client: openai.OpenAI
+) -> None:
+    said = "max_tokens is 5000; it must be between 1 and 1024"
+    gateway.triton.answer = lambda _: [refusal(f"INVALID_ARGUMENT: {said}")]
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError, match="max_output_tokens is 5000") as caught:
+            client.responses.create(
+                model="ensemble", input="hello", max_output_tokens=5000, stream=stream
+            )
+        assert caught.value.param == "max_output_tokens"

@@ -1,0 +1,159 @@
+"""The gateway before a stand-in for Triton: several texts, echoes, usage and speculation."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import openai
+import pytest
+from client_double import Request, refusal, response
+from gateway_double import CHAT, PROMPT, RunningGateway, events, scored, tell
+
+
+def raw(request: Request, name: str) -> bytes | None:
+    found = zip(request.inputs, request.raw_input_contents, strict=True)
+    return next((content for tensor, content in found if tensor.name == name), None)
+
+
+def seed_of(request: Request) -> int:
+    content = raw(request, "seed")
+    return -1 if content is None else int(struct.unpack("<Q", content)[0])
+
+
+def told(text: str, tokens: int = 4, **more: Any) -> Any:
+    return response(
+        text_output=text, num_input_tokens=3, num_output_tokens=tokens, finish_reason="length",
+        **more,
+    )  # fmt: skip
+
+
+def prompt_of(request: Request) -> str:
+    return (raw(request, "text_input") or b"    ids")[4:].decode()
+
+
+def prompt_and_seed(request: Request) -> list[Any]:
+    return [told(f"{prompt_of(request)}:{seed_of(request)}")]
+
+
+def test_answers_of_a_prompt_have_seeds_that_follow_each_other(
+    gateway: RunningGateway, client: openai.OpenAI
+) -> None:
+    gateway.triton.answer = prompt_and_seed
+    answer = client.completions.create(model="ensemble", prompt=["a", "b"], n=2, seed=2**64 - 1)
+    assert [(choice.index, choice.text) for choice in answer.choices] == [
+        (0, f"a:{2**64 - 1}"), (1, "a:0"), (2, f"b:{2**64 - 1}"), (3, "b:0"),
+    ]  # fmt: skip
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (6, 16)
+    chat = client.chat.completions.create(**CHAT, n=3, seed=5)
+    assert [choice.message.content.rpartition(":")[2] for choice in chat.choices] == ["5", "6", "7"]
+
+
+def test_streamed_answers_are_told_apart_by_their_index(
+    gateway: RunningGateway, client: openai.OpenAI
+) -> None:
+    gateway.triton.answer = prompt_and_seed
+    chunks = list(client.chat.completions.create(**CHAT, n=2, seed=5, stream=True))
+    texts = {0: "", 1: ""}
+    for chunk in chunks:
+        (choice,) = chunk.choices
+        texts[choice.index] += choice.delta.content or ""
+    assert [text.rpartition(":")[2] for text in texts.values()] == ["5", "6"]
+    assert sorted(c.choices[0].index for c in chunks if c.choices[0].delta.role) == [0, 1]
+    assert sorted(c.choices[0].index for c in chunks if c.choices[0].finish_reason) == [0, 1]
+
+
+def test_the_best_answers_are_those_whose_tokens_are_likeliest(
+    gateway: RunningGateway, client: openai.OpenAI
+) -> None:
+    def answer(request: Request) -> list[Any]:
+        likelihood = {5: -3.0, 6: -1.0, 7: -2.0}[seed_of(request)]
+        piece = told(f"{seed_of(request)}", 1)
+        tell(piece, tokens=[scored(1, likelihood)])
+        return [piece]
+
+    gateway.triton.answer = answer
+    best = client.completions.create(**PROMPT, n=2, best_of=3, seed=5)
+    assert [(choice.index, choice.text) for choice in best.choices] == [(0, "6"), (1, "7")]
+    assert best.choices[0].logprobs is None
+    for wrong in ({"n": 2, "best_of": 1}, {"best_of": 2, "stream": True}):
+        status, _, text = gateway.ask("/v1/completions", PROMPT | wrong)
+        assert (status, json.loads(text)["error"]["param"]) == (400, "best_of")
+
+
+def test_more_texts_than_a_request_may_have_generated_are_refused(gateway: RunningGateway) -> None:
+    status, _, text = gateway.ask("/v1/completions", PROMPT | {"prompt": ["x"] * 600, "n": 2})
+    assert status == 400
+    assert "at most 1024" in json.loads(text)["error"]["message"]
+
+
+def test_an_error_of_one_answer_is_the_error_of_all(gateway: RunningGateway) -> None:
+    gateway.triton.answer = lambda request: [
+        refusal("UNAVAILABLE: full") if seed_of(request) == 6 else told("x")
+    ]
+    assert gateway.ask("/v1/completions", PROMPT | {"n": 4, "seed": 5})[0] == 503
+
+
+@pytest.mark.parametrize("prompt", [[5, 6, 7], [[5, 6, 7]]])
+def test_a_prompt_of_tokens_reaches_triton_as_tokens(
+    gateway: RunningGateway, client: openai.OpenAI, prompt: Any
+) -> None:
+    client.completions.create(model="ensemble", prompt=prompt)
+    assert gateway.sent()["input_ids"] == struct.pack("<3i", 5, 6, 7)
+    assert "text_input" not in gateway.sent()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("max_tokens", [0, 1])
+def test_an_echo_is_the_prompt_with_its_log_probabilities(
+    gateway: RunningGateway, client: openai.OpenAI, max_tokens: int, stream: bool
+) -> None:
+    piece = told("!", 1)
+    tell(
+        piece,
+        prompt=[scored(3, None), scored(4, -0.5, (4, -0.5))],
+        tokens=[scored(5, -1.0, (6, -0.25))],
+    )
+    gateway.triton.answer = lambda _: [piece]
+    answer: Any = client.completions.create(
+        **PROMPT, echo=True, logprobs=1, max_tokens=max_tokens, stream=stream
+    )
+    (choice,) = [chunk.choices[0] for chunk in answer] if stream else answer.choices
+    assert gateway.sent()["return_prompt_log_probs"] == b"\x01"
+    assert choice.text == "def f(" + "!" * max_tokens
+    assert choice.logprobs.token_logprobs == [None, -0.5, -1.0][: 2 + max_tokens]
+    assert choice.logprobs.top_logprobs[0] is None
+    assert max(choice.logprobs.top_logprobs[1].values()) == -0.5
+    if not stream:
+        assert answer.usage.completion_tokens == max_tokens
+
+
+def test_the_usage_tells_what_speculation_did(
+    gateway: RunningGateway, client: openai.OpenAI
+) -> None:
+    counts = {"target_steps": 2, "total_draft_tokens": 5, "total_accepted_draft_tokens": 3}
+    gateway.triton.answer = lambda _: [told("x", 5, **counts)]
+    usage = client.completions.create(**PROMPT, n=2).usage
+    assert usage is not None
+    assert usage.completion_tokens_details is not None
+    assert usage.completion_tokens_details.accepted_prediction_tokens == 6
+    assert usage.completion_tokens_details.rejected_prediction_tokens == 4
+    assert usage.model_extra is not None
+    assert usage.model_extra["speculation"] == {
+        "drafted": 10, "accepted": 6, "steps": 4, "tokens_per_step": 2.5,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("at_end", [False, True])
+def test_a_stream_can_tell_its_usage_all_the_time(gateway: RunningGateway, at_end: bool) -> None:
+    gateway.triton.answer = lambda _: [
+        response(text_output="a", num_input_tokens=3, num_output_tokens=1, finish_reason=""),
+        told("b", 2),
+    ]
+    options = {"continuous_usage_stats": True, "include_usage": at_end}
+    body = PROMPT | {"stream": True, "stream_options": options}
+    *chunks, _ = events(gateway.ask("/v1/completions", body)[2])
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == ([1, 2, 2] if at_end else [1, 2])

@@ -1,0 +1,242 @@
+"""Chats with tools before a stand-in for Triton: what the model is told and what becomes of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from client_double import refusal
+from gateway_double import CHAT, RunningGateway, pieces_of, prompt, running_gateway
+from gateway_models import directory
+from llguidance import LLMatcher, LLTokenizer
+
+WEATHER: Any = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "Tells the weather.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+        "strict": True,
+    },
+}
+CLOCK: Any = {"type": "function", "function": {"name": "clock"}}
+CALLED: Any = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Rome?"},
+    {
+        "role": "assistant",
+        "content": None,
+        "reasoning_content": None,
+        "tool_calls": [
+            {
+                "id": "call_1",
+                "type": "function",
+                "function": {"name": "weather", "arguments": '{"city": "Rome"}'},
+            },
+            {"id": "call_2", "type": "function", "function": {"name": "clock", "arguments": ""}},
+        ],
+    },
+    {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "sunny"}]},
+    {"role": "tool", "tool_call_id": "call_2", "content": "noon"},
+]
+ANSWER = (
+    'Let me see.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
+)
+
+
+@pytest.mark.parametrize("size", [3, 1000])
+def test_calls_arrive_whole_and_in_a_stream(
+    gateway: RunningGateway, client: openai.OpenAI, size: int
+) -> None:
+    gateway.triton.answer = lambda _: pieces_of(ANSWER, size)
+    wanted = [("weather", '{"city": "Rome"}'), ("clock", "{}")]
+    whole = client.chat.completions.create(**CHAT, tools=[WEATHER, CLOCK]).choices[0]
+    assert whole.message.content == "Let me see."
+    assert whole.finish_reason == "tool_calls"
+    calls: Any = whole.message.tool_calls
+    assert [(call.function.name, call.function.arguments) for call in calls] == wanted
+    with client.chat.completions.stream(**CHAT, tools=[WEATHER, CLOCK]) as stream:
+        streamed = stream.get_final_completion().choices[0]
+    assert streamed.message.content == "Let me see."
+    assert streamed.finish_reason == "tool_calls"
+    calls = streamed.message.tool_calls
+    assert [(call.function.name, call.function.arguments) for call in calls] == wanted
+
+
+def test_without_tools_a_text_stays_what_it_is(
+    gateway: RunningGateway, client: openai.OpenAI
+) -> None:
+    gateway.triton.answer = lambda _: pieces_of(ANSWER, 1000)
+    without: list[Any] = [{}, {"tools": []}, {"tools": [WEATHER], "tool_choice": "none"}]
+    for more in without:
+        choice = client.chat.completions.create(**CHAT, **more).choices[0]
+        assert choice.message.content == ANSWER
+        assert choice.message.tool_calls is None
+        assert choice.finish_reason == "stop"
+        assert "weather" not in prompt(gateway)
+
+
+def test_tools_and_calls_are_written_out_where_the_template_knows_none(
+    gateway: RunningGateway, client: openai.OpenAI
+) -> None:
+    client.chat.completions.create(model="ensemble", messages=CALLED, tools=[WEATHER, CLOCK])
+    told = prompt(gateway)
+    system, _, talk = told.partition("User: Rome?\n")
+    assert system.startswith("Be brief.\n\n# Tools")
+    lines = system.splitlines()
+    listed = lines[lines.index("<tools>") + 1 : lines.index("</tools>")]
+    assert [json.loads(line)["function"]["name"] for line in listed] == ["weather", "clock"]
+    assert talk == (
+        'Assistant: <tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>\n'
+        "User: <tool_response>\nsunny\n</tool_response>\n"
+        "<tool_response>\nnoon\n</tool_response>\nAssistant:"
+    )
+
+
+def test_a_template_that_knows_tools_writes_them(tmp_path: Path) -> None:
+    source = """{% for tool in tools %}{{ tool.function.name }};{% endfor %}\
+{% for m in messages %}{{ m.role }}:{{ m.content }}
+{%- for call in m.tool_calls or [] %}{{ call.function.arguments.city }}{% endfor %}\
+{% if m.role == 'tool' %}={{ m.name }}{% endif %}|{% endfor %}"""
+    with running_gateway(tokenizer=directory(tmp_path, chat_template=source)) as gateway:
+        gateway.triton.answer = lambda _: pieces_of("x", 1)
+        body = {"model": "ensemble", "messages": CALLED, "tools": [WEATHER, CLOCK]}
+        assert gateway.ask("/v1/chat/completions", body)[0] == 200
+        assert prompt(gateway) == (
+            "weather;clock;system:Be brief.|user:Rome?|assistant:Rome|"
+            "tool:sunny=weather|tool:noon=clock|"
+        )
+
+
+ONE = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+OTHER = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("more", "allowed", "refused"),
+    [
+        ({"tool_choice": "required"}, [ONE, OTHER, f"{ONE}\n{OTHER}"], ["", "hello"]),
+        ({"tool_choice": "required", "parallel_tool_calls": False}, [ONE], [f"{ONE}\n{OTHER}"]),
+        ({"tool_choice": {"type": "function", "function": {"name": "clock"}}}, [OTHER], [ONE]),
+    ],
+)
+def test_a_required_call_is_held_to_a_grammar(
+    gateway: RunningGateway,
+    client: openai.OpenAI,
+    more: Any,
+    allowed: list[str],
+    refused: list[str],
+) -> None:
+    client.chat.completions.create(**CHAT, tools=[WEATHER, CLOCK], **more)
+    sent = gateway.sent()
+    assert sent["guided_decoding_guide_type"][4:] == b"ebnf_grammar"
+    guide = LLMatcher.grammar_from_lark(sent["guided_decoding_guide"][4:].decode())
+
+    def fits(text: str) -> bool:
+        matcher = LLMatcher(LLTokenizer("byte"), guide)
+        tokens = list(text.encode())
+        return bool(matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting())
+
+    assert all(map(fits, allowed))
+    assert not any(map(fits, [*refused, ONE.replace('"Rome"', "5"), ONE.replace("city", "town")]))
+
+
+def test_one_call_at_a_time_ends_the_answer_behind_it(
+    gateway: RunningGateway, client: openai.OpenAI
+) -> None:
+    client.chat.completions.create(**CHAT, tools=[WEATHER], parallel_tool_calls=False)
+    assert gateway.sent()["stop_words"].endswith(b"</tool_call>")
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [WEATHER], "tool_choice": "any"}, "tool_choice"),
+        (
+            {
+                "tools": [WEATHER],
+                "tool_choice": {"type": "function", "function": {"name": "clock"}},
+            },
+            "tool_choice",
+        ),
+        ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools.0.function.name"),
+        ({"messages": [{"role": "user", "content": "", "tool_calls": CALLED[2]["tool_calls"]}]},
+         "messages.0.tool_calls"),
+        ({"messages": [{"role": "assistant", "content": None}]}, "messages.0.content"),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused_by_name(
+    gateway: RunningGateway, client: openai.OpenAI, more: Any, param: str
+) -> None:
+    status, _, text = gateway.ask("/v1/chat/completions", CHAT | more)
+    assert (status, json.loads(text)["error"]["param"].split(".function-")[0]) == (400, param)
+
+
+def test_a_schema_that_cannot_be_compiled_is_told_with_its_tool(
+    gateway: RunningGateway, client: openai.OpenAI
+) -> None:
+    wrong: Any = {
+        "type": "function",
+        "function": {"name": "wrong", "parameters": {"properties": {"a": {"type": "strin"}}}},
+    }
+
+    def compile(request: Any) -> list[Any]:
+        guide = request.raw_input_contents[-1][4:].decode()
+        found = LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(guide))
+        line = found.removeprefix("at ").partition("(")[0]
+        said = found.partition(": ")[2].splitlines()[0]
+        return [
+            refusal(
+                "INVALID_ARGUMENT: guided_decoding_guide cannot be compiled as ebnf_grammar: "
+                f"line {line} column 1: {said}"
+            )
+        ]
+
+    gateway.triton.answer = compile
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError, match=r'tool "wrong" .* Invalid type') as caught:
+            client.chat.completions.create(
+                **CHAT, tools=[CLOCK, wrong], tool_choice="required", stream=stream
+            )
+        assert caught.value.param == "tools"
+
+
+def test_what_a_schema_only_describes_is_left_out_unless_it_is_strict(
+    gateway: RunningGateway, client: openai.OpenAI
+) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string", "format": "password"}}}
+    problems = []
+    for strict in (False, True):
+        function = {"name": "f", "parameters": schema, "strict": strict}
+        tools: Any = [{"type": "function", "function": function}]
+        client.chat.completions.create(**CHAT, tools=tools, tool_choice="required")
+        guide = gateway.sent()["guided_decoding_guide"][4:].decode()
+        problems.append(LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(guide)))
+    assert problems[0] == ""
+    assert "password" in problems[1]
+
+
+def test_several_answers_have_calls_of_their_own(
+    gateway: RunningGateway, client: openai.OpenAI
+) -> None:
+    gateway.triton.answer = lambda _: pieces_of(ANSWER, 7)
+    chunks = list(client.chat.completions.create(**CHAT, tools=[WEATHER], n=2, stream=True))
+    for index in (0, 1):
+        own = [one for chunk in chunks for one in chunk.choices if one.index == index]
+        parts = [part for one in own for part in one.delta.tool_calls or []]
+        assert [part.index for part in parts if part.id] == [0, 1]
+        assert "".join(part.function.arguments or "" for part in parts if part.function) == (
+            '{"city": "Rome"}{}'
+        )
+        assert own[-1].finish_reason == "tool_calls"
