@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
 from bench.measurement import Measurement, Task, geometric_mean
+from card.speculation.pacing import PACINGS
 
-Ours = Literal["autoregressive", "draft_then_verify", "pearl", "card", "card_unrelated_draft"]
+Ours = str
+"""A pacing of the registry, or `card_unrelated_draft`: CARD with a draft that knows nothing."""
 Peer = Literal[
     "llama_cpp",
     "llama_cpp_prompt_lookup",
@@ -19,12 +21,12 @@ Peer = Literal[
     "transformers_assisted",
     "transformers_prompt_lookup",
 ]
-System = Literal[Ours, "draft_alone", Peer]
-"""`card_unrelated_draft` has a draft that knows nothing, `draft_alone` is the draft model, decoded
-autoregressively by our engine."""
+System = str
+"""One of ours, a `Peer`, or `draft_alone`: the draft model, decoded autoregressively by our engine.
+"""
 Where = Literal["in_process", "grpc", "peer"]
 
-OURS: tuple[str, ...] = get_args(Ours)
+OURS = (*PACINGS, "card_unrelated_draft")
 
 
 class ContenderError(RuntimeError):

@@ -6,10 +6,10 @@ import sys
 from dataclasses import replace
 from typing import Literal, Protocol, cast
 
-from card.engines import EngineError, load_engine
+from card.engines import EngineError
 from card.engines.architecture import Architecture
 from card.engines.calibration import ConfigurableEngine, known_invariant, measure_row_costs
-from card.engines.loading import choose_engine
+from card.engines.loading import choose_engine, load_engine
 from card.engines.processor import resolve_dtype
 from card.settings import ModelSettings, Settings
 

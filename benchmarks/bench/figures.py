@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from bench.contest import Completion, Contender
+from card.speculation.pacing import PACINGS
 from training.agreement import Ranks, ideal_tokens_per_step
 
 
@@ -131,11 +132,12 @@ def _speculation(
     passes = sum(m.draft.passes for m in found)
     waits = [m.target_wait_s for m in found if m.target_wait_s is not None]
     tokens_per_step = sum(m.generated for m in found) / steps
-    # γ passes of the draft are γ candidates, whatever the target's pass has room for; a chunk of
-    # PEARL holds one less, because its first token is verified before.
+    # γ passes of the draft are γ candidates, whatever the target's pass has room for; a chunk of a
+    # pacing that looks ahead (PEARL) holds one less: its first token is verified before.
     rows = contender.rows
     if contender.gamma is not None:
-        rows = contender.gamma + (contender.system != "pearl")
+        pacing = PACINGS.get(contender.system)
+        rows = contender.gamma + (pacing is None or not pacing.looks_ahead)
     ideal = ideal_tokens_per_step(ranks, rows) if ranks else None
     return {
         "agreement": float((np.concatenate(ranks) == 0).mean()) if ranks else None,

@@ -27,20 +27,19 @@ from tokenizers import Tokenizer
 from bench.activity import DraftActivity
 from bench.engines import CheckpointEngine, Engines, let_torch_use
 from bench.measurement import Measurement, Phases, Task
-from card.cache import Decoding, EngineState, Finish, Pool, SlotRequest
-from card.decoding import RowPlan, TargetLoop, TargetTimes
-from card.drafting import DraftLoop
-from card.engines import load_engine
+from card.cache import EngineState, Finish, Pool, SlotRequest
+from card.decoding import TargetLoop, TargetTimes
+from card.drafting import DraftLoop, make_drafters
+from card.engines.loading import load_engine
 from card.sampling import SamplingParameters
 from card.serving.engine_process import EngineProcess
 from card.serving.geometry import pool_geometry
 from card.settings import Settings
+from card.speculation.control.measured import best_rows
+from card.speculation.pacing import PACINGS
 from card.text import Detokenizer
 
 _START_TIMEOUT_S = 120.0
-_SPREADING = (Decoding.CARD, Decoding.PEARL)
-"""Whose target takes the cores of a draft that rests. Decoding alone is measured on exactly so many
-threads, and in draft-then-verify both models have all of them."""
 
 
 class DraftProcessError(RuntimeError):
@@ -81,9 +80,11 @@ class Loops:
         # model's process has: 140 ms in the middle of a measurement.
         gc.freeze()
 
-    def use(self, threads: int, decoding: Decoding) -> None:
+    def use(self, threads: int, decoding: str) -> None:
         """From now on so many threads, for whichever model runs here."""
-        self._target = self._target_on(threads, decoding in _SPREADING)
+        # Decoding alone is measured on exactly so many threads, and in draft-then-verify both
+        # models have all of them; else the target takes the cores of a draft that rests.
+        self._target = self._target_on(threads, PACINGS[decoding].parallel)
         if self._draft_on is not None:
             self._draft = self._draft_on(threads)
         let_torch_use(threads)
@@ -98,9 +99,7 @@ class Loops:
         """What the target's loop has spent; it goes on counting."""
         return self._target.times
 
-    def complete(
-        self, task: Task, decoding: Decoding, *, threads: int, gamma: int = 1
-    ) -> Measurement:
+    def complete(self, task: Task, decoding: str, *, threads: int, gamma: int = 1) -> Measurement:
         """Decode one text with `threads` threads for whichever model runs here."""
         self.use(threads, decoding)
         prompt = np.array(task.prompt.tokens, np.int64)
@@ -168,7 +167,7 @@ class InProcess:
         self.dtype = self.engines.dtype
         rows = settings.speculation.rows
         self.rows_adapt = rows == "auto"
-        self.rows = RowPlan(self.target.row_costs_ms).rows() if rows == "auto" else rows
+        self.rows = best_rows(self.target.row_costs_ms) if rows == "auto" else rows
         self._tokenizer = tokenizer
 
     @property
@@ -249,7 +248,7 @@ class InProcess:
             pool,
             self._tokenizer,
             lambda threads, _: TargetLoop(self.target_on(threads), pool, settings),
-            lambda threads: DraftLoop(self.draft_on(threads), pool, settings),
+            lambda threads: DraftLoop(make_drafters(self.draft_on(threads), settings), pool),
         )
 
 
@@ -328,7 +327,7 @@ def _run_draft(settings: Settings, parent: int, key: str, parents: Connection) -
         "draft",
         settings.cache.directory,
         pool_geometry(settings),
-        lambda pool: DraftLoop(engine, pool, settings),
+        lambda pool: DraftLoop(make_drafters(engine, settings), pool),
         engine_timeout_s=settings.serving.engine_timeout_s,
         server_pid=parent,
     )

@@ -11,7 +11,7 @@ from bench.in_process import InProcess, Loops
 from bench.measurement import Measurement, Task
 from bench.through_grpc import through_grpc
 from bench.unrelated import unrelated_draft
-from card.cache import Decoding
+from card.speculation.pacing import PACINGS, PLAIN
 
 GAMMAS = (1, 2, 3, 4, 6, 8)
 _EVERY_COUNT_UP_TO = 4
@@ -28,16 +28,17 @@ def thread_counts(most: int) -> list[int]:
 def line_up_in_process(
     stack: ExitStack, pair: InProcess, threads: Sequence[int]
 ) -> list[Contender]:
-    """The target alone first; `stack` ends what they run on."""
+    """Every pacing, the target alone first; `stack` ends what they run on."""
     beside = stack.enter_context(pair.beside())
-    return [
-        *(_in_process("autoregressive", beside, threads=count, rows=1) for count in threads),
-        *_draft_then_verify(stack, pair, threads),
-        *_pearl(stack, pair),
-        _card("card", beside, pair),
-        *_worst_case(stack, pair),
-        *_draft_alone(stack, pair, threads),
-    ]
+    found = [_in_process(PLAIN, PLAIN, beside, threads=count, rows=1) for count in threads]
+    for name, pacing in PACINGS.items():
+        if not pacing.parallel and pacing.drafts:
+            found += _in_turns(name, stack, pair, threads)
+        elif pacing.waits:
+            found += _in_rounds(name, stack, pair)
+        elif pacing.queries:
+            found.append(_free(name, name, beside, pair))
+    return [*found, *_worst_case(stack, pair), *_draft_alone(stack, pair, threads)]
 
 
 def line_up_through_grpc(
@@ -53,20 +54,21 @@ def line_up_through_grpc(
             pair.rows,
             width=pair.settings.speculation.width,
             rows_adapt=pair.rows_adapt,
-            complete=lambda task: server.complete(task, Decoding.CARD),
+            complete=lambda task: server.complete(task, "card"),
         )
     ]
 
 
-def _draft_then_verify(
-    stack: ExitStack, pair: InProcess, threads: Sequence[int]
+def _in_turns(
+    pacing: str, stack: ExitStack, pair: InProcess, threads: Sequence[int]
 ) -> list[Contender]:
     """One process, all of whose threads belong to whichever model runs."""
     width = 1
     loops_of = stack.enter_context(pair.alternating())
     return [
         _in_process(
-            "draft_then_verify",
+            pacing,
+            pacing,
             loops_of(gamma, width),
             threads=count,
             rows=pair.rows_for(gamma),
@@ -79,13 +81,15 @@ def _draft_then_verify(
     ]
 
 
-def _pearl(stack: ExitStack, pair: InProcess) -> list[Contender]:
-    """In two processes, its draft growing a chain, as in its paper."""
-    width, longest = 1, max(GAMMAS) - 1  # the first of γ is verified while the others are made
+def _in_rounds(pacing: str, stack: ExitStack, pair: InProcess) -> list[Contender]:
+    """In two processes, the draft growing a chain."""
+    # Who looks ahead verifies the first of γ while the others are made.
+    width, longest = 1, max(GAMMAS) - PACINGS[pacing].looks_ahead
     beside = stack.enter_context(pair.beside(**pair.room_for(longest, width)))
     return [
         _in_process(
-            "pearl",
+            pacing,
+            pacing,
             beside,
             threads=pair.settings.target.threads,
             rows=pair.rows_for(longest),
@@ -100,7 +104,8 @@ def _pearl(stack: ExitStack, pair: InProcess) -> list[Contender]:
 def _worst_case(stack: ExitStack, pair: InProcess) -> list[Contender]:
     """CARD with a draft that knows nothing."""
     draft = stack.enter_context(unrelated_draft(pair.settings.draft.path))
-    return [_card("card_unrelated_draft", stack.enter_context(pair.beside(draft)), pair)]
+    loops = stack.enter_context(pair.beside(draft))
+    return [_free("card_unrelated_draft", "card", loops, pair)]
 
 
 def _draft_alone(stack: ExitStack, pair: InProcess, threads: Sequence[int]) -> list[Contender]:
@@ -109,16 +114,18 @@ def _draft_alone(stack: ExitStack, pair: InProcess, threads: Sequence[int]) -> l
 
     def contender(count: int) -> Contender:
         def complete(task: Task) -> Measurement:
-            return loops.complete(task, Decoding.AUTOREGRESSIVE, threads=count)
+            return loops.complete(task, "autoregressive", threads=count)
 
         return Contender("draft_alone", "in_process", count, 1, complete=complete)
 
     return [contender(count) for count in threads]
 
 
-def _card(system: Ours, loops: Loops, pair: InProcess) -> Contender:
+def _free(system: Ours, pacing: str, loops: Loops, pair: InProcess) -> Contender:
+    """In two processes, of which neither waits."""
     return _in_process(
         system,
+        pacing,
         loops,
         threads=pair.settings.target.threads,
         rows=pair.rows,
@@ -129,6 +136,7 @@ def _card(system: Ours, loops: Loops, pair: InProcess) -> Contender:
 
 def _in_process(
     system: Ours,
+    pacing: str,
     loops: Loops,
     *,
     threads: int,
@@ -137,10 +145,8 @@ def _in_process(
     gamma: int | None = None,
     width: int | None = None,
 ) -> Contender:
-    decoding = Decoding.CARD if system.startswith("card") else Decoding[system.upper()]
-
     def complete(task: Task) -> Measurement:
-        return loops.complete(task, decoding, threads=threads, gamma=gamma or 1)
+        return loops.complete(task, pacing, threads=threads, gamma=gamma or 1)
 
     return Contender(
         system, "in_process", threads, rows, gamma, width, rows_adapt=rows_adapt, complete=complete

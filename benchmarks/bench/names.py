@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from card.speculation.pacing import PACINGS
+
 _SYSTEMS = {
     "autoregressive": "autoregressive",
     "draft_then_verify": "draft-then-verify",
@@ -21,7 +23,10 @@ _SYSTEMS = {
     "transformers_prompt_lookup": "transformers, prompt lookup",
 }
 _PLACES = {"in_process": "in process", "grpc": "gRPC", "peer": "peer"}
-_OWN_PROCESSES = ("card", "card_unrelated_draft", "pearl")
+_OWN_PROCESSES = (
+    "card_unrelated_draft",
+    *(name for name, pacing in PACINGS.items() if pacing.parallel),
+)
 """Whose two processes have the threads of the settings."""
 
 
@@ -37,7 +42,7 @@ class _Set(Protocol):
 
 
 def name_of(system: str) -> str:
-    return _SYSTEMS[system]
+    return _SYSTEMS.get(system, system.replace("_", "-"))
 
 
 def place_of(where: str) -> str:

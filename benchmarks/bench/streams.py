@@ -41,7 +41,7 @@ from bench.terminal import (
     results_option,
     tasks_of,
 )
-from card.cache import CardSlot, Decoding, Finish, SlotRequest
+from card.cache import CardSlot, Finish, SlotRequest
 from card.cache.layout import slot_dtype
 from card.cores import usable_cores
 from card.engines import Rows
@@ -51,7 +51,7 @@ from card.settings import Settings, load_settings
 
 COUNTS = (1, 2, 4, 8, 16, 32)
 CONTEXTS = (64, 128, 256, 512, 1024, 1536, 2048)
-SYSTEMS = (Decoding.AUTOREGRESSIVE, Decoding.CARD)
+SYSTEMS = ("autoregressive", "card")
 _COST_REPEATS = 15
 _PREFILL = 64
 
@@ -197,10 +197,10 @@ def _measure_streams(
     console: Console, pair: InProcess, tasks: Sequence[Task], counts: list[int], repeats: int
 ) -> list[StreamsRow]:
     """Both systems by turns for every count, round after round."""
-    found: dict[tuple[Decoding, int], list[StreamsRow]] = {}
+    found: dict[tuple[str, int], list[StreamsRow]] = {}
     with pair.beside() as loops:
         alone: dict[Task, list[int]] = {}
-        loops.complete(tasks[0], Decoding.CARD, threads=pair.settings.target.threads)
+        loops.complete(tasks[0], "card", threads=pair.settings.target.threads)
         work = [(number, system) for number in counts for system in SYSTEMS]
         with shown(console, "runs of streams", len(work) * repeats) as advance:
             for _ in range(repeats):
@@ -209,9 +209,7 @@ def _measure_streams(
                     wanted = [tasks[index % len(tasks)] for index in range(number)]
                     for task in wanted:
                         if task not in alone:
-                            found_alone = loops.complete(
-                                task, Decoding.AUTOREGRESSIVE, threads=threads
-                            )
+                            found_alone = loops.complete(task, "autoregressive", threads=threads)
                             alone[task] = list(found_alone.tokens or ())
                     row = _run(loops, wanted, system, threads, alone)
                     found.setdefault((system, number), []).append(row)
@@ -219,9 +217,9 @@ def _measure_streams(
     return [_median_row(rows) for rows in found.values()]
 
 
-def _threads(pair: InProcess, system: Decoding) -> int:
+def _threads(pair: InProcess, system: str) -> int:
     """All cores where the target has them to itself."""
-    if system is Decoding.AUTOREGRESSIVE:
+    if system == "autoregressive":
         return thread_counts(usable_cores())[-1]
     return pair.settings.target.threads
 
@@ -229,7 +227,7 @@ def _threads(pair: InProcess, system: Decoding) -> int:
 def _run(
     loops: Loops,
     tasks: Sequence[Task],
-    system: Decoding,
+    system: str,
     threads: int,
     alone: dict[Task, list[int]],
 ) -> StreamsRow:
@@ -266,7 +264,7 @@ def _run(
     while not all(slot.reclaim() for slot, _ in opened if slot.state.name != "FREE"):
         loops.step()
     equal = texts == [alone[task] for task in tasks]
-    return row_of(system.name.lower(), commits, sum(map(len, texts)) / steps, equal)
+    return row_of(system, commits, sum(map(len, texts)) / steps, equal)
 
 
 _MEDIANS = (

@@ -15,7 +15,7 @@ import numpy as np
 
 from bench.activity import DraftActivity
 from bench.measurement import Measurement, Task
-from card.cache import Decoding, Pool
+from card.cache import Pool
 from card.serving.geometry import pool_geometry
 from card.serving.local_http import open_local
 from card.serving.supervised import (
@@ -43,18 +43,18 @@ class ThroughGrpc:
         self._loop = loop
         self._pool = pool
 
-    def complete(self, task: Task, decoding: Decoding) -> Measurement:
+    def complete(self, task: Task, decoding: str) -> Measurement:
         """Stream one text. Raises `CardError`."""
         return self._loop.run_until_complete(self._complete(task, decoding))
 
-    async def _complete(self, task: Task, decoding: Decoding) -> Measurement:
+    async def _complete(self, task: Task, decoding: str) -> Measurement:
         request = GenerateRequest(
             task.prompt.text,
             task.max_tokens,
             temperature=task.temperature,
             seed=task.seed,
             end_id=-1,
-            decoding=decoding.name.lower(),
+            decoding=decoding,
             return_num_output_tokens=True,
         )
         before = DraftActivity.told_by(self._pool)

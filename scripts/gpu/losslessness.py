@@ -10,9 +10,9 @@ from typing import Any
 
 from bench.in_process import Loops
 from bench.measurement import Task
-from card.cache import Decoding, Pool
+from card.cache import Pool
 from card.decoding import TargetLoop
-from card.drafting import DraftLoop
+from card.drafting import DraftLoop, make_drafters
 from card.engines import Engine
 from card.serving.geometry import pool_geometry
 from card.settings import Settings, load_settings
@@ -20,7 +20,7 @@ from gpu.models import Extent, Pair
 from gpu.report import Check
 
 TEMPERATURES = (0.0, 0.8)
-SPECULATING = (Decoding.CARD, Decoding.PEARL, Decoding.DRAFT_THEN_VERIFY)
+SPECULATING = ("card", "pearl", "draft_then_verify")
 _SEED = 7
 _GAMMA = 5
 
@@ -52,7 +52,7 @@ def check_texts(pair: Pair, target: Engine, draft: Engine, extent: Extent) -> It
                 pool,
                 pair.tokenizer,
                 lambda *_: TargetLoop(target, pool, settings),
-                lambda _: DraftLoop(draft, pool, settings),
+                lambda _: DraftLoop(make_drafters(draft, settings), pool),
             )
             for temperature in TEMPERATURES:
                 yield _check(loops, pair, temperature, extent)
@@ -65,13 +65,13 @@ def _check(loops: Loops, pair: Pair, temperature: float, extent: Extent) -> Chec
     accepted = 0
     for prompt in pair.prompts(extent.texts):
         task = Task(prompt, temperature, _SEED, extent.tokens)
-        alone = loops.complete(task, Decoding.AUTOREGRESSIVE, threads=1)
+        alone = loops.complete(task, "autoregressive", threads=1)
         for decoding in SPECULATING:
             found = loops.complete(task, decoding, threads=1, gamma=_GAMMA)
             accepted += found.accepted
             if found.tokens != alone.tokens:
                 at = _first_difference(found.tokens or (), alone.tokens or ())
-                detail = f"{decoding.name.lower()}, prompt {prompt.id}: token {at} differs"
+                detail = f"{decoding}, prompt {prompt.id}: token {at} differs"
                 return Check(name, False, detail)
     detail = f"{extent.texts} texts of {extent.tokens} tokens, {len(SPECULATING)} ways each; "
     detail += f"{accepted} candidates accepted"

@@ -11,7 +11,7 @@ import numpy as np
 
 from bench.in_process import InProcess, Loops, parameters_of
 from bench.measurement import Task
-from card.cache import Decoding, Finish, SlotRequest
+from card.cache import Finish, SlotRequest
 from card.settings import Settings
 from gpu.models import Extent, Pair
 
@@ -84,9 +84,7 @@ def compare(
     both = InProcess(settings, pair.tokenizer)
     alone: dict[Demand, list[_Run]] = {}
 
-    def measured(
-        loops: Loops, demand: Demand, system: str, decoding: Decoding, gamma: int = 1
-    ) -> Speed:
+    def measured(loops: Loops, demand: Demand, system: str, decoding: str, gamma: int = 1) -> Speed:
         prompts = pair.prompts(max(extent.texts, demand.streams))
         tasks = [Task(p, demand.temperature, _SEED, extent.timed) for p in prompts]
         runs = _runs(loops, tasks, demand.streams, decoding, gamma)
@@ -95,26 +93,24 @@ def compare(
     gamma = extent.gamma
     with both.beside() as loops:
         for demand in demands:
-            yield measured(loops, demand, "autoregressive", Decoding.AUTOREGRESSIVE)
-            yield measured(loops, demand, "CARD", Decoding.CARD)
-            yield measured(loops, demand, f"PEARL, γ = {gamma}", Decoding.PEARL, gamma)
+            yield measured(loops, demand, "autoregressive", "autoregressive")
+            yield measured(loops, demand, "CARD", "card")
+            yield measured(loops, demand, f"PEARL, γ = {gamma}", "pearl", gamma)
     with both.alternating() as alternate:
         loops = alternate(gamma, 1)
         for demand in demands:
             name = f"draft-verify, γ = {gamma}"
-            yield measured(loops, demand, name, Decoding.DRAFT_THEN_VERIFY, gamma)
+            yield measured(loops, demand, name, "draft_then_verify", gamma)
 
 
-def _runs(
-    loops: Loops, tasks: list[Task], streams: int, decoding: Decoding, gamma: int
-) -> list[_Run]:
+def _runs(loops: Loops, tasks: list[Task], streams: int, decoding: str, gamma: int) -> list[_Run]:
     """Text after text, or several at a time; shapes are captured when they are first met."""
     groups = [tasks[at : at + streams] for at in range(0, len(tasks) - streams + 1, streams)]
     _write(loops, groups[0], decoding, gamma)
     return [_write(loops, group, decoding, gamma) for group in groups]
 
 
-def _write(loops: Loops, tasks: list[Task], decoding: Decoding, gamma: int) -> _Run:
+def _write(loops: Loops, tasks: list[Task], decoding: str, gamma: int) -> _Run:
     """All texts at once, from the first pass of the first prompt on."""
     loops.use(_THREADS, decoding)
     loops.announce()

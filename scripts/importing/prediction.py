@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from card.decoding import RowPlan
 from card.settings import Settings
+from card.speculation.control.measured import best_rows
 from importing.measuring import Measured
 from planning.candidates import Text
 from planning.checking import BUS_MS, WAKE_MS
@@ -36,7 +36,7 @@ def predicted_speed_up(settings: Settings, measured: Measured) -> float:
 def _speculation(settings: Settings, measured: Measured) -> Speculation:
     """As the server would run it."""
     how = settings.speculation
-    rows = RowPlan(measured.target_costs_ms).rows() if how.rows == "auto" else how.rows
+    rows = best_rows(measured.target_costs_ms) if how.rows == "auto" else how.rows
     return Speculation(
         width=how.width,
         depth=how.depth,

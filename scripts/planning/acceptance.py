@@ -45,7 +45,7 @@ class TextRecord(_Record):
     ranks       0 to 7: the draft's rank of the target's token; ".": not among those it keeps
     confidence  0 to 9: level of the probability that the draft gives its best child
     guesses     whether what followed the same last tokens before came again: 1, 0, -: no guess
-    trust       share of right guesses of late at the text's begin, as `card.lookup` counts it
+    trust       share of right guesses of late at the text's begin, as the n-gram proposer counts it
     """
 
     prompt_tokens: Annotated[int, Field(ge=1)]

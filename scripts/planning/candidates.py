@@ -15,23 +15,23 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from card.confidence import confidence_in
+from card.speculation.score import score_exponent
 from planning.acceptance import ABSENT, MISSED, RIGHT, Foresight, TextRecord
 
 WORTH_A_NODE = 0.01
-"""`card.drafting.children`: a child less likely than this, given its parent, is no node."""
+"""`growth.children`: a child less likely than this, given its parent, is no node."""
 
 WORTH_A_LOOK = 1e-2
 """`card.cache.query`: a node less likely than this, given the query's, is not looked at."""
 
 WORTH_A_GUESS = 0.2
-"""`card.lookup`: a guess less likely than this to come true is not made."""
+"""`card.speculation.ngram`: a guess less likely than this to come true is not made."""
 
 MOST_GUESSES = 2
-"""`card.drafting.expansion`: guesses behind a node."""
+"""`growth.expansion`: guesses behind a node."""
 
 TRUST_MEMORY = 16
-"""`card.lookup`: about so many tokens decide how far guesses are trusted."""
+"""`card.speculation.ngram`: about so many tokens decide how far guesses are trusted."""
 
 
 class Node:
@@ -104,7 +104,7 @@ class Chain(NamedTuple):
 
 
 class Guesses:
-    """Guesses from the text, as `card.lookup` makes them; both loops keep their own trust."""
+    """N-gram proposals; both loops keep their own hit rate."""
 
     def __init__(self, text: Text) -> None:
         self._text = text
@@ -143,7 +143,7 @@ class CandidateTree:
         self.count = 0
         self._open: list[tuple[float, int, Node]] = []
         self._hung = 0
-        self._confidence = confidence_in(greedy=text.foresight.temperature == 0.0)
+        self._confidence = score_exponent(greedy=text.foresight.temperature == 0.0)
 
     @property
     def room(self) -> int:

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from itertools import chain
 from statistics import median
 
-from card.decoding import Experience, RowPlan
+from card.speculation.control import ControlConfig
+from card.speculation.control.measured import Measured
+from card.speculation.pacing import PACINGS
 from planning.acceptance import Foresight
 from planning.candidates import Text
 from planning.costs import MeasuredCost
@@ -91,7 +93,7 @@ class _Replay:
         self.texts = texts
         self.seed = seed
         self.phases = row if row.forward_ms is not None else result.beside(row, row.system)
-        self.plan = self._plan() if self._rows_adapt() else None
+        self.adapts = self._rows_adapt()
 
     def compare(self) -> Comparison:
         draft_ms, draft_from = self._draft_ms()
@@ -127,15 +129,14 @@ class _Replay:
             draft=MeasuredCost({1: draft_ms}),
             delays=self._delays(),
             prefill_ms=self.phases.time_to_first_token_ms,
-            plan=self.plan,
         )
         how, repetitions = self._speculation(), list[list[Run]]()
-        may_rest = self.pacing == "card" and self.plan is not None
+        may_rest = PACINGS[self.pacing].adapts and self.adapts
         for number in range(self._repetitions() if may_rest else 1):
-            experience, first = Experience(), self.seed + number * len(self.texts)
+            control, first = self._control(), self.seed + number * len(self.texts)
             repetitions.append(
                 [
-                    simulate(text, self.pacing, how, machinery, seed, experience)
+                    simulate(text, self.pacing, how, machinery, seed, control)
                     for seed, text in enumerate(self.texts, first)
                 ]
             )
@@ -177,12 +178,18 @@ class _Replay:
         fixed = self.row.waits_for_draft and self.row.where == "in_process"
         return self.result.settings.speculation.rows == "auto" and not fixed
 
-    def _plan(self) -> RowPlan:
-        """What chose the rows of a pass in the run."""
-        if (known := self.result.target_row_costs_ms) is not None:
-            return RowPlan(known, self.result.target_alone_share)
-        beside, alone = self._curve(self.phases), self._curve_alone()
-        return RowPlan(beside, min(1.0, alone[1] / beside[1]))
+    def _control(self) -> Measured | None:
+        """What decided in the run; None: the rows of its passes were fixed."""
+        if not self.adapts:
+            return None
+        costs_ms, share = self.result.target_row_costs_ms, self.result.target_alone_share
+        if costs_ms is None:
+            costs_ms, alone = self._curve(self.phases), self._curve_alone()
+            share = min(1.0, alone[1] / costs_ms[1])
+        ngram_tokens = self.result.settings.speculation.lookahead
+        return Measured(
+            ControlConfig(ngram_tokens=ngram_tokens, costs_ms=costs_ms, alone_share=share)
+        )
 
     def _delays(self) -> Delays:
         served = self.row.where != "in_process"

@@ -169,7 +169,8 @@ def measure(
     from bench.conditions import relative
     from bench.prompts import PromptsError
     from bench.terminal import prompts_of
-    from card.engines import EngineError, load_engine
+    from card.engines import EngineError
+    from card.engines.loading import load_engine
     from card.engines.processor import resolve_dtype
     from card.serving.vocabulary import Vocabulary
     from card.settings import SettingsError, load_settings

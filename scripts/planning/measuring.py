@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.prompts import Prompt
-from card.drafting.children import Child, best_children, noise_for, ranking_of
 from card.engines import Engine, Rows
-from card.lookup import TextLookup
 from card.sampling import History, SamplingParameters, sample
+from card.speculation.drafters.growth.children import Child, best_children, noise_for, ranking_of
+from card.speculation.ngram import NgramProposer
 from planning.acceptance import (
     ABSENT,
     CONFIDENCE,
@@ -128,22 +128,22 @@ def _read_along(
 
 
 def _reading(children: Sequence[Child], token: int) -> _Reading:
-    tokens = [token for token, _ in children]
+    tokens = [child.token for child in children]
     return _Reading(
         tokens.index(token) if token in tokens else None,
-        [math.exp(log_probability) for _, log_probability in children],
+        [math.exp(child.rank) for child in children],
     )
 
 
 def _guess_along(prompt: Sequence[int], written: Sequence[int]) -> tuple[float, str]:
     """Trust at the text's begin, and what became of a guess before every token."""
-    lookup = TextLookup()
-    lookup.extend(prompt)
-    trust = lookup.trust
+    proposer = NgramProposer()
+    proposer.extend(prompt)
+    trust = proposer.hit_rate
     outcomes = []
     for token in written:
-        lookup.trust = 1.0  # every guess is asked for here; the simulation decides on trust
-        guessed = lookup.guesses([], 1)
+        proposer.hit_rate = 1.0  # every guess is asked for here; the simulation decides on trust
+        guessed = proposer.propose([], 1)
         outcomes.append(ABSENT if not guessed else RIGHT if guessed[0] == token else WRONG)
-        lookup.extend([token])
+        proposer.extend([token])
     return trust, "".join(outcomes)

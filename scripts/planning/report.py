@@ -10,11 +10,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from card.speculation.pacing import PACINGS
 from planning.acceptance import Profile
 from planning.checking import Comparison
 from planning.hardware import Preset, Scene
 from planning.predicting import Outcome, Prediction
-from planning.simulation import PACINGS, Pacing
+from planning.simulation import Pacing
 
 NAMES: dict[Pacing, str] = {
     "autoregressive": "autoregressive",
@@ -122,7 +123,7 @@ def print_prediction(console: Console, prediction: Prediction) -> None:
 
 def _speed_up(outcome: Outcome) -> str:
     shown = f"{outcome.speed_up:.2f}"
-    if outcome.pacing in ("draft_then_verify", "pearl"):
+    if PACINGS[outcome.pacing].waits:
         shown += f" (γ {outcome.how.gamma})"
     return shown
 

@@ -8,8 +8,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from card.speculation.pacing import PACINGS
 from planning.errors import PlanError
-from planning.simulation import PACINGS, Pacing
+from planning.simulation import Pacing
 
 
 class _Read(BaseModel):
@@ -70,7 +71,7 @@ class MeasuredRow(_Read):
 
     @property
     def waits_for_draft(self) -> bool:
-        return self.pacing in ("draft_then_verify", "pearl")
+        return self.pacing is not None and PACINGS[self.pacing].waits
 
 
 class _Speculation(_Read):

@@ -3,28 +3,27 @@
 `simulate` decodes one text: the draft's passes and the target's passes are processes that take the
 time of a step-cost model, meet in the candidate tree, and share a device if they are placed on
 one. What each of them does between its passes follows `card.drafting` and `card.decoding` step by
-step; who may run when is decided by `card.pacing` itself, and whether the draft rests by the
-product's own `Judgement` of it.
+step; who may run when is decided by the registry of pacings, and whether the draft works by the
+product's own controller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
-from card.cache import Decoding
-from card.decoding import Experience, Judgement, RowPlan
-from card.pacing import SETTLED, draft_may_run, target_may_run, target_queries
+from card.cache import Candidates
 from card.sampling import SamplingParameters
+from card.speculation.control import Controller, Outcome, Plan, Share
+from card.speculation.pacing import PACINGS, Progress
 from planning.candidates import MOST_GUESSES, CandidateTree, Chain, Guesses, Node, Text
 from planning.clock import Clock, Process, Signal, Work
 
-Pacing = Literal["autoregressive", "draft_then_verify", "pearl", "card"]
+Pacing = str
+"""A key of `PACINGS`."""
 _INSTANT = 1e-6
 """Milliseconds within which two events are one."""
-
-PACINGS: tuple[Pacing, ...] = ("autoregressive", "draft_then_verify", "pearl", "card")
 
 
 class StepCost(Protocol):
@@ -42,7 +41,7 @@ class Speculation:
     rows: int = 8
     lookahead: int = 0
     gamma: int = 4
-    growth: Literal["best_first", "layered"] = "best_first"
+    growth: str = "best_first"
     nodes: int = 512
 
 
@@ -64,15 +63,13 @@ class Delays:
 class Machinery:
     """Two models somewhere: what their passes cost and how they hear of each other.
 
-    plan          chooses how much of a chain is verified; None: as much as `Speculation.rows` say
-    target_alone  the target's passes while the draft rests; None: it never does
+    target_alone  the target's passes while the draft rests; None: as beside it
     """
 
     target: StepCost
     draft: StepCost
     delays: Delays = Delays()
     prefill_ms: float = 0.0
-    plan: RowPlan | None = None
     target_alone: StepCost | None = None
 
 
@@ -104,13 +101,14 @@ def simulate(
     how: Speculation,
     machinery: Machinery,
     seed: int = 0,
-    experience: Experience | None = None,
+    control: Controller | None = None,
 ) -> Run:
     """Decode `text` once. The same arguments give the same figures.
 
-    experience  of the texts before, which this one adds to
+    control  decides whether the draft works and how much of a chain is verified, and remembers the
+             texts before; None: the draft always works, and passes have `Speculation.rows`
     """
-    return _Loops(text, pacing, how, machinery, seed, experience or Experience()).run()
+    return _Loops(text, pacing, how, machinery, seed, control).run()
 
 
 class _Loops:
@@ -123,12 +121,12 @@ class _Loops:
         how: Speculation,
         machinery: Machinery,
         seed: int,
-        experience: Experience,
+        control: Controller | None,
     ) -> None:
         self.text = text
         self.how = how
         self.machinery = machinery
-        self.decoding = Decoding[pacing.upper()]
+        self.pacing = PACINGS[pacing]
         self.clock = Clock()
         self.result = Run()
         self.committed = 0
@@ -136,24 +134,25 @@ class _Loops:
         self.drafts_guesses = Guesses(text)
         self.targets_guesses = Guesses(text)
         self.passes = 0
+        self.exhausted = False
         self.inherited = 0
         self.commits: list[tuple[float, int]] = []
         self.known = 0
-        self.judgement = Judgement()
-        self.experience = experience
-        self.sampling = SamplingParameters(temperature=text.foresight.temperature)
+        self.control = control
+        self.drafts = True
+        self.number = id(self)
+        self.parameters = SamplingParameters(temperature=text.foresight.temperature)
+        self.proposer = _Proposer(self)
         self.committed_signal = Signal(machinery.delays.wake + machinery.delays.bus)
         self.drafted_signal = Signal(machinery.delays.wake + machinery.delays.bus)
 
     def run(self) -> Run:
-        if (plan := self._judging_plan) is not None:
-            length = self.context(self.committed)
-            self.judgement.begin(length, self.experience, self.sampling, plan.promise())
         self.clock.start(self._target())
-        if self.decoding is not Decoding.AUTOREGRESSIVE:
+        if self.pacing.drafts:
             self.clock.start(self._draft())
         self.clock.run()
-        self.experience.learn(self.sampling, self.judgement.gain.seen)
+        if self.control is not None:
+            self.control.forget(self)
         self.result.tokens = len(self.text)
         self.result.ms = self.clock.now + self.machinery.delays.stream
         return self.result
@@ -165,17 +164,6 @@ class _Loops:
     def context(self, committed: int) -> int:
         return self.text.record.prompt_tokens + committed
 
-    @property
-    def _judging_plan(self) -> RowPlan | None:
-        """What the draft's gain is reckoned by; None where it never rests."""
-        judged = self.decoding is Decoding.CARD and self.machinery.target_alone is not None
-        return self.machinery.plan if judged else None
-
-    @property
-    def _drafts(self) -> bool:
-        """Whether the draft works for this text."""
-        return self.judgement.lets_work(self.context(self.committed))
-
     # --- target -------------------------------------------------------------------------------
 
     def _target(self) -> Process:
@@ -185,60 +173,65 @@ class _Loops:
         while self.left:
             while not self._target_may_run():
                 yield self.drafted_signal
-            if self._judging_plan is not None:
-                self.judgement.weigh(self.context(self.committed))
-            alone = not self._drafts
-            candidates, right = self._query()
-            yield from self._verify(1 + candidates, alone=alone)
-            self.result.accepted += right
-            self._commit(right + 1)
-            self._lean_on_text(corrected=right < candidates)
+            plan = self._plan()
+            self.drafts = plan.drafts
+            outcome = self._query(plan)
+            began = self.clock.now
+            yield from self._verify(1 + outcome.verified, alone=not plan.drafts)
+            self.result.accepted += outcome.accepted
+            self._commit(outcome.accepted + 1)
+            if self.control is not None:
+                seconds = (self.clock.now - began) / 1e3
+                self.control.observe(plan, [self], [outcome], seconds)
+
+    def _plan(self) -> Plan:
+        if self.control is not None:
+            return self.control.plan([self], draft_lives=True)
+        return Plan([Share(self.pacing.drafts, self.how.rows, self.how.lookahead)])
 
     def _target_may_run(self) -> bool:
         ahead = 0
-        if self.decoding is Decoding.PEARL:
+        if self.pacing.looks_ahead:
             ahead = len(self._from_cache(self.how.gamma).nodes)
-        passes = self.passes if self.known == self.committed else 0
-        return target_may_run(self.decoding, self.how.gamma, passes, draft_lives=True, ahead=ahead)
+        follows = self.known == self.committed
+        return self.pacing.target_may_run(
+            Progress(
+                self.how.gamma,
+                passes=self.passes if follows else 0,
+                exhausted=self.exhausted and follows,
+                ahead=ahead,
+            )
+        )
 
-    def _query(self) -> tuple[int, int]:
-        """How many candidates join the pass, and how many of them the target will accept."""
-        plan = self.machinery.plan
-        rows = self.how.rows if plan is None else plan.most_rows()
-        limit = min(rows, self.left) - 1
-        if limit < 1 or not target_queries(self.decoding):
-            return 0, 0
-        drafts, chain, chances = self._drafts, list[Node](), list[float]()
-        if drafts:
+    def _query(self, plan: Plan) -> Outcome:
+        """The candidates that join the pass, and how many of them the target will accept."""
+        (share,) = plan.shares
+        limit = min(share.num_rows, self.left) - 1
+        if limit < 1 or not self.pacing.queries:
+            return Outcome()
+        chain, chances = list[Node](), list[float]()
+        if share.drafts:
             chain, chances = self._from_cache(limit)
             self.result.queries += 1
             self.result.hits += bool(chain)
-        more = limit - len(chain)
-        if not self.judgement.leans_on_text:
-            more = min(more, self.how.lookahead)
         right = _leading(chain)
-        on_path = right == len(chain)
-        guesses = list(
-            self.targets_guesses.behind(self.committed + len(chain), more, on_path=on_path)
-        )
-        found, right = len(chain) + len(guesses), right + sum(guesses)
-        if plan is None:
-            return found, right
-        chance = chances[-1] if chances else 1.0
-        trust = self.targets_guesses.trust
-        chances += [chance * trust ** (1 + number) for number in range(len(guesses))]
-        (verified,) = plan.worthwhile([chances])
-        right = min(right, verified)
-        if drafts:
-            self.judgement.observe(
-                plan,
-                drafted=len(chain),
-                verified=verified,
-                accepted=right,
-                corrects=right < verified,
-                sharing=1,
+        proposed = list(
+            self.targets_guesses.behind(
+                self.committed + len(chain),
+                min(limit - len(chain), share.ngram_tokens),
+                on_path=right == len(chain),
             )
-        return verified, right
+        )
+        right += sum(proposed)
+        chance, hit_rate = chances[-1] if chances else 1.0, self.targets_guesses.trust
+        chances += [chance * hit_rate ** (1 + number) for number in range(len(proposed))]
+        verified = len(chances)
+        if self.control is not None:
+            (verified,) = self.control.trim(
+                plan, [self], [Candidates.chain([0] * verified, chances)]
+            )
+        accepted = min(right, verified)
+        return Outcome(len(chain), verified, accepted, accepted < verified, chances[:verified])
 
     def _from_cache(self, limit: int) -> Chain:
         seen = self.clock.now - self.machinery.delays.bus + _INSTANT
@@ -247,21 +240,13 @@ class _Loops:
     def _verify(self, rows: int, *, alone: bool) -> Iterator[Work]:
         """A pass over the last committed token and the candidates behind it."""
         began = self.clock.now
-        cost = self.machinery.target_alone if alone else self.machinery.target
-        assert cost is not None
+        cost = self.machinery.target
+        if alone and self.machinery.target_alone is not None:
+            cost = self.machinery.target_alone
         yield cost.work(rows, self.context(self.committed))
         self.result.steps += 1
         (self.result.rows_alone if alone else self.result.rows_of_steps).append(rows)
         self.result.target_busy_ms += self.clock.now - began
-
-    def _lean_on_text(self, *, corrected: bool) -> None:
-        """Let the draft rest while guesses from the text are worth more, as the target does."""
-        plan, guesses = self._judging_plan, self.targets_guesses
-        if plan is None or not self.how.lookahead:
-            return
-        wanted = plan.guesses_instead(guesses.trust, self.judgement.acceptance.rate)
-        found = sum(1 for _ in guesses.behind(self.committed, wanted or 0, on_path=True))
-        self.judgement.lean_on_text(foretold=found == wanted, corrects=corrected)
 
     def _commit(self, tokens: int) -> None:
         self.targets_guesses.extend(self.committed, self.committed + tokens)
@@ -272,7 +257,7 @@ class _Loops:
     # --- draft --------------------------------------------------------------------------------
 
     def _draft(self) -> Process:
-        if self.machinery.prefill_ms and self.decoding is Decoding.DRAFT_THEN_VERIFY:
+        if self.machinery.prefill_ms and not self.pacing.parallel:
             yield Work(self.machinery.prefill_ms)
         while True:
             unread = self._follow_commits()
@@ -287,8 +272,12 @@ class _Loops:
 
     def _draft_may_run(self) -> bool:
         begun = self.known > 0
-        return self._drafts and draft_may_run(
-            self.decoding, self.how.gamma, self.passes, self.inherited, begun=begun
+        return (
+            self.drafts
+            and not self.exhausted
+            and self.pacing.draft_may_run(
+                Progress(self.how.gamma, passes=self.passes, inherited=self.inherited, begun=begun)
+            )
         )
 
     def _forward(self, rows: int) -> Iterator[Work]:
@@ -313,7 +302,7 @@ class _Loops:
         if committed > self.known:
             self.drafts_guesses.extend(self.known, committed)
             self.known = committed
-            self.passes = 0
+            self.passes, self.exhausted = 0, False
             unread = self.tree.re_root(committed - 1)
             self.inherited = self.tree.height
             return unread
@@ -329,7 +318,7 @@ class _Loops:
         grow = self.tree.likeliest if self.how.growth == "best_first" else self.tree.newest_layer
         nodes = grow(width, depth) if width > 0 else []
         if not nodes:
-            self.passes = SETTLED
+            self.exhausted = True
             self.drafted_signal.raised += 1
             return None
         best = nodes[0]
@@ -355,6 +344,21 @@ class _Loops:
                 return
             node = node.children[rank]
             self.tree.expand(node, now)
+
+
+class _Proposer:
+    """The target's n-grams as the controller asks for them: how many, not which."""
+
+    def __init__(self, loops: _Loops) -> None:
+        self._loops = loops
+
+    @property
+    def hit_rate(self) -> float:
+        return self._loops.targets_guesses.trust
+
+    def propose(self, behind: Sequence[int], limit: int) -> list[int]:
+        at = self._loops.committed + len(behind)
+        return [0 for _ in self._loops.targets_guesses.behind(at, limit, on_path=True)]
 
 
 def _leading(chain: list[Node]) -> int:

@@ -19,12 +19,13 @@ from bench.foresight import ranks_of
 from bench.in_process import InProcess, parameters_of
 from bench.measurement import Task
 from bench.prompts import Prompt
-from card.drafting.children import noise_for, ranking_of
-from card.engines import EngineError, Rows, load_engine
+from card.engines import EngineError, Rows
 from card.engines.calibration import measure_row_costs
+from card.engines.loading import load_engine
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.settings import Settings, load_settings
+from card.speculation.drafters.growth.children import noise_for, ranking_of
 
 OPTIONS = EngineOptions(context=400, sessions=1, dtype="float32", threads=2, row_multiple=4)
 

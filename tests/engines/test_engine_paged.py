@@ -17,8 +17,9 @@ from this_processor import skip_unless_computed_in
 from tiny_models import FAMILIES, SLIDING_WINDOW, forward_rows, opened, random_tokens, read
 from watched_passes import product_types, recorded_passes
 
-from card.engines import EngineError, Rows, calibration, load_engine
+from card.engines import EngineError, Rows, calibration
 from card.engines.calibration import make_row_invariant
+from card.engines.loading import load_engine
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.openvino.paged.cache import PAGE
 from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions

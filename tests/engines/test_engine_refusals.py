@@ -15,8 +15,9 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
-from card.engines import EngineError, Rows, load_engine, loading
+from card.engines import EngineError, Rows, loading
 from card.engines.architecture import read_architecture
+from card.engines.loading import load_engine
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine

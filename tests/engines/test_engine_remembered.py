@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import tiny_models
 
-from card.engines import Engine, EngineError, load_engine, loading
+from card.engines import Engine, EngineError, loading
 from card.engines.calibration import known_invariant
+from card.engines.loading import load_engine
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.remembered import FINDINGS_VARIABLE, Findings, FindingsMemory, Subject

@@ -8,13 +8,13 @@ import tiny_models
 from tiny_models import random_tokens
 from transformers import LlamaConfig
 
-from card.drafting.children import best_children, noise_for, ranking_of
 from card.engines import Rows
 from card.engines.options import EngineOptions
 from card.engines.shared_ids import SharedIds
 from card.engines.torch.engine import TorchEngine
 from card.engines.vocabulary import SharedVocabulary
 from card.sampling import SamplingParameters
+from card.speculation.drafters.growth.children import Child, best_children, noise_for, ranking_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -51,7 +51,7 @@ def test_no_id_is_proposed_that_only_one_has(
     shared = SharedVocabulary(target_size, OWN, only_one)
     for children in children_of(engine, shared, text, parameters):
         assert children
-        tokens = [token for token, _ in children]
+        tokens = [child.token for child in children]
         assert not set(tokens) & set(only_one)
         assert max(tokens) < target_size
         assert len(set(tokens)) == len(tokens)
@@ -62,7 +62,7 @@ def children_of(
     shared: SharedVocabulary,
     text: list[int],
     parameters: SamplingParameters,
-) -> list[list[tuple[int, float]]]:
+) -> list[list[Child]]:
     draft = SharedIds(engine, shared)
     assert draft.vocabulary == shared.target_size
     session = draft.open_session()

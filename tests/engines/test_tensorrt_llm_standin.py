@@ -17,15 +17,15 @@ from real_pair import TARGET, pair_settings
 from tensorrt_double import standin
 from tokenizers import Tokenizer
 
-from card.cache import CardSlot, Decoding, Finish, Pool, SlotCounters, SlotRequest
+from card.cache import CardSlot, Finish, Pool, SlotCounters, SlotRequest
 from card.engines.remembered import FINDINGS_VARIABLE
-from card.engines.tensorrt_llm import draft
-from card.engines.tensorrt_llm.loading import TensorRTModel
 from card.engines.tensorrt_llm.runtime import Runtime
 from card.engines.tensorrt_llm.sampling import sampling_arguments
 from card.sampling import SamplingParameters
 from card.serving.geometry import pool_geometry
+from card.serving.loaded_model import Role, load_model
 from card.settings import Settings
+from card.speculation.drafters import tensorrt
 
 PROMPTS = (
     "def fibonacci(n):",
@@ -46,16 +46,14 @@ class Pair:
         self.settings = settings_for(folder)
         geometry = pool_geometry(self.settings)
         self.pool = Pool.create(folder, os.getpid(), geometry)
-        self.models = [
-            TensorRTModel(self.settings, role, geometry, os.getpid())
-            for role in ("target", "draft")
-        ]
+        roles: tuple[Role, ...] = ("target", "draft")
+        self.models = [load_model(self.settings, role, os.getpid()) for role in roles]
         self.loops = []
         for model in self.models:
             pool = Pool.open(folder, os.getpid(), geometry)
             assert pool is not None
             self.loops.append(model.loop(pool))
-        self.until(lambda: self.loops[0]._bindings.followed)  # type: ignore[union-attr]
+        self.until(lambda: self.loops[0]._bindings.followed)  # type: ignore[attr-defined]
 
     def close(self) -> None:
         for model in self.models:
@@ -70,7 +68,7 @@ class Pair:
                 loop.step()
 
     def write(
-        self, prompts: list[list[int]], decoding: Decoding, parameters: SamplingParameters = GREEDY
+        self, prompts: list[list[int]], decoding: str, parameters: SamplingParameters = GREEDY
     ) -> tuple[list[list[int]], list[SlotCounters]]:
         """Texts of sessions that are decoded together."""
         slots = [self.pool.card_slot(index) for index in range(len(prompts))]
@@ -139,7 +137,7 @@ def plain(package: Any, pair: Pair, prompts: list[list[int]]) -> list[list[int]]
     )
 
     async def text(prompt: list[int]) -> list[int]:
-        request = SlotRequest(np.array(prompt, np.int64), TOKENS, Decoding.AUTOREGRESSIVE, GREEDY)
+        request = SlotRequest(np.array(prompt, np.int64), TOKENS, "autoregressive", GREEDY)
         output = runtime.generate(prompt, sampling_arguments(request, TOKENS))
         async for _ in output:
             pass
@@ -155,16 +153,16 @@ def plain(package: Any, pair: Pair, prompts: list[list[int]]) -> list[list[int]]
 def test_alone_or_together_the_text_is_the_plain_one(
     pair: Pair, prompts: list[list[int]], plain: list[list[int]]
 ) -> None:
-    together, counters = pair.write(prompts, Decoding.CARD)
+    together, counters = pair.write(prompts, "card")
     assert together == plain
     for prompt, text in zip(prompts, plain, strict=True):
-        found, more = pair.write([prompt], Decoding.CARD)
+        found, more = pair.write([prompt], "card")
         assert found == [text]
         counters += more
     limit = time.monotonic() + PATIENCE_S
     while not any(one.accepted for one in counters):  # a late draft is no wrong one
         assert time.monotonic() < limit, "nothing is ever accepted"
-        counters += pair.write(prompts, Decoding.CARD)[1]
+        counters += pair.write(prompts, "card")[1]
     for one in counters:
         assert one.accepted <= one.drafted
         assert one.hits <= one.queries
@@ -173,7 +171,7 @@ def test_alone_or_together_the_text_is_the_plain_one(
 def test_without_speculation_the_text_is_the_plain_one_and_every_step_one_token(
     pair: Pair, prompts: list[list[int]], plain: list[list[int]]
 ) -> None:
-    texts, counters = pair.write(prompts, Decoding.AUTOREGRESSIVE)
+    texts, counters = pair.write(prompts, "autoregressive")
     assert texts == plain
     assert [one.steps for one in counters] == [len(text) for text in plain]
     assert sum(one.drafted for one in counters) == 0
@@ -181,7 +179,7 @@ def test_without_speculation_the_text_is_the_plain_one_and_every_step_one_token(
 
 def test_sampled_texts_end_as_they_should(pair: Pair, prompts: list[list[int]]) -> None:
     texts, counters = pair.write(
-        prompts, Decoding.CARD, SamplingParameters(temperature=0.8, top_p=0.9, seed=1)
+        prompts, "card", SamplingParameters(temperature=0.8, top_p=0.9, seed=1)
     )
     assert [len(text) for text in texts] == [TOKENS] * len(prompts)
     assert sum(one.drafted for one in counters) > 0
@@ -206,17 +204,25 @@ class Requests:
         return sum(one.outputs[0].finish_reason == "cancelled" for one in self.outputs)
 
 
+def runtime_of(model: Any) -> Runtime:
+    """What the target, or the draft's drafter, asks for tokens."""
+    if hasattr(model, "_drafters"):
+        (model,) = model._drafters.values()
+    runtime: Runtime = model._runtime
+    return runtime
+
+
 def test_what_a_commit_prunes_is_cancelled_in_the_engine(
     pair: Pair, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise it would go on taking part in the draft's passes."""
     # Requests that are behind the text could be given up later, too, when they come to differ.
-    monkeypatch.setattr(draft, "_MOST_BEHIND", 0)
-    requests = Requests(pair.models[1]._runtime, monkeypatch)
+    monkeypatch.setattr(tensorrt, "_MOST_BEHIND", 0)
+    requests = Requests(runtime_of(pair.models[1]), monkeypatch)
     limit = time.monotonic() + PATIENCE_S
     while not requests.cancelled:
         assert time.monotonic() < limit, "nothing was ever cancelled"
-        with opened(pair, prompts[0], Decoding.CARD) as slot:
+        with opened(pair, prompts[0], "card") as slot:
             pair.until(
                 lambda: requests.cancelled > 0 or slot.finish(slot.generation) is not Finish.RUNNING
             )
@@ -229,18 +235,18 @@ def test_what_a_commit_prunes_is_cancelled_in_the_engine(
 def test_what_a_closed_session_asked_for_is_cancelled_in_both_engines(
     pair: Pair, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engines = [Requests(model._runtime, monkeypatch) for model in pair.models]
+    engines = [Requests(runtime_of(model), monkeypatch) for model in pair.models]
     limit = time.monotonic() + PATIENCE_S
     while not all(engine.cancelled for engine in engines):
         assert time.monotonic() < limit, "nothing was ever cancelled"
-        with opened(pair, prompts[1], Decoding.CARD):
+        with opened(pair, prompts[1], "card"):
             pair.until(lambda: all(engine.outputs for engine in engines))
         # An engine that was quicker than the closing ends as `length`: then once more.
         pair.until(lambda: all(one.finished for engine in engines for one in engine.outputs))
 
 
 @contextmanager
-def opened(pair: Pair, prompt: list[int], decoding: Decoding) -> Iterator[CardSlot]:
+def opened(pair: Pair, prompt: list[int], decoding: str) -> Iterator[CardSlot]:
     """A session that is closed, and its slot free again, when the block ends."""
     slot = pair.pool.card_slot(0)
     request = SlotRequest(np.array(prompt, np.int64), TOKENS, decoding, GREEDY)

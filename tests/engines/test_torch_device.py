@@ -15,8 +15,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from card.engines import EngineError, load_engine, loading
+from card.engines import EngineError, loading
 from card.engines.architecture import read_architecture
+from card.engines.loading import load_engine
 from card.engines.options import Dtype, EngineOptions
 from card.engines.torch.captured.device import (
     Devices,

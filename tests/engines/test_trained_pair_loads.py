@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from real_pair import pair_settings
 
-from card.engines import EngineError, calibration, load_engine, loading
+from card.engines import EngineError, calibration, loading
+from card.engines.loading import load_engine
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.processor import computes_in_bfloat16
 from card.engines.row_costs import RowCosts

@@ -105,7 +105,7 @@ def fuzz_environment(seed: int, examples: int) -> int:
 _GEOMETRY = Geometry(slots=2, nodes=64, prompt=32, output=32, bad_words=4, bad_word_tokens=16)
 _VOCABULARY = 50
 _GENERATION = 77
-_DRAFT_FIELDS = ("flip", "tree_generation", "root_length", "node_count", "passes")
+_DRAFT_FIELDS = ("flip", "tree_generation", "root_length", "node_count", "passes", "exhausted")
 _WORDS = st.one_of(
     st.sampled_from([0, 1, 2, -1, 63, 64, 65, _GENERATION, (1 << 63) - 1, -(1 << 63)]),
     st.integers(-70, 70),
@@ -150,7 +150,7 @@ def fuzz_tree(seed: int, examples: int) -> int:
             for name in ("node_token", "node_parent", "node_score"):
                 record[name][:, : len(lie[name])] = lie[name]
             slot = pool.target_slot(0)
-            slot.draft_passes(_GENERATION, 3)
+            slot.draft_progress(_GENERATION, 3)
             if (tree := slot.tree(_GENERATION, _VOCABULARY)) is not None:
                 _query(tree)
 

@@ -15,7 +15,6 @@ from fake_engine import FakeModel
 
 from card.cache import (
     CardSlot,
-    Decoding,
     EngineState,
     Finish,
     Geometry,
@@ -25,7 +24,7 @@ from card.cache import (
 )
 from card.constraints.compiler import GuideCompiler
 from card.decoding import TargetLoop
-from card.drafting import DraftLoop
+from card.drafting import DraftLoop, make_drafters
 from card.engines import Engine
 from card.sampling import History, SamplingParameters, sample
 from card.settings import Settings
@@ -56,7 +55,7 @@ def settings_of(
 def request_of(
     prompt: Sequence[int],
     max_tokens: int,
-    decoding: Decoding = Decoding.CARD,
+    decoding: str = "card",
     parameters: SamplingParameters = GREEDY,
     gamma: int = 4,
 ) -> SlotRequest:
@@ -170,7 +169,8 @@ class OneProcess:
     def restart_draft(self, engine: Engine) -> None:
         """A fresh draft process, which knows nothing but the pool."""
         self.draft_engine = engine
-        self.draft = DraftLoop(engine, self._found_pool(), self.settings, self._guides)
+        drafters = make_drafters(engine, self.settings)
+        self.draft = DraftLoop(drafters, self._found_pool(), self._guides, apart=True)
 
     def _found_pool(self) -> Pool:
         """The pool as an engine process maps it."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from card.cache import Decoding, Finish, Geometry, Pool, SlotRequest
+from card.cache import Finish, Geometry, Pool, SlotRequest
 from card.sampling import SamplingParameters
 
 GEOMETRY = Geometry(
@@ -24,7 +24,7 @@ def slot_request(max_tokens: int = 8, end_ids: tuple[int, ...] = ()) -> SlotRequ
     return SlotRequest(
         prompt=np.arange(3, dtype=np.int64),
         max_tokens=max_tokens,
-        decoding=Decoding.CARD,
+        pacing="card",
         parameters=SamplingParameters(end_ids=end_ids),
     )
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from card.cache import CardSlot, Decoding, Geometry, Pool, SlotRequest
+from card.cache import CardSlot, Geometry, Pool, SlotRequest
 from card.engines.tensorrt_llm import lookup
 from card.engines.tensorrt_llm.bindings import Bindings
 from card.engines.tensorrt_llm.lookup import LookupSettings
@@ -75,10 +75,11 @@ class Cache:
         index: int = 0,
         client_id: int | None = None,
         max_tokens: int = 32,
-        decoding: Decoding = Decoding.CARD,
+        decoding: str = "card",
         end_ids: tuple[int, ...] = (END_ID,),
         min_tokens: int = 0,
         log_probabilities: bool = False,
+        num_draft_tokens: int = 8,
     ) -> CardSlot:
         """A session that the target has adopted, bound to `client_id` if there is one."""
         slot, generation = self.pool.card_slot(index), self.pool.new_generation()
@@ -89,7 +90,9 @@ class Cache:
                 max_tokens,
                 decoding,
                 parameters,
+                num_draft_tokens,
                 log_probabilities=log_probabilities,
+                drafter="tensorrt",
             ),
             generation,
         )

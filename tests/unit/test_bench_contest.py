@@ -36,7 +36,7 @@ def written(text: str, tokens: tuple[int, ...] | None = None, speed: float = 4.0
 
 
 def contender(system: str, complete: Callable[[Task], Measurement], gamma: int = 1) -> Contender:
-    return Contender(system, "in_process", 1, 8, gamma, complete=complete)  # type: ignore[arg-type]
+    return Contender(system, "in_process", 1, 8, gamma, complete=complete)
 
 
 def greedy(*contenders: Contender) -> dict[float, list[Contender]]:

@@ -20,10 +20,10 @@ from bench.foresight import ranks_of, read_along
 from bench.in_process import Loops, parameters_of, text_of
 from bench.measurement import Measurement, Task
 from bench.prompts import Prompt
-from card.cache import Decoding
 from card.decoding import TargetLoop
 from card.drafting import loop as drafting_loop
 from card.sampling import rank_candidates
+from card.speculation.pacing import PACINGS
 
 TOKENIZER = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
 MODEL = FakeModel()
@@ -44,9 +44,9 @@ def text_alone(task: Task) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("task", [TASK, SAMPLED], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("decoding", list(Decoding), ids=lambda decoding: decoding.name.lower())
+@pytest.mark.parametrize("decoding", list(PACINGS), ids=str)
 def test_every_completion_is_the_targets_text_of_exactly_max_tokens(
-    task: Task, decoding: Decoding
+    task: Task, decoding: str
 ) -> None:
     expected = text_alone(task)
     with loops_of() as (loops, both):
@@ -71,7 +71,7 @@ def test_of_all_thread_counts_loops_only_the_chosen_ones_are_stepped() -> None:
         loops = Loops(both.pool, TOKENIZER, target_on, lambda _: both.draft)
         passes = []
         for threads in (1, 2, 1):
-            written = loops.complete(TASK, Decoding.CARD, threads=threads)
+            written = loops.complete(TASK, "card", threads=threads)
             assert written.tokens == text_alone(TASK)
             assert torch.get_num_threads() == threads
             passes.append({count: len(engine.batches) for count, engine in made.items()})
@@ -85,7 +85,7 @@ def test_of_all_thread_counts_loops_only_the_chosen_ones_are_stepped() -> None:
 def test_counters_are_those_of_one_completion() -> None:
     with loops_of() as (loops, _):
         first, second = (
-            loops.complete(TASK, Decoding.DRAFT_THEN_VERIFY, threads=1, gamma=4) for _ in range(2)
+            loops.complete(TASK, "draft_then_verify", threads=1, gamma=4) for _ in range(2)
         )
     assert (first.steps, first.accepted, first.hits) == (second.steps, second.accepted, second.hits)
     assert first.steps < TASK.max_tokens
@@ -112,7 +112,7 @@ def test_a_draft_is_idle_only_while_a_session_is_open(monkeypatch: pytest.Monkey
         def idle() -> int:
             return int(both.pool.header["draft_waiting_ns"][0])
 
-        request = request_of([3, 1, 4, 1, 5], 8, Decoding.DRAFT_THEN_VERIFY, gamma=1)
+        request = request_of([3, 1, 4, 1, 5], 8, "draft_then_verify", gamma=1)
         step_at(0)
         step_at(1_000)
         assert idle() == 0, "nothing was open"

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from card.cache import (
     CardSlot,
-    Decoding,
     DraftSlot,
     Finish,
     Geometry,
@@ -108,7 +107,7 @@ def test_passes_are_reported_with_the_nodes_they_gave(pool: Pool) -> None:
     target = pool.target_slot(0)
 
     def look() -> None:
-        if target.draft_passes(NEW, 3):
+        if target.draft_progress(NEW, 3).passes:
             tree = target.tree(NEW, VOCABULARY)
             assert tree is not None
             assert len(tree.token) == 9
@@ -117,9 +116,9 @@ def test_passes_are_reported_with_the_nodes_they_gave(pool: Pool) -> None:
     token, parent, score = nodes(1, 9)
     draft.replace(NEW, 3, token[:5], parent[:5], score[:5])
     draft.append(token[5:], parent[5:], score[5:], 1)
-    assert target.draft_passes(NEW, 3) == 1
+    assert target.draft_progress(NEW, 3).passes == 1
     draft.replace(NEW, 3, *nodes(1, 0))
-    assert target.draft_passes(NEW, 3) == 0
+    assert target.draft_progress(NEW, 3).passes == 0
 
 
 def test_a_commit_is_seen_whole_or_not_at_all(pool: Pool) -> None:
@@ -165,7 +164,7 @@ def test_a_slot_is_open_only_once_the_whole_request_stands(pool: Pool) -> None:
     parameters = SamplingParameters(
         0.7, 5, 0.9, 0.1, 1.1, 0.2, 0.3, 4, ((1, 2), (3,)), ((4, -1.5),), 1 << 63, (9, 7)
     )
-    request = SlotRequest(np.arange(7), 8, Decoding.DRAFT_THEN_VERIFY, parameters, 3, True)
+    request = SlotRequest(np.arange(7), 8, "draft_then_verify", parameters, 3, True)
 
     def look() -> None:
         looks.append(engine.is_open(NEW))
@@ -173,7 +172,7 @@ def test_a_slot_is_open_only_once_the_whole_request_stands(pool: Pool) -> None:
             found = engine.request()
             assert found.prompt.tolist() == request.prompt.tolist()
             assert found.parameters == parameters
-            assert found.gamma == 3
+            assert found.num_draft_tokens == 3
 
     CardSlot(watched(pool, look), 0, pool.slot_bell).open(request, NEW)
     assert engine.state is SlotState.OPEN

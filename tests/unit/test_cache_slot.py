@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from one_process import request_of
 
-from card.cache import Decoding, Finish, Geometry, Pool, SlotRequest, SlotState
+from card.cache import Finish, Geometry, Pool, SlotRequest, SlotState
 from card.sampling import SamplingParameters, likeliest, log_probability
+from card.speculation.pacing import PACINGS
 
 GEOMETRY = Geometry(
     slots=2, nodes=64, prompt=32, output=32, bad_words=4, bad_word_tokens=16, logit_bias=3,
@@ -246,9 +247,9 @@ requests = st.builds(
     SlotRequest,
     prompt=st.lists(tokens, min_size=1, max_size=32).map(lambda ids: np.array(ids, np.int64)),
     max_tokens=st.integers(1, 32),
-    decoding=st.sampled_from(Decoding),
+    pacing=st.sampled_from(list(PACINGS)),
     parameters=parameters,
-    gamma=st.integers(1, 32),
+    num_draft_tokens=st.integers(1, 32),
     log_probabilities=st.booleans(),
     likeliest=st.integers(0, 2),
     prompt_log_probabilities=st.booleans(),
@@ -265,15 +266,22 @@ def test_a_request_arrives_as_it_was_sent(shared_pool: Pool, sent: list[SlotRequ
         assert card.reclaim(target_is_dead=True)
         assert found.prompt.tolist() == request.prompt.tolist()
         assert found.parameters == request.parameters
-        for name in ("max_tokens", "decoding", "gamma", "log_probabilities", "likeliest",
-                     "prompt_log_probabilities"):  # fmt: skip
+        for name in (
+            "max_tokens",
+            "pacing",
+            "num_draft_tokens",
+            "drafter",
+            "log_probabilities",
+            "likeliest",
+            "prompt_log_probabilities",
+        ):
             assert getattr(found, name) == getattr(request, name), name
 
 
 def test_likeliest_ids_are_read_as_they_were_reported(shared_pool: Pool) -> None:
     card, target = shared_pool.card_slot(0), shared_pool.target_slot(0)
     found = likeliest(np.array([0.0, 3.0, 1.0, 3.0], np.float32), 2)
-    request = SlotRequest(np.arange(3), 2, Decoding.CARD, SamplingParameters(), likeliest=2)
+    request = SlotRequest(np.arange(3), 2, "card", SamplingParameters(), likeliest=2)
     card.open(request, generation := shared_pool.new_generation())
     target.adopt(generation)
     target.score_prompt(1, -2.5, found)

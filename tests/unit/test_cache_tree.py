@@ -55,10 +55,10 @@ def test_the_target_reads_what_the_draft_published(pool: Pool) -> None:
     token, parent, score = nodes_of([ROOT, ROOT, 0, 2, 3])
     draft.append(token[3:], parent[3:], score[3:], 5)
     assert_same(target.tree(GENERATION, VOCABULARY), 12, (token, parent, score))
-    assert target.draft_passes(GENERATION, 12) == 5
+    assert target.draft_progress(GENERATION, 12).passes == 5
     draft.replace(GENERATION, 14, *nodes_of([ROOT], 40))
     assert_same(target.tree(GENERATION, VOCABULARY), 14, nodes_of([ROOT], 40))
-    assert target.draft_passes(GENERATION, 14) == 0
+    assert target.draft_progress(GENERATION, 14).passes == 0
 
 
 @pytest.mark.parametrize("left", [2**63 - 1, 2**63 - 2, -(2**63), -1, 2**62])
@@ -75,9 +75,9 @@ def test_passes_below_another_root_do_not_count(pool: Pool) -> None:
     draft, target = pool.draft_slot(0), pool.target_slot(0)
     draft.replace(GENERATION, 12, *nodes_of([ROOT]))
     draft.append(*nodes_of([]), 9)
-    assert target.draft_passes(GENERATION, 12) == 9
-    assert target.draft_passes(GENERATION, 13) == 0
-    assert target.draft_passes(GENERATION + 1, 12) == 0
+    assert target.draft_progress(GENERATION, 12).passes == 9
+    assert target.draft_progress(GENERATION, 13).passes == 0
+    assert target.draft_progress(GENERATION + 1, 12).passes == 0
 
 
 def test_a_tree_of_another_generation_is_a_miss(pool: Pool) -> None:
@@ -134,7 +134,7 @@ def test_hostile_bytes_give_a_sound_tree_or_none(
             record[name][half] = filler[column]
             record[name][half][: len(nodes)] = [node[column] for node in nodes]
     target = pool.target_slot(0)
-    assert isinstance(target.draft_passes(GENERATION, 3), int)
+    assert isinstance(target.draft_progress(GENERATION, 3).passes, int)
     tree = target.tree(GENERATION, VOCABULARY)
     if tree is None:
         return

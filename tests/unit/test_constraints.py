@@ -14,7 +14,7 @@ import pytest
 from fake_engine import FakeEngine, FakeModel
 from one_process import GREEDY, OneProcess, request_of, settings_of
 
-from card.cache import Decoding, Finish, SlotRequest
+from card.cache import Finish, SlotRequest
 from card.constraints import Guide, GuideError
 from card.constraints.compiled import GuidedTokens
 from card.constraints.compiler import GuideCompiler
@@ -71,9 +71,7 @@ PARAMETERS = [
 ]
 
 
-def guided(
-    guide: Guide, parameters: SamplingParameters, decoding: Decoding = Decoding.CARD
-) -> SlotRequest:
+def guided(guide: Guide, parameters: SamplingParameters, decoding: str = "card") -> SlotRequest:
     return replace(request_of([1, 2, 3], 200, decoding, parameters), guide=guide)
 
 

@@ -9,17 +9,18 @@ import pytest
 from fake_engine import FakeEngine, FakeModel
 from serving_double import make_pool
 
-from card.cache import Decoding, Geometry, SlotRequest
+from card.cache import Geometry, SlotRequest
 from card.decoding.session import TargetSession
-from card.lookup import TextLookup
 from card.sampling import SamplingParameters
+from card.speculation.ngram import NgramProposer
+from card.speculation.pacing import PACINGS
 
 CHUNK = 8
 PROMPT = [1, 2, 3, 4] * 8
 GEOMETRY = Geometry(slots=1, nodes=64, prompt=64, output=16, bad_words=0, bad_word_tokens=0)
 
 
-def adopted(folder: Path, engine: FakeEngine, decoding: Decoding) -> TargetSession:
+def adopted(folder: Path, engine: FakeEngine, decoding: str) -> TargetSession:
     pool = make_pool(folder, GEOMETRY)
     request = SlotRequest(np.array(PROMPT), 8, decoding, SamplingParameters())
     pool.card_slot(0).open(request, pool.new_generation())
@@ -34,21 +35,20 @@ def engine() -> FakeEngine:
     return FakeEngine(FakeModel(16), tree=False, sessions=1, context=64)
 
 
-@pytest.mark.parametrize("decoding", list(Decoding))
+@pytest.mark.parametrize("decoding", list(PACINGS))
 def test_guesses_learn_a_prompt_as_it_is_read_where_any_are_made(
-    tmp_path: Path, engine: FakeEngine, decoding: Decoding
+    tmp_path: Path, engine: FakeEngine, decoding: str
 ) -> None:
     session = adopted(tmp_path, engine, decoding)
-    whole, so_far = TextLookup(), TextLookup()
+    whole, so_far = NgramProposer(), NgramProposer()
     whole.extend(PROMPT)
     for read in range(0, len(PROMPT), CHUNK):
-        assert session.lookup.guesses([], 4) == so_far.guesses([], 4)
+        assert session.proposer.propose([], 4) == so_far.propose([], 4)
         rows = session.prefill(engine, CHUNK)
-        assert rows is not None
         engine.forward([rows])
         engine.keep(session.engine_session, range(len(rows.tokens)))
-        if decoding is not Decoding.AUTOREGRESSIVE:
+        if decoding != "autoregressive":
             so_far.extend(PROMPT[read : read + CHUNK])
-    makes_guesses = decoding is not Decoding.AUTOREGRESSIVE
-    assert session.lookup.guesses([], 4) == (whole.guesses([], 4) if makes_guesses else [])
-    assert len(whole.guesses([], 4)) > 1
+    makes_guesses = decoding != "autoregressive"
+    assert session.proposer.propose([], 4) == (whole.propose([], 4) if makes_guesses else [])
+    assert len(whole.propose([], 4)) > 1

@@ -22,8 +22,9 @@ from one_process import (
     settings_of,
 )
 
-from card.cache import ROOT, Decoding, Finish, SlotRequest, TargetSlot, Tree
+from card.cache import ROOT, Finish, SlotRequest, TargetSlot, Tree
 from card.sampling import History, SamplingParameters, rank_candidates, sample
+from card.speculation.pacing import PACINGS
 
 MODEL = FakeModel()
 PROMPT = [3, 1, 4, 1, 5, 3, 1]
@@ -71,8 +72,7 @@ def fresh_log_probabilities(text: list[int], parameters: SamplingParameters) -> 
     ids = np.arange(MODEL.vocabulary)[None]
     normaliser, position = np.zeros(1, np.float32), np.array([len(text)])
     (ranked,) = rank_candidates(ids, logits[None], normaliser, position, parameters)
-    # The draft counts on its likeliest ids more than its softmax does.
-    believed = (3.0 if parameters.is_greedy else 2.0) * ranked
+    believed = ranked.astype(np.float64)
     return dict(enumerate((believed - np.log(np.exp(believed).sum())).tolist()))
 
 
@@ -273,7 +273,7 @@ def test_sessions_whose_draft_rests_take_no_share_of_a_chunk() -> None:
 def test_a_draft_is_at_rest_while_no_session_wants_candidates() -> None:
     with drafting(prefill_chunk=64) as both:
         assert both.draft.is_at_rest
-        both.open(request_of([1, 2], 8, Decoding.AUTOREGRESSIVE), 0)
+        both.open(request_of([1, 2], 8, "autoregressive"), 0)
         both.draft.step()
         assert both.draft.is_at_rest, "nobody asks for the draft"
         slots = [adopted(both, both.open(request_of([1, 2, 3], 40), index)) for index in (1, 2)]
@@ -293,7 +293,7 @@ def test_a_crowd_that_rests_rests_for_all_but_other_pacings() -> None:
         both.open(request_of([1, 2], 8), 0)
         both.draft.step()
         assert both.draft.is_at_rest
-        both.open(request_of([1, 2], 8, Decoding.PEARL), 1)
+        both.open(request_of([1, 2], 8, "pearl"), 1)
         both.draft.step()
         assert not both.draft.is_at_rest
 
@@ -375,12 +375,12 @@ def test_a_new_session_in_the_same_slot_inherits_nothing() -> None:
         assert slot.tree(old.generation, MODEL.vocabulary) is None
 
 
-@pytest.mark.parametrize("decoding", Decoding)
-def test_only_sessions_that_speculate_are_followed(decoding: Decoding) -> None:
+@pytest.mark.parametrize("decoding", PACINGS)
+def test_only_sessions_that_speculate_are_followed(decoding: str) -> None:
     with drafting() as both:
         request: SlotRequest = request_of(PROMPT, 8, decoding)
         both.open(request)
-        assert both.draft.step() == (decoding is not Decoding.AUTOREGRESSIVE)
+        assert both.draft.step() == (decoding != "autoregressive")
 
 
 def test_guesses_never_make_a_pass_larger_than_a_chunk() -> None:

@@ -1,26 +1,18 @@
-"""The growing tree against a naive model of it: a set of paths."""
+"""The growing tree against a naive model of it, a set of paths; and the rules of growth."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from card.cache import ROOT
-from card.drafting import GrowingTree
-from card.drafting.growth import FRONTIERS, UNEXPANDED
+from card.speculation.drafters.growth import GROWTHS, UNEXPANDED
+from card.speculation.tree import GrowingTree, Nodes
 
 Path = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Node:
-    """Probability of the path from the root, and the pending KV entry if it was forwarded."""
-
-    score: float
-    entry: int | None
+LOGPROBS = [-0.1, -0.9, -1.7, -2.5]
+"""Of the children of a node, in order."""
 
 
 def paths_of(tree: GrowingTree) -> list[Path]:
@@ -32,184 +24,108 @@ def paths_of(tree: GrowingTree) -> list[Path]:
     return paths
 
 
-def assert_equals(tree: GrowingTree, model: dict[Path, Node]) -> None:
-    paths = paths_of(tree)
-    assert len(set(paths)) == len(paths) == len(tree)
-    assert set(paths) == set(model)
-    for index, path in enumerate(paths):
-        node = model[path]
-        assert tree.depth[index] == len(path) - 1
-        assert tree.score[index] == pytest.approx(node.score)
-        assert tree.entry[index] == (UNEXPANDED if node.entry is None else node.entry)
-
-
 class Pair:
-    """The tree and its model, changed together."""
+    """The tree, and a score for every path, changed together."""
 
-    def __init__(self, capacity: int, growth: str = "best_first") -> None:
-        self.tree = GrowingTree(capacity, FRONTIERS[growth]())
-        self.model: dict[Path, Node] = {}
-        self.pending = 0
+    def __init__(self, capacity: int) -> None:
+        self.tree = GrowingTree(capacity)
+        self.model: dict[Path, float] = {}
 
-    def grow_root(self, tokens: list[int]) -> None:
-        if not len(self.tree):
-            self._add([()], tokens)
-
-    def grow(self, chosen: list[int], tokens: list[int]) -> None:
-        """Forward some unexpanded nodes in one pass and hang `tokens` below each.
-
-        Behind every second node stands a row that belongs to no node.
-        """
-        paths = paths_of(self.tree)
-        nodes = sorted({i % len(paths) for i in chosen}) if paths else []
-        nodes = [i for i in nodes if self.tree.entry[i] == UNEXPANDED]
-        if not nodes:
+    def grow(self, parent: int, tokens: list[int]) -> None:
+        """Hang `tokens` below a node that has no children yet."""
+        if parent in self.tree.parent:
             return
-        rows: list[int] = []
-        for number, node in enumerate(nodes):
-            self.model[paths[node]] = Node(self.model[paths[node]].score, self.pending + len(rows))
-            rows += [node, GrowingTree.NO_NODE] if number % 2 else [node]
-        for entry, row in enumerate(rows, self.pending):
-            if row != GrowingTree.NO_NODE:
-                self.tree.entry[row] = entry
-        self.pending += len(rows)
-        self._add([paths[node] for node in nodes], tokens)
-
-    def _add(self, above: list[Path], tokens: list[int]) -> None:
-        """Hang `tokens`, likeliest first, below each of `above`, as far as there is room."""
-        paths = paths_of(self.tree)
-        for path in above:
-            given = self.model[path].score if path else 0.0
-            ranked = sorted(tokens, key=lambda token: -self._score(path, token))
-            room = self.tree.capacity - len(self.tree)
-            parent = paths.index(path) if path else ROOT
-            self.tree.hang(parent, [(token, self._score(path, token) - given) for token in ranked])
-            for token in ranked[:room]:
-                below = *path, token
-                self.model[below] = Node(self._score(path, token), None)
-
-    def _score(self, path: Path, token: int) -> float:
-        """Distinct for every edge, so that what is likeliest is never a matter of taste."""
-        above = self.model[path].score if path else 0.0
-        salt = hash((len(path), *path, token)) % 9973
-        return above - 0.05 - token - salt / 1e4
+        path: Path = paths_of(self.tree)[parent] if parent != ROOT else ()
+        self.tree.add(Nodes(tokens, [parent] * len(tokens), LOGPROBS[: len(tokens)]))
+        for token, logprob in zip(tokens, LOGPROBS, strict=False):
+            if len(self.model) < self.tree.capacity:
+                child: Path = (*path, token)
+                self.model[child] = self.model.get(path, 0.0) + logprob
 
     def re_root(self, committed: Path) -> None:
-        before, paths = self.model, paths_of(self.tree)
+        before = paths_of(self.tree)
         outcome = self.tree.re_root(list(committed))
         matched = 0
-        while matched < len(committed) and committed[: matched + 1] in before:
+        while matched < len(committed) and committed[: matched + 1] in self.model:
             matched += 1
-        assert outcome.matched == matched
-        on_path = [before[committed[: n + 1]].entry for n in range(matched)]
-        assert outcome.confirmed == [entry for entry in on_path if entry is not None]
-        survivors = [
-            path
-            for path in paths
-            if matched == len(committed) and len(path) > matched and path[:matched] == committed
+        assert [before[node] for node in outcome.path] == [
+            committed[: length + 1] for length in range(matched)
         ]
-        entries = sorted(e for path in survivors if (e := before[path].entry) is not None)
-        assert outcome.surviving == entries
-        self.pending = len(entries)
-        base = before[committed].score if survivors else 0.0
-        self.model = {
-            path[matched:]: Node(
-                before[path].score - base,
-                None if (entry := before[path].entry) is None else entries.index(entry),
-            )
-            for path in survivors
-        }
+        whole = matched == len(committed)
+        kept = [
+            path for path in before if whole and len(path) > matched and path[:matched] == committed
+        ]
+        assert [before[node] for node in outcome.surviving] == kept
+        base = self.model.get(committed, 0.0)
+        self.model = {path[matched:]: self.model[path] - base for path in kept}
+
+    def check(self) -> None:
+        paths = paths_of(self.tree)
+        assert len(set(paths)) == len(paths) == len(self.tree)
+        assert dict(zip(paths, self.tree.score, strict=True)) == pytest.approx(self.model)
+        assert self.tree.depth == [len(path) - 1 for path in paths]
+        assert self.tree.height == max(map(len, paths), default=0)
 
 
 tokens = st.lists(st.integers(0, 4), min_size=1, max_size=4, unique=True)
-actions: st.SearchStrategy[tuple[str, object, list[int]]] = st.one_of(
-    st.tuples(st.just("grow"), st.lists(st.integers(0, 60), min_size=1, max_size=4), tokens),
-    st.tuples(st.just("follow"), st.integers(0, 60), st.just([])),
-    st.tuples(st.just("commit"), st.lists(st.integers(0, 5), min_size=1, max_size=4), st.just([])),
+actions = st.one_of(
+    st.tuples(st.just("grow"), st.integers(-1, 60), tokens),
+    st.tuples(st.just("follow"), st.integers(0, 60), st.just([0])),
+    st.tuples(st.just("commit"), st.just(0), st.lists(st.integers(0, 5), min_size=1, max_size=4)),
 )
 
 
 @settings(max_examples=150)
-@given(st.integers(4, 40), tokens, st.lists(actions, max_size=14))
+@given(st.integers(4, 40), st.lists(actions, max_size=20))
 def test_re_rooting_keeps_the_descendants_of_the_committed_path_and_nothing_else(
-    capacity: int, first: list[int], script: list[tuple[str, object, list[int]]]
+    capacity: int, script: list[tuple[str, int, list[int]]]
 ) -> None:
     pair = Pair(capacity)
-    for action, what, children in script:
-        pair.grow_root(first)
-        assert_equals(pair.tree, pair.model)
+    for action, where, what in script:
+        paths = paths_of(pair.tree)
         if action == "grow":
-            assert isinstance(what, list)
-            pair.grow(what, children)
+            pair.grow(where % len(paths) if paths and where >= 0 else ROOT, what)
         elif action == "commit":
-            assert isinstance(what, list)
             pair.re_root(tuple(what))
-        elif paths := paths_of(pair.tree):
-            assert isinstance(what, int)
-            pair.re_root(paths[what % min(len(paths), 6)])  # shallow: much survives
-        assert_equals(pair.tree, pair.model)
-
-
-@pytest.mark.parametrize("committed", [0, 1])
-def test_a_re_root_takes_the_committed_child_and_never_its_sibling(committed: int) -> None:
-    tree = GrowingTree(16)
-    tree.hang(ROOT, [(1, -0.1), (2, -3.0)])
-    tree.hang(0, [(3, -0.1)])
-    tree.hang(1, [(4, -0.5)])
-    tree.entry = [0, 1, 2, 3]
-    outcome = tree.re_root([[1], [2]][committed])
-    assert (outcome.matched, outcome.confirmed) == (1, [committed])
-    assert outcome.surviving == [2 + committed]
-    assert paths_of(tree) == [[(3,)], [(4,)]][committed]
-    assert tree.entry == [0]
-    assert tree.score == pytest.approx([[-0.1], [-0.5]][committed])
-
-
-def test_a_commit_that_the_tree_lacks_leaves_nothing_but_the_shared_path() -> None:
-    tree = GrowingTree(16)
-    tree.hang(ROOT, [(1, -0.1), (2, -3.0)])
-    tree.hang(0, [(3, -0.1)])
-    tree.hang(1, [(4, -0.5)])
-    tree.entry[:2] = [0, 1]
-    outcome = tree.re_root([1, 9])
-    assert (outcome.matched, outcome.confirmed, outcome.surviving) == (1, [0], [])
-    assert not len(tree)
+        elif paths:
+            pair.re_root(paths[where % min(len(paths), 6)])  # shallow: much survives
+        pair.check()
 
 
 # --- growth ---------------------------------------------------------------------------------
 
-
-def grown(script: list[tuple[list[int], list[int]]], growth: str) -> Pair:
-    pair = Pair(200, growth)
-    pair.grow_root([0, 1, 2])
-    for chosen, children in script:
-        pair.grow(chosen, children)
-    return pair
-
-
-scripts = st.lists(
-    st.tuples(st.lists(st.integers(0, 60), min_size=1, max_size=4), tokens), max_size=8
+nodes = st.lists(
+    st.tuples(st.floats(-9, 0), st.integers(0, 6), st.booleans()), min_size=1, max_size=30
 )
 
 
-@given(scripts, st.integers(1, 8), st.integers(1, 8))
+def take(growth: str, found: list[tuple[float, int, bool]], width: int, depth: int) -> list[int]:
+    """Which of nodes (score, depth, whether it was expanded meanwhile) are expanded next."""
+    frontier = GROWTHS[growth]()
+    for node, (score, layer, _) in enumerate(found):
+        frontier.push(node, score, layer)
+    entry = [0 if expanded else UNEXPANDED for _, _, expanded in found]
+    return frontier.take(width, depth, entry)
+
+
+def open_nodes(found: list[tuple[float, int, bool]], depth: int) -> list[tuple[float, int]]:
+    return [(score, at) for score, at, expanded in found if not expanded and at < depth - 1]
+
+
+@given(nodes, st.integers(1, 8), st.integers(1, 8))
 def test_best_first_expands_the_likeliest_nodes_wherever_they_are(
-    script: list[tuple[list[int], list[int]]], width: int, depth: int
+    found: list[tuple[float, int, bool]], width: int, depth: int
 ) -> None:
-    pair = grown(script, "best_first")
-    paths = paths_of(pair.tree)
-    chosen = {paths[i] for i in pair.tree.take(width, depth)}
-    open_paths = [p for p, n in pair.model.items() if n.entry is None and len(p) < depth]
-    assert chosen == set(sorted(open_paths, key=lambda p: -pair.model[p].score)[:width])
+    scores = [found[node][0] for node in take("best_first", found, width, depth)]
+    assert scores == sorted((score for score, _ in open_nodes(found, depth)), reverse=True)[:width]
 
 
-@given(scripts, st.integers(1, 8), st.integers(1, 8))
+@given(nodes, st.integers(1, 8), st.integers(1, 8))
 def test_layered_growth_expands_the_likeliest_of_the_newest_layer(
-    script: list[tuple[list[int], list[int]]], width: int, depth: int
+    found: list[tuple[float, int, bool]], width: int, depth: int
 ) -> None:
-    pair = grown(script, "layered")
-    paths = paths_of(pair.tree)
-    chosen = {paths[i] for i in pair.tree.take(width, depth)}
-    open_paths = [p for p, n in pair.model.items() if n.entry is None and len(p) < depth]
-    newest = [p for p in open_paths if len(p) == max(map(len, open_paths))]
-    assert chosen == set(sorted(newest, key=lambda p: -pair.model[p].score)[:width])
+    scores = [found[node][0] for node in take("layered", found, width, depth)]
+    candidates = open_nodes(found, depth)
+    newest = max((at for _, at in candidates), default=0)
+    layer = sorted((score for score, at in candidates if at == newest), reverse=True)
+    assert scores == layer[:width]

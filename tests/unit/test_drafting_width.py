@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from one_process import OneProcess, autoregressive, request_of, settings_of
 
-from card.drafting.growth import UNEXPANDED
-from card.drafting.width import Width
+from card.speculation.drafters.growth.width import Width
 
 MODEL = FakeModel()
 ROWS = (1, 2, 4, 8)
@@ -80,11 +79,4 @@ def test_a_pass_expands_what_is_worth_its_rows_and_leaves_the_rest_for_later(
             both.draft.step()
         grown = [len(rows.tokens) for (rows,) in draft.batches[1:]]
         assert max(grown) == widest
-        (session,) = both.draft._sessions.values()
-        tree, left = session.tree, []
-        while taken := tree.take(100, 6):
-            left += taken
-        tree.leave(left)
-        unexpanded = [node for node in range(len(tree)) if tree.entry[node] == UNEXPANDED]
-        assert sorted(left) == [node for node in unexpanded if tree.depth[node] < 5]
         assert both.run([stream]) == [autoregressive(MODEL, request)]

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_process import GREEDY, OneProcess, Stream, autoregressive, request_of, settings_of
 
-from card.cache import ROOT, Decoding, Finish
+from card.cache import ROOT, Finish
 from card.sampling import SamplingParameters
+from card.speculation.pacing import PACINGS
 
 VOCABULARY = 24
 TARGET = FakeModel(VOCABULARY)
@@ -141,7 +142,7 @@ class Liar:
 class Session:
     prompt: list[int]
     max_tokens: int
-    decoding: Decoding
+    decoding: str
     parameters: SamplingParameters
     gamma: int
 
@@ -150,7 +151,7 @@ sessions = st.builds(
     Session,
     prompt=st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=20),
     max_tokens=st.integers(1, 24),
-    decoding=st.sampled_from(Decoding),
+    decoding=st.sampled_from(list(PACINGS)),
     parameters=st.sampled_from(PARAMETERS),
     gamma=st.integers(1, 7),
 )
@@ -270,9 +271,9 @@ def test_engines_that_die_and_come_back_leave_the_text_as_it_is(
         assert both.run(streams) == texts
 
 
-@pytest.mark.parametrize("decoding", [Decoding.CARD, Decoding.PEARL, Decoding.DRAFT_THEN_VERIFY])
+@pytest.mark.parametrize("decoding", ["card", "pearl", "draft_then_verify"])
 @pytest.mark.parametrize("passes", [0, 1, 4, 9])
-def test_a_draft_that_dies_midway_stops_nobody(decoding: Decoding, passes: int) -> None:
+def test_a_draft_that_dies_midway_stops_nobody(decoding: str, passes: int) -> None:
     request = request_of([1, 2, 3], 24, decoding, gamma=4)
     with OneProcess(*fakes(0.9), settings_of()) as both:
         stream = both.open(request)
@@ -286,9 +287,7 @@ def test_a_draft_that_dies_midway_stops_nobody(decoding: Decoding, passes: int) 
 def test_speculation_is_worth_it_in_these_tests() -> None:
     """The properties above mean little if candidates were hardly ever accepted."""
     with OneProcess(*fakes(0.95), settings_of()) as both:
-        streams, texts = opened(
-            both, [Session([1], 60, Decoding.CARD, p, 4) for p in PARAMETERS[:3]]
-        )
+        streams, texts = opened(both, [Session([1], 60, "card", p, 4) for p in PARAMETERS[:3]])
         assert both.run(streams, draft_steps=4) == texts
         for stream in streams:
             counters = stream.counters

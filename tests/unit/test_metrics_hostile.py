@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from card.cache import DRAFT_COUNTERS, Decoding, Geometry, Pool
+from card.cache import DRAFT_COUNTERS, Geometry, Pool, choice_words
 from card.serving.metrics.progress import ProgressReader
 
 GEOMETRY = Geometry(slots=3, nodes=64, prompt=32, output=32, bad_words=4, bad_word_tokens=16)
@@ -23,7 +23,7 @@ def test_garbage_in_the_drafts_counters_never_decreases_a_metric(looks: list[lis
         pool = Pool.create(Path(folder), 1, GEOMETRY)
         pool.slots["generation"] = pool.slots["commit_generation"] = [7, 8, 9]
         pool.slots["tree_generation"] = [[7, 7], [8, 8], [9, 9]]
-        pool.slots["decoding"] = Decoding.CARD
+        pool.slots["pacing"] = choice_words("card")
         reader = ProgressReader(pool)
         for words in looks:
             for name in DRAFT_COUNTERS:

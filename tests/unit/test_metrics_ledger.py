@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from serving_double import GEOMETRY, slot_request
 
-from card.cache import Decoding, Finish, Pool, SlotRequest
+from card.cache import Finish, Pool, SlotRequest
 from card.sampling import SamplingParameters
 from card.serving.log import RequestLog, open_log
 from card.serving.metrics import FAMILIES, Metrics
@@ -67,13 +67,13 @@ class Scene:
         self.metrics = Metrics(pool, MetricFamily, log)
         self.metrics.stop()
 
-    def open(self, index: int = 0, decoding: Decoding = Decoding.CARD) -> Session:
+    def open(self, index: int = 0, decoding: str = "card") -> Session:
         request = SlotRequest(np.arange(3), 8, decoding, SamplingParameters())
         session = Session(self.pool.card_slot(index), self.pool.new_generation(), request)
         session.slot.open(request, session.generation)
         return session
 
-    def reuse(self, session: Session, decoding: Decoding = Decoding.CARD) -> Session:
+    def reuse(self, session: Session, decoding: str = "card") -> Session:
         """Close and free the slot, and open it for another."""
         session.slot.close()
         assert session.slot.reclaim(target_is_dead=True)
@@ -140,7 +140,7 @@ def test_a_session_that_ends_between_two_exports_is_counted_in_full(scene: Scene
     session = scene.open()
     for tokens in (2, 3):
         step(scene.pool, session, tokens)
-        session = scene.reuse(session, Decoding.AUTOREGRESSIVE)
+        session = scene.reuse(session, "autoregressive")
     step(scene.pool, session, 1)
     assert scene.total("card_committed_tokens_total", "card") == 2
     assert scene.total("card_committed_tokens_total", "autoregressive") == 4
@@ -153,7 +153,7 @@ def test_a_new_session_does_not_inherit_what_was_counted_before_it_was_taken_up(
     step(scene.pool, session, 5)
     publish(scene.pool, session)
     scene.pool.draft_slot(0).count_re_root(restarted=True)
-    scene.reuse(session, Decoding.AUTOREGRESSIVE)  # which no draft ever follows
+    scene.reuse(session, "autoregressive")  # which no draft ever follows
     assert scene.total("card_committed_tokens_total", "autoregressive") == 0
     assert scene.total("card_restarts_total", "autoregressive") == 0
     assert scene.total("card_restarts_total", "card") == 1
@@ -238,7 +238,7 @@ def test_refusals_of_all_models_are_counted_by_reason(scene: Scene) -> None:
 
 def test_gauges_say_what_holds_now(scene: Scene) -> None:
     scene.open(0)
-    scene.open(1, Decoding.DRAFT_THEN_VERIFY)
+    scene.open(1, "draft_then_verify")
     scene.metrics.occupancy(2, 5)
     scene.metrics.engine_up("draft", True)
     assert scene.told("card_slots") == [GEOMETRY.slots]

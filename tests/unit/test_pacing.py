@@ -4,55 +4,60 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from itertools import product
+from typing import Any
 
 import pytest
 from fake_engine import FakeEngine, FakeModel
 from one_process import OneProcess, request_of, settings_of
 
-from card.cache import Decoding, EngineState, Finish
+from card.cache import EngineState, Finish
 from card.engines import Logits, Rows
-from card.pacing import HEAD_START, SETTLED, draft_may_run, target_may_run, target_queries
+from card.speculation.pacing import PACINGS, Progress
+from card.speculation.pacing.card import HEAD_START
 
 MODEL = FakeModel(agreement=0.8)
 
 
+def may_run(pacing: str, **progress: Any) -> tuple[bool, bool]:
+    """Whether draft and target may run, with γ = 4."""
+    found = Progress(4, **progress)
+    return PACINGS[pacing].draft_may_run(found), PACINGS[pacing].target_may_run(found)
+
+
 @pytest.mark.parametrize(
-    ("decoding", "draft", "target"),
+    ("pacing", "draft", "target"),
     [
-        (Decoding.AUTOREGRESSIVE, [False, False, False], [True, True, True]),
-        (Decoding.DRAFT_THEN_VERIFY, [True, False, False], [False, True, True]),
-        (Decoding.CARD, [True, True, True], [True, True, True]),
-        (Decoding.PEARL, [True, False, False], [True, True, True]),
+        ("autoregressive", [False, False], [True, True]),
+        ("draft_then_verify", [True, False], [False, True]),
+        ("card", [True, True], [True, True]),
+        ("pearl", [True, False], [True, True]),
     ],
 )
-def test_who_may_run(decoding: Decoding, draft: list[bool], target: list[bool]) -> None:
-    passes = [3, 4, SETTLED]
-    assert [draft_may_run(decoding, 4, made) for made in passes] == draft
-    assert [target_may_run(decoding, 4, made, draft_lives=True) for made in passes] == target
+def test_who_may_run(pacing: str, draft: list[bool], target: list[bool]) -> None:
+    found = [may_run(pacing, passes=passes) for passes in (3, 4)]
+    assert found == list(zip(draft, target, strict=True))
 
 
-@pytest.mark.parametrize(("decoding", "passes"), list(product(Decoding, [0, 1, SETTLED])))
-def test_a_dead_draft_is_never_waited_for(decoding: Decoding, passes: int) -> None:
-    assert target_may_run(decoding, 4, passes, draft_lives=False)
+@pytest.mark.parametrize("pacing", PACINGS)
+def test_an_exhausted_draft_is_never_waited_for(pacing: str) -> None:
+    assert may_run(pacing, exhausted=True, ahead=1)[1]
 
 
-def test_autoregressive_decoding_never_asks_the_cache() -> None:
-    assert [d for d in Decoding if not target_queries(d)] == [Decoding.AUTOREGRESSIVE]
-
-
-def test_before_the_first_commit_a_draft_of_card_keeps_to_a_head_start() -> None:
-    passes = [0, HEAD_START - 1, HEAD_START, SETTLED]
-    may_run = [draft_may_run(Decoding.CARD, 4, made, begun=False) for made in passes]
-    assert may_run == [True, True, False, False]
+@pytest.mark.parametrize("apart", [True, False])
+def test_before_the_first_commit_only_a_draft_apart_runs_and_keeps_to_a_head_start(
+    apart: bool,
+) -> None:
+    made = (0, HEAD_START - 1, HEAD_START)
+    found = [may_run("card", passes=passes, begun=False, apart=apart)[0] for passes in made]
+    assert found == [apart, apart, False]
 
 
 def test_in_pearl_both_make_rounds_of_gamma() -> None:
     def draft(passes: int, inherited: int) -> bool:
-        return draft_may_run(Decoding.PEARL, 4, passes, inherited)
+        return may_run("pearl", passes=passes, inherited=inherited)[0]
 
     def target(ahead: int, passes: int) -> bool:
-        return target_may_run(Decoding.PEARL, 4, passes, draft_lives=True, ahead=ahead)
+        return may_run("pearl", passes=passes, ahead=ahead)[1]
 
     assert [draft(made, 0) for made in (0, 3, 4)] == [True, True, False], "pre-verify"
     assert [draft(made, 3) for made in (0, 3, 4)] == [True, True, False], "post-verify"
@@ -60,7 +65,6 @@ def test_in_pearl_both_make_rounds_of_gamma() -> None:
     assert target(ahead=0, passes=0), "pre-verify needs no candidate"
     assert [target(ahead, 0) for ahead in (1, 2, 3)] == [False, False, True]
     assert target(ahead=1, passes=4), "the draft made its round"
-    assert target(ahead=1, passes=SETTLED), "the draft has nothing left to grow"
 
 
 def engines() -> tuple[FakeEngine, FakeEngine]:
@@ -70,7 +74,7 @@ def engines() -> tuple[FakeEngine, FakeEngine]:
 def test_autoregressive_decoding_leaves_the_draft_alone() -> None:
     target, draft = engines()
     with OneProcess(target, draft, settings_of()) as both:
-        stream = both.open(request_of([1, 2, 3], 6, Decoding.AUTOREGRESSIVE))
+        stream = both.open(request_of([1, 2, 3], 6, "autoregressive"))
         both.run([stream])
         assert draft.batches == []
         assert stream.counters.queries == 0
@@ -81,7 +85,7 @@ def test_autoregressive_decoding_leaves_the_draft_alone() -> None:
 def test_draft_then_verify_takes_turns_of_gamma_passes(gamma: int) -> None:
     target, draft = engines()
     with OneProcess(target, draft, settings_of(width=1, growth="layered", rows=16)) as both:
-        request = request_of([1, 2, 3], 24, Decoding.DRAFT_THEN_VERIFY, gamma=gamma)
+        request = request_of([1, 2, 3], 24, "draft_then_verify", gamma=gamma)
         stream = both.open(request)
         turns = []
         assert both.target.step(), "prefill waits for nobody"
@@ -122,7 +126,7 @@ def test_pearl_verifies_a_chunk_while_the_next_one_is_drafted(gamma: int) -> Non
                 rounds[-1] += 1
 
         target.between = draft_a_round
-        stream = both.open(request_of([1, 2, 3], 64, Decoding.PEARL, gamma=gamma))
+        stream = both.open(request_of([1, 2, 3], 64, "pearl", gamma=gamma))
         while stream.finish is Finish.RUNNING:
             assert both.target.step(), "both end a round together: nobody waits"
         left = 2 * gamma  # the last rounds are as long as the text
@@ -135,7 +139,7 @@ def test_pearl_verifies_a_chunk_while_the_next_one_is_drafted(gamma: int) -> Non
 def test_pearl_waits_for_a_chunk_that_is_begun() -> None:
     target, draft = Meanwhile(FakeModel(), tree=False), FakeEngine(FakeModel(), tree=True)
     with OneProcess(target, draft, settings_of(width=1, growth="layered", rows=16)) as both:
-        stream = both.open(request_of([1, 2, 3], 24, Decoding.PEARL, gamma=4))
+        stream = both.open(request_of([1, 2, 3], 24, "pearl", gamma=4))
         assert both.target.step(), "prefill waits for nobody"
         assert both.draft.step(), "the text and the first candidate"
         for _ in range(2):
@@ -177,7 +181,7 @@ def test_a_draft_that_lives_but_gives_nothing_is_not_waited_for_longer_than_an_e
 ) -> None:
     target, draft = engines()
     with OneProcess(target, draft, settings_of()) as both:
-        stream = both.open(request_of([1, 2, 3], 6, Decoding.DRAFT_THEN_VERIFY, gamma=4))
+        stream = both.open(request_of([1, 2, 3], 6, "draft_then_verify", gamma=4))
         assert both.target.step(), "prefill waits for nobody"
         assert not both.target.step(), "a living draft gets its time"
         patience_s = both.settings.serving.engine_timeout_s
@@ -196,7 +200,7 @@ def test_a_draft_that_gives_nothing_costs_a_text_little_more_than_one_wait(
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     with OneProcess(target, draft, settings_of()) as both:
         patience_s = both.settings.serving.engine_timeout_s
-        stream = both.open(request_of([1, 2, 3], 60, Decoding.DRAFT_THEN_VERIFY, gamma=4))
+        stream = both.open(request_of([1, 2, 3], 60, "draft_then_verify", gamma=4))
         while len(stream.output) < 40:
             now_s += patience_s / 200
             both.target.step()

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from bench.prompts import Prompt
 from card.engines import EngineError
-from card.lookup import TextLookup
+from card.speculation.ngram import NgramProposer
 from planning import checking, command, predicting
 from planning.acceptance import (
     LEVELS,
@@ -70,9 +70,9 @@ def test_measured_guesses_are_those_of_the_lookup() -> None:
     found = measure_foresight(
         target, FakeEngine(model, tree=True), [Prompt("a", "", prompt)], 24, 0.0
     )
-    lookup = TextLookup()
+    lookup = NgramProposer()
     lookup.extend(prompt)
-    assert found.texts[0].trust == pytest.approx(lookup.trust, abs=1e-3)
+    assert found.texts[0].trust == pytest.approx(lookup.hit_rate, abs=1e-3)
     assert len(found.texts[0].guesses) == 24
 
 
@@ -295,25 +295,6 @@ def test_rows_are_chosen_by_the_costs_that_were_known_at_load(tmp_path: Path) ->
     assert shares[1] < 0.5 * shares[0], shares
 
 
-def test_runs_count_whose_draft_rested_as_long_as_the_real_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Rows are so dear that a draft just about pays at 0.8: luck decides whether it rests."""
-    monkeypatch.setattr(checking, "_FEWEST_REPETITIONS", 8)
-    content, foresight = json.loads(MEASURED.read_text()), PROFILE.at(0.8)
-    assert foresight is not None
-    content["settings"]["speculation"]["rows"] = "auto"
-    costs = {1: 3.0, 2: 3.9, 4: 3.9, 6: 5.2, 8: 5.3, 16: 7.8}
-    known = {"target_row_costs_ms": costs, "target_alone_share": 0.72, "prompt_count": 3}
-    result = Result.model_validate(content | known)
-    card = next(r for r in result.rows if (r.system, r.temperature) == ("card", 0.8))
-    rested, worked = (
-        compare(result, card.model_copy(update={"draft_idle_share": share}), foresight)
-        for share in (0.9, 0.0)
-    )
-    assert worked.tokens_per_step > 1.1 * rested.tokens_per_step
-
-
 def test_check_prints_every_pacing_and_fails_beyond_the_tolerance(tmp_path: Path) -> None:
     out, few = tmp_path / "out.json", tmp_path / "few.json"
     few.write_text(json.dumps(few_texts()))
@@ -413,7 +394,7 @@ def test_a_profile_can_be_measured_on_the_texts_of_the_suite(
     def load_nothing(*_: object) -> FakeEngine:
         raise EngineError("all prompts were read")
 
-    monkeypatch.setattr("card.engines.load_engine", load_nothing)
+    monkeypatch.setattr("card.engines.loading.load_engine", load_nothing)
     for name, value in PAIR_VARIABLES.items():
         monkeypatch.setenv(name, value)
     found = CliRunner().invoke(app, ["measure", str(tmp_path / "profile.yaml")])

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
 
-from card import lookup
-from card.cache import query
-from card.decoding import Experience, RowPlan
-from card.drafting import children
-from planning import candidates
+from card.speculation.control import ControlConfig
+from card.speculation.control.measured import Measured
+from card.speculation.pacing import PACINGS
 from planning.acceptance import LEVELS, Foresight, TextRecord
 from planning.candidates import CandidateTree, Guesses, Text
 from planning.clock import Clock, Process, Signal, Work
 from planning.costs import MeasuredCost
-from planning.simulation import PACINGS, Delays, Machinery, Speculation, simulate
+from planning.simulation import Delays, Machinery, Speculation, simulate
 
 SURE = [0.98, 0.01]
 
@@ -117,8 +114,9 @@ def test_a_draft_that_is_always_right_fills_every_row() -> None:
 def test_as_much_of_a_chain_is_verified_as_the_product_would() -> None:
     free, dear = {1: 10.0, 8: 10.0}, {1: 10.0, 4: 10.0, 8: 100.0}
     for costs, rows in ((free, 8), (dear, 4)):
-        chosen = replace(machinery(draft_ms=0.5), plan=RowPlan(costs))
-        found = simulate(text_of("0" * 200), "card", Speculation(rows=2, width=1), chosen, 1)
+        control = Measured(ControlConfig(costs_ms=costs))
+        how = Speculation(rows=2, width=1)
+        found = simulate(text_of("0" * 200), "card", how, machinery(draft_ms=0.5), 1, control)
         assert max(found.rows_of_steps) == rows
 
 
@@ -185,25 +183,21 @@ def test_the_same_seed_gives_the_same_figures(pacing: str) -> None:
     text = text_of("00100.0020" * 6)
     how = Speculation(width=3, depth=8, rows=6, gamma=3)
     served = machinery(bus=0.1, wake=0.5)
-    runs = [simulate(text, pacing, how, served, seed=3) for _ in range(2)]  # type: ignore[arg-type]
+    runs = [simulate(text, pacing, how, served, seed=3) for _ in range(2)]
     assert runs[0] == runs[1]
     assert runs[0].tokens == 60
-
-
-def test_constants_are_those_of_the_product() -> None:
-    assert pytest.approx(lookup._WORTH_A_ROW) == candidates.WORTH_A_GUESS
-    assert lookup._MEMORY == candidates.TRUST_MEMORY
-    assert float(query._UNLIKELY) == pytest.approx(math.log(candidates.WORTH_A_LOOK))
-    assert pytest.approx(math.log(candidates.WORTH_A_NODE)) == children._UNLIKELY
 
 
 def test_a_text_that_repeats_itself_is_decoded_without_the_draft_until_a_guess_is_wrong() -> None:
     repeating, broken = "1" * 120, "1" * 60 + "0" + "-" * 59
     curve = {1: 4.0, 8: 5.0, 16: 6.0, 32: 8.0}
     how = Speculation(lookahead=6)
-    with_cores = replace(machinery(), plan=RowPlan(curve, 0.5), target_alone=MeasuredCost({1: 2.0}))
+    with_cores = replace(machinery(), target_alone=MeasuredCost({1: 3.2}))
+    config = ControlConfig(ngram_tokens=6, costs_ms=curve, alone_share=0.8)
     runs = {
-        guesses: simulate(text_of("0" * 120, guesses, trust=1.0), "card", how, with_cores)
+        guesses: simulate(
+            text_of("0" * 120, guesses, trust=1.0), "card", how, with_cores, 0, Measured(config)
+        )
         for guesses in (repeating, broken)
     }
     assert runs[repeating].rows_alone
@@ -214,9 +208,10 @@ def test_a_text_that_repeats_itself_is_decoded_without_the_draft_until_a_guess_i
 
 def test_a_draft_that_is_always_wrong_is_sent_to_rest_and_the_next_text_begins_so() -> None:
     curve = {1: 4.0, 4: 6.0, 8: 9.0}
-    with_cores = replace(machinery(), plan=RowPlan(curve, 0.7), target_alone=MeasuredCost({1: 7.0}))
-    experience, text = Experience(), text_of("1" * 200)  # never the first choice
+    with_cores = replace(machinery(), target_alone=MeasuredCost({1: 7.0}))
+    control = Measured(ControlConfig(costs_ms=curve, alone_share=0.9))
+    text = text_of("1" * 200)  # never the first choice
     first, second = (
-        simulate(text, "card", Speculation(), with_cores, seed, experience) for seed in range(2)
+        simulate(text, "card", Speculation(), with_cores, seed, control) for seed in range(2)
     )
     assert len(second.rows_of_steps) < len(first.rows_of_steps) < len(first.rows_alone)

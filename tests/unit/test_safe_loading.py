@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from real_pair import DRAFT, pair_settings
 
-from card.engines import EngineError, load_engine
+from card.engines import EngineError
+from card.engines.loading import load_engine
 from card.settings import REPOSITORY_ROOT
 
 SHIPPED = ("python_backend", "client", "gateway", "model_repository", "scripts", "benchmarks")

@@ -17,7 +17,7 @@ import pytest
 from pydantic import ValidationError
 from tensorrt_double import forget_standin, standin
 
-from card.cache import Decoding, SlotRequest
+from card.cache import SlotRequest
 from card.engines import EngineError
 from card.engines.tensorrt_llm.arguments import (
     candidates_per_step,
@@ -177,7 +177,7 @@ def arguments_of(max_tokens: int = 9, **parameters: Any) -> dict[str, Any]:
     request = SlotRequest(
         np.array([1], np.int64),
         max_tokens,
-        Decoding.CARD,
+        "card",
         SamplingParameters(**parameters),
         log_probabilities=log_probabilities,
     )

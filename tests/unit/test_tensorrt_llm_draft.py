@@ -11,9 +11,8 @@ import pytest
 from scripted_runtime import RequestError, ScriptedOutput, ScriptedRuntime
 from tensorrt_double import GEOMETRY, VOCABULARY, Cache
 
-from card.cache import CardSlot, Decoding, Finish, Pool, Tree
-from card.engines.tensorrt_llm.draft import TensorRTDraftLoop
-from card.pacing import SETTLED
+from card.cache import CardSlot, DraftProgress, Finish, Pool, Tree
+from card.drafting import DraftLoop, make_drafters
 from card.settings import Settings
 
 PROMPT = [5, 6, 7]
@@ -32,17 +31,25 @@ class Draft:
             {
                 "speculation": {"width": 2, "depth": 6},
                 "draft": {
-                    "tensorrt_llm": {"side_branches": side_branches, "side_branch_tokens": 3}
+                    "engine": "tensorrt_llm",
+                    "tensorrt_llm": {"side_branches": side_branches, "side_branch_tokens": 3},
                 },
             }
         )
-        self.loop = TensorRTDraftLoop(self.runtime, pool, settings)
+        self.loop = DraftLoop(make_drafters(self.runtime, settings), pool, apart=True)
 
     def open(self, **how: object) -> CardSlot:
         slot = self.cache.open(PROMPT, **how)  # type: ignore[arg-type]
+        self.settle()
+        return slot
+
+    def settle(self) -> None:
+        """Let the event loop and the draft's loop do all that there is to do."""
+        self.runtime.settle()
+        while self.loop.step():
+            self.runtime.settle()
         self.loop.step()
         self.runtime.settle()
-        return slot
 
     def give(
         self, output: ScriptedOutput, tokens: list[int], others: list[int], end: bool = False
@@ -50,14 +57,13 @@ class Draft:
         """Tokens, each with another beside it that is half as likely."""
         told = [{t: LIKELY, o: UNLIKELY} for t, o in zip(tokens, others, strict=True)]
         self.runtime.give(output, tokens, "length" if end else None, told)
-        self.runtime.settle()
+        self.settle()
 
     def commit(self, tokens: list[int]) -> None:
         self.cache.pool.target_slot(0).commit(
             tokens, [False] * len(tokens), [0.0] * len(tokens), Finish.RUNNING
         )
-        self.loop.step()
-        self.runtime.settle()
+        self.settle()
 
     def tree(self, slot: CardSlot) -> Tree:
         found = self.cache.pool.target_slot(0).tree(slot.generation, VOCABULARY)
@@ -72,8 +78,8 @@ class Draft:
             paths.append((*(paths[parent] if parent >= 0 else ()), token))
         return dict(zip(paths, tree.score, strict=True))
 
-    def passes(self, slot: CardSlot) -> int:
-        return self.cache.pool.target_slot(0).draft_passes(
+    def progress(self, slot: CardSlot) -> DraftProgress:
+        return self.cache.pool.target_slot(0).draft_progress(
             slot.generation, self.tree(slot).root_length
         )
 
@@ -190,7 +196,7 @@ def test_the_tree_never_runs_past_the_last_token(draft: Draft) -> None:
 def test_no_alternatives_told_is_no_reason_to_stop(draft: Draft) -> None:
     slot = draft.open()
     draft.runtime.give(draft.runtime.requests[0], [8, 9])
-    draft.runtime.settle()
+    draft.settle()
     assert set(draft.paths(slot)) == {(8,), (8, 9)}
 
 
@@ -204,7 +210,7 @@ def test_a_request_that_gives_nothing_is_not_made_again_before_the_next_commit(
         draft.runtime.fail(spine, RequestError("no room"))
     else:
         draft.runtime.give(spine, [], "length")
-    draft.runtime.settle()
+    draft.settle()
     draft.loop.step()
     assert draft.runtime.requests == [spine]
     draft.commit([8])
@@ -212,7 +218,7 @@ def test_a_request_that_gives_nothing_is_not_made_again_before_the_next_commit(
 
 
 def test_an_autoregressive_session_is_not_drafted_for(draft: Draft) -> None:
-    draft.open(decoding=Decoding.AUTOREGRESSIVE)
+    draft.open(decoding="autoregressive")
     assert draft.runtime.requests == []
 
 
@@ -229,12 +235,12 @@ def test_a_full_tree_stops_growing(draft: Draft) -> None:
 
 def test_a_target_that_waits_hears_when_the_draft_has_settled(tmp_path: Path) -> None:
     draft = Draft(tmp_path, side_branches=0)
-    slot = draft.open(decoding=Decoding.DRAFT_THEN_VERIFY)
+    slot = draft.open(decoding="draft_then_verify", num_draft_tokens=8)
     spine = draft.runtime.requests[0]
     draft.give(spine, [8, 9], [18, 19])
-    assert draft.passes(slot) == 2
+    assert draft.progress(slot) == DraftProgress(2)
     draft.give(spine, [10, 11, 12, 13], [20, 21, 22, 23], end=True)
-    assert draft.passes(slot) == SETTLED
+    assert draft.progress(slot) == DraftProgress(4 + 2, exhausted=True)
     draft.runtime.shutdown()
     draft.cache.pool.unlink()
 

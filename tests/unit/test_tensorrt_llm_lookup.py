@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tensorrt_double import CANDIDATES, END_ID, VOCABULARY, Cache, EngineRequest, take_all_the_time
 
-from card.cache import Decoding, Finish, Pool
+from card.cache import Finish, Pool
 from card.engines.tensorrt_llm import lookup as lookup_module
 from card.engines.tensorrt_llm.bindings import Bindings
 from card.engines.tensorrt_llm.lookup import CandidateLookup
@@ -136,7 +136,7 @@ def test_without_speculation_nothing_can_be_accepted(
 ) -> None:
     """The runtime would fill up with id 0, which the target may choose; behind an end token
     nothing is sampled."""
-    slot = cache.open(PROMPT, client_id=2, decoding=Decoding.AUTOREGRESSIVE, end_ids=end_ids)
+    slot = cache.open(PROMPT, client_id=2, decoding="autoregressive", end_ids=end_ids)
     cache.draft(slot, len(PROMPT), [8, 9, 10])
     assert lookup.answer([EngineRequest(2, [*PROMPT, 8])]) == [answer]
     counters = slot.counters()
@@ -205,7 +205,7 @@ def test_nothing_is_published_twice(cache: Cache, lookup: CandidateLookup) -> No
 def test_passes_before_the_request_was_known_count_one_each(
     cache: Cache, lookup: CandidateLookup
 ) -> None:
-    slot = cache.open(PROMPT, client_id=2, decoding=Decoding.AUTOREGRESSIVE)
+    slot = cache.open(PROMPT, client_id=2, decoding="autoregressive")
     lookup.answer([EngineRequest(2, [*PROMPT, 8, 9, 10])])
     assert cache.output(slot) == [8, 9, 10]
     counters = slot.counters()
@@ -253,7 +253,7 @@ def test_a_text_that_does_not_fit_the_commits_is_not_the_sessions(
 def test_where_log_probabilities_are_wanted_the_hook_publishes_nothing(
     cache: Cache, lookup: CandidateLookup
 ) -> None:
-    slot = cache.open(PROMPT, client_id=2, decoding=Decoding.AUTOREGRESSIVE, log_probabilities=True)
+    slot = cache.open(PROMPT, client_id=2, decoding="autoregressive", log_probabilities=True)
     assert lookup.answer([EngineRequest(2, [*PROMPT, 8])]) == [[END_ID] * CANDIDATES]
     assert cache.output(slot) == []
 
@@ -291,7 +291,7 @@ def test_a_request_without_speculation_keeps_its_end_tokens_when_time_is_up(
     cache: Cache, lookup: CandidateLookup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The runtime would fill up with id 0, which could be accepted."""
-    for index, decoding in enumerate((Decoding.CARD, Decoding.AUTOREGRESSIVE)):
+    for index, decoding in enumerate(("card", "autoregressive")):
         cache.open(PROMPT, index=index, client_id=2 + index, decoding=decoding)
     clock = itertools.count(step=2 * lookup_module.BUDGET_S)
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))

@@ -20,7 +20,6 @@ from card.cache.layout import (
     MAX_END_IDS,
     MAX_ROWS,
     TARGET_COUNTERS,
-    Decoding,
     EngineState,
     Finish,
     Geometry,
@@ -28,8 +27,8 @@ from card.cache.layout import (
 )
 from card.cache.pool import Pool, PoolError
 from card.cache.query import NO_CANDIDATES, Candidates, best_chain, best_subtree, descend
-from card.cache.request import SlotRequest
-from card.cache.slot import CardSlot, DraftSlot, SlotCounters, TargetSlot
+from card.cache.request import SlotRequest, choice_words
+from card.cache.slot import CardSlot, DraftProgress, DraftSlot, SlotCounters, TargetSlot
 from card.cache.tree import ROOT, Tree, follow
 from card.cache.watch import SlotWatch
 
@@ -44,7 +43,7 @@ __all__ = [
     "Bell",
     "Candidates",
     "CardSlot",
-    "Decoding",
+    "DraftProgress",
     "DraftSlot",
     "EngineState",
     "Finish",
@@ -59,6 +58,7 @@ __all__ = [
     "Tree",
     "best_chain",
     "best_subtree",
+    "choice_words",
     "descend",
     "follow",
 ]

@@ -17,7 +17,8 @@ from enum import IntEnum
 import numpy as np
 
 CACHE_LINE = 64
-MAGIC = 0x31_44_52_41_43_00_00_0C  # "CARD1" and the layout's version
+WORD_BYTES = 8
+MAGIC = 0x31_44_52_41_43_00_00_0D  # "CARD1" and the layout's version
 ENGINES = ("draft", "target")
 BEATING = ("card", *ENGINES)
 """Processes that tell by a heartbeat that they live."""
@@ -43,6 +44,9 @@ MAX_LIKELIEST = 20
 """Likeliest ids that can be reported at each position, as OpenAI allows."""
 MAX_REFUSALS = 16
 """Reasons that `preprocessing` can count apart."""
+CHOICES = ("pacing", "drafter", "acceptance")
+"""How a session speculates: registry keys of `card.speculation`, in ASCII, filled up with zeros."""
+CHOICE_BYTES = 24
 
 Word = type[np.int64] | type[np.uint64] | type[np.float64]
 Field = tuple[str, Word] | tuple[str, Word, tuple[int, ...]]
@@ -54,15 +58,6 @@ class SlotState(IntEnum):
     FREE = 0
     OPEN = 1
     CLOSED = 2
-
-
-class Decoding(IntEnum):
-    """Pacing of a session (see `card.pacing`)."""
-
-    AUTOREGRESSIVE = 0
-    DRAFT_THEN_VERIFY = 1
-    CARD = 2
-    PEARL = 3
 
 
 class Finish(IntEnum):
@@ -177,8 +172,8 @@ def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
         [
             ("prompt_length", word),
             ("max_tokens", word),
-            ("decoding", word),
-            ("gamma", word),
+            *((name, word, (CHOICE_BYTES // WORD_BYTES,)) for name in CHOICES),
+            ("num_draft_tokens", word),
             ("temperature", real),
             ("top_k", word),
             ("top_p", real),
@@ -212,6 +207,7 @@ def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
             ("finish", word),
             ("finish_length", word),
             ("rest_until", word),
+            ("verifying", word),
         ],
         [
             *((name, word) for name in TARGET_COUNTERS),
@@ -235,6 +231,7 @@ def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
             ("root_length", word, (2,)),
             ("node_count", word, (2,)),
             ("passes", word, (2,)),
+            ("exhausted", word, (2,)),
             *((name, word) for name in DRAFT_COUNTERS),
         ],
         [

@@ -56,10 +56,10 @@ def descend(tree: Tree, node: int, committed: Sequence[int]) -> int | None:
     return path[-1] if len(path) == len(committed) else None
 
 
-def best_chain(tree: Tree, node: int, limit: int, confidence: float = 1.0) -> Candidates:
+def best_chain(tree: Tree, node: int, limit: int, exponent: float = 1.0) -> Candidates:
     """The path of at most `limit` tokens below `node` with the most accepted ones to be expected.
 
-    confidence  log-probabilities times this are the tree's scores (`card.confidence`)
+    exponent  log-probabilities times this are the tree's scores (`card.speculation.score`)
 
     Following the likeliest child step by step can walk into a short branch; the expected number
     of accepted tokens of a path is the sum of its nodes' path probabilities, so that is maximised.
@@ -79,17 +79,17 @@ def best_chain(tree: Tree, node: int, limit: int, confidence: float = 1.0) -> Ca
     chances: list[float] = []
     while (child := heir.get(node)) is not None:
         tokens.append(tree.token[child])
-        chances.append(math.exp(min(tree.score[child] - base, 0.0) / confidence))
+        chances.append(math.exp(min(tree.score[child] - base, 0.0) / exponent))
         node = child
     return Candidates.chain(tokens, chances)
 
 
 def best_subtree(
-    tree: Tree, node: int, limit: int, branches: int, confidence: float = 1.0
+    tree: Tree, node: int, limit: int, branches: int, exponent: float = 1.0
 ) -> Candidates:
     """The likeliest connected subtree below `node`: at most `limit` nodes on `branches` paths.
 
-    confidence  as in `best_chain`
+    exponent  as in `best_chain`
     """
     below, weight = _likely_descendants(tree, node, limit)
     order = sorted(range(len(below)), key=lambda i: (-weight[i], below[i]))
@@ -113,7 +113,7 @@ def best_subtree(
         place[below[i]] = len(tokens)
         tokens.append(tree.token[below[i]])
         parents.append(place[above])
-        chances.append(weight[i] ** (1.0 / confidence))
+        chances.append(weight[i] ** (1.0 / exponent))
     return Candidates(tokens, parents, chances)
 
 

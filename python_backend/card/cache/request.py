@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from card.cache.layout import Decoding
+from card.cache.layout import CHOICE_BYTES, CHOICES
 from card.cache.record import Record
 from card.constraints import GUIDE_TYPES, Guide
 from card.sampling import SamplingParameters
@@ -32,7 +32,9 @@ class SlotRequest:
 
     prompt      [tokens] int64
     max_tokens  output limit
-    gamma       draft passes before a verification in draft-then-verify, length of PEARL's rounds
+    pacing, drafter, acceptance  registry keys of `card.speculation`
+    num_draft_tokens   γ: draft passes before a verification in draft-then-verify, length of
+                       PEARL's rounds
     log_probabilities  whether the target is to report them
     likeliest          how many of the likeliest ids it is to report at each position of the output,
                        and of the prompt if that is scored
@@ -42,13 +44,31 @@ class SlotRequest:
 
     prompt: NDArray[np.int64]
     max_tokens: int
-    decoding: Decoding
+    pacing: str
     parameters: SamplingParameters
-    gamma: int = 8
+    num_draft_tokens: int = 8
     log_probabilities: bool = False
+    drafter: str = "tree"
+    acceptance: str = "exact"
     likeliest: int = 0
     prompt_log_probabilities: bool = False
     guide: Guide | None = None
+
+
+def choice_words(key: str) -> NDArray[np.int64]:
+    """A registry key as it stands in a slot, [CHOICE_BYTES / 8] int64.
+
+    Raises ValueError for a key that does not fit.
+    """
+    name = key.encode("ascii")
+    if len(name) > CHOICE_BYTES:
+        raise ValueError(f"{key} is longer than the {CHOICE_BYTES} bytes of a registry key")
+    return np.frombuffer(name.ljust(CHOICE_BYTES, b"\0"), np.int64)
+
+
+def _choice(words: NDArray[np.int64]) -> str:
+    """Raises ValueError (UnicodeDecodeError) for what is no key."""
+    return words.tobytes().rstrip(b"\0").decode("ascii")
 
 
 def write_request(record: Record, request: SlotRequest) -> None:
@@ -56,8 +76,9 @@ def write_request(record: Record, request: SlotRequest) -> None:
     record["prompt_length"] = len(request.prompt)
     record["prompt"][: len(request.prompt)] = request.prompt
     record["max_tokens"] = request.max_tokens
-    record["decoding"] = request.decoding
-    record["gamma"] = request.gamma
+    for name in CHOICES:
+        record[name][:] = choice_words(getattr(request, name))
+    record["num_draft_tokens"] = request.num_draft_tokens
     record["log_probabilities"] = request.log_probabilities
     record["likeliest"] = request.likeliest
     record["prompt_log_probabilities"] = request.prompt_log_probabilities
@@ -88,8 +109,8 @@ def read_request(record: Record) -> SlotRequest:
     return SlotRequest(
         prompt=record["prompt"][: record["prompt_length"]].copy(),
         max_tokens=record["max_tokens"],
-        decoding=Decoding(record["decoding"]),
-        gamma=record["gamma"],
+        **{name: _choice(record[name]) for name in CHOICES},
+        num_draft_tokens=record["num_draft_tokens"],
         log_probabilities=bool(record["log_probabilities"]),
         likeliest=record["likeliest"],
         prompt_log_probabilities=bool(record["prompt_log_probabilities"]),

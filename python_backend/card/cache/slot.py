@@ -46,6 +46,21 @@ class SlotCounters:
     accepted_at: NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True)
+class DraftProgress:
+    """How far the draft got below one root.
+
+    passes     it made
+    exhausted  it adds nothing more before the next commit
+    """
+
+    passes: int = 0
+    exhausted: bool = False
+
+
+_NO_PROGRESS = DraftProgress()
+
+
 class _Slot:
     """What every role may read."""
 
@@ -188,6 +203,7 @@ class TargetSlot(_Slot):
         record = self._record
         # Whoever ordered a rest is gone, and the draft must not take it for this session's.
         record["rest_until"] = 0
+        record["verifying"] = 0
         if record["commit_generation"] != generation:
             record["committed"] = 0
             record["finish_length"] = 0
@@ -294,15 +310,20 @@ class TargetSlot(_Slot):
                 return Tree.checked(root_length, token, parent, score, vocabulary)
         return None
 
-    def draft_passes(self, generation: int, root_length: int) -> int:
-        """Passes the draft made since its tree's root is at `root_length` tokens; 0 elsewhere."""
+    def draft_progress(self, generation: int, root_length: int) -> DraftProgress:
+        """What the draft did since its tree's root is at `root_length` tokens; nothing where the
+        root is elsewhere."""
         record = self._record
         half = record["flip"] & 1
         if record["tree_generation"][half] != generation:
-            return 0
+            return _NO_PROGRESS
         if record["root_length"][half] != root_length:
-            return 0
-        return int(record["passes"][half])
+            return _NO_PROGRESS
+        return DraftProgress(int(record["passes"][half]), bool(record["exhausted"][half]))
+
+    def verify(self, candidates: int) -> None:
+        """Tell the draft that so many candidates are in the pass under way; 0: none is."""
+        self._record["verifying"] = candidates
 
 
 class DraftSlot(_Slot):
@@ -343,6 +364,7 @@ class DraftSlot(_Slot):
         record["node_score"][half, :count] = score
         record["node_count"][half] = count
         record["passes"][half] = 0
+        record["exhausted"][half] = 0
         # Whatever stood there: a count at its end would be the last that this slot ever had.
         record["flip"] = (record["flip"] + 1) & _MOST_FLIPS
 
@@ -355,7 +377,7 @@ class DraftSlot(_Slot):
     ) -> None:
         """Add nodes to the published tree: records first, count last.
 
-        `passes` made since this root tell a waiting target (draft-then-verify, PEARL) when to go.
+        passes  made since this root; a target that waits goes by them
         """
         record = self._record
         half = record["flip"] & 1
@@ -366,6 +388,16 @@ class DraftSlot(_Slot):
         record["node_score"][half, start:stop] = score
         record["node_count"][half] = stop
         record["passes"][half] = passes
+
+    def exhaust(self) -> None:
+        """Tell a target that waits that no node is added to this tree any more."""
+        record = self._record
+        record["exhausted"][record["flip"] & 1] = 1
+
+    def verifying(self, generation: int) -> int:
+        """Candidates in the target's pass that is under way for `generation`."""
+        record = self._record
+        return int(record["verifying"]) if record["commit_generation"] == generation else 0
 
     def count_re_root(self, *, restarted: bool) -> None:
         self._record["re_roots"] += 1

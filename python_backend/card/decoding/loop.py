@@ -1,32 +1,26 @@
-"""The target's loop: query, forward, verify, correct, commit."""
+"""The target's loop: plan, propose, forward, verify, commit, observe."""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from card.cache import (
-    Candidates,
-    Decoding,
-    Finish,
-    Pool,
-    SlotRequest,
-    SlotState,
-    SlotWatch,
-    TargetSlot,
-)
+import numpy as np
+from numpy.typing import NDArray
+
+from card.cache import Finish, Pool, SlotRequest, SlotState, SlotWatch, TargetSlot
 from card.constraints import GuideError
 from card.constraints.compiler import GuideCompiler
-from card.decoding.crowd import Crowd
-from card.decoding.experience import Experience
 from card.decoding.prefill import Prefill
-from card.decoding.rows import RowPlan
-from card.decoding.session import TargetSession
-from card.decoding.walk import verify
+from card.decoding.session import Query, TargetSession
 from card.engines import Engine, Logits, Rows
 from card.sampling import InvalidLogitsError
 from card.settings import Settings
+from card.speculation.acceptance import VerifyResult
+from card.speculation.control import CONTROLLERS, ControlConfig, Outcome, Plan
+from card.speculation.sources import make_sources
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +34,30 @@ class TargetTimes:
     forward: int = 0
     walk: int = 0
     waiting: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one session puts into a pass.
+
+    query  what is verified; None: the session reads its prompt
+    """
+
+    session: TargetSession
+    rows: Rows
+    query: Query | None
+
+
+@dataclass(frozen=True, slots=True)
+class RowsBehind:
+    """The logits of a session's rows without the first ones."""
+
+    logits: Logits
+    first: int
+
+    def row(self, index: int) -> NDArray[np.float32]:
+        """[vocabulary] float32."""
+        return self.logits.row(self.first + index)
 
 
 class TargetLoop:
@@ -56,51 +74,41 @@ class TargetLoop:
         self.times = TargetTimes()
         self._engine = engine
         self._pool = pool
-        self._settings = settings
         self._guides = guides
-        self._adapts = settings.speculation.rows == "auto"
-        self._may_lean = self._adapts and settings.speculation.lookahead > 0
         self._slots = [pool.target_slot(index) for index in range(pool.geometry.slots)]
         self._sessions: dict[int, TargetSession] = {}
         self._watch = SlotWatch(pool)
-        self._plan = RowPlan(engine.row_costs_ms, engine.alone_share)
+        self._timeout_s = settings.serving.engine_timeout_s
+        speculation = settings.speculation
+        self._sources = make_sources(speculation.query, speculation.branches)
+        self._control = CONTROLLERS[settings.control](control_config(settings, engine))
         chunk = min(settings.serving.prefill_chunk, engine.most_rows)
         self._prefill = Prefill(chunk, engine.row_costs_ms)
-        self._experience = Experience()
-        self._crowd = Crowd(self._plan.gain)
-        self._asks_crowd = False
-        self._crowd_rests = False
-        self._ended = 0
+        self._draft_stopped = False
         self._idle_since: int | None = None
         pool.let_draft_rest(rests=False)
 
     def step(self) -> bool:
         """One pass over all sessions that may run; False if there was nothing to do."""
-        if self._watch.changed():
-            self._release_closed()
-            self._adopt_opened()
+        self._follow_slots()
         started = time.perf_counter_ns()
-        batch = self._next_rows()
-        if not batch:
-            if self._sessions and self._idle_since is None:
-                self._idle_since = started
-            self._ended = 0
+        draft_lives = self._pool.is_alive("draft", self._timeout_s)
+        ready = self._ready(draft_lives=draft_lives)
+        self._count_waiting(started, works=bool(ready))
+        if not ready:
             return False
-        if self._idle_since is not None:
-            self.times.waiting += started - self._idle_since
-            self._idle_since = None
+        streaming = [s for s in ready if not s.reads_prompt(self._engine)]
+        plan = self._plan(streaming, len(ready) - len(streaming), draft_lives=draft_lives)
+        turns = self._propose(ready, streaming, plan)
         queried = time.perf_counter_ns()
-        logits = self._engine.forward([rows for _, rows in batch])
+        logits = self._engine.forward([turn.rows for turn in turns])
         forwarded = time.perf_counter_ns()
-        tokens = sum(
-            self._verify(session, rows, found, len(batch))
-            for (session, rows), found in zip(batch, logits, strict=True)
-        )
+        results = [self._verify(*pair) for pair in zip(turns, logits, strict=True)]
+        for turn, result in zip(turns, results, strict=True):
+            self._commit(turn, result)
         ended = time.perf_counter_ns()
-        if self._asks_crowd and self._ended and all(rows.logits is None for _, rows in batch):
-            served = sum(session.drafted > 0 for session, _ in batch)
-            self._crowd.observe(len(batch), tokens, (ended - self._ended) / 1e9, served)
-        self._ended = ended
+        is_comparable = len(streaming) == len(ready)
+        self._observe(plan, turns, results, (ended - started) / 1e9 if is_comparable else None)
         self.times.steps += 1
         self.times.query += queried - started
         self.times.forward += forwarded - queried
@@ -111,6 +119,13 @@ class TargetLoop:
     def is_at_rest(self) -> bool:
         """Never while a slot is in use: nobody rings for what a pacing waits for."""
         return False
+
+    # --- sessions -----------------------------------------------------------------------------
+
+    def _follow_slots(self) -> None:
+        if self._watch.changed():
+            self._release_closed()
+            self._adopt_opened()
 
     def _adopt_opened(self) -> None:
         for slot, generation, request in self._watch.opened(self._slots, self._sessions):
@@ -128,12 +143,6 @@ class TargetLoop:
             constraint = self._guides.constraint(request.guide)
         session = TargetSession.adopt(slot, generation, request, self._engine, constraint)
         self._sessions[slot.index] = session
-        self._foresee(session)
-
-    def _foresee(self, session: TargetSession) -> None:
-        is_card = session.request.decoding is Decoding.CARD
-        if is_card and self._adapts and not self._crowd_rests:
-            session.foresee(self._experience, self._plan.promise())
 
     def _release_closed(self) -> None:
         # Read first, the generation before the state: only a session that is dropped below is
@@ -143,122 +152,105 @@ class TargetLoop:
         for index, session in list(self._sessions.items()):
             if not session.slot.is_open(session.generation):
                 self._engine.close_session(self._sessions.pop(index).engine_session)
-                if session.request.decoding is Decoding.CARD:
-                    seen = session.judgement.gain.seen
-                    self._experience.learn(session.request.parameters, seen)
+                self._control.forget(session)
         for slot, generation, is_closed in zip(self._slots, generations, closed, strict=True):
             if is_closed:
                 slot.release(generation)
 
-    def _next_rows(self) -> list[tuple[TargetSession, Rows]]:
-        running = [s for s in self._sessions.values() if not self._finished(s)]
-        if not running:
-            self._crowd.disperse()
-            self._let_draft_rest(rests=False)
-            return []
-        timeout_s = self._settings.serving.engine_timeout_s
-        draft_lives = self._pool.is_alive("draft", timeout_s)
-        ready = [
+    def _ready(self, *, draft_lives: bool) -> list[TargetSession]:
+        """Sessions whose pacing lets them run."""
+        return [
             session
-            for session in running
-            if session.may_run(
+            for session in self._sessions.values()
+            if session.slot.finish(session.generation) is Finish.RUNNING
+            and session.may_run(
                 self._engine,
-                self._settings.speculation,
+                self._sources,
                 draft_lives=draft_lives,
-                longest_wait_s=timeout_s,
+                longest_wait_s=self._timeout_s,
             )
         ]
-        self._let_draft_rest(rests=self._rests(running, draft_lives=draft_lives))
-        if not draft_lives or self._crowd_rests:
-            for session in running:
-                session.judgement.pardon()
-        self._engine.alone = not draft_lives or not any(
-            session.shares_cores(crowd_rests=self._crowd_rests) for session in running
-        )
-        return self._rows_of(ready)
 
-    def _rests(self, running: list[TargetSession], *, draft_lives: bool) -> bool:
-        """Whether so many sessions are better off without the draft."""
-        if not draft_lives:  # what was being measured says nothing of one that works
-            self._crowd, self._experience = Crowd(self._plan.gain), Experience()
-        self._asks_crowd = (
-            self._adapts
-            and draft_lives
-            and any(session.request.decoding is Decoding.CARD for session in running)
-        )
-        return self._asks_crowd and self._crowd.rests(len(running))
+    # --- plan ---------------------------------------------------------------------------------
 
-    def _let_draft_rest(self, *, rests: bool) -> None:
-        """Tell the draft, if that is news."""
-        if rests is not self._crowd_rests:
-            self._crowd_rests = rests
-            self._pool.let_draft_rest(rests=rests)
-
-    def _finished(self, session: TargetSession) -> bool:
-        return session.slot.finish(session.generation) is not Finish.RUNNING
-
-    def _rows_of(self, sessions: list[TargetSession]) -> list[tuple[TargetSession, Rows]]:
-        """What each session puts into the pass that they share: prompt, or what it verifies."""
-        streaming = [s for s in sessions if not s.reads_prompt(self._engine)]
-        prompts = len(sessions) - len(streaming)
-        most_rows = self._prefill.rows_of_streams(prompts) if prompts else None
-        found = self._candidates_of(streaming, most_rows)
-        verified = [
-            session.rows(candidates) for session, candidates in zip(streaming, found, strict=True)
+    def _plan(self, streaming: Sequence[TargetSession], prompts: int, *, draft_lives: bool) -> Plan:
+        """What the pass does for each of those that stream, beside so many that read their prompts;
+        the draft and the engine hear of it."""
+        plan = Plan([])
+        if streaming:
+            most_rows = self._prefill.rows_of_streams(prompts) if prompts else None
+            plan = self._control.plan(streaming, draft_lives=draft_lives, most_rows=most_rows)
+        begins = [
+            session.tell_draft(works=share.drafts or not draft_lives)
+            for session, share in zip(streaming, plan.shares, strict=True)
         ]
-        if not prompts:
-            return list(zip(streaming, verified, strict=True))
-        chunk = self._prefill.tokens(prompts, sum(len(rows.tokens) for rows in verified))
-        of_stream = iter(verified)
-        return [
-            (session, session.prefill(self._engine, chunk) or next(of_stream))
-            for session in sessions
-        ]
-
-    def _candidates_of(
-        self, sessions: list[TargetSession], most_rows: int | None
-    ) -> list[Candidates]:
-        """What each of those that stream verifies in the pass that they share, in `most_rows` rows
-        in all where the plan decides how many, if each has one."""
-        found = [self._query(session, len(sessions), most_rows) for session in sessions]
-        if self._adapts and self._settings.speculation.query == "chain":
-            chances = [candidates.chances for candidates in found]
-            counts = self._plan.worthwhile(chances, most_rows)
-            found = [all_of.first(count) for all_of, count in zip(found, counts, strict=True)]
-        return found
-
-    def _query(self, session: TargetSession, sharing: int, most_rows: int | None) -> Candidates:
-        """All candidates of a session that may be worth a row of a pass that `sharing` share."""
-        how, plan, vocabulary = self._settings.speculation, self._plan, self._engine.vocabulary
-        if how.rows != "auto":
-            return session.query(how.rows, vocabulary, how)
-        if not self._crowd_rests:
-            session.weigh_drafting()
-        drafts = session.drafts(crowd_rests=self._crowd_rests)
-        if session.wakes_draft(drafts=drafts):
+        if any(begins):
             self._pool.slot_bell.ring()
-        if how.query == "subtree":
-            rows = plan.rows(session.judgement.acceptance.rate, sharing)
-            if most_rows is not None:
-                rows = min(rows, max(1, most_rows // sharing))
-        else:
-            rows = plan.most_rows(sharing)
-        return session.query(rows, vocabulary, how, drafts=drafts)
+        self._tell_stopped()
+        self._engine.alone = not draft_lives or not self._draft_computes()
+        return plan
 
-    def _verify(self, session: TargetSession, rows: Rows, logits: Logits, sharing: int) -> int:
-        """Walk, keep the KV of the committed path, commit; returns how many tokens."""
-        if rows.logits is not None:
-            known = self._engine.length(session.engine_session)
-            self._engine.keep(session.engine_session, range(len(rows.tokens)))
+    def _draft_computes(self) -> bool:
+        """Whether the draft works for any session. While a prompt is read it does not yet."""
+        return any(
+            session.pacing.drafts and not session.stops_draft and session.history.generated
+            for session in self._sessions.values()
+        )
+
+    def _tell_stopped(self) -> None:
+        """Whether the draft works for none of those whose pacing adapts, if that is news."""
+        adapting = [session for session in self._sessions.values() if session.pacing.adapts]
+        stopped = bool(adapting) and all(session.stops_draft for session in adapting)
+        if stopped is not self._draft_stopped:
+            self._draft_stopped = stopped
+            self._pool.let_draft_rest(rests=stopped)
+
+    # --- propose ------------------------------------------------------------------------------
+
+    def _propose(
+        self, ready: Sequence[TargetSession], streaming: Sequence[TargetSession], plan: Plan
+    ) -> list[Turn]:
+        """What each session puts into the pass that they share: prompt, or what it verifies."""
+        prompts = len(ready) - len(streaming)
+        verified = dict(zip(streaming, self._queries(streaming, plan), strict=True))
+        rows = sum(1 + len(query.candidates) for query in verified.values())
+        chunk = self._prefill.tokens(prompts, rows) if prompts else 0
+        return [self._turn(session, verified.get(session), chunk) for session in ready]
+
+    def _queries(self, streaming: Sequence[TargetSession], plan: Plan) -> list[Query]:
+        """The candidates of each session that are worth their rows."""
+        found = [
+            session.query(self._sources, share)
+            for session, share in zip(streaming, plan.shares, strict=True)
+        ]
+        if not found:
+            return []
+        counts = self._control.trim(plan, streaming, [query.candidates for query in found])
+        return [query.first(count) for query, count in zip(found, counts, strict=True)]
+
+    def _turn(self, session: TargetSession, query: Query | None, chunk: int) -> Turn:
+        if query is None:
+            return Turn(session, session.prefill(self._engine, chunk), None)
+        session.slot.verify(len(query.candidates))
+        return Turn(session, session.rows(query.candidates), query)
+
+    # --- verify -------------------------------------------------------------------------------
+
+    def _verify(self, turn: Turn, logits: Logits) -> VerifyResult | None:
+        """What is committed to one session; None: nothing, it reads on, or its logits are broken
+        and the session ends."""
+        session, query, rows = turn.session, turn.query or Query(), turn.rows
+        behind = 0
+        if turn.query is None:
+            known, behind = self._engine.length(session.engine_session), rows.wanted - 1
             if session.request.prompt_log_probabilities:
-                session.score_prompt(known, logits, rows.logits)
+                session.score_prompt(known, logits, rows.wanted)
             if known + len(rows.tokens) < len(session.history):
-                return 0
+                return None
         try:
-            verdict = verify(
-                logits,
-                rows.logits - 1 if rows.logits else 0,
-                session.candidates,
+            return session.rule.verify(
+                RowsBehind(logits, behind),
+                query.candidates,
                 session.history,
                 session.request,
                 session.constraint,
@@ -267,11 +259,67 @@ class TargetLoop:
             log.error("session of slot %d failed: %s", session.slot.index, error)
             guided = isinstance(error, GuideError)
             session.slot.fail(Finish.GUIDE_FAILED if guided else Finish.FAILED)
-            return 0
-        if rows.logits is None:
-            self._engine.keep(session.engine_session, verdict.rows)
-        session.commit(verdict)
-        session.judge_draft(verdict, self._plan, sharing)
-        if self._may_lean and session.request.decoding is Decoding.CARD:
-            session.lean_on_text(verdict, self._plan, sharing)
-        return len(verdict.tokens)
+            return None
+
+    # --- commit -------------------------------------------------------------------------------
+
+    def _commit(self, turn: Turn, result: VerifyResult | None) -> None:
+        """Keep the KV rows of the committed path, and publish its tokens."""
+        session, query = turn.session, turn.query
+        if query is None:
+            self._engine.keep(session.engine_session, range(len(turn.rows.tokens)))
+        elif result is not None:
+            self._engine.keep(session.engine_session, result.rows)
+            session.slot.verify(0)
+        if result is not None:
+            session.commit(result, len(query.candidates) if query is not None else 0)
+
+    # --- observe ------------------------------------------------------------------------------
+
+    def _observe(
+        self,
+        plan: Plan,
+        turns: Sequence[Turn],
+        results: Sequence[VerifyResult | None],
+        seconds: float | None,
+    ) -> None:
+        """Let the controller hear what the pass gave those that stream."""
+        pairs = [
+            (turn.session, _outcome(turn.query, result))
+            for turn, result in zip(turns, results, strict=True)
+            if turn.query is not None
+        ]
+        if pairs:
+            sessions, outcomes = zip(*pairs, strict=True)
+            self._control.observe(plan, sessions, outcomes, seconds)
+
+    def _count_waiting(self, now: int, *, works: bool) -> None:
+        if self._idle_since is not None and works:
+            self.times.waiting += now - self._idle_since
+            self._idle_since = None
+        elif self._sessions and not works and self._idle_since is None:
+            self._idle_since = now
+
+
+def control_config(settings: Settings, engine: Engine) -> ControlConfig:
+    """What controllers go by."""
+    speculation = settings.speculation
+    return ControlConfig(
+        num_rows=None if speculation.rows == "auto" else speculation.rows,
+        ngram_tokens=speculation.lookahead,
+        is_chain=speculation.query == "chain",
+        costs_ms=engine.row_costs_ms,
+        alone_share=engine.alone_share,
+    )
+
+
+def _outcome(query: Query, result: VerifyResult | None) -> Outcome:
+    if result is None:
+        return Outcome()
+    return Outcome(
+        drafted=query.drafted,
+        verified=len(query.candidates),
+        accepted=result.num_accepted,
+        rejected=result.rejected,
+        chances=query.candidates.chances,
+    )

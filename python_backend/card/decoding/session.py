@@ -1,48 +1,54 @@
-"""One session as the target sees it."""
+"""One session as the target sees it, and what it puts into a pass."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from card.cache import (
-    MAX_ROWS,
-    NO_CANDIDATES,
-    ROOT,
-    Candidates,
-    Decoding,
-    SlotRequest,
-    TargetSlot,
-    best_chain,
-    best_subtree,
-    descend,
-)
-from card.confidence import confidence_in
+from card.cache import MAX_ROWS, NO_CANDIDATES, Candidates, SlotRequest, TargetSlot, Tree
 from card.constraints import GuideError
 from card.constraints.compiler import Constraint
-from card.decoding.experience import Experience
-from card.decoding.judgement import Judgement
 from card.decoding.patience import Patience
-from card.decoding.rows import RowPlan
-from card.decoding.walk import Verdict
 from card.engines import FOLLOWS_PREFIX, Engine, Logits, Rows
-from card.lookup import TextLookup
-from card.pacing import target_may_run, target_queries
-from card.sampling import History, likeliest, log_probability
-from card.settings import SpeculationSettings
+from card.sampling import History, SamplingParameters, likeliest, log_probability
+from card.speculation.acceptance import RULES, AcceptanceRule, VerifyResult
+from card.speculation.control import Share
+from card.speculation.ngram import NgramProposer
+from card.speculation.pacing import PACINGS, Pacing, Progress
+from card.speculation.sources import Source
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What sources gave one session.
+
+    drafted  of them, found in the draft's tree, before any was left out
+    asked    whether the tree was asked
+    """
+
+    candidates: Candidates = NO_CANDIDATES
+    drafted: int = 0
+    asked: bool = False
+
+    def first(self, count: int) -> Query:
+        """With the first `count` candidates of a chain alone."""
+        if count >= len(self.candidates):
+            return self
+        return Query(self.candidates.first(count), self.drafted, self.asked)
+
+
+@dataclass(slots=True, eq=False)
 class TargetSession:
-    """History, KV session and the candidates under verification.
+    """History, KV session, and what the pacing waits for.
 
     The KV cache holds the history without its last token: that one is the next pass's first row.
+    An engine session that already holds rows of the prompt, shared with another text, is read on
+    from there.
 
     constraint     what holds the text to its guide; None: it has none
-    asked_cache    whether the query of this pass did, and `drafted` candidates were found
-    draft_works    whether it does so for the pass that was planned last
-    told_until     length below which the draft was told to rest
+    stops_draft    whether the draft was told to leave this session alone
     """
 
     slot: TargetSlot
@@ -50,15 +56,11 @@ class TargetSession:
     request: SlotRequest
     history: History
     engine_session: int
+    vocabulary: int
     constraint: Constraint | None = None
-    lookup: TextLookup = field(default_factory=TextLookup)
-    candidates: Candidates = NO_CANDIDATES
-    asked_cache: bool = False
-    drafted: int = 0
-    judgement: Judgement = field(default_factory=Judgement)
+    proposer: NgramProposer = field(default_factory=NgramProposer)
     patience: Patience = field(default_factory=Patience)
-    draft_works: bool = False
-    told_until: int = 0
+    stops_draft: bool = False
     committed_s: float = field(default_factory=time.monotonic)
 
     @classmethod
@@ -77,16 +79,40 @@ class TargetSession:
             history.append(token)
         if constraint is not None:
             constraint.advance(committed)
-        return cls(slot, generation, request, history, engine.open_session(), constraint)
+        session, vocabulary = engine.open_session(), engine.vocabulary
+        return cls(slot, generation, request, history, session, vocabulary, constraint)
+
+    @property
+    def number(self) -> int:
+        """Of the session, never used again."""
+        return self.generation
+
+    @property
+    def parameters(self) -> SamplingParameters:
+        return self.request.parameters
+
+    @property
+    def pacing(self) -> Pacing:
+        return PACINGS[self.request.pacing]
+
+    @property
+    def rule(self) -> AcceptanceRule:
+        return RULES[self.request.acceptance]
+
+    def tree(self) -> Tree | None:
+        """A snapshot of what the draft published."""
+        return self.slot.tree(self.generation, self.vocabulary)
 
     def reads_prompt(self, engine: Engine) -> bool:
         """Whether the KV cache lacks more than the last token."""
         return len(self.history) - engine.length(self.engine_session) > 1
 
+    # --- who waits ----------------------------------------------------------------------------
+
     def may_run(
         self,
         engine: Engine,
-        how: SpeculationSettings,
+        sources: Mapping[str, Source],
         *,
         draft_lives: bool,
         longest_wait_s: float,
@@ -96,42 +122,41 @@ class TargetSession:
         if self.constraint is not None and not self.constraint.is_ready:
             self.slot.count_time(runs=True)
             return False
-        runs = self.reads_prompt(engine)
-        if not runs:
-            passes = self.slot.draft_passes(self.generation, len(self.history))
-            ahead = self._ahead(engine.vocabulary, how)
-            runs = self._has_waited(passes, ahead, longest_wait_s, draft_lives=draft_lives)
+        runs = self.reads_prompt(engine) or self._has_waited(
+            sources, longest_wait_s, draft_lives=draft_lives
+        )
         self.slot.count_time(runs=runs)
         return runs
 
     def _has_waited(
-        self, passes: int, ahead: int, longest_wait_s: float, *, draft_lives: bool
+        self, sources: Mapping[str, Source], longest_wait_s: float, *, draft_lives: bool
     ) -> bool:
-        """Whether what the pacing waits for is there, or has been waited for long enough."""
-        decoding, gamma = self.request.decoding, self.request.gamma
-        if target_may_run(decoding, gamma, passes, draft_lives=draft_lives, ahead=ahead):
+        """Whether what the pacing waits for is there, or has been waited for long enough. A dead
+        draft is never waited for."""
+        if not draft_lives or self.pacing.target_may_run(self._progress(sources)):
             self.patience.restore()
             return True
         return self.patience.ends(time.monotonic() - self.committed_s, longest_wait_s)
 
-    def _ahead(self, vocabulary: int, how: SpeculationSettings) -> int:
-        """Candidates of the best chain, as far as the pacing asks for them."""
-        if self.request.decoding is not Decoding.PEARL:
-            return 0
-        return len(self._from_cache(self.request.gamma, vocabulary, how))
+    def _progress(self, sources: Mapping[str, Source]) -> Progress:
+        gamma = self.request.num_draft_tokens
+        draft = self.slot.draft_progress(self.generation, len(self.history))
+        ahead = 0
+        if self.pacing.looks_ahead:
+            ahead = len(sources["tree"].candidates(self, NO_CANDIDATES, gamma))
+        return Progress(gamma, draft.passes, draft.exhausted, ahead=ahead)
 
-    def prefill(self, engine: Engine, chunk: int) -> Rows | None:
-        """The next chunk of what the KV cache lacks; None once only the last token is missing."""
+    # --- what goes into a pass ----------------------------------------------------------------
+
+    def prefill(self, engine: Engine, chunk: int) -> Rows:
+        """The next chunk of what the KV cache lacks, while that is more than the last token."""
         known = engine.length(self.engine_session)
         missing = len(self.history) - known
-        if missing <= 1:
-            return None
         scored = self.request.prompt_log_probabilities and known < len(self.request.prompt) - 1
         if scored:  # a row of logits for every token: no more of them than verifications have
             chunk = min(chunk, MAX_ROWS)
         tokens = self.history.tokens[known : known + chunk].tolist()
-        self._remember(known + len(tokens))
-        self.candidates = NO_CANDIDATES
+        self.read_text(known + len(tokens))
         wanted = len(tokens) if scored else int(len(tokens) == missing)
         return Rows(self.engine_session, tokens, logits=wanted)
 
@@ -143,150 +168,75 @@ class TargetSession:
             found = likeliest(values, count) if count else None
             self.slot.score_prompt(place, log_probability(values, int(prompt[place])), found)
 
-    def _remember(self, until: int) -> None:
-        """Let guesses come from the text up to there, if anybody asks for guesses. A long prompt is
-        taken in chunk by chunk, for running streams wait meanwhile."""
-        if target_queries(self.request.decoding):
-            self.lookup.extend(self.history.tokens[self.lookup.length : until].tolist())
-
-    def drafts(self, *, crowd_rests: bool) -> bool:
-        """Whether the draft works for this session; `crowd_rests`: for none of those of CARD."""
-        if self.request.decoding is Decoding.CARD:
-            return not crowd_rests and self.judgement.lets_work(len(self.history))
-        return target_queries(self.request.decoding)
-
-    def wakes_draft(self, *, drafts: bool) -> bool:
-        """Note whether the draft works for the next pass; whether it did not for the one before."""
-        wakes = drafts and not self.draft_works
-        self.draft_works = drafts
-        return wakes
-
-    def shares_cores(self, *, crowd_rests: bool) -> bool:
-        """Whether the draft computes beside this session's passes: while the prompt is read it
-        keeps to a head start."""
-        return self.history.generated > 0 and self.drafts(crowd_rests=crowd_rests)
-
-    def query(
-        self, rows: int, vocabulary: int, how: SpeculationSettings, *, drafts: bool = True
-    ) -> Candidates:
-        """Ask the cache, if the draft fills it, for the likeliest continuation of what is
-        committed."""
-        request = self.request
-        self.asked_cache, self.drafted = False, 0
-        limit = min(rows, request.max_tokens - self.history.generated) - 1
-        if limit < 1 or not target_queries(request.decoding):
-            return NO_CANDIDATES
-        self._remember(len(self.history))
+    def query(self, sources: Mapping[str, Source], share: Share) -> Query:
+        """Ask for the likeliest continuation of what is committed."""
+        left = self.request.max_tokens - self.history.generated
+        limit = min(share.num_rows, left) - 1
+        if limit < 1 or not self.pacing.queries:
+            return Query()
+        self.read_text(len(self.history))
         found = NO_CANDIDATES
-        if drafts:
-            found = self._from_cache(limit, vocabulary, how)
-            self.asked_cache, self.drafted = True, len(found)
-            self.slot.count_query(hit=self.drafted > 0)
-        if not self.judgement.leans_on_text:
-            limit = min(limit, len(found) + how.lookahead)
-        return self._fitting(self._lengthened(found, limit))
-
-    def _from_cache(self, limit: int, vocabulary: int, how: SpeculationSettings) -> Candidates:
-        tree = self.slot.tree(self.generation, vocabulary)
-        if tree is None or tree.root_length > len(self.history):
-            return NO_CANDIDATES
-        behind_root = self.history.tokens[max(0, tree.root_length) :].tolist()
-        node = descend(tree, ROOT, behind_root)
-        if node is None:
-            return NO_CANDIDATES
-        confidence = confidence_in(greedy=self.request.parameters.is_greedy)
-        if how.query == "subtree":
-            return best_subtree(tree, node, limit, how.branches, confidence)
-        return best_chain(tree, node, limit, confidence)
+        drafted = 0
+        for source in sources.values():
+            if source.needs_draft and share.drafts:
+                found = source.candidates(self, found, limit)
+                drafted = len(found)
+            elif not source.needs_draft:
+                most = min(limit, len(found) + share.ngram_tokens)
+                found = source.candidates(self, found, most)
+        if share.drafts:
+            self.slot.count_query(hit=drafted > 0)
+        return Query(self._fitting(found), drafted, asked=share.drafts)
 
     def _fitting(self, found: Candidates) -> Candidates:
         """A chain as far as the guide allows it: the rest would be rejected."""
         if self.constraint is None or not found.is_chain:
             return found
-        with suppress(GuideError):  # which the walk will meet
+        with suppress(GuideError):  # which verification will meet
             return found.first(self.constraint.fitting(found.tokens))
         return found
 
-    def _lengthened(self, found: Candidates, length: int) -> Candidates:
-        """A chain that left rows unused gets guesses from the text behind its end."""
-        if not found.is_chain:
-            return found
-        guessed = self.lookup.guesses(found.tokens, length - len(found))
-        if not guessed:
-            return found
-        chances = list(found.chances)
-        chance = chances[-1] if chances else 1.0
-        for _ in guessed:
-            chance *= self.lookup.trust
-            chances.append(chance)
-        return Candidates.chain([*found.tokens, *guessed], chances)
-
     def rows(self, candidates: Candidates) -> Rows:
         """The last committed token and the candidates behind it."""
-        self.candidates = candidates
         tokens = [int(self.history.tokens[-1]), *candidates.tokens]
         if candidates.is_chain:
             return Rows(self.engine_session, tokens)
         parents = [FOLLOWS_PREFIX, *(parent + 1 for parent in candidates.parents)]
         return Rows(self.engine_session, tokens, parents)
 
-    def foresee(self, experience: Experience, promise: float) -> None:
-        """Let the draft not even begin if those of the sessions before had nothing to give."""
-        self.judgement.begin(len(self.history), experience, self.request.parameters, promise)
-        self._tell_draft()
+    def read_text(self, until: int) -> None:
+        """Let n-grams come from the text up to there, if the pacing asks for any. A long prompt is
+        taken in chunk by chunk, for running streams wait meanwhile."""
+        if self.pacing.queries:
+            self.proposer.extend(self.history.tokens[self.proposer.length : until].tolist())
 
-    def weigh_drafting(self) -> None:
-        """Let the draft rest if it does not pay for this session."""
-        if self.request.decoding is Decoding.CARD:
-            self.judgement.weigh(len(self.history))
-            self._tell_draft()
+    # --- what comes of it ---------------------------------------------------------------------
 
-    def lean_on_text(self, verdict: Verdict, plan: RowPlan, sharing: int) -> None:
-        """Let the draft rest while the text foretells itself."""
-        foretold = self._foretold(plan, sharing)
-        self.judgement.lean_on_text(foretold=foretold, corrects=verdict.corrects)
-        self._tell_draft()
+    def tell_draft(self, *, works: bool) -> bool:
+        """Tell the draft whether it works for this session, if that is news; whether it begins to
+        work again."""
+        if works is not self.stops_draft:
+            return False
+        self.stops_draft = not works
+        end = len(self.request.prompt) + self.request.max_tokens
+        self.slot.rest_draft_until(0 if works else end)
+        return works
 
-    def _foretold(self, plan: RowPlan, sharing: int) -> bool:
-        """Whether guesses fill the rows that are worth it, and gain more than the draft would."""
-        agreement = self.judgement.acceptance.rate
-        wanted = plan.guesses_instead(self.lookup.trust, agreement, sharing)
-        return wanted is not None and len(self.lookup.guesses([], wanted)) == wanted
+    def commit(self, result: VerifyResult, verified: int) -> None:
+        """Publish what was decided; the draft and `card` see it at once.
 
-    def _tell_draft(self) -> None:
-        """Until which length it rests, if that is news."""
-        until = self.judgement.rests_until(len(self.request.prompt) + self.request.max_tokens)
-        if until != self.told_until:
-            self.told_until = until
-            self.slot.rest_draft_until(until)
-
-    def commit(self, verdict: Verdict) -> None:
-        """Publish what was decided; the draft and `card` see it at once."""
+        verified  candidates that were in the pass
+        """
         # Counted first: whoever sees the last token sees all there is to count.
         self.slot.count_step(
-            len(verdict.tokens),
-            verdict.accepted,
-            len(self.candidates),
-            corrects=verdict.corrects,
+            len(result.tokens), result.num_accepted, verified, corrects=result.rejected
         )
         self.slot.commit(
-            verdict.tokens,
-            verdict.from_cache,
-            verdict.log_probabilities,
-            verdict.finish,
-            verdict.likeliest,
+            result.tokens,
+            result.accepted,
+            result.log_probabilities,
+            result.finish,
+            result.likeliest,
         )
-        self._remember(len(self.history))
+        self.read_text(len(self.history))
         self.committed_s = time.monotonic()
-
-    def judge_draft(self, verdict: Verdict, plan: RowPlan, sharing: int) -> None:
-        """By what the cache gave, if it was asked, to a pass of so many sessions."""
-        if self.asked_cache:
-            self.judgement.observe(
-                plan,
-                drafted=self.drafted,
-                verified=len(self.candidates),
-                accepted=verdict.accepted,
-                corrects=verdict.corrects,
-                sharing=sharing,
-            )

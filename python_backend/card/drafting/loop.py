@@ -1,57 +1,53 @@
-"""The draft's loop: follow commits, re-root, grow, publish."""
+"""The draft's loop: follow commits, re-root, propose, publish."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from card.cache import Decoding, Pool, SlotRequest, SlotWatch
+from card.cache import Pool, SlotRequest, SlotWatch
 from card.constraints.compiler import Constraint, GuideCompiler
-from card.drafting.session import LONGEST_COMMIT, DraftSession
-from card.drafting.width import Width
-from card.engines import Engine, Rows
-from card.engines.options import DRAFT_ROWS
-from card.settings import Settings, SpeculationSettings
+from card.drafting.session import FollowedSession
+from card.speculation.drafters import Drafter
+from card.speculation.pacing import PACINGS
 
 
 @dataclass(slots=True)
 class DraftTimes:
-    """Nanoseconds spent since the loop began, by phase; `idle` with sessions open but nothing to
-    grow."""
+    """Nanoseconds spent since the loop began: `busy` in passes, `idle` with sessions open but
+    nothing to grow."""
 
     passes: int = 0
-    choose: int = 0
-    forward: int = 0
-    grow: int = 0
+    busy: int = 0
     idle: int = 0
-
-    @property
-    def busy(self) -> int:
-        return self.choose + self.forward + self.grow
 
 
 class DraftLoop:
-    """Grows a tree for every open slot; call `step` again and again from one thread."""
+    """Grows a tree for every open slot; call `step` again and again from one thread.
+
+    drafters  by registry key; a request that names another one is decoded without candidates
+    guides    compiles those of requests; None: candidates heed none
+    apart     they take no cores, and no device, from the target
+    """
 
     def __init__(
         self,
-        engine: Engine,
+        drafters: Mapping[str, Drafter],
         pool: Pool,
-        settings: Settings,
         guides: GuideCompiler | None = None,
+        *,
+        apart: bool = False,
     ) -> None:
-        """`guides` compiles those of requests; None: candidates heed none."""
         self.times = DraftTimes()
-        self._engine = engine
-        self._pool = pool
-        self._settings = settings
+        self._drafters = drafters
         self._guides = guides
+        self._apart = apart
+        self._pool = pool
         self._slots = [pool.draft_slot(index) for index in range(pool.geometry.slots)]
         self._watch = SlotWatch(pool)
-        self._sessions: dict[int, DraftSession] = {}
+        self._sessions: dict[int, FollowedSession] = {}
         self._idle_since: int | None = None
-        self._shares: dict[int, tuple[SpeculationSettings, Width]] = {}
 
     def step(self) -> bool:
         """One pass over all sessions that may grow; False if there was nothing to do."""
@@ -59,35 +55,53 @@ class DraftLoop:
         if self._watch.changed():
             self._drop_closed()
             self._follow_opened()
-        working = self._working()
-        batch = [
-            (session, rows)
-            for session, chunk in self._with_chunks(working)
-            if (rows := self._next_rows(session, chunk, len(working))) is not None
-        ]
+        may_run = [session for session in self._wanted() if _may_run(session)]
+        # Every drafter is asked, also for no session: what it runs on may have failed.
+        grew = [self._grow(name, may_run) for name in self._drafters]
         self._count_idle(started)
-        if not batch:
+        if not any(grew):
             self._idle_since = started if self._sessions else None
             return False
-        chosen = time.perf_counter_ns()
-        logits = self._engine.forward([rows for _, rows in batch])
-        forwarded = time.perf_counter_ns()
-        for (session, rows), found in zip(batch, logits, strict=True):
-            session.grow(rows, found, self._engine)
         self.times.passes += 1
-        self.times.choose += chosen - started
-        self.times.forward += forwarded - chosen
-        self.times.grow += time.perf_counter_ns() - forwarded
-        self._tell_passes()
+        self.times.busy += time.perf_counter_ns() - started
+        self._tell_times()
         return True
 
     @property
     def is_at_rest(self) -> bool:
         """Whether nothing can be to do before a slot is opened or closed, or the target rings."""
-        crowd_rests = self._pool.draft_rests
-        return all(_rests(session, crowd_rests) for session in self._sessions.values())
+        stopped = self._pool.draft_rests
+        return all(session.is_unwanted(all_stopped=stopped) for session in self._sessions.values())
 
-    def _tell_passes(self) -> None:
+    def abandon(self) -> None:
+        """The pool is another: end every session."""
+        for session in self._sessions.values():
+            session.drafter.close(session.drafted)
+        self._sessions.clear()
+
+    def _wanted(self) -> list[FollowedSession]:
+        """Sessions that the target wants candidates of, up to date with what it committed."""
+        wanted, stopped = [], self._pool.draft_rests
+        for session in self._sessions.values():
+            if session.is_unwanted(all_stopped=stopped):
+                session.slot.count_time(runs=False)
+            else:
+                session.follow_commits()
+                wanted.append(session)
+        return wanted
+
+    def _grow(self, name: str, sessions: list[FollowedSession]) -> bool:
+        """One pass of the drafter of this name; whether it computed anything."""
+        drafter = self._drafters[name]
+        own = [session for session in sessions if session.drafter is drafter]
+        proposed = drafter.propose([session.drafted for session in own])
+        grew = False
+        for session, nodes in zip(own, proposed, strict=True):
+            session.slot.count_time(runs=nodes is not None)
+            grew = session.grow(nodes) or grew
+        return grew
+
+    def _tell_times(self) -> None:
         header = self._pool.header
         header["draft_busy_ns"] = self.times.busy
         header["draft_passes"] = self.times.passes
@@ -99,43 +113,6 @@ class DraftLoop:
             self._pool.header["draft_waiting_ns"] = self.times.idle
             self._idle_since = None
 
-    def _working(self) -> list[DraftSession]:
-        """Sessions that the target wants candidates of, up to date with what it committed."""
-        working, crowd_rests = [], self._pool.draft_rests
-        for session in self._sessions.values():
-            if _rests(session, crowd_rests):
-                session.slot.count_time(runs=False)
-            else:
-                session.follow_commits(self._engine)
-                working.append(session)
-        return working
-
-    def _with_chunks(self, sessions: list[DraftSession]) -> Iterator[tuple[DraftSession, int]]:
-        """How many tokens of its text each session may read in this pass. Long texts that are read
-        at once share one chunk: candidates of the others wait no longer for many than for one."""
-        reading = [session.reads_prompt(self._engine) for session in sessions]
-        chunk = min(self._settings.serving.prefill_chunk, self._engine.most_rows)
-        # Never less than is committed meanwhile: whoever reads so little never catches up.
-        share = max(min(chunk, LONGEST_COMMIT), chunk // max(1, sum(reading)))
-        for session, reads in zip(sessions, reading, strict=True):
-            yield session, share if reads else chunk
-
-    def _next_rows(self, session: DraftSession, chunk: int, sharing: int) -> Rows | None:
-        rows = session.next_rows(self._engine, chunk, *self._shared(sharing))
-        session.slot.count_time(runs=rows is not None)
-        return rows
-
-    def _shared(self, sessions: int) -> tuple[SpeculationSettings, Width]:
-        """How one of `sessions` sessions grows: they share a pass, so they share its rows."""
-        if sessions not in self._shares:
-            how = self._settings.speculation
-            rows = max(1, DRAFT_ROWS // sessions)
-            width = min(how.width, rows)
-            share = {"width": width, "lookahead": min(how.lookahead, rows - width)}
-            costs_ms = self._engine.row_costs_ms if how.rows == "auto" else {}
-            self._shares[sessions] = how.model_copy(update=share), Width(costs_ms, sessions)
-        return self._shares[sessions]
-
     def _drop_closed(self) -> None:
         gone = [
             index
@@ -143,16 +120,22 @@ class DraftLoop:
             if not session.slot.is_open(session.generation)
         ]
         for index in gone:
-            self._engine.close_session(self._sessions.pop(index).engine_session)
+            session = self._sessions.pop(index)
+            session.drafter.close(session.drafted)
 
     def _follow_opened(self) -> None:
         for slot, generation, request in self._watch.opened(self._slots, self._sessions):
-            if request.decoding is not Decoding.AUTOREGRESSIVE:
-                growth = self._settings.speculation.growth
-                session = DraftSession.follow(
-                    slot, generation, request, self._engine, growth, self._constraint(request)
+            pacing, drafter = PACINGS[request.pacing], self._drafters.get(request.drafter)
+            if pacing.drafts and drafter is not None:
+                self._sessions[slot.index] = FollowedSession.follow(
+                    slot,
+                    generation,
+                    request,
+                    pacing,
+                    drafter,
+                    self._constraint(request),
+                    apart=self._apart,
                 )
-                self._sessions[slot.index] = session
 
     def _constraint(self, request: SlotRequest) -> Constraint | None:
         if request.guide is None or self._guides is None:
@@ -160,7 +143,8 @@ class DraftLoop:
         return self._guides.constraint(request.guide)
 
 
-def _rests(session: DraftSession, crowd_rests: bool) -> bool:
-    """Whether the target wants no candidates of the session for now; `crowd_rests`: of none of
-    those of CARD."""
-    return (crowd_rests and session.request.decoding is Decoding.CARD) or session.rests()
+def _may_run(session: FollowedSession) -> bool:
+    runs = session.may_run()
+    if not runs:
+        session.slot.count_time(runs=False)
+    return runs

@@ -36,7 +36,7 @@ _MOST_THREADS_ALONE = 8
 """Unless the settings ask for more: soon they wait for each other longer than they compute."""
 
 
-def load_checkpoint_engine(
+def load_engine(
     settings: Settings, role: Literal["draft", "target"], *, quickly: bool = False
 ) -> Engine:
     """Load the model of `role`. Raises `EngineError` saying which file does not fit and why.

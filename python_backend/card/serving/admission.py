@@ -11,6 +11,7 @@ from card.sampling import SamplingParameters
 from card.serving.refusal import invalid
 from card.serving.wire import GenerateRequest
 from card.settings import Settings
+from card.speculation.pacing import PACINGS, PLAIN
 
 
 class Admission:
@@ -31,10 +32,9 @@ class Admission:
         """
         if self._version is None:
             return wanted
-        if wanted in ("draft_then_verify", "pearl"):
-            raise invalid(
-                "decoding", wanted, "card or autoregressive: TensorRT-LLM's loop waits for no draft"
-            )
+        if PACINGS[wanted].waits:
+            allowed = " or ".join(name for name, pacing in PACINGS.items() if not pacing.waits)
+            raise invalid("decoding", wanted, f"{allowed}: TensorRT-LLM's loop waits for no draft")
         for obstacle in obstacles(
             parameters,
             seeded=request.seed is not None,
@@ -46,5 +46,5 @@ class Admission:
         ):
             if obstacle.ignored or self._policy == "refuse":
                 raise invalid(obstacle.field, getattr(request, obstacle.field), obstacle.allowed)
-            wanted = "autoregressive"
+            wanted = PLAIN
         return wanted

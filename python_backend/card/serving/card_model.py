@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from card.cache import MAX_END_IDS, Decoding, Pool, SlotRequest
+from card.cache import MAX_END_IDS, Pool, SlotRequest
 from card.sampling import SamplingParameters
 from card.serving.admission import Admission
 from card.serving.attach import DEADLINE, KEY, Attacher, Losses, is_dead
@@ -156,12 +156,14 @@ class CardModel:
             end_ids=self._end_ids(request, guided=guide is not None),
         )
         wanted = request.decoding or settings.speculation.decoding
-        decoding = self._admission.decoding(request, parameters, wanted)
+        pacing = self._admission.decoding(request, parameters, wanted)
         return SlotRequest(
             prompt=np.array(request.input_ids, np.int64),
             max_tokens=budget,
-            decoding=Decoding[decoding.upper()],
-            gamma=settings.speculation.gamma,
+            pacing=pacing,
+            drafter=settings.drafter,
+            acceptance=settings.speculation.acceptance,
+            num_draft_tokens=settings.speculation.gamma,
             log_probabilities=request.return_log_probs,
             likeliest=self._likeliest(request),
             prompt_log_probabilities=request.return_prompt_log_probs,

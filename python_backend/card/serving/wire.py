@@ -11,16 +11,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from card.constraints import GUIDE_TYPES, Guide
 from card.serving.refusal import Refusal, invalid, missing
-from card.settings import Decoding, LimitSettings
+from card.settings import LimitSettings
+from card.speculation.pacing import PACINGS
 
-DECODINGS: tuple[str, ...] = get_args(Decoding)
+DECODINGS = tuple(PACINGS)
 DATA_TYPES = {"BYTES": "TYPE_STRING", "BOOL": "TYPE_BOOL", "INT32": "TYPE_INT32",
               "INT64": "TYPE_INT64", "UINT64": "TYPE_UINT64", "FP32": "TYPE_FP32"}  # fmt: skip
 """Names in `config.pbtxt` of the dtypes on the wire."""

@@ -19,7 +19,6 @@ from card.settings.paths import in_ascii
 from card.settings.reading import SETTINGS_VARIABLE, SettingsError, load_settings
 from card.settings.service import (
     CacheSettings,
-    Decoding,
     LimitSettings,
     LogFormat,
     ObservabilitySettings,
@@ -33,7 +32,6 @@ __all__ = [
     "REPOSITORY_ROOT",
     "SETTINGS_VARIABLE",
     "CacheSettings",
-    "Decoding",
     "DraftSettings",
     "DraftTensorRTSettings",
     "EngineName",

@@ -9,19 +9,27 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
+from card.settings.choices import OneOf
 from card.settings.section import OfWrongKindError, Section
+from card.speculation.acceptance import RULES
+from card.speculation.control import CONTROLLERS
+from card.speculation.drafters import DRAFTERS
+from card.speculation.drafters.growth import GROWTHS
+from card.speculation.pacing import PACINGS
+from card.speculation.sources import SHAPES
 
 Rows = Annotated[int, Field(ge=1, le=64)]
-Decoding = Literal["card", "pearl", "draft_then_verify", "autoregressive"]
 LogFormat = Literal["text", "json"]
 
 
 class SpeculationSettings(Section):
     """How the draft grows its tree and what the target takes from it."""
 
-    decoding: Decoding = "card"
+    decoding: Annotated[str, OneOf(PACINGS)] = "card"
     """Used when a request names none."""
-    growth: Literal["best_first", "layered"] = "best_first"
+    drafter: Annotated[str, OneOf(("auto", *DRAFTERS))] = "auto"
+    """What makes candidates in the draft's process; ``auto``: what suits the draft's engine."""
+    growth: Annotated[str, OneOf(GROWTHS)] = "best_first"
     """Which nodes a draft pass expands: the likeliest ones, or layer by layer as in the paper."""
     width: Annotated[int, Field(ge=1, le=32)] = 4
     """Nodes that one draft pass expands, at most: fewer where the chances of more do not outweigh
@@ -34,13 +42,20 @@ class SpeculationSettings(Section):
     unused, behind a text that the draft has just read, and (two at most) behind the likeliest node
     of a draft pass; 0: none. While a text repeats itself so well that the draft rests, guesses fill
     all rows that are worth it."""
-    query: Literal["chain", "subtree"] = "chain"
+    query: Annotated[str, OneOf(SHAPES)] = "chain"
     """What the target verifies in a pass: one path of the tree, or up to `branches` paths."""
     branches: Annotated[int, Field(ge=1, le=8)] = 4
     """Most root-to-leaf paths of a subtree query; each keeps a replica of the target's KV cache."""
     rows: Rows | Literal["auto"] = "auto"
     """Rows of one target pass (the last committed token and its candidates); ``auto`` chooses from
     the cost curve measured at load."""
+    control: Annotated[str, OneOf(("auto", *CONTROLLERS))] = "auto"
+    """What decides whether the draft works, and how many rows a pass has; ``auto``: `measured`, or
+    `fixed` where `rows` is a number."""
+    acceptance: Annotated[str, OneOf(name for name, rule in RULES.items() if rule.lossless)] = (
+        "exact"
+    )
+    """What makes a candidate final."""
     gamma: Annotated[int, Field(ge=1, le=32)] = 8
     """Chain length of draft-then-verify and PEARL."""
 

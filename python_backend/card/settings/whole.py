@@ -18,6 +18,8 @@ from card.settings.service import (
     ServingSettings,
     SpeculationSettings,
 )
+from card.speculation.drafters import DRAFTERS
+from card.speculation.pacing import PACINGS
 
 ENVIRONMENT_PREFIX = "CARD_"
 
@@ -71,11 +73,53 @@ class Settings(BaseSettings):
                     "cpu; set the engine to auto or torch"
                 )
             self._check_dtype(role, model)
+        self._check_drafter()
         if self.engine_of(self.target) == "tensorrt_llm":
             self._check_tensorrt_target()
             if self.engine_of(self.draft) == "tensorrt_llm":
                 self._check_shared_devices()
         return self
+
+    @property
+    def drafter(self) -> str:
+        """Registry key of what makes candidates."""
+        named = self.speculation.drafter
+        return next(name for name in self._drafters if named in ("auto", name))
+
+    @property
+    def draft_is_apart(self) -> bool:
+        """Whether the draft takes no cores, and no device, from the target."""
+        places = [self._place(model) for model in (self.target, self.draft)]
+        return not places[0] & places[1]
+
+    def _place(self, model: TargetSettings | DraftSettings) -> set[str]:
+        """The devices of a model."""
+        if self.engine_of(model) == "tensorrt_llm":
+            return {f"cuda:{device}" for device in model.tensorrt_llm.devices}
+        return {"cuda:0" if model.device == "cuda" else model.device}
+
+    @property
+    def control(self) -> str:
+        """Registry key of what decides what pays."""
+        named = self.speculation.control
+        if named != "auto":
+            return named
+        return "measured" if self.speculation.rows == "auto" else "fixed"
+
+    @property
+    def _drafters(self) -> list[str]:
+        """Those that run on the draft's engine, or on none."""
+        on_tensorrt = self.engine_of(self.draft) == "tensorrt_llm"
+        fits = ("tensorrt_llm" if on_tensorrt else "engine", "none")
+        return [name for name, drafter in DRAFTERS.items() if drafter.model in fits]
+
+    def _check_drafter(self) -> None:
+        named, allowed = self.speculation.drafter, ["auto", *self._drafters]
+        if named not in allowed:
+            raise ValueError(
+                f"speculation.drafter {named} does not run on the draft's engine "
+                f"({self.engine_of(self.draft)}); allowed: {', '.join(allowed)}"
+            )
 
     def engine_of(self, model: ModelSettings) -> EngineName:
         """What runs one of the two models."""
@@ -105,9 +149,10 @@ class Settings(BaseSettings):
 
     def _check_tensorrt_target(self) -> None:
         how = self.target.tensorrt_llm
-        if self.speculation.decoding in ("draft_then_verify", "pearl"):
+        if PACINGS[self.speculation.decoding].waits:
+            allowed = " or ".join(name for name, pacing in PACINGS.items() if not pacing.waits)
             raise ValueError(
-                "speculation.decoding must be card or autoregressive where the target's engine is "
+                f"speculation.decoding must be {allowed} where the target's engine is "
                 "tensorrt_llm: its loop waits for no draft"
             )
         if how.tensor_parallel > 1 and not how.tensor_parallel_candidates:

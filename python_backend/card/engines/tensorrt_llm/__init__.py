@@ -15,8 +15,6 @@ Which interface facts this relies on, and where each was read, is listed in `doc
 `commits`    publishing what was accepted
 `ranks`      one answer for all tensor-parallel ranks
 `target`     the target's side in the Triton process: sessions to requests, results to commits
-`draft`      the draft's side: spines and side branches grow the candidate trees
-`tree`       one candidate tree while it grows
 `tasks`      what runs for sessions: no failure is lost, a silent or broken engine is noticed
 `workers`    one that ends is noticed, none outlives the Triton process that spawned it
 """

@@ -1,4 +1,4 @@
-"""From settings to a loaded model and the loop that works with it."""
+"""From settings to a loaded model."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ import importlib
 import os
 from typing import Literal
 
-from card.cache import Geometry, Pool
+from card.cache import Geometry
 from card.engines.interface import EngineError
 from card.engines.tensorrt_llm.arguments import (
     candidates_per_step,
     draft_arguments,
     target_arguments,
 )
-from card.engines.tensorrt_llm.draft import TensorRTDraftLoop
 from card.engines.tensorrt_llm.lookup import LookupSettings
 from card.engines.tensorrt_llm.runtime import Runtime, import_tensorrt_llm
 from card.engines.tensorrt_llm.support import check_version, installed_version
-from card.engines.tensorrt_llm.target import TensorRTTargetLoop
 from card.engines.tensorrt_llm.workers import Workers
 from card.engines.vocabulary import shared_vocabulary, vocabulary_size
 from card.settings import Settings
@@ -25,41 +23,24 @@ from card.settings import Settings
 Role = Literal["draft", "target"]
 
 
-class TensorRTModel:
-    """A model that TensorRT-LLM runs in this process."""
-
-    def __init__(self, settings: Settings, role: Role, geometry: Geometry, server_pid: int) -> None:
-        """Load it. Raises `EngineError` saying what is missing or does not fit."""
-        check_version(installed_version())
-        shared = shared_vocabulary(settings.draft.path, settings.target.path)
-        if role == "draft" and not shared.is_whole:
-            raise EngineError(
-                f"{settings.draft.path}: {shared.note}; TensorRT-LLM cannot leave some out: "
-                "take a draft with the target's vocabulary, or draft.engine: torch"
-            )
-        model = settings.draft if role == "draft" else settings.target
-        package = import_tensorrt_llm(model.tensorrt_llm.devices)
-        self._settings = settings
-        self._role = role
-        self._loop: TensorRTDraftLoop | TensorRTTargetLoop | None = None
-        if role == "draft":
-            arguments = draft_arguments(settings, package.llmapi)
-        else:
-            drafter = _drafter(settings, geometry, server_pid)
-            arguments = target_arguments(settings, package.llmapi, drafter)
-        self._runtime = Runtime(package, arguments, Workers())
-
-    def loop(self, pool: Pool) -> TensorRTDraftLoop | TensorRTTargetLoop:
-        """Work for this pool, and no longer for an earlier one."""
-        if self._loop is not None:
-            self._loop.abandon()
-        make = TensorRTDraftLoop if self._role == "draft" else TensorRTTargetLoop
-        self._loop = make(self._runtime, pool, self._settings)
-        return self._loop
-
-    def close(self) -> None:
-        """End its requests, its event loop and its workers."""
-        self._runtime.shutdown()
+def load_runtime(settings: Settings, role: Role, geometry: Geometry, server_pid: int) -> Runtime:
+    """The model of `role` as TensorRT-LLM runs it. Raises `EngineError` saying what is missing or
+    does not fit."""
+    check_version(installed_version())
+    shared = shared_vocabulary(settings.draft.path, settings.target.path)
+    if role == "draft" and not shared.is_whole:
+        raise EngineError(
+            f"{settings.draft.path}: {shared.note}; TensorRT-LLM cannot leave some out: "
+            "take a draft with the target's vocabulary, or draft.engine: torch"
+        )
+    model = settings.draft if role == "draft" else settings.target
+    package = import_tensorrt_llm(model.tensorrt_llm.devices)
+    if role == "draft":
+        arguments = draft_arguments(settings, package.llmapi)
+    else:
+        drafter = _drafter(settings, geometry, server_pid)
+        arguments = target_arguments(settings, package.llmapi, drafter)
+    return Runtime(package, arguments, Workers())
 
 
 def _drafter(settings: Settings, geometry: Geometry, server_pid: int) -> object | None:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from card.cache import ROOT, Decoding, Geometry, Pool, SlotRequest, TargetSlot, best_chain, descend
+from card.cache import ROOT, Geometry, Pool, SlotRequest, TargetSlot, best_chain, descend
 from card.engines.tensorrt_llm.bindings import Bindings
 from card.engines.tensorrt_llm.commits import publish
-from card.pacing import target_queries
+from card.speculation.pacing import PACINGS
 
 BUDGET_S = 0.005
 """The hook's time is added to every target pass: what is not answered by then gets no candidates
@@ -160,7 +160,7 @@ class CandidateLookup:
     def _unasked(self, request: EngineRequest, session: _Session | None) -> list[int]:
         """What a request gets that the budget does not reach: nothing, unless it must go without
         speculation, for then nothing would be filled up with what may be accepted."""
-        if session is None or session.request.decoding is not Decoding.AUTOREGRESSIVE:
+        if session is None or PACINGS[session.request.pacing].queries:
             return []
         return _unacceptable(session.request, self._room(session, len(request.get_tokens(0))))
 
@@ -183,13 +183,13 @@ class CandidateLookup:
         limit = self._room(session, len(tokens))
         session.offered = self._query(session, tokens, limit)
         bindings.offer(session.slot.index, session.generation, len(tokens), session.offered)
-        if session.request.decoding is Decoding.AUTOREGRESSIVE:
+        if not PACINGS[session.request.pacing].queries:
             return _unacceptable(session.request, limit)
         return list(session.offered)
 
     def _query(self, session: _Session, tokens: list[int], limit: int) -> list[int]:
         """The likeliest continuation of what is committed, at most `limit` tokens."""
-        if limit < 1 or not target_queries(session.request.decoding):
+        if limit < 1 or not PACINGS[session.request.pacing].queries:
             return []
         found: list[int] = []
         tree = session.slot.tree(session.generation, self._settings.vocabulary)

@@ -161,6 +161,25 @@ class TensorRTTargetLoop:
             publish(slot, tokens, offered, finish, _log_probabilities(completion, known))
 
 
+class TensorRTTarget:
+    """A loaded target: one loop for each pool, the latest alone at work."""
+
+    def __init__(self, runtime: Runtime, settings: Settings) -> None:
+        self._runtime = runtime
+        self._settings = settings
+        self._loop: TensorRTTargetLoop | None = None
+
+    def loop(self, pool: Pool) -> TensorRTTargetLoop:
+        if self._loop is not None:
+            self._loop.abandon()
+        self._loop = TensorRTTargetLoop(self._runtime, pool, self._settings)
+        return self._loop
+
+    def close(self) -> None:
+        """End its requests, its event loop and its workers."""
+        self._runtime.shutdown()
+
+
 def _log_probabilities(completion: Any, known: int) -> list[float]:
     """Of the tokens behind the first `known`; nothing if they were not asked for.
 

@@ -11,13 +11,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from card.cache import ENGINES, Decoding
+from card.cache import ENGINES
 from card.serving.refusal import CODES, REASONS
+from card.speculation.pacing import PACINGS
 
 Kind = Literal["counter", "gauge", "histogram"]
 Labels = tuple[tuple[str, str], ...]
 
-DECODINGS = tuple(decoding.name.lower() for decoding in Decoding)
+DECODINGS = tuple(PACINGS)
 OUTCOMES = ("stop", "length", *(code.lower() for code in CODES))
 
 TOKEN_BUCKETS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0, 32.0, 64.0)
@@ -128,6 +129,6 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "card_draft_rests",
         "gauge",
-        "Whether sessions of CARD go without the draft, being too many for it to pay.",
+        "Whether sessions of CARD go without the draft, because it does not pay.",
     ),
 )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from card.cache import ENGINES, Pool, SlotState
+from card.cache import ENGINES, Pool, SlotState, choice_words
 from card.serving.log import RequestLog
 from card.serving.metrics.exporter import Exporter
 from card.serving.metrics.families import DECODINGS
@@ -166,7 +166,7 @@ class Metrics:
             refusals = self._refusals_so_far()
             refused, self._refusals = refusals - self._refusals, refusals
         for decoding, gained in progress.items():
-            self._add_progress(decoding.name.lower(), gained)
+            self._add_progress(decoding, gained)
         for index in refused.nonzero()[0].tolist():
             reason = REASONS[index]
             self._exporter.add("card_rejections_total", int(refused[index]), reason=reason)
@@ -190,9 +190,9 @@ class Metrics:
     def _show_state(self) -> None:
         """What holds now: sessions per decoding mode, heartbeats, whether the draft rests."""
         records = self._pool.slots
-        open_now = records["decoding"][records["state"] == SlotState.OPEN]
-        sessions = np.bincount(open_now, minlength=len(DECODINGS))
-        for mode, count in zip(DECODINGS, sessions.tolist(), strict=True):
+        open_now = records["pacing"][records["state"] == SlotState.OPEN]
+        for mode in DECODINGS:
+            count = int((open_now == choice_words(mode)).all(axis=1).sum())
             self._exporter.set("card_open_sessions", count, decoding=mode)
         for engine in ENGINES:
             silence_s = self._pool.silence_s(engine)
@@ -202,4 +202,4 @@ class Metrics:
 
 
 def _mode(session: Session) -> str:
-    return session.request.decoding.name.lower()
+    return session.request.pacing

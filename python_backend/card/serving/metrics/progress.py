@@ -13,7 +13,8 @@ import numpy as np
 from numpy.lib import recfunctions
 from numpy.typing import NDArray
 
-from card.cache import DRAFT_COUNTERS, TARGET_COUNTERS, Decoding, Pool
+from card.cache import DRAFT_COUNTERS, TARGET_COUNTERS, Pool, choice_words
+from card.speculation.pacing import PACINGS
 
 _MOST = 1 << 52
 """Of one counter: 52 days in nanoseconds. The sum over all slots is far from wrapping."""
@@ -46,11 +47,11 @@ class ProgressReader:
         self._draft = _Counters([*DRAFT_COUNTERS], pool)
         self.read()
 
-    def read(self) -> dict[Decoding, Progress]:
+    def read(self) -> dict[str, Progress]:
         """The increase since the last call, of the modes in which there was any."""
         records = self._pool.slots
         generations = records["generation"].copy()
-        decodings = records["decoding"].copy()
+        pacings = records["pacing"].copy()
         adopted = records["commit_generation"] == generations
         half = records["flip"] & 1
         followed = records["tree_generation"][np.arange(len(half)), half] == generations
@@ -61,9 +62,10 @@ class ProgressReader:
         target = self._target.increase(target, generations, adopted & same)
         draft = self._draft.increase(draft, generations, followed & same)
         return {
-            decoding: self._progress(target[rows].sum(axis=0), draft[rows].sum(axis=0))
-            for decoding in Decoding
-            if (target[rows := decodings == decoding].any() or draft[rows].any())
+            name: self._progress(target[rows].sum(axis=0), draft[rows].sum(axis=0))
+            for name in PACINGS
+            if (target[rows := (pacings == choice_words(name)).all(axis=1)].any())
+            or draft[rows].any()
         }
 
     def _progress(self, target: NDArray[np.int64], draft: NDArray[np.int64]) -> Progress:

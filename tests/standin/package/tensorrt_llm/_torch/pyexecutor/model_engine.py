@@ -6,7 +6,8 @@ from unittest.mock import patch
 
 from numpy.typing import NDArray
 
-from card.engines import Engine, Rows, load_engine, loading
+from card.engines import Engine, Rows, loading
+from card.engines.loading import load_engine
 from card.engines.row_costs import RowCosts
 from card.settings import load_settings
 from tensorrt_llm.llmapi.llm_args import TorchLlmArgs

@@ -1,0 +1,66 @@
+"""Exact match: a candidate is accepted where it is the token that the target chooses anyway.
+
+`sample` is called with the arguments that plain autoregressive decoding would use. As long as the
+chosen token is a candidate below the current node, verification steps into it; the first token that
+is none is the correction. So the text is the target's, whatever the candidates were.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from card.cache import ROOT, Candidates, Finish, SlotRequest
+from card.constraints.compiler import Constraint
+from card.sampling import History, likeliest, log_probability, sample
+from card.speculation.acceptance.interface import TargetRows, VerifyResult
+
+
+class Exact:
+    """Equality with the target's own choice."""
+
+    lossless: ClassVar[bool] = True
+
+    def verify(
+        self,
+        logits: TargetRows,
+        candidates: Candidates,
+        history: History,
+        request: SlotRequest,
+        constraint: Constraint | None = None,
+    ) -> VerifyResult:
+        children: dict[tuple[int, int], int] = {}
+        for index, edge in enumerate(zip(candidates.parents, candidates.tokens, strict=True)):
+            children.setdefault(edge, index)
+        result = VerifyResult()
+        node = ROOT
+        while result.finish is Finish.RUNNING:
+            row = logits.row(1 + node)
+            allowed = None if constraint is None else constraint.allowed()
+            token = sample(row, history, request.parameters, allowed)
+            child = children.get((node, token))
+            result.rows.append(1 + node)
+            result.tokens.append(token)
+            result.accepted.append(child is not None)
+            result.log_probabilities.append(
+                log_probability(row, token) if request.log_probabilities else 0.0
+            )
+            if request.likeliest:
+                result.likeliest.append(likeliest(row, request.likeliest))
+            history.append(token)
+            if constraint is not None:
+                constraint.advance([token])
+            result.finish = finish_of(token, history, request)
+            if child is None:
+                result.rejected = node in candidates.parents
+                break
+            node = child
+        return result
+
+
+def finish_of(token: int, history: History, request: SlotRequest) -> Finish:
+    """Whether the text ends with this token, the last one of `history`."""
+    if token in request.parameters.end_ids:
+        return Finish.END_ID
+    if history.generated >= request.max_tokens:
+        return Finish.LENGTH
+    return Finish.RUNNING

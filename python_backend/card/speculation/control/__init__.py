@@ -1,0 +1,29 @@
+"""What pays, by the value of the setting `speculation.control`."""
+
+from __future__ import annotations
+
+from card.speculation.control.fixed import Fixed
+from card.speculation.control.interface import (
+    ControlConfig,
+    ControlledSession,
+    Controller,
+    Outcome,
+    Plan,
+    Share,
+)
+from card.speculation.control.measured import Measured
+
+__all__ = [
+    "CONTROLLERS",
+    "ControlConfig",
+    "ControlledSession",
+    "Controller",
+    "Outcome",
+    "Plan",
+    "Share",
+]
+
+CONTROLLERS: dict[str, type[Controller]] = {
+    "measured": Measured,
+    "fixed": Fixed,
+}

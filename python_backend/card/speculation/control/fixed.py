@@ -1,0 +1,51 @@
+"""The baseline: every pass has the same shape, and the draft always works."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from card.cache import Candidates
+from card.speculation.control.interface import (
+    ControlConfig,
+    ControlledSession,
+    Outcome,
+    Plan,
+    Share,
+)
+
+UNMEASURED_ROWS = 8
+"""Rows of a pass where nothing says what rows cost."""
+
+
+class Fixed:
+    """As many rows as the settings say."""
+
+    def __init__(self, config: ControlConfig) -> None:
+        self._config = config
+
+    def plan(
+        self,
+        sessions: Sequence[ControlledSession],
+        *,
+        draft_lives: bool,
+        most_rows: int | None = None,
+    ) -> Plan:
+        rows = self._config.num_rows or UNMEASURED_ROWS
+        return Plan(
+            [Share(session.pacing.drafts, rows, self._config.ngram_tokens) for session in sessions]
+        )
+
+    def trim(
+        self, plan: Plan, sessions: Sequence[ControlledSession], found: Sequence[Candidates]
+    ) -> list[int]:
+        return [len(candidates) for candidates in found]
+
+    def observe(
+        self,
+        plan: Plan,
+        sessions: Sequence[ControlledSession],
+        outcomes: Sequence[Outcome],
+        seconds: float | None,
+    ) -> None: ...
+
+    def forget(self, session: ControlledSession) -> None: ...

@@ -1,0 +1,280 @@
+"""What pays is measured: the draft works while it gains time, and a pass has as many rows as pay.
+
+The controller knows three things, and each follows what happened of late:
+
+- what a pass costs by its rows and sessions, with the draft at work and without (`PassCosts`)
+- how often a session's candidates are accepted, against how often they promised to be
+- how much time the draft has gained or lost (`Trial`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from card.cache import Candidates
+from card.engines.row_costs import CostCurve
+from card.sampling import SamplingParameters
+from card.speculation.control.costs import CONTENTION, MEMORY, PassCosts, ideal_tokens, size_of
+from card.speculation.control.fixed import UNMEASURED_ROWS
+from card.speculation.control.interface import (
+    ControlConfig,
+    ControlledSession,
+    Outcome,
+    Plan,
+    Share,
+)
+from card.speculation.control.trial import PATIENCE, STOP, Trial
+
+AGREEMENT = 0.7
+"""Chance that a candidate is accepted, until measured."""
+PRIOR = 6.0
+"""Candidates or passes that what is assumed counts for beside what is measured."""
+SOUGHT = 4
+"""Candidates that sessions which share a pass are asked for, for each row that it may have: where
+one text is easy and another is not, the easy one takes the rows of both."""
+
+
+def best_rows(costs_ms: Mapping[int, float]) -> int:
+    """Rows of a pass that a session begins with, if it has the pass to itself."""
+    return Measured(ControlConfig(costs_ms=costs_ms)).first_rows
+
+
+@dataclass(slots=True)
+class Acceptance:
+    """Of one session's candidates, of late, as far as they were reached.
+
+    reached, accepted  candidates; promised: the sum of their chances
+    """
+
+    reached: float = PRIOR
+    accepted: float = PRIOR * AGREEMENT
+    promised: float = PRIOR * AGREEMENT
+
+    @property
+    def rate(self) -> float:
+        """Chance that the next candidate is accepted."""
+        return self.accepted / self.reached
+
+    @property
+    def trust(self) -> float:
+        """What a candidate's chance is multiplied by, and each one's behind it once more."""
+        return min(1.0, self.accepted / self.promised)
+
+    def observe(self, outcome: Outcome) -> None:
+        accepted = min(outcome.accepted, outcome.drafted)
+        reached = accepted + (accepted < outcome.drafted and outcome.rejected)
+        above, promised = 1.0, 0.0
+        for chance in outcome.chances[:reached]:
+            promised += chance / above if above else 0.0
+            above = chance
+        fade = min(1.0, MEMORY / (self.reached + reached))
+        self.reached = (self.reached + reached) * fade
+        self.accepted = (self.accepted + accepted) * fade
+        self.promised = (self.promised + promised) * fade
+
+
+@dataclass(slots=True)
+class _Text:
+    """What is known of one session.
+
+    leans      it is decoded by n-grams alone for now
+    surprised  the last pass rejected a candidate
+    """
+
+    acceptance: Acceptance = field(default_factory=Acceptance)
+    leans: bool = False
+    surprised: bool = False
+
+
+class Measured:
+    """By measured costs, acceptance and time. Without a cost curve the draft always works."""
+
+    def __init__(self, config: ControlConfig) -> None:
+        self._config = config
+        costs_ms: Mapping[int, float] = config.costs_ms or {}
+        self._curve = CostCurve(costs_ms)
+        self._is_measured = bool(self._curve.choices)
+        self._costs = PassCosts(self._curve, config.alone_share)
+        self._texts: dict[int, _Text] = {}
+        self._trials: dict[tuple[int, ...], Trial] = {}
+        self._size = 0.0
+        self._was_alone: bool | None = None
+
+    @property
+    def first_rows(self) -> int:
+        """Rows that gain most before anything is known of a draft."""
+        return self._best_rows(AGREEMENT, 1)
+
+    def plan(
+        self,
+        sessions: Sequence[ControlledSession],
+        *,
+        draft_lives: bool,
+        most_rows: int | None = None,
+    ) -> Plan:
+        kind = self._kind(sessions)
+        new = [session for session in sessions if session.number not in self._texts]
+        self._texts |= {session.number: _Text() for session in new}
+        if kind not in self._trials:
+            self._trials[kind] = self._first_trial(len(sessions))
+        elif new:
+            self._trials[kind].begin_text()
+        trial = self._trials[kind]
+        if not draft_lives:
+            trial.await_draft()
+        shares = [
+            self._share(
+                session,
+                len(sessions),
+                most_rows,
+                drafts=draft_lives and (trial.drafts or not session.pacing.adapts),
+            )
+            for session in sessions
+        ]
+        return Plan(shares, most_rows, kind)
+
+    def trim(
+        self, plan: Plan, sessions: Sequence[ControlledSession], found: Sequence[Candidates]
+    ) -> list[int]:
+        """The likeliest candidates of all, as many as give most tokens per second of the pass."""
+        if not self._config.is_chain:
+            return [len(candidates) for candidates in found]
+        worth = sorted(
+            (-chance * self._texts[session.number].acceptance.trust ** (place + 1), place, index)
+            for index, (session, candidates) in enumerate(zip(sessions, found, strict=True))
+            for place, chance in enumerate(candidates.chances)
+        )
+        best = self._curve.best_rows([-entry[0] for entry in worth], given=len(found))
+        if plan.most_rows is not None:
+            best = min(best, max(0, plan.most_rows - len(found)))
+        counts = [0] * len(found)
+        for _, _, index in worth[:best]:
+            counts[index] += 1
+        return counts
+
+    def observe(
+        self,
+        plan: Plan,
+        sessions: Sequence[ControlledSession],
+        outcomes: Sequence[Outcome],
+        seconds: float | None,
+    ) -> None:
+        alone, count = not plan.drafts, len(sessions)
+        rows = sum(1 + outcome.verified for outcome in outcomes)
+        # The first pass of either way still has something of the other one.
+        if self._is_measured and seconds is not None and alone is self._was_alone:
+            self._costs.learn(rows, count, seconds, alone=alone)
+        self._was_alone = alone
+        for session, outcome in zip(sessions, outcomes, strict=True):
+            text = self._texts[session.number]
+            text.acceptance.observe(outcome)
+            text.surprised = outcome.rejected
+        if self._is_measured and any(session.pacing.adapts for session in sessions):
+            self._judge(plan, outcomes)
+
+    def forget(self, session: ControlledSession) -> None:
+        self._texts.pop(session.number, None)
+        if not self._texts:
+            self._size = 0.0
+
+    # --- whether the draft works --------------------------------------------------------------
+
+    def _kind(self, sessions: Sequence[ControlledSession]) -> tuple[int, ...]:
+        """How many sessions share passes; one alone is told apart by how its tokens are chosen. The
+        number falls slowly, so that sessions which come and go leave it as it is."""
+        self._size = max(len(sessions), self._size - (self._size - len(sessions)) / PATIENCE)
+        if (count := round(self._size)) > 1:
+            return (size_of(count),)
+        return (0, *_sampling_of(sessions[0].parameters))
+
+    def _first_trial(self, sessions: int) -> Trial:
+        """Passes without the draft come first, until their cost is known. Where the curve says that
+        the draft cannot pay, it must earn its first trial."""
+        if not self._is_measured:
+            return Trial(drafts=True, debt=0.0)
+        # The more sessions it works for, the fewer candidates it has for each.
+        least = 1.0 if sessions == 1 else CONTENTION
+        pays = self._gain(AGREEMENT, sessions, alone=False)[1] > least
+        if pays and self._costs.has_measured(sessions, alone=True):
+            return Trial(drafts=True, debt=0.0)
+        return Trial(drafts=False, debt=0.0 if pays else STOP, pause=round(PRIOR))
+
+    def _judge(self, plan: Plan, outcomes: Sequence[Outcome]) -> None:
+        """Charge the pass to the trial, or let it pay a debt back."""
+        trial, count = self._trials[plan.kind], len(outcomes)
+        if not trial.drafts:
+            trial.pay()
+        elif plan.drafts:
+            offered = [min(outcome.drafted, outcome.verified) for outcome in outcomes]
+            right = sum(
+                min(outcome.accepted, most) for outcome, most in zip(outcomes, offered, strict=True)
+            )
+            cost_ms = self._costs.ms(count + sum(offered), count, alone=False)
+            loss = cost_ms / self._costs.ms(count, count, alone=True) - 1.0 - right / count
+            with_candidates = sum(outcome.drafted > 0 for outcome in outcomes)
+            trial.charge(loss, found=3 * with_candidates >= count)
+
+    # --- rows ---------------------------------------------------------------------------------
+
+    def _share(
+        self,
+        session: ControlledSession,
+        sharing: int,
+        most_rows: int | None,
+        *,
+        drafts: bool,
+    ) -> Share:
+        text, config = self._texts[session.number], self._config
+        drafts = drafts and session.pacing.drafts
+        if not config.is_chain:  # nothing is left out later
+            rows = self._best_rows(text.acceptance.rate, sharing)
+            if most_rows is not None:
+                rows = min(rows, max(1, most_rows // sharing))
+            return Share(drafts, rows, config.ngram_tokens)
+        if not self._is_measured:
+            return Share(drafts, UNMEASURED_ROWS, config.ngram_tokens)
+        most = max(self._curve.choices)
+        rows = max(2, min(most, SOUGHT * most // sharing))
+        text.leans = session.pacing.adapts and self._repeats(session, text, sharing)
+        ngram_tokens = rows if text.leans or not drafts else config.ngram_tokens
+        return Share(drafts and not text.leans, rows, ngram_tokens if config.ngram_tokens else 0)
+
+    def _repeats(self, session: ControlledSession, text: _Text, sharing: int) -> bool:
+        """Whether n-gram proposals fill the rows that they are worth, and gain more than the draft
+        does: a text that repeats itself needs no draft."""
+        if not self._config.ngram_tokens or (text.leans and text.surprised):
+            return False
+        rows, gain = self._gain(session.proposer.hit_rate, sharing, alone=True)
+        if gain <= self._gain(text.acceptance.rate, sharing, alone=False)[1]:
+            return False
+        return len(session.proposer.propose([], rows - 1)) == rows - 1
+
+    def _best_rows(self, agreement: float, sessions: int) -> int:
+        if not self._is_measured:
+            return UNMEASURED_ROWS
+        return self._gain(agreement, sessions, alone=False)[0]
+
+    def _gain(self, agreement: float, sessions: int, *, alone: bool) -> tuple[int, float]:
+        """The best rows of each of `sessions` sessions, and tokens per second with them over those
+        of decoding alone."""
+        plain_ms = self._costs.ms(sessions, sessions, alone=True)
+        return max(
+            (
+                (
+                    rows,
+                    ideal_tokens(rows, agreement)
+                    * plain_ms
+                    / self._costs.ms(rows * sessions, sessions, alone=alone),
+                )
+                for rows in self._curve.choices
+            ),
+            key=lambda found: found[1],
+        )
+
+
+def _sampling_of(parameters: SamplingParameters) -> tuple[int, int]:
+    """How hot a text is sampled, in quarters up to 2, and whether penalties, of which the draft
+    knows nothing, change its tokens."""
+    heat = 0.0 if parameters.is_greedy else min(parameters.temperature, 2.0)
+    return round(4 * heat), int(parameters.penalises)

@@ -1,0 +1,14 @@
+"""Who makes candidates, by the value of the setting `speculation.drafter`."""
+
+from __future__ import annotations
+
+from card.speculation.drafters.interface import DraftConfig, DraftedSession, Drafter
+from card.speculation.drafters.tensorrt import TensorRTDrafter
+from card.speculation.drafters.tree import TreeDrafter
+
+__all__ = ["DRAFTERS", "DraftConfig", "DraftedSession", "Drafter"]
+
+DRAFTERS: dict[str, type[Drafter]] = {
+    "tree": TreeDrafter,
+    "tensorrt": TensorRTDrafter,
+}

@@ -1,0 +1,114 @@
+"""What one draft pass forwards: nodes to expand, and n-gram proposals behind one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from card.cache import ROOT
+from card.engines import FOLLOWS_PREFIX
+from card.speculation.drafters.growth.frontier import Frontier
+from card.speculation.ngram import LONGEST_CONTEXT, NgramProposer
+from card.speculation.tree import GrowingTree
+
+_MOST_PROPOSALS = 2
+"""Proposals behind a node: each costs a row in every pass, and more than two brought nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """Rows of a pass in order: `nodes`, then `proposals`.
+
+    nodes      unexpanded nodes of the tree, or `ROOT` alone behind a text
+    proposals  (row that the proposal stands behind, proposed token), rows before their proposals
+    """
+
+    nodes: list[int]
+    proposals: list[tuple[int, int]]
+
+    @classmethod
+    def of_root(cls, proposed: Sequence[int]) -> Expansion:
+        """The text's end and a chain of proposals behind it."""
+        return cls([ROOT], list(enumerate(proposed)))
+
+    def __len__(self) -> int:
+        return len(self.nodes) + len(self.proposals)
+
+    @property
+    def proposed(self) -> list[int]:
+        return [token for _, token in self.proposals]
+
+    def depths(self, tree: GrowingTree) -> list[int]:
+        """Depth of every row's token; -1 for the text's end."""
+        depths = [tree.depth_of(node) for node in self.nodes]
+        for above, _ in self.proposals:
+            depths.append(depths[above] + 1)
+        return depths
+
+    def tree_rows(
+        self, tree: GrowingTree, entry: Sequence[int], pending: int
+    ) -> tuple[list[int], list[int]]:
+        """Tokens and parents (pending KV entries) of the rows, which become `pending` and on.
+
+        entry  KV entry of every node of the tree
+        """
+        tokens = [tree.token[node] for node in self.nodes]
+        above = [tree.parent[node] for node in self.nodes]
+        parents = [FOLLOWS_PREFIX if node == ROOT else entry[node] for node in above]
+        for row, token in self.proposals:
+            tokens.append(token)
+            parents.append(pending + row)
+        return tokens, parents
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one pass of one session.
+
+    width         nodes that are expanded, at most
+    ngram_tokens  n-gram proposals behind them, at most
+    depth         tokens that the tree may run ahead of the text
+    room          rows, all told
+    """
+
+    width: int
+    ngram_tokens: int
+    depth: int
+    room: int
+
+
+def choose_expansion(
+    tree: GrowingTree,
+    frontier: Frontier,
+    entry: Sequence[int],
+    rank: Sequence[float],
+    proposer: NgramProposer,
+    limits: Limits,
+    worthwhile: Callable[[Sequence[float]], int],
+) -> Expansion:
+    """The next nodes by the growth rule, and a chain of proposals behind the likeliest of them.
+
+    entry, rank  KV entry of every node of the tree, and rank of its path
+    worthwhile   how many of nodes with such ranks are worth their rows
+    """
+    nodes = frontier.take(min(limits.width, limits.room), limits.depth, entry)
+    if not nodes:
+        return Expansion([], [])
+    if len(nodes) > 1:
+        count = worthwhile([rank[node] for node in nodes])
+        for node in nodes[count:]:
+            frontier.push(node, rank[node], tree.depth[node])
+        nodes = nodes[:count]
+    # Proposals cost rows, so they go where the tree most likely gets deeper.
+    place = max(range(len(nodes)), key=lambda row: rank[nodes[row]])
+    node = nodes[place]
+    length = min(
+        limits.ngram_tokens,
+        _MOST_PROPOSALS,
+        limits.depth - 2 - tree.depth[node],
+        limits.room - len(nodes),
+    )
+    behind = tree.path(node, LONGEST_CONTEXT)
+    proposed = proposer.propose(behind, length) if length > 0 else []
+    above = [place, *range(len(nodes), len(nodes) + len(proposed))]
+    return Expansion(nodes, list(zip(above, proposed, strict=False)))

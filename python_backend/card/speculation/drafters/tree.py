@@ -1,0 +1,306 @@
+"""A draft model grows a tree of its likely continuations (CARD, arXiv 2508.04462).
+
+The KV cache of the model holds the committed text and the expanded nodes below it: what a commit
+leaves of the tree is never forwarded again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from card.cache import ROOT
+from card.engines import Engine, Logits, Ranking, Rows
+from card.engines.options import DRAFT_ROWS
+from card.sampling import PositionNoise
+from card.speculation.drafters.growth import GROWTHS, UNEXPANDED, Frontier
+from card.speculation.drafters.growth.children import (
+    Child,
+    Masks,
+    best_children,
+    noise_for,
+    ranking_of,
+)
+from card.speculation.drafters.growth.expansion import Expansion, Limits, choose_expansion
+from card.speculation.drafters.growth.masks import masks_of
+from card.speculation.drafters.growth.width import Width
+from card.speculation.drafters.interface import DraftConfig, DraftedSession, Model
+from card.speculation.ngram import NgramProposer
+from card.speculation.score import score_exponent
+from card.speculation.tree import GrowingTree, Nodes, ReRoot
+
+LONGEST_COMMIT = 16
+"""As many tokens as a step of the target seldom exceeds: text that the KV cache lacks beyond that
+is read like a prompt."""
+
+_NO_NODE = -2
+"""Stands for a forwarded row that turned out to be no node."""
+
+
+@dataclass(slots=True)
+class _Branches:
+    """What the drafter keeps of one session.
+
+    engine_session  KV cache: its prefix is the committed text, perhaps without its last tokens
+    entry           [nodes] pending KV entry of every node of the tree, or `UNEXPANDED`
+    rank            [nodes] of every node's path, by which the tree grows
+    pending         KV entries behind the prefix
+    """
+
+    engine_session: int
+    noise: PositionNoise
+    frontier: Frontier
+    proposer: NgramProposer = field(default_factory=NgramProposer)
+    entry: list[int] = field(default_factory=list)
+    rank: list[float] = field(default_factory=list)
+    pending: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """What one session puts into a pass.
+
+    text       tokens of the text that come first in `rows`
+    expansion  the rows behind them and the text's end; None: text alone is read
+    positions  of every expanded row's children (empty if nothing depends on them)
+    masks      what the guide allows below every row; None: everything
+    """
+
+    rows: Rows
+    text: int
+    expansion: Expansion | None = None
+    positions: list[int] = field(default_factory=list)
+    masks: Masks | None = None
+
+
+class TreeDrafter:
+    """Grows trees on an engine whose sessions hold them."""
+
+    model: ClassVar[Model] = "engine"
+
+    def __init__(self, model: Engine, config: DraftConfig) -> None:
+        self._engine = model
+        self._config = config
+        self._branches: dict[int, _Branches] = {}
+        self._shares: dict[int, tuple[int, int, Width]] = {}
+
+    def open(self, session: DraftedSession) -> None:
+        noise = noise_for(session.request.parameters, self._engine.vocabulary)
+        frontier = GROWTHS[self._config.growth]()
+        branches = _Branches(self._engine.open_session(), noise, frontier)
+        noise.forget(len(session.tokens))
+        self._branches[session.number] = branches
+
+    def close(self, session: DraftedSession) -> None:
+        self._engine.close_session(self._branches.pop(session.number).engine_session)
+
+    # --- correct ------------------------------------------------------------------------------
+
+    def commit(self, session: DraftedSession, re_root: ReRoot) -> None:
+        """The KV entries of the committed path join the prefix, those of surviving nodes stay."""
+        branches, tree = self._branches[session.number], session.tree
+        entry = branches.entry
+        confirmed = [entry[node] for node in re_root.path if entry[node] != UNEXPANDED]
+        left = [entry[node] for node in re_root.surviving]
+        surviving = sorted(at for at in left if at != UNEXPANDED)
+        self._engine.keep(branches.engine_session, confirmed, surviving)
+        moved = {at: index for index, at in enumerate(surviving)} | {UNEXPANDED: UNEXPANDED}
+        branches.entry = [moved[at] for at in left]
+        base = branches.rank[re_root.path[-1]] if re_root.surviving else 0.0
+        branches.rank = [branches.rank[node] - base for node in re_root.surviving]
+        branches.pending = len(surviving)
+        branches.frontier.refill(
+            (node, branches.rank[node], tree.depth[node])
+            for node, at in enumerate(branches.entry)
+            if at == UNEXPANDED
+        )
+        branches.noise.forget(len(session.tokens))
+
+    # --- grow ---------------------------------------------------------------------------------
+
+    def propose(self, sessions: Sequence[DraftedSession]) -> list[Nodes | None]:
+        """Read what the KV cache lacks of a text, else expand the best nodes."""
+        passes = [
+            self._pass(session, chunk, len(sessions))
+            for session, chunk in self._with_chunks(sessions)
+        ]
+        batch = [planned.rows for planned in passes if planned is not None]
+        logits = iter(self._engine.forward(batch) if batch else ())
+        return [
+            None if planned is None else self._grow(session, planned, next(logits))
+            for session, planned in zip(sessions, passes, strict=True)
+        ]
+
+    def _with_chunks(
+        self, sessions: Sequence[DraftedSession]
+    ) -> Iterator[tuple[DraftedSession, int]]:
+        """How many tokens of its text each session may read in this pass. Long texts that are read
+        at once share one chunk: candidates of the others wait no longer for many than for one."""
+        reading = [self._reads_prompt(session) for session in sessions]
+        chunk = min(self._config.prefill_chunk, self._engine.most_rows)
+        # Never less than is committed meanwhile: whoever reads so little never catches up.
+        share = max(min(chunk, LONGEST_COMMIT), chunk // max(1, sum(reading)))
+        for session, reads in zip(sessions, reading, strict=True):
+            yield session, share if reads else chunk
+
+    def _reads_prompt(self, session: DraftedSession) -> bool:
+        """Whether the KV cache lacks more than the target commits in a step."""
+        known = self._engine.length(self._branches[session.number].engine_session)
+        return len(session.tokens) - known > LONGEST_COMMIT
+
+    def _pass(self, session: DraftedSession, chunk: int, sharing: int) -> _Pass | None:
+        """What to forward for one of `sharing` sessions; None: nothing can be expanded."""
+        width, ngram_tokens, worth = self._share(sharing)
+        branches = self._branches[session.number]
+        depth = min(self._config.depth, session.tokens_left)
+        known = self._engine.length(branches.engine_session)
+        if known < len(session.tokens):
+            return self._text_pass(session, branches, known, chunk, min(ngram_tokens, depth - 1))
+        _follow_text(branches.proposer, session.tokens, len(session.tokens))
+        tree = session.tree
+        room = tree.capacity - max(len(tree), branches.pending)
+        exponent = score_exponent(greedy=session.request.parameters.is_greedy)
+        expansion = choose_expansion(
+            tree,
+            branches.frontier,
+            branches.entry,
+            branches.rank,
+            branches.proposer,
+            Limits(width, ngram_tokens, depth, room),
+            lambda scores: worth.worthwhile(scores, exponent),
+        )
+        if not len(expansion):
+            return None
+        tokens, parents = expansion.tree_rows(tree, branches.entry, branches.pending)
+        positions, masks, ranking = self._ranking(session, branches, expansion)
+        rows = Rows(branches.engine_session, tokens, parents, ranking=ranking)
+        return _Pass(rows, 0, expansion, positions, masks)
+
+    def _share(self, sessions: int) -> tuple[int, int, Width]:
+        """Width and n-gram tokens of one of `sessions` sessions: they share the rows of a pass."""
+        if sessions not in self._shares:
+            config = self._config
+            rows = max(1, DRAFT_ROWS // sessions)
+            width = min(config.width, rows)
+            costs_ms = self._engine.row_costs_ms if config.adapts else {}
+            ngram_tokens = min(config.ngram_tokens, rows - width)
+            self._shares[sessions] = width, ngram_tokens, Width(costs_ms, sessions)
+        return self._shares[sessions]
+
+    def _text_pass(
+        self, session: DraftedSession, branches: _Branches, known: int, chunk: int, proposals: int
+    ) -> _Pass:
+        """Text the KV cache lacks; behind its end, as far as the chunk has room, proposals."""
+        missing = session.tokens[known : known + chunk]
+        end = known + len(missing)
+        _follow_text(branches.proposer, session.tokens, end)
+        if end < len(session.tokens):
+            return _Pass(Rows(branches.engine_session, missing, logits=0), len(missing))
+        limit = min(proposals, chunk - len(missing))
+        expansion = Expansion.of_root(branches.proposer.propose([], limit))
+        positions, masks, ranking = self._ranking(session, branches, expansion)
+        rows = Rows(
+            branches.engine_session,
+            [*missing, *expansion.proposed],
+            logits=len(expansion),
+            ranking=ranking,
+        )
+        return _Pass(rows, len(missing), expansion, positions, masks)
+
+    def _ranking(
+        self, session: DraftedSession, branches: _Branches, expansion: Expansion
+    ) -> tuple[list[int], Masks | None, Ranking]:
+        """Positions of the children of every row, which of them the guide allows, and what to ask
+        the engine."""
+        parameters = session.request.parameters
+        positions: list[int] = []
+        # Else nothing depends on where the children stand.
+        if not parameters.is_greedy or parameters.logit_bias:
+            first = len(session.tokens) + 1
+            positions = [first + depth for depth in expansion.depths(session.tree)]
+        masks = masks_of(session.constraint, expansion, session.tree)
+        return positions, masks, ranking_of(positions, parameters, branches.noise, masks)
+
+    def _grow(self, session: DraftedSession, planned: _Pass, logits: Logits) -> Nodes:
+        """The best children of the forwarded rows."""
+        branches, expansion = self._branches[session.number], planned.expansion
+        if expansion is None:
+            self._engine.keep(branches.engine_session, range(planned.text))
+            return Nodes(passes=0)
+        children = best_children(
+            logits, planned.positions, session.request.parameters, planned.masks
+        )
+        first, room = len(session.tree), session.tree.room
+        found, ranks, rows = _children_of(expansion, children, first, room)
+        branches.entry += [UNEXPANDED] * len(found.tokens)
+        if planned.text:
+            self._keep_text(branches, planned.text, rows)
+        else:
+            for at, node in enumerate(rows, branches.pending):
+                if node != _NO_NODE:
+                    branches.entry[node] = at
+            branches.pending += len(rows)
+        _open_nodes(branches, session.tree, found.parents, ranks)
+        return found
+
+    def _keep_text(self, branches: _Branches, text: int, rows: list[int]) -> None:
+        """The text joins the prefix, and of the proposals those that became nodes stay.
+
+        rows  node of every row behind the text, whose last token stands for `ROOT`
+        """
+        right = [index for index, node in enumerate(rows[1:]) if node != _NO_NODE]
+        self._engine.keep(branches.engine_session, range(text), [text + index for index in right])
+        for at, index in enumerate(right):
+            branches.entry[rows[1 + index]] = at
+        branches.pending = len(right)
+
+
+def _follow_text(proposer: NgramProposer, tokens: Sequence[int], until: int) -> None:
+    """Let proposals come from the text up to there; a long prompt is taken in chunk by chunk, for
+    the other sessions wait meanwhile."""
+    proposer.extend(tokens[proposer.length : until])
+
+
+def _open_nodes(
+    branches: _Branches, tree: GrowingTree, parents: Sequence[int], ranks: Sequence[float]
+) -> None:
+    """Let the growth rule choose among nodes that come behind those of the tree.
+
+    parents  [nodes] of each; ranks: of each, given its parent
+    """
+    depth = list(tree.depth)
+    for node, (parent, rank) in enumerate(zip(parents, ranks, strict=True), len(tree)):
+        is_first = parent == ROOT
+        branches.rank.append(rank if is_first else branches.rank[parent] + rank)
+        depth.append(0 if is_first else depth[parent] + 1)
+        branches.frontier.push(node, branches.rank[node], depth[node])
+
+
+def _children_of(
+    expansion: Expansion, children: list[list[Child]], first: int, room: int
+) -> tuple[Nodes, list[float], list[int]]:
+    """The children of every row that is a node, at most `room`, numbered from `first` on; their
+    ranks given their parents; and the node of each row.
+
+    A proposal is a node if it is among the children of the row it stands behind.
+    """
+    tokens, parents = list[int](), list[int]()
+    logprobs, ranks = list[float](), list[float]()
+    rows = list(expansion.nodes)
+    begins: list[int] = []
+    for row, below in enumerate(children):
+        if row >= len(rows):
+            above, proposal = expansion.proposals[row - len(expansion.nodes)]
+            stop = begins[above + 1] if above + 1 < row else len(tokens)
+            hung = tokens[begins[above] : stop]
+            is_node = proposal in hung
+            rows.append(first + begins[above] + hung.index(proposal) if is_node else _NO_NODE)
+        begins.append(len(tokens))
+        if rows[row] != _NO_NODE:
+            for child in below[: room - len(tokens)]:
+                tokens.append(child.token)
+                parents.append(rows[row])
+                logprobs.append(child.logprob)
+                ranks.append(child.rank)
+    return Nodes(tokens, parents, logprobs), ranks, rows

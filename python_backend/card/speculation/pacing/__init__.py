@@ -1,0 +1,21 @@
+"""Who waits for whom, by the value of `decoding` in settings and requests."""
+
+from __future__ import annotations
+
+from card.speculation.pacing.autoregressive import Autoregressive
+from card.speculation.pacing.card import Card
+from card.speculation.pacing.draft_then_verify import DraftThenVerify
+from card.speculation.pacing.interface import Pacing, Progress
+from card.speculation.pacing.pearl import Pearl
+
+__all__ = ["PACINGS", "PLAIN", "Pacing", "Progress"]
+
+PACINGS: dict[str, Pacing] = {
+    "card": Card(),
+    "pearl": Pearl(),
+    "draft_then_verify": DraftThenVerify(),
+    "autoregressive": Autoregressive(),
+}
+
+PLAIN = next(name for name, pacing in PACINGS.items() if not pacing.queries)
+"""The pacing of requests that must be decoded without candidates."""

@@ -1,0 +1,61 @@
+"""What a pacing decides, and what it may look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where one session stands since its last commit. Each side fills in what it can see.
+
+    num_draft_tokens  γ of the request
+    passes            draft passes below the last committed token
+    exhausted         the draft adds nothing more before the next commit
+    inherited         layers of the tree that the last commit left standing (draft's side)
+    ahead             tokens of the best chain below the last committed token, γ at most (target's
+                      side; only for a pacing that sets `looks_ahead`)
+    verifying         candidates in the target's pass under way; 0: none (draft's side)
+    begun             the target has committed a token
+    apart             the draft takes no cores, and no device, from the target (draft's side)
+    """
+
+    num_draft_tokens: int
+    passes: int = 0
+    exhausted: bool = False
+    inherited: int = 0
+    ahead: int = 0
+    verifying: int = 0
+    begun: bool = True
+    apart: bool = False
+
+
+class Pacing:
+    """Who waits for whom: two predicates. The defaults let both run.
+
+    queries      the target looks for candidates
+    drafts       the draft follows sessions of this pacing
+    waits        the target waits for the draft
+    parallel     the draft runs while the target does
+    adapts       the controller may stop the draft where it does not pay
+    looks_ahead  `target_may_run` reads `Progress.ahead`, which costs a look at the tree
+
+    The loops wait for nobody who is dead, and for nobody who gives nothing for long, whatever a
+    pacing says.
+    """
+
+    queries: ClassVar[bool] = True
+    drafts: ClassVar[bool] = True
+    waits: ClassVar[bool] = False
+    parallel: ClassVar[bool] = True
+    adapts: ClassVar[bool] = False
+    looks_ahead: ClassVar[bool] = False
+
+    def draft_may_run(self, progress: Progress) -> bool:
+        """Whether the draft may make another pass."""
+        return True
+
+    def target_may_run(self, progress: Progress) -> bool:
+        """Whether the target may verify."""
+        return True

@@ -1,0 +1,29 @@
+"""PEARL: both run, in rounds of γ (arXiv 2408.11850).
+
+Pre-verify: while the draft makes its γ passes the target verifies the first of them, which is the
+token that the target commits by itself. Post-verify: while the target verifies a chunk the draft
+makes the next γ passes. Whoever ends a round first waits for the other.
+"""
+
+from __future__ import annotations
+
+from card.speculation.pacing.interface import Pacing, Progress
+
+
+class Pearl(Pacing):
+    waits = True
+    looks_ahead = True
+
+    def draft_may_run(self, progress: Progress) -> bool:
+        """Below a corrected token nothing was inherited (pre-verify); else what is left of the
+        chunk was (post-verify), and the draft completes the chunk first."""
+        gamma, inherited = progress.num_draft_tokens, progress.inherited
+        unfinished = max(0, gamma - 1 - inherited) if inherited else 0
+        return progress.passes < unfinished + gamma
+
+    def target_may_run(self, progress: Progress) -> bool:
+        """Without a candidate ahead it is pre-verify. A chunk is whole with γ - 1 candidates,
+        because the target's own token is its first."""
+        gamma, ahead = progress.num_draft_tokens, progress.ahead
+        is_whole = progress.exhausted or ahead >= gamma - 1 or progress.passes >= gamma
+        return not ahead or is_whole

@@ -1,0 +1,40 @@
+"""What the target can ask for candidates before a pass."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Protocol
+
+from card.cache import Candidates, SlotRequest, Tree
+from card.sampling import History
+from card.speculation.ngram import NgramProposer
+
+
+class QueriedSession(Protocol):
+    """One session as sources see it."""
+
+    @property
+    def request(self) -> SlotRequest: ...
+
+    @property
+    def history(self) -> History:
+        """Prompt and committed output."""
+
+    @property
+    def proposer(self) -> NgramProposer:
+        """It has read the whole history."""
+
+    def tree(self) -> Tree | None:
+        """A snapshot of what the draft published."""
+
+
+class Source(Protocol):
+    """One way to find candidates.
+
+    needs_draft  the candidates come from the draft's process
+    """
+
+    needs_draft: ClassVar[bool]
+
+    def candidates(self, session: QueriedSession, behind: Candidates, limit: int) -> Candidates:
+        """`behind`, which sources before this one found, with what this one adds; at most `limit`
+        candidates in all."""

@@ -1,0 +1,123 @@
+"""The draft's own copy of a candidate tree while it grows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from card.cache import ROOT, follow
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Candidates that a drafter adds to a session's tree, parents before children.
+
+    tokens    [nodes] token ids
+    parents   [nodes] number of a node of the tree, or `ROOT`; the new nodes are numbered behind
+              those that the tree has
+    logprobs  [nodes] log-probability of each token given its parent, at most 0
+    passes    draft passes that the nodes took, as pacings count them; 0 while text is only read
+    waits     nothing was computed: the nodes are still to come from somewhere else
+    """
+
+    tokens: Sequence[int] = ()
+    parents: Sequence[int] = ()
+    logprobs: Sequence[float] = ()
+    passes: int = 1
+    waits: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReRoot:
+    """What a commit left of a tree, in the numbers that nodes had before it.
+
+    committed  tokens, in order
+    path       nodes along the committed tokens, as far as the tree had them
+    surviving  nodes that stay, in order: node i of the tree was number `surviving[i]`
+    """
+
+    committed: list[int]
+    path: list[int]
+    surviving: list[int]
+
+
+class GrowingTree:
+    """Nodes below the last committed token; parents stand before their children.
+
+    Lists by node, because a pass adds a dozen nodes and NumPy takes longer to begin than that:
+
+    token, parent  parent is a node or `ROOT`
+    score          log-probability of the path from the root
+    depth          0 for children of the root
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.clear()
+
+    def clear(self) -> None:
+        self.token: list[int] = []
+        self.parent: list[int] = []
+        self.score: list[float] = []
+        self.depth: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.token)
+
+    @property
+    def room(self) -> int:
+        """Nodes that may still be added."""
+        return self.capacity - len(self.token)
+
+    @property
+    def height(self) -> int:
+        """Nodes of the longest path."""
+        return max(self.depth, default=-1) + 1
+
+    def add(self, nodes: Nodes) -> None:
+        """Append nodes: the first of them, if not all fit."""
+        room = self.room
+        self.token += nodes.tokens[:room]
+        self.parent += nodes.parents[:room]
+        for parent, logprob in zip(nodes.parents[:room], nodes.logprobs[:room], strict=True):
+            above = 0.0 if parent == ROOT else self.score[parent]
+            self.score.append(above + logprob)
+            self.depth.append(self.depth_of(parent) + 1)
+
+    def depth_of(self, node: int) -> int:
+        """Depth of a node; -1 for `ROOT`."""
+        return -1 if node == ROOT else self.depth[node]
+
+    def path(self, node: int, longest: int | None = None) -> list[int]:
+        """Tokens from the root to `node`; the last `longest` of them, if that is given."""
+        tokens: list[int] = []
+        while node != ROOT and (longest is None or len(tokens) < longest):
+            tokens.append(self.token[node])
+            node = self.parent[node]
+        return tokens[::-1]
+
+    def re_root(self, committed: list[int]) -> ReRoot:
+        """Make the last of `committed` tokens the root: its descendants survive, the rest goes.
+
+        When the tree lacks a committed token everything below the last match is wrong and goes.
+        """
+        path = follow(self.token, self.parent, ROOT, committed)
+        if len(path) < len(committed) or not path:
+            self.clear()
+            return ReRoot(committed, path, [])
+        return ReRoot(committed, path, self._keep_below(path[-1]))
+
+    def _keep_below(self, root: int) -> list[int]:
+        """Drop all but the descendants of `root`; returns the former numbers of those that stay."""
+        place = {root: ROOT}
+        kept: list[int] = []
+        for node in range(root + 1, len(self.token)):
+            if self.parent[node] in place:
+                place[node] = len(kept)
+                kept.append(node)
+        above, base = self.score[root], self.depth[root] + 1
+        self.token = [self.token[node] for node in kept]
+        self.parent = [place[self.parent[node]] for node in kept]
+        self.score = [self.score[node] - above for node in kept]
+        self.depth = [self.depth[node] - base for node in kept]
+        return kept

@@ -1,0 +1,137 @@
+"""A machine with a target and a draft in simulated time, under the control of the product."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from card.cache import NO_CANDIDATES, Candidates
+from card.engines.row_costs import CostCurve
+from card.sampling import SamplingParameters
+from card.speculation.control import ControlConfig, Controller, Outcome
+from card.speculation.control.measured import Measured
+from card.speculation.ngram import NgramProposer
+from card.speculation.pacing import PACINGS, Pacing
+
+CURVE_MS = {1: 10.0, 2: 10.4, 4: 11.6, 8: 15.0, 16: 24.0, 32: 42.0}
+"""A processor of few cores: a row is cheap, many are not."""
+
+Agreement = Callable[[int], float]
+"""Chance that a candidate is accepted, by the tokens of the text so far."""
+
+
+@dataclass(eq=False)
+class Session:
+    number: int
+    agreement: Agreement
+    parameters: SamplingParameters = field(default_factory=SamplingParameters)
+    pacing: Pacing = PACINGS["card"]
+    proposer: NgramProposer = field(default_factory=NgramProposer)
+    tokens: int = 0
+
+
+@dataclass
+class World:
+    """What passes cost here, and how good the draft is.
+
+    contention  by how much a draft at work slows a pass of the target
+    promise     chance that the draft gives each of its candidates
+    supply      candidates that it makes for all sessions together in a pass of the target
+    late        passes before it has candidates after it was stopped, or for a new text
+    """
+
+    curve_ms: dict[int, float] = field(default_factory=lambda: dict(CURVE_MS))
+    alone_share: float = 0.8
+    contention: float = 1.3
+    promise: float = 0.7
+    supply: int = 8
+    late: int = 3
+    draft_lives: bool = True
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        self.costs = CostCurve(self.curve_ms)
+        self.control: Controller = Measured(
+            ControlConfig(costs_ms=self.curve_ms, alone_share=self.alone_share, ngram_tokens=6)
+        )
+        self.random = random.Random(self.seed)
+        self.numbers = iter(range(1, 1 << 30))
+        self.seconds = 0.0
+        self.drafted_passes = 0
+        self.passes = 0
+        self._lateness: dict[int, int] = {}
+
+    def alone_s(self, tokens: int, sessions: int = 1) -> float:
+        """Seconds in which decoding alone gives so many tokens."""
+        return tokens / sessions * self.costs.pass_ms(sessions) * self.alone_share / 1e3
+
+    def session(self, agreement: float | Agreement, **fields: object) -> Session:
+        chance = agreement if callable(agreement) else lambda _: agreement
+        return Session(next(self.numbers), chance, **fields)  # type: ignore[arg-type]
+
+    def write(self, sessions: list[Session], tokens: int) -> float:
+        """Let each session write so many tokens; how fast, against decoding alone."""
+        began, written = self.seconds, 0
+        open_sessions = list(sessions)
+        alone_s = 0.0
+        while open_sessions:
+            count = len(open_sessions)
+            given = self._pass(open_sessions)
+            written += given
+            alone_s += self.alone_s(given, count)
+            for session in [s for s in open_sessions if s.tokens >= tokens]:
+                self.control.forget(session)
+                open_sessions.remove(session)
+        return alone_s / (self.seconds - began)
+
+    def texts(self, count: int, agreement: float | Agreement, tokens: int = 128) -> list[float]:
+        """The speeds of texts that are written one after the other."""
+        return [self.write([self.session(agreement)], tokens) for _ in range(count)]
+
+    def _pass(self, sessions: list[Session]) -> int:
+        plan = self.control.plan(sessions, draft_lives=self.draft_lives)
+        found = [
+            self._candidates(session, share.drafts, share.num_candidates, len(sessions))
+            for session, share in zip(sessions, plan.shares, strict=True)
+        ]
+        counts = self.control.trim(plan, sessions, found)
+        outcomes = [
+            self._verified(session, candidates, count)
+            for session, candidates, count in zip(sessions, found, counts, strict=True)
+        ]
+        rows = sum(1 + outcome.verified for outcome in outcomes)
+        share = self.contention if plan.drafts else self.alone_share
+        seconds = self.costs.pass_ms(rows) * share / 1e3 * self.random.uniform(0.9, 1.1)
+        self.seconds += seconds
+        self.passes += 1
+        self.drafted_passes += plan.drafts
+        given = 0
+        for session, outcome in zip(sessions, outcomes, strict=True):
+            session.tokens += outcome.accepted + 1
+            given += outcome.accepted + 1
+        self.control.observe(plan, sessions, outcomes, seconds)
+        return given
+
+    def _candidates(self, session: Session, drafts: bool, most: int, sharing: int) -> Candidates:
+        if not drafts or not self.draft_lives:
+            self._lateness[session.number] = self.late
+            return NO_CANDIDATES
+        if self._lateness.setdefault(session.number, self.late):
+            self._lateness[session.number] -= 1
+            return NO_CANDIDATES
+        count = min(most, self.random.randint(0, 2 * self.supply // sharing))
+        return Candidates.chain([0] * count, [self.promise ** (at + 1) for at in range(count)])
+
+    def _verified(self, session: Session, candidates: Candidates, count: int) -> Outcome:
+        chance = session.agreement(session.tokens)
+        accepted = 0
+        while accepted < count and self.random.random() < chance:
+            accepted += 1
+        return Outcome(
+            drafted=len(candidates),
+            verified=count,
+            accepted=accepted,
+            rejected=accepted < count,
+            chances=candidates.chances[:count],
+        )

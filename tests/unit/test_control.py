@@ -1,0 +1,166 @@
+"""What the measured controller promises, as properties of a simulated machine."""
+
+from __future__ import annotations
+
+from statistics import harmonic_mean, mean
+
+import pytest
+from simulated_world import World
+
+from card.cache import Candidates
+from card.sampling import SamplingParameters
+from card.speculation.control import CONTROLLERS, ControlConfig
+from card.speculation.control.costs import ideal_tokens
+from card.speculation.control.measured import Acceptance
+from card.speculation.pacing import PACINGS
+
+FREE_ROWS_MS = {1: 10.0, 8: 10.5, 32: 12.0, 64: 15.0}
+"""A GPU: what a pass costs is reading the weights."""
+
+
+@pytest.mark.parametrize("promise", [0.6, 0.95])
+@pytest.mark.parametrize("agreement", [0.0, 0.2, 0.4, 0.5])
+def test_in_the_long_run_no_draft_costs_more_than_three_percent(
+    agreement: float, promise: float
+) -> None:
+    assert harmonic_mean(World(promise=promise).texts(40, agreement)) > 0.97
+
+
+@pytest.mark.parametrize("promise", [0.6, 0.95])
+@pytest.mark.parametrize("agreement", [0.0, 0.2, 0.4, 0.5])
+def test_a_first_text_never_falls_below_nine_tenths(agreement: float, promise: float) -> None:
+    firsts = [World(promise=promise, seed=seed).texts(1, agreement)[0] for seed in range(12)]
+    assert min(firsts) > 0.9
+
+
+@pytest.mark.parametrize(("agreement", "gain"), [(0.6, 1.03), (0.7, 1.2), (0.9, 1.5)])
+def test_a_good_draft_gains_and_is_never_sent_away_for_long(agreement: float, gain: float) -> None:
+    for seed in range(3):
+        assert harmonic_mean(World(seed=seed).texts(20, agreement)) > gain
+
+
+def test_a_good_draft_is_at_work_again_soon_after_it_was_unlucky() -> None:
+    world = World()
+    world.texts(4, 0.85)
+    text = world.session(lambda length: 0.0 if 64 <= length < 128 else 0.85)
+    world.write([text], 128)
+    assert world.write([text], 512) > 1.2
+
+
+def test_a_text_that_becomes_easy_gets_its_draft_back_and_one_that_becomes_hard_loses_it() -> None:
+    world = World()
+    world.texts(2, 0.85)
+    text = world.session(lambda length: 0.0 if length < 500 else 0.85)
+    assert world.write([text], 500) > 0.9
+    world.write([text], 900)
+    assert world.write([text], 1500) > 1.3
+
+
+def test_after_many_hopeless_texts_good_ones_are_found_out_within_some_texts() -> None:
+    world = World()
+    world.texts(10, 0.0)
+    assert mean(world.texts(8, 0.85)[4:]) > 1.3
+
+
+def test_good_texts_among_hopeless_ones_keep_their_draft() -> None:
+    world = World()
+    for _ in range(8):
+        world.texts(1, 0.0)
+        world.texts(1, 0.85)
+    assert mean(speed for _ in range(4) for speed in world.texts(1, 0.85)) > 1.2
+
+
+@pytest.mark.parametrize("sessions", [2, 4, 8, 16])
+@pytest.mark.parametrize("agreement", [0.0, 0.6, 0.9])
+def test_many_streams_are_never_much_slower_than_without_a_draft(
+    sessions: int, agreement: float
+) -> None:
+    world = World()
+    bursts = [
+        world.write([world.session(agreement) for _ in range(sessions)], 128) for _ in range(12)
+    ]
+    assert bursts[0] > 0.9
+    assert harmonic_mean(bursts) > 0.97
+
+
+@pytest.mark.parametrize("sessions", [1, 4, 8])
+def test_where_rows_are_cheap_many_streams_gain_from_the_first_burst_on(sessions: int) -> None:
+    world = World(curve_ms=FREE_ROWS_MS, contention=1.02, alone_share=1.0, supply=8 * sessions)
+    assert world.write([world.session(0.8) for _ in range(sessions)], 128) > 2.0
+
+
+def test_a_burst_that_ends_leaves_a_session_alone_as_it_was() -> None:
+    world = World()
+    before = mean(world.texts(6, 0.85)[2:])
+    world.write([world.session(0.85) for _ in range(8)], 128)
+    assert world.texts(1, 0.85)[0] > 0.8 * before
+
+
+def test_a_dead_draft_costs_nothing_and_says_nothing_of_the_one_that_comes_back() -> None:
+    world = World(draft_lives=False)
+    assert harmonic_mean(world.texts(6, 0.85)) > 0.98
+    world.draft_lives = True
+    assert world.texts(1, 0.85)[0] > 1.2
+
+
+def test_a_draft_that_lives_and_gives_nothing_is_sent_away() -> None:
+    world = World(late=10_000)
+    assert world.texts(1, 0.85)[0] > 0.9
+    assert harmonic_mean(world.texts(30, 0.85)) > 0.97
+
+
+def test_each_temperature_is_judged_for_itself() -> None:
+    world = World()
+    hot = SamplingParameters(temperature=1.5)
+    for _ in range(4):
+        world.write([world.session(0.0, parameters=hot)], 128)
+    assert mean(world.texts(3, 0.85)) > 1.3
+
+
+def test_pacings_that_wait_for_their_draft_keep_it() -> None:
+    world = World()
+    for name in ("draft_then_verify", "pearl"):
+        session = world.session(0.0, pacing=PACINGS[name])
+        passes = world.passes, world.drafted_passes
+        world.write([session], 128)
+        assert world.passes - passes[0] == world.drafted_passes - passes[1]
+
+
+def test_passes_that_are_dearer_than_measured_at_load_are_found_out() -> None:
+    """The draft takes three times as much of the memory bus as assumed."""
+    assert harmonic_mean(World(contention=2.5).texts(40, 0.7)) > 0.97
+
+
+@pytest.mark.parametrize("control", CONTROLLERS)
+def test_a_pass_never_verifies_more_than_it_was_offered(control: str) -> None:
+    world = World()
+    controller = CONTROLLERS[control](ControlConfig(costs_ms=world.curve_ms))
+    sessions = [world.session(0.5) for _ in range(3)]
+    plan = controller.plan(sessions, draft_lives=True)
+    found = [Candidates.chain([1] * count, [0.9] * count) for count in (0, 3, 40)]
+    counts = controller.trim(plan, sessions, found)
+    assert all(0 <= n <= len(chain) for n, chain in zip(counts, found, strict=True))
+
+
+def test_rows_go_to_the_likeliest_candidates_of_all_sessions() -> None:
+    world = World(curve_ms={1: 10.0, 4: 10.0, 8: 80.0})
+    sessions = [world.session(0.5) for _ in range(2)]
+    plan = world.control.plan(sessions, draft_lives=True)
+    easy = Candidates.chain([1] * 6, [0.9, 0.8, 0.7, 0.6, 0.5, 0.4])
+    hard = Candidates.chain([1] * 6, [0.3, 0.1, 0.05, 0.02, 0.01, 0.01])
+    assert world.control.trim(plan, sessions, [easy, hard]) == [2, 0]
+
+
+def test_candidates_that_promise_too_much_soon_get_fewer_rows() -> None:
+    acceptance, world = Acceptance(), World()
+    session = world.session(0.0)
+    before = acceptance.trust
+    for _ in range(10):
+        chain = Candidates.chain([1] * 4, [0.9, 0.8, 0.7, 0.6])
+        acceptance.observe(world._verified(session, chain, 4))
+    assert acceptance.trust < before / 3
+
+
+@pytest.mark.parametrize(("rows", "agreement"), [(1, 0.5), (4, 0.8), (8, 0.3), (5, 1.0), (3, 0.0)])
+def test_ideal_tokens_are_what_a_chain_may_expect(rows: int, agreement: float) -> None:
+    assert ideal_tokens(rows, agreement) == pytest.approx(sum(agreement**n for n in range(rows)))

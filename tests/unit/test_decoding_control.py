@@ -1,0 +1,142 @@
+"""The target's loop under a controller: whatever that decides, texts stay the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from fake_engine import FakeEngine, FakeModel
+from one_process import OneProcess, Stream, autoregressive, request_of, settings_of
+
+from card.speculation.control import CONTROLLERS, ControlledSession, Plan, Share
+from card.speculation.control.fixed import Fixed
+
+MODEL = FakeModel()
+
+
+class Scripted(Fixed):
+    """The draft works for sessions that adapt when `drafts` says so."""
+
+    drafts: Callable[[], bool] = staticmethod(lambda: False)
+
+    def plan(self, sessions: Sequence[ControlledSession], **_: Any) -> Plan:
+        works = type(self).drafts()
+        return Plan([Share(works or not s.pacing.adapts, 8, 4) for s in sessions])
+
+
+@pytest.fixture
+def both(monkeypatch: pytest.MonkeyPatch) -> Iterator[OneProcess]:
+    monkeypatch.setitem(CONTROLLERS, "measured", Scripted)
+    engines = FakeEngine(MODEL, tree=False), FakeEngine(MODEL, tree=True)
+    with OneProcess(*engines, settings_of(rows="auto")) as loops:
+        yield loops
+
+
+def fake(engine: object) -> FakeEngine:
+    assert isinstance(engine, FakeEngine)
+    return engine
+
+
+def opened(both: OneProcess, pacings: list[str], tokens: int = 20) -> list[Stream]:
+    return [
+        both.open(request_of([number, 1], tokens, pacing), number)
+        for number, pacing in enumerate(pacings)
+    ]
+
+
+def test_while_the_draft_is_stopped_it_computes_nothing_and_nobody_asks_it(
+    both: OneProcess,
+) -> None:
+    streams = opened(both, ["card"] * 3)
+    for _ in range(3):
+        both.target.step()
+    texts = both.run(streams)
+    assert texts == [autoregressive(MODEL, request_of([n, 1], 20)) for n in range(3)]
+    assert fake(both.draft_engine).batches == []
+    assert sum(stream.counters.queries for stream in streams) == 0
+
+
+def test_sessions_of_other_pacings_keep_their_draft(both: OneProcess) -> None:
+    streams = opened(both, ["card", "draft_then_verify", "pearl"])
+    for _ in range(2):
+        both.target.step()
+    both.run(streams, draft_steps=6)
+    drafted = {rows.session for batch in fake(both.draft_engine).batches for rows in batch}
+    assert len(drafted) == 2
+    assert [stream.counters.hits > 0 for stream in streams] == [False, True, True]
+
+
+def test_a_draft_that_is_stopped_and_woken_at_random_changes_no_text(
+    both: OneProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decided = iter(range(10_000))
+    monkeypatch.setattr(Scripted, "drafts", lambda: next(decided) * 2654435761 % 7 < 3)
+    streams = opened(both, ["card"] * 4, tokens=60)
+    texts = both.run(streams, draft_steps=3)
+    assert texts == [autoregressive(MODEL, request_of([n, 1], 60)) for n in range(4)]
+    assert sum(stream.counters.hits for stream in streams) > 0
+
+
+def test_a_fresh_target_wakes_the_draft_that_its_predecessor_stopped(both: OneProcess) -> None:
+    opened(both, ["card"] * 2)
+    for _ in range(2):
+        both.target.step()
+    assert both.pool.draft_rests
+    both.restart_target(FakeEngine(MODEL, tree=False))
+    assert not both.pool.draft_rests
+
+
+def test_a_draft_that_begins_to_work_again_is_woken(
+    both: OneProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(both, ["card"])
+    for _ in range(2):
+        both.target.step()
+    rings = both.pool.slot_bell.rings
+    both.target.step()
+    assert both.pool.slot_bell.rings == rings
+    monkeypatch.setattr(Scripted, "drafts", lambda: True)
+    both.target.step()
+    assert both.pool.slot_bell.rings == rings + 1
+
+
+def test_a_session_that_waits_for_its_draft_keeps_the_target_to_its_threads(
+    both: OneProcess,
+) -> None:
+    waiting = opened(both, ["draft_then_verify", "autoregressive"])
+    both.target.step()  # reads the prompts
+    for _ in range(5):
+        both.target.step()
+        assert not fake(both.target_engine).alone
+    assert len(waiting[0].output) < len(waiting[1].output)
+
+
+@pytest.mark.parametrize(
+    ("pacings", "drafts", "draft_lives", "alone"),
+    [
+        (["autoregressive"], True, True, True),
+        (["card"], True, True, False),
+        (["card"], True, False, True),
+        (["card", "autoregressive"], True, True, False),
+        (["card", "autoregressive"], False, True, True),
+        (["card", "pearl"], False, True, False),
+    ],
+)
+def test_the_target_takes_every_core_while_no_draft_works(
+    both: OneProcess,
+    monkeypatch: pytest.MonkeyPatch,
+    pacings: list[str],
+    drafts: bool,
+    draft_lives: bool,
+    alone: bool,
+) -> None:
+    monkeypatch.setattr(Scripted, "drafts", lambda: drafts)
+    opened(both, pacings)
+    if not draft_lives:
+        both.kill_draft()
+    taken = []
+    for _ in range(3):
+        both.target.step()
+        taken.append(fake(both.target_engine).alone)
+    assert taken == [True, alone, alone], "the draft computes nothing while it reads a prompt"

@@ -1,0 +1,61 @@
+"""Ranks: log-probabilities raised to an exponent, and normalised again below each node."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from card.cache import ROOT
+from card.speculation.score import path_ranks, sharpened
+
+rows = st.lists(st.floats(-6, 6), min_size=2, max_size=40).map(
+    lambda logits: np.array(sorted(logits, reverse=True))
+)
+
+
+def log_softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    found: NDArray[np.float64] = logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
+    return found
+
+
+@given(rows, st.sampled_from([1.0, 2.0, 3.0]))
+def test_of_a_whole_distribution_the_ranks_are_its_softmax_sharpened(
+    logits: NDArray[np.float64], exponent: float
+) -> None:
+    above = np.zeros(len(logits), np.int64)
+    found = sharpened(log_softmax(logits), above, exponent)
+    np.testing.assert_allclose(found, log_softmax(exponent * logits), atol=1e-6)
+
+
+@given(rows, st.integers(1, 8), st.sampled_from([2.0, 3.0]))
+def test_what_is_not_told_makes_no_rank_too_great(
+    logits: NDArray[np.float64], told: int, exponent: float
+) -> None:
+    found = sharpened(log_softmax(logits)[:told], np.zeros(len(logits[:told]), np.int64), exponent)
+    truth = log_softmax(exponent * logits)[:told]
+    assert (found <= truth + 1e-6).all()
+    assert (found <= 1e-9).all()
+
+
+def test_a_flat_distribution_ranks_nothing_high() -> None:
+    """Each of the eight told among 50,000 equally likely ids has next to no chance."""
+    logprobs = np.full(8, -np.log(50_000))
+    found = sharpened(logprobs, np.zeros(8, np.int64), 3.0)
+    assert np.exp(found).sum() < 0.001
+
+
+def test_a_path_ranks_as_its_nodes_do_below_each_other() -> None:
+    score = np.log([0.7, 0.2, 0.7 * 0.9, 0.7 * 0.05])
+    parent = [ROOT, ROOT, 0, 0]
+    found = path_ranks(score.tolist(), parent, 3.0)
+    below_root = sharpened(np.log([0.7, 0.2]), np.zeros(2, np.int64), 3.0)
+    below_first = sharpened(np.log([0.9, 0.05]), np.zeros(2, np.int64), 3.0)
+    assert found == pytest.approx([*below_root, *(below_root[0] + below_first)])
+
+
+@pytest.mark.parametrize("score", [[-np.inf, -np.inf], [0.0, -1e308], [-1e308, -1e308]])
+def test_no_score_however_small_is_in_the_way(score: list[float]) -> None:
+    assert not np.isnan(path_ranks(score, [ROOT, 0], 3.0)).any()
