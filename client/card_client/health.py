@@ -9,7 +9,10 @@ from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 # Asked one by one where the server keeps its repository index to itself.
-CARD_MODELS = ("ensemble", "preprocessing", "card", "draft", "target", "postprocessing")
+CARD_MODELS = (
+    *("ensemble", "ensemble_unary", "tensorrt_llm"),
+    *("preprocessing", "card", "draft", "target", "postprocessing"),
+)
 
 
 @dataclass(frozen=True)

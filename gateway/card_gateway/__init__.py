@@ -3,16 +3,23 @@
 `command`    the command line: settings, then uvicorn
 `app`        the routes
 `admission`  who may ask, and how much at a time
+`identity`   which request is which, and the trace that it belongs to
 `body`       what a request may say, and what becomes of it on Triton's wire
+`neutral`    what asks for nothing, and is ignored
 `messages`   what a chat says
 `template`   the chat template of the model
 `prompt`     messages and tools become one prompt
 `tools`      functions that the model may call
 `responses`  `/v1/responses`: the same chats in other words
 `generation` the text of one request, cancelled when its client leaves
+`several`    several texts of one request, side by side
+`details`    tokens and their log-probabilities, as Triton tells them
 `tokens`     which part of a text goes with which log-probability
+`usage`      what an answer took, and what speculation made of it
 `answer`     the JSON of completions, chat completions and their chunks
 `events`     server-sent events
+`operations` metrics, version, tokens of a text
+`figures`    what is counted
 `errors`     every failure in OpenAI's shape
 """
 

@@ -24,7 +24,17 @@ _STATUS = {
 }
 """HTTP statuses of gRPC's codes; any other is 500."""
 
-_FIELDS = {"text_input": None, "stop_words": "stop", "end_id": "ignore_eos"}
+_FIELDS = {
+    "text_input": None,
+    "input_ids": "prompt",
+    "stop_words": "stop",
+    "end_id": "ignore_eos",
+    "logit_bias_ids": "logit_bias",
+    "logit_bias_values": "logit_bias",
+    "top_log_probs": "logprobs",
+    "return_log_probs": "logprobs",
+    "return_prompt_log_probs": "echo",
+}
 """OpenAI's names of Triton's inputs, where they differ; a prompt may also be a chat."""
 
 RETRY_S = 1

@@ -30,7 +30,9 @@ def guard(
     ] = Guard.triton,
     model: Annotated[
         list[str] | None,
-        _option("A model that clients may ask; may be repeated.", show_default="ensemble"),
+        _option(
+            "A model that clients may ask; may be repeated.", show_default=", ".join(Guard.models)
+        ),
     ] = None,
     host: Annotated[str, _option("Address to listen on.", envvar="CARD_GUARD_HOST")] = "127.0.0.1",
     port: Annotated[

@@ -44,8 +44,8 @@ def check_request(message: bytes, models: Collection[str]) -> None:
 
 def _problem_of(request: service_pb2.ModelInferRequest, models: Collection[str]) -> str | None:
     if request.model_name not in models:
-        allowed = " or ".join(sorted(models))
-        return f"model {_shown(request.model_name)} is not served here; ask {allowed}"
+        allowed = ", ".join(sorted(models))
+        return f"model {_shown(request.model_name)} is not served here; ask one of {allowed}"
     if problem := _excess(request):
         return problem
     for tensor in request.inputs:

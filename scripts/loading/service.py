@@ -47,7 +47,7 @@ class Service:
             return dict(json.load(answer))
 
     def processes(self) -> dict[str, int]:
-        """Process ids by name: the supervisor, the server, the five models with a process and
+        """Process ids by name: the supervisor, the server, the models with a process and
         the guard, if there is one."""
         health = self.health()
         guard = {"guard": int(health["guard"]["pid"])} if health["guard"] else {}

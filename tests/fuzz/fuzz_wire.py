@@ -21,7 +21,10 @@ from running_service import RunningService
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from trying import try_inputs
 
-MODELS = ("ensemble", "card", "draft", "target", "preprocessing", "postprocessing")
+MODELS = (
+    *("ensemble", "card", "draft", "target", "preprocessing", "postprocessing"),
+    *("ensemble_unary", "tensorrt_llm"),
+)
 PROMPT = b"def fibonacci(n):"
 ANSWER_S = 60.0
 ACCIDENTS = ("Traceback", "Failed to process the request(s)", "Stub process")
@@ -202,7 +205,7 @@ def _sound() -> dict[str, RawTensor]:
         "input_ids": RawTensor("input_ids", "INT32", [1, 3], ids * 3),
         "key": RawTensor("key", "BYTES", [1], _packed_bytes([b"guess"])),
         "deadline_ns": RawTensor("deadline_ns", "INT64", [1], ((1 << 62).to_bytes(8, "little"))),
-        "delta_text": RawTensor("delta_text", "BYTES", [1, 1], _packed_bytes([b"text"])),
+        "delta_text": RawTensor("delta_text", "BYTES", [1, 2], _packed_bytes([b"text", b""])),
         "delta_numbers": RawTensor("delta_numbers", "INT64", [1, 15], bytes(8 * 15)),
         "delta_log_probs": RawTensor("delta_log_probs", "FP32", [1, 1], bytes(4)),
     }

@@ -104,7 +104,10 @@ def crowded(part: str) -> service_pb2.ModelInferRequest:
 
 HOSTILE = {
     "classification": (classified(), "'text_output' cannot be classified"),
-    "another model": (overflowing("card"), "'card' is not served here; ask ensemble"),
+    "another model": (
+        overflowing("card"),
+        "'card' is not served here; ask one of",
+    ),
     "overflow": (overflowing("ensemble"), "'input_ids' has shape .1, 4611686018427387904."),
     "negative": (shapeless(), "'max_tokens' has shape .1, -1."),
     "bottomless": (bottomless(), "at most 8 dimensions"),

@@ -11,8 +11,10 @@ from typing import Any
 
 import openai
 import pytest
+from real_pair import TARGET
 from running_gateway import MODEL, RunningGateway, running_gateway
 from running_service import RunningService, StartService
+from tokenizers import Tokenizer
 
 PROMPT = "def fibonacci(n):"
 TALK: Any = [
@@ -71,7 +73,12 @@ async def test_a_chat_is_written_down_as_documented(
     assert chunks[0].choices[0].delta.role == "assistant"
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == wanted
     assert last.choices == []
-    assert last.usage == whole.usage
+    assert last.usage is not None
+    assert whole.usage is not None
+    assert (last.usage.prompt_tokens, last.usage.completion_tokens) == (
+        whole.usage.prompt_tokens,
+        whole.usage.completion_tokens,
+    )
 
 
 def test_a_seed_repeats_a_sampled_text(client: openai.OpenAI) -> None:
@@ -119,6 +126,88 @@ def test_log_probabilities_come_one_per_token(client: openai.OpenAI, stream: boo
     assert "".join(token.token for token in tokens) == chat.choices[0].message.content
 
 
+def spelt(tokenizer: Tokenizer) -> list[str]:
+    """Every token's text behind another one."""
+    before = tokenizer.encode("a", add_special_tokens=False).ids
+    return [tokenizer.decode([*before, n])[1:] for n in range(tokenizer.get_vocab_size())]
+
+
+def test_an_echo_tells_what_the_text_was_worth_when_it_was_written(client: openai.OpenAI) -> None:
+    """Harnesses that compare likelihoods ask this: of tokens, with one token more or none."""
+    written = client.completions.create(
+        model=MODEL, prompt=PROMPT, max_tokens=12, temperature=0, logprobs=5
+    )
+    scores: Any = written.choices[0].logprobs
+    tokenizer = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
+    prompt = tokenizer.encode(PROMPT).ids
+    by_text = {text: token for token, text in enumerate(spelt(tokenizer))}
+    output = [by_text[max(top, key=top.get)] for top in scores.top_logprobs]
+    for limit in (0, 1):
+        echo = client.completions.create(
+            model=MODEL, prompt=[prompt + output, prompt], max_tokens=limit, temperature=0,
+            logprobs=2, echo=True,
+        )  # fmt: skip
+        told: Any = echo.choices[0].logprobs
+        behind = slice(len(prompt), len(prompt) + len(output))
+        assert told.token_logprobs[0] is None
+        assert told.token_logprobs[behind] == scores.token_logprobs
+        assert [max(top.values()) for top in told.top_logprobs[behind]] == scores.token_logprobs
+        assert len(told.tokens) == len(prompt) + len(output) + limit
+        assert echo.choices[0].text.startswith(PROMPT + written.choices[0].text)
+        assert echo.choices[1].text.startswith(PROMPT)
+        assert echo.usage is not None
+        assert echo.usage.completion_tokens == 2 * limit
+
+
+@pytest.mark.parametrize(("least", "written"), [(0, 0), (5, 5)])
+def test_a_stop_text_that_is_a_special_token_ends_the_text(
+    client: openai.OpenAI, least: int, written: int
+) -> None:
+    """Though it is no text, and not before `min_tokens`; a bias makes it the likeliest token."""
+    end = Tokenizer.from_file(str(TARGET / "tokenizer.json")).token_to_id("<|endoftext|>")
+    extra = {"ignore_eos": True, "min_tokens": least}
+    asked: dict[str, Any] = REQUEST | {"max_tokens": 12, "temperature": 0}
+    asked |= {"logit_bias": {str(end): 50}, "extra_body": extra}
+    choice = client.completions.create(**asked | {"stop": ["<|endoftext|>"]})
+    assert choice.choices[0].finish_reason == "stop"
+    assert choice.usage is not None
+    assert choice.usage.completion_tokens == written
+    assert client.completions.create(**asked).choices[0].finish_reason == "length"
+
+
+PARAMETERS: list[dict[str, Any]] = [
+    {"n": 2, "seed": 3},
+    {"n": 2, "seed": 3, "stream": True},
+    {"best_of": 2, "seed": 3, "logprobs": 1},
+    {"seed": 4, "logit_bias": {"306": 3.5, "79": -5}, "extra_body": {"min_p": 0.05, "top_k": -1}},
+    {"temperature": 0, "logit_bias": {"382": 4}},
+    {"seed": 5, "extra_body": {"bad_words": ["self"], "stop_token_ids": [382]}},
+]
+
+
+@pytest.mark.parametrize("parameters", PARAMETERS)
+def test_speculation_changes_no_token_of_what_is_asked_for(
+    client: openai.OpenAI, parameters: dict[str, Any]
+) -> None:
+    def ask(decoding: str) -> dict[int, str]:
+        extra = {"decoding": decoding, **parameters.get("extra_body", {})}
+        create: Any = client.completions.create
+        answer = create(
+            **{"model": MODEL, "prompt": PROMPT, "max_tokens": 40, "temperature": 0.8}
+            | parameters
+            | {"extra_body": extra}
+        )
+        texts: dict[int, str] = {}
+        for chunk in answer if parameters.get("stream") else [answer]:
+            for choice in chunk.choices:
+                texts[choice.index] = texts.get(choice.index, "") + choice.text
+        return texts
+
+    found = ask("card")
+    assert found == ask("autoregressive")
+    assert len(set(found.values())) == len(found) == parameters.get("n", 1)
+
+
 def test_what_the_server_refuses_names_openais_field(client: openai.OpenAI) -> None:
     for field, value in (("min_tokens", 5000), ("max_tokens", 5000), ("stop", ["x"] * 99)):
         with pytest.raises(openai.BadRequestError) as caught:
@@ -137,22 +226,21 @@ OFFERED: list[dict[str, Any]] = [
     {"seed": -5, "top_p": 0.5, "presence_penalty": 0.1, "frequency_penalty": 0.1},
     {"extra_body": {"ignore_eos": True, "min_tokens": 4, "top_k": 3, "repetition_penalty": 1.1}},
     {"extra_body": {"decoding": "autoregressive"}},
+    {"prompt": [306, 288, 2880]},
+    {"prompt": [[306, 288], [2880]], "max_tokens": 3},
+    {"extra_body": {"min_p": 0.1, "bad_words": ["return"], "prediction": None}},
 ]
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"n": 2}, "n"),
-    ({"best_of": 2}, "best_of"),
-    ({"echo": True}, "echo"),
-    ({"extra_body": {"suffix": "x"}}, "suffix"),
-    ({"logit_bias": {"50": 1}}, "logit_bias"),
-    ({"logprobs": 5}, "logprobs"),
+    ({"suffix": "x"}, "suffix"),
+    ({"logprobs": 21}, "logprobs"),
+    ({"logit_bias": {"99999": 1}}, "logit_bias"),
+    ({"extra_body": {"stop_token_ids": [99999]}}, "stop_token_ids"),
+    ({"extra_body": {"use_beam_search": True}}, "use_beam_search"),
     ({"stop": [1]}, "stop"),
     ({"stream_options": {"include_use": True}}, "stream_options"),
     ({"temperature": "hot"}, "temperature"),
     ({"prompt": ""}, "prompt"),
     ({"prompt": []}, "prompt"),
-    ({"prompt": ["a", "b"]}, "prompt"),
-    ({"prompt": [1, 2, 3]}, "prompt"),
-    ({"prompt": [[1, 2], [3]]}, "prompt"),
     ({"extra_body": {"unheard_of": 1}}, "unheard_of"),
     ({"extra_body": {"max_completion_tokens": 4}}, "max_completion_tokens"),
     ({"extra_body": {"decoding": "magic"}}, "decoding"),
@@ -185,12 +273,10 @@ def test_a_field_that_is_not_is_refused_by_name(
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"n": 2}, "n"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"tools": [{"type": "web_search"}]}, "tools"),
         ({"extra_body": {"suffix": "x"}}, "suffix"),
-        ({"logprobs": True, "top_logprobs": 5}, "top_logprobs"),
         ({"messages": []}, "messages"),
-        ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]}, "messages"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages"),
         ({"extra_body": {"unheard_of": 1}}, "unheard_of"),
     ],
 )
@@ -335,10 +421,9 @@ def test_a_required_call_is_one_of_the_tools_with_fitting_arguments(
         asked: Any = {
             "model": MODEL,
             "temperature": 0.9,
-            "seed": 7,
             "tool_choice": "required",
             "parallel_tool_calls": False,
-            "extra_body": {"decoding": decoding},
+            "extra_body": {"decoding": decoding, "seed": 7},
         }
         whole = client.chat.completions.create(messages=TALK, tools=CALLS, **asked).choices[0]
         assert whole.finish_reason == "tool_calls"

@@ -216,7 +216,7 @@ async def test_a_last_response_without_a_token_carries_an_empty_tensor(
     numbers = np.zeros((1, 15), np.int64)
     (reply,) = await server.ask(
         model="postprocessing",
-        delta_text="",
+        delta_text=["", ""],
         delta_numbers=numbers,
         delta_log_probs=np.array([[-0.75]], np.float32),
     )

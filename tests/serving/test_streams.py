@@ -157,7 +157,7 @@ async def test_clients_that_leave_leave_no_slot_in_use(server: RunningService, m
     async def leave() -> None:
         stream = server.stream(model=model, stream=True, max_tokens=1000, end_id=-1, **prompt)
         async for reply in stream:
-            if reply.one(text):  # not only the sign that its request waits for a slot
+            if reply.tensors[text][0]:  # not only the sign that its request waits for a slot
                 break
         await stream.aclose()
 

@@ -175,12 +175,12 @@ def test_chat_uses_the_template_that_the_server_tells(triton: TritonDouble) -> N
     result = CliRunner().invoke(app, ["chat"], input="one\ntwo\n/show\n/reset\nthree\n")
 
     assert result.exit_code == 0
-    first = "<|im_start|>user\none<|im_end|>\n<|im_start|>assistant\n"
+    system = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+    first = f"{system}<|im_start|>user\none<|im_end|>\n<|im_start|>assistant\n"
     assert [text_input(request) for request in triton.requests] == [
         first,
-        "<|im_start|>user\none<|im_end|>\n<|im_start|>assistant\nHé!<|im_end|>\n"
-        "<|im_start|>user\ntwo<|im_end|>\n<|im_start|>assistant\n",
-        "<|im_start|>user\nthree<|im_end|>\n<|im_start|>assistant\n",
+        f"{first}Hé!<|im_end|>\n<|im_start|>user\ntwo<|im_end|>\n<|im_start|>assistant\n",
+        f"{system}<|im_start|>user\nthree<|im_end|>\n<|im_start|>assistant\n",
     ]
     assert "user: one\nassistant: Hé!\nuser: two\nassistant: Hé!\n" in result.stdout
 
@@ -209,7 +209,7 @@ def test_a_turn_that_the_template_refuses_is_said_and_forgotten(triton: TritonDo
     triton.parameters = {"chat_template": refuses + "{{ messages | length }}"}
     result = CliRunner().invoke(app, ["chat"], input="one\nbad\ntwo\n")
     assert "the chat template refuses these messages: no" in result.stderr
-    assert [text_input(request) for request in triton.requests] == ["1", "3"]
+    assert [text_input(request) for request in triton.requests] == ["2", "4"]
 
 
 def test_a_template_that_is_none_is_said_before_the_first_turn(triton: TritonDouble) -> None:
@@ -276,3 +276,30 @@ def test_rates_are_of_what_the_server_counted_and_unknown_where_it_counted_nothi
 def test_a_request_is_immutable() -> None:
     with pytest.raises(AttributeError):
         GenerateRequest("x", 1).max_tokens = 2  # type: ignore[misc]
+
+
+WITHOUT_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "arguments", "told"),
+    [
+        (CHATML, ["--system", "Be brief."], "<|im_start|>system\nBe brief.<|im_end|>\n"),
+        (CHATML, ["--system", ""], ""),
+        (
+            "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + CHATML,
+            [],
+            "",
+        ),
+    ],
+    ids=["told otherwise", "left to the template", "refused by the template"],
+)
+def test_chat_tells_the_model_what_the_person_wants(
+    triton: TritonDouble, template: str, arguments: list[str], told: str
+) -> None:
+    triton.parameters = {"chat_template": template, "bos_token": "<s>", "leading_token": "<s>"}
+    triton.answer = lambda request: [response(text_output="!", finish_reason="stop")]
+    result = CliRunner().invoke(app, ["chat", *arguments], input="one\n")
+    assert result.exit_code == 0
+    user = "<|im_start|>user\none<|im_end|>\n<|im_start|>assistant\n"
+    assert [text_input(request) for request in triton.requests] == [told + user]

@@ -126,6 +126,8 @@ async def test_health_asks_model_by_model_where_the_index_is_private(triton: Tri
     assert states["draft"] == "UNAVAILABLE"
     assert set(states) == {
         "ensemble",
+        "ensemble_unary",
+        "tensorrt_llm",
         "preprocessing",
         "card",
         "draft",

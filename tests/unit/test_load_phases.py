@@ -34,10 +34,13 @@ def test_a_phase_that_fails_is_over_too() -> None:
 
 def test_the_supervisor_reads_the_phase_and_how_long_it_has_lasted(tmp_path: Path) -> None:
     model, supervisor = (Notices(tmp_path).loading["target"] for _ in range(2))
-    assert supervisor.text == ""
-    assert supervisor.stands_s == 0
+    assert supervisor.phase is None
     model.post("check rows")
-    assert supervisor.text == "check rows"
-    assert 0 <= supervisor.stands_s < 60
+    assert supervisor.phase is not None
+    phase, seconds = supervisor.phase
+    assert phase == "check rows"
+    assert seconds > 0
+    model.post("")
+    assert supervisor.phase is None
     model.withdraw()
-    assert supervisor.text == ""
+    assert supervisor.phase is None

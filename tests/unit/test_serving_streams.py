@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import time
 from typing import Any
 
@@ -11,6 +13,7 @@ from tokenizers import Tokenizer, decoders, models
 
 from card.cache import SlotCounters
 from card.serving.delta import FINISH_REASONS, SIGN_NS, Delta
+from card.serving.details import ScoredToken
 from card.serving.streams import Stream
 from card.serving.wire import GenerateRequest
 from card.text import Detokenizer
@@ -201,3 +204,32 @@ def test_what_was_asked_for_is_reported() -> None:
         80,
     )
     assert numbers.first_scheduled_time_ns > 0
+
+
+def test_details_tell_tokens_once_and_speculation_at_the_end() -> None:
+    one = stream(return_log_probs=True, return_perf_metrics=True, top_log_probs=1)
+    one.score_prompt([ScoredToken(23, None), ScoredToken(24, -math.inf, [(1, -0.25)])])
+    one.push(ids("ab"), [False, True], [-0.5, -1.0], 0, [[(0, -0.5)], [(7, -0.75)]])
+    assert json.loads(take(one).details) == {
+        "prompt": [
+            {"id": 23, "logprob": None, "top": []},
+            {"id": 24, "logprob": -9999.0, "top": [[1, -0.25]]},
+        ],
+        "tokens": [
+            {"id": 0, "logprob": -0.5, "top": [[0, -0.5]]},
+            {"id": 1, "logprob": -1.0, "top": [[7, -0.75]]},
+        ],
+    }
+    one.push(ids("c"), [False], [-2.0], 0, [[(2, -2.0)]])
+    one.finish("length")
+    last = json.loads(take(one).details)
+    assert [token["id"] for token in last["tokens"]] == [2]
+    assert last["speculation"] == {"drafts": 3, "accepted_at": [3, 1, 1]}
+    assert "prompt" not in last
+
+
+def test_what_nobody_asked_for_has_no_details_but_its_tokens() -> None:
+    one = stream()
+    push(one, "ab")
+    delta = take(one)
+    assert (delta.details, delta.tokens) == ("", (0, 1))

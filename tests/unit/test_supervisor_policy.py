@@ -153,7 +153,7 @@ def test_an_engine_that_is_never_attached_is_reloaded_after_the_load_timeout(wat
     assert models(watch.look(target=detached)) == ["target"]
 
 
-@pytest.mark.parametrize("model", ["card", "postprocessing"])
+@pytest.mark.parametrize("model", ["card", "postprocessing", "tensorrt_llm"])
 def test_open_streams_that_only_the_server_can_end_restart_it(watch: Watch, model: str) -> None:
     """And a model that nobody streams through is only reloaded."""
     assert restarts(watch.look(sights={model: Sight(ProcessState.GONE, streams=2)}))

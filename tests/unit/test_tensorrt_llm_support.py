@@ -53,6 +53,19 @@ def test_bad_words_of_several_tokens_cannot_be_said_to_a_runtime_without_text() 
     assert fields("1.3.0", bad_words=((3,), (4, 5))) == {"bad_words": True}
 
 
+def test_what_is_not_passed_on_is_refused_whatever_the_settings_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: dict[str, Any] = {"min_p": 0.1, "top_log_probs": 3, "return_prompt_log_probs": True}
+    by = admission("without_speculation", monkeypatch)
+    for field, value in asked.items():
+        parameters = SamplingParameters(min_p=0.1) if field == "min_p" else SamplingParameters()
+        request = GenerateRequest(text_input="x", **{field: value})
+        with pytest.raises(Refusal, match=f"{field} is .* not passed on"):
+            by.decoding(request, parameters, "card")
+    assert fields("1.3.0", logit_bias=((3, 1.0),)) == {"logit_bias_ids": True}
+
+
 def test_the_rest_is_unproven_beside_candidates() -> None:
     assert fields("1.2.1", min_tokens=3, temperature=0.5, seeded=True) == {
         "min_tokens": False,

@@ -11,10 +11,21 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from card.serving.attach import ATTACHED_EPOCH, DEADLINE, KEY
 from card.serving.delta import LOG_PROBABILITIES, NUMBERS, OUTPUTS, TEXT, Delta, Numbers
+from card.serving.unary_answer import OUTPUT_IDS, SEQUENCE_LENGTH
+from card.serving.unary_fronts import ENSEMBLE_UNARY, TENSORRT_LLM, Front
+from card.serving.unary_request import UnaryRequest
 from card.serving.wire import DATA_TYPES, GenerateRequest, tensors
 
 REPOSITORY = Path(__file__).parents[2] / "model_repository"
-STUBS = ("preprocessing", "card", "draft", "target", "postprocessing")
+STUBS = (
+    "preprocessing",
+    "card",
+    "draft",
+    "target",
+    "postprocessing",
+    "ensemble_unary",
+    "tensorrt_llm",
+)
 
 Declared = dict[str, tuple[str, list[int]]]
 
@@ -24,6 +35,10 @@ INTERNAL: Declared = {
     LOG_PROBABILITIES: ("TYPE_FP32", [-1]),
 }
 OUTWARD: Declared = {output.name: (DATA_TYPES[output.dtype], output.dims) for output in OUTPUTS}
+TOKENS: Declared = {
+    OUTPUT_IDS: ("TYPE_INT32", [-1, -1]),
+    SEQUENCE_LENGTH: ("TYPE_INT32", [-1]),
+}
 
 
 def table(kind: type[GenerateRequest]) -> Declared:
@@ -65,7 +80,21 @@ def test_declared_tensors_are_those_of_the_tables(
     assert declared(declaration.output) == outputs
 
 
-@pytest.mark.parametrize("model", ["ensemble", "preprocessing", "card", "draft", "target"])
+@pytest.mark.parametrize(
+    ("model", "front"), [("ensemble_unary", ENSEMBLE_UNARY), ("tensorrt_llm", TENSORRT_LLM)]
+)
+def test_what_answers_once_has_the_tensors_of_its_table(model: str, front: Front) -> None:
+    """Each is one of ours, of the same kind, whatever it is called there."""
+    declaration = config(model)
+    inputs = table(UnaryRequest)
+    assert declared(declaration.input) == {n: inputs[front.ours(n)] for n in front.inputs}
+    assert declared(declaration.output) == {n: (OUTWARD | TOKENS)[n] for n in front.outputs}
+
+
+@pytest.mark.parametrize(
+    "model",
+    ["ensemble", "preprocessing", "card", "draft", "target", "ensemble_unary", "tensorrt_llm"],
+)  # fmt: skip
 def test_no_input_is_required_by_triton_so_that_every_refusal_names_what_is_missing(
     model: str,
 ) -> None:

@@ -63,8 +63,8 @@ class Pool:
         slot_bell: rung by `card` whenever it opened or closed a slot, or took the pool over, and by
             the target when it wants candidates of a draft that it had let rest.
         commit_bell: rung by the target when a session begins, ends, or is let go.
-        abandoned: [places] int64: generation of the request whose client `postprocessing` saw
-            leave; it alone writes.
+        abandoned: [places] int64: generation of the request whose client left; written by the
+            model that answers that client, `postprocessing`, `ensemble_unary` or `tensorrt_llm`.
         slots: [slots] structured array (see `layout.slot_dtype`).
     """
 

@@ -38,15 +38,6 @@ class Notice:
         except FileNotFoundError:
             return ""
 
-    @property
-    def stands_s(self) -> float:
-        """Seconds since it was posted."""
-        try:
-            posted_s = 0.0 if self._path is None else self._path.stat().st_mtime
-        except FileNotFoundError:
-            return 0.0
-        return max(0.0, time.time() - posted_s)
-
     def post(self, text: str = "") -> None:
         if self._path is not None:
             self._path.write_text(text, encoding="utf-8")
@@ -56,6 +47,26 @@ class Notice:
             self._path.unlink(missing_ok=True)
 
 
+class LoadNotice:
+    """Which phase of its load a model is in."""
+
+    def __init__(self, directory: Path | None, model: str) -> None:
+        self._notice = Notice(directory, f"loading_{model}")
+
+    def post(self, phase: str) -> None:
+        """That a phase begins; an empty name: that none lasts."""
+        self._notice.post(f"{time.monotonic_ns()} {phase}" if phase else "")
+
+    def withdraw(self) -> None:
+        self._notice.withdraw()
+
+    @property
+    def phase(self) -> tuple[str, float] | None:
+        """Its name, and the seconds that it has lasted; None: there is none now."""
+        began_ns, _, phase = self._notice.text.partition(" ")
+        return (phase, (time.monotonic_ns() - int(began_ns)) / 1e9) if phase else None
+
+
 class Notices:
     """The notices of one service."""
 
@@ -63,8 +74,7 @@ class Notices:
         self.draining = Notice(directory, "draining")
         self.queue_full = Notice(directory, "queue_full")
         self.load_failed = Notice(directory, "load_failed")
-        self.loading = {engine: Notice(directory, f"loading_{engine}") for engine in ENGINES}
-        """Which phase of its load an engine is in."""
+        self.loading = {engine: LoadNotice(directory, engine) for engine in ENGINES}
 
     @classmethod
     def of_this_service(cls) -> Notices:

@@ -22,7 +22,14 @@ from card.serving.triton_request import (
     response,
 )
 from card.serving.vocabulary import Vocabulary
-from card.serving.wire import Bounds, GenerateRequest, guide_of, output_budget, parse
+from card.serving.wire import (
+    Bounds,
+    GenerateRequest,
+    guide_of,
+    one_prompt,
+    output_budget,
+    parse,
+)
 from card.settings import load_settings
 
 log = logging.getLogger(__name__)
@@ -79,16 +86,7 @@ class PreprocessingModel:
             self._pool.count_refusal(REASONS.index(refusal.reason))
 
     def _input_ids(self, arrays: dict[str, NDArray[Any]]) -> NDArray[np.int32]:
-        given = "input_ids" in arrays
-        request = parse(
-            GenerateRequest, arrays, self._bounds, required=() if given else ("text_input",)
-        )
-        if given and request.text_input is not None:
-            raise Refusal(
-                "INVALID_ARGUMENT",
-                "text_input and input_ids are both there; send the prompt as text or as tokens",
-                field="input_ids",
-            )
+        request = parse(GenerateRequest, arrays, self._bounds, required=one_prompt(arrays))
         guide_of(request)  # a wrong one is refused here, before any work
         self._check_room()  # before the one thing here that takes long
         ids = self._prompt_tokens(request)

@@ -43,7 +43,8 @@ class Refusal(Exception):
         self, code: Code, message: str, *, reason: Reason | None = None, field: str | None = None
     ) -> None:
         super().__init__(f"{code}: {message}")
-        self.code = code
+        self.code: Code = code
+        self.message = message
         self.reason: str = reason or code.lower()
         self.field = field
 

@@ -9,7 +9,7 @@ those of TensorRT-LLM's Triton ensemble; `decoding` is an addition.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -25,6 +25,9 @@ DECODINGS = tuple(PACINGS)
 DATA_TYPES = {"BYTES": "TYPE_STRING", "BOOL": "TYPE_BOOL", "INT32": "TYPE_INT32",
               "INT64": "TYPE_INT64", "UINT64": "TYPE_UINT64", "FP32": "TYPE_FP32"}  # fmt: skip
 """Names in `config.pbtxt` of the dtypes on the wire."""
+
+VOCABULARY = "vocabulary"
+"""In place of a limit: a list of one element for each token."""
 
 PARAMETERS = ("id", "priority", "timeout")
 """Request parameters that are understood; Triton's own begin with `triton_`."""
@@ -46,8 +49,9 @@ Check = Callable[[Any, Bounds], str | None]
 class Tensor:
     """How one input travels.
 
-    most  of a list (dims [-1]), the limit of its elements among the settings' `limits`; None: one
-          value (dims [1])
+    most  of a list, the limit of its elements among the settings' `limits`, or `vocabulary`; None:
+          one value
+    dims  shape without the leading batch dimension
     """
 
     name: str
@@ -55,15 +59,11 @@ class Tensor:
     most: str | None
     check: Check | None
     doc: str
+    dims: list[int]
 
     @property
     def many(self) -> bool:
         return self.most is not None
-
-    @property
-    def dims(self) -> list[int]:
-        """Shape without the leading batch dimension."""
-        return [-1] if self.many else [1]
 
 
 # --- which values are allowed ------------------------------------------------------------------
@@ -90,6 +90,11 @@ def _token_ids_or_none(ids: tuple[int, ...], bounds: Bounds) -> str | None:
 def _biases(values: tuple[float, ...], _: Bounds) -> str | None:
     # NaN is none of them.
     return None if all(-100.0 <= value <= 100.0 for value in values) else "between -100.0 and 100.0"
+
+
+def only_false(value: bool, _: Bounds) -> str | None:
+    """The check of what is not offered."""
+    return "false: it is not offered" if value else None
 
 
 def _only_one(value: int, _: Bounds) -> str | None:
@@ -139,17 +144,19 @@ def _token_ids(ids: tuple[int, ...], bounds: Bounds) -> str | None:
     return f"one or more token ids, each 0 to {bounds.vocabulary - 1}"
 
 
-def _tensor(
+def tensor(
     dtype: str,
     doc: str,
     check: Check | None = None,
     *,
     default: Any = None,
     most: str | None = None,
+    dims: Sequence[int] | None = None,
 ) -> Any:
-    return field(
-        default=default, metadata={"dtype": dtype, "doc": doc, "check": check, "most": most}
-    )
+    """A field of the table; see `Tensor`."""
+    shape = [-1 if most else 1] if dims is None else list(dims)
+    metadata = {"dtype": dtype, "doc": doc, "check": check, "most": most, "dims": shape}
+    return field(default=default, metadata=metadata)
 
 
 # --- the table ---------------------------------------------------------------------------------
@@ -163,126 +170,126 @@ class GenerateRequest:
     for those who want it back.
     """
 
-    text_input: str | None = _tensor("BYTES", "The prompt.", _bounded_text)
-    input_ids: tuple[int, ...] = _tensor(
+    text_input: str | None = tensor("BYTES", "The prompt.", _bounded_text)
+    input_ids: tuple[int, ...] = tensor(
         "INT32",
         "The prompt's tokens, in place of text_input.",
         _token_ids,
         default=(),
         most="prompt_tokens",
     )
-    max_tokens: int | None = _tensor(
+    max_tokens: int | None = tensor(
         "INT32",
         "How many new tokens at most; limits.default_max_tokens if absent.",
         _between(1, lambda bounds: bounds.limits.max_tokens),
     )
-    stream: bool = _tensor("BOOL", "Send the text as it is generated.", default=False)
-    temperature: float = _tensor(
+    stream: bool = tensor("BOOL", "Send the text as it is generated.", default=False)
+    temperature: float = tensor(
         "FP32", "Sampling temperature; 0 is greedy.", _between(0, math.inf), default=0.0
     )
-    top_k: int = _tensor(
+    top_k: int = tensor(
         "INT32", "Sample from the k likeliest tokens; 0 is off.", _between(0, math.inf), default=0
     )
-    top_p: float = _tensor(
+    top_p: float = tensor(
         "FP32",
         "Sample from the likeliest tokens of mass p; 0 and 1 are off.",
         _between(0, 1),
         default=0.0,
     )
-    min_p: float = _tensor(
+    min_p: float = tensor(
         "FP32",
         "Sample from tokens at least this fraction as likely as the likeliest; 0 is off.",
         _between(0, 1),
         default=0.0,
     )
-    repetition_penalty: float = _tensor(
+    repetition_penalty: float = tensor(
         "FP32",
         "Divides positive scores of tokens seen; 1 is off.",
         _between(0.01, 100.0),
         default=1.0,
     )
-    presence_penalty: float = _tensor(
+    presence_penalty: float = tensor(
         "FP32", "Subtracted once from scores of tokens seen.", _between(-100.0, 100.0), default=0.0
     )
-    frequency_penalty: float = _tensor(
+    frequency_penalty: float = tensor(
         "FP32", "Subtracted from scores for every occurrence.", _between(-100.0, 100.0), default=0.0
     )
-    min_tokens: int = _tensor(
+    min_tokens: int = tensor(
         "INT32",
         "Nothing of end_id and stop_token_ids is chosen before so many new tokens.",
         _between(0, lambda bounds: bounds.limits.max_tokens),
         default=0,
     )
-    seed: int | None = _tensor("UINT64", "The same seed gives the same text; absent: a fresh one.")
-    stop_words: tuple[str, ...] = _tensor(
+    seed: int | None = tensor("UINT64", "The same seed gives the same text; absent: a fresh one.")
+    stop_words: tuple[str, ...] = tensor(
         "BYTES",
         "The text ends before the first of these; a special token ends it as end_id does.",
         _short_words,
         default=(),
         most="stop_words",
     )
-    bad_words: tuple[str, ...] = _tensor(
+    bad_words: tuple[str, ...] = tensor(
         "BYTES",
         "Token sequences of these are never completed.",
         _short_words,
         default=(),
         most="bad_words",
     )
-    end_id: int | None = _tensor(
+    end_id: int | None = tensor(
         "INT32", "The token that ends the text; -1: none; absent: the model's.", _token_or_none
     )
-    stop_token_ids: tuple[int, ...] = _tensor(
+    stop_token_ids: tuple[int, ...] = tensor(
         "INT32",
         "Further tokens that end the text.",
         _token_ids_or_none,
         default=(),
         most="stop_token_ids",
     )
-    logit_bias_ids: tuple[int, ...] = _tensor(
+    logit_bias_ids: tuple[int, ...] = tensor(
         "INT32",
         "Tokens whose logits are changed by logit_bias_values.",
         _token_ids_or_none,
         default=(),
         most="logit_bias",
     )
-    logit_bias_values: tuple[float, ...] = _tensor(
+    logit_bias_values: tuple[float, ...] = tensor(
         "FP32",
         "Added to the logits of logit_bias_ids, one for each.",
         _biases,
         default=(),
         most="logit_bias",
     )
-    pad_id: int | None = _tensor("INT32", "Accepted, without effect.", _token_or_none)
-    return_log_probs: bool = _tensor(
+    pad_id: int | None = tensor("INT32", "Accepted, without effect.", _token_or_none)
+    return_log_probs: bool = tensor(
         "BOOL", "Report log-probabilities, in details also each token's id.", default=False
     )
-    top_log_probs: int = _tensor(
+    top_log_probs: int = tensor(
         "INT32",
         "With log-probabilities: report so many of the likeliest tokens too, in details.",
         _number_of_likeliest,
         default=0,
     )
-    return_prompt_log_probs: bool = _tensor(
+    return_prompt_log_probs: bool = tensor(
         "BOOL", "Report log-probabilities of the prompt's tokens, in details.", default=False
     )
-    exclude_input_in_output: bool = _tensor(
+    exclude_input_in_output: bool = tensor(
         "BOOL", "False: a text that is not streamed begins with the prompt.", default=True
     )
-    num_return_sequences: int = _tensor("INT32", "How many texts.", _only_one, default=1)
-    beam_width: int = _tensor("INT32", "Beam width.", _only_one, default=1)
-    length_penalty: float | None = _tensor(
+    num_return_sequences: int = tensor("INT32", "How many texts.", _only_one, default=1)
+    beam_width: int = tensor("INT32", "Beam width.", _only_one, default=1)
+    length_penalty: float | None = tensor(
         "FP32", "Accepted, without effect: it ranks beams.", _between(-math.inf, math.inf)
     )
-    return_num_input_tokens: bool = _tensor("BOOL", "Report the prompt's tokens.", default=False)
-    return_num_output_tokens: bool = _tensor("BOOL", "Report the text's tokens.", default=False)
-    return_perf_metrics: bool = _tensor("BOOL", "Report times and acceptance.", default=False)
-    decoding: str | None = _tensor(
+    return_num_input_tokens: bool = tensor("BOOL", "Report the prompt's tokens.", default=False)
+    return_num_output_tokens: bool = tensor("BOOL", "Report the text's tokens.", default=False)
+    return_perf_metrics: bool = tensor("BOOL", "Report times and acceptance.", default=False)
+    decoding: str | None = tensor(
         "BYTES", f"{', '.join(DECODINGS)}; absent: speculation.decoding.", _known_decoding
     )
-    guided_decoding_guide_type: str = _tensor(
+    guided_decoding_guide_type: str = tensor(
         "BYTES", f"What guides the text: {', '.join(GUIDE_TYPES)}.", _known_guide_type, default=""
     )
-    guided_decoding_guide: str = _tensor(
+    guided_decoding_guide: str = tensor(
         "BYTES", "The schema, expression, grammar or choices.", _bounded_guide, default=""
     )
 
@@ -313,8 +320,14 @@ def parse(
     values = {}
     for name, array in arrays.items():
         tensor = known[name]
+        if tensor.most == VOCABULARY and array.size != bounds.vocabulary:
+            raise _refused(
+                name,
+                f"has {array.size} elements; it must have one for each of {bounds.vocabulary} "
+                "tokens",
+            )
         value = _read(tensor, array)
-        if tensor.many:
+        if tensor.many and tensor.most != VOCABULARY:
             _check_count(tensor, len(value), bounds.limits)
         if tensor.check is not None and (allowed := tensor.check(value, bounds)) is not None:
             raise invalid(name, value, allowed)
@@ -336,7 +349,9 @@ def check_shapes(
             raise invalid("input", name, f"one of {', '.join(known)}")
         count = math.prod(shape)
         if known[name].many:
-            if count != 1:  # a single one may be the empty word that stands for none
+            # A single one may be the empty word that stands for none. A list for the vocabulary
+            # is checked by whoever knows how large that is.
+            if count != 1 and known[name].most != VOCABULARY:
                 _check_count(known[name], count, limits)
         elif count != 1:
             raise _refused(name, f"has shape {list(shape)}; it must be one value, of shape [1, 1]")
@@ -348,6 +363,15 @@ def check_parameters(parameters: Iterable[str]) -> None:
         if name not in PARAMETERS and not name.startswith("triton_"):
             known = ", ".join(tensor.name for tensor in tensors(GenerateRequest))
             raise invalid("parameter", name, f"one of {', '.join(PARAMETERS)}; inputs are {known}")
+
+
+def one_prompt(names: Container[str]) -> tuple[str, ...]:
+    """Which tensor must be there for a prompt. Raises `Refusal` if it comes in two ways."""
+    if "input_ids" not in names:
+        return ("text_input",)
+    if "text_input" in names:
+        raise _refused("input_ids", "and text_input are both there; send one of them")
+    return ("input_ids",)
 
 
 def output_budget(request: GenerateRequest, prompt_tokens: int, limits: LimitSettings) -> int:

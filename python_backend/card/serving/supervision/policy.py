@@ -2,9 +2,10 @@
 
 Losing the draft costs speed and never an answer, so the draft alone is tried again for ever, with
 growing pauses. For every other model a recovery that fails twice means a new server. So does the
-loss of streams that only the server could end, as those of `card` and `postprocessing` are: Triton
-fails what it had queued for a dead stub at one response a second, or never, and until then their
-clients hang. While nobody streams, these two are reloaded like the others, in a tenth of the time.
+loss of streams that only the server could end, as those of `card`, `postprocessing` and of what
+answers once are: Triton fails what it had queued for a dead stub at one response a second, or
+never, and until then their clients hang. While nobody streams, these are reloaded like the others,
+in a tenth of the time.
 """
 
 from __future__ import annotations
@@ -20,13 +21,17 @@ CARD = "card"
 POSTPROCESSING = "postprocessing"
 ENSEMBLE = "ensemble"
 PREPROCESSING = "preprocessing"
-HOLDS_STREAMS = (CARD, POSTPROCESSING)
-"""Models whose loss leaves the clients of open streams hanging."""
-STUBS = (CARD, PREPROCESSING, DRAFT, TARGET, POSTPROCESSING)
+UNARY = ("ensemble_unary", "tensorrt_llm")
+HOLDS_STREAMS = (CARD, POSTPROCESSING, *UNARY)
+"""Models whose loss leaves the clients of open streams hanging: `card` would wait for ever for one
+of `UNARY` to take a response."""
+STUBS = (CARD, PREPROCESSING, DRAFT, TARGET, POSTPROCESSING, *UNARY)
 """Models with a process of their own; each recovers by being unloaded and loaded."""
+FRONTS = (ENSEMBLE, *UNARY)
+"""Models that clients ask."""
 MODELS = (*STUBS, ENSEMBLE)
 
-ANSWERS_THE_ENSEMBLE = (PREPROCESSING, POSTPROCESSING)
+ANSWERS_THE_ENSEMBLE = (PREPROCESSING, POSTPROCESSING, *UNARY)
 MOST_STOPPED_S = 0.3
 """How long one of these may be stopped. Triton gives up on a process that does not answer for a
 second and uses the memory of its requests for others. If it then goes on, its answers are mixed up:

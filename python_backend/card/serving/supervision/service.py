@@ -18,6 +18,7 @@ from card.serving.supervision.heartbeats import Heartbeats
 from card.serving.supervision.policy import (
     CARD,
     ENSEMBLE,
+    FRONTS,
     HOLDS_STREAMS,
     MODELS,
     STUBS,
@@ -195,7 +196,7 @@ class Service:
         return self._heartbeats.open_slots()
 
     def is_complete(self) -> bool:
-        """Whether all six models serve, the draft included, and the guard if there is one."""
+        """Whether all models serve, the draft included, and the guard if there is one."""
         if not (self.ensemble_ready and all(self.is_well(model) for model in STUBS)):
             return False
         if self.guard is not None and self.guard.condition != "well":
@@ -223,9 +224,8 @@ class Service:
     def load_progress(self, model: str) -> LoadProgress | None:
         """How far the load of an engine has come; None for others, and for one that is loaded."""
         notice = self._notices.loading.get(model)
-        if notice is None or not (phase := notice.text):
-            return None
-        return LoadProgress(phase, round(notice.stands_s, 1))
+        lasting = None if notice is None else notice.phase
+        return None if lasting is None else LoadProgress(lasting[0], round(lasting[1], 1))
 
     def reload(self, model: str) -> None:
         """Bring one model back; blocks. Raises `RecoveryError`."""
@@ -251,19 +251,20 @@ class Service:
         self._notices.draining.post()
 
     def retire(self) -> None:
-        """Take the ensemble away, whose open requests can then be seen to end.
+        """Take the fronts away, whose open requests can then be seen to end.
 
         Comes last, because Triton itself answers those who still come, and says no more than that
         the model has no version. Raises `RepositoryError`.
         """
         if not self._retired:
             self._retired = True
-            self._repository.unload(ENSEMBLE, RETIRE_S)
+            for front in FRONTS:
+                self._repository.unload(front, RETIRE_S)
 
     def is_idle(self) -> bool:
         """Whether, after `retire`, every open request has been answered to its end."""
         try:
-            return self._repository.is_unloaded(ENSEMBLE)
+            return all(map(self._repository.is_unloaded, FRONTS))
         except RepositoryError:
             return True
 

@@ -89,7 +89,7 @@ class Supervisor:
     # --- start and stop -----------------------------------------------------------------------
 
     def _start(self) -> Service:
-        """Start the server and wait until all six models serve, or until `stop`."""
+        """Start the server and wait until all models serve, or until `stop`."""
         try:
             service = self._service = Service(
                 self._settings,
