@@ -26,13 +26,17 @@ _NUMBERS = (
 """Sampling parameters that are one word of the slot, of the same name."""
 
 
+ANY_DRAFTER = "auto"
+"""In the place of a drafter's key: whichever the draft's process has."""
+
+
 @dataclass(frozen=True, slots=True)
 class SlotRequest:
     """What a session decodes and how.
 
     prompt      [tokens] int64
     max_tokens  output limit
-    pacing, drafter, acceptance  registry keys of `card.speculation`
+    pacing, drafter, acceptance  registry keys of `card.speculation`; a drafter may be any
     num_draft_tokens   γ: draft passes before a verification in draft-then-verify, length of
                        PEARL's rounds
     log_probabilities  whether the target is to report them
@@ -48,7 +52,7 @@ class SlotRequest:
     parameters: SamplingParameters
     num_draft_tokens: int = 8
     log_probabilities: bool = False
-    drafter: str = "tree"
+    drafter: str = ANY_DRAFTER
     acceptance: str = "exact"
     likeliest: int = 0
     prompt_log_probabilities: bool = False

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from card.cache import Pool, SlotRequest, SlotWatch
+from card.cache import ANY_DRAFTER, Pool, SlotRequest, SlotWatch
 from card.constraints.compiler import Constraint, GuideCompiler
 from card.drafting.session import FollowedSession
 from card.speculation.drafters import Drafter
@@ -125,7 +125,7 @@ class DraftLoop:
 
     def _follow_opened(self) -> None:
         for slot, generation, request in self._watch.opened(self._slots, self._sessions):
-            pacing, drafter = PACINGS[request.pacing], self._drafters.get(request.drafter)
+            pacing, drafter = PACINGS[request.pacing], self._drafter_of(request)
             if pacing.drafts and drafter is not None:
                 self._sessions[slot.index] = FollowedSession.follow(
                     slot,
@@ -136,6 +136,12 @@ class DraftLoop:
                     self._constraint(request),
                     apart=self._apart,
                 )
+
+    def _drafter_of(self, request: SlotRequest) -> Drafter | None:
+        """What the request names, if this process has it."""
+        if request.drafter == ANY_DRAFTER:
+            return next(iter(self._drafters.values()), None)
+        return self._drafters.get(request.drafter)
 
     def _constraint(self, request: SlotRequest) -> Constraint | None:
         if request.guide is None or self._guides is None:

@@ -44,7 +44,8 @@ def sharpened(
     total += rest * np.minimum(least, rest) ** (exponent - 1.0)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         found: NDArray[np.float64] = exponent * logprobs - np.log(total)[above]
-    found[np.isnan(found)] = -np.inf
+    # Where nothing is likely enough for a number, nothing ranks at all.
+    found[np.isnan(found) | (total[above] <= 0.0)] = -np.inf
     return found
 
 
