@@ -16,7 +16,7 @@ from debian_package import prometheus_programs
 from card.settings import REPOSITORY_ROOT, Settings, load_settings
 from card_guard.command import app as guard
 
-PAGES = ("README.md", "SECURITY.md", "docs/deploy.md", "docs/gpu.md", "docs/operations.md")
+PAGES = ("docs/settings.md", "SECURITY.md", "docs/deploy.md", "docs/gpu.md", "docs/operations.md")
 CERTIFICATES = "/etc/card-tls"
 """Where the page has them mounted in every container."""
 

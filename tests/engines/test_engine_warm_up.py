@@ -71,7 +71,7 @@ def test_the_whole_context_all_sessions_and_every_graph_are_met(engine: Recorded
 def test_a_context_that_takes_long_to_read_is_not_read_to_its_end(
     engine: RecordedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = iter(range(0, 100, 4))
+    clock = iter(0.2 * tick for tick in range(100))
     monkeypatch.setattr("card.engines.warm_up.time.monotonic", lambda: next(clock))
     engine.passes.clear()
     run_largest_passes(cast(OpenVinoEngine, engine), CHUNK)

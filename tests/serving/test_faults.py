@@ -39,9 +39,10 @@ its locks: seen once in some 300 kills on a machine with far too much to do."""
 
 @pytest.fixture(scope="module")
 def service(start_service: StartService) -> Iterator[RunningService]:
-    """Where it keeps what its models find out at load is not set: in its run directory."""
+    """Without a cache of the user's, it keeps what its models find out in its run directory."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("CARD_SERVING__FINDINGS")
+        patch.setenv("XDG_CACHE_HOME", "/dev/null/nowhere")
         with start_service({"serving": {"drain_s": HANG_S}}) as running:
             patch.undo()
             yield running
