@@ -131,8 +131,13 @@ def test_a_run_that_is_ended_from_outside_keeps_what_it_found(
         return ""
 
     watcher = threading.Thread(target=end_it, daemon=True)
-    watcher.start()
-    result, written = run(tmp_path, "hang_in_a_library,finish")
+    # Whoever runs the tests in the background lets them ignore it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        watcher.start()
+        result, written = run(tmp_path, "hang_in_a_library,finish")
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert states(written) == {"hang_in_a_library": "cut off"}
     assert not any(is_running(int(pid)) for pid in written["checks"][0]["detail"].split())
     assert result.exit_code == 1

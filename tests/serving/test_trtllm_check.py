@@ -10,6 +10,7 @@ import sysconfig
 import venv
 from pathlib import Path
 
+import pytest
 from real_pair import DRAFT, TARGET
 
 from card.settings import REPOSITORY_ROOT
@@ -29,6 +30,8 @@ def run(python: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     )
 
 
+# Whether a candidate comes in time, which the check of metrics asks for, is up to the machine.
+@pytest.mark.flaky(reruns=2)
 def test_a_pair_is_served_compared_killed_and_judged(tmp_path: Path) -> None:
     results = tmp_path / "found.json"
     python = make_environment(tmp_path, "1.2.1")
