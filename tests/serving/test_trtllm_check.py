@@ -31,7 +31,7 @@ def run(python: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 # Whether a candidate comes in time, which the check of metrics asks for, is up to the machine.
-@pytest.mark.flaky(reruns=2)
+@pytest.mark.flaky(reruns=6)
 def test_a_pair_is_served_compared_killed_and_judged(tmp_path: Path) -> None:
     results = tmp_path / "found.json"
     python = make_environment(tmp_path, "1.2.1")
