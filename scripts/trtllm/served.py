@@ -76,11 +76,12 @@ class Served:
         return Check(name, False, detail + "or a fault")
 
     async def _metrics(self) -> Check:
-        """The counters say what the answers said."""
-        tokens = self._service.metric("card_committed_tokens_total")
-        accepted = self._service.metric("card_accepted_tokens_total")
+        """The counters say what the answers said, which they do a moment later."""
+        names = ("card_committed_tokens_total", "card_accepted_tokens_total")
+        counted_s = await self._until(lambda: all(map(self._service.metric, names)))
+        tokens, accepted = map(self._service.metric, names)
         detail = f"{tokens:.0f} tokens generated, {accepted:.0f} of them accepted candidates"
-        return Check("metrics", tokens > 0 and accepted > 0, detail)
+        return Check("metrics", counted_s is not None, detail)
 
     async def _kill(self, model: str) -> Check:
         """Its process is killed while texts flow: they are the same, and it is back."""
