@@ -12,15 +12,17 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from card_client.conversation import (
-    SYSTEM,
-    Conversation,
-    RawConversation,
-    TemplateConversation,
-)
+from card_client.conversation import Conversation, RawConversation, TemplateConversation
 from card_client.display import Tally, TextPrinter, health_view
 from card_client.errors import CardError, invalid
-from card_client.options import CONNECTION, Connection, model_options, request_of, takes
+from card_client.options import (
+    CONNECTION,
+    Connection,
+    SystemOption,
+    model_options,
+    request_of,
+    takes,
+)
 from card_client.wire import GenerateRequest
 
 INTERRUPTED = 130
@@ -72,13 +74,7 @@ def chat(
     raw: Annotated[
         bool, typer.Option("--raw", help="Send turns as they are, without the chat template.")
     ] = False,
-    system: Annotated[
-        str | None,
-        typer.Option(
-            help="What the model is told first; an empty text leaves that to its template.",
-            show_default=SYSTEM,
-        ),
-    ] = None,
+    system: SystemOption = None,
     **options: Any,
 ) -> None:
     """Hold a conversation; the client keeps it and sends it whole each turn.

@@ -14,11 +14,20 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from card_client.client import CardClient, Tls
+from card_client.conversation import SYSTEM
 from card_client.wire import INPUTS, GenerateRequest, Tensor
 
 DEFAULT_MAX_TOKENS = 128
 
 _TYPES: dict[str, type] = {"BYTES": str, "BOOL": bool, "INT32": int, "UINT64": int, "FP32": float}
+
+SystemOption = Annotated[
+    str | None,
+    typer.Option(
+        help="What the model is told first; an empty text leaves that to its template.",
+        show_default=SYSTEM,
+    ),
+]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

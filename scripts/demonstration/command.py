@@ -26,7 +26,7 @@ from card.serving.supervised import SupervisedServer, SupervisorEndedError, last
 from card.settings import Settings, SettingsError, load_settings
 from card_client import CardError, GenerateRequest
 from card_client.chat_template import ChatTemplateError
-from card_client.conversation import SYSTEM
+from card_client.options import SystemOption
 from demonstration.comparison import compare
 from demonstration.gateway import GatewayEndedError, GatewayProcess
 from demonstration.prompts import prompt_of
@@ -63,13 +63,7 @@ def run(
     raw: Annotated[
         bool, typer.Option("--raw", help="Continue the text as it stands, without chat template.")
     ] = False,
-    system: Annotated[
-        str | None,
-        typer.Option(
-            help="What the model is told first; an empty text leaves that to its template.",
-            show_default=SYSTEM,
-        ),
-    ] = None,
+    system: SystemOption = None,
     serve: Annotated[bool, typer.Option("--serve", help="Serve until Ctrl-C or SIGTERM.")] = False,
     http_port: Annotated[int | None, _port("HTTP", "8000")] = None,
     grpc_port: Annotated[int | None, _port("gRPC", "8001")] = None,

@@ -31,11 +31,11 @@ class GuidedTokens:
 
     vocabulary  ids that the model has logits for
     end_ids     ids that end a text, also as a set: `ends`
-    library     what llguidance knows of them
+    tokenizer   what llguidance knows of them
     """
 
     def __init__(self, tokens: LLTokenizer, vocabulary: int, ends: tuple[int, ...]) -> None:
-        self.library = tokens
+        self.tokenizer = tokens
         self.vocabulary = vocabulary
         self.end_ids = list(ends)
         self.ends = frozenset(ends)
@@ -66,7 +66,7 @@ class GuidedTokens:
 
     def compile(self, guide: Guide) -> CompiledGuide:
         """Other threads run meanwhile. Raises `GuideError` saying what is wrong, and where."""
-        matcher = LLMatcher(self.library, grammar_of(guide), limits=_LIMITS, log_level=_SILENT)
+        matcher = LLMatcher(self.tokenizer, grammar_of(guide), limits=_LIMITS, log_level=_SILENT)
         if matcher.is_error():
             raise explained(guide, matcher.get_error())
         return CompiledGuide(matcher, self)
