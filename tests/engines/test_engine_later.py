@@ -61,15 +61,11 @@ def test_decoders_that_round_otherwise_are_not_used(
 ) -> None:
     tiny_models.save(tmp_path, "qwen3")
     engine = OpenVinoEngine.load(tmp_path, replace(OPTIONS, context=256), any_rows=True)
-    load = OpenVinoEngine.load
-
-    def load_another(*_: object) -> OpenVinoEngine:
-        other = tmp_path / "other"
-        other.mkdir()
-        tiny_models.save(other, "qwen3", seed=1)
-        return load(other, engine.options, engine._pages)
-
-    monkeypatch.setattr(OpenVinoEngine, "load", load_another)
+    other = tmp_path / "other"
+    other.mkdir()
+    tiny_models.save(other, "qwen3", seed=1)
+    another = OpenVinoEngine.load(other, engine.options)
+    monkeypatch.setattr(engine, "_compile_more", lambda options: another._compiled)
     Exchange(engine, 2, lambda *_: pytest.fail("they are not to be used")).wait()
     text = random_tokens(8)
     tiny_models.read_alone(engine, text, [8])

@@ -77,8 +77,7 @@ def load_engine(
         found = replace(known.applied_to(options), threads_alone=options.threads_alone)
         engine = _load(settings, model, found, quickly=quickly)
         engine.row_invariant = not is_draft  # the options were found to make a target so
-        if kind == "openvino":
-            _warm_up(engine, model, settings.serving.prefill_chunk)
+        _warm_up(engine, settings, model)
     engine.know_costs(known.costs)
     if engine.awaits_decoders:
         _exchange_decoders(engine, known, threads_alone, memory)
@@ -115,19 +114,19 @@ def _examined(
         if not options.grows_trees:
             with phase("check rows", model.path):
                 engine = _row_invariant(engine, model)
-        if choose_engine(settings, model) == "openvino":
-            _warm_up(engine, model, settings.serving.prefill_chunk)
+        _warm_up(engine, settings, model)
         if not options.threads_alone:
             wait()
         with phase("measure passes", model.path):
             return engine, Findings.of(engine.options, measure_row_costs(engine))
 
 
-def _warm_up(engine: ConfigurableEngine, model: ModelSettings, chunk: int) -> None:
-    """Take the memory of the largest passes; not that of decoders which will soon be exchanged."""
-    if not engine.awaits_decoders:
+def _warm_up(engine: ConfigurableEngine, settings: Settings, model: ModelSettings) -> None:
+    """Take the memory of OpenVINO's largest passes; not that of decoders which will soon be
+    exchanged."""
+    if choose_engine(settings, model) == "openvino" and not engine.awaits_decoders:
         with phase("warm up", model.path):
-            run_largest_passes(engine, chunk)
+            run_largest_passes(engine, settings.serving.prefill_chunk)
 
 
 def _exchange_decoders(

@@ -71,11 +71,13 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
         ranked: NDArray[np.int32] | None = None,
         pages: PageMemory | None = None,
         first_page: int = 0,
+        compile_more: Callable[[EngineOptions], Decoders] | None = None,
     ) -> None:
         """
-        ranked      the only ids that the decoders compute logits of; None: all
-        pages       what the decoders refer to if attention is paged
-        first_page  of those, which this engine's sessions have
+        ranked        the only ids that the decoders compute logits of; None: all
+        pages         what the decoders refer to if attention is paged
+        first_page    of those, which this engine's sessions have
+        compile_more  makes the decoders that are to take the place of one for any rows
         """
         self.directory = directory
         kv, layout, make_feed = _cache(architecture, options, pages, first_page)
@@ -83,6 +85,7 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
         self._compiled = compiled
         self._ranked = ranked
         self._pages = pages
+        self._compile_more = compile_more
 
         def make_runner(decoder: CompiledDecoder, padding: Padding) -> Runner:
             ranks = options.grows_trees
@@ -103,15 +106,13 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
         cls,
         directory: Path,
         options: EngineOptions,
-        pages: PageMemory | None = None,
         *,
         any_rows: bool = False,
     ) -> OpenVinoEngine:
         """Load a Hugging Face directory or a GGUF file. Raises `EngineError` saying what does not
         fit.
 
-        pages     for paged attention; None: pages of its own
-        any_rows  whether paged attention begins with one decoder for any rows (`exchange_later`)
+        any_rows  whether paged attention begins with one decoder for any rows (`later.Exchange`)
         """
         architecture = read_architecture(directory)
         check_context(directory, architecture, options)
@@ -131,7 +132,8 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
         ranked = None
         if options.grows_trees:
             ranked = read_draft_vocabulary(directory, architecture.vocabulary)
-        if options.paged and pages is None:
+        pages = None
+        if options.paged:
             pages = PageMemory(architecture, _pages(options), _kv_type(options))
         with phase("read", directory):
             decoder = build_decoder(
@@ -142,15 +144,23 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
                     kv_type=_kv_type(options),
                     positions=options.context + MAX_PASS_ROWS,
                     ranks=options.grows_trees,
-                    pages=pages if options.paged else None,
+                    pages=pages,
                     ranked=ranked,
                 ),
             )
         size = int(checkpoint.values * weights.itemsize)
-        graphs = replace(options, graph_rows=()) if any_rows and options.paged else options
-        with phase("compile", directory):
-            compiled = compile_decoders(decoder, architecture, weights, size, graphs)
-        return cls(directory, architecture, compiled, options, ranked, pages)
+
+        def compile_with(options: EngineOptions) -> Decoders:
+            with phase("compile", directory):
+                return compile_decoders(decoder, architecture, weights, size, options)
+
+        if not (any_rows and options.paged and options.graph_rows):
+            compiled = compile_with(options)
+            return cls(directory, architecture, compiled, options, ranked, pages)
+        compiled = compile_with(replace(options, graph_rows=()))
+        return cls(
+            *(directory, architecture, compiled, options, ranked, pages), compile_more=compile_with
+        )
 
     def reconfigured(self, options: EngineOptions) -> OpenVinoEngine:
         """The same weights with other buffers (used while calibrating). Where attention is paged,
@@ -170,7 +180,8 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
         if pages is not None:
             pages.give_back()
         return OpenVinoEngine(
-            self.directory, self.architecture, self._compiled, options, self._ranked, pages
+            *(self.directory, self.architecture, self._compiled, options, self._ranked, pages),
+            compile_more=self._compile_more,
         )
 
     # --- exchanging decoders -------------------------------------------------------------------
@@ -178,14 +189,14 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
     @property
     def awaits_decoders(self) -> bool:
         """Whether it computes all passes with a decoder for any rows, for now."""
-        return self.options.paged and bool(self.options.graph_rows) and ANY_ROWS in self._decoders
+        return bool(self.options.graph_rows) and self._compile_more is not None
 
     def likeness(self) -> OpenVinoEngine:
         return self._on_spare_pages(self._compiled)
 
     def with_fixed_rows(self, threads_alone: int) -> OpenVinoEngine:
-        options = replace(self.options, threads_alone=threads_alone)
-        self._fixed = self.load(self.directory, options, self._pages)._compiled
+        assert self._compile_more is not None
+        self._fixed = self._compile_more(replace(self.options, threads_alone=threads_alone))
         return self._on_spare_pages(self._fixed, threads_alone)
 
     def _on_spare_pages(self, compiled: Decoders, threads_alone: int = 0) -> OpenVinoEngine:
@@ -207,6 +218,7 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
             return
         self._runners, threads_alone = self._adopted
         self._compiled = self._decoders = self._fixed
+        self._compile_more = None
         self.options = replace(self.options, threads_alone=threads_alone)
         self._adopted = None
 

@@ -27,7 +27,8 @@ class PageMemory:
     """Keys and values [layers, pages, kv_heads, PAGE, head_size], zero at first, which a compiled
     graph refers to: engines with other lanes around the same graph divide the same pages.
 
-    The system gives memory for a page when it is first written.
+    The system gives memory for a page when it is first written. The graph keeps an address and not
+    this object: whoever computes with the one holds the other.
     """
 
     def __init__(self, architecture: Architecture, pages: int, kind: ov.Type) -> None:
