@@ -118,7 +118,8 @@ def _examined(
         if not options.threads_alone:
             wait()
         with phase("measure passes", model.path):
-            return engine, Findings.of(engine.options, measure_row_costs(engine))
+            costs = measure_row_costs(engine)
+        return engine, Findings.of(engine.options, costs, settled=not engine.awaits_decoders)
 
 
 def _warm_up(engine: ConfigurableEngine, settings: Settings, model: ModelSettings) -> None:
@@ -142,7 +143,8 @@ def _exchange_decoders(
         options = replace(engine.options, threads_alone=threads_alone)
         memory.remember(Findings.of(options, costs))
 
-    Exchange(engine, threads_alone, remember, is_worth_it=0 < known.threads_alone == threads_alone)
+    settled = (known.threads_alone, known.costs) if known.settled else None
+    Exchange(engine, threads_alone, remember, settled)
 
 
 def _row_invariant(engine: ConfigurableEngine, model: ModelSettings) -> ConfigurableEngine:

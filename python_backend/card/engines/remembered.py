@@ -81,7 +81,11 @@ _Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 class Findings(_Record):
     """What is found out: options that make rows independent, whether more threads pay, and what
-    passes cost."""
+    passes cost.
+
+    settled  whether threads and costs are those of the decoders that serve for good, and not of one
+             that serves until these are compiled
+    """
 
     row_multiple: Annotated[int, Field(ge=1)]
     graph_rows: tuple[Annotated[int, Field(ge=1)], ...]
@@ -91,9 +95,10 @@ class Findings(_Record):
     pass_ms: Annotated[dict[Annotated[int, Field(ge=1)], _Milliseconds], Field(min_length=1)]
     change_ms: _Milliseconds
     alone_share: Annotated[float, Field(gt=0, le=1)]
+    settled: bool
 
     @classmethod
-    def of(cls, options: EngineOptions, costs: RowCosts) -> Findings:
+    def of(cls, options: EngineOptions, costs: RowCosts, *, settled: bool = True) -> Findings:
         return cls(
             row_multiple=options.row_multiple,
             graph_rows=options.graph_rows,
@@ -103,6 +108,7 @@ class Findings(_Record):
             pass_ms=costs.pass_ms,
             change_ms=costs.change_ms,
             alone_share=costs.alone_share,
+            settled=settled,
         )
 
     def applied_to(self, options: EngineOptions) -> EngineOptions:

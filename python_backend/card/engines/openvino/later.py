@@ -61,8 +61,8 @@ class Exchange:
     """Compiles in a thread that ends with the process.
 
     threads_alone  that passes may have while nobody else computes
-    is_worth_it    whether that is known to save time
-    then           called with what was found out, at the end
+    then           called with the threads that are worth it and the costs, once they are measured
+    known          the same from a load before; None: they are to be measured
     """
 
     def __init__(
@@ -70,13 +70,12 @@ class Exchange:
         engine: ServingEngine,
         threads_alone: int,
         then: Callable[[int, RowCosts], object],
-        *,
-        is_worth_it: bool = False,
+        known: tuple[int, RowCosts] | None = None,
     ) -> None:
         self._engine = engine
-        self._threads_alone = threads_alone
+        self._threads_alone = threads_alone if known is None else known[0]
         self._then = then
-        self._is_worth_it = is_worth_it
+        self._known = known
         self._thread = threading.Thread(target=self._run, name="decoders", daemon=True)
         self._thread.start()
 
@@ -99,15 +98,16 @@ class Exchange:
         engine.adopt(self._threads_alone)
         seconds = time.monotonic() - began_s
         log.info("%s: decoders for fixed rows are ready after %.1f s", engine.directory, seconds)
-        threads_alone, costs = self._measured(fixed)
+        threads_alone, costs = self._known or self._measured(fixed)
         engine.settle(threads_alone, costs)
-        self._then(threads_alone, costs)
+        if self._known is None:
+            self._then(threads_alone, costs)
 
     def _measured(self, fixed: ConfigurableEngine) -> tuple[int, RowCosts]:
         """Threads that are worth it, and costs, measured while the engine computes nothing."""
         while True:
             passes = self._passes_when_idle()
-            pays = self._is_worth_it or is_faster_alone(fixed)
+            pays = is_faster_alone(fixed)
             costs = measure_row_costs(fixed)
             if self._engine.passes_made == passes:
                 return self._threads_alone if pays else 0, costs
