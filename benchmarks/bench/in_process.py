@@ -13,7 +13,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
@@ -99,11 +99,21 @@ class Loops:
         """What the target's loop has spent; it goes on counting."""
         return self._target.times
 
-    def complete(self, task: Task, decoding: str, *, threads: int, gamma: int = 1) -> Measurement:
+    def complete(
+        self,
+        task: Task,
+        decoding: str,
+        *,
+        threads: int,
+        gamma: int = 1,
+        acceptance: str = "exact",
+    ) -> Measurement:
         """Decode one text with `threads` threads for whichever model runs here."""
         self.use(threads, decoding)
         prompt = np.array(task.prompt.tokens, np.int64)
-        request = SlotRequest(prompt, task.max_tokens, decoding, parameters_of(task), gamma)
+        request = SlotRequest(
+            prompt, task.max_tokens, decoding, parameters_of(task), gamma, acceptance=acceptance
+        )
         slot, generation = self.pool.card_slot(0), self.pool.new_generation()
         self.announce()
         times, drafted = self.times, self._draft_activity()
@@ -234,13 +244,19 @@ class InProcess:
             )
 
     @contextmanager
-    def alternating(self) -> Iterator[Callable[[int, int], Loops]]:
-        """Draft-then-verify: both models here. Yields what makes the loops of a (γ, width)."""
-        with _home(self.settings) as (pool, _):
-            yield lambda gamma, width: self._alternating(pool, gamma, width)
+    def alternating(self, **speculation: Any) -> Iterator[Callable[[int, int], Loops]]:
+        """Draft-then-verify: both models here. Yields what makes the loops of a (γ, width).
 
-    def _alternating(self, pool: Pool, gamma: int, width: int) -> Loops:
-        settings = with_speculation(self.settings, **self.room_for(gamma, width))
+        speculation  what differs from the settings, and from what a (γ, width) changes of them
+        """
+        with _home(self.settings) as (pool, _):
+            yield lambda gamma, width: self._alternating(pool, gamma, width, speculation)
+
+    def _alternating(
+        self, pool: Pool, gamma: int, width: int, speculation: Mapping[str, Any]
+    ) -> Loops:
+        changes = {**self.room_for(gamma, width), **speculation}
+        settings = with_speculation(self.settings, **changes)
         # The draft beats once per text, from this thread.
         patient = settings.serving.model_copy(update={"engine_timeout_s": _START_TIMEOUT_S})
         settings = settings.model_copy(update={"serving": patient})

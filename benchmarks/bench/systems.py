@@ -1,0 +1,46 @@
+"""The family: systems of the literature, each as settings of ours. `bench family` measures them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from card.speculation.acceptance import RULES
+
+
+@dataclass(frozen=True)
+class System:
+    """One system, as we build it.
+
+    paper        where it is described
+    claim        the speed that is claimed there, over decoding without speculation unless said
+    decoding     key of `PACINGS`
+    speculation  settings of the section `speculation` that differ
+    """
+
+    paper: str
+    claim: str
+    decoding: str = "card"
+    speculation: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def acceptance(self) -> str:
+        """Key of `RULES`."""
+        return str(self.speculation.get("acceptance", "exact"))
+
+    @property
+    def lossless(self) -> bool:
+        """Whether it promises the text of the target alone."""
+        return RULES[self.acceptance].lossless
+
+
+SYSTEMS: dict[str, System] = {
+    "autoregressive": System("none", "1", decoding="autoregressive"),
+    "draft_then_verify": System(
+        "arXiv 2211.17192", "2 to 3 (T5-XXL)", decoding="draft_then_verify"
+    ),
+    "pearl": System("arXiv 2408.11850", "up to 4.43", decoding="pearl"),
+    "card": System("arXiv 2508.04462", "up to 4.83"),
+}
+"""By the name that rows have. The first is what the others are compared with."""
