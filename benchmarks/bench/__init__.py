@@ -17,6 +17,7 @@
 `foresight`     how often the draft, reading along, would have picked the target's token
 `figures`       from completions to rows
 `ratios`        how much faster one system is than another, with intervals
+`cells`         tables as texts
 `report`        tables for the terminal, Markdown and JSON
 `names`         what systems are called
 `conditions`    what was run, on what machine, with which settings

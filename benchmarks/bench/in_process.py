@@ -208,7 +208,7 @@ class InProcess:
 
     @contextmanager
     def beside(self, draft: Path | None = None, **speculation: Any) -> Iterator[Loops]:
-        """Autoregressive, PEARL and CARD: the draft in a process of its own.
+        """Autoregressive, PEARL and CARD: the draft, if there is one, in a process of its own.
 
         draft        another checkpoint than the settings name
         speculation  what differs from the settings
@@ -218,7 +218,7 @@ class InProcess:
             other = settings.draft.model_copy(update={"path": draft})
             settings = settings.model_copy(update={"draft": other})
         with _home(settings) as (pool, settings):
-            process = _DraftProcess(settings, pool.new_key())
+            process = _DraftProcess(settings, pool.new_key()) if "draft" in settings.roles else None
 
             def target_on(threads: int, spreads: bool) -> TargetLoop:
                 return TargetLoop(self.target_on(threads, spreads=spreads), pool, settings)
@@ -226,7 +226,8 @@ class InProcess:
             try:
                 yield Loops(pool, self._tokenizer, target_on)
             finally:
-                process.stop()
+                if process is not None:
+                    process.stop()
 
     @contextmanager
     def draft_alone(self) -> Iterator[Loops]:

@@ -42,5 +42,10 @@ SYSTEMS: dict[str, System] = {
     ),
     "pearl": System("arXiv 2408.11850", "up to 4.43", decoding="pearl"),
     "card": System("arXiv 2508.04462", "up to 4.83"),
+    "cacheback": System(
+        "arXiv 2511.21699",
+        "best of the methods without training or draft on SpecBench",
+        speculation={"drafter": "ngram"},
+    ),
 }
 """By the name that rows have. The first is what the others are compared with."""

@@ -14,8 +14,12 @@ from one_process import GREEDY, OneProcess, Stream, autoregressive, request_of, 
 
 from card.cache import ROOT, Finish
 from card.sampling import SamplingParameters
+from card.speculation.drafters import DRAFTERS
+from card.speculation.drafters.growth import GROWTHS
 from card.speculation.pacing import PACINGS
+from card.speculation.sources import SHAPES, WITHOUT_DRAFT
 
+ON_AN_ENGINE = [name for name, drafter in DRAFTERS.items() if drafter.model == "engine"]
 VOCABULARY = 24
 TARGET = FakeModel(VOCABULARY)
 PARAMETERS = [
@@ -157,8 +161,9 @@ sessions = st.builds(
 )
 speculations = st.fixed_dictionaries(
     {
-        "growth": st.sampled_from(["best_first", "layered"]),
-        "query": st.sampled_from(["chain", "subtree"]),
+        "drafter": st.sampled_from([*ON_AN_ENGINE, *WITHOUT_DRAFT]),
+        "growth": st.sampled_from(list(GROWTHS)),
+        "query": st.sampled_from(list(SHAPES)),
         "width": st.integers(1, 6),
         "depth": st.integers(1, 12),
         "rows": st.one_of(st.integers(1, 12), st.just("auto")),

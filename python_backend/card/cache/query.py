@@ -36,6 +36,17 @@ class Candidates:
         """The first `count` of a chain."""
         return Candidates(self.tokens[:count], self.parents[:count], self.chances[:count])
 
+    def followed_by(self, others: Candidates) -> Candidates:
+        """With others below the last of this chain, each as likely as both together."""
+        if not len(self):
+            return others
+        first = len(self)
+        return Candidates(
+            [*self.tokens, *others.tokens],
+            [*self.parents, *(first + parent for parent in others.parents)],
+            [*self.chances, *(self.chances[-1] * chance for chance in others.chances)],
+        )
+
     def __len__(self) -> int:
         return len(self.tokens)
 

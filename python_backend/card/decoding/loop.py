@@ -80,7 +80,7 @@ class TargetLoop:
         self._watch = SlotWatch(pool)
         self._timeout_s = settings.serving.engine_timeout_s
         speculation = settings.speculation
-        self._sources = make_sources(speculation.query, speculation.branches)
+        self._sources = make_sources(speculation.query, speculation.paths)
         self._control = CONTROLLERS[settings.control](control_config(settings, engine))
         chunk = min(settings.serving.prefill_chunk, engine.most_rows)
         self._prefill = Prefill(chunk, engine.row_costs_ms)

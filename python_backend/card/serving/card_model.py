@@ -60,7 +60,7 @@ class CardModel:
         self._pool = pool = Pool.create(
             settings.cache.directory, os.getppid(), pool_geometry(settings)
         )
-        self._metrics = Metrics(pool, pb_utils.MetricFamily, log)
+        self._metrics = Metrics(pool, pb_utils.MetricFamily, log, settings.roles)
         self._sessions = Sessions(pool, settings.limits.queue_timeout_s)
         self._notices = Notices.of_this_service()
         self._notices.queue_full.withdraw()
@@ -73,6 +73,7 @@ class CardModel:
             settings.serving.engine_timeout_s,
             ask=_ask,
             report=self._metrics.engine_up,
+            engines=settings.roles,
         )
         self._attacher.start()
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from card.cache import Pool
 from card.constraints import GuideError
@@ -17,11 +17,9 @@ from card.drafting import DraftLoop, make_drafters
 from card.engines import Engine
 from card.serving.engine_process import Loop
 from card.serving.geometry import pool_geometry
-from card.settings import Settings
+from card.settings import Role, Settings
 
 log = logging.getLogger(__name__)
-
-Role = Literal["draft", "target"]
 
 
 class LoadedModel(Protocol):

@@ -16,7 +16,7 @@ from card.speculation.control import CONTROLLERS
 from card.speculation.drafters import DRAFTERS
 from card.speculation.drafters.growth import GROWTHS
 from card.speculation.pacing import PACINGS
-from card.speculation.sources import SHAPES
+from card.speculation.sources import SHAPES, WITHOUT_DRAFT
 
 Rows = Annotated[int, Field(ge=1, le=64)]
 LogFormat = Literal["text", "json"]
@@ -27,8 +27,9 @@ class SpeculationSettings(Section):
 
     decoding: Annotated[str, OneOf(PACINGS)] = "card"
     """Used when a request names none."""
-    drafter: Annotated[str, OneOf(("auto", *DRAFTERS))] = "auto"
-    """What makes candidates in the draft's process; ``auto``: what suits the draft's engine."""
+    drafter: Annotated[str, OneOf(("auto", *DRAFTERS, *WITHOUT_DRAFT))] = "auto"
+    """What makes candidates in the draft's process; ``auto``: what suits the draft's engine.
+    ``ngram``: no draft is loaded, and the target guesses from the text alone (Cacheback)."""
     growth: Annotated[str, OneOf(GROWTHS)] = "best_first"
     """Which nodes a draft pass expands: the likeliest ones, or layer by layer as in the paper."""
     width: Annotated[int, Field(ge=1, le=32)] = 4
@@ -58,6 +59,11 @@ class SpeculationSettings(Section):
     """What makes a candidate final."""
     gamma: Annotated[int, Field(ge=1, le=32)] = 8
     """Chain length of draft-then-verify and PEARL."""
+
+    @property
+    def paths(self) -> int:
+        """Most root-to-leaf paths of a query."""
+        return self.branches if self.query == "subtree" else 1
 
 
 class CacheSettings(Section):

@@ -6,13 +6,20 @@ from card.speculation.sources.interface import QueriedSession, Source
 from card.speculation.sources.ngram import NgramSource
 from card.speculation.sources.tree import SHAPES, TreeSource
 
-__all__ = ["SHAPES", "QueriedSession", "Source", "make_sources"]
+__all__ = ["SHAPES", "SOURCES", "WITHOUT_DRAFT", "QueriedSession", "Source", "make_sources"]
+
+SOURCES: dict[str, type[Source]] = {"tree": TreeSource, "ngram": NgramSource}
+"""In the order in which they are asked."""
+
+WITHOUT_DRAFT = tuple(name for name, source in SOURCES.items() if not source.needs_draft)
+"""Those that need no draft's process: each is a value of the setting `speculation.drafter`, which
+then says that there is none."""
 
 
 def make_sources(query: str, branches: int) -> dict[str, Source]:
-    """The registry: sources by name, in the order in which they are asked.
+    """Sources by name, in the order in which they are asked.
 
     query     key of `SHAPES`: what is taken from the draft's tree
-    branches  most paths of a subtree
+    branches  most paths of a query
     """
-    return {"tree": TreeSource(query, branches), "ngram": NgramSource()}
+    return {name: source(query, branches) for name, source in SOURCES.items()}

@@ -35,6 +35,9 @@ class Source(Protocol):
 
     needs_draft: ClassVar[bool]
 
+    def __init__(self, query: str, branches: int) -> None:
+        """What `make_sources` is given."""
+
     def candidates(self, session: QueriedSession, behind: Candidates, limit: int) -> Candidates:
         """`behind`, which sources before this one found, with what this one adds; at most `limit`
         candidates in all."""
