@@ -47,5 +47,17 @@ SYSTEMS: dict[str, System] = {
         "best of the methods without training or draft on SpecBench",
         speculation={"drafter": "ngram"},
     ),
+    "ouroboros": System(
+        "arXiv 2402.13720",
+        "up to 3.9, and 2.8 over draft-then-verify",
+        decoding="draft_then_verify",
+        speculation={"guesses": "phrases"},
+    ),
+    "cascade": System(
+        "arXiv 2312.11462",
+        "up to 1.81 over draft-then-verify",
+        decoding="draft_then_verify",
+        speculation={"drafter": "cascade", "lookahead": 10},
+    ),
 }
 """By the name that rows have. The first is what the others are compared with."""

@@ -162,6 +162,7 @@ sessions = st.builds(
 speculations = st.fixed_dictionaries(
     {
         "drafter": st.sampled_from([*ON_AN_ENGINE, *WITHOUT_DRAFT]),
+        "guesses": st.sampled_from(WITHOUT_DRAFT),
         "growth": st.sampled_from(list(GROWTHS)),
         "query": st.sampled_from(list(SHAPES)),
         "width": st.integers(1, 6),

@@ -80,7 +80,7 @@ class TargetLoop:
         self._watch = SlotWatch(pool)
         self._timeout_s = settings.serving.engine_timeout_s
         speculation = settings.speculation
-        self._sources = make_sources(speculation.query, speculation.paths)
+        self._sources = make_sources(speculation.query, speculation.paths, settings.guesses)
         self._control = CONTROLLERS[settings.control](control_config(settings, engine))
         chunk = min(settings.serving.prefill_chunk, engine.most_rows)
         self._prefill = Prefill(chunk, engine.row_costs_ms)
@@ -104,8 +104,9 @@ class TargetLoop:
         logits = self._engine.forward([turn.rows for turn in turns])
         forwarded = time.perf_counter_ns()
         results = [self._verify(*pair) for pair in zip(turns, logits, strict=True)]
-        for turn, result in zip(turns, results, strict=True):
+        for turn, result, rows in zip(turns, results, logits, strict=True):
             self._commit(turn, result)
+            self._learn(turn, result, rows)
         ended = time.perf_counter_ns()
         is_comparable = len(streaming) == len(ready)
         self._observe(plan, turns, results, (ended - started) / 1e9 if is_comparable else None)
@@ -273,6 +274,13 @@ class TargetLoop:
             session.slot.verify(0)
         if result is not None:
             session.commit(result, len(query.candidates) if query is not None else 0)
+
+    def _learn(self, turn: Turn, result: VerifyResult | None, rows: Logits) -> None:
+        """Let sources hear what became of candidates."""
+        if turn.query is None or result is None:
+            return
+        for source in self._sources.values():
+            source.learn(turn.session, turn.query.candidates, result, rows)
 
     # --- observe ------------------------------------------------------------------------------
 

@@ -29,7 +29,10 @@ class SpeculationSettings(Section):
     """Used when a request names none."""
     drafter: Annotated[str, OneOf(("auto", *DRAFTERS, *WITHOUT_DRAFT))] = "auto"
     """What makes candidates in the draft's process; ``auto``: what suits the draft's engine.
-    ``ngram``: no draft is loaded, and the target guesses from the text alone (Cacheback)."""
+    ``ngram`` or ``phrases``: no draft is loaded, and the target guesses by itself (Cacheback)."""
+    guesses: Annotated[str, OneOf(WITHOUT_DRAFT)] = "ngram"
+    """What the target adds to a query by itself: what followed the last few tokens before, or
+    ``phrases``: that, and what it said behind candidates that it rejected (Ouroboros)."""
     growth: Annotated[str, OneOf(GROWTHS)] = "best_first"
     """Which nodes a draft pass expands: the likeliest ones, or layer by layer as in the paper."""
     width: Annotated[int, Field(ge=1, le=32)] = 4

@@ -113,6 +113,11 @@ class Settings(BaseSettings):
         return next(name for name in self._drafters if named in ("auto", name))
 
     @property
+    def guesses(self) -> str:
+        """What the target adds to a query by itself."""
+        return self.drafter if self.drafter in WITHOUT_DRAFT else self.speculation.guesses
+
+    @property
     def roles(self) -> tuple[Role, ...]:
         """The models that are loaded: what needs no draft has none."""
         return ("target",) if self.drafter in WITHOUT_DRAFT else ("draft", "target")

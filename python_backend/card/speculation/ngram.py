@@ -100,7 +100,8 @@ class NgramProposer:
         self.hit_rate: float = 0.5
         self.length = 0
         self._learning = [FollowerTable(), *([shared] if shared is not None else [])]
-        self._tables = [*self._learning, *([frozen] if frozen is not None else [])]
+        self._supposed = FollowerTable()
+        self._tables = [*self._learning, self._supposed, *([frozen] if frozen is not None else [])]
         self._rates = [_first_rates() for _ in self._tables]
         self._end: list[Context] = []
         """Every context at the end of the text, the longest first."""
@@ -113,6 +114,13 @@ class NgramProposer:
             for table in self._learning:
                 table.add(self._end, token)
             self._end = _extended(self._end, token)
+
+    def suppose(self, tokens: Sequence[int]) -> None:
+        """These tokens may follow the text, though nobody wrote them."""
+        end = self._end
+        for token in tokens:
+            self._supposed.add(end, token)
+            end = _extended(end, token)
 
     def propose(self, behind: Sequence[int], limit: int) -> list[int]:
         """At most `limit` tokens that may follow the text and `behind`, one behind the other, as

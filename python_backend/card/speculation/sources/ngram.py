@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from card.cache import Candidates
+from card.speculation.acceptance import TargetRows, VerifyResult
 from card.speculation.sources.interface import QueriedSession
 
 
@@ -24,3 +25,11 @@ class NgramSource:
             return behind
         found = session.proposer.candidates(behind.tokens, limit - len(behind), self._branches)
         return behind.followed_by(found)
+
+    def learn(
+        self,
+        session: QueriedSession,
+        verified: Candidates,
+        result: VerifyResult,
+        rows: TargetRows,
+    ) -> None: ...

@@ -15,6 +15,7 @@ from card.cache import (
     best_subtree,
     descend,
 )
+from card.speculation.acceptance import TargetRows, VerifyResult
 from card.speculation.score import path_ranks, score_exponent
 from card.speculation.sources.interface import QueriedSession
 
@@ -52,3 +53,11 @@ class TreeSource:
         exponent = score_exponent(greedy=session.request.parameters.is_greedy)
         ranked = replace(tree, score=path_ranks(tree.score, tree.parent, exponent))
         return self._shape(ranked, node, limit, self._branches, exponent)
+
+    def learn(
+        self,
+        session: QueriedSession,
+        verified: Candidates,
+        result: VerifyResult,
+        rows: TargetRows,
+    ) -> None: ...
