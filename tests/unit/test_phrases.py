@@ -22,7 +22,8 @@ class Rows:
     choices: list[int]
 
     def row(self, index: int) -> NDArray[np.float32]:
-        return np.eye(10, dtype=np.float32)[self.choices[index]]
+        row: NDArray[np.float32] = np.eye(10, dtype=np.float32)[self.choices[index]]
+        return row
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from card.cache import Finish, Pool, SlotRequest, SlotState, SlotWatch, TargetSlot
 from card.constraints import GuideError
 from card.constraints.compiler import GuideCompiler
+from card.decoding.ngrams import ngram_memory
 from card.decoding.prefill import Prefill
 from card.decoding.session import Query, TargetSession
 from card.engines import Engine, Logits, Rows
@@ -20,6 +21,7 @@ from card.sampling import InvalidLogitsError
 from card.settings import Settings
 from card.speculation.acceptance import VerifyResult
 from card.speculation.control import CONTROLLERS, ControlConfig, Outcome, Plan
+from card.speculation.ngram_memory import NgramMemory
 from card.speculation.sources import make_sources
 
 log = logging.getLogger(__name__)
@@ -69,8 +71,11 @@ class TargetLoop:
         pool: Pool,
         settings: Settings,
         guides: GuideCompiler | None = None,
+        ngrams: NgramMemory | None = None,
     ) -> None:
-        """`guides` compiles those of requests; None: texts of this model cannot be guided."""
+        """`guides` compiles those of requests; None: texts of this model cannot be guided. `ngrams`
+        is what outlives this loop; None: nothing does."""
+        self._ngrams = ngrams or ngram_memory(settings, engine.vocabulary)
         self.times = TargetTimes()
         self._engine = engine
         self._pool = pool
@@ -142,7 +147,14 @@ class TargetLoop:
                 slot.fail(Finish.GUIDE_FAILED)
                 return
             constraint = self._guides.constraint(request.guide)
-        session = TargetSession.adopt(slot, generation, request, self._engine, constraint)
+        session = TargetSession.adopt(
+            slot,
+            generation,
+            request,
+            self._engine,
+            constraint,
+            self._ngrams.proposer(request.tenant),
+        )
         self._sessions[slot.index] = session
 
     def _release_closed(self) -> None:

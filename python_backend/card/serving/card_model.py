@@ -35,7 +35,14 @@ from card.serving.streams import Stream
 from card.serving.triton_request import TritonClient, checked_arrays, deadline_ns, request_id
 from card.serving.vocabulary import Vocabulary
 from card.serving.waiting import WaitingClient
-from card.serving.wire import Bounds, GenerateRequest, guide_of, output_budget, parse
+from card.serving.wire import (
+    Bounds,
+    GenerateRequest,
+    guide_of,
+    output_budget,
+    parse,
+    tenant_of,
+)
 from card.settings import load_settings
 from card.text import Detokenizer
 
@@ -170,6 +177,7 @@ class CardModel:
             prompt_log_probabilities=request.return_prompt_log_probs,
             parameters=parameters,
             guide=guide,
+            tenant=tenant_of(request),
         )
 
     def _end_ids(self, request: GenerateRequest, *, guided: bool) -> tuple[int, ...]:

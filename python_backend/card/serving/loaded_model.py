@@ -13,6 +13,7 @@ from card.constraints import GuideError
 from card.constraints.compiled import GuidedTokens
 from card.constraints.compiler import GuideCompiler
 from card.decoding import TargetLoop
+from card.decoding.ngrams import ngram_memory
 from card.drafting import DraftLoop, make_drafters
 from card.engines import Engine
 from card.serving.engine_process import Loop
@@ -68,9 +69,10 @@ class _Target:
         self._engine = engine
         self._settings = settings
         self._guides = guides
+        self._ngrams = ngram_memory(settings, engine.vocabulary)
 
     def loop(self, pool: Pool) -> Loop:
-        return TargetLoop(self._engine, pool, self._settings, self._guides)
+        return TargetLoop(self._engine, pool, self._settings, self._guides, self._ngrams)
 
     def close(self) -> None: ...
 

@@ -5,9 +5,10 @@ The models check the same and more when they load them, but then a server has be
 
 from __future__ import annotations
 
+from card.decoding.ngrams import ngram_memory
 from card.engines.architecture import read_architecture
 from card.engines.checkpoints import open_checkpoint
-from card.engines.vocabulary import shared_vocabulary
+from card.engines.vocabulary import shared_vocabulary, vocabulary_size
 from card.serving.load_failure import LOAD_ERRORS
 from card.serving.vocabulary import Vocabulary
 from card.settings import ModelSettings, Settings
@@ -36,6 +37,7 @@ def check_model_files(settings: Settings) -> str | None:
         if "draft" in settings.roles:
             shared_vocabulary(settings.draft.path, settings.target.path)
         Vocabulary.load(settings.target.path)
+        ngram_memory(settings, vocabulary_size(settings.target.path))
     except LOAD_ERRORS as error:
         return str(error)
     return None

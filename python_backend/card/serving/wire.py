@@ -3,11 +3,12 @@
 The fields of `GenerateRequest` *are* the table: a field is a tensor, its default is what holds
 when the tensor is absent, and its metadata says how it travels and which values are allowed.
 Parsing, refusals and the test of the `config.pbtxt` files derive from it. Names and dtypes are
-those of TensorRT-LLM's Triton ensemble; `decoding` is an addition.
+those of TensorRT-LLM's Triton ensemble; `decoding` and `tenant` are additions.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from card.constraints import GUIDE_TYPES, Guide
 from card.serving.refusal import Refusal, invalid, missing
 from card.settings import LimitSettings
+from card.speculation.ngram_memory import NO_TENANT
 from card.speculation.pacing import PACINGS
 
 DECODINGS = tuple(PACINGS)
@@ -127,6 +129,11 @@ def _short_words(words: tuple[str, ...], bounds: Bounds) -> str | None:
 
 def _known_decoding(value: str, _: Bounds) -> str | None:
     return None if value in DECODINGS else f"one of {', '.join(DECODINGS)}"
+
+
+def _short_name(value: str, bounds: Bounds) -> str | None:
+    most = bounds.limits.word_bytes
+    return None if len(value.encode()) <= most else f"at most {most} bytes (limits.word_bytes)"
 
 
 def _known_guide_type(value: str, _: Bounds) -> str | None:
@@ -286,6 +293,12 @@ class GenerateRequest:
     decoding: str | None = tensor(
         "BYTES", f"{', '.join(DECODINGS)}; absent: speculation.decoding.", _known_decoding
     )
+    tenant: str = tensor(
+        "BYTES",
+        "Whose text it is; guesses may come from earlier ones (speculation.shared_ngrams).",
+        _short_name,
+        default="",
+    )
     guided_decoding_guide_type: str = tensor(
         "BYTES", f"What guides the text: {', '.join(GUIDE_TYPES)}.", _known_guide_type, default=""
     )
@@ -397,6 +410,14 @@ def output_budget(request: GenerateRequest, prompt_tokens: int, limits: LimitSet
             f"(limits.context_tokens is {limits.context_tokens})",
         )
     return request.max_tokens
+
+
+def tenant_of(request: GenerateRequest) -> int:
+    """The number that stands for whoever the request names, in 64 bits; 0: nobody."""
+    if not request.tenant:
+        return NO_TENANT
+    digest = hashlib.blake2b(request.tenant.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") or 1
 
 
 def guide_of(request: GenerateRequest) -> Guide | None:

@@ -33,6 +33,12 @@ class SpeculationSettings(Section):
     guesses: Annotated[str, OneOf(WITHOUT_DRAFT)] = "ngram"
     """What the target adds to a query by itself: what followed the last few tokens before, or
     ``phrases``: that, and what it said behind candidates that it rejected (Ouroboros)."""
+    ngram_table: Path | None = None
+    """Table of what usually follows what, made from a corpus by ``scripts/ngrams`` for this
+    target's vocabulary; absent: none."""
+    shared_ngrams: bool = False
+    """Whether guesses may come from earlier texts of the same tenant, as requests name it. How fast
+    a text comes then tells a little of those: see SECURITY.md."""
     growth: Annotated[str, OneOf(GROWTHS)] = "best_first"
     """Which nodes a draft pass expands: the likeliest ones, or layer by layer as in the paper."""
     width: Annotated[int, Field(ge=1, le=32)] = 4
