@@ -320,6 +320,7 @@ DTYPES = {
         (
             "text_input",
             "decoding",
+            "tenant",
             "stop_words",
             "bad_words",
             "guided_decoding_guide_type",
