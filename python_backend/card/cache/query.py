@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from card.cache.tree import ROOT, Tree, follow
 
-_UNLIKELY = math.log(1e-2)
+LEAST_CHANCE = 1e-2
 """Nodes below this probability (given the last committed token) are not worth a row."""
 
 
@@ -134,7 +134,7 @@ def _likely_descendants(tree: Tree, node: int, reach: int) -> tuple[list[int], l
     base = tree.score[node] if node != ROOT else 0.0
     if not math.isfinite(base):
         return [], []
-    parent, score, least = tree.parent, tree.score, base + _UNLIKELY
+    parent, score, least = tree.parent, tree.score, base + math.log(LEAST_CHANCE)
     depth = {node: 0}
     below: list[int] = []
     weight: list[float] = []

@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 
-from card.cache import ROOT, Candidates
+from card.cache import LEAST_CHANCE, ROOT, Candidates
 
 LONGEST_CONTEXT = 5
 """Tokens of context compared at most; shorter contexts are tried when longer ones are new."""
@@ -77,10 +77,11 @@ class FollowerTable:
     def longest(self, end: Sequence[Context]) -> tuple[int, tuple[int, ...]]:
         """Length of the longest of these contexts that is known, and its followers, the latest
         first; 0 and none, where none is known."""
-        for context in end:
-            row = self._rows.get(context)
-            if row is not None:
-                return len(context), row
+        rows = self._rows
+        if rows:
+            for context in end:
+                if (row := rows.get(context)) is not None:
+                    return len(context), row
         return 0, ()
 
 
@@ -128,7 +129,7 @@ class NgramProposer:
         return self.candidates(behind, limit, least=_WORTH_A_ROW).tokens
 
     def candidates(
-        self, behind: Sequence[int], limit: int, branches: int = 1, least: float = 0.0
+        self, behind: Sequence[int], limit: int, branches: int = 1, least: float = LEAST_CHANCE
     ) -> Candidates:
         """The likeliest continuations of the text and `behind`: at most `limit` nodes of a trie
         that has `branches` leaves or fewer.
@@ -146,7 +147,10 @@ class NgramProposer:
         above, node = 1.0, ROOT
         end: Sequence[Context] = self._end_behind(behind)
         while len(tokens) < limit:
-            for token, chance in self._followers(end):
+            below = self._followers(end)
+            if leaves == branches:  # the others would be branches more
+                below = below[:1]
+            for token, chance in below:
                 if above * chance >= least:
                     heapq.heappush(found, (-above * chance, next(order), node, token, end))
             while found and leaves == branches and found[0][2] in with_child:
@@ -167,6 +171,8 @@ class NgramProposer:
         best, best_chance = -1, 0.0
         for table, rates in zip(self._tables, self._rates, strict=True):
             length, row = table.longest(self._end)
+            if not length:
+                continue
             of_length = rates[length]
             for rank, follower in enumerate(row):
                 if of_length[rank] > best_chance:
@@ -176,14 +182,16 @@ class NgramProposer:
             self.hit_rate += ((best == token) - self.hit_rate) / _MEMORY
 
     def _followers(self, end: Sequence[Context]) -> list[tuple[int, float]]:
-        """What tables answer to a text that ends so, each token with its chance."""
+        """What tables answer to a text that ends so, each token with its chance, the likeliest
+        first."""
         found: dict[int, float] = {}
         for table, rates in zip(self._tables, self._rates, strict=True):
             length, row = table.longest(end)
-            for follower, rate in zip(row, rates[length], strict=False):
+            for rank, follower in enumerate(row):
+                rate = rates[length][rank]
                 if rate > found.get(follower, 0.0):
                     found[follower] = rate
-        return list(found.items())
+        return sorted(found.items(), key=_chance, reverse=True)
 
     def _end_behind(self, behind: Sequence[int]) -> list[Context]:
         """Every context at the end of the text and `behind`, the longest first."""
@@ -191,6 +199,10 @@ class NgramProposer:
             return self._end
         tail = [*(self._end[0] if self._end else ()), *behind][-LONGEST_CONTEXT:]
         return [tuple(tail[at:]) for at in range(len(tail))]
+
+
+def _chance(answer: tuple[int, float]) -> float:
+    return answer[1]
 
 
 def _first_rates() -> list[list[float]]:
