@@ -185,6 +185,7 @@ async def _with_server(
     if "draft" not in settings.roles:
         variables["CARD_SPECULATION__DRAFTER"] = settings.drafter
     server = SupervisedServer(serving, settings_file=settings_file, variables=variables, output=log)
+    name = "CARD" if "draft" in settings.roles else "n-grams"
     try:
         with errors.status("starting the server and loading its models (Ctrl-C stops it)"):
             await _unless(interrupted, _ready(server))
@@ -198,7 +199,7 @@ async def _with_server(
             await _unless(interrupted, _watch(server, gateway))
         else:
             await _unless(
-                interrupted, compare(f"{server.host}:{serving.grpc_port}", request, shown)
+                interrupted, compare(f"{server.host}:{serving.grpc_port}", request, shown, name)
             )
     finally:
         stopping = True

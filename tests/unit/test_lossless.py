@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -149,6 +149,7 @@ class Session:
     decoding: str
     parameters: SamplingParameters
     gamma: int
+    tenant: int = 0
 
 
 sessions = st.builds(
@@ -158,11 +159,13 @@ sessions = st.builds(
     decoding=st.sampled_from(list(PACINGS)),
     parameters=st.sampled_from(PARAMETERS),
     gamma=st.integers(1, 7),
+    tenant=st.integers(0, 2),
 )
 speculations = st.fixed_dictionaries(
     {
         "drafter": st.sampled_from([*ON_AN_ENGINE, *WITHOUT_DRAFT]),
         "guesses": st.sampled_from(WITHOUT_DRAFT),
+        "shared_ngrams": st.booleans(),
         "growth": st.sampled_from(list(GROWTHS)),
         "query": st.sampled_from(list(SHAPES)),
         "width": st.integers(1, 6),
@@ -179,6 +182,7 @@ def opened(both: OneProcess, wanted: list[Session]) -> tuple[list[Stream], list[
     streams, texts = [], []
     for index, s in enumerate(wanted):
         request = request_of(s.prompt, s.max_tokens, s.decoding, s.parameters, s.gamma)
+        request = replace(request, tenant=s.tenant)
         streams.append(both.open(request, index))
         texts.append(autoregressive(TARGET, request))
     return streams, texts
