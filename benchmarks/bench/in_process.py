@@ -104,22 +104,22 @@ class Loops:
         self.use(threads, decoding)
         prompt = np.array(task.prompt.tokens, np.int64)
         request = SlotRequest(prompt, task.max_tokens, decoding, parameters_of(task), gamma)
-        slot, generation = self.pool.card_slot(0), self.pool.new_generation()
+        slot, session_id = self.pool.card_slot(0), self.pool.new_session_id()
         self.announce()
         times, drafted = self.times, self._draft_activity()
         before = replace(times)
         started = time.perf_counter()
-        slot.open(request, generation)
-        while not slot.committed(generation) and slot.finish(generation) is Finish.RUNNING:
+        slot.open(request, session_id)
+        while not slot.committed(session_id) and slot.finish(session_id) is Finish.RUNNING:
             self.step()
         first_token_s = time.perf_counter() - started
         prefilled = replace(times)
-        while slot.finish(generation) is Finish.RUNNING:
+        while slot.finish(session_id) is Finish.RUNNING:
             self.step()
         seconds = time.perf_counter() - started
-        if slot.finish(generation) is not Finish.LENGTH:
+        if slot.finish(session_id) is not Finish.LENGTH:
             raise RuntimeError(f"prompt {task.prompt.id}: the target gave up on the text")
-        tokens = slot.output(0, slot.committed(generation)).tolist()
+        tokens = slot.output(0, slot.committed(session_id)).tolist()
         counters = slot.counters()
         drafted = self._draft_activity().since(drafted)
         slot.close()
@@ -270,7 +270,7 @@ def _phases(before: TargetTimes, now: TargetTimes) -> Phases:
         steps=now.steps - before.steps,
         query=(now.query - before.query) / 1e6,
         forward=(now.forward - before.forward) / 1e6,
-        walk=(now.walk - before.walk) / 1e6,
+        verify=(now.verify - before.verify) / 1e6,
     )
 
 

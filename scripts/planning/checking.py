@@ -1,7 +1,7 @@
 """Predicts what a benchmark measured, from its step costs and the pair's foresight.
 
 What goes in: the cost curve of a target pass, the milliseconds of the phases of a step, of a draft
-pass and to the first token, as the result holds them, for how long the draft rested, and its
+pass and to the first token, as the result holds them, for how long the draft was stopped, and its
 foresight of these texts. What comes out, and is compared: tokens per second and tokens per step.
 """
 
@@ -101,7 +101,7 @@ class _Replay:
         runs: list[Run] = []
         for number in range(_ROUNDS):
             runs = self._simulate(factor, draft_ms or 0.0)
-            # Half way, but for the first guess: what passes cost decides who rests, and back again.
+            # Half way, but at first: what passes cost decides whose draft stops, and back again.
             found = self._factor(runs)
             factor = found if number == 0 else (factor + found) / 2
         steps = sum(run.steps for run in runs)
@@ -130,13 +130,13 @@ class _Replay:
             delays=self._delays(),
             prefill_ms=self.phases.time_to_first_token_ms,
         )
-        how, repetitions = self._speculation(), list[list[Run]]()
+        config, repetitions = self._speculation(), list[list[Run]]()
         may_rest = PACINGS[self.pacing].adapts and self.adapts
         for number in range(self._repetitions() if may_rest else 1):
             control, first = self._control(), self.seed + number * len(self.texts)
             repetitions.append(
                 [
-                    simulate(text, self.pacing, how, machinery, seed, control)
+                    simulate(text, self.pacing, config, machinery, seed, control)
                     for seed, text in enumerate(self.texts, first)
                 ]
             )
@@ -160,14 +160,14 @@ class _Replay:
         return (ms - waited - sum(run.draft_busy_ms for run in runs)) / ms
 
     def _speculation(self) -> Speculation:
-        how, row = self.result.settings.speculation, self.row
+        config, row = self.result.settings.speculation, self.row
         return Speculation(
-            width=row.width or how.width,
-            depth=how.depth,
+            width=row.width or config.width,
+            depth=config.depth,
             rows=row.rows,
-            lookahead=how.lookahead,
-            gamma=row.gamma or 1,
-            growth=how.growth,
+            ngram_tokens=config.lookahead,
+            num_draft_tokens=row.gamma or 1,
+            growth=config.growth,
             nodes=self.result.settings.cache.nodes,
         )
 

@@ -121,7 +121,7 @@ def test_the_query_descends_from_the_trees_root_to_the_last_committed_token(
         known = [(t + d) % 24 for t, d in zip(text[root:], behind or [], strict=False)]
         nodes = [*known, *text[length : length + 3]]
         both.pool.draft_slot(0).replace(
-            stream.generation,
+            stream.session_id,
             root,
             np.array(nodes),
             np.arange(len(nodes)) - 1,
@@ -199,11 +199,11 @@ def test_a_rest_of_the_draft_ends_with_the_target_that_ordered_it() -> None:
     with both_loops() as both:
         stream = both.open(request_of([1, 2], 12))
         both.target.step()
-        both.pool.target_slot(0).rest_draft_until(1000)
-        assert both.pool.draft_slot(0).rests_until(stream.generation) == 1000
+        both.pool.target_slot(0).stop_draft_until(1000)
+        assert both.pool.draft_slot(0).stopped_until(stream.session_id) == 1000
         both.restart_target(FakeEngine(MODEL, tree=False))
         both.target.step()
-        assert both.pool.draft_slot(0).rests_until(stream.generation) == 0
+        assert both.pool.draft_slot(0).stopped_until(stream.session_id) == 0
         both.run([stream])
         assert stream.counters.accepted > 0
 

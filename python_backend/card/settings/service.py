@@ -18,7 +18,7 @@ from card.speculation.drafters.growth import GROWTHS
 from card.speculation.pacing import PACINGS
 from card.speculation.sources import SHAPES
 
-Rows = Annotated[int, Field(ge=1, le=64)]
+RowCount = Annotated[int, Field(ge=1, le=64)]
 LogFormat = Literal["text", "json"]
 
 
@@ -46,7 +46,7 @@ class SpeculationSettings(Section):
     """What the target verifies in a pass: one path of the tree, or up to `branches` paths."""
     branches: Annotated[int, Field(ge=1, le=8)] = 4
     """Most root-to-leaf paths of a subtree query; each keeps a replica of the target's KV cache."""
-    rows: Rows | Literal["auto"] = "auto"
+    rows: RowCount | Literal["auto"] = "auto"
     """Rows of one target pass (the last committed token and its candidates); ``auto`` chooses from
     the cost curve measured at load."""
     control: Annotated[str, OneOf(("auto", *CONTROLLERS))] = "auto"

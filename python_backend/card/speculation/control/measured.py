@@ -24,7 +24,7 @@ from card.speculation.control.interface import (
     Plan,
     Share,
 )
-from card.speculation.control.trial import PATIENCE, STOP, Trial
+from card.speculation.control.trial import PAUSE, STOP, Trial
 
 AGREEMENT = 0.7
 """Chance that a candidate is accepted, until measured."""
@@ -57,7 +57,7 @@ class Acceptance:
         return self.accepted / self.reached
 
     @property
-    def trust(self) -> float:
+    def discount(self) -> float:
         """What a candidate's chance is multiplied by, and each one's behind it once more."""
         return min(1.0, self.accepted / self.promised)
 
@@ -141,7 +141,11 @@ class Measured:
         if not self._config.is_chain:
             return [len(candidates) for candidates in found]
         worth = sorted(
-            (-chance * self._texts[session.number].acceptance.trust ** (place + 1), place, index)
+            (
+                -chance * self._texts[session.number].acceptance.discount ** (place + 1),
+                place,
+                index,
+            )
             for index, (session, candidates) in enumerate(zip(sessions, found, strict=True))
             for place, chance in enumerate(candidates.chances)
         )
@@ -183,7 +187,7 @@ class Measured:
     def _kind(self, sessions: Sequence[ControlledSession]) -> tuple[int, ...]:
         """How many sessions share passes; one alone is told apart by how its tokens are chosen. The
         number falls slowly, so that sessions which come and go leave it as it is."""
-        self._size = max(len(sessions), self._size - (self._size - len(sessions)) / PATIENCE)
+        self._size = max(len(sessions), self._size - (self._size - len(sessions)) / PAUSE)
         if (count := round(self._size)) > 1:
             return (size_of(count),)
         return (0, *_sampling_of(sessions[0].parameters))
