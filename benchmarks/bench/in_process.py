@@ -58,8 +58,8 @@ class Loops:
     """A pool and its target loop; the draft's loop too where it has no process of its own.
 
     target_on  makes the loop of an engine with so many threads; whether with more of them while
-               the draft rests, as in production; of all that were made, the one that was chosen
-               last is stepped
+               the draft is stopped, as in production; of all that were made, the one that was
+               chosen last is stepped
     draft_on   makes that of the draft's engine
     """
 
@@ -83,7 +83,7 @@ class Loops:
     def use(self, threads: int, decoding: str) -> None:
         """From now on so many threads, for whichever model runs here."""
         # Decoding alone is measured on exactly so many threads, and in draft-then-verify both
-        # models have all of them; else the target takes the cores of a draft that rests.
+        # models have all of them; else the target takes the cores of a draft that is stopped.
         self._target = self._target_on(threads, PACINGS[decoding].parallel)
         if self._draft_on is not None:
             self._draft = self._draft_on(threads)

@@ -22,7 +22,7 @@ class MeasuredRow(_Read):
 
     rows_adapt         each pass took as many rows as were worth it; None in older results
     draft_ms_per_pass  milliseconds of a pass of the draft while it ran; None in older results
-    draft_idle_share   of the time from request to last token, the draft rested
+    draft_idle_share   of the time from request to last token, the draft had nothing to do
     """
 
     system: str

@@ -41,7 +41,7 @@ def settings_of(
 ) -> Settings:
     """Settings for small models; a heartbeat stays fresh for longer than any test runs.
 
-    Nothing is guessed from the text unless `lookahead` says so.
+    No n-grams are proposed unless `lookahead` says so.
     """
     return Settings.model_validate(
         {

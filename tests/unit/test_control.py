@@ -109,7 +109,7 @@ def test_a_draft_that_lives_and_gives_nothing_is_sent_away() -> None:
     assert harmonic_mean(world.texts(30, 0.85)) > 0.97
 
 
-def test_each_temperature_is_judged_for_itself() -> None:
+def test_each_temperature_is_measured_for_itself() -> None:
     world = World()
     hot = SamplingParameters(temperature=1.5)
     for _ in range(4):

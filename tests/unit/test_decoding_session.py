@@ -36,7 +36,7 @@ def engine() -> FakeEngine:
 
 
 @pytest.mark.parametrize("decoding", list(PACINGS))
-def test_guesses_learn_a_prompt_as_it_is_read_where_any_are_made(
+def test_ngrams_learn_a_prompt_as_it_is_read_where_any_are_made(
     tmp_path: Path, engine: FakeEngine, decoding: str
 ) -> None:
     session = adopted(tmp_path, engine, decoding)
@@ -49,6 +49,6 @@ def test_guesses_learn_a_prompt_as_it_is_read_where_any_are_made(
         engine.commit_kv(session.engine_session, range(len(rows.tokens)))
         if decoding != "autoregressive":
             so_far.extend(PROMPT[read : read + CHUNK])
-    makes_guesses = decoding != "autoregressive"
-    assert session.proposer.propose([], 4) == (whole.propose([], 4) if makes_guesses else [])
+    proposes = decoding != "autoregressive"
+    assert session.proposer.propose([], 4) == (whole.propose([], 4) if proposes else [])
     assert len(whole.propose([], 4)) > 1

@@ -260,7 +260,7 @@ def test_a_share_is_never_less_than_a_step_commits() -> None:
         assert sorted(text_rows(both).values()) == [16] * 4
 
 
-def test_sessions_whose_draft_rests_take_no_share_of_a_chunk() -> None:
+def test_sessions_whose_draft_is_stopped_take_no_share_of_a_chunk() -> None:
     with drafting(prefill_chunk=64) as both:
         for index in range(3):
             stream = both.open(request_of([index, *range(20)] * 6, 4), index)
@@ -270,7 +270,7 @@ def test_sessions_whose_draft_rests_take_no_share_of_a_chunk() -> None:
         assert list(text_rows(both).values()) == [64]
 
 
-def test_a_draft_is_at_rest_while_no_session_wants_candidates() -> None:
+def test_a_draft_is_idle_while_no_session_wants_candidates() -> None:
     with drafting(prefill_chunk=64) as both:
         assert both.draft.is_idle
         both.open(request_of([1, 2], 8, "autoregressive"), 0)
@@ -287,7 +287,7 @@ def test_a_draft_is_at_rest_while_no_session_wants_candidates() -> None:
         assert not both.draft.is_idle
 
 
-def test_a_crowd_that_rests_rests_for_all_but_other_pacings() -> None:
+def test_a_draft_that_is_stopped_is_stopped_for_all_but_other_pacings() -> None:
     with drafting() as both:
         both.pool.stop_draft(stopped=True)
         both.open(request_of([1, 2], 8), 0)
@@ -298,7 +298,7 @@ def test_a_crowd_that_rests_rests_for_all_but_other_pacings() -> None:
         assert not both.draft.is_idle
 
 
-def test_a_text_is_followed_again_when_its_rest_is_over() -> None:
+def test_a_text_is_followed_again_when_its_stop_is_over() -> None:
     with drafting(width=2) as both:
         stream = both.open(request_of([3, 1, 4], 40))
         slot = adopted(both, stream)
@@ -318,7 +318,7 @@ def test_a_text_is_followed_again_when_its_rest_is_over() -> None:
         assert_read_correctly(tree, [3, 1, 4, *text[:12]], GREEDY)
 
 
-def test_right_guesses_deepen_the_tree_by_several_layers_in_one_pass() -> None:
+def test_right_proposals_deepen_the_tree_by_several_layers_in_one_pass() -> None:
     text = repeating_text(MODEL)
     for lookahead, layers in ((0, 1), (1, 2), (2, 3)):
         with drafting(lookahead=lookahead) as both:
@@ -383,7 +383,7 @@ def test_only_sessions_that_speculate_are_followed(decoding: str) -> None:
         assert both.draft.step() == (decoding != "autoregressive")
 
 
-def test_guesses_never_make_a_pass_larger_than_a_chunk() -> None:
+def test_proposals_never_make_a_pass_larger_than_a_chunk() -> None:
     """An engine holds so many rows of a session and no more: one row above would end it."""
     chunk = 8
     for length in range(chunk - 2, 2 * chunk + 2):
@@ -398,4 +398,4 @@ def test_guesses_never_make_a_pass_larger_than_a_chunk() -> None:
             text = [len(rows.tokens) for rows in passes if rows.parents is None]
             assert max(text) <= chunk, f"a prompt of {length} tokens"
             assert sum(text) >= length
-            assert sum(text) > length or length % chunk == 0, "guesses fill what is left"
+            assert sum(text) > length or length % chunk == 0, "proposals fill what is left"

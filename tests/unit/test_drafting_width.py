@@ -25,8 +25,8 @@ curves = st.lists(st.floats(0.1, 5), min_size=len(ROWS), max_size=len(ROWS)).map
 )
 
 
-def scores_of(found: list[float], confidence: float = 3.0) -> list[float]:
-    return [confidence * math.log(chance) for chance in found]
+def scores_of(found: list[float], exponent: float = 3.0) -> list[float]:
+    return [exponent * math.log(chance) for chance in found]
 
 
 @given(curves, chances)

@@ -22,7 +22,7 @@ FAR_NS = 2**62
 TIMEOUT_S = 0.3
 LIMIT_S = 600.0
 LONG_NS = 10**15
-"""Longer than anybody's patience."""
+"""Longer than anybody waits."""
 
 
 class Loop:
@@ -119,7 +119,7 @@ def test_the_right_key_attaches_and_the_loop_runs(engine: Engine, tmp_path: Path
 
 @pytest.fixture
 def idle(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
-    """The pool of an attached engine that made its first step, and rests for very long."""
+    """The pool of an attached engine that made its first step, and waits for very long."""
     monkeypatch.setattr(engine_process, "BEAT_S", LIMIT_S)
     pool = make_pool(tmp_path)
     engine.attach(pool.new_key())
@@ -148,7 +148,7 @@ def test_a_slot_that_is_opened_while_the_loop_steps_is_not_overlooked(
     assert eventually(loop.stepped.is_set)
 
 
-def test_a_loop_at_rest_does_not_look_before_the_bell_rings(engine: Engine, idle: Pool) -> None:
+def test_an_idle_loop_does_not_look_before_the_bell_rings(engine: Engine, idle: Pool) -> None:
     (loop,) = engine.loops
     idle.card_slot(0).open(slot_request(), idle.new_session_id())
     assert eventually(loop.stepped.is_set)

@@ -20,7 +20,7 @@ class SharedIds:
     """Implements `card.engines.interface.Engine` with the ids of the target.
 
     An id that the draft does not have is read as another one: the text before it stays, and what
-    the draft proposes behind it is a worse guess, never a wrong text.
+    the draft proposes behind it is a worse candidate, never a wrong text.
     """
 
     def __init__(self, engine: Engine, shared: SharedVocabulary) -> None:

@@ -188,7 +188,7 @@ class Metrics:
         self._exporter.observe("card_tokens_per_step", steps.astype(float).tolist(), decoding=mode)
 
     def _show_state(self) -> None:
-        """What holds now: sessions per decoding mode, heartbeats, whether the draft rests."""
+        """What holds now: sessions per decoding mode, heartbeats, whether the draft is stopped."""
         records = self._pool.slots
         open_now = records["pacing"][records["state"] == SlotState.OPEN]
         for mode in DECODINGS:

@@ -175,7 +175,7 @@ class Measured:
             text.acceptance.observe(outcome)
             text.surprised = outcome.rejected
         if self._is_measured and any(session.pacing.adapts for session in sessions):
-            self._judge(plan, outcomes)
+            self._account(plan, outcomes)
 
     def forget(self, session: ControlledSession) -> None:
         self._texts.pop(session.number, None)
@@ -204,7 +204,7 @@ class Measured:
             return Trial(drafts=True, debt=0.0)
         return Trial(drafts=False, debt=0.0 if pays else STOP, pause=round(PRIOR))
 
-    def _judge(self, plan: Plan, outcomes: Sequence[Outcome]) -> None:
+    def _account(self, plan: Plan, outcomes: Sequence[Outcome]) -> None:
         """Charge the pass to the trial, or let it pay a debt back."""
         trial, count = self._trials[plan.kind], len(outcomes)
         if not trial.drafts:
