@@ -174,5 +174,5 @@ _STEP: Columns = (
     ("ms/step", lambda row: known(row.ms_per_step, ".2f")),
     ("query", lambda row: known(row.query_ms, ".2f")),
     ("forward", lambda row: known(row.forward_ms, ".2f")),
-    ("walk", lambda row: known(row.walk_ms, ".2f")),
+    ("verify", lambda row: known(row.verify_ms, ".2f")),
 )

@@ -51,7 +51,7 @@ SYSTEMS: dict[str, System] = {
         "arXiv 2402.13720",
         "up to 3.9, and 2.8 over draft-then-verify",
         decoding="draft_then_verify",
-        speculation={"guesses": "phrases"},
+        speculation={"proposals": "phrases"},
     ),
     "cascade": System(
         "arXiv 2312.11462",

@@ -79,7 +79,7 @@ def run(
         Path | None, typer.Option(help="Another settings file (YAML).", show_default="built in")
     ] = None,
     no_draft: Annotated[
-        bool, typer.Option("--no-draft", help="Load no draft: guess from the text alone.")
+        bool, typer.Option("--no-draft", help="Load no draft: propose n-grams of the text alone.")
     ] = False,
     max_tokens: Annotated[
         int | None,

@@ -1,4 +1,4 @@
-"""Guesses from the text: what followed the longest known context when it last occurred."""
+"""N-gram proposals: what followed the longest known context when it last occurred."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_every_node_of_a_trie_followed_its_context_and_is_no_likelier_than_what_
     assert bool(limit and naive_followers(text, [*text, *behind])) == bool(paths)
 
 
-def test_a_text_that_repeats_itself_is_trusted_and_one_that_never_does_is_not() -> None:
+def test_a_text_that_repeats_itself_has_a_high_hit_rate_and_one_that_never_does_a_low_one() -> None:
     repeating, surprising = NgramProposer(), NgramProposer()
     repeating.extend([1, 2, 3] * 30)
     surprising.extend([at * (at // 2) % 7 for at in range(90)])
@@ -82,7 +82,7 @@ def test_chances_follow_how_often_contexts_of_that_length_were_right() -> None:
     assert sure > 0.9 > 0.3 > doubtful
 
 
-def test_a_text_without_repetition_gives_no_guess() -> None:
+def test_a_text_without_repetition_gives_no_proposal() -> None:
     proposer = NgramProposer()
     assert proposer.propose([], 4) == []
     proposer.extend(range(20))

@@ -77,7 +77,7 @@ def test_texts_of_one_tenant_teach_each_other_and_nobody_else() -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_second_text_of_a_tenant_is_guessed_from_the_first(shared: bool) -> None:
+def test_a_second_text_of_a_tenant_is_proposed_from_the_first(shared: bool) -> None:
     settings = settings_of(drafter="ngram", lookahead=6, shared_ngrams=shared)
     request = request_of([1, 2, 3], 30)
     accepted = _accepted(settings, [(request, 9), (request, 9)])

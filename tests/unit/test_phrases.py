@@ -55,13 +55,13 @@ def test_rejected_tails_give_candidates_that_the_text_alone_would_not() -> None:
     model, draft = FakeModel(24), FakeModel(24, agreement=0.7)
     request = request_of([1, 2, 3], 120, gamma=6)
     accepted = {}
-    for guesses in ("ngram", "phrases"):
-        settings = settings_of(guesses=guesses, lookahead=6, rows=12, depth=6)
+    for proposals in ("ngram", "phrases"):
+        settings = settings_of(proposals=proposals, lookahead=6, rows=12, depth=6)
         with OneProcess(
             FakeEngine(model, tree=False), FakeEngine(draft, tree=True), settings
         ) as both:
             stream = both.open(request)
             assert both.run([stream]) == [autoregressive(model, request)]
             proposer = next(iter(both.target._sessions.values())).proposer
-            accepted[guesses] = len(proposer._supposed)
+            accepted[proposals] = len(proposer._supposed)
     assert accepted["ngram"] == 0 < accepted["phrases"]

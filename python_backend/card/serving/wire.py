@@ -295,7 +295,7 @@ class GenerateRequest:
     )
     tenant: str = tensor(
         "BYTES",
-        "Whose text it is; guesses may come from earlier ones (speculation.shared_ngrams).",
+        "Whose text it is; proposals may come from earlier ones (speculation.shared_ngrams).",
         _short_name,
         default="",
     )

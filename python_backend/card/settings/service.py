@@ -18,7 +18,7 @@ from card.speculation.drafters.growth import GROWTHS
 from card.speculation.pacing import PACINGS
 from card.speculation.sources import SHAPES, WITHOUT_DRAFT
 
-Rows = Annotated[int, Field(ge=1, le=64)]
+RowCount = Annotated[int, Field(ge=1, le=64)]
 LogFormat = Literal["text", "json"]
 
 
@@ -29,16 +29,16 @@ class SpeculationSettings(Section):
     """Used when a request names none."""
     drafter: Annotated[str, OneOf(("auto", *DRAFTERS, *WITHOUT_DRAFT))] = "auto"
     """What makes candidates in the draft's process; ``auto``: what suits the draft's engine.
-    ``ngram`` or ``phrases``: no draft is loaded, and the target guesses by itself (Cacheback)."""
-    guesses: Annotated[str, OneOf(WITHOUT_DRAFT)] = "ngram"
+    ``ngram`` or ``phrases``: no draft is loaded, and the target proposes by itself (Cacheback)."""
+    proposals: Annotated[str, OneOf(WITHOUT_DRAFT)] = "ngram"
     """What the target adds to a query by itself: what followed the last few tokens before, or
     ``phrases``: that, and what it said behind candidates that it rejected (Ouroboros)."""
     ngram_table: Path | None = None
     """Table of what usually follows what, made from a corpus by ``scripts/ngrams`` for this
     target's vocabulary; absent: none."""
     shared_ngrams: bool = False
-    """Whether guesses may come from earlier texts of the same tenant, as requests name it. How fast
-    a text comes then tells a little of those: see SECURITY.md."""
+    """Whether proposals may come from earlier texts of the same tenant, as requests name it. How
+    fast a text comes then tells a little of those: see SECURITY.md."""
     growth: Annotated[str, OneOf(GROWTHS)] = "best_first"
     """Which nodes a draft pass expands: the likeliest ones, or layer by layer as in the paper."""
     width: Annotated[int, Field(ge=1, le=32)] = 4
@@ -48,15 +48,15 @@ class SpeculationSettings(Section):
     depth: Annotated[int, Field(ge=1, le=128)] = 32
     """How many tokens the tree may run ahead of what is committed."""
     lookahead: Annotated[int, Field(ge=0, le=16)] = 6
-    """Tokens guessed from the text, at most: behind a chain that leaves rows of a target pass
-    unused, behind a text that the draft has just read, and (two at most) behind the likeliest node
-    of a draft pass; 0: none. While a text repeats itself so well that the draft rests, guesses fill
-    all rows that are worth it."""
+    """N-gram proposals, at most: behind a chain that leaves rows of a target pass unused, behind a
+    text that the draft has just read, and (two at most) behind the likeliest node of a draft pass;
+    0: none. While a text repeats itself so well that the draft is stopped, proposals fill all rows
+    that are worth it."""
     query: Annotated[str, OneOf(SHAPES)] = "chain"
     """What the target verifies in a pass: one path of the tree, or up to `branches` paths."""
     branches: Annotated[int, Field(ge=1, le=8)] = 4
     """Most root-to-leaf paths of a subtree query; each keeps a replica of the target's KV cache."""
-    rows: Rows | Literal["auto"] = "auto"
+    rows: RowCount | Literal["auto"] = "auto"
     """Rows of one target pass (the last committed token and its candidates); ``auto`` chooses from
     the cost curve measured at load."""
     control: Annotated[str, OneOf(("auto", *CONTROLLERS))] = "auto"

@@ -113,9 +113,9 @@ class Settings(BaseSettings):
         return next(name for name in self._drafters if named in ("auto", name))
 
     @property
-    def guesses(self) -> str:
+    def proposals(self) -> str:
         """What the target adds to a query by itself."""
-        return self.drafter if self.drafter in WITHOUT_DRAFT else self.speculation.guesses
+        return self.drafter if self.drafter in WITHOUT_DRAFT else self.speculation.proposals
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -185,7 +185,7 @@ class Settings(BaseSettings):
             )
 
     def _check_tensorrt_target(self) -> None:
-        how = self.target.tensorrt_llm
+        runtime = self.target.tensorrt_llm
         if PACINGS[self.speculation.decoding].waits:
             allowed = " or ".join(name for name, pacing in PACINGS.items() if not pacing.waits)
             raise ValueError(
@@ -197,9 +197,9 @@ class Settings(BaseSettings):
                 f"speculation.drafter {self.drafter} is not served where the target's engine is "
                 "tensorrt_llm: its hook asks the draft's tree alone; give it a draft"
             )
-        if how.tensor_parallel > 1 and not how.tensor_parallel_candidates:
+        if runtime.tensor_parallel > 1 and not runtime.tensor_parallel_candidates:
             raise ValueError(
-                f"target.tensorrt_llm.tensor_parallel is {how.tensor_parallel}: sharing "
+                f"target.tensorrt_llm.tensor_parallel is {runtime.tensor_parallel}: sharing "
                 "candidates among ranks has not yet run on hardware; set "
                 "target.tensorrt_llm.tensor_parallel_candidates: true to try it"
             )

@@ -108,7 +108,7 @@ class NgramProposer:
         """Every context at the end of the text, the longest first."""
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """The text grew: judge what its proposals would have been, then store its n-grams."""
+        """The text grew: learn how good its proposals would have been, then store its n-grams."""
         self.length += len(tokens)
         for token in tokens:
             self._judge(token)

@@ -17,20 +17,20 @@ SOURCES: dict[str, type[Source]] = {
 """In the order in which they are asked."""
 
 WITHOUT_DRAFT = tuple(name for name, source in SOURCES.items() if not source.needs_draft)
-"""Those that need no draft's process: values of the setting `speculation.guesses`, and of
+"""Those that need no draft's process: values of the setting `speculation.proposals`, and of
 `speculation.drafter`, which then says that there is no draft."""
 
 
-def make_sources(query: str, branches: int, guesses: str = "ngram") -> dict[str, Source]:
+def make_sources(query: str, branches: int, proposals: str = "ngram") -> dict[str, Source]:
     """Sources by name, in the order in which they are asked: all that need a draft, and one of the
     target's own.
 
     query     key of `SHAPES`: what is taken from the draft's tree
     branches  most paths of a query
-    guesses   one of `WITHOUT_DRAFT`
+    proposals   one of `WITHOUT_DRAFT`
     """
     return {
         name: source(query, branches)
         for name, source in SOURCES.items()
-        if source.needs_draft or name == guesses
+        if source.needs_draft or name == proposals
     }
