@@ -16,8 +16,10 @@
 `details`    tokens and their log-probabilities, as Triton tells them
 `tokens`     which part of a text goes with which log-probability
 `usage`      what an answer took, and what speculation made of it
+`trace`      what speculation did, for who follows it
 `answer`     the JSON of completions, chat completions and their chunks
 `events`     server-sent events
+`page`       what a browser gets at the root
 `operations` metrics, version, tokens of a text
 `figures`    what is counted
 `errors`     every failure in OpenAI's shape

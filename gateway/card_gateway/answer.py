@@ -13,6 +13,7 @@ from typing import Any
 from card_gateway.details import ScoredToken
 from card_gateway.generation import Piece
 from card_gateway.tokens import TokenTexts
+from card_gateway.trace import TraceTexts
 from card_gateway.usage import Usage
 
 Json = dict[str, Any]
@@ -45,6 +46,11 @@ class Answer(ABC):
         self._created = int(time.time())
         self._tokens = tokens
         self._alternatives = alternatives
+        self._trace: TraceTexts | None = None
+
+    def follow(self, trace: TraceTexts) -> None:
+        """Tell in every event of a stream what speculation did."""
+        self._trace = trace
 
     def whole(self, texts: Sequence[Piece], usage: Usage) -> Json:
         """The answer of a request that does not stream."""
@@ -56,7 +62,10 @@ class Answer(ABC):
 
     def chunk(self, piece: Piece) -> Json:
         """One event of a stream."""
-        return {**self._envelope(self.chunk_kind), "choices": [self._delta(piece)]}
+        choice = self._delta(piece)
+        if self._trace is not None:
+            choice["trace"] = self._trace.told(piece.trace)
+        return {**self._envelope(self.chunk_kind), "choices": [choice]}
 
     def usage_chunk(self, usage: Usage) -> Json:
         """The event behind the last piece that tells the usage."""

@@ -28,6 +28,7 @@ from card_gateway.figures import CountAnswers, Figures
 from card_gateway.generation import begin, gather, generate, prompt_alone, unless_client_leaves
 from card_gateway.identity import HEADER, NameRequest, identifier_of, traced
 from card_gateway.operations import Context, Operations
+from card_gateway.page import add_page
 from card_gateway.prompt import prompt_of
 from card_gateway.responses.body import ResponseBody
 from card_gateway.responses.memory import ItemMemory
@@ -39,6 +40,7 @@ from card_gateway.template import read_model
 from card_gateway.tokens import TokenTexts
 from card_gateway.tools.answer import CallingAnswer
 from card_gateway.tools.refusal import tools_named
+from card_gateway.trace import TraceTexts
 from card_gateway.usage import Usage
 
 CLIENT_CLOSED_REQUEST = 499
@@ -61,6 +63,7 @@ class Gateway:
     timeout_s       deadline of one answer
     at_once         texts of one request that are generated at a time
     allowed_origins  pages of these origins may ask from a browser; "*": of any
+    page            whether the root answers with a page that shows the service at work
     tls             how to trust that address, and how to be trusted there; None: not encrypted
     """
 
@@ -74,6 +77,7 @@ class Gateway:
     tls: Tls | None = None
     at_once: int = 4
     allowed_origins: tuple[str, ...] = ()
+    page: bool = False
 
 
 def create_app(gateway: Gateway) -> FastAPI:
@@ -103,12 +107,15 @@ def create_app(gateway: Gateway) -> FastAPI:
         ("/metrics", operations.metrics),
     ):
         app.add_api_route(path, route, methods=["GET", "HEAD"])
+    open_paths = {"/health"}  # what a probe asks
+    if gateway.page:
+        open_paths.update(add_page(app))
     for kind in (CardError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, answer_error)
     app.add_middleware(LimitBody, most=gateway.body_bytes)
     app.add_middleware(RefuseEncodedBody)
     if gateway.api_key is not None:
-        app.add_middleware(RequireKey, key=gateway.api_key)
+        app.add_middleware(RequireKey, key=gateway.api_key, open_paths=open_paths)
     app.add_middleware(CountAnswers, figures=routes.figures)
     if gateway.allowed_origins:
         app.add_middleware(  # outside the key: a browser asks before it sends one
@@ -229,6 +236,8 @@ class _Routes:
             for place in range(body.candidates)
         ]
         answer.identity = f"{answer.prefix}-{identifier_of(request)}"
+        if body.return_trace:
+            answer.follow(TraceTexts(self._tokens))
         if body.guide is not None:  # for who tells of an error
             request.state.guided_by = body.guide.field
         texts = self._texts(wanted, request, answer.identity)

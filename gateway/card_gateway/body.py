@@ -126,6 +126,8 @@ class SamplingBody(GuidedFields):
     repetition_penalty: Annotated[float, Field(gt=0)] | None = None
     ignore_eos: bool | None = None
     decoding: str | None = None
+    return_trace: bool | None = None
+    """Whether every event of a stream tells what speculation did."""
     nvext: NvExt | None = None
 
     @model_validator(mode="before")
@@ -224,6 +226,7 @@ class SamplingBody(GuidedFields):
             return_num_input_tokens=True,
             return_num_output_tokens=True,
             return_perf_metrics=True,
+            return_trace=self.return_trace,
             decoding=self.decoding,
             guided_decoding_guide_type=None if guide is None else guide.kind,
             guided_decoding_guide=None if guide is None else guide.text,
@@ -245,8 +248,9 @@ class SamplingBody(GuidedFields):
             )
 
     def _check_stream_options(self) -> None:
-        if self.stream_options is not None and not self.stream:
-            raise refused("stream_options", "stream_options is only allowed when stream is true")
+        for name in ("stream_options", "return_trace"):
+            if getattr(self, name) and not self.stream:
+                raise refused(name, f"{name} is only allowed when stream is true")
 
 
 class CompletionBody(SamplingBody):
