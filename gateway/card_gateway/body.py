@@ -17,7 +17,7 @@ from card_client import GenerateRequest
 from card_gateway.errors import refused
 from card_gateway.messages import Message, Part, TextPart
 from card_gateway.neutral import without_what_asks_for_nothing
-from card_gateway.structured import Guide, GuidedFields
+from card_gateway.structured import Guide, GuidedFields, NvExt
 from card_gateway.tools.definitions import Tool, ToolChoice, ToolUse, tool_use
 from card_gateway.tools.grammar import calls_grammar, calls_or_json_grammar
 from card_gateway.tools.written import END_OF_CALL
@@ -74,15 +74,6 @@ class StreamOptions(Part):
     """Accepted, without effect."""
 
 
-class NvExt(Part):
-    """NVIDIA's extensions, as `genai-perf` sends them to Dynamo and NIM."""
-
-    ignore_eos: bool | None = None
-    top_k: int | None = None
-    repetition_penalty: float | None = None
-    greed_sampling: bool | None = None
-
-
 class Prediction(Part):
     """What the client expects to be written."""
 
@@ -128,7 +119,6 @@ class SamplingBody(GuidedFields):
     decoding: str | None = None
     return_trace: bool | None = None
     """Whether every event of a stream tells what speculation did."""
-    nvext: NvExt | None = None
 
     @model_validator(mode="before")
     @classmethod

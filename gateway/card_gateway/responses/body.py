@@ -120,6 +120,8 @@ class ResponseBody(SamplingBody):
             raise refused(
                 "include", "include asks for log-probabilities; ask for a chat completion instead"
             )
+        if self.return_trace:
+            raise refused("return_trace", "return_trace is told by streams of chat completions")
         return self
 
     @property
