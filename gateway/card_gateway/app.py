@@ -35,6 +35,7 @@ from card_gateway.responses.memory import ItemMemory
 from card_gateway.responses.output import ResponseAnswer
 from card_gateway.responses.refusal import fields_renamed
 from card_gateway.responses.stream import response_events
+from card_gateway.scores import Scores
 from card_gateway.several import Pieces, best, side_by_side
 from card_gateway.template import read_model
 from card_gateway.tokens import TokenTexts
@@ -154,19 +155,14 @@ class _Routes:
         if body.echo:
             texts = [self._text_of(prompt) for prompt in prompts]
             echoes = [text for text in texts for _ in range(body.answers)]
-        answer = CompletionAnswer(
-            body.model,
-            self._scores(body),
-            body.alternatives,
-            echoes,
-        )
+        answer = CompletionAnswer(body.model, self._scores(body), echoes)
         generations = [body.generate_request(prompt) for prompt in prompts]
         return await self._answer(request, body, generations, answer)
 
     async def chat(self, request: Request, body: ChatBody) -> Response:
         self._check_model(body.model)
         kind = CallingAnswer if body.tool_use.tools else ChatAnswer
-        answer = kind(body.model, self._scores(body), body.alternatives)
+        answer = kind(body.model, self._scores(body))
         prompt = self._prompt(body)
         generation = body.generate_request(prompt, self._template.stop_words)
         with tools_named(body.tool_use):
@@ -185,7 +181,9 @@ class _Routes:
             request.state.guided_by = chat.guide.field
         usage = Usage()
         identity = f"resp_{identifier_of(request)}"
-        answer = ResponseAnswer(identity, body, usage, reads_calls=bool(chat.tool_use.tools))
+        answer = ResponseAnswer(
+            identity, body, usage, self._scores(body), reads_calls=bool(chat.tool_use.tools)
+        )
         pieces = self.figures.counted(self._texts([generation], request, identity), usage)
         memory = None if body.store is False else self._items
         try:
@@ -293,14 +291,14 @@ class _Routes:
             message = f"the model {name!r} does not exist; this server has {self._gateway.model!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
 
-    def _scores(self, body: CompletionBody | ChatBody) -> TokenTexts | None:
+    def _scores(self, body: SamplingBody) -> Scores | None:
         if not body.wants_log_probs:
             return None
         if self._tokens is None:
             raise refused(
                 "logprobs", "logprobs needs the model's tokenizer, which this gateway was not given"
             )
-        return self._tokens
+        return Scores(self._tokens, body.alternatives)
 
 
 def _with_seed(generation: GenerateRequest, place: int) -> GenerateRequest:

@@ -1,5 +1,6 @@
-"""What a text must be: OpenAI's `response_format`, vLLM's `structured_outputs` and `guided_*`, which
-NIM takes in `nvext`.
+"""What a text must be: OpenAI's `response_format`, vLLM's `structured_outputs` and `guided_*`.
+
+NIM has the last of them in `nvext`.
 
 Each becomes the two tensors by which Triton's ensemble is told the same.
 """
