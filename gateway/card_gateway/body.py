@@ -19,7 +19,7 @@ from card_gateway.messages import Message, Part, TextPart
 from card_gateway.neutral import without_what_asks_for_nothing
 from card_gateway.structured import Guide, GuidedFields, NvExt
 from card_gateway.tools.definitions import Tool, ToolChoice, ToolUse, tool_use
-from card_gateway.tools.grammar import calls_grammar, calls_or_json_grammar
+from card_gateway.tools.grammar import calls_or_json_grammar, grammar_of
 from card_gateway.tools.written import END_OF_CALL
 
 NOT_OFFERED: Mapping[str, tuple[Any, ...]] = {
@@ -341,10 +341,11 @@ class ChatBody(SamplingBody):
 
     @property
     def guide(self) -> Guide | None:
-        """Of the text where it is an answer; calls of tools are guided where one is required."""
+        """Of the answer as text, or of calls where one is required or a tool is strict."""
         use, guide = self.tool_use, super().guide
-        if use.required:
-            return Guide("ebnf_grammar", calls_grammar(use), "tools")
-        if use.tools and guide is not None and guide.kind == "json_schema":
+        if use.tools and not use.required and guide is not None:
+            if guide.kind != "json_schema":
+                return guide
             return Guide("ebnf_grammar", calls_or_json_grammar(use, guide.text), guide.field)
-        return guide
+        grammar = grammar_of(use)
+        return guide if grammar is None else Guide("ebnf_grammar", grammar, "tools")
