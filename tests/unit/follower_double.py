@@ -21,7 +21,7 @@ from card.text import Detokenizer
 
 LETTERS = Tokenizer(models.WordLevel({chr(97 + i): i for i in range(26)}, unk_token="a"))
 LETTERS.decoder = decoders.Fuse()
-PATIENCE_S = 10.0
+LIMIT_S = 10.0
 
 
 class Client:
@@ -88,7 +88,7 @@ class Scene:
             self.ledger,
             lambda: self.target_is_dead,
             lambda: self.targets_lost,
-            PATIENCE_S,
+            LIMIT_S,
             Gathering(flush_ns, deltas_per_s),
             self.told.append,
         )
@@ -114,7 +114,7 @@ class Scene:
         session = await self.sessions.admit(
             slot_request(max_tokens, end_ids), None, lambda _: False
         )
-        trace = Trace(session.slot, session.generation, 26, 3, 0) if asked.return_trace else None
+        trace = Trace(session.slot, session.session_id, 26, 3, 0) if asked.return_trace else None
         self.follower.follow(Answer(client, stream, session, deadline_ns, trace))
         return client, session.slot.index
 
@@ -129,4 +129,4 @@ async def comes_true(holds: Callable[[], bool]) -> None:
         while not holds():
             await asyncio.sleep(0)
 
-    await asyncio.wait_for(turns(), PATIENCE_S)
+    await asyncio.wait_for(turns(), LIMIT_S)

@@ -24,7 +24,7 @@ def traced(text: list[int], decoding: str, lookahead: int) -> tuple[list[int], l
     target, draft = (FakeEngine(model, tree=True, sessions=4, context=512) for _ in range(2))
     with OneProcess(target, draft, settings) as process:
         stream = process.open(replace(request_of(text, 24, decoding), trace=True))
-        trace = Trace(stream.slot, stream.generation, model.vocabulary, len(text), 0)
+        trace = Trace(stream.slot, stream.session_id, model.vocabulary, len(text), 0)
         events: list[Any] = []
         (output,) = process.run([stream], between=lambda: events.extend(trace.look(1)))
         return output, events + trace.look(1)
@@ -60,26 +60,26 @@ def test_n_grams_are_told_from_the_draft() -> None:
 
 def test_trees_told_as_changes_are_those_that_the_draft_published(pool: Pool) -> None:
     card, draft = pool.card_slot(0), pool.draft_slot(0)
-    card.open(request_of([5, 6, 7], 32), generation := pool.new_generation())
-    trace = Trace(card, generation, 100, 3, 0)
+    card.open(request_of([5, 6, 7], 32), session_id := pool.new_session_id())
+    trace = Trace(card, session_id, 100, 3, 0)
     assert trace.look(1000) == []
-    draft.replace(generation, 3, [4], [-1], [-0.5])
+    draft.replace(session_id, 3, [4], [-1], [-0.5])
     assert trace.look(2000) == [{"us": 2, "behind": 0, "known": 0, "nodes": [[4, -1, -0.5]]}]
     assert trace.look(3000) == []
     draft.append([8, 9], [0, 1], [-0.75, -float("inf")], passes=1)
     grown = {"us": 4, "behind": 0, "known": 1, "nodes": [[8, 0, -0.75], [9, 1, -9999.0]]}
     assert trace.look(4000) == [grown]
-    draft.replace(generation, 5, [9], [-1], [-0.25])
+    draft.replace(session_id, 5, [9], [-1], [-0.25])
     assert trace.look(5000) == [{"us": 5, "behind": 2, "known": 0, "nodes": [[9, -1, -0.25]]}]
 
 
 def test_a_large_tree_is_told_in_part(tmp_path: Path) -> None:
     pool = make_pool(tmp_path, replace(GEOMETRY, nodes=2 * MOST_NODES))
     card, draft = pool.card_slot(0), pool.draft_slot(0)
-    card.open(request_of([5], 32), generation := pool.new_generation())
+    card.open(request_of([5], 32), session_id := pool.new_session_id())
     count = MOST_NODES + 9
-    draft.replace(generation, 1, [4] * count, list(range(-1, count - 1)), [-0.5] * count)
-    trace = Trace(card, generation, 100, 1, 0)
+    draft.replace(session_id, 1, [4] * count, list(range(-1, count - 1)), [-0.5] * count)
+    trace = Trace(card, session_id, 100, 1, 0)
     (told,) = trace.look(1)
     assert len(told["nodes"]) == MOST_NODES
     draft.append([4], [3], [-1.0], passes=1)
@@ -91,7 +91,7 @@ async def test_a_delta_carries_what_happened_since_the_last_one(pool: Pool) -> N
     client, slot = await scene.open(return_trace=True)
     target = pool.target_slot(slot)
     for tokens, finish in (([3, 4], Finish.RUNNING), ([5] * 6, Finish.LENGTH)):
-        target.adopt(target.generation)
+        target.adopt(target.session_id)
         target.trace(Step(Candidates.chain(tokens, []), 1, 1, len(tokens)))
         scene.target.commit(slot, tokens, finish)
         scene.follower.tick(1)

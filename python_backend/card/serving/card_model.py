@@ -237,7 +237,7 @@ class CardModel:
     def _trace(self, session: Session) -> Trace:
         prompt_tokens, began_ns = len(session.request.prompt), time.monotonic_ns()
         return Trace(
-            session.slot, session.generation, self._vocabulary.size, prompt_tokens, began_ns
+            session.slot, session.session_id, self._vocabulary.size, prompt_tokens, began_ns
         )
 
     def _start_follower(self) -> Follower:

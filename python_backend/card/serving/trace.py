@@ -25,10 +25,10 @@ class Trace:
     """
 
     def __init__(
-        self, slot: CardSlot, generation: int, vocabulary: int, prompt_tokens: int, began_ns: int
+        self, slot: CardSlot, session_id: int, vocabulary: int, prompt_tokens: int, began_ns: int
     ) -> None:
         self._slot = slot
-        self._generation = generation
+        self._session_id = session_id
         self._vocabulary = vocabulary
         self._prompt_tokens = prompt_tokens
         self._began_ns = began_ns
@@ -37,9 +37,9 @@ class Trace:
 
     def look(self, now_ns: int) -> list[Event]:
         """What happened since the last look, in order."""
-        steps, self._next_step = self._slot.steps(self._generation, self._next_step)
+        steps, self._next_step = self._slot.steps(self._session_id, self._next_step)
         events = [self._step(step) for step in steps]
-        tree = self._slot.tree(self._generation, self._vocabulary)
+        tree = self._slot.tree(self._session_id, self._vocabulary)
         if tree is not None and (change := self._change(tree)):
             events.append({"us": self._us(now_ns)} | change)
         return events
