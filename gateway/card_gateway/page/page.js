@@ -61,13 +61,14 @@ function question(decoding, seed) {
 // --- what happened -------------------------------------------------------------------------------
 
 const FINDERS = ["draft", "ngram", "target"];
+const UNTOLD = -1; // the token of a pass that the server had to leave out
 
 /** All that a run told, as moments in the order of time; each moment is a state to be drawn. */
 class Recording {
   constructor() {
     this.moments = [];
     this.tokens = []; // of the text: {token, finder}
-    this.texts = {}; // of tokens, by id
+    this.texts = { [UNTOLD]: "" }; // of tokens, by id
     this.trie = { id: 0, parent: null, token: null, children: new Map() };
     this.spine = [this.trie]; // place of the text -> node of the trie
     this.known = 1;
@@ -89,13 +90,17 @@ class Recording {
   }
 
   addStep(step) {
+    while (this.tokens.length < step.behind) this.write(UNTOLD, "target");
     step.tokens.forEach((token, place) => {
-      const finder = place >= step.accepted ? "target" : place < step.drafted ? "draft" : "ngram";
-      this.tokens[step.behind + place] = { token, finder };
-      this.spine[step.behind + place + 1] = this.child(this.spine[step.behind + place], token);
+      this.write(token, place >= step.accepted ? "target" : place < step.drafted ? "draft" : "ngram");
     });
     if (step.candidates.length) this.insert({ us: step.queried_us, step, decided: false });
     this.insert({ us: step.us, step, decided: true });
+  }
+
+  write(token, finder) {
+    this.spine.push(this.child(this.spine[this.tokens.length], token));
+    this.tokens.push({ token, finder });
   }
 
   /** A pass is told of when it is over: its question belongs before moments that are known already. */
@@ -642,7 +647,7 @@ async function run() {
 
 function compare(isSame) {
   const ratio = rates["with-card"] / rates.without;
-  const times = Number.isFinite(ratio) ? `CARD is ${ratio.toFixed(2)} times as fast as plain decoding here. ` : "";
+  const times = ratio > 0 && Number.isFinite(ratio) ? `CARD is ${ratio.toFixed(2)} times as fast as plain decoding here. ` : "";
   at("verdict").textContent = `${times}The texts are ${isSame ? "identical" : "NOT identical"}.`;
 }
 
