@@ -44,6 +44,7 @@ class SlotRequest:
                        and of the prompt if that is scored
     prompt_log_probabilities  whether it is to report those of the prompt's tokens
     guide       what the text must be; None: anything
+    trace       whether the target is to tell of each step
     tenant      whose text it is; 0: nobody's who is known
     """
 
@@ -58,6 +59,7 @@ class SlotRequest:
     likeliest: int = 0
     prompt_log_probabilities: bool = False
     guide: Guide | None = None
+    trace: bool = False
     tenant: int = 0
 
 
@@ -88,6 +90,7 @@ def write_request(record: Record, request: SlotRequest) -> None:
     record["log_probabilities"] = request.log_probabilities
     record["likeliest"] = request.likeliest
     record["prompt_log_probabilities"] = request.prompt_log_probabilities
+    record["trace"] = request.trace
     record["tenant"] = request.tenant
     parameters = request.parameters
     for name in _NUMBERS:
@@ -121,6 +124,7 @@ def read_request(record: Record) -> SlotRequest:
         log_probabilities=bool(record["log_probabilities"]),
         likeliest=record["likeliest"],
         prompt_log_probabilities=bool(record["prompt_log_probabilities"]),
+        trace=bool(record["trace"]),
         parameters=SamplingParameters(
             bad_words=tuple(words),
             logit_bias=_logit_bias(record),
