@@ -22,6 +22,7 @@ LETTERS = Tokenizer(models.WordLevel({chr(97 + i): i for i in range(26)}, unk_to
 LETTERS.decoder = decoders.Fuse()
 COUNTERS = SlotCounters(
     steps=4, queries=4, hits=3, misses=1, corrections=1, drafts=3, drafted=10, accepted=5,
+    reused_tokens=0,
     re_roots=2, restarts=1, tokens_per_step=np.zeros(65, np.int64),
     accepted_at=np.array([3, 1, 1, 0], np.int64),
 )  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from card.cache.layout import CHOICE_BYTES, CHOICES
+from card.cache.layout import CHOICE_BYTES, CHOICES, SALT_BYTES
 from card.cache.record import Record
 from card.constraints import GUIDE_TYPES, Guide
 from card.sampling import SamplingParameters
@@ -44,6 +44,8 @@ class SlotRequest:
                        and of the prompt if that is scored
     prompt_log_probabilities  whether it is to report those of the prompt's tokens
     guide       what the text must be; None: anything
+    reuses_kv   whether the engines may begin behind text that is kept, and keep this text
+    salt        [SALT_BYTES] only texts with the same one are shared
     """
 
     prompt: NDArray[np.int64]
@@ -57,6 +59,8 @@ class SlotRequest:
     likeliest: int = 0
     prompt_log_probabilities: bool = False
     guide: Guide | None = None
+    reuses_kv: bool = True
+    salt: bytes = bytes(SALT_BYTES)
 
 
 def choice_words(key: str) -> NDArray[np.int64]:
@@ -86,6 +90,8 @@ def write_request(record: Record, request: SlotRequest) -> None:
     record["log_probabilities"] = request.log_probabilities
     record["likeliest"] = request.likeliest
     record["prompt_log_probabilities"] = request.prompt_log_probabilities
+    record["reuses_kv"] = request.reuses_kv
+    record["salt"][:] = np.frombuffer(request.salt, np.int64)
     parameters = request.parameters
     for name in _NUMBERS:
         record[name] = getattr(parameters, name)
@@ -118,6 +124,8 @@ def read_request(record: Record) -> SlotRequest:
         log_probabilities=bool(record["log_probabilities"]),
         likeliest=record["likeliest"],
         prompt_log_probabilities=bool(record["prompt_log_probabilities"]),
+        reuses_kv=bool(record["reuses_kv"]),
+        salt=record["salt"].tobytes(),
         parameters=SamplingParameters(
             bad_words=tuple(words),
             logit_bias=_logit_bias(record),
