@@ -30,12 +30,14 @@ class Details:
 
     drafts       target passes that verified candidates
     accepted_at  candidates accepted by their place behind the text
+    cached_tokens  of the prompt, whose KV was kept
     """
 
     prompt: tuple[ScoredToken, ...] = ()
     tokens: tuple[ScoredToken, ...] = ()
     drafts: int = 0
     accepted_at: tuple[int, ...] = ()
+    cached_tokens: int = 0
 
     @classmethod
     def read(cls, text: str | None) -> Details:
@@ -49,4 +51,5 @@ class Details:
             tuple(map(ScoredToken.of, told.get("tokens", ()))),
             speculation.get("drafts", 0),
             tuple(speculation.get("accepted_at", ())),
+            told.get("cached_tokens", 0),
         )

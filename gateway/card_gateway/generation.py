@@ -27,6 +27,7 @@ class Piece:
     finish_reason  None until the last piece
     steps, drafts, drafted, accepted, accepted_at  of speculation, see `card_gateway.usage`; the
                    second and the last are known behind the text's end
+    cached_tokens  of the prompt, whose KV was kept; known there too
     """
 
     text: str = ""
@@ -41,6 +42,7 @@ class Piece:
     accepted: int = 0
     drafts: int = 0
     accepted_at: tuple[int, ...] = ()
+    cached_tokens: int = 0
 
     @property
     def says_something(self) -> bool:
@@ -85,6 +87,7 @@ async def generate(
                 delta.total_accepted_draft_tokens or 0,
                 details.drafts,
                 details.accepted_at,
+                details.cached_tokens,
             )
 
 
