@@ -55,6 +55,7 @@ class ThroughGrpc:
             seed=task.seed,
             end_id=-1,
             decoding=decoding,
+            skip_reading_prefix_cache=True,
             return_num_output_tokens=True,
         )
         before = DraftActivity.told_by(self._pool)
