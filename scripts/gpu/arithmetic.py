@@ -8,7 +8,7 @@ from itertools import repeat
 
 import numpy as np
 
-from card.engines import Rows
+from card.engines import SequenceTokens
 from card.engines.calibration import make_row_invariant
 from card.engines.layout import EXTENT_MULTIPLE
 from card.engines.options import Dtype, EngineOptions
@@ -62,8 +62,8 @@ def check_rows(pair: Pair, device: str, extent: Extent) -> tuple[Check, Captured
     crossed, differing = _cross_borders(engine, pair, extent)
     alike = _share_a_pass(engine, pair)
     kept = _read_behind_kept_text(engine, pair)
-    how = "kernels" if engine.options.kernels else "torch's operators"
-    detail = f"{how}, padded to {engine.options.row_multiple} rows; the same bits on both sides of "
+    by = "kernels" if engine.options.kernels else "torch's operators"
+    detail = f"{by}, padded to {engine.options.row_multiple} rows; the same bits on both sides of "
     detail += f"{', '.join(map(str, crossed))} positions, in a pass of {_SHARING} sessions, and "
     detail += "behind text whose KV was kept"
     if differing:
@@ -86,12 +86,12 @@ def _share_a_pass(engine: CapturedEngine, pair: Pair) -> bool:
     expected = read(many, tokens, [16, 16, 16])
     sessions = [many.open_session() for _ in range(_SHARING)]
     for start in range(0, 48, 8):
-        batch = [Rows(session, tokens[start : start + 8]) for session in sessions]
+        batch = [SequenceTokens(session, tokens[start : start + 8]) for session in sessions]
         for session, logits in zip(sessions, many.forward(batch), strict=True):
             rows = np.stack([logits.row(row) for row in range(8)])
             if rows.tobytes() != expected[start : start + 8].tobytes():
                 return False
-            many.keep(session, range(8))
+            many.commit_kv(session, range(8))
     return True
 
 
@@ -102,15 +102,15 @@ def _read_behind_kept_text(engine: CapturedEngine, pair: Pair) -> bool:
     expected = read(keeps, tokens, [BLOCK, 8])[BLOCK:]
     for text in (text_of(pair, 2 * BLOCK)[BLOCK:], tokens):  # so that it is not kept where it stood
         session = keeps.open_session()
-        keeps.forward([Rows(session, text[:BLOCK], logits=0)])
-        keeps.keep(session, range(BLOCK))
+        keeps.forward([SequenceTokens(session, text[:BLOCK], logits=0)])
+        keeps.commit_kv(session, range(BLOCK))
         keeps.remember(session, text)
         keeps.close_session(session)
     keeps.open_session()  # and comes to stand in another lane
     session = keeps.open_session(tokens)
     if keeps.length(session) != BLOCK:
         return False
-    (logits,) = keeps.forward([Rows(session, tokens[BLOCK:])])
+    (logits,) = keeps.forward([SequenceTokens(session, tokens[BLOCK:])])
     return np.stack([logits.row(row) for row in range(8)]).tobytes() == expected.tobytes()
 
 

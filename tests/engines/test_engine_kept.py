@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tiny_models import forward_rows, opened, random_tokens, read
 from torch import Tensor
 
-from card.engines import FOLLOWS_PREFIX, Rows
+from card.engines import FOLLOWS_PREFIX, SequenceTokens
 from card.engines.architecture import read_architecture
 from card.engines.calibration import make_row_invariant
 from card.engines.openvino.engine import OpenVinoEngine
@@ -141,7 +141,9 @@ def test_every_branch_stands_behind_kept_text(
         engine.remember(session, text)
     session = engine.open_session(text)
     rows = [TEXTS[0][0], *TEXTS[2][BLOCK : BLOCK + 2]]
-    (found,) = forward_rows(engine, [Rows(session, rows, [FOLLOWS_PREFIX, FOLLOWS_PREFIX, 1])])
+    (found,) = forward_rows(
+        engine, [SequenceTokens(session, rows, [FOLLOWS_PREFIX, FOLLOWS_PREFIX, 1])]
+    )
     np.testing.assert_array_equal(found[1:], expected[2][BLOCK : BLOCK + 2])
     engine.close_session(session)
 
@@ -152,14 +154,14 @@ def test_a_growing_tree_stands_behind_kept_text(
 ) -> None:
     tiny_models.save(tmp_path, "qwen3")
     engine = engine_class.load(tmp_path, replace(OPTIONS, branches=0, pending=64))
-    text, children = TEXTS[0][: BLOCK + 20], Rows(0, [3, 4, 5], [FOLLOWS_PREFIX, 0, 0])
+    text, children = TEXTS[0][: BLOCK + 20], SequenceTokens(0, [3, 4, 5], [FOLLOWS_PREFIX, 0, 0])
     found = []
     for known in (0, BLOCK):
         session = engine.open_session(text[:-1])
         assert engine.length(session) == known
         read(engine, session, text[known:], [64])
         found += forward_rows(engine, [replace(children, session=session)])
-        engine.keep(session, [])
+        engine.commit_kv(session, [])
         engine.remember(session, text)
         engine.close_session(session)
     np.testing.assert_allclose(found[1], found[0], atol=1e-4)

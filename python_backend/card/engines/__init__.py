@@ -1,5 +1,13 @@
 """What runs a model, as loops and drafters see it; `card.engines.loading` makes one."""
 
-from card.engines.interface import FOLLOWS_PREFIX, Engine, EngineError, Logits, Ranking, Rows, Text
+from card.engines.interface import (
+    FOLLOWS_PREFIX,
+    Engine,
+    EngineError,
+    Logits,
+    Ranking,
+    SequenceTokens,
+    Text,
+)
 
-__all__ = ["FOLLOWS_PREFIX", "Engine", "EngineError", "Logits", "Ranking", "Rows", "Text"]
+__all__ = ["FOLLOWS_PREFIX", "Engine", "EngineError", "Logits", "Ranking", "SequenceTokens", "Text"]
