@@ -31,6 +31,7 @@ class Details:
     drafts       target passes that verified candidates
     accepted_at  candidates accepted by their place behind the text
     cached_tokens  of the prompt, whose KV was kept
+    trace        events of speculation, as Triton tells them
     """
 
     prompt: tuple[ScoredToken, ...] = ()
@@ -38,6 +39,7 @@ class Details:
     drafts: int = 0
     accepted_at: tuple[int, ...] = ()
     cached_tokens: int = 0
+    trace: tuple[dict[str, Any], ...] = ()
 
     @classmethod
     def read(cls, text: str | None) -> Details:
@@ -52,4 +54,5 @@ class Details:
             speculation.get("drafts", 0),
             tuple(speculation.get("accepted_at", ())),
             told.get("cached_tokens", 0),
+            tuple(told.get("trace", ())),
         )

@@ -47,6 +47,7 @@ CONTRACT: dict[str, tuple[str, Any]] = {
     "return_perf_metrics": ("BOOL", False),
     "cache_salt": ("BYTES", "tenant"),
     "skip_reading_prefix_cache": ("BOOL", True),
+    "return_trace": ("BOOL", True),
     "decoding": ("BYTES", "card"),
     "guided_decoding_guide_type": ("BYTES", "regex"),
     "guided_decoding_guide": ("BYTES", "[a-zé]+"),

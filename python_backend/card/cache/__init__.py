@@ -10,6 +10,7 @@
 `watch`   which slots were opened or closed
 `bell`    wakes engines when that happens, and `card` when a session begins or ends
 `likeliest` likeliest ids of a position in a word each
+`steps`   what the target's passes asked and got, for who follows them
 `query`   descend along what is committed, then the best chain or subtree
 """
 
@@ -20,6 +21,7 @@ from card.cache.layout import (
     MAX_END_IDS,
     MAX_ROWS,
     SALT_BYTES,
+    STEPS_KEPT,
     TARGET_COUNTERS,
     EngineState,
     Finish,
@@ -30,6 +32,7 @@ from card.cache.pool import Pool, PoolError
 from card.cache.query import NO_CANDIDATES, Candidates, best_chain, best_subtree, descend
 from card.cache.request import ANY_DRAFTER, SlotRequest, choice_words
 from card.cache.slot import CardSlot, DraftProgress, DraftSlot, SlotCounters, TargetSlot
+from card.cache.steps import Step
 from card.cache.tree import ROOT, Tree, follow
 from card.cache.watch import SlotWatch
 
@@ -42,6 +45,7 @@ __all__ = [
     "NO_CANDIDATES",
     "ROOT",
     "SALT_BYTES",
+    "STEPS_KEPT",
     "TARGET_COUNTERS",
     "Bell",
     "Candidates",
@@ -57,6 +61,7 @@ __all__ = [
     "SlotRequest",
     "SlotState",
     "SlotWatch",
+    "Step",
     "TargetSlot",
     "Tree",
     "best_chain",

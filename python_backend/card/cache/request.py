@@ -46,6 +46,7 @@ class SlotRequest:
     guide       what the text must be; None: anything
     reuses_kv   whether the engines may begin behind text that is kept, and keep this text
     salt        [SALT_BYTES] only texts with the same one are shared
+    trace       whether the target is to tell of each step
     """
 
     prompt: NDArray[np.int64]
@@ -61,6 +62,7 @@ class SlotRequest:
     guide: Guide | None = None
     reuses_kv: bool = True
     salt: bytes = bytes(SALT_BYTES)
+    trace: bool = False
 
 
 def choice_words(key: str) -> NDArray[np.int64]:
@@ -92,6 +94,7 @@ def write_request(record: Record, request: SlotRequest) -> None:
     record["prompt_log_probabilities"] = request.prompt_log_probabilities
     record["reuses_kv"] = request.reuses_kv
     record["salt"][:] = np.frombuffer(request.salt, np.int64)
+    record["trace"] = request.trace
     parameters = request.parameters
     for name in _NUMBERS:
         record[name] = getattr(parameters, name)
@@ -126,6 +129,7 @@ def read_request(record: Record) -> SlotRequest:
         prompt_log_probabilities=bool(record["prompt_log_probabilities"]),
         reuses_kv=bool(record["reuses_kv"]),
         salt=record["salt"].tobytes(),
+        trace=bool(record["trace"]),
         parameters=SamplingParameters(
             bad_words=tuple(words),
             logit_bias=_logit_bias(record),

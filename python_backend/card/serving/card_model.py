@@ -32,8 +32,9 @@ from card.serving.log import RequestLog
 from card.serving.metrics import Metrics
 from card.serving.notices import Notices
 from card.serving.refusal import Refusal, invalid
-from card.serving.sessions import Sessions
+from card.serving.sessions import Session, Sessions
 from card.serving.streams import Stream
+from card.serving.trace import Trace
 from card.serving.triton_request import TritonClient, checked_arrays, deadline_ns, request_id
 from card.serving.vocabulary import Vocabulary
 from card.serving.waiting import WaitingClient
@@ -123,7 +124,8 @@ class CardModel:
             return
         stream.schedule()
         self._metrics.admitted(session, arrival_ns, request_id(request), prompt)
-        follower.follow(Answer(client, stream, session, deadline))
+        trace = self._trace(session) if parsed.return_trace else None
+        follower.follow(Answer(client, stream, session, deadline, trace))
 
     def _refuse(
         self, request: Any, client: TritonClient, refusal: Refusal, prompt: str | None
@@ -133,6 +135,8 @@ class CardModel:
 
     def _slot_request(self, request: GenerateRequest) -> SlotRequest:
         settings = self._settings
+        if request.return_trace and not request.stream:
+            raise invalid("return_trace", True, "false unless stream is true")
         budget = output_budget(request, len(request.input_ids), settings.limits)
         bad_words = self._vocabulary.bad_word_tokens(request.bad_words)
         most = settings.limits.bad_word_tokens
@@ -175,6 +179,7 @@ class CardModel:
             guide=guide,
             reuses_kv=self._reuses_kv(request),
             salt=blake2b(request.cache_salt.encode(), digest_size=SALT_BYTES).digest(),
+            trace=request.return_trace,
         )
 
     def _reuses_kv(self, request: GenerateRequest) -> bool:
@@ -239,6 +244,12 @@ class CardModel:
             prompt,
             arrival_ns=arrival_ns,
             kv_block=self._kv_block,
+        )
+
+    def _trace(self, session: Session) -> Trace:
+        prompt_tokens, began_ns = len(session.request.prompt), time.monotonic_ns()
+        return Trace(
+            session.slot, session.session_id, self._vocabulary.size, prompt_tokens, began_ns
         )
 
     def _start_follower(self) -> Follower:
