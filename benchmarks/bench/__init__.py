@@ -4,11 +4,12 @@
 `suite`         ours and the peers, one stream: chooses settings, lets them compete, reports
 `family`        systems of the literature, which are listed in `systems`, beside each other
 `streams`       many streams at once; its figures (`streams_figures`) and its picture (`plots`)
+`turns`         how soon each turn of a chat begins
 `terminal`      what the commands share; `progress`: how far the work is
 `prompts`       what is decoded
 `measurement`   what one completion tells
 `contest`       the order in which contenders take turns
-`turns`         how settings are chosen, and how long it goes on
+`rounds`        how settings are chosen, and how long it goes on
 `line_up`       who competes, with which settings
 `in_process`    both loops without a server, on the pair's `engines`; what a draft did (`activity`)
 `through_grpc`  a real server through the supervisor, and the client

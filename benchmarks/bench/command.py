@@ -1,4 +1,4 @@
-"""The command line: `suite`, `family` and `streams`."""
+"""The command line: `suite`, `family`, `streams` and `turns`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import typer
 from bench.family import family
 from bench.streams import streams
 from bench.suite import suite
+from bench.turns import turns
 
 app = typer.Typer(
     add_completion=False,
@@ -17,3 +18,4 @@ app = typer.Typer(
 app.command()(suite)
 app.command()(family)
 app.command()(streams)
+app.command()(turns)

@@ -19,6 +19,7 @@ from bench.in_process import InProcess
 from bench.line_up import line_up_family, thread_counts
 from bench.ratios import Question, Ratio, ratios
 from bench.report import TRIED, Report, print_report
+from bench.rounds import Rounds, clock_of
 from bench.systems import SYSTEMS
 from bench.terminal import (
     DIFFER,
@@ -34,7 +35,6 @@ from bench.terminal import (
     say_reservation,
     tasks_of,
 )
-from bench.turns import Turns, clock_of
 from card.cores import usable_cores
 from card.serving.vocabulary import Vocabulary
 from card.settings import load_settings
@@ -93,7 +93,7 @@ def family(
         with ExitStack() as stack:
             systems = {name: found for name, found in SYSTEMS.items() if name in wanted}
             contenders = line_up_family(stack, pair, thread_counts(usable_cores()), systems)
-            turns = Turns(console, pair, skipped)
+            turns = Rounds(console, pair, skipped)
             pilot = turns.try_settings(contenders, tasks)
             fastest = fastest_settings(pilot)
             completions = turns.run(fastest, tasks, clock_of(60 * minutes))

@@ -22,6 +22,7 @@ from bench.line_up import line_up_in_process, line_up_through_grpc, thread_count
 from bench.peers import DEFAULT, ENVIRONMENTS, PeerError, line_up_peer
 from bench.ratios import ratios
 from bench.report import Report, print_report
+from bench.rounds import Rounds, clock_of
 from bench.terminal import (
     DIFFER,
     INTERRUPTED,
@@ -36,7 +37,6 @@ from bench.terminal import (
     say_reservation,
     tasks_of,
 )
-from bench.turns import Turns, clock_of
 from card.cores import usable_cores
 from card.serving.vocabulary import Vocabulary
 from card.settings import load_settings
@@ -100,7 +100,7 @@ def suite(
             if peers:
                 names = [name.value for name in peer] if peer else DEFAULT
                 contenders += _peers(stack, console, pair, vocabulary.tokenizer, names, skipped)
-            contest = Turns(console, pair, skipped)
+            contest = Rounds(console, pair, skipped)
             pilot = contest.try_settings(contenders, tasks)
             chosen_settings = fastest_settings(pilot)
             completions = contest.run(chosen_settings, tasks, clock_of(60 * minutes))

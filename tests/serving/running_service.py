@@ -321,6 +321,7 @@ DTYPES = {
             "text_input",
             "decoding",
             "tenant",
+            "cache_salt",
             "stop_words",
             "bad_words",
             "guided_decoding_guide_type",
