@@ -29,6 +29,11 @@ class Session:
     pacing: Pacing = PACINGS["card"]
     proposer: NgramProposer = field(default_factory=NgramProposer)
     tokens: int = 0
+    is_remote: bool = False
+
+    @property
+    def adapts(self) -> bool:
+        return self.pacing.adapts and not self.is_remote
 
 
 @dataclass

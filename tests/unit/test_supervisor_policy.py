@@ -8,7 +8,7 @@ from types import MappingProxyType
 import pytest
 
 from card.serving.supervision.policy import (
-    ANSWERS_THE_ENSEMBLE,
+    ANSWERS_CLIENTS,
     ATTEMPTS,
     CARD_SILENCE_S,
     CLOSED_S,
@@ -110,7 +110,7 @@ def test_two_dead_models_are_reloaded_side_by_side(watch: Watch) -> None:
     assert models(watch.look(draft=GONE, target=GONE)) == ["draft", "target"]
 
 
-@pytest.mark.parametrize("model", sorted(set(STUBS) - set(ANSWERS_THE_ENSEMBLE)))
+@pytest.mark.parametrize("model", sorted(set(STUBS) - set(ANSWERS_CLIENTS)))
 def test_a_stopped_model_is_reloaded_after_the_engine_timeout_and_not_before(
     watch: Watch, model: str
 ) -> None:

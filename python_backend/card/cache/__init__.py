@@ -4,9 +4,10 @@
 `pool`    the shared file: created by `card`, found by the engines, locked
 `home`    the directory that it lies in, which is private, and how what is left over is swept
 `request` what a session decodes and how
-`slot`    one view per role: `card` opens and closes, the target commits, the draft publishes
+`slot`    one view per role: `card` opens and closes, the target commits, the draft publishes trees,
+          `remote` the chains of devices
 `record`  a slot's fields, quick to read and write; `stopwatch` adds up times in them
-`tree`    validated snapshots of a draft's tree
+`tree`    validated snapshots of a draft's tree; `chain` the same of what a device sent
 `watch`   which slots were opened or closed
 `bell`    wakes engines when that happens, and `card` when a session begins or ends
 `likeliest` likeliest ids of a position in a word each
@@ -17,6 +18,7 @@ from card.cache.bell import Bell
 from card.cache.layout import (
     DRAFT_COUNTERS,
     ENGINES,
+    LONGEST_CHAIN,
     MAX_END_IDS,
     MAX_ROWS,
     TARGET_COUNTERS,
@@ -27,8 +29,15 @@ from card.cache.layout import (
 )
 from card.cache.pool import Pool, PoolError
 from card.cache.query import NO_CANDIDATES, Candidates, best_chain, best_subtree, descend
-from card.cache.request import ANY_DRAFTER, SlotRequest, choice_words
-from card.cache.slot import CardSlot, DraftProgress, DraftSlot, SlotCounters, TargetSlot
+from card.cache.request import ANY_DRAFTER, SlotRequest, choice_words, digest_of
+from card.cache.slot import (
+    CardSlot,
+    DraftProgress,
+    DraftSlot,
+    RemoteSlot,
+    SlotCounters,
+    TargetSlot,
+)
 from card.cache.tree import ROOT, Tree, follow
 from card.cache.watch import SlotWatch
 
@@ -36,6 +45,7 @@ __all__ = [
     "ANY_DRAFTER",
     "DRAFT_COUNTERS",
     "ENGINES",
+    "LONGEST_CHAIN",
     "MAX_END_IDS",
     "MAX_ROWS",
     "NO_CANDIDATES",
@@ -51,6 +61,7 @@ __all__ = [
     "Geometry",
     "Pool",
     "PoolError",
+    "RemoteSlot",
     "SlotCounters",
     "SlotRequest",
     "SlotState",
@@ -61,5 +72,6 @@ __all__ = [
     "best_subtree",
     "choice_words",
     "descend",
+    "digest_of",
     "follow",
 ]

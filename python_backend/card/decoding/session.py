@@ -96,12 +96,22 @@ class TargetSession:
         return PACINGS[self.request.pacing]
 
     @property
+    def is_remote(self) -> bool:
+        """Whether its candidates come from a device."""
+        return self.request.is_remote
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the controller may stop the draft for it."""
+        return self.pacing.adapts and not self.is_remote
+
+    @property
     def rule(self) -> AcceptanceRule:
         return RULES[self.request.acceptance]
 
     def tree(self) -> Tree | None:
-        """A snapshot of what the draft published."""
-        return self.slot.tree(self.generation, self.vocabulary)
+        """A snapshot of what the draft, or the session's device, published."""
+        return self.slot.tree(self.generation, self.vocabulary, remote=self.is_remote)
 
     def reads_prompt(self, engine: Engine) -> bool:
         """Whether the KV cache lacks more than the last token."""
@@ -132,15 +142,18 @@ class TargetSession:
         self, sources: Mapping[str, Source], longest_wait_s: float, *, draft_lives: bool
     ) -> bool:
         """Whether what the pacing waits for is there, or has been waited for long enough. A dead
-        draft is never waited for."""
-        if not draft_lives or self.pacing.target_may_run(self._progress(sources)):
+        draft is never waited for; of a device nobody knows whether it lives."""
+        has_drafter = draft_lives or self.is_remote
+        if not has_drafter or self.pacing.target_may_run(self._progress(sources)):
             self.patience.restore()
             return True
         return self.patience.ends(time.monotonic() - self.committed_s, longest_wait_s)
 
     def _progress(self, sources: Mapping[str, Source]) -> Progress:
         gamma = self.request.num_draft_tokens
-        draft = self.slot.draft_progress(self.generation, len(self.history))
+        draft = self.slot.draft_progress(
+            self.generation, len(self.history), remote=self.is_remote
+        )
         ahead = 0
         if self.pacing.looks_ahead:
             ahead = len(sources["tree"].candidates(self, NO_CANDIDATES, gamma))

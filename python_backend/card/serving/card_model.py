@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from card.cache import MAX_END_IDS, Pool, SlotRequest
+from card.cache import MAX_END_IDS, Pool, SlotRequest, digest_of
 from card.sampling import SamplingParameters
 from card.serving.admission import Admission
 from card.serving.attach import DEADLINE, KEY, Attacher, Losses, is_dead
@@ -37,6 +37,7 @@ from card.serving.vocabulary import Vocabulary
 from card.serving.waiting import WaitingClient
 from card.serving.wire import Bounds, GenerateRequest, guide_of, output_budget, parse
 from card.settings import load_settings
+from card.speculation.drafters.remote import REMOTE
 from card.text import Detokenizer
 
 log = logging.getLogger(__name__)
@@ -161,7 +162,7 @@ class CardModel:
             prompt=np.array(request.input_ids, np.int64),
             max_tokens=budget,
             pacing=pacing,
-            drafter=settings.drafter,
+            drafter=REMOTE if request.draft_key else settings.drafter,
             acceptance=settings.speculation.acceptance,
             num_draft_tokens=settings.speculation.gamma,
             log_probabilities=request.return_log_probs,
@@ -169,6 +170,7 @@ class CardModel:
             prompt_log_probabilities=request.return_prompt_log_probs,
             parameters=parameters,
             guide=guide,
+            draft_key_digest=digest_of(request.draft_key) if request.draft_key else None,
         )
 
     def _end_ids(self, request: GenerateRequest, *, guided: bool) -> tuple[int, ...]:

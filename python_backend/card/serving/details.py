@@ -2,6 +2,7 @@
 
     {"prompt": [token, ...],    with return_prompt_log_probs, in the first response with a token
      "tokens": [token, ...],    with return_log_probs, those of this response
+     "output_ids": [id, ...],   with draft_key, those of this response
      "speculation": {...}}      with return_perf_metrics, in the last response
 
 A token is `{"id", "logprob", "top"}`: its log-probability (null for the prompt's first token, which
@@ -50,6 +51,7 @@ def details_json(
     prompt: Sequence[ScoredToken] | None,
     tokens: Sequence[ScoredToken] | None,
     counters: SlotCounters | None,
+    output_ids: Sequence[int] = (),
 ) -> str:
     """The text of `details`; empty if nothing of it was asked for."""
     found: dict[str, Any] = {}
@@ -57,6 +59,8 @@ def details_json(
         found["prompt"] = [token.as_json() for token in prompt]
     if tokens:
         found["tokens"] = [token.as_json() for token in tokens]
+    if output_ids:
+        found["output_ids"] = list(output_ids)
     if counters is not None:
         accepted = np.trim_zeros(counters.accepted_at, "b").tolist()
         found["speculation"] = {"drafts": counters.drafts, "accepted_at": accepted}

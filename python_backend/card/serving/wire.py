@@ -9,6 +9,7 @@ those of TensorRT-LLM's Triton ensemble; `decoding` is an addition.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
@@ -25,6 +26,8 @@ DECODINGS = tuple(PACINGS)
 DATA_TYPES = {"BYTES": "TYPE_STRING", "BOOL": "TYPE_BOOL", "INT32": "TYPE_INT32",
               "INT64": "TYPE_INT64", "UINT64": "TYPE_UINT64", "FP32": "TYPE_FP32"}  # fmt: skip
 """Names in `config.pbtxt` of the dtypes on the wire."""
+
+_SECRET = re.compile("[0-9a-f]{32}")
 
 VOCABULARY = "vocabulary"
 """In place of a limit: a list of one element for each token."""
@@ -127,6 +130,10 @@ def _short_words(words: tuple[str, ...], bounds: Bounds) -> str | None:
 
 def _known_decoding(value: str, _: Bounds) -> str | None:
     return None if value in DECODINGS else f"one of {', '.join(DECODINGS)}"
+
+
+def _secret(value: str, _: Bounds) -> str | None:
+    return None if _SECRET.fullmatch(value) else "32 hexadecimal digits, drawn at random"
 
 
 def _known_guide_type(value: str, _: Bounds) -> str | None:
@@ -285,6 +292,11 @@ class GenerateRequest:
     return_perf_metrics: bool = tensor("BOOL", "Report times and acceptance.", default=False)
     decoding: str | None = tensor(
         "BYTES", f"{', '.join(DECODINGS)}; absent: speculation.decoding.", _known_decoding
+    )
+    draft_key: str | None = tensor(
+        "BYTES",
+        "A device drafts: it sends candidates to the model remote with this fresh secret.",
+        _secret,
     )
     guided_decoding_guide_type: str = tensor(
         "BYTES", f"What guides the text: {', '.join(GUIDE_TYPES)}.", _known_guide_type, default=""
