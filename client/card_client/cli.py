@@ -1,4 +1,4 @@
-"""`card-client generate | chat | health`."""
+"""`card-client generate | edge | chat | health`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +15,8 @@ from rich.console import Console
 
 from card_client.conversation import Conversation, RawConversation, TemplateConversation
 from card_client.display import Tally, TextPrinter, health_view
+from card_client.edge import DraftModel, TransformersModel, stream
+from card_client.edge.device import DEFAULT_AHEAD, LONGEST_CHAIN
 from card_client.errors import CardError, invalid
 from card_client.options import (
     CONNECTION,
@@ -58,6 +61,33 @@ def generate(
             printer.prompt(text)
         try:
             asyncio.run(_answer(Connection.of(options), request, printer, tally))
+        finally:
+            printer.end()
+    _say(tally.figures())
+
+
+@app.command()
+@takes(*model_options(without=("stream", "exclude_input_in_output"), on=FIGURES), *CONNECTION)
+def edge(
+    prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from standard input.")],
+    draft: Annotated[
+        Path, typer.Option(help="The model that drafts here: a Hugging Face directory.")
+    ],
+    ahead: Annotated[
+        int, typer.Option(help="Tokens that it may be ahead of the text.", min=1, max=LONGEST_CHAIN)
+    ] = DEFAULT_AHEAD,
+    **options: Any,
+) -> None:
+    """Complete a prompt as `generate` does, drafting on this machine: the server verifies."""
+    printer = TextPrinter(Console())
+    with _for_people():
+        text = _standard_input() if prompt == "-" else prompt
+        request = request_of(text, options)
+        model = TransformersModel.load(draft)
+        tally = Tally()
+        printer.prompt(text)
+        try:
+            asyncio.run(_drafted(Connection.of(options), request, model, ahead, printer, tally))
         finally:
             printer.end()
     _say(tally.figures())
@@ -134,6 +164,23 @@ async def _answer(
             printer.text(completion)
             return
         async with aclosing(client.stream(request, timeout_s=connection.timeout)) as deltas:
+            async for delta in deltas:
+                tally.add(delta)
+                printer.text(delta)
+
+
+async def _drafted(
+    connection: Connection,
+    request: GenerateRequest,
+    model: DraftModel,
+    ahead: int,
+    printer: TextPrinter,
+    tally: Tally,
+) -> None:
+    """Prints and tallies one answer that `model` drafts for."""
+    async with connection.client() as client:
+        deltas = stream(client, request, model, ahead=ahead, timeout_s=connection.timeout)
+        async with aclosing(deltas):
             async for delta in deltas:
                 tally.add(delta)
                 printer.text(delta)

@@ -6,7 +6,7 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,14 +22,28 @@ from tritonclient.utils import InferenceServerException
 from card_client.channel import channel_options
 from card_client.chat_template import ChatTemplate, template_of
 from card_client.errors import CardError, call_error, invalid
-from card_client.exchange import only, responses_of
+from card_client.exchange import WithoutAnswersTo, first_and, responses_of
 from card_client.health import Health, probe
-from card_client.wire import Completion, Delta, GenerateRequest, decode, encode, utf8
+from card_client.wire import (
+    Completion,
+    Delta,
+    Draft,
+    GenerateRequest,
+    decode,
+    encode,
+    encode_draft,
+    utf8,
+)
 
 DEFAULT_PORT = 8001
 DEFAULT_TIMEOUT_S = 300.0
 LONGEST_TIMEOUT_S = 365 * 24 * 3600.0
 """A longer deadline overflows in gRPC, or passes at once."""
+
+REMOTE = "remote"
+"""The model that takes what devices draft."""
+_OF_DRAFTS = "draft"
+"""Request id of what is drafted; the text's own is another."""
 
 _HEADER_NAME = re.compile(r"[0-9a-z_.-]+(?<!-bin)")
 _HEADER_VALUE = re.compile(r"[ -~]*")
@@ -118,6 +132,7 @@ class CardClient:
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
         request_id: str = "",
         headers: Mapping[str, str] | None = None,
+        drafts: AsyncIterable[Draft] | None = None,
     ) -> AsyncGenerator[Delta, None]:
         """Yields the text piece by piece, as the server generates it.
 
@@ -125,9 +140,14 @@ class CardClient:
         Leaving the loop early (break, an exception, a cancelled task) cancels the request on
         the server; a caller who keeps the iterator in a variable closes it with
         `contextlib.aclosing`. `headers` go with this request beside those of the client.
+
+        `drafts`, of a request with a `draft_key`, are sent on the same stream while it lasts (see
+        `card_client.edge`). One that is refused is no error: the text comes without it.
         """
         ended = False
-        responses = self._exchange(replace(request, stream=True), timeout_s, request_id, headers)
+        responses = self._exchange(
+            replace(request, stream=True), timeout_s, request_id, headers, drafts
+        )
         async with aclosing(responses):
             async for result in responses:
                 delta = decode(Delta, result)
@@ -198,10 +218,14 @@ class CardClient:
         timeout_s: float | None,
         request_id: str,
         headers: Mapping[str, str] | None = None,
+        drafts: AsyncIterable[Draft] | None = None,
     ) -> AsyncGenerator[InferResult, None]:
-        """Sends one request on a gRPC stream of its own and yields the responses."""
+        """Sends one request on a gRPC stream of its own, and what is drafted for it, and yields the
+        responses."""
         _check_timeout(timeout_s)
         utf8("request_id", request_id)
+        if drafts is not None and request_id == _OF_DRAFTS:
+            raise invalid(f"request_id is {_OF_DRAFTS!r}, which is that of drafts; use another")
         message: dict[str, Any] = {
             "model_name": self.model,
             "inputs": encode(request),
@@ -210,11 +234,12 @@ class CardClient:
         }
         with self._errors_as_ours(timeout_s):
             call = self._triton.stream_infer(
-                only(message),
+                first_and(message, _draft_messages(request.draft_key or "", drafts)),
                 stream_timeout=timeout_s,
                 headers=self._headers | _metadata(headers or {}),
             )
-            async with aclosing(responses_of(call)) as responses:
+            heard = call if drafts is None else WithoutAnswersTo(call, _OF_DRAFTS)
+            async with aclosing(responses_of(heard)) as responses:
                 async for result in responses:
                     yield result
 
@@ -234,6 +259,16 @@ class CardClient:
             if self._closed and not _caller_is_cancelled():
                 raise CardError("CANCELLED", "this client was closed meanwhile") from error
             raise
+
+
+async def _draft_messages(
+    key: str, drafts: AsyncIterable[Draft] | None
+) -> AsyncIterator[dict[str, Any]]:
+    if drafts is None:
+        return
+    async for draft in drafts:
+        inputs = encode_draft(key, draft)
+        yield {"model_name": REMOTE, "inputs": inputs, "request_id": _OF_DRAFTS}
 
 
 def _address(url: str) -> str:

@@ -21,9 +21,7 @@ _SCORES = np.zeros(LONGEST_CHAIN)
 """A device sends tokens alone. Whoever verifies learns how often they are right."""
 
 
-def write_chain(
-    record: Record, generation: int, root_length: int, tokens: Sequence[int]
-) -> None:
+def write_chain(record: Record, generation: int, root_length: int, tokens: Sequence[int]) -> None:
     """Publish the candidates behind `root_length` tokens of prompt and output, `LONGEST_CHAIN` at
     most."""
     half = (record["chain_flip"] + 1) & 1
@@ -48,9 +46,7 @@ def read_chain(record: Record, generation: int, vocabulary: int) -> Tree | None:
         root_length = int(record["chain_root_length"][half])
         token: NDArray[np.int64] = record["chain_token"][half, :length].copy()
         if record["chain_flip"] == flip:
-            return Tree.checked(
-                root_length, token, _PARENTS[:length], _SCORES[:length], vocabulary
-            )
+            return Tree.checked(root_length, token, _PARENTS[:length], _SCORES[:length], vocabulary)
     return None
 
 

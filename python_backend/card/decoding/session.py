@@ -151,9 +151,7 @@ class TargetSession:
 
     def _progress(self, sources: Mapping[str, Source]) -> Progress:
         gamma = self.request.num_draft_tokens
-        draft = self.slot.draft_progress(
-            self.generation, len(self.history), remote=self.is_remote
-        )
+        draft = self.slot.draft_progress(self.generation, len(self.history), remote=self.is_remote)
         ahead = 0
         if self.pacing.looks_ahead:
             ahead = len(sources["tree"].candidates(self, NO_CANDIDATES, gamma))

@@ -10,7 +10,7 @@ from card.settings import Settings
 
 
 class FoundPool:
-    """Opened when it is first wanted, and anew when a new `card` made another. One thread uses it."""
+    """Opened when it is first wanted, and anew when a new `card` made another."""
 
     def __init__(self, settings: Settings) -> None:
         self._directory = settings.cache.directory

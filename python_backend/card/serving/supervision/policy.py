@@ -1,11 +1,11 @@
 """When to recover what: a pure judgement of what was seen, without processes, clocks or I/O.
 
-Losing the draft, or what takes candidates of devices, costs speed and never an answer, so these two
-are tried again for ever, with growing pauses. For every other model a recovery that fails twice means a new server. So does the
-loss of streams that only the server could end, as those of `card`, `postprocessing` and of what
-answers once are: Triton fails what it had queued for a dead stub at one response a second, or
-never, and until then their clients hang. While nobody streams, these are reloaded like the others,
-in a tenth of the time.
+Losing the draft, or what takes the candidates of devices, costs speed and never an answer, so these
+two are tried again for ever, with growing pauses. For every other model a recovery that fails twice
+means a new server. So does the loss of streams that only the server could end, as those of `card`,
+`postprocessing` and of what answers once are: Triton fails what it had queued for a dead stub at
+one response a second, or never, and until then their clients hang. While nobody streams, these are
+reloaded like the others, in a tenth of the time.
 """
 
 from __future__ import annotations

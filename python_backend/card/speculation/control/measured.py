@@ -128,8 +128,7 @@ class Measured:
                 session,
                 len(sessions),
                 most_rows,
-                drafts=session.is_remote
-                or (draft_lives and (trial.drafts or not session.adapts)),
+                drafts=session.is_remote or (draft_lives and (trial.drafts or not session.adapts)),
             )
             for session in sessions
         ]
