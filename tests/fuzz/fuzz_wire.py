@@ -23,7 +23,7 @@ from trying import try_inputs
 
 MODELS = (
     *("ensemble", "card", "draft", "target", "preprocessing", "postprocessing"),
-    *("ensemble_unary", "tensorrt_llm"),
+    *("ensemble_unary", "tensorrt_llm", "remote"),
 )
 PROMPT = b"def fibonacci(n):"
 ANSWER_S = 60.0

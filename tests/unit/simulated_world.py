@@ -119,7 +119,7 @@ class World:
         return given
 
     def _candidates(self, session: Session, drafts: bool, most: int, sharing: int) -> Candidates:
-        if not drafts or not self.draft_lives:
+        if not drafts or not (self.draft_lives or session.is_remote):
             self._lateness[session.number] = self.late
             return NO_CANDIDATES
         if self._lateness.setdefault(session.number, self.late):

@@ -46,6 +46,7 @@ CONTRACT: dict[str, tuple[str, Any]] = {
     "return_num_output_tokens": ("BOOL", True),
     "return_perf_metrics": ("BOOL", False),
     "decoding": ("BYTES", "card"),
+    "draft_key": ("BYTES", "0f" * 16),
     "guided_decoding_guide_type": ("BYTES", "regex"),
     "guided_decoding_guide": ("BYTES", "[a-zé]+"),
 }

@@ -298,6 +298,14 @@ class Pool:
     def draft_rests(self) -> bool:
         return bool(self.header["draft_rests"][0])
 
+    def count_pass(self) -> None:
+        """The target made one more pass."""
+        self.header["target_passes"] += 1
+
+    @property
+    def target_passes(self) -> int:
+        return int(self.header["target_passes"][0])
+
     # --- refusals -----------------------------------------------------------------------------
 
     @property

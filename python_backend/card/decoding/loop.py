@@ -110,7 +110,7 @@ class TargetLoop:
         is_comparable = len(streaming) == len(ready)
         self._observe(plan, turns, results, (ended - started) / 1e9 if is_comparable else None)
         self.times.steps += 1
-        self._pool.header["target_passes"] += 1
+        self._pool.count_pass()
         self.times.query += queried - started
         self.times.forward += forwarded - queried
         self.times.walk += ended - forwarded

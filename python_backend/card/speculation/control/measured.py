@@ -170,11 +170,10 @@ class Measured:
             text = self._texts[session.number]
             text.acceptance.observe(outcome)
             text.surprised = outcome.rejected
-        # What a device sends says nothing about the draft.
+        # What a device sends says nothing about the draft, and its text gains nothing by that.
         judged = [
-            outcome
+            Outcome() if session.is_remote else outcome
             for session, outcome in zip(sessions, outcomes, strict=True)
-            if not session.is_remote
         ]
         if self._is_measured and any(session.adapts for session in sessions):
             self._judge(plan, judged)
