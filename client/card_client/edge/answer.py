@@ -21,11 +21,13 @@ async def stream(
     model: DraftModel,
     *,
     ahead: int = DEFAULT_AHEAD,
+    whole: bool = False,
     timeout_s: float | None = DEFAULT_TIMEOUT_S,
 ) -> AsyncGenerator[Delta, None]:
     """As `CardClient.stream`, with `model` drafting at most `ahead` tokens ahead on this machine.
 
-    The text is the same as without it. Raises what the model raises, behind the whole text.
+    `whole` sends chains of so many tokens alone: the rounds of SLED, for a request whose `decoding`
+    lets the server wait for them. The text is the same as without it. Raises what the model raises, behind the whole text.
     """
     if request.input_ids:
         prompt = list(request.input_ids)
@@ -33,7 +35,7 @@ async def stream(
         prompt = model.tokens(request.text_input)
     else:
         raise invalid("text_input is missing")
-    device = Device(model, prompt, max_tokens=request.max_tokens, ahead=ahead)
+    device = Device(model, prompt, max_tokens=request.max_tokens, ahead=ahead, whole=whole)
     keyed = replace(request, draft_key=secrets.token_hex(16))
     deltas = client.stream(keyed, timeout_s=timeout_s, drafts=device.drafts())
     drafting = asyncio.create_task(device.draft())

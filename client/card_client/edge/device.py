@@ -27,13 +27,16 @@ class Device:
         *,
         max_tokens: int | None = None,
         ahead: int = DEFAULT_AHEAD,
+        whole: bool = False,
     ) -> None:
-        """`max_tokens` bounds the text, if that is known."""
+        """`max_tokens` bounds the text, if that is known. `whole`: a chain is sent only when it is
+        as long as it may be, for a server that waits for it."""
         self._model = model
         self._text = list(prompt)
         self._prompt_length = len(prompt)
         self._max_tokens = max_tokens
         self._most_ahead = min(ahead, LONGEST_CHAIN)
+        self._whole = whole
         self._ahead: list[int] = []
         self._changed = asyncio.Event()
         self._grown = asyncio.Event()
@@ -50,6 +53,8 @@ class Device:
         right = self._ahead[: len(tokens)] == list(tokens)
         self._ahead = self._ahead[len(tokens) :] if right else []
         self._changed.set()
+        if not self._may_draft():  # what is left is all that will come
+            self._grown.set()
 
     def close(self) -> None:
         """The text has ended: nothing more is drafted or sent."""
@@ -75,8 +80,13 @@ class Device:
         while not self._closed:
             await self._grown.wait()
             self._grown.clear()
-            if self._ahead and self.position and not self._closed:
+            if self._may_send():
                 yield Draft(self.position, tuple(self._ahead))
+
+    def _may_send(self) -> bool:
+        if self._closed or not self._ahead or not self.position:
+            return False
+        return not (self._whole and self._may_draft())
 
     def _may_draft(self) -> bool:
         if self._ahead and self._ahead[-1] in self._model.end_ids:

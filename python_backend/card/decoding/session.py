@@ -106,6 +106,11 @@ class TargetSession:
         return self.pacing.adapts and not self.is_remote
 
     @property
+    def room(self) -> int:
+        """Candidates that the text has room for; its last token is always the target's own."""
+        return self.request.max_tokens - self.history.generated - 1
+
+    @property
     def rule(self) -> AcceptanceRule:
         return RULES[self.request.acceptance]
 
@@ -142,9 +147,10 @@ class TargetSession:
         self, sources: Mapping[str, Source], longest_wait_s: float, *, draft_lives: bool
     ) -> bool:
         """Whether what the pacing waits for is there, or has been waited for long enough. A dead
-        draft is never waited for; of a device nobody knows whether it lives."""
-        has_drafter = draft_lives or self.is_remote
-        if not has_drafter or self.pacing.target_may_run(self._progress(sources)):
+        draft is never waited for; of a device nobody knows whether it lives. The last token has no
+        room for a candidate."""
+        may_have_some = (draft_lives or self.is_remote) and self.room > 0
+        if not may_have_some or self.pacing.target_may_run(self._progress(sources)):
             self.patience.restore()
             return True
         return self.patience.ends(time.monotonic() - self.committed_s, longest_wait_s)
@@ -181,8 +187,7 @@ class TargetSession:
 
     def query(self, sources: Mapping[str, Source], share: Share) -> Query:
         """Ask for the likeliest continuation of what is committed."""
-        left = self.request.max_tokens - self.history.generated
-        limit = min(share.num_rows, left) - 1
+        limit = min(share.num_rows - 1, self.room)
         if limit < 1 or not self.pacing.queries:
             return Query()
         self.read_text(len(self.history))
