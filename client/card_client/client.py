@@ -22,7 +22,7 @@ from tritonclient.utils import InferenceServerException
 from card_client.channel import channel_options
 from card_client.chat_template import ChatTemplate, template_of
 from card_client.errors import CardError, call_error, invalid
-from card_client.exchange import WithoutAnswersTo, first_and, responses_of
+from card_client.exchange import only, responses_of
 from card_client.health import Health, probe
 from card_client.wire import (
     Completion,
@@ -42,8 +42,6 @@ LONGEST_TIMEOUT_S = 365 * 24 * 3600.0
 
 REMOTE = "remote"
 """The model that takes what devices draft."""
-_OF_DRAFTS = "draft"
-"""Request id of what is drafted; the text's own is another."""
 
 _HEADER_NAME = re.compile(r"[0-9a-z_.-]+(?<!-bin)")
 _HEADER_VALUE = re.compile(r"[ -~]*")
@@ -132,7 +130,6 @@ class CardClient:
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
         request_id: str = "",
         headers: Mapping[str, str] | None = None,
-        drafts: AsyncIterable[Draft] | None = None,
     ) -> AsyncGenerator[Delta, None]:
         """Yields the text piece by piece, as the server generates it.
 
@@ -140,14 +137,9 @@ class CardClient:
         Leaving the loop early (break, an exception, a cancelled task) cancels the request on
         the server; a caller who keeps the iterator in a variable closes it with
         `contextlib.aclosing`. `headers` go with this request beside those of the client.
-
-        `drafts`, of a request with a `draft_key`, are sent on the same stream while it lasts (see
-        `card_client.edge`). One that is refused is no error: the text comes without it.
         """
         ended = False
-        responses = self._exchange(
-            replace(request, stream=True), timeout_s, request_id, headers, drafts
-        )
+        responses = self._exchange(replace(request, stream=True), timeout_s, request_id, headers)
         async with aclosing(responses):
             async for result in responses:
                 delta = decode(Delta, result)
@@ -173,6 +165,31 @@ class CardClient:
         if completion is None:
             raise CardError("INTERNAL", f"{self.address} closed the request without an answer")
         return completion
+
+    async def send_drafts(
+        self,
+        key: str,
+        drafts: AsyncIterable[Draft],
+        *,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        """Sends `drafts` on a gRPC stream of their own, for the text whose request has the
+        `draft_key` `key`, until there are no more; see `card_client.edge`.
+
+        A draft that the server does not take is no error: the text comes without it.
+        """
+        _check_timeout(timeout_s)
+
+        async def messages() -> AsyncIterator[dict[str, Any]]:
+            async for draft in drafts:
+                yield {"model_name": REMOTE, "inputs": encode_draft(key, draft)}
+
+        with self._errors_as_ours(timeout_s):
+            call = self._triton.stream_infer(
+                messages(), stream_timeout=timeout_s, headers=self._headers
+            )
+            async for _ in call:
+                pass
 
     async def health(self, *, timeout_s: float | None = 5.0) -> Health:
         """Asks whether the server and this client's model are ready, and for every model's state.
@@ -218,14 +235,10 @@ class CardClient:
         timeout_s: float | None,
         request_id: str,
         headers: Mapping[str, str] | None = None,
-        drafts: AsyncIterable[Draft] | None = None,
     ) -> AsyncGenerator[InferResult, None]:
-        """Sends one request on a gRPC stream of its own, and what is drafted for it, and yields the
-        responses."""
+        """Sends one request on a gRPC stream of its own and yields the responses."""
         _check_timeout(timeout_s)
         utf8("request_id", request_id)
-        if drafts is not None and request_id == _OF_DRAFTS:
-            raise invalid(f"request_id is {_OF_DRAFTS!r}, which is that of drafts; use another")
         message: dict[str, Any] = {
             "model_name": self.model,
             "inputs": encode(request),
@@ -234,12 +247,11 @@ class CardClient:
         }
         with self._errors_as_ours(timeout_s):
             call = self._triton.stream_infer(
-                first_and(message, _draft_messages(request.draft_key or "", drafts)),
+                only(message),
                 stream_timeout=timeout_s,
                 headers=self._headers | _metadata(headers or {}),
             )
-            heard = call if drafts is None else WithoutAnswersTo(call, _OF_DRAFTS)
-            async with aclosing(responses_of(heard)) as responses:
+            async with aclosing(responses_of(call)) as responses:
                 async for result in responses:
                     yield result
 
@@ -259,16 +271,6 @@ class CardClient:
             if self._closed and not _caller_is_cancelled():
                 raise CardError("CANCELLED", "this client was closed meanwhile") from error
             raise
-
-
-async def _draft_messages(
-    key: str, drafts: AsyncIterable[Draft] | None
-) -> AsyncIterator[dict[str, Any]]:
-    if drafts is None:
-        return
-    async for draft in drafts:
-        inputs = encode_draft(key, draft)
-        yield {"model_name": REMOTE, "inputs": inputs, "request_id": _OF_DRAFTS}
 
 
 def _address(url: str) -> str:

@@ -1,4 +1,4 @@
-"""One text on a gRPC stream of its own, left so that Triton lets go of all that it holds.
+"""One request on a gRPC stream of its own, left so that Triton lets go of all that it holds.
 
 Of a stream that is cancelled between its request and its first response Triton 2.51 keeps 17 KiB
 for good, and 8 KiB of one that is cancelled just behind an error.
@@ -7,7 +7,7 @@ for good, and 8 KiB of one that is cancelled just behind an error.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -22,7 +22,7 @@ _FIRST_S = 3.0
 _BEHIND_FIRST_S = 0.01
 _END_S = 1.0
 
-Answer = tuple[InferResult | None, InferenceServerException | None]
+Answer = tuple[InferResult, InferenceServerException | None]
 
 
 class Call(Protocol):
@@ -33,38 +33,13 @@ class Call(Protocol):
     def cancel(self) -> Any: ...
 
 
-async def first_and(
-    message: dict[str, Any], more: AsyncIterable[dict[str, Any]]
-) -> AsyncIterator[dict[str, Any]]:
-    """A request stream; its end tells the server that nothing more will come."""
+async def only(message: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    """A request stream of one; its end tells the server that nothing more will come."""
     yield message
-    async for following in more:
-        yield following
-
-
-class WithoutAnswersTo:
-    """A call whose responses to the requests of one id are passed over, errors included: what is
-    sent with it changes how fast the others are answered, and nothing else."""
-
-    def __init__(self, call: Any, request_id: str) -> None:
-        self._call = call._grpc_call  # of errors `call` itself drops whose they are
-        self._request_id = request_id
-
-    async def __anext__(self) -> Answer:
-        while (response := await self._call.read()) is not grpc.aio.EOF:
-            if response.infer_response.id != self._request_id:
-                message = response.error_message
-                if message:
-                    return None, InferenceServerException(msg=message)
-                return InferResult(response.infer_response), None
-        raise StopAsyncIteration
-
-    def cancel(self) -> Any:
-        return self._call.cancel()
 
 
 async def responses_of(call: Call) -> AsyncGenerator[InferResult, None]:
-    """Yields the responses of `call`, which is cancelled if they are not read
+    """Yields the responses to the only request of `call`, which is cancelled if they are not read
     to their end: at once, or with the first response if that has not come.
 
     Raises:

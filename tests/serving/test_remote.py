@@ -1,4 +1,4 @@
-"""Devices that draft for their own texts: right ones save passes, all others cost themselves alone."""
+"""Devices that draft for their own texts: right ones save passes, others cost themselves alone."""
 
 from __future__ import annotations
 
@@ -185,12 +185,14 @@ async def test_a_device_that_floods_and_breaks_every_rule_gets_its_text_and_so_d
         rights = [await alone(client, prompt) for prompt in PROMPTS[:4]]
         flooding = request_for(PROMPTS[0], draft_key=key)
         honest = Recorded(rights[1].ids, 0.1)
+        floods = asyncio.create_task(client.send_drafts(key, flood()))
         texts = await asyncio.gather(
-            read(client.stream(flooding, drafts=flood())),
+            read(client.stream(flooding)),
             read(stream(client, request_for(PROMPTS[1]), honest)),
             *(read(client.stream(request_for(prompt))) for prompt in PROMPTS[2:4]),
         )
-    assert [got.text for got in texts] == [right.text for right in rights]
+        assert [got.text for got in texts] == [right.text for right in rights]
+        await floods
     assert service.health["state"] == "ready"
 
 
@@ -205,7 +207,7 @@ async def test_a_strangers_key_reaches_no_session(service: RunningService) -> No
             await read(client.stream(request_for(PROMPTS[0], draft_key="guess")))
         served, _ = await asyncio.gather(
             read(stream(client, request, Recorded(right.ids, 0.0), whole=True)),
-            read(client.stream(request_for(PROMPTS[1], draft_key="0" * 32), drafts=strange())),
+            client.send_drafts("0" * 32, strange()),
         )
     assert (served.text, served.ids) == (right.text, right.ids)
 

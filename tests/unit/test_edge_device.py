@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import pytest
@@ -128,7 +129,24 @@ async def test_nothing_is_sent_before_the_first_commit_and_nothing_behind_the_en
     assert sent == []
 
 
-# --- on one stream with the text ----------------------------------------------------------------
+async def test_a_server_that_waits_gets_whole_chains_until_the_last_token() -> None:
+    """Also what is left of one where nothing can be drafted any more."""
+    device = Device(Counting(), PROMPT, max_tokens=8, ahead=3, whole=True)
+    device.commit([2])
+    sent: list[int] = []
+
+    async def send() -> None:
+        async for draft in device.drafts():
+            sent.append(len(draft.tokens))
+            device.commit(draft.tokens[:1])
+            if device.position == 7:
+                device.close()
+
+    await asyncio.wait_for(asyncio.gather(send(), device.draft()), PATIENCE_S)
+    assert sent == [3, 3, 3, 3, 2, 1]
+
+
+# --- with the text that it is drafted for -------------------------------------------------------
 
 
 @pytest.fixture
@@ -148,23 +166,23 @@ def is_draft(request: Request) -> bool:
 
 
 class Server:
-    """Commits a token with the request, and one more with each draft that it hears: what the draft
-    says first, until there are so many. Every draft is refused beside that."""
+    """Commits a token, and one more for each draft that comes, which it refuses all the same."""
 
     def __init__(self, most: int) -> None:
-        self.most = most
-        self.said = 1
+        self._most = most
+        self._heard: Queue[None] = Queue()
 
     def answer(self, request: Request) -> Responses:
-        if not is_draft(request):
-            return [committed([2])]
-        wrong = refusal("UNAVAILABLE: remote is not ready")
-        wrong.infer_response.id = request.id
-        self.said += 1
-        if self.said > self.most:
-            return [wrong]
-        end = "length" if self.said == self.most else ""
-        return [wrong, committed([self.said + 1], end)]
+        if is_draft(request):
+            self._heard.put(None)
+            return [refusal("UNAVAILABLE: remote is not ready")]
+        return self._text()
+
+    def _text(self) -> Responses:
+        yield committed([2])
+        for token in range(3, self._most + 2):
+            self._heard.get(timeout=PATIENCE_S)
+            yield committed([token], "length" if token == self._most + 1 else "")
 
 
 async def heard(client: CardClient, model: Counting, **more: Any) -> list[Delta]:
@@ -172,7 +190,7 @@ async def heard(client: CardClient, model: Counting, **more: Any) -> list[Delta]
     return [delta async for delta in stream(client, request, model, ahead=3, timeout_s=PATIENCE_S)]
 
 
-async def test_drafts_share_the_stream_of_their_text_and_a_refused_one_is_no_error(
+async def test_drafts_have_the_key_of_their_text_and_a_refused_one_is_no_error(
     triton: TritonDouble,
 ) -> None:
     triton.answer = Server(4).answer
@@ -193,7 +211,8 @@ async def test_no_two_texts_share_a_key(triton: TritonDouble) -> None:
     async with CardClient(triton.address) as client:
         await heard(client, Counting())
         await heard(client, Counting())
-    first_key, other_key = (raw_of(request, "draft_key") for request in triton.requests)
+    texts = [request for request in triton.requests if not is_draft(request)]
+    first_key, other_key = (raw_of(request, "draft_key") for request in texts)
     assert first_key != other_key
 
 

@@ -121,9 +121,9 @@ def test_the_ensemble_connects_every_tensor_to_its_namesake() -> None:
         assert dict(step.output_map) == (outputs | made if is_first else outputs)
 
 
-def test_only_what_streams_or_stays_silent_is_decoupled() -> None:
+def test_card_alone_is_decoupled() -> None:
     decoupled = [m for m in STUBS if config(m).model_transaction_policy.decoupled]
-    assert decoupled == ["card", "remote"]
+    assert decoupled == ["card"]
 
 
 @pytest.mark.parametrize("model", STUBS)

@@ -2,7 +2,7 @@
 
 `model`    what drafts: one token behind any text
 `device`   how far it is ahead of what the server committed, and what it sends
-`answer`   one text with both, on one gRPC stream
+`answer`   one text with both
 """
 
 from card_client.edge.answer import stream

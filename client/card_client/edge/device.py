@@ -48,7 +48,9 @@ class Device:
         return len(self._text) - self._prompt_length
 
     def commit(self, tokens: Sequence[int]) -> None:
-        """The server committed these."""
+        """The server committed these, if any."""
+        if not tokens:
+            return
         self._text += tokens
         right = self._ahead[: len(tokens)] == list(tokens)
         self._ahead = self._ahead[len(tokens) :] if right else []

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from typing import Any
 
-import triton_python_backend_utils as pb_utils
+import numpy as np
 
 from card.cache import Pool
 from card.drafting.remote import RemoteDraftError, RemoteDrafts
 from card.serving.found_pool import FoundPool
 from card.serving.load_failure import announced
 from card.serving.refusal import Refusal
-from card.serving.remote_request import check_sizes, read_draft
-from card.serving.triton_request import deadline_ns, input_arrays, refused
+from card.serving.remote_request import TAKEN, check_sizes, read_draft
+from card.serving.triton_request import deadline_ns, input_arrays, refused, response
 from card.serving.vocabulary import Vocabulary
 from card.settings import load_settings
 
 
 class RemoteModel:
-    """Decoupled: a message that is taken has no response."""
+    """One response per message: it is taken, too late to be of use, or refused."""
 
     @announced
     def initialize(self, args: dict[str, str]) -> None:
@@ -31,23 +31,21 @@ class RemoteModel:
         self._pool: Pool | None = None
         self._drafts: RemoteDrafts | None = None
 
-    def execute(self, requests: list[Any]) -> None:
-        for request in requests:
-            sender = request.get_response_sender()
-            final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-            try:
-                self._take(request)
-            except Refusal as refusal:
-                sender.send(refused(refusal), flags=final)
-            else:
-                sender.send(flags=final)
+    def execute(self, requests: list[Any]) -> list[Any]:
+        return [self._respond(request) for request in requests]
 
-    def _take(self, request: Any) -> None:
+    def _respond(self, request: Any) -> Any:
+        try:
+            return response({TAKEN: np.array([self._take(request)])})
+        except Refusal as refusal:
+            return refused(refusal)
+
+    def _take(self, request: Any) -> bool:
         deadline_ns(request)  # a wrong timeout, or an unknown parameter, is refused
         check_sizes({tensor.name(): tensor.shape() for tensor in request.inputs()})
         digest, draft = read_draft(input_arrays(request))
         try:
-            self._current().take(digest, draft)
+            return self._current().take(digest, draft)
         except RemoteDraftError as error:
             raise Refusal("INVALID_ARGUMENT", str(error)) from error
 

@@ -17,7 +17,7 @@ DTYPES = {DRAFT_KEY: "BYTES", POSITION: "INT32", CANDIDATES: "INT32"}
 """Of every tensor; each has one dimension, and all but the candidates one element."""
 
 TAKEN = "taken"
-"""Triton wants an output declared; nothing is sent."""
+"""The only output: whether anything of the draft was still to come."""
 
 
 def check_sizes(shapes: Mapping[str, Sequence[int]]) -> None:
