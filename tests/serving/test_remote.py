@@ -30,7 +30,7 @@ PROMPTS = (
     "with open(path) as file:\n",
     "class Queue:\n    items = []\n",
 )
-MAX_TOKENS = 160
+MAX_TOKENS = 64
 SAMPLINGS: tuple[dict[str, float], ...] = ({}, {"temperature": 0.8, "seed": 11})
 
 
@@ -139,7 +139,7 @@ async def test_a_draft_model_on_the_device_is_of_use(service: RunningService) ->
     assert got.accepted > MAX_TOKENS // 4
 
 
-@pytest.mark.parametrize("decoding", ["card", "draft_then_verify", "pearl"])
+@pytest.mark.parametrize("decoding", ["card", "draft_then_verify"])
 @pytest.mark.parametrize("inputs", SAMPLINGS, ids=["greedy", "seeded"])
 async def test_a_device_that_lies_changes_no_text(
     service: RunningService, decoding: str, inputs: dict[str, object]
