@@ -48,15 +48,15 @@ def opened(pool: Pool, digest: bytes | None, index: int = 0) -> CardSlot:
     """A session with `digest` that waits for its first token; None: one of the draft's process."""
     request = slot_request(128) if digest is None else keyed(slot_request(128), digest)
     slot = pool.card_slot(index)
-    slot.open(request, pool.new_generation())
-    pool.target_slot(index).adopt(slot.generation)
+    slot.open(request, pool.new_session_id())
+    pool.target_slot(index).adopt(slot.session_id)
     return slot
 
 
 def chain(pool: Pool, index: int = 0) -> tuple[int, list[int]] | None:
     """Where the chain of a slot's session begins, and its tokens."""
     slot = pool.target_slot(index)
-    tree = slot.tree(slot.generation, VOCABULARY, remote=True)
+    tree = slot.tree(slot.session_id, VOCABULARY, remote=True)
     return None if tree is None else (tree.root_length, tree.token)
 
 
@@ -208,7 +208,7 @@ class WatchedRecord(Record):
 
 
 def test_a_chain_is_seen_as_it_was_or_as_it_is(pool: Pool) -> None:
-    generation = opened(pool, KEY).generation
+    session_id = opened(pool, KEY).session_id
     record = WatchedRecord(pool.slots, 0)
     seen: list[object] = []
     record.look = lambda: seen.append(chain(pool))
@@ -216,7 +216,7 @@ def test_a_chain_is_seen_as_it_was_or_as_it_is(pool: Pool) -> None:
     before = None
     for length, tokens in ((3, [1, 2, 3]), (4, [9]), (9, list(range(64))), (10, [])):
         seen.clear()
-        slot.publish(generation, length, tokens)
+        slot.publish(session_id, length, tokens)
         after = (length, tokens)
         assert all(found in (before, after) for found in seen)
         assert len(seen) >= 4
@@ -297,7 +297,7 @@ def test_no_device_however_hostile_changes_a_token_of_its_own_text_or_anothers(
                 if noise.random() < 0.5:
                     field[...] = np.abs(field) % 13
             system.pool.slots["chain_flip"][:] += 1
-            system.pool.slots["chain_generation"][0] = streams[0].generation
+            system.pool.slots["chain_session_id"][0] = streams[0].session_id
 
         texts = system.run(streams, between=lies)
     assert texts == [autoregressive(MODEL, request), autoregressive(MODEL, other)]

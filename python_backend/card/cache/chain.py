@@ -21,24 +21,24 @@ _SCORES = np.zeros(LONGEST_CHAIN)
 """A device sends tokens alone. Whoever verifies learns how often they are right."""
 
 
-def write_chain(record: Record, generation: int, root_length: int, tokens: Sequence[int]) -> None:
+def write_chain(record: Record, session_id: int, root_length: int, tokens: Sequence[int]) -> None:
     """Publish the candidates behind `root_length` tokens of prompt and output, `LONGEST_CHAIN` at
     most."""
     half = (record["chain_flip"] + 1) & 1
-    record["chain_generation"][half] = generation
+    record["chain_session_id"][half] = session_id
     record["chain_root_length"][half] = root_length
     record["chain_token"][half, : len(tokens)] = tokens
     record["chain_length"][half] = len(tokens)
     record["chain_flip"] = (record["chain_flip"] + 1) & _MOST_FLIPS
 
 
-def read_chain(record: Record, generation: int, vocabulary: int) -> Tree | None:
-    """The chain of the session of `generation` as a tree without branches; None: there is none, or
+def read_chain(record: Record, session_id: int, vocabulary: int) -> Tree | None:
+    """The chain of the session of `session_id` as a tree without branches; None: there is none, or
     what stands there is none."""
     for _ in range(_READ_ATTEMPTS):
         flip = record["chain_flip"]
         half = flip & 1
-        if record["chain_generation"][half] != generation:
+        if record["chain_session_id"][half] != session_id:
             return None
         length = int(record["chain_length"][half])
         if not 0 <= length <= LONGEST_CHAIN:
@@ -50,9 +50,9 @@ def read_chain(record: Record, generation: int, vocabulary: int) -> Tree | None:
     return None
 
 
-def chain_begins_at(record: Record, generation: int) -> int | None:
+def chain_begins_at(record: Record, session_id: int) -> int | None:
     """Length of prompt and output behind which the session's chain stands; None: it has none."""
     half = record["chain_flip"] & 1
-    if record["chain_generation"][half] != generation:
+    if record["chain_session_id"][half] != session_id:
         return None
     return int(record["chain_root_length"][half])

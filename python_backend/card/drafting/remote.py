@@ -19,7 +19,7 @@ class _Session:
     messages  since the target committed last
     """
 
-    generation: int
+    session_id: int
     committed: int = 0
     messages: int = 0
 
@@ -52,19 +52,19 @@ class RemoteDrafts:
                 "with this draft_key"
             )
         slot = self._slots[index]
-        generation = slot.generation
-        length = slot.committed(generation)
+        session_id = slot.session_id
+        length = slot.committed(session_id)
         if draft.position > length:
             raise RemoteDraftError(
                 f"position is {draft.position}; it must be at most {length}, the tokens that are "
                 "committed"
             )
-        self._count(slot, generation, length)
+        self._count(slot, session_id, length)
         left = draft.behind(slot.output(draft.position, length).tolist())
-        # Only the key's session had the generation that was read in between.
+        # Only the key's session had the session_id that was read in between.
         if not left or self._pool.drafted_by(digest) != index:
             return False
-        slot.publish(generation, slot.prompt_length + length, left)
+        slot.publish(session_id, slot.prompt_length + length, left)
         return True
 
     def _check(self, draft: DeviceDraft) -> None:
@@ -79,10 +79,10 @@ class RemoteDrafts:
         if draft.position < 0:
             raise RemoteDraftError(f"position is {draft.position}; it must be 0 or more")
 
-    def _count(self, slot: RemoteSlot, generation: int, committed: int) -> None:
+    def _count(self, slot: RemoteSlot, session_id: int, committed: int) -> None:
         known = self._sessions.get(slot.index)
-        if known is None or (known.generation, known.committed) != (generation, committed):
-            known = self._sessions[slot.index] = _Session(generation, committed)
+        if known is None or (known.session_id, known.committed) != (session_id, committed):
+            known = self._sessions[slot.index] = _Session(session_id, committed)
         known.messages += 1
         if known.messages > LONGEST_CHAIN:
             raise RemoteDraftError(
