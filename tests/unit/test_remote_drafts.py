@@ -98,7 +98,7 @@ def test_a_key_opens_its_own_session_alone(pool: Pool, drafts: RemoteDrafts) -> 
         drafts.take(digest_of("c" * 32), DeviceDraft(0, [1]))
 
 
-@pytest.mark.parametrize("next_digest", [None, OTHER])
+@pytest.mark.parametrize("next_digest", [None, OTHER], ids=["the draft's", "another device's"])
 def test_the_key_of_a_session_that_ended_opens_nothing(
     pool: Pool, drafts: RemoteDrafts, next_digest: bytes | None
 ) -> None:
