@@ -33,7 +33,7 @@ def write_chain(record: Record, session_id: int, root_length: int, tokens: Seque
 
 
 def read_chain(record: Record, session_id: int, vocabulary: int) -> Tree | None:
-    """The chain of the session of `session_id` as a tree without branches; None: there is none, or
+    """The chain of the session with this id as a tree without branches; None: there is none, or
     what stands there is none."""
     for _ in range(_READ_ATTEMPTS):
         flip = record["chain_flip"]

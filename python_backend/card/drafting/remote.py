@@ -61,7 +61,7 @@ class RemoteDrafts:
             )
         self._count(slot, session_id, length)
         left = draft.behind(slot.output(draft.position, length).tolist())
-        # Only the key's session had the session_id that was read in between.
+        # Only the session of this key had the id that was read in between.
         if not left or self._pool.drafted_by(digest) != index:
             return False
         slot.publish(session_id, slot.prompt_length + length, left)
