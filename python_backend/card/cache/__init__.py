@@ -11,6 +11,7 @@
 `watch`   which slots were opened or closed
 `bell`    wakes engines when that happens, and `card` when a session begins or ends
 `likeliest` likeliest ids of a position in a word each
+`steps`   what the target's passes asked and got, for who follows them
 `query`   descend along what is committed, then the best chain or subtree
 """
 
@@ -21,6 +22,7 @@ from card.cache.layout import (
     LONGEST_CHAIN,
     MAX_END_IDS,
     MAX_ROWS,
+    STEPS_KEPT,
     TARGET_COUNTERS,
     EngineState,
     Finish,
@@ -38,6 +40,7 @@ from card.cache.slot import (
     SlotCounters,
     TargetSlot,
 )
+from card.cache.steps import Step
 from card.cache.tree import ROOT, Tree, follow
 from card.cache.watch import SlotWatch
 
@@ -50,6 +53,7 @@ __all__ = [
     "MAX_ROWS",
     "NO_CANDIDATES",
     "ROOT",
+    "STEPS_KEPT",
     "TARGET_COUNTERS",
     "Bell",
     "Candidates",
@@ -66,6 +70,7 @@ __all__ = [
     "SlotRequest",
     "SlotState",
     "SlotWatch",
+    "Step",
     "TargetSlot",
     "Tree",
     "best_chain",

@@ -45,6 +45,7 @@ class SlotRequest:
                        and of the prompt if that is scored
     prompt_log_probabilities  whether it is to report those of the prompt's tokens
     guide       what the text must be; None: anything
+    trace       whether the target is to tell of each step
     draft_key_digest  SHA-256 of the key with which a device sends candidates (see `digest_of`);
                       None: the draft's process makes them
     """
@@ -60,6 +61,7 @@ class SlotRequest:
     likeliest: int = 0
     prompt_log_probabilities: bool = False
     guide: Guide | None = None
+    trace: bool = False
     draft_key_digest: bytes | None = None
 
     @property
@@ -105,6 +107,7 @@ def write_request(record: Record, request: SlotRequest) -> None:
     record["log_probabilities"] = request.log_probabilities
     record["likeliest"] = request.likeliest
     record["prompt_log_probabilities"] = request.prompt_log_probabilities
+    record["trace"] = request.trace
     parameters = request.parameters
     for name in _NUMBERS:
         record[name] = getattr(parameters, name)
@@ -141,6 +144,7 @@ def read_request(record: Record) -> SlotRequest:
         log_probabilities=bool(record["log_probabilities"]),
         likeliest=record["likeliest"],
         prompt_log_probabilities=bool(record["prompt_log_probabilities"]),
+        trace=bool(record["trace"]),
         parameters=SamplingParameters(
             bad_words=tuple(words),
             logit_bias=_logit_bias(record),
