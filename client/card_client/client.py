@@ -176,20 +176,25 @@ class CardClient:
         """Sends `drafts` on a gRPC stream of their own, for the text whose request has the
         `draft_key` `key`, until there are no more; see `card_client.edge`.
 
-        A draft that the server does not take is no error: the text comes without it.
+        Each is sent when the one before is answered: Triton 2.51 may end where a stream breaks
+        in which many answers are still to come. A draft that the server does not take is no error:
+        the text comes without it.
         """
         _check_timeout(timeout_s)
+        answered = asyncio.Event()
 
         async def messages() -> AsyncIterator[dict[str, Any]]:
             async for draft in drafts:
+                answered.clear()
                 yield {"model_name": REMOTE, "inputs": encode_draft(key, draft)}
+                await answered.wait()
 
         with self._errors_as_ours(timeout_s):
             call = self._triton.stream_infer(
                 messages(), stream_timeout=timeout_s, headers=self._headers
             )
             async for _ in call:
-                pass
+                answered.set()
 
     async def health(self, *, timeout_s: float | None = 5.0) -> Health:
         """Asks whether the server and this client's model are ready, and for every model's state.

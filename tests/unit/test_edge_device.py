@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -204,6 +205,26 @@ async def test_drafts_have_the_key_of_their_text_and_a_refused_one_is_no_error(
     assert len(keys.pop()) == 32
     for sent in map(message_of, drafts):
         assert sent.tokens[0] == sent.position + 2
+
+
+async def test_a_draft_is_sent_when_the_one_before_is_answered(triton: TritonDouble) -> None:
+    made: list[int] = []
+    made_by_the_answer: list[int] = []
+
+    async def drafts() -> AsyncIterator[Draft]:
+        for position in range(3):
+            made.append(position)
+            yield Draft(position, (1,))
+
+    def answer(request: Request) -> Responses:
+        time.sleep(0.1)  # as long as more could come
+        made_by_the_answer.append(len(made))
+        return [refusal("INVALID_ARGUMENT: no")]
+
+    triton.answer = answer
+    async with CardClient(triton.address) as client:
+        await client.send_drafts("0f" * 16, drafts(), timeout_s=PATIENCE_S)
+    assert made_by_the_answer == [1, 2, 3]
 
 
 async def test_no_two_texts_share_a_key(triton: TritonDouble) -> None:
