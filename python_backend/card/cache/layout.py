@@ -18,7 +18,7 @@ import numpy as np
 
 CACHE_LINE = 64
 WORD_BYTES = 8
-MAGIC = 0x31_44_52_41_43_00_00_0E  # "CARD1" and the layout's version
+MAGIC = 0x31_44_52_41_43_00_00_0F  # "CARD1" and the layout's version
 ENGINES = ("draft", "target")
 BEATING = ("card", *ENGINES)
 """Processes that tell by a heartbeat that they live."""
@@ -33,6 +33,8 @@ TARGET_COUNTERS = (
     "drafts",
     "drafted",
     "accepted",
+    "reuses",
+    "reused_tokens",
     "target_running_ns",
     "target_waiting_ns",
 )
@@ -55,6 +57,8 @@ LONGEST_CHAIN = MAX_ROWS
 """Candidates of a remote draft: a pass verifies no more."""
 DIGEST_WORDS = 4
 """Of a SHA-256, the only form in which keys stand in the pool."""
+SALT_BYTES = 16
+"""Of what keeps the kept KV of requests apart."""
 
 Word = type[np.int64] | type[np.uint64] | type[np.float64]
 Field = tuple[str, Word] | tuple[str, Word, tuple[int, ...]]
@@ -196,6 +200,8 @@ def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
             ("log_probabilities", word),
             ("likeliest", word),
             ("prompt_log_probabilities", word),
+            ("reuses_kv", word),
+            ("salt", word, (SALT_BYTES // WORD_BYTES,)),
             ("trace", word),
             ("logit_bias_count", word),
             ("bad_word_count", word),
