@@ -50,6 +50,7 @@ CONTRACT: dict[str, tuple[str, Any]] = {
     "return_trace": ("BOOL", True),
     "decoding": ("BYTES", "card"),
     "tenant": ("BYTES", "house"),
+    "draft_key": ("BYTES", "0f" * 16),
     "guided_decoding_guide_type": ("BYTES", "regex"),
     "guided_decoding_guide": ("BYTES", "[a-zé]+"),
 }

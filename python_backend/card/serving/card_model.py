@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from card.cache import MAX_END_IDS, SALT_BYTES, Pool, SlotRequest
+from card.cache import MAX_END_IDS, SALT_BYTES, Pool, SlotRequest, digest_of
 from card.engines.prefix_cache import BLOCK
 from card.sampling import SamplingParameters
 from card.serving.admission import Admission
@@ -47,6 +47,7 @@ from card.serving.wire import (
     tenant_of,
 )
 from card.settings import load_settings
+from card.speculation.drafters.remote import REMOTE
 from card.text import Detokenizer
 
 log = logging.getLogger(__name__)
@@ -177,7 +178,7 @@ class CardModel:
             prompt=np.array(request.input_ids, np.int64),
             max_tokens=budget,
             pacing=pacing,
-            drafter=settings.drafter,
+            drafter=REMOTE if request.draft_key else settings.drafter,
             acceptance=settings.speculation.acceptance,
             num_draft_tokens=settings.speculation.gamma,
             log_probabilities=request.return_log_probs,
@@ -185,6 +186,7 @@ class CardModel:
             prompt_log_probabilities=request.return_prompt_log_probs,
             parameters=parameters,
             guide=guide,
+            draft_key_digest=digest_of(request.draft_key) if request.draft_key else None,
             reuses_kv=self._reuses_kv(request),
             salt=blake2b(request.cache_salt.encode(), digest_size=SALT_BYTES).digest(),
             trace=request.return_trace,
@@ -256,9 +258,14 @@ class CardModel:
         )
 
     def _trace(self, session: Session) -> Trace:
-        prompt_tokens, began_ns = len(session.request.prompt), time.monotonic_ns()
+        request = session.request
         return Trace(
-            session.slot, session.session_id, self._vocabulary.size, prompt_tokens, began_ns
+            session.slot,
+            session.session_id,
+            self._vocabulary.size,
+            len(request.prompt),
+            time.monotonic_ns(),
+            remote=request.is_remote,
         )
 
     def _start_follower(self) -> Follower:
