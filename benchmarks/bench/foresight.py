@@ -24,7 +24,7 @@ def read_along(draft: Engine, completions: Sequence[Completion]) -> dict[float, 
     read: set[Task] = set()
     for completion in completions:
         task, tokens = completion.task, completion.measurement.tokens
-        alone = completion.contender.system == "autoregressive"
+        alone = completion.contender.is_ours and not completion.contender.speculates
         if alone and tokens is not None and task not in read:
             read.add(task)
             ranks.setdefault(task.temperature, []).append(ranks_of(draft, task, tokens))

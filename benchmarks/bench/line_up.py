@@ -83,8 +83,7 @@ def _in_turns(
 
 def _in_rounds(pacing: str, stack: ExitStack, pair: InProcess) -> list[Contender]:
     """In two processes, the draft growing a chain."""
-    # Who looks ahead verifies the first of γ while the others are made.
-    width, longest = 1, max(GAMMAS) - PACINGS[pacing].looks_ahead
+    width, longest = 1, PACINGS[pacing].chunk(max(GAMMAS))
     beside = stack.enter_context(pair.beside(**pair.room_for(longest, width)))
     return [
         _in_process(
@@ -114,7 +113,7 @@ def _draft_alone(stack: ExitStack, pair: InProcess, threads: Sequence[int]) -> l
 
     def contender(count: int) -> Contender:
         def complete(task: Task) -> Measurement:
-            return loops.complete(task, "autoregressive", threads=count)
+            return loops.complete(task, PLAIN, threads=count)
 
         return Contender("draft_alone", "in_process", count, 1, complete=complete)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -267,3 +267,10 @@ def _best_chain(
         if value > best:
             best, chain = value, [child, *below]
     return best, chain
+
+
+GROWTHS: dict[str, Callable[[CandidateTree, int, int], list[Node]]] = {
+    "best_first": CandidateTree.likeliest,
+    "layered": CandidateTree.newest_layer,
+}
+"""The growth rules that can be simulated, by their keys in `card.speculation.drafters.growth`."""

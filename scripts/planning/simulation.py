@@ -17,7 +17,15 @@ from card.cache import Candidates
 from card.sampling import SamplingParameters
 from card.speculation.control import Controller, Outcome, Plan, Share
 from card.speculation.pacing import PACINGS, Progress
-from planning.candidates import MOST_PROPOSALS, CandidateTree, Chain, NgramProposals, Node, Text
+from planning.candidates import (
+    GROWTHS,
+    MOST_PROPOSALS,
+    CandidateTree,
+    Chain,
+    NgramProposals,
+    Node,
+    Text,
+)
 from planning.clock import Clock, Process, Signal, Work
 
 Pacing = str
@@ -320,8 +328,8 @@ class _Loops:
             most = max(0, min(self.config.ngram_tokens, depth - 1))
             return [self.tree.root], self._count_proposals(self.tree.root, most)
         width = min(self.config.width, self.tree.room)
-        grow = self.tree.likeliest if self.config.growth == "best_first" else self.tree.newest_layer
-        nodes = grow(width, depth) if width > 0 else []
+        grow = GROWTHS[self.config.growth]
+        nodes = grow(self.tree, width, depth) if width > 0 else []
         if not nodes:
             self.exhausted = True
             self.drafted_signal.raised += 1

@@ -40,6 +40,7 @@ class Pacing:
     parallel     the draft runs while the target does
     adapts       the controller may stop the draft where it does not pay
     looks_ahead  `target_may_run` reads `Progress.ahead`, which costs a look at the tree
+    title        what tables call it; "": its key in the registry
 
     The loops wait for nobody who is dead, and for nobody who gives nothing for long, whatever a
     pacing says.
@@ -51,6 +52,7 @@ class Pacing:
     parallel: ClassVar[bool] = True
     adapts: ClassVar[bool] = False
     looks_ahead: ClassVar[bool] = False
+    title: ClassVar[str] = ""
 
     def draft_may_run(self, progress: Progress) -> bool:
         """Whether the draft may make another pass."""
@@ -59,3 +61,7 @@ class Pacing:
     def target_may_run(self, progress: Progress) -> bool:
         """Whether the target may verify."""
         return True
+
+    def chunk(self, num_draft_tokens: int) -> int:
+        """Candidates that a target which waits has when the chain of γ tokens is whole."""
+        return num_draft_tokens
