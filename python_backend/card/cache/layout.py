@@ -18,7 +18,7 @@ import numpy as np
 
 CACHE_LINE = 64
 WORD_BYTES = 8
-MAGIC = 0x31_44_52_41_43_00_00_0D  # "CARD1" and the layout's version
+MAGIC = 0x31_44_52_41_43_00_00_0E  # "CARD1" and the layout's version
 ENGINES = ("draft", "target")
 BEATING = ("card", *ENGINES)
 """Processes that tell by a heartbeat that they live."""
@@ -38,6 +38,10 @@ TARGET_COUNTERS = (
 )
 DRAFT_COUNTERS = ("re_roots", "restarts", "draft_running_ns", "draft_idle_ns")
 """Of one session, from 0 when its engine takes it up; `card` exports them."""
+STEPS_KEPT = 64
+"""Latest steps of a session that `card` can read, where a request wants to follow them."""
+STEP_NUMBERS = 7
+"""Whole numbers that a step is told by, see `card.cache.steps`."""
 MAX_END_IDS = 64
 """Ids that may end one text: the model's own, and what its request adds."""
 MAX_LIKELIEST = 20
@@ -188,6 +192,7 @@ def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
             ("log_probabilities", word),
             ("likeliest", word),
             ("prompt_log_probabilities", word),
+            ("trace", word),
             ("logit_bias_count", word),
             ("bad_word_count", word),
             ("guide_kind", word),
@@ -223,6 +228,12 @@ def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
             ("prompt_log_probability", real, (geometry.prompt,)),
             ("likeliest_of_prompt", word, (geometry.prompt, max(1, geometry.likeliest))),
             ("likeliest_of_output", word, (geometry.output, max(1, geometry.likeliest))),
+        ],
+        [
+            ("steps_written", word),
+            ("step_numbers", word, (STEPS_KEPT, STEP_NUMBERS)),
+            ("step_token", word, (STEPS_KEPT, MAX_ROWS)),
+            ("step_parent", word, (STEPS_KEPT, MAX_ROWS)),
         ],
         # draft
         [

@@ -44,6 +44,7 @@ class SlotRequest:
                        and of the prompt if that is scored
     prompt_log_probabilities  whether it is to report those of the prompt's tokens
     guide       what the text must be; None: anything
+    trace       whether the target is to tell of each step
     """
 
     prompt: NDArray[np.int64]
@@ -57,6 +58,7 @@ class SlotRequest:
     likeliest: int = 0
     prompt_log_probabilities: bool = False
     guide: Guide | None = None
+    trace: bool = False
 
 
 def choice_words(key: str) -> NDArray[np.int64]:
@@ -86,6 +88,7 @@ def write_request(record: Record, request: SlotRequest) -> None:
     record["log_probabilities"] = request.log_probabilities
     record["likeliest"] = request.likeliest
     record["prompt_log_probabilities"] = request.prompt_log_probabilities
+    record["trace"] = request.trace
     parameters = request.parameters
     for name in _NUMBERS:
         record[name] = getattr(parameters, name)
@@ -118,6 +121,7 @@ def read_request(record: Record) -> SlotRequest:
         log_probabilities=bool(record["log_probabilities"]),
         likeliest=record["likeliest"],
         prompt_log_probabilities=bool(record["prompt_log_probabilities"]),
+        trace=bool(record["trace"]),
         parameters=SamplingParameters(
             bad_words=tuple(words),
             logit_bias=_logit_bias(record),

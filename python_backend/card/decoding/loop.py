@@ -272,7 +272,7 @@ class TargetLoop:
             self._engine.commit_kv(session.engine_session, result.rows)
             session.slot.verify(0)
         if result is not None:
-            session.commit(result, len(query.candidates) if query is not None else 0)
+            session.commit(result, query or Query())
 
     # --- observe ------------------------------------------------------------------------------
 
