@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from bench.measurement import Measurement, Task, geometric_mean
-from card.speculation.pacing import PACINGS, PLAIN
+from card.speculation.pacing import PACINGS
 
 Ours = str
 """A pacing of the registry, or `card_unrelated_draft`: CARD with a draft that knows nothing."""
@@ -57,11 +57,6 @@ class Contender:
     def is_ours(self) -> bool:
         """Whether it must write the text of the target alone, bit for bit."""
         return self.system in OURS
-
-    @property
-    def speculates(self) -> bool:
-        """Whether it is ours, and the target looks for candidates."""
-        return self.is_ours and self.system != PLAIN
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bench.contest import Completion, Contender
-from card.speculation.pacing import PACINGS
+from card.speculation.pacing import PACINGS, PLAIN
 from training.agreement import Ranks, ideal_tokens_per_step
 
 
@@ -114,7 +114,7 @@ def _row(
         texts_equal=all(completion.equal for completion in done) if ours else None,
         common_prefix=float(np.mean(prefixes)) if contender.where == "peer" and prefixes else None,
         **(_milliseconds(done) if ours else {}),
-        **(_speculation(contender, done, foreseen) if contender.speculates else {}),
+        **(_speculation(contender, done, foreseen) if ours and contender.system != PLAIN else {}),
     )
 
 

@@ -83,7 +83,8 @@ def _in_turns(
 
 def _in_rounds(pacing: str, stack: ExitStack, pair: InProcess) -> list[Contender]:
     """In two processes, the draft growing a chain."""
-    width, longest = 1, PACINGS[pacing].chunk(max(GAMMAS))
+    # Who looks ahead verifies the first of γ while the others are made.
+    width, longest = 1, max(GAMMAS) - PACINGS[pacing].looks_ahead
     beside = stack.enter_context(pair.beside(**pair.room_for(longest, width)))
     return [
         _in_process(

@@ -189,6 +189,10 @@ class CandidateTree:
         self._hung += 1
         heapq.heappush(self._open, (-node.score, self._hung, node))
 
+    def grow(self, growth: str, width: int, depth: int) -> list[Node]:
+        """The nodes that a pass expands by this growth rule."""
+        return _GROWTHS[growth](self, width, depth)
+
     def likeliest(self, width: int, depth: int) -> list[Node]:
         """Best-first growth: the `width` likeliest unexpanded nodes less than `depth` ahead."""
         return self._take(width, self.root.place + depth - 1, least=0)
@@ -269,7 +273,7 @@ def _best_chain(
     return best, chain
 
 
-GROWTHS: dict[str, Callable[[CandidateTree, int, int], list[Node]]] = {
+_GROWTHS: dict[str, Callable[[CandidateTree, int, int], list[Node]]] = {
     "best_first": CandidateTree.likeliest,
     "layered": CandidateTree.newest_layer,
 }

@@ -17,15 +17,7 @@ from card.cache import Candidates
 from card.sampling import SamplingParameters
 from card.speculation.control import Controller, Outcome, Plan, Share
 from card.speculation.pacing import PACINGS, Progress
-from planning.candidates import (
-    GROWTHS,
-    MOST_PROPOSALS,
-    CandidateTree,
-    Chain,
-    NgramProposals,
-    Node,
-    Text,
-)
+from planning.candidates import MOST_PROPOSALS, CandidateTree, Chain, NgramProposals, Node, Text
 from planning.clock import Clock, Process, Signal, Work
 
 Pacing = str
@@ -328,8 +320,7 @@ class _Loops:
             most = max(0, min(self.config.ngram_tokens, depth - 1))
             return [self.tree.root], self._count_proposals(self.tree.root, most)
         width = min(self.config.width, self.tree.room)
-        grow = GROWTHS[self.config.growth]
-        nodes = grow(self.tree, width, depth) if width > 0 else []
+        nodes = self.tree.grow(self.config.growth, width, depth) if width > 0 else []
         if not nodes:
             self.exhausted = True
             self.drafted_signal.raised += 1
