@@ -1,4 +1,4 @@
-"""The command line: `suite` and `streams`."""
+"""The command line: `suite`, `streams` and `turns`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import typer
 
 from bench.streams import streams
 from bench.suite import suite
+from bench.turns import turns
 
 app = typer.Typer(
     add_completion=False,
@@ -15,3 +16,4 @@ app = typer.Typer(
 )
 app.command()(suite)
 app.command()(streams)
+app.command()(turns)

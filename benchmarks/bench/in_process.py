@@ -103,7 +103,9 @@ class Loops:
         """Decode one text with `threads` threads for whichever model runs here."""
         self.use(threads, decoding)
         prompt = np.array(task.prompt.tokens, np.int64)
-        request = SlotRequest(prompt, task.max_tokens, decoding, parameters_of(task), gamma)
+        request = SlotRequest(
+            prompt, task.max_tokens, decoding, parameters_of(task), gamma, reuses_kv=False
+        )
         slot, session_id = self.pool.card_slot(0), self.pool.new_session_id()
         self.announce()
         times, drafted = self.times, self._draft_activity()

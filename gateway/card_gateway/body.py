@@ -117,6 +117,10 @@ class SamplingBody(GuidedFields):
     repetition_penalty: Annotated[float, Field(gt=0)] | None = None
     ignore_eos: bool | None = None
     decoding: str | None = None
+    cache_salt: _Text | None = None
+    skip_reading_prefix_cache: bool | None = None
+    cache_prompt: bool | None = None
+    """The opposite, as llama.cpp names it."""
     return_trace: bool | None = None
     """Whether every event of a stream tells what speculation did."""
 
@@ -218,6 +222,10 @@ class SamplingBody(GuidedFields):
             return_perf_metrics=True,
             return_trace=self.return_trace,
             decoding=self.decoding,
+            cache_salt=self.cache_salt,
+            skip_reading_prefix_cache=(
+                self.skip_reading_prefix_cache is True or self.cache_prompt is False or None
+            ),
             guided_decoding_guide_type=None if guide is None else guide.kind,
             guided_decoding_guide=None if guide is None else guide.text,
         )

@@ -28,6 +28,7 @@ class Piece:
     finish_reason  None until the last piece
     steps, drafts, drafted, accepted, accepted_at  of speculation, see `card_gateway.usage`; the
                    second and the last are known behind the text's end
+    cached_tokens  of the prompt, whose KV was kept; known there too
     """
 
     text: str = ""
@@ -42,6 +43,7 @@ class Piece:
     accepted: int = 0
     drafts: int = 0
     accepted_at: tuple[int, ...] = ()
+    cached_tokens: int = 0
     trace: tuple[dict[str, Any], ...] = ()
 
     @property
@@ -89,6 +91,7 @@ async def generate(
                 delta.total_accepted_draft_tokens or 0,
                 details.drafts,
                 details.accepted_at,
+                details.cached_tokens,
                 details.trace,
             )
 

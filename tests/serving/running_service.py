@@ -320,6 +320,7 @@ DTYPES = {
         (
             "text_input",
             "decoding",
+            "cache_salt",
             "stop_words",
             "bad_words",
             "guided_decoding_guide_type",

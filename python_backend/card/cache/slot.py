@@ -32,6 +32,7 @@ class SlotCounters:
 
     drafts       steps that verified candidates
     accepted_at  [MAX_ROWS] int64, candidates accepted by their place behind the committed text
+    reused_tokens  of the prompt, whose KV the target had kept
     """
 
     steps: int
@@ -42,6 +43,7 @@ class SlotCounters:
     drafts: int
     drafted: int
     accepted: int
+    reused_tokens: int
     re_roots: int
     restarts: int
     tokens_per_step: NDArray[np.int64]
@@ -305,6 +307,12 @@ class TargetSlot(_Slot):
         record["accepted_at"][:accepted] += 1
         record["corrections"] += rejected
         record["tokens_per_step"][min(committed, len(record["tokens_per_step"]) - 1)] += 1
+
+    def count_reuse(self, tokens: int) -> None:
+        """Account for the beginning of a text, of which so many tokens need not be read."""
+        record = self._record
+        record["reuses"] += tokens > 0
+        record["reused_tokens"] += tokens
 
     @property
     def is_traced(self) -> bool:

@@ -52,6 +52,7 @@ def load_engine(
     options = EngineOptions(
         context=settings.limits.context_tokens,
         sessions=settings.cache.slots,
+        kept_tokens=settings.cache.kept_tokens,
         branches=0 if is_draft else branches,
         pending=settings.cache.nodes if is_draft else 0,
         dtype=_dtype(model, kind, is_draft=is_draft),

@@ -11,12 +11,14 @@ import logging
 import os
 import secrets
 import time
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from card.cache import MAX_END_IDS, Pool, SlotRequest
+from card.cache import MAX_END_IDS, SALT_BYTES, Pool, SlotRequest
+from card.engines.prefix_cache import BLOCK
 from card.sampling import SamplingParameters
 from card.serving.admission import Admission
 from card.serving.attach import DEADLINE, KEY, Attacher, Losses, is_dead
@@ -57,6 +59,8 @@ class CardModel:
         self._vocabulary = Vocabulary.load(settings.target.path)
         self._bounds = Bounds(settings.limits, self._vocabulary.size)
         self._admission = Admission(settings)
+        on_tensorrt = settings.engine_of(settings.target) == "tensorrt_llm"
+        self._kv_block = 0 if on_tensorrt else BLOCK
         self._guides = GuideCheck(settings.target.path, settings.limits.guide_compile_s)
         self._pool = pool = Pool.create(
             settings.cache.directory, os.getppid(), pool_geometry(settings)
@@ -173,8 +177,15 @@ class CardModel:
             prompt_log_probabilities=request.return_prompt_log_probs,
             parameters=parameters,
             guide=guide,
+            reuses_kv=self._reuses_kv(request),
+            salt=blake2b(request.cache_salt.encode(), digest_size=SALT_BYTES).digest(),
             trace=request.return_trace,
         )
+
+    def _reuses_kv(self, request: GenerateRequest) -> bool:
+        """Whether the text may begin behind another one, and others behind it."""
+        is_alone = self._settings.cache.isolated and not request.cache_salt
+        return not (request.skip_reading_prefix_cache or is_alone)
 
     def _end_ids(self, request: GenerateRequest, *, guided: bool) -> tuple[int, ...]:
         """What ends the text: the one id that the request names, none, or those of the model, and
@@ -232,6 +243,7 @@ class CardModel:
             Detokenizer(tokenizer, request.input_ids, request.stop_words),
             prompt,
             arrival_ns=arrival_ns,
+            kv_block=self._kv_block,
         )
 
     def _trace(self, session: Session) -> Trace:

@@ -125,6 +125,11 @@ def _short_words(words: tuple[str, ...], bounds: Bounds) -> str | None:
     return f"words of at most {most} bytes each (limits.word_bytes)"
 
 
+def _short_salt(value: str, bounds: Bounds) -> str | None:
+    most = bounds.limits.word_bytes
+    return None if len(value.encode()) <= most else f"at most {most} bytes (limits.word_bytes)"
+
+
 def _known_decoding(value: str, _: Bounds) -> str | None:
     return None if value in DECODINGS else f"one of {', '.join(DECODINGS)}"
 
@@ -288,6 +293,15 @@ class GenerateRequest:
     )
     decoding: str | None = tensor(
         "BYTES", f"{', '.join(DECODINGS)}; absent: speculation.decoding.", _known_decoding
+    )
+    cache_salt: str = tensor(
+        "BYTES",
+        "Only requests with the same one share kept KV; cache.isolated says what absent means.",
+        _short_salt,
+        default="",
+    )
+    skip_reading_prefix_cache: bool = tensor(
+        "BOOL", "Read the whole prompt, and keep nothing of this text.", default=False
     )
     guided_decoding_guide_type: str = tensor(
         "BYTES", f"What guides the text: {', '.join(GUIDE_TYPES)}.", _known_guide_type, default=""

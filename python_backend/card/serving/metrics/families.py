@@ -104,6 +104,9 @@ FAMILIES: tuple[Family, ...] = (
     _counter("card_corrections_total", "Steps that rejected a candidate."),
     _counter("card_re_roots_total", "Times that the draft moved its tree to what was committed."),
     _counter("card_restarts_total", "Re-roots whose committed token was not in the tree."),
+    # kept KV
+    _counter("card_prefix_hits_total", "Requests whose prompt began with text that was kept."),
+    _counter("card_prefix_hit_tokens_total", "Tokens of prompts that were kept and not read."),
     # time, summed over sessions
     _counter("card_draft_running_seconds_total", "Session time in which the draft grew a tree."),
     _counter("card_draft_idle_seconds_total", "Session time in which it had nothing to grow."),

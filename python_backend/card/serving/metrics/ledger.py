@@ -33,6 +33,8 @@ _COUNTERS = {
     "corrections": "card_corrections_total",
     "re_roots": "card_re_roots_total",
     "restarts": "card_restarts_total",
+    "reuses": "card_prefix_hits_total",
+    "reused_tokens": "card_prefix_hit_tokens_total",
 }
 _NANOSECONDS = {
     "draft_running_ns": "card_draft_running_seconds_total",
