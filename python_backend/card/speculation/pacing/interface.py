@@ -34,25 +34,25 @@ class Progress:
 class Pacing:
     """Who waits for whom: two predicates. The defaults let both run.
 
+    title        what tables call it; "": its key in the registry
     queries      the target looks for candidates
     drafts       the draft follows sessions of this pacing
     waits        the target waits for the draft
     parallel     the draft runs while the target does
     adapts       the controller may stop the draft where it does not pay
     looks_ahead  `target_may_run` reads `Progress.ahead`, which costs a look at the tree
-    title        what tables call it; "": its key in the registry
 
     The loops wait for nobody who is dead, and for nobody who gives nothing for long, whatever a
     pacing says.
     """
 
+    title: ClassVar[str] = ""
     queries: ClassVar[bool] = True
     drafts: ClassVar[bool] = True
     waits: ClassVar[bool] = False
     parallel: ClassVar[bool] = True
     adapts: ClassVar[bool] = False
     looks_ahead: ClassVar[bool] = False
-    title: ClassVar[str] = ""
 
     def draft_may_run(self, progress: Progress) -> bool:
         """Whether the draft may make another pass."""
