@@ -106,8 +106,7 @@ def _in_turns(
 
 def _in_rounds(name: Ours, system: System, stack: ExitStack, pair: InProcess) -> list[Contender]:
     """In two processes, the draft growing a chain."""
-    # Who looks ahead verifies the first of γ while the others are made.
-    width, longest = 1, max(GAMMAS) - PACINGS[system.decoding].looks_ahead
+    width, longest = 1, PACINGS[system.decoding].chunk(max(GAMMAS))
     changes = {**pair.room_for(longest, width), **system.speculation}
     beside = stack.enter_context(pair.beside(**changes))
     return [
