@@ -22,7 +22,8 @@ LETTERS = Tokenizer(models.WordLevel({chr(97 + i): i for i in range(26)}, unk_to
 LETTERS.decoder = decoders.Fuse()
 COUNTERS = SlotCounters(
     steps=4, queries=4, hits=3, misses=1, corrections=1, drafts=3, drafted=10, accepted=5,
-    re_roots=2, restarts=1, tokens_per_step=np.zeros(65, np.int64),
+    foreign=2, re_roots=2, restarts=1, layers=6, lost_layers=1, saved_rows=0,
+    tokens_per_step=np.zeros(65, np.int64),
     accepted_at=np.array([3, 1, 1, 0], np.int64),
 )  # fmt: skip
 GATHER_NS = 1_000

@@ -27,13 +27,13 @@ from card.cache.layout import (
 )
 from card.cache.pool import Pool, PoolError
 from card.cache.query import NO_CANDIDATES, Candidates, best_chain, best_subtree, descend
-from card.cache.request import ANY_DRAFTER, SlotRequest, choice_words
+from card.cache.request import ANY, SlotRequest, choice_words
 from card.cache.slot import CardSlot, DraftProgress, DraftSlot, SlotCounters, TargetSlot
 from card.cache.tree import ROOT, Tree, follow
 from card.cache.watch import SlotWatch
 
 __all__ = [
-    "ANY_DRAFTER",
+    "ANY",
     "DRAFT_COUNTERS",
     "ENGINES",
     "MAX_END_IDS",

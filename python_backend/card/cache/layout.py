@@ -18,7 +18,7 @@ import numpy as np
 
 CACHE_LINE = 64
 WORD_BYTES = 8
-MAGIC = 0x31_44_52_41_43_00_00_0D  # "CARD1" and the layout's version
+MAGIC = 0x31_44_52_41_43_00_00_0E  # "CARD1" and the layout's version
 ENGINES = ("draft", "target")
 BEATING = ("card", *ENGINES)
 """Processes that tell by a heartbeat that they live."""
@@ -33,10 +33,19 @@ TARGET_COUNTERS = (
     "drafts",
     "drafted",
     "accepted",
+    "foreign",
     "target_running_ns",
     "target_waiting_ns",
 )
-DRAFT_COUNTERS = ("re_roots", "restarts", "draft_running_ns", "draft_idle_ns")
+DRAFT_COUNTERS = (
+    "re_roots",
+    "restarts",
+    "layers",
+    "lost_layers",
+    "saved_rows",
+    "draft_running_ns",
+    "draft_idle_ns",
+)
 """Of one session, from 0 when its engine takes it up; `card` exports them."""
 MAX_END_IDS = 64
 """Ids that may end one text: the model's own, and what its request adds."""
@@ -44,7 +53,7 @@ MAX_LIKELIEST = 20
 """Likeliest ids that can be reported at each position, as OpenAI allows."""
 MAX_REFUSALS = 16
 """Reasons that `preprocessing` can count apart."""
-CHOICES = ("pacing", "drafter", "acceptance")
+CHOICES = ("pacing", "drafter", "growth", "acceptance")
 """How a session speculates: registry keys of `card.speculation`, in ASCII, filled up with zeros."""
 CHOICE_BYTES = 24
 

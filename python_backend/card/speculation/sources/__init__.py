@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from card.speculation.sources.interface import QueriedSession, Source
 from card.speculation.sources.ngram import NgramSource
-from card.speculation.sources.tree import SHAPES, TreeSource
+from card.speculation.sources.tree import SHAPES, TreeSource, chain_ahead
 
-__all__ = ["SHAPES", "QueriedSession", "Source", "make_sources"]
+__all__ = ["SHAPES", "QueriedSession", "Source", "chain_ahead", "make_sources"]
 
 
 def make_sources(query: str, branches: int) -> dict[str, Source]:
