@@ -3,8 +3,9 @@
 The fields of `GenerateRequest` (inputs) and `Response` (outputs) *are* that table: a field is a
 tensor, and its metadata says how it travels. Names and dtypes are those of TensorRT-LLM's Triton
 ensemble; `input_ids`, `min_p`, `stop_token_ids`, `logit_bias_ids`, `logit_bias_values`,
-`top_log_probs`, `return_prompt_log_probs`, `decoding`, `finish_reason`, `accepted_bytes`,
-`details`, `target_steps`, `cache_queries` and `cache_hits` are additions of CARD.
+`top_log_probs`, `return_prompt_log_probs`, `decoding`, `drafter`, `growth`, `acceptance`,
+`finish_reason`, `accepted_bytes`, `details`, `target_steps`, `cache_queries`, `cache_hits` and
+`foreign_tokens` are additions of CARD.
 
 The model batches at most one request, so every input is sent with a leading 1: shape [1, 1],
 or [1, n] for a list.
@@ -88,7 +89,14 @@ class GenerateRequest:
     return_num_input_tokens: bool | None = _tensor("BOOL", "Report the prompt's tokens.")
     return_num_output_tokens: bool | None = _tensor("BOOL", "Report the text's tokens.")
     return_perf_metrics: bool | None = _tensor("BOOL", "Report timings and acceptance.")
-    decoding: str | None = _tensor("BYTES", "card, pearl, draft_then_verify or autoregressive.")
+    decoding: str | None = _tensor(
+        "BYTES", "card, pearl, draft_then_verify, branch, ssd or autoregressive."
+    )
+    drafter: str | None = _tensor("BYTES", "Who makes candidates, of what the server has loaded.")
+    growth: str | None = _tensor("BYTES", "best_first, layered, sampled, fan_out, branch or graph.")
+    acceptance: str | None = _tensor(
+        "BYTES", "exact, or loose, which changes the text, where the server allows it."
+    )
     guided_decoding_guide_type: str | None = _tensor(
         "BYTES", "What guides the text: json, json_schema, regex, ebnf_grammar or choice."
     )
@@ -118,6 +126,9 @@ class Response:
     target_steps: int | None = _tensor("INT32", "Forward passes of the target.")
     cache_queries: int | None = _tensor("INT32", "Queries of the candidate cache.")
     cache_hits: int | None = _tensor("INT32", "Queries that gave candidates.")
+    foreign_tokens: int | None = _tensor(
+        "INT32", "Drafted tokens kept that the target would not have chosen."
+    )
     arrival_time_ns: int | None = _tensor("INT64", "Arrival of the request.")
     first_scheduled_time_ns: int | None = _tensor("INT64", "First work on the request.")
     first_token_time_ns: int | None = _tensor("INT64", "First token.")

@@ -126,6 +126,9 @@ class SamplingBody(GuidedFields):
     repetition_penalty: Annotated[float, Field(gt=0)] | None = None
     ignore_eos: bool | None = None
     decoding: str | None = None
+    drafter: str | None = None
+    growth: str | None = None
+    acceptance: str | None = None
     nvext: NvExt | None = None
 
     @model_validator(mode="before")
@@ -225,6 +228,9 @@ class SamplingBody(GuidedFields):
             return_num_output_tokens=True,
             return_perf_metrics=True,
             decoding=self.decoding,
+            drafter=self.drafter,
+            growth=self.growth,
+            acceptance=self.acceptance,
             guided_decoding_guide_type=None if guide is None else guide.kind,
             guided_decoding_guide=None if guide is None else guide.text,
         )

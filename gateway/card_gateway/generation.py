@@ -27,6 +27,7 @@ class Piece:
     finish_reason  None until the last piece
     steps, drafts, drafted, accepted, accepted_at  of speculation, see `card_gateway.usage`; the
                    second and the last are known behind the text's end
+    foreign        accepted candidates that the target would not have chosen
     """
 
     text: str = ""
@@ -41,6 +42,7 @@ class Piece:
     accepted: int = 0
     drafts: int = 0
     accepted_at: tuple[int, ...] = ()
+    foreign: int = 0
 
     @property
     def says_something(self) -> bool:
@@ -85,6 +87,7 @@ async def generate(
                 delta.total_accepted_draft_tokens or 0,
                 details.drafts,
                 details.accepted_at,
+                delta.foreign_tokens or 0,
             )
 
 

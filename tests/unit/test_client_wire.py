@@ -46,6 +46,9 @@ CONTRACT: dict[str, tuple[str, Any]] = {
     "return_num_output_tokens": ("BOOL", True),
     "return_perf_metrics": ("BOOL", False),
     "decoding": ("BYTES", "card"),
+    "drafter": ("BYTES", "tree"),
+    "growth": ("BYTES", "graph"),
+    "acceptance": ("BYTES", "exact"),
     "guided_decoding_guide_type": ("BYTES", "regex"),
     "guided_decoding_guide": ("BYTES", "[a-zé]+"),
 }
@@ -64,6 +67,7 @@ OUTPUT_CONTRACT = {
     "target_steps": "INT32",
     "cache_queries": "INT32",
     "cache_hits": "INT32",
+    "foreign_tokens": "INT32",
     "arrival_time_ns": "INT64",
     "first_scheduled_time_ns": "INT64",
     "first_token_time_ns": "INT64",

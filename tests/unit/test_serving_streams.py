@@ -178,12 +178,12 @@ def test_log_probabilities_are_sent_once_and_their_sum_goes_on() -> None:
     assert (first.cum_log_probs, second.cum_log_probs) == (-1.0, -1.5)
 
 
-def test_what_was_not_asked_for_is_zero() -> None:
+def test_what_was_not_asked_for_is_zero_but_for_tokens_that_are_not_the_targets() -> None:
     one = stream()
     one.schedule()
     push(one, "ab", "++")
     delta = take(one)
-    wanted = {"place": 3, "generation": 9, "accepted_bytes": 2}
+    wanted = {"place": 3, "generation": 9, "accepted_bytes": 2, "foreign_tokens": 2}
     assert {k: v for k, v in delta.numbers._asdict().items() if v} == wanted
     assert (delta.log_probs, delta.cum_log_probs) == (None, 0.0)
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from card.cache import MAX_END_IDS, Pool, SlotRequest
+from card.cache import ANY, MAX_END_IDS, Pool, SlotRequest
 from card.sampling import SamplingParameters
 from card.serving.admission import Admission
 from card.serving.attach import DEADLINE, KEY, Attacher, Losses, is_dead
@@ -161,8 +161,9 @@ class CardModel:
             prompt=np.array(request.input_ids, np.int64),
             max_tokens=budget,
             pacing=pacing,
-            drafter=settings.drafter,
-            acceptance=settings.speculation.acceptance,
+            drafter=self._admission.drafter(request),
+            growth=request.growth or ANY,
+            acceptance=self._admission.acceptance(request),
             num_draft_tokens=settings.speculation.gamma,
             log_probabilities=request.return_log_probs,
             likeliest=self._likeliest(request),

@@ -143,6 +143,7 @@ class Stream:
                 target_steps=counters.steps * asked,
                 cache_queries=counters.queries * asked,
                 cache_hits=counters.hits * asked,
+                foreign_tokens=counters.foreign,
                 arrival_time_ns=self._arrival_ns * asked,
                 first_scheduled_time_ns=self._scheduled_ns * asked,
                 first_token_time_ns=self._first_token_ns * asked,

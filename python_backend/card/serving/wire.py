@@ -3,13 +3,13 @@
 The fields of `GenerateRequest` *are* the table: a field is a tensor, its default is what holds
 when the tensor is absent, and its metadata says how it travels and which values are allowed.
 Parsing, refusals and the test of the `config.pbtxt` files derive from it. Names and dtypes are
-those of TensorRT-LLM's Triton ensemble; `decoding` is an addition.
+those of TensorRT-LLM's Triton ensemble; what is ours is named in `docs/wire.md`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -19,6 +19,9 @@ from numpy.typing import NDArray
 from card.constraints import GUIDE_TYPES, Guide
 from card.serving.refusal import Refusal, invalid, missing
 from card.settings import LimitSettings
+from card.speculation.acceptance import RULES
+from card.speculation.drafters import DRAFTERS
+from card.speculation.drafters.growth import GROWTHS
 from card.speculation.pacing import PACINGS
 
 DECODINGS = tuple(PACINGS)
@@ -125,8 +128,11 @@ def _short_words(words: tuple[str, ...], bounds: Bounds) -> str | None:
     return f"words of at most {most} bytes each (limits.word_bytes)"
 
 
-def _known_decoding(value: str, _: Bounds) -> str | None:
-    return None if value in DECODINGS else f"one of {', '.join(DECODINGS)}"
+def _one_of(keys: Collection[str]) -> Check:
+    def check(value: str, _: Bounds) -> str | None:
+        return None if value in keys else f"one of {', '.join(keys)}"
+
+    return check
 
 
 def _known_guide_type(value: str, _: Bounds) -> str | None:
@@ -284,7 +290,22 @@ class GenerateRequest:
     return_num_output_tokens: bool = tensor("BOOL", "Report the text's tokens.", default=False)
     return_perf_metrics: bool = tensor("BOOL", "Report times and acceptance.", default=False)
     decoding: str | None = tensor(
-        "BYTES", f"{', '.join(DECODINGS)}; absent: speculation.decoding.", _known_decoding
+        "BYTES", f"{', '.join(DECODINGS)}; absent: speculation.decoding.", _one_of(DECODINGS)
+    )
+    drafter: str | None = tensor(
+        "BYTES", "Who makes candidates, of those that are loaded.", _one_of(DRAFTERS)
+    )
+    growth: str | None = tensor(
+        "BYTES",
+        f"How the draft's tree grows: {', '.join(GROWTHS)}; absent: as the pacing or "
+        "speculation.growth has it.",
+        _one_of(GROWTHS),
+    )
+    acceptance: str | None = tensor(
+        "BYTES",
+        "What makes a candidate final; a rule that changes the text only where "
+        "speculation.lossy_acceptance lists it.",
+        _one_of(RULES),
     )
     guided_decoding_guide_type: str = tensor(
         "BYTES", f"What guides the text: {', '.join(GUIDE_TYPES)}.", _known_guide_type, default=""

@@ -33,6 +33,10 @@ _COUNTERS = {
     "corrections": "card_corrections_total",
     "re_roots": "card_re_roots_total",
     "restarts": "card_restarts_total",
+    "foreign": "card_foreign_tokens_total",
+    "layers": "card_draft_layers_total",
+    "lost_layers": "card_draft_layers_lost_total",
+    "saved_rows": "card_draft_rows_saved_total",
 }
 _NANOSECONDS = {
     "draft_running_ns": "card_draft_running_seconds_total",
