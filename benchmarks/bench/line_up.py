@@ -28,10 +28,13 @@ def thread_counts(most: int) -> list[int]:
 def line_up_in_process(
     stack: ExitStack, pair: InProcess, threads: Sequence[int]
 ) -> list[Contender]:
-    """Every pacing, the target alone first; `stack` ends what they run on."""
+    """Every pacing that comes with no growth rule of its own, the target alone first; `stack` ends
+    what they run on."""
     beside = stack.enter_context(pair.beside())
     found = [_in_process(PLAIN, PLAIN, beside, threads=count, rows=1) for count in threads]
     for name, pacing in PACINGS.items():
+        if pacing.growth is not None:
+            continue
         if not pacing.parallel and pacing.drafts:
             found += _in_turns(name, stack, pair, threads)
         elif pacing.waits:

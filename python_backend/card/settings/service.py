@@ -84,7 +84,7 @@ class SpeculationSettings(Section):
     """Candidates that must be the target's choices behind one that is not, for `loose` to keep it
     (W); `rows` must have room for two more."""
     gamma: Annotated[int, Field(ge=1, le=32)] = 8
-    """Chain length of draft-then-verify and PEARL."""
+    """Chain length of draft-then-verify, PEARL, SpecBranch and SSD."""
 
 
 class CacheSettings(Section):
