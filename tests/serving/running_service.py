@@ -320,6 +320,9 @@ DTYPES = {
         (
             "text_input",
             "decoding",
+            "drafter",
+            "growth",
+            "acceptance",
             "stop_words",
             "bad_words",
             "guided_decoding_guide_type",
