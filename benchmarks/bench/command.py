@@ -1,9 +1,10 @@
-"""The command line: `suite` and `streams`."""
+"""The command line: `suite`, `quality` and `streams`."""
 
 from __future__ import annotations
 
 import typer
 
+from bench.quality import quality
 from bench.streams import streams
 from bench.suite import suite
 
@@ -14,4 +15,5 @@ app = typer.Typer(
     help="Measure how fast this machine decodes.",
 )
 app.command()(suite)
+app.command()(quality)
 app.command()(streams)

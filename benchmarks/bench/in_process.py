@@ -99,11 +99,21 @@ class Loops:
         """What the target's loop has spent; it goes on counting."""
         return self._target.times
 
-    def complete(self, task: Task, decoding: str, *, threads: int, gamma: int = 1) -> Measurement:
+    def complete(
+        self,
+        task: Task,
+        decoding: str,
+        *,
+        threads: int,
+        gamma: int = 1,
+        acceptance: str = "exact",
+    ) -> Measurement:
         """Decode one text with `threads` threads for whichever model runs here."""
         self.use(threads, decoding)
         prompt = np.array(task.prompt.tokens, np.int64)
-        request = SlotRequest(prompt, task.max_tokens, decoding, parameters_of(task), gamma)
+        request = SlotRequest(
+            prompt, task.max_tokens, decoding, parameters_of(task), gamma, acceptance=acceptance
+        )
         slot, generation = self.pool.card_slot(0), self.pool.new_generation()
         self.announce()
         times, drafted = self.times, self._draft_activity()
@@ -137,6 +147,10 @@ class Loops:
             queries=counters.queries,
             hits=counters.hits,
             draft=drafted,
+            foreign=counters.foreign,
+            layers=counters.layers,
+            lost_layers=counters.lost_layers,
+            saved_rows=counters.saved_rows,
             target_wait_s=(times.waiting - before.waiting) / 1e9,
             phases=_phases(prefilled, times),
         )
