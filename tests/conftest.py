@@ -21,11 +21,12 @@ CheckpointEngine = type[TorchEngine] | type[OpenVinoEngine]
 
 
 @pytest.fixture(scope="session")
-def findings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def calibration_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where services of all tests keep what their models find out at load; that takes most of a
     start, and those of equal settings share it."""
     everything = tmp_path_factory.getbasetemp()
-    return (everything.parent if "PYTEST_XDIST_WORKER" in os.environ else everything) / "findings"
+    shared = everything.parent if "PYTEST_XDIST_WORKER" in os.environ else everything
+    return shared / "calibration"
 
 
 @pytest.fixture(scope="module", params=[TorchEngine, OpenVinoEngine], ids=["torch", "openvino"])

@@ -33,7 +33,7 @@ class Row:
     empty_query_share      share of all target passes that no candidate joined though asked for
     target_wait_share      of the time from request to last token; so is `draft_idle_share`
     draft_ms_per_pass      of the draft, while the text was written
-    ms_per_step            behind the first token; query, forward and walk are parts of it
+    ms_per_step            behind the first token; query, forward and verify are parts of it
     rows_adapt             each pass took as many rows as were worth it, `rows` at the beginning
     """
 
@@ -64,7 +64,7 @@ class Row:
     ms_per_step: float | None = None
     query_ms: float | None = None
     forward_ms: float | None = None
-    walk_ms: float | None = None
+    verify_ms: float | None = None
 
     @property
     def speculates(self) -> bool:
@@ -154,7 +154,7 @@ def _speculation(
 
 
 def _milliseconds(done: Sequence[Completion]) -> dict[str, Any]:
-    """Mean of a step behind the first token, and of its query, forward and walk."""
+    """Mean of a step behind the first token, and of its query, forward and verify."""
     found = [c.measurement for c in done if c.measurement.phases is not None]
     phases = [m.phases for m in found if m.phases is not None]
     steps = sum(p.steps for p in phases)
@@ -164,5 +164,5 @@ def _milliseconds(done: Sequence[Completion]) -> dict[str, Any]:
         "ms_per_step": 1e3 * sum(m.seconds - m.first_token_s for m in found) / steps,
         "query_ms": sum(p.query for p in phases) / steps,
         "forward_ms": sum(p.forward for p in phases) / steps,
-        "walk_ms": sum(p.walk for p in phases) / steps,
+        "verify_ms": sum(p.verify for p in phases) / steps,
     }

@@ -9,7 +9,7 @@ import numpy as np
 from bench.contest import Completion
 from bench.in_process import parameters_of
 from bench.measurement import Task
-from card.engines import Engine, Ranking, Rows
+from card.engines import Engine, Ranking, SequenceTokens
 from card.sampling import PositionNoise
 from training.agreement import Ranks
 
@@ -49,9 +49,11 @@ def ranks_of(draft: Engine, task: Task, tokens: tuple[int, ...]) -> Ranks:
         ranking = Ranking(count)
         if not parameters.is_greedy:
             ranking = Ranking(count, parameters.temperature, noise.rows(places))
-        rows = Rows(session, chunk, logits=len(places), ranking=ranking if places else None)
+        rows = SequenceTokens(
+            session, chunk, logits=len(places), ranking=ranking if places else None
+        )
         logits = draft.forward([rows])[0]
-        draft.keep(session, range(len(chunk)))
+        draft.commit_kv(session, range(len(chunk)))
         found = logits.best()[0].tolist() if places else []
         for place, likeliest in zip(places, found, strict=True):
             chosen = tokens[place - len(prompt)]

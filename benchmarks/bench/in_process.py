@@ -58,8 +58,8 @@ class Loops:
     """A pool and its target loop; the draft's loop too where it has no process of its own.
 
     target_on  makes the loop of an engine with so many threads; whether with more of them while
-               the draft rests, as in production; of all that were made, the one that was chosen
-               last is stepped
+               the draft is stopped, as in production; of all that were made, the one that was
+               chosen last is stepped
     draft_on   makes that of the draft's engine
     """
 
@@ -83,7 +83,7 @@ class Loops:
     def use(self, threads: int, decoding: str) -> None:
         """From now on so many threads, for whichever model runs here."""
         # Decoding alone is measured on exactly so many threads, and in draft-then-verify both
-        # models have all of them; else the target takes the cores of a draft that rests.
+        # models have all of them; else the target takes the cores of a draft that is stopped.
         self._target = self._target_on(threads, PACINGS[decoding].parallel)
         if self._draft_on is not None:
             self._draft = self._draft_on(threads)
@@ -114,22 +114,22 @@ class Loops:
         request = SlotRequest(
             prompt, task.max_tokens, decoding, parameters_of(task), gamma, acceptance=acceptance
         )
-        slot, generation = self.pool.card_slot(0), self.pool.new_generation()
+        slot, session_id = self.pool.card_slot(0), self.pool.new_session_id()
         self.announce()
         times, drafted = self.times, self._draft_activity()
         before = replace(times)
         started = time.perf_counter()
-        slot.open(request, generation)
-        while not slot.committed(generation) and slot.finish(generation) is Finish.RUNNING:
+        slot.open(request, session_id)
+        while not slot.committed(session_id) and slot.finish(session_id) is Finish.RUNNING:
             self.step()
         first_token_s = time.perf_counter() - started
         prefilled = replace(times)
-        while slot.finish(generation) is Finish.RUNNING:
+        while slot.finish(session_id) is Finish.RUNNING:
             self.step()
         seconds = time.perf_counter() - started
-        if slot.finish(generation) is not Finish.LENGTH:
+        if slot.finish(session_id) is not Finish.LENGTH:
             raise RuntimeError(f"prompt {task.prompt.id}: the target gave up on the text")
-        tokens = slot.output(0, slot.committed(generation)).tolist()
+        tokens = slot.output(0, slot.committed(session_id)).tolist()
         counters = slot.counters()
         drafted = self._draft_activity().since(drafted)
         slot.close()
@@ -284,7 +284,7 @@ def _phases(before: TargetTimes, now: TargetTimes) -> Phases:
         steps=now.steps - before.steps,
         query=(now.query - before.query) / 1e6,
         forward=(now.forward - before.forward) / 1e6,
-        walk=(now.walk - before.walk) / 1e6,
+        verify=(now.verify - before.verify) / 1e6,
     )
 
 

@@ -28,7 +28,7 @@ class Phases:
     steps: int
     query: float
     forward: float
-    walk: float
+    verify: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,5 +202,5 @@ _STEP: Columns = (
     ("ms/step", lambda row: _known(row.ms_per_step, ".2f")),
     ("query", lambda row: _known(row.query_ms, ".2f")),
     ("forward", lambda row: _known(row.forward_ms, ".2f")),
-    ("walk", lambda row: _known(row.walk_ms, ".2f")),
+    ("verify", lambda row: _known(row.verify_ms, ".2f")),
 )

@@ -44,7 +44,7 @@ from bench.terminal import (
 from card.cache import CardSlot, Finish, SlotRequest
 from card.cache.layout import slot_dtype
 from card.cores import usable_cores
-from card.engines import Rows
+from card.engines import SequenceTokens
 from card.serving.geometry import pool_geometry
 from card.serving.vocabulary import Vocabulary
 from card.settings import Settings, load_settings
@@ -240,21 +240,21 @@ def _run(
     ]
     started = time.perf_counter()
     for index, request in enumerate(requests):
-        slot, generation = pool.card_slot(index), pool.new_generation()
-        slot.open(request, generation)
-        opened.append((slot, generation))
+        slot, session_id = pool.card_slot(index), pool.new_session_id()
+        slot.open(request, session_id)
+        opened.append((slot, session_id))
     commits: list[list[Commit]] = [[] for _ in tasks]
     seen = [0] * len(tasks)
-    while any(slot.finish(generation) is Finish.RUNNING for slot, generation in opened):
+    while any(slot.finish(session_id) is Finish.RUNNING for slot, session_id in opened):
         loops.step()
         now = time.perf_counter() - started
-        for index, (slot, generation) in enumerate(opened):
-            committed = slot.committed(generation)
+        for index, (slot, session_id) in enumerate(opened):
+            committed = slot.committed(session_id)
             if committed > seen[index]:
                 commits[index].append((now, committed - seen[index]))
                 seen[index] = committed
-    for index, (slot, generation) in enumerate(opened):
-        committed = slot.committed(generation)
+    for index, (slot, session_id) in enumerate(opened):
+        committed = slot.committed(session_id)
         if committed > seen[index]:
             commits[index].append((time.perf_counter() - started, committed - seen[index]))
     texts = [slot.output(0, slot.committed(g)).tolist() for slot, g in opened]
@@ -296,13 +296,13 @@ def _context_costs(pair: InProcess) -> list[ContextCost]:
     for context in wanted:
         while (missing := context - engine.length(session)) > 0:
             chunk = [token] * min(_PREFILL, missing)
-            engine.forward([Rows(session, chunk, logits=0)])
-            engine.keep(session, range(len(chunk)))
+            engine.forward([SequenceTokens(session, chunk, logits=0)])
+            engine.commit_kv(session, range(len(chunk)))
         for rows in (1, pair.rows):
             taken = []
             for _ in range(_COST_REPEATS):
                 started = time.perf_counter()
-                engine.forward([Rows(session, [token] * rows)])
+                engine.forward([SequenceTokens(session, [token] * rows)])
                 taken.append(time.perf_counter() - started)
             found.append(ContextCost(context, rows, 1e3 * statistics.median(taken)))
     engine.close_session(session)

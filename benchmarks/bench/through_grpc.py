@@ -71,7 +71,7 @@ class ThroughGrpc:
                 pieces.append(delta.text)
                 generated = delta.num_output_tokens or 0
         # The session opened last is ours: nobody else speaks to this server.
-        slot = self._pool.card_slot(int(np.argmax(self._pool.generations)))
+        slot = self._pool.card_slot(int(np.argmax(self._pool.session_ids)))
         counters = slot.counters()
         return Measurement(
             text="".join(pieces),

@@ -34,15 +34,15 @@ class Peer:
         self._draft = load(draft, dtype)
 
     def answer(self, request: dict[str, Any]) -> Answer:
-        how: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         if request["mode"] == "assisted":
-            how["assistant_model"] = self._draft
+            arguments["assistant_model"] = self._draft
             self._schedule(request.get("assistant_tokens"))
         elif request["mode"] == "prompt_lookup":
-            how["prompt_lookup_num_tokens"] = request["assistant_tokens"]
+            arguments["prompt_lookup_num_tokens"] = request["assistant_tokens"]
         sampled = request["temperature"] > 0
         if sampled:
-            how.update(temperature=request["temperature"], top_k=0, top_p=1.0)
+            arguments.update(temperature=request["temperature"], top_k=0, top_p=1.0)
         torch.manual_seed(request["seed"])
         prompt = torch.tensor([request["prompt"]])
         watch = Stopwatch()
@@ -53,7 +53,7 @@ class Peer:
                 max_new_tokens=request["max_tokens"],
                 do_sample=sampled,
                 stopping_criteria=[watch],
-                **how,
+                **arguments,
             )
         seconds = time.perf_counter() - watch.started
         tokens = output[0, prompt.shape[1] :].tolist()

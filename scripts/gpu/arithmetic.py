@@ -8,7 +8,7 @@ from itertools import repeat
 
 import numpy as np
 
-from card.engines import Rows
+from card.engines import SequenceTokens
 from card.engines.calibration import make_row_invariant
 from card.engines.layout import EXTENT_MULTIPLE
 from card.engines.options import Dtype, EngineOptions
@@ -60,8 +60,8 @@ def check_rows(pair: Pair, device: str, extent: Extent) -> tuple[Check, Captured
         return Check("row invariance", False, detail), engine
     crossed, differing = _cross_borders(engine, pair, extent)
     alike = _share_a_pass(engine, pair)
-    how = "kernels" if engine.options.kernels else "torch's operators"
-    detail = f"{how}, padded to {engine.options.row_multiple} rows; the same bits on both sides of "
+    by = "kernels" if engine.options.kernels else "torch's operators"
+    detail = f"{by}, padded to {engine.options.row_multiple} rows; the same bits on both sides of "
     detail += f"{', '.join(map(str, crossed))} positions and in a pass of {_SHARING} sessions"
     if differing:
         detail = f"other bits at the border of {', '.join(map(str, differing))} positions"
@@ -81,12 +81,12 @@ def _share_a_pass(engine: CapturedEngine, pair: Pair) -> bool:
     expected = read(many, tokens, [16, 16, 16])
     sessions = [many.open_session() for _ in range(_SHARING)]
     for start in range(0, 48, 8):
-        batch = [Rows(session, tokens[start : start + 8]) for session in sessions]
+        batch = [SequenceTokens(session, tokens[start : start + 8]) for session in sessions]
         for session, logits in zip(sessions, many.forward(batch), strict=True):
             rows = np.stack([logits.row(row) for row in range(8)])
             if rows.tobytes() != expected[start : start + 8].tobytes():
                 return False
-            many.keep(session, range(8))
+            many.commit_kv(session, range(8))
     return True
 
 

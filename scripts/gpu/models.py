@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from bench.prompts import Prompt, read_prompts
-from card.engines import Engine, Rows
+from card.engines import Engine, SequenceTokens
 from card.engines.options import Dtype, EngineOptions
 from card.engines.torch.captured.engine import CapturedEngine
 from card.settings import REPOSITORY_ROOT
@@ -125,9 +125,9 @@ def read(engine: Engine, tokens: Sequence[int], chunks: Iterable[int]) -> NDArra
         part = tokens[at : at + chunk]
         if not part:
             break
-        logits = engine.forward([Rows(session, part)])[0]
+        logits = engine.forward([SequenceTokens(session, part)])[0]
         found += [logits.row(row).copy() for row in range(len(part))]
-        engine.keep(session, range(len(part)))
+        engine.commit_kv(session, range(len(part)))
         at += len(part)
     engine.close_session(session)
     return np.stack(found)

@@ -48,7 +48,11 @@ def compare_peers(pair: Pair, device: str, extent: Extent) -> Iterator[PeerSpeed
 
 
 def _tokens_per_s(
-    target: Any, prompts: Sequence[Sequence[int]], count: int, device: str, how: dict[str, Any]
+    target: Any,
+    prompts: Sequence[Sequence[int]],
+    count: int,
+    device: str,
+    options: dict[str, Any],
 ) -> float:
     """The first prompt once more beforehand: that is when things are compiled."""
     speeds = []
@@ -61,7 +65,7 @@ def _tokens_per_s(
                 attention_mask=torch.ones_like(prompt),
                 max_new_tokens=count,
                 do_sample=False,
-                **how,
+                **options,
             )
         found = written[0, len(tokens) :].tolist()  # waits for the device
         speeds.append(len(found) / (time.perf_counter() - started))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from card.engines import Rows
+from card.engines import SequenceTokens
 from card.engines.torch.captured.engine import CapturedEngine
 from gpu.models import Extent
 
@@ -47,13 +47,13 @@ def step_costs(model: str, engine: CapturedEngine, extent: Extent) -> Iterator[S
     session = engine.open_session()
     for start in range(0, behind, 64):
         chunk = [1] * min(64, behind - start)
-        engine.forward([Rows(session, chunk, logits=0)])
-        engine.keep(session, range(len(chunk)))
+        engine.forward([SequenceTokens(session, chunk, logits=0)])
+        engine.commit_kv(session, range(len(chunk)))
     for rows in extent.rows:
 
         def step(rows: int = rows) -> None:
-            engine.forward([Rows(session, [1] * rows)])
-            engine.keep(session, [])
+            engine.forward([SequenceTokens(session, [1] * rows)])
+            engine.commit_kv(session, [])
 
         step()
         ms = 1e3 * statistics.median(_seconds(step, engine.device) for _ in range(extent.rounds))

@@ -118,23 +118,23 @@ def _write(loops: Loops, tasks: list[Task], decoding: str, gamma: int) -> _Run:
     for index, task in enumerate(tasks):
         prompt = np.array(task.prompt.tokens, np.int64)
         request = SlotRequest(prompt, task.max_tokens, decoding, parameters_of(task), gamma)
-        slot, generation = loops.pool.card_slot(index), loops.pool.new_generation()
-        slot.open(request, generation)
-        opened.append((slot, generation))
+        slot, session_id = loops.pool.card_slot(index), loops.pool.new_session_id()
+        slot.open(request, session_id)
+        opened.append((slot, session_id))
     started = time.perf_counter()
-    while not all(slot.committed(generation) for slot, generation in opened):
+    while not all(slot.committed(session_id) for slot, session_id in opened):
         loops.step()
     prefilled = replace(loops.times)
-    while any(slot.finish(generation) is Finish.RUNNING for slot, generation in opened):
+    while any(slot.finish(session_id) is Finish.RUNNING for slot, session_id in opened):
         loops.step()
     seconds = time.perf_counter() - started
     passes = loops.times.steps - prefilled.steps
     forward_ms = (loops.times.forward - prefilled.forward) / 1e6
     tokens, steps = [], 0
-    for slot, generation in opened:
-        if slot.finish(generation) is not Finish.LENGTH:
+    for slot, session_id in opened:
+        if slot.finish(session_id) is not Finish.LENGTH:
             raise RuntimeError("the target gave up on a text")
-        tokens.append(tuple(slot.output(0, slot.committed(generation)).tolist()))
+        tokens.append(tuple(slot.output(0, slot.committed(session_id)).tolist()))
         steps += slot.counters().steps
         slot.close()
         while not slot.reclaim():

@@ -42,8 +42,11 @@ def why_not_measured(draft: Model, target: Model, settings: Settings) -> str | N
     if unknown:
         return f"our own engines do not know the family of {' and '.join(unknown)}"
     needed = sum(
-        model.bytes * LOADED_BYTES_PER_BYTE * _KEPT_BYTES[resolve_dtype(how.dtype)] / _STORED_BYTES
-        for model, how in ((draft, settings.draft), (target, settings.target))
+        model.bytes
+        * LOADED_BYTES_PER_BYTE
+        * _KEPT_BYTES[resolve_dtype(chosen.dtype)]
+        / _STORED_BYTES
+        for model, chosen in ((draft, settings.draft), (target, settings.target))
     )
     available = psutil.virtual_memory().available
     if needed <= available:

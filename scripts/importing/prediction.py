@@ -24,8 +24,8 @@ def predicted_speed_up(settings: Settings, measured: Measured) -> float:
     )
     texts = [Text(record, measured.foresight) for record in measured.foresight.texts]
 
-    def speed(pacing: Pacing, how: Speculation) -> float:
-        runs = [simulate(text, pacing, how, machinery, seed) for seed, text in enumerate(texts)]
+    def speed(pacing: Pacing, config: Speculation) -> float:
+        runs = [simulate(text, pacing, config, machinery, seed) for seed, text in enumerate(texts)]
         return sum(run.tokens for run in runs) / sum(run.ms for run in runs)
 
     return speed("card", _speculation(settings, measured)) / speed(
@@ -35,14 +35,14 @@ def predicted_speed_up(settings: Settings, measured: Measured) -> float:
 
 def _speculation(settings: Settings, measured: Measured) -> Speculation:
     """As the server would run it."""
-    how = settings.speculation
-    rows = best_rows(measured.target_costs_ms) if how.rows == "auto" else how.rows
+    config = settings.speculation
+    rows = best_rows(measured.target_costs_ms) if config.rows == "auto" else config.rows
     return Speculation(
-        width=how.width,
-        depth=how.depth,
+        width=config.width,
+        depth=config.depth,
         rows=rows,
-        lookahead=how.lookahead,
-        gamma=how.gamma,
-        growth=how.growth,
+        ngram_tokens=config.lookahead,
+        num_draft_tokens=config.gamma,
+        growth=config.growth,
         nodes=settings.cache.nodes,
     )

@@ -91,7 +91,7 @@ def soak(
     raise typer.Exit(1 if wrong else 0)
 
 
-class Findings:
+class Observed:
     """All that was seen; `judge` says what of it is wrong."""
 
     def __init__(self, tally: Tally, resting: Sample) -> None:
@@ -151,7 +151,7 @@ class Findings:
 
 async def _soak(
     service: Service, seed: int, requests: int, clients: int, seconds: float
-) -> Findings:
+) -> Observed:
     """References one after another, then the crowd, then rest."""
     with console.status("computing the references, one request at a time"):
         expected = await _references(service, seed, requests)
@@ -162,7 +162,7 @@ async def _soak(
     await _until_at_rest(service)
     processes = service.processes()
     directory = service.settings.cache.directory
-    found = Findings(crowd.tally, look(processes, directory, 0.0))
+    found = Observed(crowd.tally, look(processes, directory, 0.0))
     stop = asyncio.Event()
     started = time.monotonic()
     running = asyncio.create_task(crowd.run(clients, stop))

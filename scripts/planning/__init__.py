@@ -9,7 +9,7 @@ results     a benchmark's result, as far as it is needed
 hardware    devices, models, placements; what a pass costs there
 costs       what a pass costs, as measured
 simulation  both loops in virtual time
-candidates  the candidate tree and guesses, as the simulation needs them
+candidates  the candidate tree and proposals, as the simulation needs them
 acceptance  how a draft foresees a text: measured, or drawn in the likeness of a measured one
 clock       virtual time, processes, shared devices
 """

@@ -1,7 +1,7 @@
 """How a draft foresees a text: what was measured of a pair, and texts drawn for other pairs.
 
 A `Foresight` says for every token of a text at which rank the draft has it, how sure the draft
-is, and whether a guess from the text itself would have been right. Agreement comes in stretches:
+is, and whether an n-gram proposal would have been right. Agreement comes in stretches:
 what is easy stays easy for a while. A measured foresight is replayed as it came; one for a pair
 that is not here is drawn with the stretches of a measured one, see `Likeness`.
 """
@@ -44,27 +44,27 @@ class TextRecord(_Record):
 
     ranks       0 to 7: the draft's rank of the target's token; ".": not among those it keeps
     confidence  0 to 9: level of the probability that the draft gives its best child
-    guesses     whether what followed the same last tokens before came again: 1, 0, -: no guess
-    trust       share of right guesses of late at the text's begin, as the n-gram proposer counts it
+    proposals   whether what followed the same last tokens before came again: 1, 0, -: no proposal
+    hit_rate    of the n-gram proposer at the text's begin
     """
 
     prompt_tokens: Annotated[int, Field(ge=1)]
-    trust: Annotated[float, Field(ge=0, le=1)]
+    hit_rate: Annotated[float, Field(ge=0, le=1)]
     ranks: Annotated[str, Field(pattern=r"^[0-7.]+$")]
     confidence: Annotated[str, Field(pattern=r"^[0-9]+$")]
-    guesses: Annotated[str, Field(pattern=r"^[01-]+$")]
+    proposals: Annotated[str, Field(pattern=r"^[01-]+$")]
 
     @model_validator(mode="after")
     def _equally_long(self) -> TextRecord:
-        if not len(self.ranks) == len(self.confidence) == len(self.guesses):
-            raise ValueError("ranks, confidence and guesses must be equally long")
+        if not len(self.ranks) == len(self.confidence) == len(self.proposals):
+            raise ValueError("ranks, confidence and proposals must be equally long")
         return self
 
     def begun(self, tokens: int) -> TextRecord:
         """The first `tokens` of it."""
         return self.model_copy(
             update={
-                name: getattr(self, name)[:tokens] for name in ("ranks", "confidence", "guesses")
+                name: getattr(self, name)[:tokens] for name in ("ranks", "confidence", "proposals")
             }
         )
 
@@ -110,9 +110,9 @@ class Foresight(_Record):
         return float(np.mean([len(run) for run in runs])) if runs else 0.0
 
     @property
-    def right_guesses(self) -> float:
-        """Share of the tokens that a guess from the text would have foreseen."""
-        every = "".join(text.guesses for text in self.texts)
+    def right_proposals(self) -> float:
+        """Share of the tokens that an n-gram proposal would have foreseen."""
+        every = "".join(text.proposals for text in self.texts)
         return every.count(RIGHT) / len(every)
 
     def limited(self, numbers: Sequence[int], tokens: int) -> Foresight:
@@ -182,8 +182,8 @@ class Likeness:
     is the agreement, and it is right as often as it is confident. Taken from the measured pair:
     the probabilities of the other children at every level of confidence, hence the ranks where the
     draft is wrong, and `drift`, the correlation of neighbouring confidences, chosen such that
-    agreement is as persistent as measured. Guesses from the text are left out: how often they help
-    is known for no pair but the measured one.
+    agreement is as persistent as measured. N-gram proposals are left out: how often they
+    help is known for no pair but the measured one.
     """
 
     measured: Foresight
@@ -217,10 +217,10 @@ class Likeness:
             records.append(
                 TextRecord(
                     prompt_tokens=1,
-                    trust=0.0,
+                    hit_rate=0.0,
                     ranks="".join(ranks),
                     confidence="".join(map(str, levels[text].tolist())),
-                    guesses=ABSENT * tokens,
+                    proposals=ABSENT * tokens,
                 )
             )
         return self.measured.model_copy(update={"texts": records})

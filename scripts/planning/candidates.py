@@ -24,14 +24,14 @@ WORTH_A_NODE = 0.01
 WORTH_A_LOOK = 1e-2
 """`card.cache.query`: a node less likely than this, given the query's, is not looked at."""
 
-WORTH_A_GUESS = 0.2
-"""`card.speculation.ngram`: a guess less likely than this to come true is not made."""
+WORTH_A_PROPOSAL = 0.2
+"""`card.speculation.ngram`: a proposal less likely than this to come true is not made."""
 
-MOST_GUESSES = 2
-"""`growth.expansion`: guesses behind a node."""
+MOST_PROPOSALS = 2
+"""`growth.expansion`: proposals behind a node."""
 
-TRUST_MEMORY = 16
-"""`card.speculation.ngram`: about so many tokens decide how far guesses are trusted."""
+HIT_RATE_MEMORY = 16
+"""`card.speculation.ngram`: the hit rate is that of about so many tokens."""
 
 
 class Node:
@@ -103,33 +103,33 @@ class Chain(NamedTuple):
     chances: list[float]
 
 
-class Guesses:
+class NgramProposals:
     """N-gram proposals; both loops keep their own hit rate."""
 
     def __init__(self, text: Text) -> None:
         self._text = text
-        self.trust = text.record.trust
+        self.hit_rate = text.record.hit_rate
 
     def extend(self, first: int, last: int) -> None:
         """The text grew by the tokens from place `first` to before `last`."""
         for place in range(first, last):
-            found = self._text.record.guesses[place]
+            found = self._text.record.proposals[place]
             if found != ABSENT:
-                self.trust += ((found == RIGHT) - self.trust) / TRUST_MEMORY
+                self.hit_rate += ((found == RIGHT) - self.hit_rate) / HIT_RATE_MEMORY
 
     def behind(self, row: int, most: int, *, on_path: bool) -> Iterator[bool]:
-        """For each guess that is made at `row` and on whether it foresees the text there."""
-        likelihood = self.trust
+        """For each proposal that is made at `row` and on whether it foresees the text there."""
+        likelihood = self.hit_rate
         right = True
         for place in range(row, row + most):
-            if likelihood < WORTH_A_GUESS or place >= len(self._text):
+            if likelihood < WORTH_A_PROPOSAL or place >= len(self._text):
                 return
-            found = self._text.record.guesses[place]
+            found = self._text.record.proposals[place]
             if found == ABSENT:
                 return
             right = right and found == RIGHT
             yield right and on_path
-            likelihood *= self.trust
+            likelihood *= self.hit_rate
 
 
 class CandidateTree:
@@ -143,7 +143,7 @@ class CandidateTree:
         self.count = 0
         self._open: list[tuple[float, int, Node]] = []
         self._hung = 0
-        self._confidence = score_exponent(greedy=text.foresight.temperature == 0.0)
+        self._exponent = score_exponent(greedy=text.foresight.temperature == 0.0)
 
     @property
     def room(self) -> int:
@@ -249,7 +249,7 @@ class CandidateTree:
         worth = node.score + math.log(WORTH_A_LOOK)
         nodes = _best_chain(node, node.score, worth, limit, published_before)[1]
         scores = [min(0.0, found.score - node.score) for found in nodes]
-        chances = [math.exp(score / self._confidence) for score in scores]
+        chances = [math.exp(score / self._exponent) for score in scores]
         return Chain(nodes, chances)
 
 

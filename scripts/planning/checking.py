@@ -1,7 +1,7 @@
 """Predicts what a benchmark measured, from its step costs and the pair's foresight.
 
 What goes in: the cost curve of a target pass, the milliseconds of the phases of a step, of a draft
-pass and to the first token, as the result holds them, for how long the draft rested, and its
+pass and to the first token, as the result holds them, for how long the draft was stopped, and its
 foresight of these texts. What comes out, and is compared: tokens per second and tokens per step.
 """
 
@@ -25,7 +25,7 @@ BUS_MS = 0.01
 """Until one process sees what another wrote into shared memory: a store and a load."""
 
 WAKE_MS = 0.5
-"""Until a resting loop looks again: half of the millisecond that it rests at most."""
+"""Until an idle loop looks again: half of the millisecond that it waits at most."""
 
 _ROUNDS = 4
 """Simulations until the mean cost of the simulated passes is the measured one."""
@@ -34,11 +34,11 @@ _LEAST_FACTOR = 0.1
 """Where passes with all cores, which count as they are alone, leave the others no time at all."""
 
 _TEXTS_SIMULATED, _FEWEST_REPETITIONS = 240, 8
-"""All texts are simulated again and again, with other draws off their paths: whether a draft rests
+"""All texts are simulated again and again, with other draws off their paths: whether a draft stops
 may hang on one of them, and what the first texts teach decides for those behind."""
 
 _LIKE_MEASURED = 4
-"""Repetitions that count: those whose draft rested most nearly as long as the real one did."""
+"""Repetitions that count: those whose draft was stopped most nearly as long as the real one did."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class _Replay:
         runs: list[Run] = []
         for number in range(_ROUNDS):
             runs = self._simulate(factor, draft_ms or 0.0)
-            # Half way, but for the first guess: what passes cost decides who rests, and back again.
+            # Half way, but at first: what passes cost decides whose draft stops, and back again.
             found = self._factor(runs)
             factor = found if number == 0 else (factor + found) / 2
         steps = sum(run.steps for run in runs)
@@ -130,13 +130,13 @@ class _Replay:
             delays=self._delays(),
             prefill_ms=self.phases.time_to_first_token_ms,
         )
-        how, repetitions = self._speculation(), list[list[Run]]()
-        may_rest = PACINGS[self.pacing].adapts and self.adapts
-        for number in range(self._repetitions() if may_rest else 1):
+        config, repetitions = self._speculation(), list[list[Run]]()
+        may_stop = PACINGS[self.pacing].adapts and self.adapts
+        for number in range(self._repetitions() if may_stop else 1):
             control, first = self._control(), self.seed + number * len(self.texts)
             repetitions.append(
                 [
-                    simulate(text, self.pacing, how, machinery, seed, control)
+                    simulate(text, self.pacing, config, machinery, seed, control)
                     for seed, text in enumerate(self.texts, first)
                 ]
             )
@@ -146,28 +146,28 @@ class _Replay:
         return max(_FEWEST_REPETITIONS, _TEXTS_SIMULATED // len(self.texts))
 
     def _like_measured(self, repetitions: list[list[Run]]) -> list[list[Run]]:
-        """Those whose draft rested most nearly as long as the real one; all, if nobody knows."""
-        rested = self.phases.draft_idle_share
-        if rested is None:
+        """Those whose draft was stopped about as long as the real one; all, if nobody knows."""
+        share = self.phases.draft_idle_share
+        if share is None:
             return repetitions
-        nearest = sorted(repetitions, key=lambda runs: abs(self._rested(runs) - rested))
+        nearest = sorted(repetitions, key=lambda runs: abs(self._stopped_share(runs) - share))
         return nearest[:_LIKE_MEASURED]
 
-    def _rested(self, runs: list[Run]) -> float:
+    def _stopped_share(self, runs: list[Run]) -> float:
         """Share of all time in which the draft neither waited for the first token nor worked."""
         waited = self.phases.time_to_first_token_ms * len(runs)
         ms = sum(run.ms for run in runs)
         return (ms - waited - sum(run.draft_busy_ms for run in runs)) / ms
 
     def _speculation(self) -> Speculation:
-        how, row = self.result.settings.speculation, self.row
+        config, row = self.result.settings.speculation, self.row
         return Speculation(
-            width=row.width or how.width,
-            depth=how.depth,
+            width=row.width or config.width,
+            depth=config.depth,
             rows=row.rows,
-            lookahead=how.lookahead,
-            gamma=row.gamma or 1,
-            growth=how.growth,
+            ngram_tokens=config.lookahead,
+            num_draft_tokens=row.gamma or 1,
+            growth=config.growth,
             nodes=self.result.settings.cache.nodes,
         )
 
@@ -199,7 +199,7 @@ class _Replay:
         return Delays(bus=BUS_MS, wake=WAKE_MS, stream=max(0.0, stream) if served else 0.0)
 
     def _curve_alone(self) -> dict[int, float]:
-        """Of a target that has all cores, while the draft rests."""
+        """Of a target that has all cores, while the draft is stopped."""
         curves = self.result.row_costs_ms
         return curves[max(curves)]
 

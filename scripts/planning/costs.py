@@ -15,7 +15,7 @@ class MeasuredCost:
 
     curve   measured milliseconds by rows
     factor  by how much passes were slower in the run than alone on the machine
-    around  milliseconds of query, walk and bookkeeping per pass
+    around  milliseconds of query, verify and bookkeeping per pass
 
     The context's length is not in it: it is that of the measurement.
     """

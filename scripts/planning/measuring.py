@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.prompts import Prompt
-from card.engines import Engine, Rows
+from card.engines import Engine, SequenceTokens
 from card.sampling import History, SamplingParameters, sample
 from card.speculation.drafters.growth.children import Child, best_children, noise_for, ranking_of
 from card.speculation.ngram import NgramProposer
@@ -64,14 +64,14 @@ def measure_foresight(
         parameters = SamplingParameters(temperature=float(np.float32(temperature)), seed=seed)
         written = _write(target, prompt.tokens, parameters, max_tokens)
         readings = _read_along(draft, prompt.tokens, written, parameters)
-        trust, guesses = _guess_along(prompt.tokens, written)
+        hit_rate, proposals = _propose_along(prompt.tokens, written)
         texts.append(
             TextRecord(
                 prompt_tokens=len(prompt.tokens),
-                trust=round(trust, 3),
+                hit_rate=round(hit_rate, 3),
                 ranks="".join(MISSED if r.rank is None else str(r.rank) for r in readings),
                 confidence="".join(str(r.level) for r in readings),
-                guesses=guesses,
+                proposals=proposals,
             )
         )
         levels += [reading.level for reading in readings]
@@ -89,9 +89,9 @@ def _write(
     session = target.open_session()
     _read(target, session, prompt[:-1])
     for _ in range(count):
-        logits = target.forward([Rows(session, history.tokens[-1:].tolist())])[0]
+        logits = target.forward([SequenceTokens(session, history.tokens[-1:].tolist())])[0]
         history.append(sample(logits.row(0), history, parameters))
-        target.keep(session, [0])
+        target.commit_kv(session, [0])
     target.close_session(session)
     found: list[int] = history.tokens[len(prompt) :].tolist()
     return found
@@ -100,8 +100,8 @@ def _write(
 def _read(engine: Engine, session: int, tokens: Sequence[int]) -> None:
     for start in range(0, len(tokens), _CHUNK):
         chunk = list(tokens[start : start + _CHUNK])
-        engine.forward([Rows(session, chunk, logits=0)])
-        engine.keep(session, range(len(chunk)))
+        engine.forward([SequenceTokens(session, chunk, logits=0)])
+        engine.commit_kv(session, range(len(chunk)))
 
 
 def _read_along(
@@ -118,11 +118,11 @@ def _read_along(
         first = len(prompt) + start
         positions = list(range(first, first + len(chunk)))
         ranking = ranking_of(positions, parameters, noise)
-        logits = draft.forward([Rows(session, chunk, ranking=ranking)])[0]
+        logits = draft.forward([SequenceTokens(session, chunk, ranking=ranking)])[0]
         children = best_children(logits, positions, parameters)
         truth = written[start : start + len(chunk)]
         readings += [_reading(*pair) for pair in zip(children, truth, strict=True)]
-        draft.keep(session, range(len(chunk)))
+        draft.commit_kv(session, range(len(chunk)))
     draft.close_session(session)
     return readings
 
@@ -135,15 +135,15 @@ def _reading(children: Sequence[Child], token: int) -> _Reading:
     )
 
 
-def _guess_along(prompt: Sequence[int], written: Sequence[int]) -> tuple[float, str]:
-    """Trust at the text's begin, and what became of a guess before every token."""
+def _propose_along(prompt: Sequence[int], written: Sequence[int]) -> tuple[float, str]:
+    """Hit rate at the text's begin, and what became of a proposal before every token."""
     proposer = NgramProposer()
     proposer.extend(prompt)
-    trust = proposer.hit_rate
+    hit_rate = proposer.hit_rate
     outcomes = []
     for token in written:
-        proposer.hit_rate = 1.0  # every guess is asked for here; the simulation decides on trust
-        guessed = proposer.propose([], 1)
-        outcomes.append(ABSENT if not guessed else RIGHT if guessed[0] == token else WRONG)
+        proposer.hit_rate = 1.0  # every proposal is wanted here; the simulation leaves some out
+        proposed = proposer.propose([], 1)
+        outcomes.append(ABSENT if not proposed else RIGHT if proposed[0] == token else WRONG)
         proposer.extend([token])
-    return trust, "".join(outcomes)
+    return hit_rate, "".join(outcomes)

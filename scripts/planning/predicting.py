@@ -31,7 +31,7 @@ class Outcome:
 
     pacing: Pacing
     agreement: float
-    how: Speculation
+    config: Speculation
     tokens_per_s: float
     tokens_per_step: float
     speed_up: float
@@ -95,43 +95,45 @@ class _Trial:
         alone = self._run("autoregressive", Speculation(rows=1))
         found = [self._outcome("autoregressive", Speculation(rows=1), alone.speed)]
         for pacing in ("draft_then_verify", "pearl"):
-            how = self._best(pacing, [_chain(gamma, pacing) for gamma in GAMMAS])
-            found.append(self._outcome(pacing, how, alone.speed))
+            config = self._best(pacing, [_chain(gamma, pacing) for gamma in GAMMAS])
+            found.append(self._outcome(pacing, config, alone.speed))
         found.append(self._outcome("card", self._recommend(), alone.speed))
         return found
 
     def _recommend(self) -> Speculation:
         """The best rows, width and depth for CARD one after the other, and the rows again."""
-        how = Speculation(width=4, depth=32, rows=12)
-        how = self._best("card", [replace(how, rows=rows) for rows in ROWS])
-        how = self._best("card", [replace(how, width=width) for width in WIDTHS])
-        how = self._best("card", [replace(how, depth=depth) for depth in DEPTHS])
-        return self._best("card", [replace(how, rows=rows) for rows in ROWS])
+        config = Speculation(width=4, depth=32, rows=12)
+        config = self._best("card", [replace(config, rows=rows) for rows in ROWS])
+        config = self._best("card", [replace(config, width=width) for width in WIDTHS])
+        config = self._best("card", [replace(config, depth=depth) for depth in DEPTHS])
+        return self._best("card", [replace(config, rows=rows) for rows in ROWS])
 
     def _best(self, pacing: Pacing, settings: Sequence[Speculation]) -> Speculation:
         """The first of the ascending settings that no other beats noticeably."""
-        speeds = [self._run(pacing, how).speed for how in settings]
+        speeds = [self._run(pacing, config).speed for config in settings]
         enough = max(speeds) / (1 + _NOTICEABLE)
-        return next(how for how, speed in zip(settings, speeds, strict=True) if speed >= enough)
+        return next(
+            config for config, speed in zip(settings, speeds, strict=True) if speed >= enough
+        )
 
-    def _run(self, pacing: Pacing, how: Speculation) -> _Total:
-        if (pacing, how) not in self._tried:
-            self._tried[pacing, how] = _Total(
+    def _run(self, pacing: Pacing, config: Speculation) -> _Total:
+        if (pacing, config) not in self._tried:
+            self._tried[pacing, config] = _Total(
                 [
-                    simulate(text, pacing, how, self._machinery, self._seed + number)
+                    simulate(text, pacing, config, self._machinery, self._seed + number)
                     for number, text in enumerate(self._texts)
                 ]
             )
-        return self._tried[pacing, how]
+        return self._tried[pacing, config]
 
-    def _outcome(self, pacing: Pacing, how: Speculation, alone: float) -> Outcome:
-        total = self._run(pacing, how)
+    def _outcome(self, pacing: Pacing, config: Speculation, alone: float) -> Outcome:
+        total = self._run(pacing, config)
         steps = sum(run.steps for run in total.runs)
         passes = sum(run.draft_passes for run in total.runs)
         return Outcome(
             pacing=pacing,
             agreement=self._agreement,
-            how=how,
+            config=config,
             tokens_per_s=total.speed,
             tokens_per_step=sum(run.tokens - 1 for run in total.runs) / steps,
             speed_up=total.speed / alone,
@@ -144,5 +146,5 @@ def _chain(gamma: int, pacing: Pacing) -> Speculation:
     """γ candidates in a chain: what the papers of both pacings describe."""
     rows = gamma + 1 if pacing == "draft_then_verify" else gamma
     return Speculation(
-        width=1, depth=2 * gamma + 1, rows=max(2, rows), gamma=gamma, growth="layered"
+        width=1, depth=2 * gamma + 1, rows=max(2, rows), num_draft_tokens=gamma, growth="layered"
     )

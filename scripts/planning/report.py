@@ -115,17 +115,17 @@ def print_prediction(console: Console, prediction: Prediction) -> None:
         found = [prediction.of(pacing, agreement) for agreement in agreements]
         table.add_row(NAMES[pacing], *(_speed_up(outcome) for outcome in found))
     table.add_section()
-    cards = [prediction.of("card", agreement).how for agreement in agreements]
-    table.add_row("CARD: width", *(str(how.width) for how in cards))
-    table.add_row("CARD: depth", *(str(how.depth) for how in cards))
-    table.add_row("CARD: rows", *(str(how.rows) for how in cards))
+    cards = [prediction.of("card", agreement).config for agreement in agreements]
+    table.add_row("CARD: width", *(str(config.width) for config in cards))
+    table.add_row("CARD: depth", *(str(config.depth) for config in cards))
+    table.add_row("CARD: rows", *(str(config.rows) for config in cards))
     console.print(table)
 
 
 def _speed_up(outcome: Outcome) -> str:
     shown = f"{outcome.speed_up:.2f}"
     if PACINGS[outcome.pacing].waits:
-        shown += f" (γ {outcome.how.gamma})"
+        shown += f" (γ {outcome.config.num_draft_tokens})"
     return shown
 
 
@@ -137,7 +137,7 @@ def print_profile(console: Console, profile: Profile) -> None:
     """What `measure` found."""
     headings = (
         *("temperature", "tokens", "agreement", "in best 2, 4, 8"),
-        *("mean run", "persistence", "right guesses"),
+        *("mean run", "persistence", "right proposals"),
     )
     table = _table(f"Foresight on {profile.prompts} (measured)", headings, 0)
     for found in profile.foresights:
@@ -148,7 +148,7 @@ def print_profile(console: Console, profile: Profile) -> None:
             "  ".join(f"{found.within(best):.3f}" for best in (2, 4, 8)),
             f"{found.mean_run:.1f}",
             f"{found.persistence:.2f}",
-            f"{found.right_guesses:.3f}",
+            f"{found.right_proposals:.3f}",
         )
     console.print(table)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from card.speculation.pacing import PACINGS
 from planning.errors import PlanError
@@ -22,7 +22,7 @@ class MeasuredRow(_Read):
 
     rows_adapt         each pass took as many rows as were worth it; None in older results
     draft_ms_per_pass  milliseconds of a pass of the draft while it ran; None in older results
-    draft_idle_share   of the time from request to last token, the draft rested
+    draft_idle_share   of the time from request to last token, the draft had nothing to do
     """
 
     system: str
@@ -39,7 +39,9 @@ class MeasuredRow(_Read):
     ms_per_step: float | None = None
     query_ms: float | None = None
     forward_ms: float | None = None
-    walk_ms: float | None = None
+    verify_ms: float | None = Field(
+        default=None, validation_alias=AliasChoices("verify_ms", "walk_ms")
+    )
     draft_ms_per_pass: float | None = None
     draft_idle_share: float | None = None
 
@@ -51,10 +53,10 @@ class MeasuredRow(_Read):
     @property
     def around_ms(self) -> float | None:
         """Milliseconds of a target step besides its forward pass and its wait for the draft."""
-        if self.ms_per_step is None or self.query_ms is None or self.walk_ms is None:
+        if self.ms_per_step is None or self.query_ms is None or self.verify_ms is None:
             return None
         if self.waits_for_draft:
-            return self.query_ms + self.walk_ms
+            return self.query_ms + self.verify_ms
         assert self.forward_ms is not None
         return self.ms_per_step - self.forward_ms
 

@@ -17,7 +17,7 @@ from card.cache import Candidates
 from card.sampling import SamplingParameters
 from card.speculation.control import Controller, Outcome, Plan, Share
 from card.speculation.pacing import PACINGS, Progress
-from planning.candidates import MOST_GUESSES, CandidateTree, Chain, Guesses, Node, Text
+from planning.candidates import MOST_PROPOSALS, CandidateTree, Chain, NgramProposals, Node, Text
 from planning.clock import Clock, Process, Signal, Work
 
 Pacing = str
@@ -39,8 +39,8 @@ class Speculation:
     width: int = 4
     depth: int = 32
     rows: int = 8
-    lookahead: int = 0
-    gamma: int = 4
+    ngram_tokens: int = 0
+    num_draft_tokens: int = 4
     growth: str = "best_first"
     nodes: int = 512
 
@@ -50,7 +50,7 @@ class Delays:
     """Milliseconds.
 
     bus      until a commit or a published node is seen by the other side
-    wake     until a loop that rests notices that it has something to do
+    wake     until a stopped loop notices that it has something to do
     stream   until a committed token is with the client
     """
 
@@ -63,7 +63,7 @@ class Delays:
 class Machinery:
     """Two models somewhere: what their passes cost and how they hear of each other.
 
-    target_alone  the target's passes while the draft rests; None: as beside it
+    target_alone  the target's passes while the draft is stopped; None: as beside it
     """
 
     target: StepCost
@@ -98,7 +98,7 @@ class Run:
 def simulate(
     text: Text,
     pacing: Pacing,
-    how: Speculation,
+    config: Speculation,
     machinery: Machinery,
     seed: int = 0,
     control: Controller | None = None,
@@ -108,7 +108,7 @@ def simulate(
     control  decides whether the draft works and how much of a chain is verified, and remembers the
              texts before; None: the draft always works, and passes have `Speculation.rows`
     """
-    return _Loops(text, pacing, how, machinery, seed, control).run()
+    return _Loops(text, pacing, config, machinery, seed, control).run()
 
 
 class _Loops:
@@ -118,21 +118,21 @@ class _Loops:
         self,
         text: Text,
         pacing: Pacing,
-        how: Speculation,
+        config: Speculation,
         machinery: Machinery,
         seed: int,
         control: Controller | None,
     ) -> None:
         self.text = text
-        self.how = how
+        self.config = config
         self.machinery = machinery
         self.pacing = PACINGS[pacing]
         self.clock = Clock()
         self.result = Run()
         self.committed = 0
-        self.tree = CandidateTree(text, how.nodes, seed)
-        self.drafts_guesses = Guesses(text)
-        self.targets_guesses = Guesses(text)
+        self.tree = CandidateTree(text, config.nodes, seed)
+        self.drafts_proposals = NgramProposals(text)
+        self.targets_proposals = NgramProposals(text)
         self.passes = 0
         self.exhausted = False
         self.inherited = 0
@@ -187,16 +187,16 @@ class _Loops:
     def _plan(self) -> Plan:
         if self.control is not None:
             return self.control.plan([self], draft_lives=True)
-        return Plan([Share(self.pacing.drafts, self.how.rows, self.how.lookahead)])
+        return Plan([Share(self.pacing.drafts, self.config.rows, self.config.ngram_tokens)])
 
     def _target_may_run(self) -> bool:
         ahead = 0
         if self.pacing.looks_ahead:
-            ahead = len(self._from_cache(self.how.gamma).nodes)
+            ahead = len(self._from_tree(self.config.num_draft_tokens).nodes)
         follows = self.known == self.committed
         return self.pacing.target_may_run(
             Progress(
-                self.how.gamma,
+                self.config.num_draft_tokens,
                 passes=self.passes if follows else 0,
                 exhausted=self.exhausted and follows,
                 ahead=ahead,
@@ -211,19 +211,19 @@ class _Loops:
             return Outcome()
         chain, chances = list[Node](), list[float]()
         if share.drafts:
-            chain, chances = self._from_cache(limit)
+            chain, chances = self._from_tree(limit)
             self.result.queries += 1
             self.result.hits += bool(chain)
         right = _leading(chain)
         proposed = list(
-            self.targets_guesses.behind(
+            self.targets_proposals.behind(
                 self.committed + len(chain),
                 min(limit - len(chain), share.ngram_tokens),
                 on_path=right == len(chain),
             )
         )
         right += sum(proposed)
-        chance, hit_rate = chances[-1] if chances else 1.0, self.targets_guesses.trust
+        chance, hit_rate = chances[-1] if chances else 1.0, self.targets_proposals.hit_rate
         chances += [chance * hit_rate ** (1 + number) for number in range(len(proposed))]
         verified = len(chances)
         if self.control is not None:
@@ -233,7 +233,7 @@ class _Loops:
         accepted = min(right, verified)
         return Outcome(len(chain), verified, accepted, accepted < verified, chances[:verified])
 
-    def _from_cache(self, limit: int) -> Chain:
+    def _from_tree(self, limit: int) -> Chain:
         seen = self.clock.now - self.machinery.delays.bus + _INSTANT
         return self.tree.query(self.committed - 1, limit, seen)
 
@@ -249,7 +249,7 @@ class _Loops:
         self.result.target_busy_ms += self.clock.now - began
 
     def _commit(self, tokens: int) -> None:
-        self.targets_guesses.extend(self.committed, self.committed + tokens)
+        self.targets_proposals.extend(self.committed, self.committed + tokens)
         self.committed += tokens
         self.commits.append((self.clock.now, self.committed))
         self.committed_signal.raised += 1
@@ -264,9 +264,9 @@ class _Loops:
             if not self._draft_may_run() or not (rows := self._choose(unread)):
                 yield self._next_commit()
                 continue
-            nodes, guesses = rows
-            yield from self._forward((unread or len(nodes)) + guesses)
-            self._hang(nodes, guesses)
+            nodes, proposals = rows
+            yield from self._forward((unread or len(nodes)) + proposals)
+            self._hang(nodes, proposals)
             self.passes += 1
             self.drafted_signal.raised += 1
 
@@ -276,7 +276,12 @@ class _Loops:
             self.drafts
             and not self.exhausted
             and self.pacing.draft_may_run(
-                Progress(self.how.gamma, passes=self.passes, inherited=self.inherited, begun=begun)
+                Progress(
+                    self.config.num_draft_tokens,
+                    passes=self.passes,
+                    inherited=self.inherited,
+                    begun=begun,
+                )
             )
         )
 
@@ -300,7 +305,7 @@ class _Loops:
         while self.commits and self.commits[0][0] <= seen:
             committed = self.commits.pop(0)[1]
         if committed > self.known:
-            self.drafts_guesses.extend(self.known, committed)
+            self.drafts_proposals.extend(self.known, committed)
             self.known = committed
             self.passes, self.exhausted = 0, False
             unread = self.tree.re_root(committed - 1)
@@ -309,13 +314,13 @@ class _Loops:
         return 0 if self.tree.root.expanded else 1
 
     def _choose(self, unread: int) -> tuple[list[Node], int] | None:
-        """The nodes that the next pass forwards and the guesses behind the likeliest of them."""
-        depth = min(self.how.depth, len(self.text) - self.known)
+        """The nodes that the next pass forwards and the proposals behind the likeliest of them."""
+        depth = min(self.config.depth, len(self.text) - self.known)
         if unread:
-            most = max(0, min(self.how.lookahead, depth - 1))
-            return [self.tree.root], self._count_guesses(self.tree.root, most)
-        width = min(self.how.width, self.tree.room)
-        grow = self.tree.likeliest if self.how.growth == "best_first" else self.tree.newest_layer
+            most = max(0, min(self.config.ngram_tokens, depth - 1))
+            return [self.tree.root], self._count_proposals(self.tree.root, most)
+        width = min(self.config.width, self.tree.room)
+        grow = self.tree.likeliest if self.config.growth == "best_first" else self.tree.newest_layer
         nodes = grow(width, depth) if width > 0 else []
         if not nodes:
             self.exhausted = True
@@ -324,20 +329,20 @@ class _Loops:
         best = nodes[0]
         ahead = best.place - self.tree.root.place - 1
         room = self.tree.room - len(nodes)
-        most = max(0, min(self.how.lookahead, MOST_GUESSES, depth - 2 - ahead, room))
-        return nodes, self._count_guesses(best, most)
+        most = max(0, min(self.config.ngram_tokens, MOST_PROPOSALS, depth - 2 - ahead, room))
+        return nodes, self._count_proposals(best, most)
 
-    def _count_guesses(self, node: Node, most: int) -> int:
-        return sum(1 for _ in self.drafts_guesses.behind(self.tree.row(node), most, on_path=True))
+    def _count_proposals(self, node: Node, most: int) -> int:
+        return sum(1 for _ in self.drafts_proposals.behind(self.tree.row(node), most, on_path=True))
 
-    def _hang(self, nodes: list[Node], guesses: int) -> None:
-        """The children of every forwarded node; a guess among them is forwarded already."""
+    def _hang(self, nodes: list[Node], proposals: int) -> None:
+        """The children of every forwarded node; a proposal among them is forwarded already."""
         now = self.clock.now
         for node in nodes:
             self.tree.expand(node, now)
         node = nodes[0]
         row = self.tree.row(node)
-        for right in list(self.drafts_guesses.behind(row, guesses, on_path=True)):
+        for right in list(self.drafts_proposals.behind(row, proposals, on_path=True)):
             row = self.tree.row(node)
             rank = self.text.rank(row) if right and row < len(self.text) else None
             if rank is None or rank >= len(node.children):
@@ -354,11 +359,11 @@ class _Proposer:
 
     @property
     def hit_rate(self) -> float:
-        return self._loops.targets_guesses.trust
+        return self._loops.targets_proposals.hit_rate
 
     def propose(self, behind: Sequence[int], limit: int) -> list[int]:
         at = self._loops.committed + len(behind)
-        return [0 for _ in self._loops.targets_guesses.behind(at, limit, on_path=True)]
+        return [0 for _ in self._loops.targets_proposals.behind(at, limit, on_path=True)]
 
 
 def _leading(chain: list[Node]) -> int:

@@ -63,15 +63,15 @@ class Served:
         detail = f"{check.detail}; {accepted} candidates accepted"
         return Check(check.name, check.passed and accepted > 0, detail)
 
-    def _same(self, name: str, texts: list[str], how: str) -> Check:
+    def _same(self, name: str, texts: list[str], when: str) -> Check:
         differing = [
             prompt.id
             for prompt, text, alone in zip(self._prompts, texts, self.alone, strict=True)
             if text != alone
         ]
         if not differing:
-            return Check(name, True, f"{len(texts)} texts {how} are those of the target alone")
-        detail = f"{len(differing)} of {len(texts)} texts {how} differ from the target's alone "
+            return Check(name, True, f"{len(texts)} texts {when} are those of the target alone")
+        detail = f"{len(differing)} of {len(texts)} texts {when} differ from the target's alone "
         detail += f"({', '.join(differing)}): a tie that kernels of more rows break otherwise, "
         return Check(name, False, detail + "or a fault")
 

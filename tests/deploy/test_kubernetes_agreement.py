@@ -187,9 +187,9 @@ def test_a_pod_may_take_as_long_to_start_as_its_settings_allow(
     manifests: list[Manifest], settings: Settings
 ) -> None:
     probe = container_of(manifests)["startupProbe"]
-    patience_s = probe["periodSeconds"] * probe["failureThreshold"]
-    assert patience_s > settings.serving.load_timeout_s
-    assert only(manifests, "Deployment")["spec"]["progressDeadlineSeconds"] > patience_s
+    limit_s = probe["periodSeconds"] * probe["failureThreshold"]
+    assert limit_s > settings.serving.load_timeout_s
+    assert only(manifests, "Deployment")["spec"]["progressDeadlineSeconds"] > limit_s
 
 
 def test_a_pod_may_drain_as_long_as_its_settings_say(

@@ -15,7 +15,7 @@ from aligned import writing
 from aligned.agreement import Texts
 from aligned.making import TOLERANCE, Alignment, AlignmentError, find_scale, make_pair
 from aligned.shapes import SHAPES
-from card.engines import Rows
+from card.engines import SequenceTokens
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
 from card.engines.vocabulary import shared_vocabulary
@@ -59,8 +59,8 @@ def test_both_models_load_in_the_engine_and_agree_there_too(
         for _ in range(48):
             chosen = []
             for model, session in both:
-                row = model.forward([Rows(session, [token])])[0].row(0)
-                model.keep(session, [0])
+                row = model.forward([SequenceTokens(session, [token])])[0].row(0)
+                model.commit_kv(session, [0])
                 chosen.append(int(row.argmax()))
             agreed += chosen[0] == chosen[1]
             tokens += 1

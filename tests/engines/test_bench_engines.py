@@ -19,7 +19,7 @@ from bench.foresight import ranks_of
 from bench.in_process import InProcess, parameters_of
 from bench.measurement import Task
 from bench.prompts import Prompt
-from card.engines import EngineError, Rows
+from card.engines import EngineError, SequenceTokens
 from card.engines.calibration import measure_row_costs
 from card.engines.loading import load_engine
 from card.engines.openvino.engine import OpenVinoEngine
@@ -138,8 +138,8 @@ def test_a_trained_draft_foresees_what_it_would_write_itself(temperature: float)
     for _ in range(task.max_tokens):
         missing = text[draft.length(session) :]
         ranking = ranking_of([len(text)], parameters, noise)
-        logits = draft.forward([Rows(session, missing, logits=1, ranking=ranking)])[0]
-        draft.keep(session, range(len(missing)))
+        logits = draft.forward([SequenceTokens(session, missing, logits=1, ranking=ranking)])[0]
+        draft.commit_kv(session, range(len(missing)))
         text.append(int(logits.best()[0][0, 0]))
     written = tuple(text[len(task.prompt.tokens) :])
     ranks = ranks_of(draft, task, written)

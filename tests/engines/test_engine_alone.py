@@ -16,7 +16,7 @@ import torch
 from psutil import Process
 
 from card.cores import usable_cores
-from card.engines import Logits, Rows, calibration, loading
+from card.engines import Logits, SequenceTokens, calibration, loading
 from card.engines.calibration import (
     check_alone,
     check_row_invariance,
@@ -59,8 +59,8 @@ def others_work(engine: OpenVinoEngine, within: float) -> bool:
     taken = {this: 0.0}
     while taken[this] < within and sum(taken.values()) - taken[this] < ENOUGH_S:
         for _ in range(10):
-            engine.forward([Rows(session, [7])])
-            engine.keep(session, [])
+            engine.forward([SequenceTokens(session, [7])])
+            engine.commit_kv(session, [])
         now = seconds_by_thread()
         taken = {thread: now[thread] - before.get(thread, 0.0) for thread in now}
     engine.close_session(session)
@@ -83,8 +83,8 @@ def test_a_target_that_is_never_alone_takes_no_more_memory(larger: OpenVinoEngin
     held = []
     for _ in range(3):
         for _ in range(300):
-            engine.forward([Rows(session, [7])])
-            engine.keep(session, [])
+            engine.forward([SequenceTokens(session, [7])])
+            engine.commit_kv(session, [])
         held.append(Process().memory_info().rss / 2**20)
     # Without a pass on all threads now and then it is 27 KiB for each pass, 16 MiB here.
     assert held[-1] - held[0] < 8
@@ -107,8 +107,8 @@ def test_without_a_way_to_let_threads_rest_there_are_no_more(
     assert engine.options.threads_alone == 0
     session = engine.open_session()
     for engine.alone in (False, True):
-        engine.forward([Rows(session, [7])])
-        engine.keep(session, [])
+        engine.forward([SequenceTokens(session, [7])])
+        engine.commit_kv(session, [])
 
 
 def test_torch_computes_on_as_many_threads_as_it_may(checkpoint: Path) -> None:
@@ -118,8 +118,8 @@ def test_torch_computes_on_as_many_threads_as_it_may(checkpoint: Path) -> None:
         session = engine.open_session()
         for alone, threads in ((False, 1), (True, 2), (False, 1)):
             engine.alone = alone
-            engine.forward([Rows(session, [7])])
-            engine.keep(session, [])
+            engine.forward([SequenceTokens(session, [7])])
+            engine.commit_kv(session, [])
             assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
@@ -128,7 +128,7 @@ def test_torch_computes_on_as_many_threads_as_it_may(checkpoint: Path) -> None:
 class RoundsOtherwise(OpenVinoEngine):
     """One bit of its logits differs while it is alone."""
 
-    def forward(self, batch: Sequence[Rows]) -> list[Logits]:
+    def forward(self, batch: Sequence[SequenceTokens]) -> list[Logits]:
         found = super().forward(batch)
         if not (self.alone and self.options.threads_alone):
             return found
@@ -180,7 +180,7 @@ def test_threads_that_save_no_time_are_not_used(
     many_alone: float,
     kept: bool,
 ) -> None:
-    def pass_ms(engine: OpenVinoEngine, batch: list[Rows]) -> float:
+    def pass_ms(engine: OpenVinoEngine, batch: list[SequenceTokens]) -> float:
         if not engine.alone:
             return 1.0
         return one_alone if len(batch) == 1 else many_alone
@@ -199,7 +199,7 @@ def test_a_moment_of_disturbance_does_not_leave_a_target_with_few_threads(
 ) -> None:
     disturbed = itertools.chain([True, True], itertools.repeat(False))
 
-    def disturbed_trials(engine: OpenVinoEngine, batches: list[list[Rows]]) -> bool:
+    def disturbed_trials(engine: OpenVinoEngine, batches: list[list[SequenceTokens]]) -> bool:
         return not next(disturbed)
 
     monkeypatch.setattr(calibration, "_save_time", disturbed_trials)

@@ -12,12 +12,12 @@ from tiny_models import random_tokens, read, read_alone
 from transformers import AutoModelForCausalLM
 from watched_passes import product_types, recorded_passes
 
-from card.engines import EngineError, Rows, calibration
+from card.engines import EngineError, SequenceTokens, calibration
 from card.engines.calibration import make_row_invariant
+from card.engines.calibration_cache import Calibration
 from card.engines.interface import Engine
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
-from card.engines.remembered import Findings
 from card.engines.row_costs import RowCosts
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -75,7 +75,7 @@ def test_no_pass_has_more_rows_than_keep_their_bits(
     sizes = [16, 14, 16, 16, 40, 15]
     starts = [20, 0, 0, 0, 0, 0]
     batch = [
-        Rows(session, TEXT[start : start + size])
+        SequenceTokens(session, TEXT[start : start + size])
         for session, start, size in zip(sessions, starts, sizes, strict=True)
     ]
     found = engine.forward(batch)
@@ -88,9 +88,9 @@ def test_no_pass_has_more_rows_than_keep_their_bits(
 def test_more_rows_than_that_are_refused(tmp_path: Path) -> None:
     engine = OpenVinoEngine.load(checkpoint(tmp_path, torch.bfloat16), OPTIONS)
     session = engine.open_session()
-    assert len(engine.forward([Rows(session, TEXT[: engine.most_rows])])) == 1
+    assert len(engine.forward([SequenceTokens(session, TEXT[: engine.most_rows])])) == 1
     with pytest.raises(EngineError, match=f"a pass takes {engine.most_rows}"):
-        engine.forward([Rows(session, TEXT[: engine.most_rows + 1])])
+        engine.forward([SequenceTokens(session, TEXT[: engine.most_rows + 1])])
 
 
 def test_a_processor_on_which_such_rows_influence_each_other_unfolds_the_matrices(
@@ -113,5 +113,5 @@ def test_a_processor_on_which_such_rows_influence_each_other_unfolds_the_matrice
         product_types(decoder.graph).keys() == {"f32"} for decoder in engine._compiled.values()
     )
     # And so it is again when the model is loaded anew.
-    found = Findings.of(engine.options, RowCosts({1: 1.0}))
+    found = Calibration.of(engine.options, RowCosts({1: 1.0}))
     assert found.applied_to(OPTIONS) == engine.options

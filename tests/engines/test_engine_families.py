@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tiny_models import FAMILIES, SLIDING_WINDOW, forward_rows, random_tokens, read_alone
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from card.engines import FOLLOWS_PREFIX, Engine, EngineError, Ranking, Rows
+from card.engines import FOLLOWS_PREFIX, Engine, EngineError, Ranking, SequenceTokens
 from card.engines.draft_vocabulary import DRAFT_VOCABULARY
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
@@ -89,7 +89,7 @@ def test_logits_equal_those_of_transformers(
 
 
 def read_tree_in_one_pass(engine: Engine, session: int) -> NDArray[np.float32]:
-    return forward_rows(engine, [Rows(session, TREE, PARENTS)])[0]
+    return forward_rows(engine, [SequenceTokens(session, TREE, PARENTS)])[0]
 
 
 def grow_tree_layer_by_layer(engine: Engine, session: int) -> NDArray[np.float32]:
@@ -97,7 +97,7 @@ def grow_tree_layer_by_layer(engine: Engine, session: int) -> NDArray[np.float32
     entry: dict[int, int] = {FOLLOWS_PREFIX: FOLLOWS_PREFIX}
     while len(entry) <= len(TREE):
         layer = [r for r, parent in enumerate(PARENTS) if r not in entry and parent in entry]
-        rows = Rows(session, [TREE[r] for r in layer], [entry[PARENTS[r]] for r in layer])
+        rows = SequenceTokens(session, [TREE[r] for r in layer], [entry[PARENTS[r]] for r in layer])
         found[layer] = forward_rows(engine, [rows])[0]
         entry |= {row: len(entry) - 1 + i for i, row in enumerate(layer)}
     return found
@@ -127,7 +127,7 @@ def test_each_branch_of_a_tree_equals_transformers_on_its_own_path(
 def test_best_gives_the_likeliest_ids_and_their_log_probabilities(checkpoint: Checkpoint) -> None:
     engine = checkpoint.engine(branches=0)
     session = engine.open_session()
-    rows = Rows(session, TEXT, logits=3, ranking=Ranking(5))
+    rows = SequenceTokens(session, TEXT, logits=3, ranking=Ranking(5))
     ids, values = engine.forward([rows])[0].best()
     expected = torch.from_numpy(checkpoint.expected[-3:]).log_softmax(-1).topk(5)
     assert ids.tolist() == expected.indices.tolist()
@@ -139,8 +139,8 @@ def test_best_ranks_by_perturbed_logits_where_noise_is_given(checkpoint: Checkpo
     one, other = engine.open_session(), engine.open_session()
     noise = np.random.default_rng(0).gumbel(size=(3, engine.vocabulary)).astype(np.float32)
     batch = [
-        Rows(one, TEXT, logits=2, ranking=Ranking(4)),
-        Rows(other, TEXT, logits=3, ranking=Ranking(5, 0.7, list(noise))),
+        SequenceTokens(one, TEXT, logits=2, ranking=Ranking(4)),
+        SequenceTokens(other, TEXT, logits=3, ranking=Ranking(5, 0.7, list(noise))),
     ]
     plain, perturbed = engine.forward(batch)
     for logits, count, last, expected in (
@@ -169,19 +169,19 @@ def test_a_draft_ranks_the_ids_that_it_was_given_and_no_others(
     )
     engine = OpenVinoEngine.load(tmp_path, options)
     session = engine.open_session()
-    engine.forward([Rows(session, TEXT[:-3], logits=0)])
-    engine.keep(session, range(len(TEXT) - 3))
+    engine.forward([SequenceTokens(session, TEXT[:-3], logits=0)])
+    engine.commit_kv(session, range(len(TEXT) - 3))
     for ranking, perturbed in (
         (Ranking(5), expected[-3:]),
         (Ranking(5, 0.7, list(noise)), expected[-3:] / np.float32(0.7) + noise),
     ):
-        rows = Rows(session, TEXT[-3:], ranking=ranking)
+        rows = SequenceTokens(session, TEXT[-3:], ranking=ranking)
         logits = engine.forward([rows])[0]
         ids, values = logits.best()
         best = torch.from_numpy(perturbed[:, ranked]).log_softmax(-1).topk(5)
         assert ids.tolist() == ranked[best.indices.numpy()].tolist()
         np.testing.assert_allclose(values, best.values.numpy(), atol=2 * CLOSE)
-        engine.keep(session, [])
+        engine.commit_kv(session, [])
         with pytest.raises(TypeError, match="only the likeliest ids"):
             logits.row(0)
     target = OpenVinoEngine.load(tmp_path, replace(options, branches=1, pending=0))

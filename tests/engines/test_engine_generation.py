@@ -9,7 +9,7 @@ from tiny_models import opened
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from card.engines import Engine, Rows
+from card.engines import Engine, SequenceTokens
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
@@ -38,11 +38,11 @@ def decode_greedily(engine: Engine, prompt: list[int]) -> list[int]:
     """Prefill all but the last token, then one row a pass: what the target's loop does alone."""
     text = list(prompt)
     with opened(engine) as session:
-        engine.forward([Rows(session, text[:-1], logits=0)])
-        engine.keep(session, range(len(text) - 1))
+        engine.forward([SequenceTokens(session, text[:-1], logits=0)])
+        engine.commit_kv(session, range(len(text) - 1))
         for _ in range(TOKENS):
-            logits = engine.forward([Rows(session, text[-1:])])[0]
-            engine.keep(session, [0])
+            logits = engine.forward([SequenceTokens(session, text[-1:])])[0]
+            engine.commit_kv(session, [0])
             text.append(int(logits.row(0).argmax()))
     return text[len(prompt) :]
 

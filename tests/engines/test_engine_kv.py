@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tiny_models import VOCABULARY, forward_rows, opened, random_tokens, read, read_alone
 
-from card.engines import FOLLOWS_PREFIX, Rows
+from card.engines import FOLLOWS_PREFIX, SequenceTokens
 from card.engines.calibration import make_row_invariant
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.openvino.masked.cache import KeyValueCache
@@ -107,11 +107,11 @@ def test_every_lane_goes_on_from_the_prefix_that_was_kept(
             tokens = random_tokens(BRANCHES + length - 1, seed=step)
             tail = range(BRANCHES, BRANCHES + length - 1)
             parents = [*FAN, *([winner, *tail][: len(tail)])]
-            forward_rows(chains, [Rows(session, tokens, parents)])
-            chains.keep(session, [winner, *tail])
+            forward_rows(chains, [SequenceTokens(session, tokens, parents)])
+            chains.commit_kv(session, [winner, *tail])
             text += [tokens[winner], *tokens[BRANCHES:]]
         assert chains.length(session) == len(text)
-        found = forward_rows(chains, [Rows(session, asked, FAN)])[0]
+        found = forward_rows(chains, [SequenceTokens(session, asked, FAN)])[0]
     for token, row in zip(asked, found, strict=True):
         expected = read_alone(chains, [*text, token], [64])[-1]
         np.testing.assert_array_equal(row, expected)
@@ -124,20 +124,22 @@ def test_places_behind_the_prefix_never_influence_a_chain(chains: AnyEngine) -> 
     for poisoned in (False, True):
         with opened(chains) as session:
             read(chains, session, text, [17])
-            forward_rows(chains, [Rows(session, random_tokens(9, seed=2))])  # rejected, not kept
+            forward_rows(
+                chains, [SequenceTokens(session, random_tokens(9, seed=2))]
+            )  # rejected, not kept
             if poisoned:
                 for lane in range(SESSIONS * BRANCHES):
                     own = lane // BRANCHES == session
                     poison(chains, lane, len(text) if own else 0)
-            found.append(forward_rows(chains, [Rows(session, tokens, parents)])[0])
+            found.append(forward_rows(chains, [SequenceTokens(session, tokens, parents)])[0])
     np.testing.assert_array_equal(found[1], found[0])
 
 
 def test_nothing_may_survive_beside_a_chain(chains: AnyEngine) -> None:
     with opened(chains) as session:
-        forward_rows(chains, [Rows(session, [1, 2, 3])])
+        forward_rows(chains, [SequenceTokens(session, [1, 2, 3])])
         with pytest.raises(ValueError, match="no pending entries"):
-            chains.keep(session, [0], [1])
+            chains.commit_kv(session, [0], [1])
 
 
 def test_more_branches_than_lanes_are_refused(chains: AnyEngine) -> None:
@@ -145,7 +147,7 @@ def test_more_branches_than_lanes_are_refused(chains: AnyEngine) -> None:
         opened(chains) as session,
         pytest.raises(ValueError, match="5 branches in a pass; the engine holds 4"),
     ):
-        forward_rows(chains, [Rows(session, [1] * 5, [FOLLOWS_PREFIX] * 5)])
+        forward_rows(chains, [SequenceTokens(session, [1] * 5, [FOLLOWS_PREFIX] * 5)])
 
 
 # --- growing trees --------------------------------------------------------------------------------
@@ -172,7 +174,7 @@ class Mirror:
         """The token path that the row of `entry` stands for."""
         return self.text + [self.tokens[e] for e in self.path(entry)]
 
-    def keep(self, entry: int, wanted: list[bool]) -> tuple[list[int], list[int]]:
+    def commit_kv(self, entry: int, wanted: list[bool]) -> tuple[list[int], list[int]]:
         """Confirm the path to `entry`; below it stay those `wanted` whose parents stay."""
         confirmed = self.path(entry)
         surviving: list[int] = []
@@ -203,14 +205,14 @@ def start(engine: AnyEngine, session: int, length: int, seed: int) -> Mirror:
     return mirror
 
 
-def grow_below(mirror: Mirror, at: list[int]) -> Rows:
+def grow_below(mirror: Mirror, at: list[int]) -> SequenceTokens:
     """Rows for new entries below chosen ones, which the same pass may append."""
     older = len(mirror.tokens)
     parents = [number % (older + row + 1) - 1 for row, number in enumerate(at)]
     tokens = [(7 * number + older) % VOCABULARY for number in at]
     mirror.tokens += tokens
     mirror.parents += parents
-    return Rows(mirror.session, tokens, parents)
+    return SequenceTokens(mirror.session, tokens, parents)
 
 
 def apply(engine: AnyEngine, mirror: Mirror, operation: Operation) -> None:
@@ -218,7 +220,7 @@ def apply(engine: AnyEngine, mirror: Mirror, operation: Operation) -> None:
     kind, at, wanted = operation
     if kind == "keep":
         entry = at[0] % (len(mirror.tokens) + 1) - 1
-        engine.keep(mirror.session, *mirror.keep(entry, wanted))
+        engine.commit_kv(mirror.session, *mirror.commit_kv(entry, wanted))
         assert engine.length(mirror.session) == len(mirror.text)
         return
     rows = grow_below(mirror, at)
@@ -274,13 +276,15 @@ def test_a_pruned_branch_never_influences_what_grows_in_its_place(trees: AnyEngi
             entry = {FOLLOWS_PREFIX: FOLLOWS_PREFIX}
             for layer in layers:
                 parents = [entry[parent[node]] for node in layer]
-                forward_rows(trees, [Rows(session, [token[node] for node in layer], parents)])
+                forward_rows(
+                    trees, [SequenceTokens(session, [token[node] for node in layer], parents)]
+                )
                 entry |= {node: len(entry) - 1 + i for i, node in enumerate(layer)}
-            trees.keep(session, [entry[0], entry[1]], [entry[3], entry[4]])
+            trees.commit_kv(session, [entry[0], entry[1]], [entry[3], entry[4]])
             if poisoned:
                 for lane in range(SESSIONS):
                     poison(trees, lane, len(text) + 2 + 2 if lane == session else 0)
-            grown = Rows(session, random_tokens(3, seed=4), [0, 1, FOLLOWS_PREFIX])
+            grown = SequenceTokens(session, random_tokens(3, seed=4), [0, 1, FOLLOWS_PREFIX])
             found.append(forward_rows(trees, [grown])[0])
     np.testing.assert_array_equal(found[1], found[0])
 
@@ -299,7 +303,7 @@ def test_a_reopened_session_holds_nothing_of_the_old_one(
         with opened(engine) as session:
             assert engine.length(session) == 0
             prefix = read(engine, session, text, [20])
-            rows = forward_rows(engine, [Rows(session, fan, FAN)])[0]
+            rows = forward_rows(engine, [SequenceTokens(session, fan, FAN)])[0]
         return np.concatenate([prefix, rows])
 
     untouched = everything()
@@ -307,7 +311,7 @@ def test_a_reopened_session_holds_nothing_of_the_old_one(
     sessions = [engine.open_session() for _ in range(SESSIONS)]
     for session in sessions:
         read(engine, session, random_tokens(CONTEXT, seed=2 + session), [64])
-        forward_rows(engine, [Rows(session, random_tokens(BRANCHES), FAN)])
+        forward_rows(engine, [SequenceTokens(session, random_tokens(BRANCHES), FAN)])
     for session in sessions:
         engine.close_session(session)
     np.testing.assert_array_equal(everything(), untouched)
@@ -321,9 +325,9 @@ def test_confirming_nothing_drops_what_is_pending(
     session = engine.open_session()
     text = random_tokens(20)
     read(engine, session, text, [20])
-    forward_rows(engine, [Rows(session, [1, 2], [FOLLOWS_PREFIX, FOLLOWS_PREFIX])])
-    engine.keep(session, [])
+    forward_rows(engine, [SequenceTokens(session, [1, 2], [FOLLOWS_PREFIX, FOLLOWS_PREFIX])])
+    engine.commit_kv(session, [])
     assert engine.length(session) == len(text)
-    found = forward_rows(engine, [Rows(session, [3, 4])])[0]
+    found = forward_rows(engine, [SequenceTokens(session, [3, 4])])[0]
     engine.close_session(session)
     assert_close(found, read_alone(engine, [*text, 3, 4], [22])[-2:])

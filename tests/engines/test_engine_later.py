@@ -11,7 +11,7 @@ import tiny_models
 from real_pair import TARGET
 from tiny_models import forward_rows, random_tokens
 
-from card.engines import Rows
+from card.engines import SequenceTokens
 from card.engines.openvino import later
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.openvino.graph import ANY_ROWS
@@ -40,8 +40,8 @@ def test_a_text_goes_on_with_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> N
     text = random_tokens(120, vocabulary=engine.vocabulary)
     expected = tiny_models.read_alone(engine, text, [64, 1])
     session = engine.open_session()
-    (found,) = forward_rows(engine, [Rows(session, text[:50])])
-    engine.keep(session, range(50))
+    (found,) = forward_rows(engine, [SequenceTokens(session, text[:50])])
+    engine.commit_kv(session, range(50))
     told: list[tuple[int, RowCosts]] = []
     Exchange(engine, 2, lambda *found: told.append(found)).wait()
     ((threads_alone, costs),) = told
@@ -49,8 +49,8 @@ def test_a_text_goes_on_with_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> N
     assert costs.pass_ms.keys() == {1, 4, 16, 64}
     at = 50
     for count in (1, 4, 3, 12, 50):
-        (more,) = forward_rows(engine, [Rows(session, text[at : at + count])])
-        engine.keep(session, range(count))
+        (more,) = forward_rows(engine, [SequenceTokens(session, text[at : at + count])])
+        engine.commit_kv(session, range(count))
         found = np.concatenate([found, more])
         at += count
     assert engine._decoders.keys() == {1, 4, 16, 64}

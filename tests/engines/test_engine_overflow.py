@@ -16,7 +16,7 @@ from this_processor import skip_unless_computed_in
 from tiny_models import forward_rows, opened, random_tokens, read, read_alone
 from transformers import PreTrainedModel
 
-from card.engines import FOLLOWS_PREFIX, Ranking, Rows
+from card.engines import FOLLOWS_PREFIX, Ranking, SequenceTokens
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import Dtype, EngineOptions
 from card.engines.processor import multiplies_in_tiles
@@ -113,14 +113,16 @@ def test_a_rejected_candidate_changes_nothing(
     engine = load(2)
     with opened(engine) as session:
         read(engine, session, TEXT[:20], [20])
-        (found,) = forward_rows(engine, [Rows(session, [*TEXT[20:22], OVERFLOWS, 5])])
+        (found,) = forward_rows(engine, [SequenceTokens(session, [*TEXT[20:22], OVERFLOWS, 5])])
         assert not np.isfinite(found[2]).any(), "the candidate does not overflow"
         assert found[:2].tobytes() == by_single_rows[20:22].tobytes()
-        engine.keep(session, [0, 1])
-        wrong_branch = Rows(session, [OVERFLOWS, *TEXT[22:24]], [FOLLOWS_PREFIX, FOLLOWS_PREFIX, 1])
+        engine.commit_kv(session, [0, 1])
+        wrong_branch = SequenceTokens(
+            session, [OVERFLOWS, *TEXT[22:24]], [FOLLOWS_PREFIX, FOLLOWS_PREFIX, 1]
+        )
         (found,) = forward_rows(engine, [wrong_branch])
         assert found[1:].tobytes() == by_single_rows[22:24].tobytes()
-        engine.keep(session, [1, 2])
+        engine.commit_kv(session, [1, 2])
         assert read(engine, session, TEXT[24:], [1]).tobytes() == by_single_rows[24:].tobytes()
 
 
@@ -130,7 +132,10 @@ def test_a_candidate_changes_nothing_in_a_pass_that_sessions_share(
     engine = load(1)
     with opened(engine) as lied_to, opened(engine) as honest:
         read(engine, lied_to, TEXT[:20], [20])
-        batch = [Rows(lied_to, [*TEXT[20:22], OVERFLOWS, 5]), Rows(honest, TEXT[:2])]
+        batch = [
+            SequenceTokens(lied_to, [*TEXT[20:22], OVERFLOWS, 5]),
+            SequenceTokens(honest, TEXT[:2]),
+        ]
         found = forward_rows(engine, batch)
         assert found[0][:2].tobytes() == by_single_rows[20:22].tobytes()
         assert found[1].tobytes() == by_single_rows[:2].tobytes()
@@ -150,8 +155,8 @@ def test_a_prompt_that_overflows_has_no_logits_though_nobody_asked_for_those_of_
 ) -> None:
     engine = load(1)
     with opened(engine) as session:
-        engine.forward([Rows(session, [*TEXT[:10], OVERFLOWS, *TEXT[10:20]], logits=0)])
-        engine.keep(session, range(21))
+        engine.forward([SequenceTokens(session, [*TEXT[:10], OVERFLOWS, *TEXT[10:20]], logits=0)])
+        engine.commit_kv(session, range(21))
         read(engine, session, TEXT[20:30], [10])
         assert not np.isfinite(read(engine, session, TEXT[30:], [1])).any()
 
@@ -163,13 +168,13 @@ def test_a_growing_tree_ranks_as_if_a_branch_that_overflows_were_not_there(
     for wrong in (5, OVERFLOWS):
         engine = load(0)
         with opened(engine) as session:
-            engine.forward([Rows(session, TEXT[:20], logits=1, ranking=Ranking(3))])
-            engine.keep(session, range(20))
-            grown = Rows(session, [wrong, 3, 4], [FOLLOWS_PREFIX, FOLLOWS_PREFIX, 1])
+            engine.forward([SequenceTokens(session, TEXT[:20], logits=1, ranking=Ranking(3))])
+            engine.commit_kv(session, range(20))
+            grown = SequenceTokens(session, [wrong, 3, 4], [FOLLOWS_PREFIX, FOLLOWS_PREFIX, 1])
             grown.ranking = Ranking(3)
             first = engine.forward([grown])[0].best()
-            engine.keep(session, [1], [2])
-            below = Rows(session, [9], [0], ranking=Ranking(3))
+            engine.commit_kv(session, [1], [2])
+            below = SequenceTokens(session, [9], [0], ranking=Ranking(3))
             found.append([values[1:].tobytes() for values in first])
             found[-1] += [values.tobytes() for values in engine.forward([below])[0].best()]
     assert found[0] == found[1]

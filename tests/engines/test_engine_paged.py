@@ -17,7 +17,7 @@ from this_processor import skip_unless_computed_in
 from tiny_models import FAMILIES, SLIDING_WINDOW, forward_rows, opened, random_tokens, read
 from watched_passes import product_types, recorded_passes
 
-from card.engines import EngineError, Rows, calibration
+from card.engines import EngineError, SequenceTokens, calibration
 from card.engines.calibration import make_row_invariant
 from card.engines.loading import load_engine
 from card.engines.openvino.engine import OpenVinoEngine
@@ -137,7 +137,7 @@ def test_rows_have_the_bits_of_single_rows_whatever_shares_their_pass(
         at = list(starts)
         for counts in passes:
             batch = [
-                Rows(session, subject.text[start : start + count])
+                SequenceTokens(session, subject.text[start : start + count])
                 for session, start, count in zip(sessions, at, counts, strict=False)
             ]
             for place, (rows, found) in enumerate(
@@ -145,7 +145,7 @@ def test_rows_have_the_bits_of_single_rows_whatever_shares_their_pass(
             ):
                 stop = at[place] + len(rows.tokens)
                 np.testing.assert_array_equal(found, subject.alone[at[place] : stop])
-                engine.keep(rows.session, range(len(rows.tokens)))
+                engine.commit_kv(rows.session, range(len(rows.tokens)))
                 at[place] = stop
     finally:
         for session in sessions:
@@ -159,19 +159,19 @@ def test_what_was_dropped_leaves_no_trace(subject: Subject) -> None:
     with opened(engine) as session, opened(engine) as other:
         read(engine, other, text[:90], [64])
         for start in range(0, 96, 8):
-            engine.forward([Rows(session, wrong[start : start + 12])])
-            engine.keep(session, [])
-            (found,) = forward_rows(engine, [Rows(session, text[start : start + 8])])
+            engine.forward([SequenceTokens(session, wrong[start : start + 12])])
+            engine.commit_kv(session, [])
+            (found,) = forward_rows(engine, [SequenceTokens(session, text[start : start + 8])])
             np.testing.assert_array_equal(found, subject.alone[start : start + 8])
-            engine.keep(session, range(8))
-        (found,) = forward_rows(engine, [Rows(other, text[90:94])])
+            engine.commit_kv(session, range(8))
+        (found,) = forward_rows(engine, [SequenceTokens(other, text[90:94])])
         np.testing.assert_array_equal(found, subject.alone[90:94])
 
 
 def test_only_the_rows_that_are_wanted_have_logits(subject: Subject) -> None:
     engine, text = subject.engine, subject.text
     with opened(engine) as one, opened(engine) as other:
-        batch = [Rows(one, text[:9], logits=1), Rows(other, text[:5], logits=0)]
+        batch = [SequenceTokens(one, text[:9], logits=1), SequenceTokens(other, text[:5], logits=0)]
         found = forward_rows(engine, batch[:1]) + forward_rows(engine, batch[:1])
         assert [len(rows) for rows in found] == [1, 1]
         logits = engine.forward(batch)
@@ -212,7 +212,10 @@ def test_chunks_and_short_rows_share_passes_up_to_the_largest_decoder(
     sessions = [engine.open_session() for _ in range(SESSIONS)]
     counts = (20, 60, 40)
     found = engine.forward(
-        [Rows(session, TEXT[:count]) for session, count in zip(sessions, counts, strict=True)]
+        [
+            SequenceTokens(session, TEXT[:count])
+            for session, count in zip(sessions, counts, strict=True)
+        ]
     )
     assert passes == [[20, 40], [60]]
     for logits in found[1:]:
@@ -224,7 +227,7 @@ def test_more_rows_than_a_decoder_takes_are_refused(checkpoint: Path) -> None:
     assert engine.most_rows == 64
     session = engine.open_session()
     with pytest.raises(EngineError, match="65 rows of one session; a pass takes 64"):
-        engine.forward([Rows(session, TEXT[:65])])
+        engine.forward([SequenceTokens(session, TEXT[:65])])
 
 
 # --- when it is used ------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
-from card.engines import EngineError, Rows, loading
+from card.engines import EngineError, SequenceTokens, loading
 from card.engines.architecture import read_architecture
 from card.engines.loading import load_engine
 from card.engines.openvino.engine import OpenVinoEngine
@@ -309,7 +309,7 @@ def test_more_pending_entries_than_a_tree_holds_are_refused(directory: Path) -> 
     )
     session = engine.open_session()
     with pytest.raises(EngineError, match="pending"):
-        tiny_models.forward_rows(engine, [Rows(session, [1] * 257)])
+        tiny_models.forward_rows(engine, [SequenceTokens(session, [1] * 257)])
 
 
 def test_a_dtype_that_an_engine_does_not_compute_in_is_refused(directory: Path) -> None:

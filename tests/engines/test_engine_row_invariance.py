@@ -23,7 +23,7 @@ from real_pair import TARGET
 from this_processor import skip_unless_computed_in
 from tiny_models import forward_rows, opened, random_tokens, read, read_alone
 
-from card.engines import FOLLOWS_PREFIX, Rows, calibration
+from card.engines import FOLLOWS_PREFIX, SequenceTokens, calibration
 from card.engines.calibration import make_row_invariant
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
@@ -196,12 +196,15 @@ def test_streams_of_any_age_share_passes_with_the_bits_of_single_rows(subject: S
     with opened(engine) as far, opened(engine) as near:
         read(engine, far, long[:-40], [64])
         for at in range(0, 40, 4):
-            batch = [Rows(far, long[260 + at : 264 + at]), Rows(near, text[at : at + 4])]
+            batch = [
+                SequenceTokens(far, long[260 + at : 264 + at]),
+                SequenceTokens(near, text[at : at + 4]),
+            ]
             far_rows, near_rows = (bits(rows) for rows in forward_rows(engine, batch))
             assert torch.equal(far_rows, far_alone[at : at + 4])
             assert torch.equal(near_rows, subject.plain[at : at + 4])
             for rows in batch:
-                engine.keep(rows.session, range(4))
+                engine.commit_kv(rows.session, range(4))
 
 
 @given(asked=st.lists(asks, min_size=1, max_size=SESSIONS - 1), chunks=chunkings)
@@ -215,7 +218,7 @@ def test_every_row_of_trees_that_share_a_pass_has_the_bits_of_single_rows(
         for ask in asked:
             session = sessions.enter_context(opened(engine))
             read(engine, session, text[: ask.prefix], chunks)
-            batch.append(Rows(session, ask.tokens(text, engine.vocabulary), ask.parents))
+            batch.append(SequenceTokens(session, ask.tokens(text, engine.vocabulary), ask.parents))
         found = [bits(rows) for rows in forward_rows(engine, batch)]
     for ask, rows, logits in zip(asked, batch, found, strict=True):
         for leaf in ask.leaves:
@@ -233,7 +236,7 @@ def test_two_threads_give_the_bits_of_one(subject: Subject, chunks: list[int], a
     def everything(engine: AnyEngine) -> Bits:
         with opened(engine) as session:
             prefix = read(engine, session, text[: ask.prefix], chunks)
-            rows = forward_rows(engine, [Rows(session, tree, ask.parents)])[0]
+            rows = forward_rows(engine, [SequenceTokens(session, tree, ask.parents)])[0]
         return bits(np.concatenate([prefix, rows]))
 
     engine = subject.engine
@@ -263,9 +266,9 @@ def test_decoding_through_winning_branches_gives_the_bits_of_single_rows(
             tokens = ask.tokens(text, engine.vocabulary)
             for depth, row in enumerate(path):
                 tokens[row] = text[at + depth]
-            found = bits(forward_rows(engine, [Rows(session, tokens, parents)])[0])
+            found = bits(forward_rows(engine, [SequenceTokens(session, tokens, parents)])[0])
             assert torch.equal(found[path], subject.plain[at : at + len(path)])
-            engine.keep(session, path)
+            engine.commit_kv(session, path)
             at += len(path)
         assert engine.length(session) == at
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from real_pair import TARGET
 from this_processor import skip_unless_computed_in
 
-from card.engines import FOLLOWS_PREFIX, Rows
+from card.engines import FOLLOWS_PREFIX, SequenceTokens
 from card.engines.architecture import Architecture, read_architecture
 from card.engines.calibration import make_row_invariant
 from card.engines.layout import EXTENT_MULTIPLE, ChainLayout
@@ -117,8 +117,8 @@ def test_padding_of_one_lane_repeats_the_last_row_and_writes_nowhere_else(
     architecture: Architecture, layout: ChainLayout
 ) -> None:
     (inputs, made), session = feed(architecture), layout.open()
-    made.write(layout.plan([Rows(session, list(range(8)))]))
-    assert made.write(layout.plan([Rows(session, [5, 6, 7])])) == 8
+    made.write(layout.plan([SequenceTokens(session, list(range(8)))]))
+    assert made.write(layout.plan([SequenceTokens(session, [5, 6, 7])])) == 8
     layout.close(session)
     assert inputs["tokens"].tolist() == [5, 6, 7, 7, 7, 7, 7, 7]
     assert inputs["positions"].tolist() == [0, 1, 2, 2, 2, 2, 2, 2]
@@ -135,7 +135,7 @@ def test_rows_of_branches_find_their_way_back_through_padded_lanes(
     session = layout.open()
     parents = [FOLLOWS_PREFIX, FOLLOWS_PREFIX, 0, 1, 2]
     inputs, made = feed(architecture)
-    made.write(layout.plan([Rows(session, [4, 5, 6, 7, 8], parents)]))
+    made.write(layout.plan([SequenceTokens(session, [4, 5, 6, 7, 8], parents)]))
     layout.close(session)
     gather, scatter = inputs["gather"], inputs["scatter"]
     assert gather.shape[1] % 4 == 0
@@ -216,9 +216,9 @@ def test_the_kv_cache_is_bound_once_and_no_output_is_copied(tmp_path: Path, bran
     engine = OpenVinoEngine(tmp_path, loaded.architecture, compiled, options)
     sessions = [engine.open_session() for _ in range(3)]
     for sharing in ([0], [0, 1], [1, 2], [2], [0, 2]):
-        engine.forward([Rows(sessions[place], [1, 2]) for place in sharing])
+        engine.forward([SequenceTokens(sessions[place], [1, 2]) for place in sharing])
         for place in sharing:
-            engine.keep(sessions[place], [0])
+            engine.commit_kv(sessions[place], [0])
     (request,) = graph.requests
     assert request.bound.count("keys.0") == request.bound.count("values.0") == 1
     assert request.shares_outputs == [True] * 5
@@ -241,9 +241,9 @@ def test_few_rows_of_one_session_go_to_the_smallest_graph_that_takes_them(tmp_pa
     engine = OpenVinoEngine(tmp_path, loaded.architecture, compiled, loaded.options)
     one, other = engine.open_session(), engine.open_session()
     for batch in ([(one, 1)], [(one, 3)], [(other, 4)], [(one, 5)], [(one, 1), (other, 1)]):
-        engine.forward([Rows(session, list(range(rows))) for session, rows in batch])
+        engine.forward([SequenceTokens(session, list(range(rows))) for session, rows in batch])
         for session, rows in batch:
-            engine.keep(session, range(rows))
+            engine.commit_kv(session, range(rows))
     passes = {rows: len(graph.requests[0].shares_outputs) for rows, graph in graphs.items()}
     assert passes == {1: 1, 4: 2, ANY_ROWS: 2}
 
@@ -253,9 +253,9 @@ def read_text(engine: OpenVinoEngine, rows: int) -> list[bytes]:
     session = engine.open_session()
     found = []
     for start in range(0, 4 * rows, rows):
-        (logits,) = engine.forward([Rows(session, list(range(start, start + rows)))])
+        (logits,) = engine.forward([SequenceTokens(session, list(range(start, start + rows)))])
         found += [logits.row(row).tobytes() for row in range(rows)]
-        engine.keep(session, range(rows))
+        engine.commit_kv(session, range(rows))
     engine.close_session(session)
     return found
 

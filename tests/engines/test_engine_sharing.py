@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from this_processor import skip_unless_computed_in
 from tiny_models import random_tokens
 
-from card.engines import FOLLOWS_PREFIX, Ranking, Rows
+from card.engines import FOLLOWS_PREFIX, Ranking, SequenceTokens
 from card.engines.architecture import read_architecture
 from card.engines.calibration import make_row_invariant
 from card.engines.checkpoints import open_checkpoint
@@ -84,12 +84,12 @@ def read_by_turns(engine: OpenVinoEngine, text: list[int]) -> list[NDArray[np.fl
     """Logits of a text whose passes go to one decoder after the other, some with wrong branches."""
     session, found = engine.open_session(), []
     for count in (1, 8, 4, 1, 20, 3, 7, 1, 40, 2):
-        rows = Rows(session, text[:count])
+        rows = SequenceTokens(session, text[:count])
         found += [logits.row(row) for (logits,) in [engine.forward([rows])] for row in range(count)]
-        engine.keep(session, range(count))
+        engine.commit_kv(session, range(count))
         wrong = [text[0] + 1, *text[count : count + 2]]
-        engine.forward([Rows(session, wrong, [FOLLOWS_PREFIX, FOLLOWS_PREFIX, 1])])
-        engine.keep(session, [])
+        engine.forward([SequenceTokens(session, wrong, [FOLLOWS_PREFIX, FOLLOWS_PREFIX, 1])])
+        engine.commit_kv(session, [])
         text = text[count:]
     engine.close_session(session)
     return found
@@ -117,12 +117,12 @@ def test_a_growing_tree_is_ranked_the_same(
         for count in (4, 1, 8, 3):
             drawn = [row.astype(np.float32) for row in noise[:count]]
             for ranking in (Ranking(5), Ranking(5, 0.8, drawn)):
-                rows = Rows(session, list(range(count)), ranking=ranking)
+                rows = SequenceTokens(session, list(range(count)), ranking=ranking)
                 (logits,) = engine.forward([rows])
                 found.append([part.tobytes() for part in logits.best()])
-                engine.keep(session, [])
-            engine.forward([Rows(session, [count], logits=0)])
-            engine.keep(session, [0])
+                engine.commit_kv(session, [])
+            engine.forward([SequenceTokens(session, [count], logits=0)])
+            engine.commit_kv(session, [0])
     assert found[: len(found) // 2] == found[len(found) // 2 :]
 
 

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 import tiny_models
 
-from card.engines import Logits, Ranking, Rows
+from card.engines import Logits, Ranking, SequenceTokens
 from card.engines.calibration import drop
 from card.engines.layout import SHORT
 from card.engines.openvino.engine import OpenVinoEngine
@@ -25,7 +25,7 @@ class RecordedEngine(OpenVinoEngine):
 
     passes: list[list[tuple[int, int]]]
 
-    def forward(self, batch: Sequence[Rows]) -> list[Logits]:
+    def forward(self, batch: Sequence[SequenceTokens]) -> list[Logits]:
         assert all(rows.wanted <= len(rows.tokens) for rows in batch)
         self.passes.append([(self.length(rows.session), len(rows.tokens)) for rows in batch])
         return super().forward(batch)
@@ -89,21 +89,21 @@ def test_no_later_pass_needs_more_memory_for_its_inputs(engine: RecordedEngine) 
     before = block_sizes(engine)
     sessions = [engine.open_session() for _ in range(SESSIONS)]
 
-    def rows(session: int, count: int, sharing: int = 1) -> Rows:
+    def rows(session: int, count: int, sharing: int = 1) -> SequenceTokens:
         if not engine.options.grows_trees:
-            return Rows(session, [1] * count)
-        return Rows(
+            return SequenceTokens(session, [1] * count)
+        return SequenceTokens(
             session, [1] * count, logits=min(count, DRAFT_ROWS // sharing), ranking=Ranking(4)
         )
 
     for _ in range(0, CONTEXT - 20, 60):
         engine.forward([rows(sessions[1], 60)])
-        engine.keep(sessions[1], range(60))
+        engine.commit_kv(sessions[1], range(60))
         for count in (1, 3, 4, 9, SHORT):
             for sharing in (sessions, sessions[1:], sessions[1:2]):
                 engine.forward([rows(session, count, len(sharing)) for session in sharing])
                 for session in sharing:
-                    engine.keep(session, [])
+                    engine.commit_kv(session, [])
     assert block_sizes(engine) == before
 
 
@@ -123,7 +123,7 @@ def test_a_draft_of_one_slot_meets_all_the_rows_it_may_grow_by(
     assert [(CONTEXT - SHORT, most)] in engine.passes
     before = block_sizes(engine)
     session = engine.open_session()
-    engine.forward([Rows(session, [1] * most, ranking=Ranking(4))])
+    engine.forward([SequenceTokens(session, [1] * most, ranking=Ranking(4))])
     assert block_sizes(engine) == before
 
 
@@ -138,10 +138,12 @@ def test_many_sessions_share_a_pass_however_few_rows_it_may_have(tmp_path: Path)
     before = block_sizes(engine)
     sessions = [engine.open_session() for _ in range(9)]
     for start in range(0, CONTEXT - SHORT, 46):
-        engine.forward([Rows(sessions[0], [1] * 46)])
-        engine.keep(sessions[0], range(min(46, CONTEXT - SHORT - start)))
+        engine.forward([SequenceTokens(sessions[0], [1] * 46)])
+        engine.commit_kv(sessions[0], range(min(46, CONTEXT - SHORT - start)))
     for counts in ([16] + [6] * 8, [7] * 9, [16] * 4, [1] * 8 + [16]):
-        batch = [Rows(each, [1] * rows) for each, rows in zip(sessions, counts, strict=False)]
+        batch = [
+            SequenceTokens(each, [1] * rows) for each, rows in zip(sessions, counts, strict=False)
+        ]
         engine.forward(batch)
         drop(engine, batch)
     assert block_sizes(engine) == before

@@ -14,7 +14,7 @@ from gguf import GGUFWriter
 from numpy.typing import NDArray
 from transformers import LlamaConfig, PreTrainedModel
 
-from card.engines import EngineError, Ranking, Rows
+from card.engines import EngineError, Ranking, SequenceTokens
 from card.engines.architecture import read_architecture
 from card.engines.checkpoints import DenseMatrix, GroupedMatrix, open_checkpoint
 from card.engines.openvino.engine import OpenVinoEngine
@@ -74,7 +74,7 @@ def test_a_gguf_file_may_be_the_draft(tmp_path: Path) -> None:
     engine = OpenVinoEngine.load(file, options)
     ranking = Ranking(4)
     with tiny_models.opened(engine) as session:
-        (logits,) = engine.forward([Rows(session, TEXT, logits=1, ranking=ranking)])
+        (logits,) = engine.forward([SequenceTokens(session, TEXT, logits=1, ranking=ranking)])
     best, _ = logits.best()
     (expected,) = tiny_models.read_alone(TorchEngine.load(file, OPTIONS), TEXT, (32,))[-1:]
     assert best[0].tolist() == np.argsort(-expected)[:4].tolist()

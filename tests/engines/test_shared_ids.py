@@ -8,7 +8,7 @@ import tiny_models
 from tiny_models import random_tokens
 from transformers import LlamaConfig
 
-from card.engines import Rows
+from card.engines import SequenceTokens
 from card.engines.options import EngineOptions
 from card.engines.shared_ids import SharedIds
 from card.engines.torch.engine import TorchEngine
@@ -68,7 +68,7 @@ def children_of(
     session = draft.open_session()
     positions = list(range(1, len(text) + 1))
     ranking = ranking_of(positions, parameters, noise_for(parameters, draft.vocabulary))
-    (logits,) = draft.forward([Rows(session, text, ranking=ranking)])
+    (logits,) = draft.forward([SequenceTokens(session, text, ranking=ranking)])
     draft.close_session(session)
     return best_children(logits, positions, parameters)
 
@@ -76,11 +76,11 @@ def children_of(
 def test_ids_that_the_draft_does_not_have_are_read(engine: TorchEngine) -> None:
     draft = SharedIds(engine, SharedVocabulary(200, OWN))
     session = draft.open_session()
-    (logits,) = draft.forward([Rows(session, [5, 199, 7], logits=1)])
+    (logits,) = draft.forward([SequenceTokens(session, [5, 199, 7], logits=1)])
     row = logits.row(0)
     assert row.shape == (200,)
     assert np.isfinite(row[:OWN]).all()
     assert (row[OWN:] == -np.inf).all()
-    draft.keep(session, range(3))
+    draft.commit_kv(session, range(3))
     assert draft.length(session) == 3
     draft.close_session(session)

@@ -18,7 +18,7 @@ from tensorrt_double import standin
 from tokenizers import Tokenizer
 
 from card.cache import CardSlot, Finish, Pool, SlotCounters, SlotRequest
-from card.engines.remembered import FINDINGS_VARIABLE
+from card.engines.calibration_cache import CALIBRATION_CACHE_VARIABLE
 from card.engines.tensorrt_llm.runtime import Runtime
 from card.engines.tensorrt_llm.sampling import sampling_arguments
 from card.sampling import SamplingParameters
@@ -36,7 +36,7 @@ TOKENS = 40
 SLOTS, CONTEXT = 3, 512
 """As in `test_tensorrt_llm`: what the stand-in finds out about its models is shared."""
 GREEDY = SamplingParameters(end_ids=(0,))
-PATIENCE_S = 120.0
+LIMIT_S = 120.0
 
 
 class Pair:
@@ -61,7 +61,7 @@ class Pair:
         self.pool.unlink()
 
     def until(self, holds: Callable[[], bool]) -> None:
-        limit = time.monotonic() + PATIENCE_S
+        limit = time.monotonic() + LIMIT_S
         while not holds():
             assert time.monotonic() < limit, "it never came to hold"
             for loop in self.loops:
@@ -74,9 +74,9 @@ class Pair:
         slots = [self.pool.card_slot(index) for index in range(len(prompts))]
         for slot, prompt in zip(slots, prompts, strict=True):
             request = SlotRequest(np.array(prompt, np.int64), TOKENS, decoding, parameters)
-            slot.open(request, self.pool.new_generation())
-        self.until(lambda: all(s.finish(s.generation) is not Finish.RUNNING for s in slots))
-        texts = [slot.output(0, slot.committed(slot.generation)).tolist() for slot in slots]
+            slot.open(request, self.pool.new_session_id())
+        self.until(lambda: all(s.finish(s.session_id) is not Finish.RUNNING for s in slots))
+        texts = [slot.output(0, slot.committed(slot.session_id)).tolist() for slot in slots]
         counters = [slot.counters() for slot in slots]
         for slot in slots:
             slot.close()
@@ -97,11 +97,11 @@ def settings_for(folder: Path) -> Settings:
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory, findings: Path) -> Iterator[Any]:
+def package(tmp_path_factory: pytest.TempPathFactory, calibration_cache: Path) -> Iterator[Any]:
     folder = tmp_path_factory.mktemp("standin")
     with pytest.MonkeyPatch.context() as patch, standin(folder, "1.2.1", patch) as imported:
         patch.setenv("CUDA_VISIBLE_DEVICES", "0")
-        patch.setenv(FINDINGS_VARIABLE, str(findings))
+        patch.setenv(CALIBRATION_CACHE_VARIABLE, str(calibration_cache))
         yield imported
     # Closing ended all children, Python's own helper for semaphores too; other tests need one.
     with warnings.catch_warnings():
@@ -159,7 +159,7 @@ def test_alone_or_together_the_text_is_the_plain_one(
         found, more = pair.write([prompt], "card")
         assert found == [text]
         counters += more
-    limit = time.monotonic() + PATIENCE_S
+    limit = time.monotonic() + LIMIT_S
     while not any(one.accepted for one in counters):  # a late draft is no wrong one
         assert time.monotonic() < limit, "nothing is ever accepted"
         counters += pair.write(prompts, "card")[1]
@@ -219,12 +219,12 @@ def test_what_a_commit_prunes_is_cancelled_in_the_engine(
     # Requests that are behind the text could be given up later, too, when they come to differ.
     monkeypatch.setattr(tensorrt, "_MOST_BEHIND", 0)
     requests = Requests(runtime_of(pair.models[1]), monkeypatch)
-    limit = time.monotonic() + PATIENCE_S
+    limit = time.monotonic() + LIMIT_S
     while not requests.cancelled:
         assert time.monotonic() < limit, "nothing was ever cancelled"
         with opened(pair, prompts[0], "card") as slot:
             pair.until(
-                lambda: requests.cancelled > 0 or slot.finish(slot.generation) is not Finish.RUNNING
+                lambda: requests.cancelled > 0 or slot.finish(slot.session_id) is not Finish.RUNNING
             )
             # The end of a session cancels, too: only what came before counts here.
             found = requests.cancelled
@@ -236,7 +236,7 @@ def test_what_a_closed_session_asked_for_is_cancelled_in_both_engines(
     pair: Pair, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engines = [Requests(runtime_of(model), monkeypatch) for model in pair.models]
-    limit = time.monotonic() + PATIENCE_S
+    limit = time.monotonic() + LIMIT_S
     while not all(engine.cancelled for engine in engines):
         assert time.monotonic() < limit, "nothing was ever cancelled"
         with opened(pair, prompts[1], "card"):
@@ -250,7 +250,7 @@ def opened(pair: Pair, prompt: list[int], decoding: str) -> Iterator[CardSlot]:
     """A session that is closed, and its slot free again, when the block ends."""
     slot = pair.pool.card_slot(0)
     request = SlotRequest(np.array(prompt, np.int64), TOKENS, decoding, GREEDY)
-    slot.open(request, pair.pool.new_generation())
+    slot.open(request, pair.pool.new_session_id())
     yield slot
     slot.close()
     pair.until(lambda: slot.reclaim())

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tiny_models import forward_rows, opened, random_tokens, read, read_alone
 from torch import Tensor
 
-from card.engines import FOLLOWS_PREFIX, Ranking, Rows
+from card.engines import FOLLOWS_PREFIX, Ranking, SequenceTokens
 from card.engines.calibration import (
     check_row_invariance,
     make_row_invariant,
@@ -106,7 +106,7 @@ def test_sessions_that_share_a_pass_get_the_bits_of_one_alone(
     batch = []
     for session, prefix in zip(sessions, prefixes, strict=True):
         read(target, session, LONG[:prefix], [64])
-        batch.append(Rows(session, LONG[prefix : prefix + rows]))
+        batch.append(SequenceTokens(session, LONG[prefix : prefix + rows]))
     for prefix, found in zip(prefixes, forward_rows(target, batch), strict=True):
         assert found.tobytes() == by_single_rows[prefix : prefix + rows].tobytes()
     for session in sessions:
@@ -122,7 +122,7 @@ def test_wider_tiles_serve_a_device_on_which_narrow_ones_vary(directory: Path, t
     text = random_tokens(40)
     expected = read_alone(engine, text, [1])
     prefixes = {engine.open_session(): prefix for prefix in (20, 1, 9)}
-    batch = [Rows(session, text[at : at + 3]) for session, at in prefixes.items()]
+    batch = [SequenceTokens(session, text[at : at + 3]) for session, at in prefixes.items()]
     for session, prefix in prefixes.items():
         read(engine, session, text[:prefix], [64])
     for (session, prefix), found in zip(prefixes.items(), forward_rows(engine, batch), strict=True):
@@ -141,9 +141,9 @@ def test_the_branch_that_wins_is_continued(target: CapturedEngine) -> None:
             right = text[at : at + 3]
             rows = [(right[0] + 1) % target.vocabulary, *right]
             parents = [FOLLOWS_PREFIX, FOLLOWS_PREFIX, 1, 2]
-            found = forward_rows(target, [Rows(session, rows, parents)])[0]
+            found = forward_rows(target, [SequenceTokens(session, rows, parents)])[0]
             assert found[1:].tobytes() == expected[at : at + 3].tobytes()
-            target.keep(session, [1, 2, 3])
+            target.commit_kv(session, [1, 2, 3])
             at += 3
 
 
@@ -156,17 +156,19 @@ def test_a_growing_tree_is_ranked_as_the_eager_engine_ranks_it(directory: Path) 
         session, other = engine.open_session(), engine.open_session()
         seen = []
         for each in (session, other):
-            engine.forward([Rows(each, random_tokens(20), logits=0)])
-            engine.keep(each, range(20))
+            engine.forward([SequenceTokens(each, random_tokens(20), logits=0)])
+            engine.commit_kv(each, range(20))
         for ranking in (Ranking(4), Ranking(4, 0.8, list(noise))):
-            pair = Rows(session, [5, 9], [FOLLOWS_PREFIX, FOLLOWS_PREFIX], ranking=ranking)
-            single = Rows(other, [7], [FOLLOWS_PREFIX], ranking=Ranking(3))
+            pair = SequenceTokens(
+                session, [5, 9], [FOLLOWS_PREFIX, FOLLOWS_PREFIX], ranking=ranking
+            )
+            single = SequenceTokens(other, [7], [FOLLOWS_PREFIX], ranking=Ranking(3))
             seen += [logits.best() for logits in engine.forward([pair, single])]
-            below = engine.forward([Rows(session, [6, 8], [1, 0], ranking=ranking)])
+            below = engine.forward([SequenceTokens(session, [6, 8], [1, 0], ranking=ranking)])
             seen.append(below[0].best())
-            engine.keep(session, [1], [2])  # the right node, and the child of it
-            engine.keep(session, [0])
-            engine.keep(other, [0])
+            engine.commit_kv(session, [1], [2])  # the right node, and the child of it
+            engine.commit_kv(session, [0])
+            engine.commit_kv(other, [0])
         found.append(seen)
     for (ids, values), (other_ids, other_values) in zip(*found, strict=True):
         assert ids.tolist() == other_ids.tolist()
@@ -275,7 +277,7 @@ def test_the_check_of_rows_ends_when_its_time_is_over(
     passes: list[int] = []
     forward = CapturedEngine.forward
 
-    def counted(this: CapturedEngine, batch: list[Rows]) -> list[Any]:
+    def counted(this: CapturedEngine, batch: list[SequenceTokens]) -> list[Any]:
         passes.append(len(batch))
         return forward(this, batch)
 

@@ -20,7 +20,7 @@ import torch
 from tiny_models import forward_rows, opened, random_tokens, read_alone
 from torch import Tensor
 
-from card.engines import FOLLOWS_PREFIX, Rows
+from card.engines import FOLLOWS_PREFIX, SequenceTokens
 from card.engines.options import EngineOptions
 from card.engines.torch.captured.engine import CapturedEngine
 from card.engines.torch.captured.kernels import finishing
@@ -268,14 +268,16 @@ def test_an_engine_of_kernels_reads_as_the_eager_one_and_by_rows_and_branches_al
     found = read_alone(engine, TEXT, [12])
     assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
     with opened(engine) as session:
-        engine.forward([Rows(session, TEXT[:8], logits=0)])
-        engine.keep(session, range(8))
+        engine.forward([SequenceTokens(session, TEXT[:8], logits=0)])
+        engine.commit_kv(session, range(8))
         wrong = (TEXT[8] + 1) % engine.vocabulary
         parents = [FOLLOWS_PREFIX, 0, FOLLOWS_PREFIX, 2, 3]
-        rows = forward_rows(engine, [Rows(session, [wrong, TEXT[0], *TEXT[8:11]], parents)])[0]
+        rows = forward_rows(
+            engine, [SequenceTokens(session, [wrong, TEXT[0], *TEXT[8:11]], parents)]
+        )[0]
         assert rows[2:].tobytes() == found[8:11].tobytes()
-        engine.keep(session, [2, 3, 4])
-        last = forward_rows(engine, [Rows(session, TEXT[11:])])[0]
+        engine.commit_kv(session, [2, 3, 4])
+        last = forward_rows(engine, [SequenceTokens(session, TEXT[11:])])[0]
         assert last.tobytes() == found[11:].tobytes()
 
 
@@ -284,13 +286,13 @@ def test_a_tree_that_grows_keeps_what_survives(engine: CapturedEngine) -> None:
     alone = read_alone(engine, TEXT, [12])
     wrong = (TEXT[8] + 1) % engine.vocabulary
     with opened(engine) as session:
-        engine.forward([Rows(session, TEXT[:8], logits=0)])
-        engine.keep(session, range(8))
-        engine.forward([Rows(session, [wrong, TEXT[8]], [FOLLOWS_PREFIX] * 2, logits=0)])
-        engine.forward([Rows(session, [wrong, TEXT[9]], [0, 1], logits=0)])
-        engine.keep(session, [1], [3])
-        third = forward_rows(engine, [Rows(session, TEXT[10:11], [0])])[0]
-        engine.keep(session, [0, 1])
+        engine.forward([SequenceTokens(session, TEXT[:8], logits=0)])
+        engine.commit_kv(session, range(8))
+        engine.forward([SequenceTokens(session, [wrong, TEXT[8]], [FOLLOWS_PREFIX] * 2, logits=0)])
+        engine.forward([SequenceTokens(session, [wrong, TEXT[9]], [0, 1], logits=0)])
+        engine.commit_kv(session, [1], [3])
+        third = forward_rows(engine, [SequenceTokens(session, TEXT[10:11], [0])])[0]
+        engine.commit_kv(session, [0, 1])
         assert engine.length(session) == 11
     assert third.tobytes() == alone[10:11].tobytes()
 

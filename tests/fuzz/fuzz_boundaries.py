@@ -104,10 +104,10 @@ def fuzz_environment(seed: int, examples: int) -> int:
 
 _GEOMETRY = Geometry(slots=2, nodes=64, prompt=32, output=32, bad_words=4, bad_word_tokens=16)
 _VOCABULARY = 50
-_GENERATION = 77
-_DRAFT_FIELDS = ("flip", "tree_generation", "root_length", "node_count", "passes", "exhausted")
+_SESSION_ID = 77
+_DRAFT_FIELDS = ("flip", "tree_session_id", "root_length", "node_count", "passes", "exhausted")
 _WORDS = st.one_of(
-    st.sampled_from([0, 1, 2, -1, 63, 64, 65, _GENERATION, (1 << 63) - 1, -(1 << 63)]),
+    st.sampled_from([0, 1, 2, -1, 63, 64, 65, _SESSION_ID, (1 << 63) - 1, -(1 << 63)]),
     st.integers(-70, 70),
 )
 _SCORES = st.one_of(st.floats(-9, 0), st.floats())
@@ -128,7 +128,7 @@ def _trees(draw: st.DrawFn) -> dict[str, Any]:
     lie: dict[str, Any] = {name: [draw(_WORDS), draw(_WORDS)] for name in _DRAFT_FIELDS}
     lie["flip"] = draw(_WORDS)
     if draw(st.integers(0, 4)):
-        lie["tree_generation"] = [_GENERATION] * 2
+        lie["tree_session_id"] = [_SESSION_ID] * 2
         lie["node_count"] = [count] * 2
     tokens = [draw(st.integers(0, _VOCABULARY - 1)) for _ in range(count)]
     parents = [draw(st.integers(ROOT, n - 1)) for n in range(count)]
@@ -150,8 +150,8 @@ def fuzz_tree(seed: int, examples: int) -> int:
             for name in ("node_token", "node_parent", "node_score"):
                 record[name][:, : len(lie[name])] = lie[name]
             slot = pool.target_slot(0)
-            slot.draft_progress(_GENERATION, 3)
-            if (tree := slot.tree(_GENERATION, _VOCABULARY)) is not None:
+            slot.draft_progress(_SESSION_ID, 3)
+            if (tree := slot.tree(_SESSION_ID, _VOCABULARY)) is not None:
                 _query(tree)
 
         return try_inputs(_trees(), check, seed=seed, examples=examples)

@@ -33,9 +33,9 @@ def pytest_runtest_makereport(
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _shared_findings(findings: Path) -> Iterator[None]:
+def _shared_calibration(calibration_cache: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CARD_SERVING__FINDINGS", str(findings))
+        patch.setenv("CARD_SERVING__FINDINGS", str(calibration_cache))
         yield
 
 

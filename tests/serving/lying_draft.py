@@ -40,7 +40,7 @@ class LyingDraft:
             self._not_a_number,
             self._cycle,
             self._out_of_range,
-            self._old_generation,
+            self._old_session_id,
             self._endless,
             self._no_state,
         )
@@ -56,7 +56,7 @@ class LyingDraft:
         count = int(self._draw.integers(1, 32))
         length = int(record["prompt_length"]) + int(record["committed"])
         tree: dict[str, Any] = {
-            "generation": slot.generation,
+            "session_id": slot.session_id,
             "root_length": length,
             "token": self._draw.integers(0, 3072, count),
             "parent": np.arange(ROOT, count - 1),
@@ -88,9 +88,9 @@ class LyingDraft:
         parent = self._draw.choice([-2, 5, 1 << 40], 3)
         self._publish(index, token=token, parent=parent, score=np.zeros(3))
 
-    def _old_generation(self, index: int) -> None:
-        generation = int(self._pool.slots["generation"][index]) - int(self._draw.integers(0, 3))
-        self._publish(index, generation=generation)
+    def _old_session_id(self, index: int) -> None:
+        session_id = int(self._pool.slots["session_id"][index]) - int(self._draw.integers(0, 3))
+        self._publish(index, session_id=session_id)
 
     def _endless(self, index: int) -> None:
         record = self._pool.slots[index]

@@ -45,7 +45,7 @@ stand-in of TensorRT-LLM two Python processes load PyTorch for every engine that
 """Limits that say that something hangs, also on a machine five times as slow as most."""
 
 UNLIKE_OTHERS: dict[str, Any] = {"temperature": 0.25, "seed": 1, "end_id": -1}
-"""Of requests that no other test makes: drafts that were wrong there send none of these to rest."""
+"""Of requests that no other test makes: drafts that were wrong there stop it for none of these."""
 
 Overrides = Mapping[str, Mapping[str, Any]]
 
@@ -289,7 +289,7 @@ def _settings_file(
     for role in ("target", "draft"):
         content[role] = {"path": str(PAIR / role), **content.get(role, {})}
     content["target"] = {"threads": 1, "threads_alone": 2, **content["target"]}
-    # So small a target may be so fast that a draft rightly rests: beside fixed rows it never does.
+    # So small a target may be so fast that its draft is rightly stopped; with fixed rows never.
     content["speculation"] = {"rows": 8, **content.get("speculation", {})}
     file = folder / "settings.yaml"
     file.write_text(yaml.safe_dump(content), encoding="utf-8")

@@ -148,7 +148,7 @@ async def ended(service: RunningService, outcome: str, before: float = 0) -> Non
 
 def found_out(service: RunningService) -> dict[str, int]:
     """The files of what its models found out at load, in its run directory, and when written."""
-    files = service.settings.cache.directory.glob("card_run_*/findings/*.json")
+    files = service.settings.cache.directory.glob("card_run_*/calibration/*.json")
     return {file.name: file.stat().st_mtime_ns for file in files}
 
 

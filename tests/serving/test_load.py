@@ -267,17 +267,17 @@ async def test_a_client_that_leaves_the_queue_gives_its_place_up(one_slot: Runni
 
 def is_settled(file: Path) -> bool:
     """Whether nothing more is to be found out."""
-    settled: bool = json.loads(file.read_text())["findings"]["settled"]
+    settled: bool = json.loads(file.read_text())["calibration"]["settled"]
     return settled
 
 
 def test_what_models_found_out_at_load_is_believed_by_the_next_start(
-    start_service: Any, findings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start_service: Any, calibration_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CARD_SERVING__FINDINGS")
     directory = tmp_path / "findings"
     directory.mkdir()
-    for file in filter(is_settled, findings.glob("*.json")):  # of other tests' services, if any
+    for file in filter(is_settled, calibration_cache.glob("*.json")):  # of other services, if any
         shutil.copy2(file, directory)
     kept = []
     for _ in range(2):

@@ -92,7 +92,7 @@ async def load(service: RunningService) -> None:
         )
 
     for decoding in DECODINGS:
-        await ask(decoding)  # by itself: of two, the draft may rest, and nobody asks the cache
+        await ask(decoding)  # by itself: of two, the draft may be stopped, and no cache asked
         await asyncio.gather(ask(decoding), ask(decoding))
     crowd = await asyncio.gather(*(ask("card") for _ in range(8)), return_exceptions=True)
     refusals = [answer for answer in crowd if answer is not None]

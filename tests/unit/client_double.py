@@ -21,7 +21,7 @@ Responses: TypeAlias = Iterable[Any]
 
 # Both are reached only when the promise under test is broken. A held answer outlasts the test's
 # patience, so that its end is never taken for the client's leaving.
-PATIENCE_S = 5.0
+LIMIT_S = 5.0
 HOLD_S = 20.0
 
 _PACK = {int: ("INT32", "<i"), float: ("FP32", "<f")}
@@ -76,10 +76,10 @@ class TritonDouble(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: igno
         self.answer = answer
 
     def wait_until_arrived(self) -> bool:
-        return self.arrived.wait(PATIENCE_S)
+        return self.arrived.wait(LIMIT_S)
 
     def wait_until_client_left(self) -> bool:
-        return self.client_left.wait(PATIENCE_S)
+        return self.client_left.wait(LIMIT_S)
 
     def ModelStreamInfer(
         self, request_iterator: Iterator[Request], context: grpc.ServicerContext

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from card.engines import FOLLOWS_PREFIX, EngineError, Logits, Ranking, Rows
+from card.engines import FOLLOWS_PREFIX, EngineError, Logits, Ranking, SequenceTokens
 
 _MASK = (1 << 64) - 1
 _STEP = 0x9E3779B97F4A7C15
@@ -125,7 +125,7 @@ class FakeEngine:
         self.row_costs_ms: dict[int, float] = {}
         self.alone = False
         self.alone_share = 1.0
-        self.batches: list[list[Rows]] = []
+        self.batches: list[list[SequenceTokens]] = []
         self.read: list[tuple[int, int]] = []
         self._tree = tree
         self._sessions: list[_Session | None] = [None] * sessions
@@ -152,14 +152,14 @@ class FakeEngine:
     def length(self, session: int) -> int:
         return len(self._opened(session).prefix) - 1
 
-    def forward(self, batch: Sequence[Rows]) -> list[Logits]:
+    def forward(self, batch: Sequence[SequenceTokens]) -> list[Logits]:
         sessions = [rows.session for rows in batch]
         if not batch or len(set(sessions)) != len(sessions):
             raise Misuse(f"a pass over the sessions {sessions}")
         self.batches.append(list(batch))
         return [self._forward(rows) for rows in batch]
 
-    def _forward(self, rows: Rows) -> FakeLogits:
+    def _forward(self, rows: SequenceTokens) -> FakeLogits:
         session = self._opened(rows.session)
         first = len(session.pending)
         if first and (not self._tree or rows.parents is None):
@@ -199,7 +199,9 @@ class FakeEngine:
             depth += 1
         return depth
 
-    def keep(self, session: int, confirmed: Sequence[int], surviving: Sequence[int] = ()) -> None:
+    def commit_kv(
+        self, session: int, confirmed: Sequence[int], surviving: Sequence[int] = ()
+    ) -> None:
         held = self._opened(session)
         if surviving and not self._tree:
             raise Misuse("a chain layout keeps no pending entries")

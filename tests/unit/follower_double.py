@@ -20,7 +20,7 @@ from card.text import Detokenizer
 
 LETTERS = Tokenizer(models.WordLevel({chr(97 + i): i for i in range(26)}, unk_token="a"))
 LETTERS.decoder = decoders.Fuse()
-PATIENCE_S = 10.0
+LIMIT_S = 10.0
 
 
 class Client:
@@ -85,7 +85,7 @@ class Scene:
             self.ledger,
             lambda: self.target_is_dead,
             lambda: self.targets_lost,
-            PATIENCE_S,
+            LIMIT_S,
             Gathering(flush_ns, deltas_per_s),
             self.told.append,
         )
@@ -125,4 +125,4 @@ async def comes_true(holds: Callable[[], bool]) -> None:
         while not holds():
             await asyncio.sleep(0)
 
-    await asyncio.wait_for(turns(), PATIENCE_S)
+    await asyncio.wait_for(turns(), LIMIT_S)

@@ -32,7 +32,7 @@ from card.settings import Settings
 GREEDY = SamplingParameters()
 _LONG_AGO_NS = -(10**15)
 """On a clock that began when the machine did, perhaps only minutes ago."""
-_PATIENCE = 5000
+_MOST_STEPS = 5000
 """Steps without an end after which a run is stuck."""
 
 
@@ -41,7 +41,7 @@ def settings_of(
 ) -> Settings:
     """Settings for small models; a heartbeat stays fresh for longer than any test runs.
 
-    Nothing is guessed from the text unless `lookahead` says so.
+    No n-grams are proposed unless `lookahead` says so.
     """
     return Settings.model_validate(
         {
@@ -88,15 +88,15 @@ class Stream:
     """One open session as `card` sees it."""
 
     slot: CardSlot
-    generation: int
+    session_id: int
 
     @property
     def finish(self) -> Finish:
-        return self.slot.finish(self.generation)
+        return self.slot.finish(self.session_id)
 
     @property
     def output(self) -> list[int]:
-        tokens: list[int] = self.slot.output(0, self.slot.committed(self.generation)).tolist()
+        tokens: list[int] = self.slot.output(0, self.slot.committed(self.session_id)).tolist()
         return tokens
 
     @property
@@ -181,8 +181,8 @@ class OneProcess:
         return pool
 
     def open(self, request: SlotRequest, index: int = 0) -> Stream:
-        stream = Stream(self.pool.card_slot(index), self.pool.new_generation())
-        stream.slot.open(request, stream.generation)
+        stream = Stream(self.pool.card_slot(index), self.pool.new_session_id())
+        stream.slot.open(request, stream.session_id)
         return stream
 
     def run(
@@ -192,7 +192,7 @@ class OneProcess:
         between: Callable[[], None] | None = None,
     ) -> list[list[int]]:
         """Step both loops until all streams ended; their outputs."""
-        for _ in range(_PATIENCE):
+        for _ in range(_MOST_STEPS):
             if all(stream.finish is not Finish.RUNNING for stream in streams):
                 return [stream.output for stream in streams]
             for _ in range(draft_steps):
@@ -200,7 +200,7 @@ class OneProcess:
             if between is not None:
                 between()
             self.target.step()
-        raise AssertionError(f"no end after {_PATIENCE} steps: {[s.output for s in streams]}")
+        raise AssertionError(f"no end after {_MOST_STEPS} steps: {[s.output for s in streams]}")
 
     def close(self, streams: Sequence[Stream]) -> None:
         """End the sessions; both loops let go and the slots are free again."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from card.engines.tensorrt_llm.runtime import Runtime
 
-PATIENCE_S = 30.0
+LIMIT_S = 30.0
 
 
 class RequestError(RuntimeError):
@@ -87,7 +87,7 @@ class ScriptedRuntime(Runtime):
 
     def until(self, holds: Callable[[], object], step: Callable[[], object]) -> None:
         """Step until it holds."""
-        limit = time.monotonic() + PATIENCE_S
+        limit = time.monotonic() + LIMIT_S
         while not holds():
             assert time.monotonic() < limit, "it never came to hold"
             step()

@@ -38,16 +38,16 @@ class HandPlayedTarget:
     def commit(self, index: int, tokens: list[int], finish: Finish = Finish.RUNNING) -> None:
         """Commit to the open session of a slot, every token but the last from the cache."""
         slot = self._pool.target_slot(index)
-        slot.adopt(slot.generation)
+        slot.adopt(slot.session_id)
         flags = [True] * (len(tokens) - 1) + [False]
-        slot.count_step(len(tokens), len(tokens) - 1, len(tokens), corrects=True)
+        slot.count_step(len(tokens), len(tokens) - 1, len(tokens), rejected=True)
         slot.commit(tokens, flags, [-0.5] * len(tokens), finish)
 
     def fail(self, index: int, finish: Finish = Finish.FAILED) -> None:
         slot = self._pool.target_slot(index)
-        slot.adopt(slot.generation)
+        slot.adopt(slot.session_id)
         slot.fail(finish)
 
     def release(self, index: int) -> None:
         slot = self._pool.target_slot(index)
-        slot.release(slot.generation)
+        slot.release(slot.session_id)

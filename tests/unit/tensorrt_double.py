@@ -82,7 +82,7 @@ class Cache:
         num_draft_tokens: int = 8,
     ) -> CardSlot:
         """A session that the target has adopted, bound to `client_id` if there is one."""
-        slot, generation = self.pool.card_slot(index), self.pool.new_generation()
+        slot, session_id = self.pool.card_slot(index), self.pool.new_session_id()
         parameters = SamplingParameters(end_ids=end_ids, min_tokens=min_tokens)
         slot.open(
             SlotRequest(
@@ -94,17 +94,17 @@ class Cache:
                 log_probabilities=log_probabilities,
                 drafter="tensorrt",
             ),
-            generation,
+            session_id,
         )
-        self.pool.target_slot(index).adopt(generation)
+        self.pool.target_slot(index).adopt(session_id)
         if client_id is not None:
-            self.bindings.bind(index, client_id, generation)
+            self.bindings.bind(index, client_id, session_id)
         return slot
 
     def draft(self, slot: CardSlot, root_length: int, chain: list[int]) -> None:
         """Publish a tree that is one chain of likely tokens."""
         self.pool.draft_slot(slot.index).replace(
-            slot.generation,
+            slot.session_id,
             root_length,
             np.array(chain, np.int64),
             np.arange(-1, len(chain) - 1),
@@ -112,7 +112,7 @@ class Cache:
         )
 
     def output(self, slot: CardSlot) -> list[int]:
-        tokens: list[int] = slot.output(0, slot.committed(slot.generation)).tolist()
+        tokens: list[int] = slot.output(0, slot.committed(slot.session_id)).tolist()
         return tokens
 
 

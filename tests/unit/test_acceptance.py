@@ -38,7 +38,7 @@ def path_to(candidates: Candidates, index: int) -> list[int]:
     return path
 
 
-def walk(
+def verify(
     candidates: Candidates, request: SlotRequest, committed: list[int]
 ) -> tuple[VerifyResult, History]:
     """One pass of the target over `candidates` behind what is committed."""
@@ -72,7 +72,7 @@ def test_it_commits_what_autoregressive_decoding_would(
     request = request_of(PROMPT, 10, parameters=parameters)
     alone = autoregressive(MODEL, request)
     before = min(before, len(alone) - 1)
-    result, history = walk(candidates, request, alone[:before])
+    result, history = verify(candidates, request, alone[:before])
     count = len(result.tokens)
     assert result.tokens == alone[before : before + count]
     assert history.tokens.tolist() == [*PROMPT, *alone[: before + count]]
@@ -104,7 +104,7 @@ def test_right_candidates_are_accepted_up_to_the_first_wrong_one(
     alone = autoregressive(MODEL, request_of(PROMPT, 24, parameters=parameters))
     tokens = alone[:right] + [(token + 1) % 5 for token in alone[right : right + wrong]]
     chain = Candidates(tokens, list(range(ROOT, len(tokens) - 1)))
-    result, _ = walk(chain, request_of(PROMPT, 24, parameters=parameters), [])
+    result, _ = verify(chain, request_of(PROMPT, 24, parameters=parameters), [])
     assert result.num_accepted == right
     assert result.tokens == alone[: right + 1]
     assert result.rows == list(range(right + 1))
@@ -115,14 +115,14 @@ def test_among_siblings_verification_steps_into_the_chosen_one() -> None:
     other = (one + 1) % 5
     #         root: other, one; below other: two; below one: other, two; below that: three
     candidates = Candidates([other, one, two, other, two, three], [ROOT, ROOT, 0, 1, 1, 4])
-    result, _ = walk(candidates, request_of(PROMPT, 9), [])
+    result, _ = verify(candidates, request_of(PROMPT, 9), [])
     assert result.rows == [0, 2, 5, 6]
     assert result.tokens[:3] == [one, two, three]
     assert result.accepted == [True, True, True, False]
 
 
 def test_without_candidates_one_token_is_decoded() -> None:
-    result, _ = walk(NO_CANDIDATES, request_of(PROMPT, 9), [])
+    result, _ = verify(NO_CANDIDATES, request_of(PROMPT, 9), [])
     assert result.tokens == autoregressive(MODEL, request_of(PROMPT, 1))
     assert (result.rows, result.accepted) == ([0], [False])
 
@@ -131,7 +131,7 @@ def test_without_candidates_one_token_is_decoded() -> None:
 def test_nothing_is_committed_beyond_the_output_limit(limit: int) -> None:
     alone = autoregressive(MODEL, request_of(PROMPT, 6))
     chain = Candidates(alone, list(range(ROOT, 5)))
-    result, _ = walk(chain, request_of(PROMPT, limit), [])
+    result, _ = verify(chain, request_of(PROMPT, limit), [])
     assert result.tokens == alone[:limit]
     assert result.finish is Finish.LENGTH
 
@@ -141,7 +141,7 @@ def test_nothing_is_committed_behind_the_end() -> None:
     end = alone[2]
     assert end not in alone[:2]
     chain = Candidates(alone, list(range(ROOT, 5)))
-    result, _ = walk(chain, request_of(PROMPT, 6, parameters=replace(GREEDY, end_ids=(end,))), [])
+    result, _ = verify(chain, request_of(PROMPT, 6, parameters=replace(GREEDY, end_ids=(end,))), [])
     assert result.tokens == alone[:3]
     assert result.finish is Finish.END_ID
 
@@ -152,9 +152,11 @@ def test_log_probabilities_are_those_of_the_unprocessed_logits() -> None:
         log_probabilities=True,
     )
     alone = autoregressive(MODEL, request)
-    result, _ = walk(Candidates(alone, [ROOT, 0, 1]), request, [])
+    result, _ = verify(Candidates(alone, [ROOT, 0, 1]), request, [])
     text = [[*PROMPT, *alone[:n]] for n in range(3)]
     expected = [log_probability(MODEL.row_after(t), a) for t, a in zip(text, alone, strict=True)]
     assert result.log_probabilities == expected
-    silent, _ = walk(Candidates(alone, [ROOT, 0, 1]), replace(request, log_probabilities=False), [])
+    silent, _ = verify(
+        Candidates(alone, [ROOT, 0, 1]), replace(request, log_probabilities=False), []
+    )
     assert silent.log_probabilities == [0.0] * 3

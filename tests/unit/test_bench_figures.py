@@ -110,7 +110,7 @@ def test_shares_are_of_all_texts_together() -> None:
             completion(
                 CARD, "a", 50, **counted, target_wait_s=0.2, first_token_s=0.4,
                 draft=DraftActivity(idle_ns=500_000_000, busy_ns=1_400_000_000, passes=2_000),
-                phases=Phases(steps=8, query=4.0, forward=80.0, walk=8.0),
+                phases=Phases(steps=8, query=4.0, forward=80.0, verify=8.0),
             ),
         ],
         RANKS,
@@ -123,7 +123,7 @@ def test_shares_are_of_all_texts_together() -> None:
     assert row.draft_ms_per_pass == pytest.approx(0.7)
     assert row.target_wait_share == pytest.approx(0.1)
     assert row.time_to_first_token_ms == pytest.approx(400)
-    assert (row.query_ms, row.forward_ms, row.walk_ms) == (0.5, 10.0, 1.0)
+    assert (row.query_ms, row.forward_ms, row.verify_ms) == (0.5, 10.0, 1.0)
     assert row.ms_per_step == pytest.approx(200)  # 1.6 s behind the first token, 8 steps
 
 

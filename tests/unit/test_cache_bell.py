@@ -18,7 +18,7 @@ from serving_double import GEOMETRY, make_pool, slot_request
 from card.cache import Pool, bell
 
 FOR_EVER_S = 600.0
-PATIENCE_S = 60.0
+LIMIT_S = 60.0
 WAITER = """
 import sys
 from pathlib import Path
@@ -59,8 +59,8 @@ def test_a_slot_that_is_opened_wakes_another_process(
     pool: Pool, waiter: subprocess.Popen[bytes]
 ) -> None:
     asleep(waiter)
-    pool.card_slot(0).open(slot_request(), pool.new_generation())
-    output, _ = waiter.communicate(timeout=PATIENCE_S)
+    pool.card_slot(0).open(slot_request(), pool.new_session_id())
+    output, _ = waiter.communicate(timeout=LIMIT_S)
     assert output == b"1\n"
 
 
@@ -70,19 +70,19 @@ def test_a_card_that_takes_the_pool_over_wakes_another_process(
     asleep(waiter)
     pool.close()
     taken = make_pool(tmp_path)
-    output, _ = waiter.communicate(timeout=PATIENCE_S)
+    output, _ = waiter.communicate(timeout=LIMIT_S)
     assert output == b"1\n"
     taken.close()
 
 
 def test_a_ring_before_the_wait_is_not_missed(pool: Pool) -> None:
     rings = pool.slot_bell.rings
-    pool.card_slot(0).open(slot_request(), pool.new_generation())
+    pool.card_slot(0).open(slot_request(), pool.new_session_id())
     pool.card_slot(0).close()
     assert pool.slot_bell.rings == rings + 2
     waiting = threading.Thread(target=pool.slot_bell.wait, args=(rings, FOR_EVER_S), daemon=True)
     waiting.start()
-    waiting.join(PATIENCE_S)
+    waiting.join(LIMIT_S)
     assert not waiting.is_alive()
 
 

@@ -26,7 +26,7 @@ def engine_of(directory: Path) -> Pool:
 
 def test_commits_of_an_older_epoch_are_ignored(tmp_path: Path) -> None:
     first = Pool.create(tmp_path, SERVER, GEOMETRY)
-    old = first.new_generation()
+    old = first.new_session_id()
     first.card_slot(0).open(request_of([1, 2], 20), old)
     sleeper = engine_of(tmp_path)
     sleeper.target_slot(0).adopt(old)
@@ -39,7 +39,7 @@ def test_commits_of_an_older_epoch_are_ignored(tmp_path: Path) -> None:
     assert not slot.reclaim(target_is_dead=False), "it may still write: the slot is kept"
     commit(sleeper, [13])
     assert slot.reclaim(target_is_dead=True)
-    new = second.new_generation()
+    new = second.new_session_id()
     slot.open(request_of([3, 4], 20), new)
     commit(sleeper, [14, 15])
     assert slot.committed(new) == 0

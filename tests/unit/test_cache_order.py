@@ -127,7 +127,7 @@ def test_a_commit_is_seen_whole_or_not_at_all(pool: Pool) -> None:
 
     def look() -> None:
         count, finish = card.committed(NEW), card.finish(NEW)
-        columns = (card.output(0, 4), card.from_cache(0, 4), card.log_probabilities(0, 4))
+        columns = (card.output(0, 4), card.is_accepted(0, 4), card.log_probabilities(0, 4))
         read = list(zip(*(column.tolist() for column in columns), strict=True))
         assert read[:count] == whole[:count]
         assert (count, finish) in [

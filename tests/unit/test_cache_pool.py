@@ -43,7 +43,7 @@ def test_an_engine_finds_the_pool_of_its_server_alone(pool: Pool, tmp_path: Path
     found = Pool.open(tmp_path, SERVER, GEOMETRY)
     assert found is not None
     assert found.path == pool.path
-    pool.card_slot(1).open(request_of([1, 2], 3), pool.new_generation())
+    pool.card_slot(1).open(request_of([1, 2], 3), pool.new_session_id())
     assert found.states.tolist() == [SlotState.FREE, SlotState.OPEN, SlotState.FREE]
     assert Pool.open(tmp_path, SERVER + 1, GEOMETRY) is None
 
@@ -102,7 +102,7 @@ def test_a_pool_that_is_owned_is_not_created_again(pool: Pool, tmp_path: Path) -
 
 
 def test_a_restarted_card_takes_the_pool_over(pool: Pool, tmp_path: Path) -> None:
-    first = pool.new_generation()
+    first = pool.new_session_id()
     pool.card_slot(0).open(request_of([1], 2), first)
     path = pool.path
     pool.close()
@@ -110,14 +110,14 @@ def test_a_restarted_card_takes_the_pool_over(pool: Pool, tmp_path: Path) -> Non
     assert again.path == path
     assert again.epoch == 2
     assert again.states.tolist() == [SlotState.CLOSED, SlotState.FREE, SlotState.FREE]
-    assert again.generations[0] == first
+    assert again.session_ids[0] == first
 
 
-def test_generations_never_repeat_across_epochs(tmp_path: Path) -> None:
+def test_session_ids_never_repeat_across_epochs(tmp_path: Path) -> None:
     seen: list[int] = []
     for _ in range(4):
         pool = Pool.create(tmp_path, SERVER, GEOMETRY)
-        seen += [pool.new_generation() for _ in range(5)]
+        seen += [pool.new_session_id() for _ in range(5)]
         pool.close()
     assert seen == sorted(set(seen))
     assert seen[0] > 0, "0 is what an untouched slot holds"

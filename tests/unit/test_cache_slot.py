@@ -41,33 +41,33 @@ def commit(
 
 def test_what_the_target_commits_card_reads(pool: Pool) -> None:
     card, target = pool.card_slot(0), pool.target_slot(0)
-    generation = pool.new_generation()
-    card.open(request_of([5, 6], 4), generation)
-    assert target.is_open(generation)
-    assert target.adopt(generation) == 0
-    assert (card.committed(generation), card.finish(generation)) == (0, Finish.RUNNING)
+    session_id = pool.new_session_id()
+    card.open(request_of([5, 6], 4), session_id)
+    assert target.is_open(session_id)
+    assert target.adopt(session_id) == 0
+    assert (card.committed(session_id), card.finish(session_id)) == (0, Finish.RUNNING)
     target.commit([7, 8], [True, False], [-0.25, -1.5], Finish.RUNNING)
     target.commit([9], [True], [-2.0], Finish.END_ID)
-    assert card.committed(generation) == 3
+    assert card.committed(session_id) == 3
     assert card.output(0, 3).tolist() == [7, 8, 9]
     assert card.output(1, 2).tolist() == [8]
-    assert card.from_cache(0, 3).tolist() == [True, False, True]
+    assert card.is_accepted(0, 3).tolist() == [True, False, True]
     assert card.log_probabilities(0, 3).tolist() == [-0.25, -1.5, -2.0]
-    assert card.finish(generation) is Finish.END_ID
+    assert card.finish(session_id) is Finish.END_ID
     assert pool.slots["committed"].tolist() == [3, 0]
     assert pool.slots["finish"].tolist() == [Finish.END_ID, Finish.RUNNING]
 
 
-def test_commits_of_an_older_generation_are_not_read(pool: Pool) -> None:
+def test_commits_of_an_older_session_are_not_read(pool: Pool) -> None:
     card, target = pool.card_slot(0), pool.target_slot(0)
-    old = pool.new_generation()
+    old = pool.new_session_id()
     card.open(request_of([1], 4), old)
     target.adopt(old)
     commit(pool, [7, 8], Finish.END_ID)
     card.close()
     target.release(old)
     assert card.reclaim()
-    new = pool.new_generation()
+    new = pool.new_session_id()
     card.open(request_of([2], 4), new)
     assert card.committed(new) == 0
     assert card.finish(new) is Finish.RUNNING
@@ -76,27 +76,27 @@ def test_commits_of_an_older_generation_are_not_read(pool: Pool) -> None:
     assert pool.draft_slot(0).committed(new) == 0
 
 
-def test_a_rest_that_was_ordered_for_an_older_generation_is_none(pool: Pool) -> None:
+def test_a_stop_that_was_ordered_for_an_older_session_is_none(pool: Pool) -> None:
     card, target = pool.card_slot(0), pool.target_slot(0)
-    old, new = pool.new_generation(), pool.new_generation()
+    old, new = pool.new_session_id(), pool.new_session_id()
     card.open(request_of([1], 4), old)
     target.adopt(old)
-    target.rest_draft_until(99)
-    assert pool.draft_slot(0).rests_until(old) == 99
+    target.stop_draft_until(99)
+    assert pool.draft_slot(0).stopped_until(old) == 99
     card.close()
     target.release(old)
     assert card.reclaim()
     card.open(request_of([2], 4), new)
-    assert pool.draft_slot(0).rests_until(new) == 0
+    assert pool.draft_slot(0).stopped_until(new) == 0
 
 
-def test_the_target_adopts_no_commits_of_an_older_generation(pool: Pool) -> None:
+def test_the_target_adopts_no_commits_of_an_older_session(pool: Pool) -> None:
     card, target = pool.card_slot(0), pool.target_slot(0)
-    old, new = pool.new_generation(), pool.new_generation()
+    old, new = pool.new_session_id(), pool.new_session_id()
     card.open(request_of([1], 8), old)
     target.adopt(old)
     commit(pool, [7, 8, 9], Finish.LENGTH, cached=True)
-    target.count_step(3, 2, 5, corrects=True)
+    target.count_step(3, 2, 5, rejected=True)
     target.count_query(hit=True)
     card.close()
     assert card.reclaim(target_is_dead=True)
@@ -113,50 +113,50 @@ def test_the_target_adopts_no_commits_of_an_older_generation(pool: Pool) -> None
 
 def test_a_reloaded_target_goes_on_where_the_commits_end(pool: Pool) -> None:
     card = pool.card_slot(0)
-    generation = pool.new_generation()
-    card.open(request_of([1], 8), generation)
-    pool.target_slot(0).adopt(generation)
+    session_id = pool.new_session_id()
+    card.open(request_of([1], 8), session_id)
+    pool.target_slot(0).adopt(session_id)
     commit(pool, [4, 5])
-    pool.target_slot(0).count_step(2, 1, 3, corrects=True)
+    pool.target_slot(0).count_step(2, 1, 3, rejected=True)
     reloaded = pool.target_slot(0)
-    assert reloaded.adopt(generation) == 2
+    assert reloaded.adopt(session_id) == 2
     assert card.output(0, 2).tolist() == [4, 5]
     assert card.counters().steps == 1
     reloaded.commit([6], [False], [0.0], Finish.RUNNING)
-    assert card.output(0, card.committed(generation)).tolist() == [4, 5, 6]
+    assert card.output(0, card.committed(session_id)).tolist() == [4, 5, 6]
 
 
 def test_a_finish_counts_only_together_with_its_last_token(pool: Pool) -> None:
     """A target killed just before it raised the count has finished nothing."""
     card = pool.card_slot(0)
-    generation = pool.new_generation()
-    card.open(request_of([1], 3), generation)
-    pool.target_slot(0).adopt(generation)
+    session_id = pool.new_session_id()
+    card.open(request_of([1], 3), session_id)
+    pool.target_slot(0).adopt(session_id)
     commit(pool, [4, 5])
     commit(pool, [6], Finish.LENGTH)
-    assert card.finish(generation) is Finish.LENGTH
+    assert card.finish(session_id) is Finish.LENGTH
     pool.slots["committed"][0] -= 1
-    assert card.finish(generation) is Finish.RUNNING
-    assert pool.target_slot(0).adopt(generation) == 2
+    assert card.finish(session_id) is Finish.RUNNING
+    assert pool.target_slot(0).adopt(session_id) == 2
     commit(pool, [6], Finish.LENGTH)
-    assert card.finish(generation) is Finish.LENGTH
+    assert card.finish(session_id) is Finish.LENGTH
 
 
 @pytest.mark.parametrize("committed", [0, 2])
 def test_a_session_that_the_target_gives_up_has_failed(pool: Pool, committed: int) -> None:
     card, target = pool.card_slot(0), pool.target_slot(0)
-    generation = pool.new_generation()
-    card.open(request_of([1], 8), generation)
-    target.adopt(generation)
+    session_id = pool.new_session_id()
+    card.open(request_of([1], 8), session_id)
+    target.adopt(session_id)
     commit(pool, [4] * committed)
     target.fail()
-    assert card.finish(generation) is Finish.FAILED
-    assert card.committed(generation) == committed
+    assert card.finish(session_id) is Finish.FAILED
+    assert card.committed(session_id) == committed
 
 
 def test_a_slot_is_free_only_after_the_target_let_go(pool: Pool) -> None:
     card, target = pool.card_slot(0), pool.target_slot(0)
-    first, second = pool.new_generation(), pool.new_generation()
+    first, second = pool.new_session_id(), pool.new_session_id()
     request = request_of([1], 2)
     card.open(request, first)
     assert not card.reclaim(), "an open slot is not free"
@@ -177,15 +177,15 @@ def test_a_slot_is_free_only_after_the_target_let_go(pool: Pool) -> None:
 
 def test_a_closed_slot_is_open_to_nobody(pool: Pool) -> None:
     card = pool.card_slot(0)
-    generation = pool.new_generation()
-    card.open(request_of([1], 2), generation)
+    session_id = pool.new_session_id()
+    card.open(request_of([1], 2), session_id)
     for view in (pool.target_slot(0), pool.draft_slot(0)):
-        assert view.is_open(generation)
-        assert not view.is_open(generation + 1)
-        assert not view.is_open(generation - 1)
+        assert view.is_open(session_id)
+        assert not view.is_open(session_id + 1)
+        assert not view.is_open(session_id - 1)
     card.close()
     for view in (pool.target_slot(0), pool.draft_slot(0)):
-        assert not view.is_open(generation)
+        assert not view.is_open(session_id)
 
 
 def test_a_role_has_no_method_for_what_another_role_writes(pool: Pool) -> None:
@@ -207,12 +207,12 @@ def test_a_role_has_no_method_for_what_another_role_writes(pool: Pool) -> None:
 
 def test_counters_tell_what_happened(pool: Pool) -> None:
     target, draft = pool.target_slot(0), pool.draft_slot(0)
-    target.adopt(pool.new_generation())
+    target.adopt(pool.new_session_id())
     draft.reset_counters()
-    target.count_step(4, 3, 3, corrects=False)
-    target.count_step(3, 2, 7, corrects=True, foreign=1)
-    target.count_step(1, 0, 0, corrects=False)
-    target.count_step(500, 499, 499, corrects=False)
+    target.count_step(4, 3, 3, rejected=False)
+    target.count_step(3, 2, 7, rejected=True, foreign=1)
+    target.count_step(1, 0, 0, rejected=False)
+    target.count_step(500, 499, 499, rejected=False)
     target.count_query(hit=True)
     target.count_query(hit=True)
     target.count_query(hit=False)
@@ -262,7 +262,7 @@ requests = st.builds(
 def test_a_request_arrives_as_it_was_sent(shared_pool: Pool, sent: list[SlotRequest]) -> None:
     card = shared_pool.card_slot(0)
     for request in sent:  # one after the other: nothing of an earlier one may shine through
-        card.open(request, shared_pool.new_generation())
+        card.open(request, shared_pool.new_session_id())
         found = shared_pool.target_slot(0).request()
         card.close()
         assert card.reclaim(target_is_dead=True)
@@ -284,8 +284,8 @@ def test_likeliest_ids_are_read_as_they_were_reported(shared_pool: Pool) -> None
     card, target = shared_pool.card_slot(0), shared_pool.target_slot(0)
     found = likeliest(np.array([0.0, 3.0, 1.0, 3.0], np.float32), 2)
     request = SlotRequest(np.arange(3), 2, "card", SamplingParameters(), likeliest=2)
-    card.open(request, generation := shared_pool.new_generation())
-    target.adopt(generation)
+    card.open(request, session_id := shared_pool.new_session_id())
+    target.adopt(session_id)
     target.score_prompt(1, -2.5, found)
     target.commit([1], [False], [-0.75], Finish.RUNNING, [found])
     assert card.prompt_log_probability(1) == -2.5

@@ -18,7 +18,7 @@ from card.cache import ROOT, Geometry, Pool, Tree
 
 GEOMETRY = Geometry(slots=1, nodes=128, prompt=8, output=8, bad_words=1, bad_word_tokens=1)
 VOCABULARY = 1000
-GENERATION = 7
+SESSION_ID = 7
 
 Nodes = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
 
@@ -50,15 +50,15 @@ def assert_same(tree: Tree | None, root_length: int, nodes: Nodes) -> None:
 
 def test_the_target_reads_what_the_draft_published(pool: Pool) -> None:
     draft, target = pool.draft_slot(0), pool.target_slot(0)
-    draft.replace(GENERATION, 12, *nodes_of([ROOT, ROOT, 0]))
-    assert_same(target.tree(GENERATION, VOCABULARY), 12, nodes_of([ROOT, ROOT, 0]))
+    draft.replace(SESSION_ID, 12, *nodes_of([ROOT, ROOT, 0]))
+    assert_same(target.tree(SESSION_ID, VOCABULARY), 12, nodes_of([ROOT, ROOT, 0]))
     token, parent, score = nodes_of([ROOT, ROOT, 0, 2, 3])
     draft.append(token[3:], parent[3:], score[3:], 5)
-    assert_same(target.tree(GENERATION, VOCABULARY), 12, (token, parent, score))
-    assert target.draft_progress(GENERATION, 12).passes == 5
-    draft.replace(GENERATION, 14, *nodes_of([ROOT], 40))
-    assert_same(target.tree(GENERATION, VOCABULARY), 14, nodes_of([ROOT], 40))
-    assert target.draft_progress(GENERATION, 14).passes == 0
+    assert_same(target.tree(SESSION_ID, VOCABULARY), 12, (token, parent, score))
+    assert target.draft_progress(SESSION_ID, 12).passes == 5
+    draft.replace(SESSION_ID, 14, *nodes_of([ROOT], 40))
+    assert_same(target.tree(SESSION_ID, VOCABULARY), 14, nodes_of([ROOT], 40))
+    assert target.draft_progress(SESSION_ID, 14).passes == 0
 
 
 @pytest.mark.parametrize("left", [2**63 - 1, 2**63 - 2, -(2**63), -1, 2**62])
@@ -66,34 +66,34 @@ def test_no_count_of_trees_that_was_left_there_stops_the_next_draft(pool: Pool, 
     pool.slots[0]["flip"] = left
     draft, target = pool.draft_slot(0), pool.target_slot(0)
     for first in range(3):
-        draft.replace(GENERATION, 12 + first, *nodes_of([ROOT, 0], first))
-        assert_same(target.tree(GENERATION, VOCABULARY), 12 + first, nodes_of([ROOT, 0], first))
+        draft.replace(SESSION_ID, 12 + first, *nodes_of([ROOT, 0], first))
+        assert_same(target.tree(SESSION_ID, VOCABULARY), 12 + first, nodes_of([ROOT, 0], first))
     pool.slots[0]["flip"] = 0
 
 
 def test_passes_below_another_root_do_not_count(pool: Pool) -> None:
     draft, target = pool.draft_slot(0), pool.target_slot(0)
-    draft.replace(GENERATION, 12, *nodes_of([ROOT]))
+    draft.replace(SESSION_ID, 12, *nodes_of([ROOT]))
     draft.append(*nodes_of([]), 9)
-    assert target.draft_progress(GENERATION, 12).passes == 9
-    assert target.draft_progress(GENERATION, 13).passes == 0
-    assert target.draft_progress(GENERATION + 1, 12).passes == 0
+    assert target.draft_progress(SESSION_ID, 12).passes == 9
+    assert target.draft_progress(SESSION_ID, 13).passes == 0
+    assert target.draft_progress(SESSION_ID + 1, 12).passes == 0
 
 
-def test_a_tree_of_another_generation_is_a_miss(pool: Pool) -> None:
+def test_a_tree_of_another_session_is_a_miss(pool: Pool) -> None:
     draft, target = pool.draft_slot(0), pool.target_slot(0)
-    draft.replace(GENERATION, 3, *nodes_of([ROOT, 0]))
-    assert target.tree(GENERATION, VOCABULARY) is not None
-    for other in (GENERATION - 1, GENERATION + 1, 0):
+    draft.replace(SESSION_ID, 3, *nodes_of([ROOT, 0]))
+    assert target.tree(SESSION_ID, VOCABULARY) is not None
+    for other in (SESSION_ID - 1, SESSION_ID + 1, 0):
         assert target.tree(other, VOCABULARY) is None
 
 
 def test_a_snapshot_does_not_change_any_more(pool: Pool) -> None:
     draft, target = pool.draft_slot(0), pool.target_slot(0)
-    draft.replace(GENERATION, 3, *nodes_of([ROOT, 0]))
-    tree = target.tree(GENERATION, VOCABULARY)
+    draft.replace(SESSION_ID, 3, *nodes_of([ROOT, 0]))
+    tree = target.tree(SESSION_ID, VOCABULARY)
     for root in range(4, 8):
-        draft.replace(GENERATION, root, *nodes_of([ROOT] * 9, 100))
+        draft.replace(SESSION_ID, root, *nodes_of([ROOT] * 9, 100))
     assert_same(tree, 3, nodes_of([ROOT, 0]))
 
 
@@ -106,7 +106,7 @@ scores = st.one_of(st.floats(-5, 0), st.floats())  # NaN and infinities included
 
 @given(
     flip=words,
-    generations=st.tuples(*[st.sampled_from([GENERATION, GENERATION, 0, -1])] * 2),
+    session_ids=st.tuples(*[st.sampled_from([SESSION_ID, SESSION_ID, 0, -1])] * 2),
     counts=st.tuples(words, words),
     roots=st.tuples(words, words),
     passes=st.tuples(words, words),
@@ -116,7 +116,7 @@ scores = st.one_of(st.floats(-5, 0), st.floats())  # NaN and infinities included
 def test_hostile_bytes_give_a_sound_tree_or_none(
     pool: Pool,
     flip: int,
-    generations: tuple[int, int],
+    session_ids: tuple[int, int],
     counts: tuple[int, int],
     roots: tuple[int, int],
     passes: tuple[int, int],
@@ -125,7 +125,7 @@ def test_hostile_bytes_give_a_sound_tree_or_none(
 ) -> None:
     record = pool.slots[0]
     record["flip"] = flip
-    record["tree_generation"] = generations
+    record["tree_session_id"] = session_ids
     record["node_count"] = counts
     record["root_length"] = roots
     record["passes"] = passes
@@ -134,12 +134,12 @@ def test_hostile_bytes_give_a_sound_tree_or_none(
             record[name][half] = filler[column]
             record[name][half][: len(nodes)] = [node[column] for node in nodes]
     target = pool.target_slot(0)
-    assert isinstance(target.draft_progress(GENERATION, 3).passes, int)
-    tree = target.tree(GENERATION, VOCABULARY)
+    assert isinstance(target.draft_progress(SESSION_ID, 3).passes, int)
+    tree = target.tree(SESSION_ID, VOCABULARY)
     if tree is None:
         return
     half = flip & 1
-    assert generations[half] == GENERATION
+    assert session_ids[half] == SESSION_ID
     assert len(tree.token) == counts[half]
     assert all(0 <= token < VOCABULARY for token in tree.token)
     assert all(ROOT <= parent < node for node, parent in enumerate(tree.parent))
@@ -152,8 +152,8 @@ def test_one_unsound_node_condemns_the_tree(pool: Pool, at: int, data: st.DataOb
     token, parent, score = nodes_of([i - 1 for i in range(count)])
     draft, target = pool.draft_slot(0), pool.target_slot(0)
     pool.slots["flip"] = 0
-    draft.replace(GENERATION, 1, token, parent, score)
-    assert target.tree(GENERATION, VOCABULARY) is not None
+    draft.replace(SESSION_ID, 1, token, parent, score)
+    assert target.tree(SESSION_ID, VOCABULARY) is not None
     name, value = data.draw(
         st.sampled_from(
             [
@@ -169,7 +169,7 @@ def test_one_unsound_node_condemns_the_tree(pool: Pool, at: int, data: st.DataOb
     )
     record = pool.slots[0]
     record[name][int(record["flip"]) & 1][at] = value
-    assert target.tree(GENERATION, VOCABULARY) is None
+    assert target.tree(SESSION_ID, VOCABULARY) is None
 
 
 # --- a writer in another process ------------------------------------------------------------
@@ -195,7 +195,7 @@ def publish_for_ever(directory: Path, stop: Event) -> None:
     while not stop.is_set():
         for _ in range(50):
             (token, parent, score), first = trees[version % 997]
-            draft.replace(GENERATION, version % 997, token[:first], parent[:first], score[:first])
+            draft.replace(SESSION_ID, version % 997, token[:first], parent[:first], score[:first])
             draft.append(token[first:], parent[first:], score[first:], version)
             version += 1
 
@@ -210,7 +210,7 @@ def test_every_snapshot_is_a_tree_that_the_writer_published(tmp_path: Path) -> N
     roots: set[int] = set()
     try:
         while len(roots) < 200 and writer.is_alive():
-            tree = target.tree(GENERATION, VOCABULARY)
+            tree = target.tree(SESSION_ID, VOCABULARY)
             if tree is None:
                 continue
             (token, parent, score), first = published(tree.root_length)

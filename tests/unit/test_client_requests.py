@@ -23,14 +23,14 @@ def triton() -> Iterator[TritonDouble]:
         yield double
 
 
-async def streamed(triton: TritonDouble, **how: Any) -> list[Delta]:
+async def streamed(triton: TritonDouble, **config: Any) -> list[Delta]:
     async with CardClient(triton.address) as client:
-        return [delta async for delta in client.stream(REQUEST, **how)]
+        return [delta async for delta in client.stream(REQUEST, **config)]
 
 
-async def failure(triton: TritonDouble, **how: Any) -> CardError:
+async def failure(triton: TritonDouble, **config: Any) -> CardError:
     with pytest.raises(CardError) as caught:
-        await streamed(triton, **how)
+        await streamed(triton, **config)
     return caught.value
 
 
@@ -130,8 +130,8 @@ def kept_calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     calls: list[Any] = []
     stream_infer = InferenceServerClient.stream_infer
 
-    def keeping(*args: Any, **how: Any) -> Any:
-        calls.append(stream_infer(*args, **how))
+    def keeping(*args: Any, **config: Any) -> Any:
+        calls.append(stream_infer(*args, **config))
         return calls[-1]
 
     monkeypatch.setattr(InferenceServerClient, "stream_infer", keeping)

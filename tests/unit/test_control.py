@@ -109,7 +109,7 @@ def test_a_draft_that_lives_and_gives_nothing_is_sent_away() -> None:
     assert harmonic_mean(world.texts(30, 0.85)) > 0.97
 
 
-def test_each_temperature_is_judged_for_itself() -> None:
+def test_each_temperature_is_measured_for_itself() -> None:
     world = World()
     hot = SamplingParameters(temperature=1.5)
     for _ in range(4):
@@ -154,11 +154,11 @@ def test_rows_go_to_the_likeliest_candidates_of_all_sessions() -> None:
 def test_candidates_that_promise_too_much_soon_get_fewer_rows() -> None:
     acceptance, world = Acceptance(), World()
     session = world.session(0.0)
-    before = acceptance.trust
+    before = acceptance.discount
     for _ in range(10):
         chain = Candidates.chain([1] * 4, [0.9, 0.8, 0.7, 0.6])
         acceptance.observe(world._verified(session, chain, 4))
-    assert acceptance.trust < before / 3
+    assert acceptance.discount < before / 3
 
 
 @pytest.mark.parametrize(("rows", "agreement"), [(1, 0.5), (4, 0.8), (8, 0.3), (5, 1.0), (3, 0.0)])

@@ -82,9 +82,9 @@ def test_a_fresh_target_wakes_the_draft_that_its_predecessor_stopped(both: OnePr
     opened(both, ["card"] * 2)
     for _ in range(2):
         both.target.step()
-    assert both.pool.draft_rests
+    assert both.pool.draft_stopped
     both.restart_target(FakeEngine(MODEL, tree=False))
-    assert not both.pool.draft_rests
+    assert not both.pool.draft_stopped
 
 
 def test_a_draft_that_begins_to_work_again_is_woken(

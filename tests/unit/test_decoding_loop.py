@@ -121,7 +121,7 @@ def test_the_query_descends_from_the_trees_root_to_the_last_committed_token(
         known = [(t + d) % 24 for t, d in zip(text[root:], behind or [], strict=False)]
         nodes = [*known, *text[length : length + 3]]
         both.pool.draft_slot(0).replace(
-            stream.generation,
+            stream.session_id,
             root,
             np.array(nodes),
             np.arange(len(nodes)) - 1,
@@ -135,10 +135,10 @@ def test_the_query_descends_from_the_trees_root_to_the_last_committed_token(
 
 
 @pytest.mark.parametrize(
-    ("rows", "lookahead", "guessed"), [(8, 0, 0), (8, 4, 2), (8, 1, 1), (2, 4, 1)]
+    ("rows", "lookahead", "proposed"), [(8, 0, 0), (8, 4, 2), (8, 1, 1), (2, 4, 1)]
 )
-def test_rows_that_the_cache_leaves_unused_verify_guesses_from_the_text(
-    rows: int, lookahead: int, guessed: int
+def test_rows_that_the_cache_leaves_unused_verify_ngram_proposals(
+    rows: int, lookahead: int, proposed: int
 ) -> None:
     text = repeating_text(MODEL)
     request = request_of(text, 9)
@@ -147,9 +147,9 @@ def test_rows_that_the_cache_leaves_unused_verify_guesses_from_the_text(
         both.target.step()
         both.target.step()
         (found,) = target_of(both).batches[-1]
-        assert list(found.tokens) == text[1 : 2 + guessed]
-        assert stream.counters.drafted == guessed
-        assert stream.counters.accepted == min(guessed, 1)
+        assert list(found.tokens) == text[1 : 2 + proposed]
+        assert stream.counters.drafted == proposed
+        assert stream.counters.accepted == min(proposed, 1)
         assert both.run([stream]) == [autoregressive(MODEL, request)]
 
 
@@ -195,15 +195,15 @@ def test_a_reloaded_target_goes_on_with_the_same_text(
     assert [o[: len(w)] for o, w in zip(outputs, written, strict=True)] == written
 
 
-def test_a_rest_of_the_draft_ends_with_the_target_that_ordered_it() -> None:
+def test_a_stop_of_the_draft_ends_with_the_target_that_ordered_it() -> None:
     with both_loops() as both:
         stream = both.open(request_of([1, 2], 12))
         both.target.step()
-        both.pool.target_slot(0).rest_draft_until(1000)
-        assert both.pool.draft_slot(0).rests_until(stream.generation) == 1000
+        both.pool.target_slot(0).stop_draft_until(1000)
+        assert both.pool.draft_slot(0).stopped_until(stream.session_id) == 1000
         both.restart_target(FakeEngine(MODEL, tree=False))
         both.target.step()
-        assert both.pool.draft_slot(0).rests_until(stream.generation) == 0
+        assert both.pool.draft_slot(0).stopped_until(stream.session_id) == 0
         both.run([stream])
         assert stream.counters.accepted > 0
 

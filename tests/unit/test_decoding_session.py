@@ -23,7 +23,7 @@ GEOMETRY = Geometry(slots=1, nodes=64, prompt=64, output=16, bad_words=0, bad_wo
 def adopted(folder: Path, engine: FakeEngine, decoding: str) -> TargetSession:
     pool = make_pool(folder, GEOMETRY)
     request = SlotRequest(np.array(PROMPT), 8, decoding, SamplingParameters())
-    pool.card_slot(0).open(request, pool.new_generation())
+    pool.card_slot(0).open(request, pool.new_session_id())
     slot = pool.target_slot(0)
     opened = slot.opened()
     assert opened is not None
@@ -36,7 +36,7 @@ def engine() -> FakeEngine:
 
 
 @pytest.mark.parametrize("decoding", list(PACINGS))
-def test_guesses_learn_a_prompt_as_it_is_read_where_any_are_made(
+def test_ngrams_learn_a_prompt_as_it_is_read_where_any_are_made(
     tmp_path: Path, engine: FakeEngine, decoding: str
 ) -> None:
     session = adopted(tmp_path, engine, decoding)
@@ -46,9 +46,9 @@ def test_guesses_learn_a_prompt_as_it_is_read_where_any_are_made(
         assert session.proposer.propose([], 4) == so_far.propose([], 4)
         rows = session.prefill(engine, CHUNK)
         engine.forward([rows])
-        engine.keep(session.engine_session, range(len(rows.tokens)))
+        engine.commit_kv(session.engine_session, range(len(rows.tokens)))
         if decoding != "autoregressive":
             so_far.extend(PROMPT[read : read + CHUNK])
-    makes_guesses = decoding != "autoregressive"
-    assert session.proposer.propose([], 4) == (whole.propose([], 4) if makes_guesses else [])
+    proposes = decoding != "autoregressive"
+    assert session.proposer.propose([], 4) == (whole.propose([], 4) if proposes else [])
     assert len(whole.propose([], 4)) > 1

@@ -36,7 +36,7 @@ def grown(wanted: SlotRequest, **speculation: Any) -> tuple[Tree, FakeEngine]:
         assert both.target.step()
         while both.draft.step():
             pass
-        found = both.pool.target_slot(0).tree(stream.generation, MODEL.vocabulary)
+        found = both.pool.target_slot(0).tree(stream.session_id, MODEL.vocabulary)
         assert found is not None
         return found, draft
 
@@ -186,7 +186,7 @@ def test_a_pacing_comes_with_its_growth_rule_unless_the_request_names_one() -> N
         with OneProcess(FakeEngine(FakeModel(), tree=False), draft, settings) as both:
             stream = both.open(wanted)
             assert both.draft.step()
-            found = both.pool.target_slot(0).tree(stream.generation, MODEL.vocabulary)
+            found = both.pool.target_slot(0).tree(stream.session_id, MODEL.vocabulary)
             return found is not None and len(found.token) > 1
 
     assert PACINGS["branch"].growth == "branch"

@@ -50,7 +50,7 @@ def draft_of(both: OneProcess) -> FakeEngine:
 def adopted(both: OneProcess, stream: Stream) -> TargetSlot:
     """The target's hand on the slot, moved by the test."""
     slot = both.pool.target_slot(stream.slot.index)
-    slot.adopt(stream.generation)
+    slot.adopt(stream.session_id)
     return slot
 
 
@@ -125,14 +125,14 @@ def test_published_trees_equal_those_of_a_draft_that_reads_everything_afresh(
 ) -> None:
     """Also after any number of re-roots: no KV entry of a pruned branch is ever used again."""
     parameters = replace(parameters, seed=seed)
-    how = {"growth": growth, "width": width, "depth": depth, "lookahead": lookahead}
-    with drafting(nodes=nodes, **how) as both:
+    config = {"growth": growth, "width": width, "depth": depth, "lookahead": lookahead}
+    with drafting(nodes=nodes, **config) as both:
         stream = both.open(request_of(PROMPT, OUTPUT, parameters=parameters))
         slot = adopted(both, stream)
         text = list(PROMPT)
         both.draft.step()
         for action in script:
-            tree = slot.tree(stream.generation, MODEL.vocabulary)
+            tree = slot.tree(stream.session_id, MODEL.vocabulary)
             assert tree is not None
             before = set(paths_of(tree))
             new: list[int] = []
@@ -148,7 +148,7 @@ def test_published_trees_equal_those_of_a_draft_that_reads_everything_afresh(
                 commit(slot, new)
                 text += new
                 both.draft.step()
-            tree = slot.tree(stream.generation, MODEL.vocabulary)
+            tree = slot.tree(stream.session_id, MODEL.vocabulary)
             assert tree is not None
             assert_read_correctly(tree, text, parameters)
             after = set(paths_of(tree))
@@ -183,7 +183,7 @@ def test_a_draft_equal_to_the_target_ranks_the_targets_choice_first(
             both.draft.step()
         commit(slot, autoregressive(MODEL, request_of(PROMPT, 2, parameters=parameters)))
         both.draft.step()
-        tree = slot.tree(stream.generation, MODEL.vocabulary)
+        tree = slot.tree(stream.session_id, MODEL.vocabulary)
         assert tree is not None
         text = [*PROMPT, *stream.output]
         paths = paths_of(tree)
@@ -225,12 +225,12 @@ def test_a_long_prompt_is_read_in_chunks_before_anything_grows() -> None:
         slot = adopted(both, stream)
         sizes = []
         for _ in range(3):
-            tree = slot.tree(stream.generation, MODEL.vocabulary)
+            tree = slot.tree(stream.session_id, MODEL.vocabulary)
             assert tree is None or not len(tree.token)
             both.draft.step()
             sizes.append(len(draft_of(both).batches[-1][0].tokens))
         assert sizes == [8, 8, 5]
-        tree = slot.tree(stream.generation, MODEL.vocabulary)
+        tree = slot.tree(stream.session_id, MODEL.vocabulary)
         assert tree is not None
         assert len(tree.token) > 0
 
@@ -260,50 +260,50 @@ def test_a_share_is_never_less_than_a_step_commits() -> None:
         assert sorted(text_rows(both).values()) == [16] * 4
 
 
-def test_sessions_whose_draft_rests_take_no_share_of_a_chunk() -> None:
+def test_sessions_whose_draft_is_stopped_take_no_share_of_a_chunk() -> None:
     with drafting(prefill_chunk=64) as both:
         for index in range(3):
             stream = both.open(request_of([index, *range(20)] * 6, 4), index)
             if index:
-                adopted(both, stream).rest_draft_until(500)
+                adopted(both, stream).stop_draft_until(500)
         both.draft.step()
         assert list(text_rows(both).values()) == [64]
 
 
-def test_a_draft_is_at_rest_while_no_session_wants_candidates() -> None:
+def test_a_draft_is_idle_while_no_session_wants_candidates() -> None:
     with drafting(prefill_chunk=64) as both:
-        assert both.draft.is_at_rest
+        assert both.draft.is_idle
         both.open(request_of([1, 2], 8, "autoregressive"), 0)
         both.draft.step()
-        assert both.draft.is_at_rest, "nobody asks for the draft"
+        assert both.draft.is_idle, "nobody asks for the draft"
         slots = [adopted(both, both.open(request_of([1, 2, 3], 40), index)) for index in (1, 2)]
         both.draft.step()
-        assert not both.draft.is_at_rest
-        slots[0].rest_draft_until(10)
-        assert not both.draft.is_at_rest, "the other one does"
-        slots[1].rest_draft_until(10)
-        assert both.draft.is_at_rest
+        assert not both.draft.is_idle
+        slots[0].stop_draft_until(10)
+        assert not both.draft.is_idle, "the other one does"
+        slots[1].stop_draft_until(10)
+        assert both.draft.is_idle
         commit(slots[0], [5] * 7)
-        assert not both.draft.is_at_rest
+        assert not both.draft.is_idle
 
 
-def test_a_crowd_that_rests_rests_for_all_but_other_pacings() -> None:
+def test_a_draft_that_is_stopped_is_stopped_for_all_but_other_pacings() -> None:
     with drafting() as both:
-        both.pool.let_draft_rest(rests=True)
+        both.pool.stop_draft(stopped=True)
         both.open(request_of([1, 2], 8), 0)
         both.draft.step()
-        assert both.draft.is_at_rest
+        assert both.draft.is_idle
         both.open(request_of([1, 2], 8, "pearl"), 1)
         both.draft.step()
-        assert not both.draft.is_at_rest
+        assert not both.draft.is_idle
 
 
-def test_a_text_is_followed_again_when_its_rest_is_over() -> None:
+def test_a_text_is_followed_again_when_its_stop_is_over() -> None:
     with drafting(width=2) as both:
         stream = both.open(request_of([3, 1, 4], 40))
         slot = adopted(both, stream)
         both.draft.step()
-        slot.rest_draft_until(3 + 12)
+        slot.stop_draft_until(3 + 12)
         passes = len(draft_of(both).batches)
         text = autoregressive(MODEL, request_of([3, 1, 4], 40))
         for token in text[:12]:
@@ -312,19 +312,19 @@ def test_a_text_is_followed_again_when_its_rest_is_over() -> None:
         assert len(draft_of(both).batches) == passes
         assert stream.counters.re_roots == 0
         both.draft.step()
-        tree = slot.tree(stream.generation, MODEL.vocabulary)
+        tree = slot.tree(stream.session_id, MODEL.vocabulary)
         assert tree is not None
         assert tree.root_length == 3 + 12
         assert_read_correctly(tree, [3, 1, 4, *text[:12]], GREEDY)
 
 
-def test_right_guesses_deepen_the_tree_by_several_layers_in_one_pass() -> None:
+def test_right_proposals_deepen_the_tree_by_several_layers_in_one_pass() -> None:
     text = repeating_text(MODEL)
     for lookahead, layers in ((0, 1), (1, 2), (2, 3)):
         with drafting(lookahead=lookahead) as both:
             stream = both.open(request_of(text, 20))
             both.draft.step()
-            tree = adopted(both, stream).tree(stream.generation, MODEL.vocabulary)
+            tree = adopted(both, stream).tree(stream.session_id, MODEL.vocabulary)
             assert tree is not None
             assert_read_correctly(tree, text, GREEDY)
             assert max(map(len, paths_of(tree))) == layers
@@ -338,7 +338,7 @@ def test_sessions_share_a_pass() -> None:
         passes = draft_of(both).batches
         assert [len(batch) for batch in passes] == [3, 3, 3]
         for stream in streams:
-            tree = adopted(both, stream).tree(stream.generation, MODEL.vocabulary)
+            tree = adopted(both, stream).tree(stream.session_id, MODEL.vocabulary)
             assert tree is not None
             assert_read_correctly(tree, [stream.slot.index, 2], GREEDY)
 
@@ -352,7 +352,7 @@ def test_a_reloaded_draft_starts_at_what_is_committed() -> None:
         both.restart_draft(FakeEngine(MODEL, tree=True))
         for _ in range(3):
             both.draft.step()
-        tree = slot.tree(stream.generation, MODEL.vocabulary)
+        tree = slot.tree(stream.session_id, MODEL.vocabulary)
         assert tree is not None
         assert_read_correctly(tree, [*PROMPT, 9, 8, 7], GREEDY)
 
@@ -366,13 +366,13 @@ def test_a_new_session_in_the_same_slot_inherits_nothing() -> None:
         assert old.slot.reclaim(target_is_dead=True)
         new = both.open(request_of([6, 6], 20))
         slot = adopted(both, new)
-        assert slot.tree(new.generation, MODEL.vocabulary) is None
+        assert slot.tree(new.session_id, MODEL.vocabulary) is None
         both.draft.step()
         assert draft_of(both).open_sessions == 1
-        tree = slot.tree(new.generation, MODEL.vocabulary)
+        tree = slot.tree(new.session_id, MODEL.vocabulary)
         assert tree is not None
         assert_read_correctly(tree, [6, 6], GREEDY)
-        assert slot.tree(old.generation, MODEL.vocabulary) is None
+        assert slot.tree(old.session_id, MODEL.vocabulary) is None
 
 
 @pytest.mark.parametrize("decoding", PACINGS)
@@ -383,7 +383,7 @@ def test_only_sessions_that_speculate_are_followed(decoding: str) -> None:
         assert both.draft.step() == (decoding != "autoregressive")
 
 
-def test_guesses_never_make_a_pass_larger_than_a_chunk() -> None:
+def test_proposals_never_make_a_pass_larger_than_a_chunk() -> None:
     """An engine holds so many rows of a session and no more: one row above would end it."""
     chunk = 8
     for length in range(chunk - 2, 2 * chunk + 2):
@@ -398,4 +398,4 @@ def test_guesses_never_make_a_pass_larger_than_a_chunk() -> None:
             text = [len(rows.tokens) for rows in passes if rows.parents is None]
             assert max(text) <= chunk, f"a prompt of {length} tokens"
             assert sum(text) >= length
-            assert sum(text) > length or length % chunk == 0, "guesses fill what is left"
+            assert sum(text) > length or length % chunk == 0, "proposals fill what is left"

@@ -25,8 +25,8 @@ curves = st.lists(st.floats(0.1, 5), min_size=len(ROWS), max_size=len(ROWS)).map
 )
 
 
-def scores_of(found: list[float], confidence: float = 3.0) -> list[float]:
-    return [confidence * math.log(chance) for chance in found]
+def scores_of(found: list[float], exponent: float = 3.0) -> list[float]:
+    return [exponent * math.log(chance) for chance in found]
 
 
 @given(curves, chances)
@@ -71,9 +71,9 @@ def test_a_pass_expands_what_is_worth_its_rows_and_leaves_the_rest_for_later(
 ) -> None:
     target, draft = FakeEngine(MODEL, tree=False), FakeEngine(MODEL, tree=True)
     draft.row_costs_ms = costs_ms
-    how = settings_of(width=4, rows=rows, growth=growth, lookahead=0, depth=6)
+    config = settings_of(width=4, rows=rows, growth=growth, lookahead=0, depth=6)
     request = request_of([3, 1, 4], 20)
-    with OneProcess(target, draft, how) as both:
+    with OneProcess(target, draft, config) as both:
         stream = both.open(request)
         for _ in range(12):
             both.draft.step()

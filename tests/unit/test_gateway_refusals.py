@@ -342,9 +342,9 @@ def test_a_triton_that_is_not_there_is_503_and_not_healthy(tmp_path: Path) -> No
 def test_requests_take_turns_on_the_pods_of_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
 
-    def remember(url: str, **how: Any) -> CardClient:
-        asked.update(how, url=url)
-        return CardClient(url, **how)
+    def remember(url: str, **config: Any) -> CardClient:
+        asked.update(config, url=url)
+        return CardClient(url, **config)
 
     monkeypatch.setattr("card_gateway.app.CardClient", remember)
     create_app(Gateway(triton="card-pods:8001"))

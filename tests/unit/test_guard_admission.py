@@ -20,7 +20,7 @@ from card_guard.admission import Admission, FullError, LostError, Place
 from card_guard.server import Guard, serve
 
 IDLE_S = 10.0
-PATIENCE_S = 20.0
+LIMIT_S = 20.0
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ async def guarded(**options: Any) -> AsyncIterator[tuple[TritonDouble, str, grpc
         guard = Guard(listen=address, triton=triton.address, **options)
         serving = asyncio.create_task(serve(guard, stop, 0))
         async with grpc.aio.insecure_channel(address) as channel:
-            await asyncio.wait_for(channel.channel_ready(), PATIENCE_S)
+            await asyncio.wait_for(channel.channel_ready(), LIMIT_S)
             yield triton, address, channel
         stop.set()
         await serving
@@ -118,7 +118,7 @@ async def test_calls_that_say_nothing_shut_nobody_out(call: str) -> None:
             await one.wait_for_connection()
         async with CardClient(address) as client:
             answers = [
-                await client.generate(GenerateRequest("x"), timeout_s=PATIENCE_S) for _ in range(4)
+                await client.generate(GenerateRequest("x"), timeout_s=LIMIT_S) for _ in range(4)
             ]
         assert len(answers) == 4
         for one in idle:
@@ -132,12 +132,12 @@ async def test_connections_that_say_nothing_are_closed(monkeypatch: pytest.Monke
     async with guarded() as (_, address, channel):
         host, port = address.split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        await asyncio.wait_for(reader.read(), PATIENCE_S)  # returns at its end
+        await asyncio.wait_for(reader.read(), LIMIT_S)  # returns at its end
         writer.close()
         closed = channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
-        await asyncio.wait_for(closed, PATIENCE_S)  # returns at once if it is already
+        await asyncio.wait_for(closed, LIMIT_S)  # returns at once if it is already
         async with CardClient(address) as client:
-            assert await client.generate(GenerateRequest("x"), timeout_s=PATIENCE_S)
+            assert await client.generate(GenerateRequest("x"), timeout_s=LIMIT_S)
 
 
 async def test_calls_that_are_answered_once_are_answered_as_ever() -> None:

@@ -52,7 +52,7 @@ class Liar:
         self._streams = streams
         self._random = np.random.default_rng(seed)
         self._texts = {
-            stream.generation: (request := stream.slot.request()).prompt.tolist()
+            stream.session_id: (request := stream.slot.request()).prompt.tolist()
             + autoregressive(TARGET, request)
             for stream in streams
         }
@@ -75,11 +75,11 @@ class Liar:
         stream: Stream,
         root: int,
         nodes: tuple[list[int], list[int], list[float]],
-        generation: int | None = None,
+        session_id: int | None = None,
     ) -> None:
         token, parent, score = nodes
         self._both.pool.draft_slot(stream.slot.index).replace(
-            stream.generation if generation is None else generation,
+            stream.session_id if session_id is None else session_id,
             root,
             np.array(token, np.int64),
             np.array(parent, np.int64),
@@ -94,18 +94,18 @@ class Liar:
         self._publish(stream, self._length(stream), self._nodes(int(self._random.integers(0, 60))))
 
     def _stale(self, stream: Stream) -> None:
-        """The right text at a wrong root, or for another generation."""
-        text = self._texts[stream.generation]
+        """The right text at a wrong root, or for another session."""
+        text = self._texts[stream.session_id]
         root = int(self._random.integers(-2, len(text) + 3))
         tokens = text[self._length(stream) :]
         nodes = (tokens, list(range(ROOT, len(tokens) - 1)), [0.0] * len(tokens))
-        other = stream.generation - int(self._random.integers(0, 2))
+        other = stream.session_id - int(self._random.integers(0, 2))
         self._publish(stream, root, nodes, other)
 
     def _tempting(self, stream: Stream) -> None:
         """The right text with one wrong token somewhere, and right tokens again behind it."""
         at = self._length(stream)
-        tokens = self._texts[stream.generation][at:]
+        tokens = self._texts[stream.session_id][at:]
         if tokens:
             wrong = int(self._random.integers(len(tokens)))
             tokens[wrong] = (tokens[wrong] + 1) % VOCABULARY
@@ -115,7 +115,7 @@ class Liar:
     def _duplicated(self, stream: Stream) -> None:
         """The right tokens as siblings of themselves, a different mess below each."""
         at = self._length(stream)
-        right = [*self._texts[stream.generation][at : at + 3], 0]
+        right = [*self._texts[stream.session_id][at : at + 3], 0]
         count = 30
         token = [right[int(n)] for n in self._random.integers(0, len(right), count)]
         parent = [int(self._random.integers(ROOT, min(i, 4))) for i in range(count)]

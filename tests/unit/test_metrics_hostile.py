@@ -21,8 +21,8 @@ WORDS = st.one_of(
 def test_garbage_in_the_drafts_counters_never_decreases_a_metric(looks: list[list[int]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         pool = Pool.create(Path(folder), 1, GEOMETRY)
-        pool.slots["generation"] = pool.slots["commit_generation"] = [7, 8, 9]
-        pool.slots["tree_generation"] = [[7, 7], [8, 8], [9, 9]]
+        pool.slots["session_id"] = pool.slots["commit_session_id"] = [7, 8, 9]
+        pool.slots["tree_session_id"] = [[7, 7], [8, 8], [9, 9]]
         pool.slots["pacing"] = choice_words("card")
         reader = ProgressReader(pool)
         for words in looks:

@@ -69,8 +69,8 @@ class Scene:
 
     def open(self, index: int = 0, decoding: str = "card") -> Session:
         request = SlotRequest(np.arange(3), 8, decoding, SamplingParameters())
-        session = Session(self.pool.card_slot(index), self.pool.new_generation(), request)
-        session.slot.open(request, session.generation)
+        session = Session(self.pool.card_slot(index), self.pool.new_session_id(), request)
+        session.slot.open(request, session.session_id)
         return session
 
     def reuse(self, session: Session, decoding: str = "card") -> Session:
@@ -98,9 +98,9 @@ def scene(pool: Pool) -> Iterator[Scene]:
 
 def step(pool: Pool, session: Session, tokens: int, drafted: int = 4) -> None:
     slot = pool.target_slot(session.slot.index)
-    slot.adopt(session.generation)
+    slot.adopt(session.session_id)
     slot.count_query(hit=True)
-    slot.count_step(tokens, tokens - 1, drafted, corrects=tokens - 1 < drafted)
+    slot.count_step(tokens, tokens - 1, drafted, rejected=tokens - 1 < drafted)
     slot.commit([1] * tokens, [False] * tokens, [0.0] * tokens, Finish.RUNNING)
 
 
@@ -109,7 +109,7 @@ def publish(pool: Pool, session: Session) -> None:
     slot = pool.draft_slot(session.slot.index)
     slot.reset_counters()
     nothing = np.empty(0, np.int64)
-    slot.replace(session.generation, 3, nothing, nothing, np.empty(0))
+    slot.replace(session.session_id, 3, nothing, nothing, np.empty(0))
 
 
 def test_every_series_exists_from_the_start(scene: Scene) -> None:
@@ -183,8 +183,8 @@ def test_a_draft_that_writes_garbage_stops_no_metrics(scene: Scene) -> None:
 
 def test_what_an_earlier_card_left_in_the_pool_counts_for_nobody(pool: Pool) -> None:
     request = slot_request()
-    session = Session(pool.card_slot(0), pool.new_generation(), request)
-    session.slot.open(request, session.generation)
+    session = Session(pool.card_slot(0), pool.new_session_id(), request)
+    session.slot.open(request, session.session_id)
     step(pool, session, 4)
     assert ProgressReader(pool).read() == {}
 
@@ -196,7 +196,7 @@ def test_time_is_divided_between_running_and_waiting(
     monkeypatch.setattr(time, "perf_counter_ns", lambda: next(seconds) * 10**9)
     session = scene.open()
     target, draft = scene.pool.target_slot(0), scene.pool.draft_slot(0)
-    target.adopt(session.generation)
+    target.adopt(session.session_id)
     publish(scene.pool, session)
     for slot in (target, draft):
         for runs in (True, False, False, True):
@@ -249,7 +249,7 @@ def test_gauges_say_what_holds_now(scene: Scene) -> None:
     assert scene.told("card_engine_up", "draft") == [1]
     assert scene.told("card_engine_silence_seconds", "target") == [-1]
     assert scene.told("card_draft_rests") == [0]
-    scene.pool.let_draft_rest(rests=True)
+    scene.pool.stop_draft(stopped=True)
     assert scene.told("card_draft_rests") == [1]
 
 

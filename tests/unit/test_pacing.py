@@ -11,7 +11,7 @@ from fake_engine import FakeEngine, FakeModel
 from one_process import OneProcess, request_of, settings_of
 
 from card.cache import EngineState, Finish
-from card.engines import Logits, Rows
+from card.engines import Logits, SequenceTokens
 from card.speculation.pacing import PACINGS, Progress
 from card.speculation.pacing.card import HEAD_START
 
@@ -121,7 +121,7 @@ class Meanwhile(FakeEngine):
 
     between: Callable[[], None] = staticmethod(lambda: None)
 
-    def forward(self, batch: Sequence[Rows]) -> list[Logits]:
+    def forward(self, batch: Sequence[SequenceTokens]) -> list[Logits]:
         found = super().forward(batch)
         self.between()
         return found
@@ -197,9 +197,9 @@ def test_a_draft_that_lives_but_gives_nothing_is_not_waited_for_longer_than_an_e
         stream = both.open(request_of([1, 2, 3], 6, "draft_then_verify", gamma=4))
         assert both.target.step(), "prefill waits for nobody"
         assert not both.target.step(), "a living draft gets its time"
-        patience_s = both.settings.serving.engine_timeout_s
+        limit_s = both.settings.serving.engine_timeout_s
         now_s = time.monotonic()
-        monkeypatch.setattr(time, "monotonic", lambda: now_s + patience_s + 0.1)
+        monkeypatch.setattr(time, "monotonic", lambda: now_s + limit_s + 0.1)
         both.pool.beat("draft", EngineState.ATTACHED)
         assert both.target.step(), "the wait is over"
         assert len(stream.output) == 2
@@ -212,14 +212,14 @@ def test_a_draft_that_gives_nothing_costs_a_text_little_more_than_one_wait(
     now_s = began_s = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     with OneProcess(target, draft, settings_of()) as both:
-        patience_s = both.settings.serving.engine_timeout_s
+        limit_s = both.settings.serving.engine_timeout_s
         stream = both.open(request_of([1, 2, 3], 60, "draft_then_verify", gamma=4))
         while len(stream.output) < 40:
-            now_s += patience_s / 200
+            now_s += limit_s / 200
             both.target.step()
-        assert now_s - began_s < 3 * patience_s
+        assert now_s - began_s < 3 * limit_s
         while both.draft.step():
             pass
         assert both.target.step(), "it works again"
-        now_s += patience_s / 2
+        now_s += limit_s / 2
         assert not both.target.step(), "and gets its time again"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from card.engines import FOLLOWS_PREFIX, Rows
+from card.engines import FOLLOWS_PREFIX, SequenceTokens
 from card.engines.layout import PageLayout
 
 
@@ -17,9 +17,9 @@ def values(array: NDArray[np.int64] | None) -> list[int] | None:
 def test_rows_of_sessions_stand_behind_their_prefixes() -> None:
     layout = PageLayout(sessions=2, row_multiple=1)
     one, other = layout.open(), layout.open()
-    layout.plan([Rows(other, [7, 8, 9])])
-    layout.keep(other, range(2), ())
-    planned = layout.plan([Rows(one, [1, 2], logits=1), Rows(other, [3])])
+    layout.plan([SequenceTokens(other, [7, 8, 9])])
+    layout.commit_kv(other, range(2), ())
+    planned = layout.plan([SequenceTokens(one, [1, 2], logits=1), SequenceTokens(other, [3])])
     assert values(planned.tokens) == [1, 2, 3]
     assert values(planned.positions) == [0, 1, 2]
     assert values(planned.logit_rows) == [1, 2]
@@ -29,7 +29,7 @@ def test_rows_of_sessions_stand_behind_their_prefixes() -> None:
 
 def test_padding_repeats_the_last_row_and_has_no_logits() -> None:
     layout = PageLayout(sessions=1, row_multiple=4)
-    planned = layout.plan([Rows(layout.open(), [5, 6, 7])])
+    planned = layout.plan([SequenceTokens(layout.open(), [5, 6, 7])])
     assert values(planned.tokens) == [5, 6, 7, 7]
     assert values(planned.positions) == [0, 1, 2, 2]
     assert values(planned.logit_rows) == [0, 1, 2]
@@ -39,10 +39,10 @@ def test_a_layout_of_pages_knows_one_chain_and_keeps_its_beginning() -> None:
     layout = PageLayout(sessions=1, row_multiple=1)
     session = layout.open()
     with pytest.raises(ValueError, match="no branches"):
-        layout.plan([Rows(session, [1, 2], [FOLLOWS_PREFIX, FOLLOWS_PREFIX])])
-    layout.plan([Rows(session, [1, 2])])
+        layout.plan([SequenceTokens(session, [1, 2], [FOLLOWS_PREFIX, FOLLOWS_PREFIX])])
+    layout.plan([SequenceTokens(session, [1, 2])])
     with pytest.raises(ValueError, match="in order"):
-        layout.keep(session, [1], ())
+        layout.commit_kv(session, [1], ())
     with pytest.raises(ValueError, match="pending"):
-        layout.keep(session, [0], [1])
+        layout.commit_kv(session, [0], [1])
     assert layout.length(session) == 0

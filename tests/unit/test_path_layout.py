@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from card.engines.interface import FOLLOWS_PREFIX, EngineError, Rows
+from card.engines.interface import FOLLOWS_PREFIX, EngineError, SequenceTokens
 from card.engines.layout import PathLayout, Scattered
 
 PENDING = 24
@@ -41,7 +41,7 @@ class Model:
             path.append(token)
         return [*self.prefix, *reversed(path)]
 
-    def keep(self, confirmed: list[int], surviving: list[int]) -> None:
+    def commit_kv(self, confirmed: list[int], surviving: list[int]) -> None:
         self.prefix += [self.pending[entry][0] for entry in confirmed]
         renumbered = {old: new for new, old in enumerate(surviving)}
         self.pending = [
@@ -66,7 +66,7 @@ def test_a_row_sees_its_ancestors_in_order_through_growth_and_pruning(data: st.D
             parents = [
                 data.draw(st.integers(FOLLOWS_PREFIX, first + row - 1)) for row in range(count)
             ]
-            batch.append(Rows(session, list(range(token, token + count)), parents))
+            batch.append(SequenceTokens(session, list(range(token, token + count)), parents))
             model.pending += zip(batch[-1].tokens, parents, strict=True)
             token += count
         this = layout.plan(batch)
@@ -102,12 +102,12 @@ def keep_a_path(data: st.DataObject, layout: PathLayout, model: Model, session: 
         below = parent in surviving or parent == (path[-1] if path else FOLLOWS_PREFIX)
         if candidate not in path and below and data.draw(st.booleans()):
             surviving.append(candidate)
-    layout.keep(session, path, surviving)
-    model.keep(path, surviving)
+    layout.commit_kv(session, path, surviving)
+    model.commit_kv(path, surviving)
     assert layout.length(session) == len(model.prefix)
 
 
 def test_more_rows_than_a_session_holds_are_refused() -> None:
     layout = PathLayout(Lanes(), 2, PENDING)
     with pytest.raises(EngineError, match=f"{PENDING + 1} pending entries"):
-        layout.plan([Rows(layout.open(), [0] * (PENDING + 1))])
+        layout.plan([SequenceTokens(layout.open(), [0] * (PENDING + 1))])

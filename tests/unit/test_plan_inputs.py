@@ -63,7 +63,7 @@ def test_a_draft_that_is_the_target_foresees_everything() -> None:
     assert found.agreement == 1.0
 
 
-def test_measured_guesses_are_those_of_the_lookup() -> None:
+def test_measured_proposals_are_those_of_the_proposer() -> None:
     model = FakeModel()
     prompt = (3, 1, 4, 1, 5)
     target = FakeEngine(model, tree=False)
@@ -72,8 +72,8 @@ def test_measured_guesses_are_those_of_the_lookup() -> None:
     )
     lookup = NgramProposer()
     lookup.extend(prompt)
-    assert found.texts[0].trust == pytest.approx(lookup.hit_rate, abs=1e-3)
-    assert len(found.texts[0].guesses) == 24
+    assert found.texts[0].hit_rate == pytest.approx(lookup.hit_rate, abs=1e-3)
+    assert len(found.texts[0].proposals) == 24
 
 
 def test_levels_that_were_never_seen_take_the_nearest() -> None:
@@ -133,7 +133,7 @@ def test_a_result_is_simulated_on_the_texts_that_it_measured() -> None:
 
 def test_text_records_are_checked() -> None:
     with pytest.raises(ValueError, match="equally long"):
-        TextRecord(prompt_tokens=1, trust=0, ranks="00", confidence="0", guesses="-")
+        TextRecord(prompt_tokens=1, hit_rate=0, ranks="00", confidence="0", proposals="-")
 
 
 # --- hardware -----------------------------------------------------------------------------------

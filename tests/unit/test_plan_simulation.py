@@ -10,7 +10,7 @@ from card.speculation.control import ControlConfig
 from card.speculation.control.measured import Measured
 from card.speculation.pacing import PACINGS
 from planning.acceptance import LEVELS, Foresight, TextRecord
-from planning.candidates import CandidateTree, Guesses, Text
+from planning.candidates import CandidateTree, NgramProposals, Text
 from planning.clock import Clock, Process, Signal, Work
 from planning.costs import MeasuredCost
 from planning.simulation import Delays, Machinery, Speculation, simulate
@@ -18,13 +18,13 @@ from planning.simulation import Delays, Machinery, Speculation, simulate
 SURE = [0.98, 0.01]
 
 
-def text_of(ranks: str, guesses: str | None = None, trust: float = 0.0) -> Text:
+def text_of(ranks: str, proposals: str | None = None, hit_rate: float = 0.0) -> Text:
     record = TextRecord(
         prompt_tokens=8,
-        trust=trust,
+        hit_rate=hit_rate,
         ranks=ranks,
         confidence="9" * len(ranks),
-        guesses=guesses or "-" * len(ranks),
+        proposals=proposals or "-" * len(ranks),
     )
     return Text(record, Foresight(temperature=0, children=[SURE] * LEVELS, texts=[record]))
 
@@ -102,12 +102,12 @@ def test_autoregressive_decoding_takes_one_pass_a_token() -> None:
 
 
 def test_a_draft_that_is_always_right_fills_every_row() -> None:
-    how = Speculation(width=1, depth=16, rows=5, gamma=4)
+    config = Speculation(width=1, depth=16, rows=5, num_draft_tokens=4)
     for pacing in ("draft_then_verify", "card"):
-        run = simulate(text_of("0" * 101), pacing, how, machinery())
+        run = simulate(text_of("0" * 101), pacing, config, machinery())
         assert run.accepted == run.steps * 4 or run.rows_of_steps[0] < 5
     # Draft-then-verify: four passes of the draft and one of the target for five tokens.
-    run = simulate(text_of("0" * 101), "draft_then_verify", how, machinery())
+    run = simulate(text_of("0" * 101), "draft_then_verify", config, machinery())
     assert run.ms / run.steps == pytest.approx(14.0)
 
 
@@ -115,16 +115,16 @@ def test_as_much_of_a_chain_is_verified_as_the_product_would() -> None:
     free, dear = {1: 10.0, 8: 10.0}, {1: 10.0, 4: 10.0, 8: 100.0}
     for costs, rows in ((free, 8), (dear, 4)):
         control = Measured(ControlConfig(costs_ms=costs))
-        how = Speculation(rows=2, width=1)
-        found = simulate(text_of("0" * 200), "card", how, machinery(draft_ms=0.5), 1, control)
+        config = Speculation(rows=2, width=1)
+        found = simulate(text_of("0" * 200), "card", config, machinery(draft_ms=0.5), 1, control)
         assert max(found.rows_of_steps) == rows
 
 
 def test_card_never_waits_and_hides_the_draft() -> None:
-    how = Speculation(width=1, depth=32, rows=5, gamma=4)
-    card = simulate(text_of("0" * 101), "card", how, machinery())
+    config = Speculation(width=1, depth=32, rows=5, num_draft_tokens=4)
+    card = simulate(text_of("0" * 101), "card", config, machinery())
     assert card.ms == pytest.approx(card.steps * 10.0)
-    assert card.ms < simulate(text_of("0" * 101), "draft_then_verify", how, machinery()).ms
+    assert card.ms < simulate(text_of("0" * 101), "draft_then_verify", config, machinery()).ms
 
 
 def test_a_draft_that_is_always_wrong_costs_card_nothing_but_the_hidden_passes() -> None:
@@ -166,39 +166,44 @@ def test_the_target_does_not_see_nodes_before_they_are_published() -> None:
     assert [node.on_path for node in tree.query(-1, 4, 5.0).nodes] == [True]
 
 
-def test_guesses_end_where_trust_ends() -> None:
-    text = text_of("0" * 20, guesses="1" * 20, trust=0.5)
+def test_proposals_end_where_the_hit_rate_ends() -> None:
+    text = text_of("0" * 20, proposals="1" * 20, hit_rate=0.5)
     # 0.5, 0.25, then 0.125: not worth a row.
-    assert list(Guesses(text).behind(0, 8, on_path=True)) == [True, True]
+    assert list(NgramProposals(text).behind(0, 8, on_path=True)) == [True, True]
 
 
-def test_right_guesses_save_passes() -> None:
-    how = Speculation(width=1, rows=6, lookahead=5)
-    text = text_of("." * 60, guesses="1" * 60, trust=1.0)
-    assert simulate(text, "card", how, machinery()).steps < 20
+def test_right_proposals_save_passes() -> None:
+    config = Speculation(width=1, rows=6, ngram_tokens=5)
+    text = text_of("." * 60, proposals="1" * 60, hit_rate=1.0)
+    assert simulate(text, "card", config, machinery()).steps < 20
 
 
 @pytest.mark.parametrize("pacing", PACINGS)
 def test_the_same_seed_gives_the_same_figures(pacing: str) -> None:
     text = text_of("00100.0020" * 6)
-    how = Speculation(width=3, depth=8, rows=6, gamma=3)
+    config = Speculation(width=3, depth=8, rows=6, num_draft_tokens=3)
     served = machinery(bus=0.1, wake=0.5)
-    runs = [simulate(text, pacing, how, served, seed=3) for _ in range(2)]
+    runs = [simulate(text, pacing, config, served, seed=3) for _ in range(2)]
     assert runs[0] == runs[1]
     assert runs[0].tokens == 60
 
 
-def test_a_text_that_repeats_itself_is_decoded_without_the_draft_until_a_guess_is_wrong() -> None:
+def test_a_text_that_repeats_itself_is_decoded_without_the_draft_until_it_is_surprised() -> None:
     repeating, broken = "1" * 120, "1" * 60 + "0" + "-" * 59
     curve = {1: 4.0, 8: 5.0, 16: 6.0, 32: 8.0}
-    how = Speculation(lookahead=6)
+    speculation = Speculation(ngram_tokens=6)
     with_cores = replace(machinery(), target_alone=MeasuredCost({1: 3.2}))
     config = ControlConfig(ngram_tokens=6, costs_ms=curve, alone_share=0.8)
     runs = {
-        guesses: simulate(
-            text_of("0" * 120, guesses, trust=1.0), "card", how, with_cores, 0, Measured(config)
+        proposals: simulate(
+            text_of("0" * 120, proposals, hit_rate=1.0),
+            "card",
+            speculation,
+            with_cores,
+            0,
+            Measured(config),
         )
-        for guesses in (repeating, broken)
+        for proposals in (repeating, broken)
     }
     assert runs[repeating].rows_alone
     assert len(runs[repeating].rows_of_steps) < len(runs[broken].rows_of_steps)
@@ -206,7 +211,7 @@ def test_a_text_that_repeats_itself_is_decoded_without_the_draft_until_a_guess_i
     assert runs[broken].draft_passes > runs[repeating].draft_passes
 
 
-def test_a_draft_that_is_always_wrong_is_sent_to_rest_and_the_next_text_begins_so() -> None:
+def test_a_draft_that_is_always_wrong_is_stopped_and_the_next_text_begins_so() -> None:
     curve = {1: 4.0, 4: 6.0, 8: 9.0}
     with_cores = replace(machinery(), target_alone=MeasuredCost({1: 7.0}))
     control = Measured(ControlConfig(costs_ms=curve, alone_share=0.9))

@@ -174,12 +174,12 @@ def test_a_chain_prefers_a_long_likely_branch_to_a_likelier_stub() -> None:
     assert best_chain(tree, ROOT, 1) == Candidates([1], [ROOT]), "one row: the likeliest token"
 
 
-@pytest.mark.parametrize("confidence", [1.0, 2.0, 4.0])
-def test_chances_are_the_probabilities_that_the_scores_were_made_of(confidence: float) -> None:
-    tree = tree_of([(1, ROOT, 0.8**confidence), (2, 0, 0.5**confidence)])
+@pytest.mark.parametrize("exponent", [1.0, 2.0, 4.0])
+def test_chances_are_the_probabilities_that_the_scores_were_made_of(exponent: float) -> None:
+    tree = tree_of([(1, ROOT, 0.8**exponent), (2, 0, 0.5**exponent)])
     for found in (
-        best_chain(tree, ROOT, 8, confidence),
-        best_subtree(tree, ROOT, 8, 2, confidence),
+        best_chain(tree, ROOT, 8, exponent),
+        best_subtree(tree, ROOT, 8, 2, exponent),
     ):
         assert found.tokens == [1, 2]
         assert found.chances == pytest.approx([0.8, 0.4])

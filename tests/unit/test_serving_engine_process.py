@@ -20,9 +20,9 @@ from card.serving.refusal import Refusal
 
 FAR_NS = 2**62
 TIMEOUT_S = 0.3
-PATIENCE_S = 600.0
+LIMIT_S = 600.0
 LONG_NS = 10**15
-"""Longer than anybody's patience."""
+"""Longer than anybody waits."""
 
 
 class Loop:
@@ -34,7 +34,7 @@ class Loop:
         self.hang = threading.Event()
         self.hang.set()
         self.failure: Exception | None = None
-        self.is_at_rest = False
+        self.is_idle = False
 
     def step(self) -> bool:
         if self.failure is not None:
@@ -119,8 +119,8 @@ def test_the_right_key_attaches_and_the_loop_runs(engine: Engine, tmp_path: Path
 
 @pytest.fixture
 def idle(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
-    """The pool of an attached engine that made its first step, and rests for very long."""
-    monkeypatch.setattr(engine_process, "BEAT_S", PATIENCE_S)
+    """The pool of an attached engine that made its first step, and waits for very long."""
+    monkeypatch.setattr(engine_process, "BEAT_S", LIMIT_S)
     pool = make_pool(tmp_path)
     engine.attach(pool.new_key())
     assert eventually(engine.loops[0].stepped.is_set)
@@ -131,7 +131,7 @@ def idle(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def test_an_idle_loop_steps_again_when_a_slot_is_opened(engine: Engine, idle: Pool) -> None:
-    idle.card_slot(0).open(slot_request(), idle.new_generation())
+    idle.card_slot(0).open(slot_request(), idle.new_session_id())
     assert eventually(engine.loops[0].stepped.is_set)
 
 
@@ -148,13 +148,13 @@ def test_a_slot_that_is_opened_while_the_loop_steps_is_not_overlooked(
     assert eventually(loop.stepped.is_set)
 
 
-def test_a_loop_at_rest_does_not_look_before_the_bell_rings(engine: Engine, idle: Pool) -> None:
+def test_an_idle_loop_does_not_look_before_the_bell_rings(engine: Engine, idle: Pool) -> None:
     (loop,) = engine.loops
-    idle.card_slot(0).open(slot_request(), idle.new_generation())
+    idle.card_slot(0).open(slot_request(), idle.new_session_id())
     assert eventually(loop.stepped.is_set)
     loop.stepped.clear()
     assert eventually(loop.stepped.is_set), "while a slot is in use it looks by itself"
-    loop.is_at_rest = True
+    loop.is_idle = True
     assert eventually(lambda: sleeps(loop)), "it goes on looking"
     idle.slot_bell.ring()
     assert eventually(loop.stepped.is_set)
@@ -163,7 +163,7 @@ def test_a_loop_at_rest_does_not_look_before_the_bell_rings(engine: Engine, idle
 def sleeps(loop: Loop) -> bool:
     """Whether it makes no step for as long as several looks would take."""
     loop.stepped.clear()
-    return not loop.stepped.wait(10 * engine_process._LONGEST_REST_S)
+    return not loop.stepped.wait(10 * engine_process._LONGEST_WAIT_S)
 
 
 @pytest.mark.parametrize("key", ["", "guess"])
@@ -278,7 +278,7 @@ class Asked:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
-    monkeypatch.setattr("card.serving.attach._FRESH_S", PATIENCE_S)
+    monkeypatch.setattr("card.serving.attach._FRESH_S", LIMIT_S)
     asked = Asked()
     yield asked
     asked.hanging.set()
@@ -286,7 +286,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
 
 def test_a_loaded_engine_is_asked_in_with_the_key(tmp_path: Path, asked: Asked) -> None:
     pool = make_pool(tmp_path)
-    attacher = Attacher(pool, "key", PATIENCE_S, asked.ask, asked.report)
+    attacher = Attacher(pool, "key", LIMIT_S, asked.ask, asked.report)
     attacher.look()
     assert asked.requests == []
     pool.beat("target", EngineState.LOADED)
@@ -300,7 +300,7 @@ def test_an_engine_is_not_asked_twice_while_it_may_still_answer(
 ) -> None:
     asked.hanging.clear()
     pool = make_pool(tmp_path)
-    attacher = Attacher(pool, "key", PATIENCE_S, asked.ask, asked.report)
+    attacher = Attacher(pool, "key", LIMIT_S, asked.ask, asked.report)
     for _ in range(3):
         pool.beat("target", EngineState.LOADED)
         attacher.look()
@@ -313,7 +313,7 @@ def test_a_new_process_is_asked_though_the_last_one_never_answered(
 ) -> None:
     asked.hanging.clear()
     pool = make_pool(tmp_path)
-    attacher = Attacher(pool, "key", PATIENCE_S, asked.ask, asked.report)
+    attacher = Attacher(pool, "key", LIMIT_S, asked.ask, asked.report)
     pool.beat("target", EngineState.LOADED)
     attacher.look()
     pool.header["target_pid"] = os.getpid() + 1
@@ -324,7 +324,7 @@ def test_a_new_process_is_asked_though_the_last_one_never_answered(
 
 def test_a_silent_engine_is_never_sent_anything(tmp_path: Path, asked: Asked) -> None:
     pool = make_pool(tmp_path)
-    attacher = Attacher(pool, "key", PATIENCE_S, asked.ask, asked.report)
+    attacher = Attacher(pool, "key", LIMIT_S, asked.ask, asked.report)
     pool.beat("target", EngineState.LOADED)
     pool.header["target_heartbeat_ns"] -= LONG_NS
     attacher.look()
@@ -333,7 +333,7 @@ def test_a_silent_engine_is_never_sent_anything(tmp_path: Path, asked: Asked) ->
 
 def test_life_and_death_of_an_engine_are_reported_once(tmp_path: Path, asked: Asked) -> None:
     pool = make_pool(tmp_path)
-    attacher = Attacher(pool, "key", PATIENCE_S, asked.ask, asked.report)
+    attacher = Attacher(pool, "key", LIMIT_S, asked.ask, asked.report)
     attacher.look()
     pool.beat("draft", EngineState.ATTACHED)
     attacher.look()

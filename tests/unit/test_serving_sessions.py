@@ -46,13 +46,13 @@ def give_back(sessions: Sessions, pool: Pool, session: Session) -> None:
     sessions.reclaim(target_is_dead=False)
 
 
-async def test_each_session_has_a_slot_and_a_generation_of_its_own(pool: Pool) -> None:
+async def test_each_session_has_a_slot_and_an_id_of_its_own(pool: Pool) -> None:
     sessions = sessions_of(pool)
     first, second = await admit(sessions), await admit(sessions)
     assert first.slot.index != second.slot.index
-    assert first.generation != second.generation
+    assert first.session_id != second.session_id
     assert sessions.in_use == 2
-    assert first.slot.is_open(first.generation)
+    assert first.slot.is_open(first.session_id)
 
 
 async def test_a_closed_slot_is_used_again_only_when_the_target_let_go_of_it(pool: Pool) -> None:
@@ -203,7 +203,7 @@ async def test_a_request_that_is_cancelled_itself_leaves_nothing_in_the_queue(po
     assert (await admit(sessions)).slot.index == held[0].slot.index
 
 
-async def test_news_are_commits_of_the_sessions_own_generation_alone(pool: Pool) -> None:
+async def test_news_are_commits_of_the_session_itself_alone(pool: Pool) -> None:
     sessions, target = sessions_of(pool), HandPlayedTarget(pool)
     first = await admit(sessions)
     target.commit(first.slot.index, [5])
@@ -245,8 +245,8 @@ async def test_a_finish_seen_before_its_tokens_does_not_count_yet(
 async def test_what_postprocessing_abandoned_is_found(pool: Pool) -> None:
     sessions = sessions_of(pool)
     first, second = await admit(sessions), await admit(sessions)
-    pool.abandoned[second.slot.index] = second.generation
-    pool.abandoned[first.slot.index] = first.generation - 1
+    pool.abandoned[second.slot.index] = second.session_id
+    pool.abandoned[first.slot.index] = first.session_id - 1
     assert sessions.abandoned() == [second]
 
 

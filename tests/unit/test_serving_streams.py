@@ -183,7 +183,7 @@ def test_what_was_not_asked_for_is_zero_but_for_tokens_that_are_not_the_targets(
     one.schedule()
     push(one, "ab", "++")
     delta = take(one)
-    wanted = {"place": 3, "generation": 9, "accepted_bytes": 2, "foreign_tokens": 2}
+    wanted = {"place": 3, "session_id": 9, "accepted_bytes": 2, "foreign_tokens": 2}
     assert {k: v for k, v in delta.numbers._asdict().items() if v} == wanted
     assert (delta.log_probs, delta.cum_log_probs) == (None, 0.0)
 

@@ -46,7 +46,7 @@ class Scene:
 
     def postprocess(self, delta: Delta) -> None:
         """What `postprocessing` does when nobody is there to read a delta."""
-        self.pool.abandoned[delta.numbers.place] = delta.numbers.generation
+        self.pool.abandoned[delta.numbers.place] = delta.numbers.session_id
 
 
 @pytest.fixture

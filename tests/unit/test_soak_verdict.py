@@ -12,49 +12,49 @@ import typer
 from loading.clients import Tally
 from loading.folder import results_folder
 from loading.resources import MEBIBYTE, Sample, growth
-from loading.soak import Findings
+from loading.soak import Observed
 
 LONG_S = 600.0
 AT_REST = Sample(0.0, {"card": 60 * MEBIBYTE}, {"card": 9})
 
 
-def found_nothing() -> Findings:
+def found_nothing() -> Observed:
     """What a sound server shows: memory that grew at first and then stayed as it is."""
-    found = Findings(Tally(compared=10), AT_REST)
+    found = Observed(Tally(compared=10), AT_REST)
     for second in range(int(LONG_S)):
         held = {"card": 60 * MEBIBYTE + min(second, 100) * MEBIBYTE}
         found.samples.append(Sample(float(second), held, {"card": 30}))
     return found
 
 
-def grow(found: Findings) -> None:
+def grow(found: Observed) -> None:
     found.samples = [
         replace(sample, bytes_held={"card": int(sample.seconds / 60 * 1.5 * MEBIBYTE)})
         for sample in found.samples
     ]
 
 
-def keep_a_slot(found: Findings) -> None:
+def keep_a_slot(found: Observed) -> None:
     found.busy = (1.0, 0.0)
 
 
-def keep_a_request_queued(found: Findings) -> None:
+def keep_a_request_queued(found: Observed) -> None:
     found.busy = (0.0, 1.0)
 
 
-def keep_a_descriptor(found: Findings) -> None:
+def keep_a_descriptor(found: Observed) -> None:
     found.rested = replace(AT_REST, descriptors={"card": 12})
 
 
-def answer_another_text(found: Findings) -> None:
+def answer_another_text(found: Observed) -> None:
     found.tally.failures.append("another text than its reference")
 
 
-def answer_nothing(found: Findings) -> None:
+def answer_nothing(found: Observed) -> None:
     found.tally.compared = 0
 
 
-def lose_a_process(found: Findings) -> None:
+def lose_a_process(found: Observed) -> None:
     found.incidents.append("a process died under load")
 
 
@@ -75,7 +75,7 @@ def test_a_sound_server_passes() -> None:
     ],
 )
 def test_every_fault_fails_the_soak_and_is_named(
-    spoil: Callable[[Findings], None], said: str
+    spoil: Callable[[Observed], None], said: str
 ) -> None:
     found = found_nothing()
     spoil(found)

@@ -69,7 +69,7 @@ def test_the_target_alone_has_a_drafter_and_only_one_that_was_given(package: Any
 
 
 def test_the_settings_reach_the_runtime(package: Any) -> None:
-    how = {
+    config = {
         "devices": [2, 3],
         "tensor_parallel": 2,
         "tensor_parallel_candidates": True,
@@ -81,7 +81,7 @@ def test_the_settings_reach_the_runtime(package: Any) -> None:
         "cuda_graphs": False,
     }
     settings = load_settings(
-        target={**TARGET, "tensorrt_llm": how, "dtype": "bfloat16"},
+        target={**TARGET, "tensorrt_llm": config, "dtype": "bfloat16"},
         speculation={"rows": 5},
         cache={"slots": 7},
         limits={"context_tokens": 400},

@@ -38,8 +38,8 @@ class Draft:
         )
         self.loop = DraftLoop(make_drafters(self.runtime, settings), pool, apart=True)
 
-    def open(self, **how: object) -> CardSlot:
-        slot = self.cache.open(PROMPT, **how)  # type: ignore[arg-type]
+    def open(self, **config: object) -> CardSlot:
+        slot = self.cache.open(PROMPT, **config)  # type: ignore[arg-type]
         self.settle()
         return slot
 
@@ -66,7 +66,7 @@ class Draft:
         self.settle()
 
     def tree(self, slot: CardSlot) -> Tree:
-        found = self.cache.pool.target_slot(0).tree(slot.generation, VOCABULARY)
+        found = self.cache.pool.target_slot(0).tree(slot.session_id, VOCABULARY)
         assert found is not None
         return found
 
@@ -80,7 +80,7 @@ class Draft:
 
     def progress(self, slot: CardSlot) -> DraftProgress:
         return self.cache.pool.target_slot(0).draft_progress(
-            slot.generation, self.tree(slot).root_length
+            slot.session_id, self.tree(slot).root_length
         )
 
 

@@ -118,14 +118,14 @@ def test_a_request_of_an_earlier_session_never_touches_the_slots_next_one(
     old = cache.open(PROMPT, client_id=2)
     lookup.answer([EngineRequest(2, [*PROMPT, 8])])
     old.close()
-    cache.pool.target_slot(0).release(old.generation)
+    cache.pool.target_slot(0).release(old.session_id)
     assert old.reclaim()
     new = cache.open(PROMPT)  # not yet bound: the table still names the old request
     cache.draft(new, len(PROMPT), [8, 9, 10])
     for asked in (lookup, CandidateLookup(cache.settings)):
         assert asked.answer([EngineRequest(2, [*PROMPT, 8, 9])]) == [[]]
         assert cache.output(new) == []
-    cache.bindings.bind(0, 3, new.generation)
+    cache.bindings.bind(0, 3, new.session_id)
     assert lookup.answer([EngineRequest(2, [*PROMPT, 8, 9])]) == [[]]
     assert lookup.answer([EngineRequest(3, [*PROMPT, 8])]) == [[9, 10]]
 
@@ -154,11 +154,11 @@ def test_whatever_the_draft_wrote_the_answer_is_safe(
     cache: Cache, token: list[int], parent: list[int], score: list[float], root: int
 ) -> None:
     slot = cache.pool.card_slot(0)
-    if slot.generation == 0:
+    if slot.session_id == 0:
         slot = cache.open(PROMPT, client_id=2)
     count = len(token)
     cache.pool.draft_slot(0).replace(
-        slot.generation, root, np.array(token, np.int64), np.array(parent[:count], np.int64),
+        slot.session_id, root, np.array(token, np.int64), np.array(parent[:count], np.int64),
         np.array(score[:count]),
     )  # fmt: skip
     (answer,) = CandidateLookup(cache.settings).answer([EngineRequest(2, [*PROMPT, 8, 9])])
@@ -177,8 +177,8 @@ def test_accepted_tokens_are_published_with_what_came_from_the_cache(
     lookup.answer([EngineRequest(2, [*PROMPT, 8])])
     lookup.answer([EngineRequest(2, [*PROMPT, 8, 9, 10, 20])])
     assert cache.output(slot) == [8, 9, 10, 20]
-    assert slot.from_cache(0, 4).tolist() == [False, True, True, False]
-    assert slot.finish(slot.generation) is Finish.RUNNING
+    assert slot.is_accepted(0, 4).tolist() == [False, True, True, False]
+    assert slot.finish(slot.session_id) is Finish.RUNNING
     counters = slot.counters()
     assert (counters.steps, counters.accepted, counters.drafted) == (2, 2, 3)
     assert (counters.queries, counters.hits) == (2, 1)
@@ -191,7 +191,7 @@ def test_the_targets_own_token_is_never_counted_as_accepted(
     cache.draft(slot, len(PROMPT), [8, 9, 10])
     lookup.answer([EngineRequest(2, [*PROMPT, 8])])
     lookup.answer([EngineRequest(2, [*PROMPT, 8, 9])])
-    assert slot.from_cache(0, 2).tolist() == [False, False]
+    assert slot.is_accepted(0, 2).tolist() == [False, False]
 
 
 def test_nothing_is_published_twice(cache: Cache, lookup: CandidateLookup) -> None:
@@ -220,7 +220,7 @@ def test_a_pass_that_the_budget_did_not_reach_counts_behind_the_one_with_candida
     cache.draft(slot, len(PROMPT), [8, 9, 10, 11])
     lookup.answer([EngineRequest(2, [*PROMPT, 8])])
     lookup.answer([EngineRequest(2, [*PROMPT, 8, 9, 20, 21])])
-    assert slot.from_cache(0, 4).tolist() == [False, True, False, False]
+    assert slot.is_accepted(0, 4).tolist() == [False, True, False, False]
     counters = slot.counters()
     assert (counters.steps, counters.accepted, counters.corrections) == (3, 1, 1)
 
@@ -264,10 +264,10 @@ def test_what_was_offered_last_is_left_for_the_triton_process(
     slot = cache.open(PROMPT, client_id=2)
     cache.draft(slot, len(PROMPT), [8, 9, 10])
     lookup.answer([EngineRequest(2, [*PROMPT, 8])])
-    offered = cache.bindings.offered(0, slot.generation, len(PROMPT) + 1)
+    offered = cache.bindings.offered(0, slot.session_id, len(PROMPT) + 1)
     assert offered == [9, 10]
-    assert cache.bindings.offered(0, slot.generation, len(PROMPT)) == []
-    assert cache.bindings.offered(0, slot.generation + 1, len(PROMPT) + 1) == []
+    assert cache.bindings.offered(0, slot.session_id, len(PROMPT)) == []
+    assert cache.bindings.offered(0, slot.session_id + 1, len(PROMPT) + 1) == []
 
 
 # --- bounded time ---------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ def test_it_follows_to_the_table_that_replaced_its_own(
     lookup.answer([EngineRequest(2, [*PROMPT, 8])])
     cache.bindings = Bindings.create(cache.pool)
     assert lookup.answer([EngineRequest(2, [*PROMPT, 8])]) == [[]]
-    cache.bindings.bind(0, 7, slot.generation)
+    cache.bindings.bind(0, 7, slot.session_id)
     assert lookup.answer([EngineRequest(7, [*PROMPT, 8])]) == [[9]]
 
 

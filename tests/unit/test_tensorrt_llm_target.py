@@ -59,12 +59,12 @@ class Target:
         self.first_request = runtime.requests[-1]
         self.lookup = CandidateLookup(cache.settings)
 
-    def open(self, *, hook: bool, **how: object) -> tuple[CardSlot, ScriptedOutput]:
+    def open(self, *, hook: bool, **config: object) -> tuple[CardSlot, ScriptedOutput]:
         """A session taken up by the loop; `hook`: with a hook that is attached already."""
         if hook:
             self.lookup.answer([])
         known = len(self.runtime.requests)
-        slot = self.cache.open(PROMPT, **how)  # type: ignore[arg-type]
+        slot = self.cache.open(PROMPT, **config)  # type: ignore[arg-type]
         self.runtime.until(lambda: len(self.runtime.requests) > known, self.loop.step)
         self.runtime.settle()
         return slot, self.runtime.requests[-1]
@@ -105,8 +105,8 @@ def test_the_hook_publishes_while_it_runs_and_the_rest_comes_at_the_end(target: 
     target.runtime.give(output, [21, END], "stop")
     target.runtime.settle()
     assert target.cache.output(slot) == [8, 9, 10, 20, 21, END]
-    assert slot.finish(slot.generation) is Finish.END_ID
-    assert slot.from_cache(0, 6).tolist() == [False, True, True, False, False, False]
+    assert slot.finish(slot.session_id) is Finish.END_ID
+    assert slot.is_accepted(0, 6).tolist() == [False, True, True, False, False, False]
 
 
 def test_what_the_last_pass_accepted_is_counted(target: Target) -> None:
@@ -116,8 +116,8 @@ def test_what_the_last_pass_accepted_is_counted(target: Target) -> None:
     target.runtime.give(output, [8, 9, 10, 11], "length")
     target.runtime.settle()
     assert target.cache.output(slot) == [8, 9, 10, 11]
-    assert slot.from_cache(0, 4).tolist() == [False, True, True, False]
-    assert slot.finish(slot.generation) is Finish.LENGTH
+    assert slot.is_accepted(0, 4).tolist() == [False, True, True, False]
+    assert slot.finish(slot.session_id) is Finish.LENGTH
     assert slot.counters().accepted == 2
 
 
@@ -155,7 +155,7 @@ def test_an_end_token_that_the_runtime_cuts_off_is_committed_all_the_same(target
     target.runtime.give(output, [8], "stop")
     target.runtime.settle()
     assert target.cache.output(slot) == [8, END]
-    assert slot.finish(slot.generation) is Finish.END_ID
+    assert slot.finish(slot.session_id) is Finish.END_ID
 
 
 def test_a_session_that_a_dead_target_left_goes_on_behind_its_commits(
@@ -205,8 +205,8 @@ def test_one_failed_request_fails_its_session_alone(target: Target) -> None:
     target.runtime.give(answered, [8], "length")
     target.runtime.settle()
     target.loop.step()
-    assert slot.finish(slot.generation) is Finish.FAILED
-    assert other.finish(other.generation) is Finish.LENGTH
+    assert slot.finish(slot.session_id) is Finish.FAILED
+    assert other.finish(other.session_id) is Finish.LENGTH
 
 
 @pytest.mark.parametrize("reason", ["cancelled", "timeout"])
@@ -214,7 +214,7 @@ def test_a_request_that_ends_without_a_text_fails_its_session(target: Target, re
     slot, output = target.open(hook=True)
     target.runtime.give(output, [], reason)
     target.runtime.settle()
-    assert slot.finish(slot.generation) is Finish.FAILED
+    assert slot.finish(slot.session_id) is Finish.FAILED
 
 
 def test_a_dead_engine_ends_the_loop(target: Target) -> None:
@@ -223,7 +223,7 @@ def test_a_dead_engine_ends_the_loop(target: Target) -> None:
     target.runtime.settle()
     with pytest.raises(RuntimeError, match="the worker died"):
         target.loop.step()
-    assert slot.finish(slot.generation) is Finish.RUNNING, "another process goes on with it"
+    assert slot.finish(slot.session_id) is Finish.RUNNING, "another process goes on with it"
 
 
 def test_an_engine_that_gives_no_token_ends_the_loop(

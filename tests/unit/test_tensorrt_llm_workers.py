@@ -16,7 +16,7 @@ from child_process import child, next_line
 from card.engines.tensorrt_llm.workers import reap
 from card.processes import started
 
-PATIENCE_S = 60.0
+LIMIT_S = 60.0
 PARENT = """
 import subprocess, sys, time
 import card.engines.tensorrt_llm.workers as module
@@ -56,7 +56,7 @@ def test_one_that_ended_is_told_once(
 ) -> None:
     process, worker = parent
     worker.kill()
-    output, _ = process.communicate(b"count\n", timeout=PATIENCE_S)
+    output, _ = process.communicate(b"count\n", timeout=LIMIT_S)
     assert output.split() == [b"1", b"loss", b"%d" % -signal.SIGKILL]
 
 
@@ -67,7 +67,7 @@ def test_a_clock_that_was_set_changes_no_name(monkeypatch: pytest.MonkeyPatch) -
         reap([f"{worker.pid}:0"])  # another process that had its id
         assert worker.poll() is None
         reap([name])
-        assert worker.wait(PATIENCE_S) == -signal.SIGKILL
+        assert worker.wait(LIMIT_S) == -signal.SIGKILL
     assert started(worker.pid) is None
 
 
@@ -77,7 +77,7 @@ def test_a_killed_parent_takes_its_workers_along(
     process, worker = parent
     assert not gone(worker)
     os.kill(process.pid, signal.SIGKILL)
-    limit = time.monotonic() + PATIENCE_S
+    limit = time.monotonic() + LIMIT_S
     while not gone(worker):
         assert time.monotonic() < limit, "the worker lives on"
         time.sleep(0.02)
@@ -87,6 +87,6 @@ def test_a_clean_end_leaves_none_either(
     parent: tuple[subprocess.Popen[bytes], psutil.Process],
 ) -> None:
     process, worker = parent
-    output, _ = process.communicate(b"end\n", timeout=PATIENCE_S)
+    output, _ = process.communicate(b"end\n", timeout=LIMIT_S)
     assert output.split() == [b"%d" % -signal.SIGKILL]
     assert gone(worker)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from card.engines import FOLLOWS_PREFIX, Rows
+from card.engines import FOLLOWS_PREFIX, SequenceTokens
 from card.engines.layout import EXTENT_MULTIPLE, TreeLayout
 from card.engines.layout.plan import doubled_up
 
@@ -48,7 +48,7 @@ def test_a_shared_pass_covers_its_lanes_and_places_and_hides_what_others_wrote(
         layout.open()
     for session, length in lengths.items():
         layout._sessions.length[session] = length
-    batch = [Rows(session, [1, 2], [FOLLOWS_PREFIX, 0]) for session in lengths]
+    batch = [SequenceTokens(session, [1, 2], [FOLLOWS_PREFIX, 0]) for session in lengths]
     (group,) = layout.plan(batch).groups
     assert set(lengths) <= set(group.lanes)
     assert group.lanes.stop <= SESSIONS
@@ -81,9 +81,9 @@ def test_every_entry_sees_its_ancestors_however_many_there_are(
             parents.append(int(draw.integers(FOLLOWS_PREFIX, entry)))
             above = set() if parents[-1] == FOLLOWS_PREFIX else seen[parents[-1]]
             seen.append({entry, *above})
-        batch = [Rows(session, [1] * len(parents), parents)]
+        batch = [SequenceTokens(session, [1] * len(parents), parents)]
         if shared and not layout._depths[other]:
-            batch.append(Rows(other, [1]))
+            batch.append(SequenceTokens(other, [1]))
         (group,) = layout.plan(batch).groups
         for row, ancestors in enumerate(seen[first:]):
             assert set(np.flatnonzero(group.mask[0, row] == 0.0)) == ancestors
@@ -94,9 +94,9 @@ def test_masks_take_what_the_entries_of_a_session_need() -> None:
     taken = sum(masks.nbytes for masks in layout._sees)
     assert taken < 1 << 20
     for _ in range(4):
-        layout.plan([Rows(layout.open(), [1] * 100)])
+        layout.plan([SequenceTokens(layout.open(), [1] * 100)])
     assert sum(masks.nbytes for masks in layout._sees) < 1 << 20
-    layout.plan([Rows(0, [1] * 4000, [FOLLOWS_PREFIX] * 4000)])
+    layout.plan([SequenceTokens(0, [1] * 4000, [FOLLOWS_PREFIX] * 4000)])
     layout.close(0)
     layout.open()
     assert sum(masks.nbytes for masks in layout._sees) < 1 << 20

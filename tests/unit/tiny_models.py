@@ -26,7 +26,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from card.engines import Engine, Rows
+from card.engines import Engine, SequenceTokens
 
 VOCABULARY = 96
 CONTEXT = 512
@@ -132,7 +132,7 @@ def reference_logits(model: PreTrainedModel, tokens: Sequence[int]) -> NDArray[n
     return logits[0].numpy()
 
 
-def forward_rows(engine: Engine, batch: Sequence[Rows]) -> list[NDArray[np.float32]]:
+def forward_rows(engine: Engine, batch: Sequence[SequenceTokens]) -> list[NDArray[np.float32]]:
     """One pass; the logits of each session's rows, [rows with logits, vocabulary]."""
     found = engine.forward(batch)
     wanted = [len(rows.tokens) if rows.logits is None else rows.logits for rows in batch]
@@ -166,8 +166,8 @@ def read(
     at = 0
     while at < len(tokens):
         chunk = tokens[at : at + min(size, engine.most_rows)]
-        found += forward_rows(engine, [Rows(session, chunk)])
-        engine.keep(session, range(len(chunk)))
+        found += forward_rows(engine, [SequenceTokens(session, chunk)])
+        engine.commit_kv(session, range(len(chunk)))
         at += len(chunk)
         size = next(sizes, size)
     return np.concatenate(found)

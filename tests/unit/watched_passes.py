@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import openvino as ov
 import pytest
 
-from card.engines import Rows
+from card.engines import SequenceTokens
 from card.engines.layout import Pass
 from card.engines.openvino.runner import Runner
 
@@ -29,7 +29,7 @@ def recorded_passes(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     run = Runner.run
 
     def recording(
-        runner: Runner, this: Pass, batch: Sequence[Rows], threads: int, *, exactly: bool
+        runner: Runner, this: Pass, batch: Sequence[SequenceTokens], threads: int, *, exactly: bool
     ) -> None:
         passes.append([len(rows.tokens) for rows in batch])
         run(runner, this, batch, threads, exactly=exactly)

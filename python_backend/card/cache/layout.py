@@ -156,7 +156,7 @@ def header_dtype() -> np.dtype[np.void]:
         [("magic", word), ("geometry", word, (len(Geometry.__slots__),))],
         [
             ("epoch", word),
-            ("next_generation", word),
+            ("next_session_id", word),
             ("slot_bell", word),
             ("key_digest", word, (4,)),
         ],
@@ -165,7 +165,7 @@ def header_dtype() -> np.dtype[np.void]:
         # draft, for whoever measures
         [("draft_waiting_ns", word), ("draft_busy_ns", word), ("draft_passes", word)],
         # target
-        [("commit_bell", word), ("draft_rests", word)],
+        [("commit_bell", word), ("draft_stopped", word)],
         # preprocessing
         [("refusals", word, (MAX_REFUSALS,))],
     )
@@ -177,7 +177,7 @@ def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
     nodes = (2, geometry.nodes)
     return _lines(
         # card
-        [("state", word), ("generation", word)],
+        [("state", word), ("session_id", word)],
         [
             ("prompt_length", word),
             ("max_tokens", word),
@@ -211,11 +211,11 @@ def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
         # target
         [
             ("released", word),
-            ("commit_generation", word),
+            ("commit_session_id", word),
             ("committed", word),
             ("finish", word),
             ("finish_length", word),
-            ("rest_until", word),
+            ("stopped_until", word),
             ("verifying", word),
         ],
         [
@@ -225,7 +225,7 @@ def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
         ],
         [
             ("output", word, (geometry.output,)),
-            ("from_cache", word, (geometry.output,)),
+            ("is_accepted", word, (geometry.output,)),
             ("log_probability", real, (geometry.output,)),
         ],
         [
@@ -236,7 +236,7 @@ def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
         # draft
         [
             ("flip", word),
-            ("tree_generation", word, (2,)),
+            ("tree_session_id", word, (2,)),
             ("root_length", word, (2,)),
             ("node_count", word, (2,)),
             ("passes", word, (2,)),

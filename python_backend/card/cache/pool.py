@@ -61,9 +61,9 @@ class Pool:
         geometry: sizes of its slots.
         header: [1] structured array (see `layout.header_dtype`).
         slot_bell: rung by `card` whenever it opened or closed a slot, or took the pool over, and by
-            the target when it wants candidates of a draft that it had let rest.
+            the target when it wants candidates of a draft that it had stopped.
         commit_bell: rung by the target when a session begins, ends, or is let go.
-        abandoned: [places] int64: generation of the request whose client left; written by the
+        abandoned: [places] int64: session id of the request whose client left; written by the
             model that answers that client, `postprocessing`, `ensemble_unary` or `tensorrt_llm`.
         slots: [slots] structured array (see `layout.slot_dtype`).
     """
@@ -108,7 +108,7 @@ class Pool:
         header["epoch"] += 1
         header["card_pid"] = 0  # nothing has been heard of this one yet
         pool.slots["state"][pool.slots["state"] != SlotState.FREE] = SlotState.CLOSED
-        header["next_generation"] = (int(header["epoch"]) << _EPOCH_SHIFT) + 1
+        header["next_session_id"] = (int(header["epoch"]) << _EPOCH_SHIFT) + 1
         pool.slot_bell.ring()
         return pool
 
@@ -221,22 +221,22 @@ class Pool:
         """Remove this user's pools that nobody locks; returns the directories removed."""
         return sweep(directory)
 
-    # --- epoch, generations, key --------------------------------------------------------------
+    # --- epoch, session ids, key --------------------------------------------------------------
 
     @property
     def epoch(self) -> int:
         """Raised by every `card` that takes the pool over."""
         return int(self.header["epoch"][0])
 
-    def new_generation(self) -> int:
-        """A session number never used before; higher epochs give higher numbers. `card` only.
+    def new_session_id(self) -> int:
+        """A session id never used before; higher epochs give higher numbers. `card` only.
 
         Strides are random, so that nobody can name a session that is not theirs.
         """
         header = self.header[0]
-        generation = int(header["next_generation"])
-        header["next_generation"] = generation + 1 + secrets.randbits(_STRIDE_BITS)
-        return generation
+        session_id = int(header["next_session_id"])
+        header["next_session_id"] = session_id + 1 + secrets.randbits(_STRIDE_BITS)
+        return session_id
 
     def new_key(self) -> str:
         """Draw the key that admits engines; only its digest stays in the pool. `card` only."""
@@ -290,13 +290,13 @@ class Pool:
         attached = self.engine_state(engine) is EngineState.ATTACHED
         return attached and self.silence_s(engine) <= timeout_s
 
-    def let_draft_rest(self, *, rests: bool) -> None:
+    def stop_draft(self, *, stopped: bool) -> None:
         """Whether the draft leaves all sessions of CARD alone for now; the target's word."""
-        self.header["draft_rests"] = rests
+        self.header["draft_stopped"] = stopped
 
     @property
-    def draft_rests(self) -> bool:
-        return bool(self.header["draft_rests"][0])
+    def draft_stopped(self) -> bool:
+        return bool(self.header["draft_stopped"][0])
 
     # --- refusals -----------------------------------------------------------------------------
 
@@ -326,9 +326,9 @@ class Pool:
         return self.slots["state"]
 
     @property
-    def generations(self) -> NDArray[np.int64]:
+    def session_ids(self) -> NDArray[np.int64]:
         """[slots] int64, a live view."""
-        return self.slots["generation"]
+        return self.slots["session_id"]
 
     def card_slot(self, index: int) -> CardSlot:
         return CardSlot(Record(self.slots, index), index, self.slot_bell)

@@ -81,34 +81,34 @@ class _Slot:
         return SlotState(self._record["state"])
 
     @property
-    def generation(self) -> int:
-        return int(self._record["generation"])
+    def session_id(self) -> int:
+        return int(self._record["session_id"])
 
-    def is_open(self, generation: int) -> bool:
-        """Whether the session of `generation` is still wanted."""
+    def is_open(self, session_id: int) -> bool:
+        """Whether the session of `session_id` is still wanted."""
         record = self._record
-        return bool(record["state"] == SlotState.OPEN and record["generation"] == generation)
+        return bool(record["state"] == SlotState.OPEN and record["session_id"] == session_id)
 
     def request(self) -> SlotRequest:
-        """The request, valid while the slot is open with the generation read before and after."""
+        """The request, valid while the slot is open with the session id read before and after."""
         return read_request(self._record)
 
     def opened(self) -> tuple[int, SlotRequest] | None:
-        """Generation and request of an open slot; None if it is not open, or was closed and
+        """Session id and request of an open slot; None if it is not open, or was closed and
         opened anew while it was read (a torn request may not even be one)."""
-        generation = self.generation
-        if not self.is_open(generation):
+        session_id = self.session_id
+        if not self.is_open(session_id):
             return None
         try:
             request = self.request()
         except ValueError:
             return None
-        return (generation, request) if self.is_open(generation) else None
+        return (session_id, request) if self.is_open(session_id) else None
 
-    def committed(self, generation: int) -> int:
-        """Output tokens that the target has committed to the session of `generation`."""
+    def committed(self, session_id: int) -> int:
+        """Output tokens that the target has committed to the session of `session_id`."""
         record = self._record
-        if record["commit_generation"] != generation:
+        if record["commit_session_id"] != session_id:
             return 0
         return int(record["committed"])
 
@@ -117,10 +117,10 @@ class _Slot:
         tokens: NDArray[np.int64] = self._record["output"][start:stop].copy()
         return tokens
 
-    def finish(self, generation: int) -> Finish:
+    def finish(self, session_id: int) -> Finish:
         """Why the target stopped; it counts only together with the last of the tokens."""
         record = self._record
-        if record["commit_generation"] != generation:
+        if record["commit_session_id"] != session_id:
             return Finish.RUNNING
         if record["committed"] != record["finish_length"]:
             return Finish.RUNNING  # being committed, or a target was killed just there
@@ -134,12 +134,12 @@ class CardSlot(_Slot):
         super().__init__(record, index)
         self._bell = bell
 
-    def open(self, request: SlotRequest, generation: int) -> None:
+    def open(self, request: SlotRequest, session_id: int) -> None:
         """Publish a session: everything first, the state last. The slot must be free."""
         record = self._record
         if record["state"] != SlotState.FREE:
             raise RuntimeError(f"slot {self.index} is not free")
-        record["generation"] = generation
+        record["session_id"] = session_id
         write_request(record, request)
         record["state"] = SlotState.OPEN
         self._bell.ring()
@@ -154,14 +154,14 @@ class CardSlot(_Slot):
         record = self._record
         if record["state"] != SlotState.CLOSED:
             return False
-        if not target_is_dead and record["released"] != record["generation"]:
+        if not target_is_dead and record["released"] != record["session_id"]:
             return False
         record["state"] = SlotState.FREE
         return True
 
-    def from_cache(self, start: int, stop: int) -> NDArray[np.bool_]:
+    def is_accepted(self, start: int, stop: int) -> NDArray[np.bool_]:
         """Which committed output tokens were accepted candidates, [stop - start] bool."""
-        return self._record["from_cache"][start:stop] != 0  # type: ignore[no-any-return]
+        return self._record["is_accepted"][start:stop] != 0  # type: ignore[no-any-return]
 
     def log_probabilities(self, start: int, stop: int) -> NDArray[np.float64]:
         """Log-probabilities of committed output tokens under the unprocessed logits."""
@@ -202,17 +202,17 @@ class TargetSlot(_Slot):
         self._bell = bell
         self._stopwatch = Stopwatch(record, "target_running_ns", "target_waiting_ns")
 
-    def adopt(self, generation: int) -> int:
+    def adopt(self, session_id: int) -> int:
         """Take the session over and return how many tokens are committed already.
 
         A fresh session starts at 0; one that a killed target left behind goes on where its
         commits end, and its counters with it.
         """
         record = self._record
-        # Whoever ordered a rest is gone, and the draft must not take it for this session's.
-        record["rest_until"] = 0
+        # Whoever stopped the draft is gone, and the draft must not take it for this session's.
+        record["stopped_until"] = 0
         record["verifying"] = 0
-        if record["commit_generation"] != generation:
+        if record["commit_session_id"] != session_id:
             record["committed"] = 0
             record["finish_length"] = 0
             record["finish"] = Finish.RUNNING
@@ -220,14 +220,14 @@ class TargetSlot(_Slot):
                 record[name] = 0
             record["tokens_per_step"][:] = 0
             record["accepted_at"][:] = 0
-            record["commit_generation"] = generation
+            record["commit_session_id"] = session_id
         self._stopwatch.restart()
         return int(record["committed"])
 
     def commit(
         self,
         tokens: list[int],
-        from_cache: list[bool],
+        accepted: list[bool],
         log_probabilities: list[float],
         finish: Finish,
         likeliest: Sequence[Likeliest] = (),
@@ -240,7 +240,7 @@ class TargetSlot(_Slot):
         start = record["committed"]
         stop = start + len(tokens)
         record["output"][start:stop] = tokens
-        record["from_cache"][start:stop] = from_cache
+        record["is_accepted"][start:stop] = accepted
         record["log_probability"][start:stop] = log_probabilities
         for place, found in enumerate(likeliest, start):
             self._write_likeliest("likeliest_of_output", place, found)
@@ -263,9 +263,9 @@ class TargetSlot(_Slot):
         words = self._record[field][place]
         words[:] = packed(found, len(words))
 
-    def rest_draft_until(self, length: int) -> None:
+    def stop_draft_until(self, length: int) -> None:
         """Candidates are not wanted below this length of prompt and output."""
-        self._record["rest_until"] = length
+        self._record["stopped_until"] = length
 
     def fail(self, finish: Finish = Finish.FAILED) -> None:
         """Give the session up; `card` tells the client."""
@@ -274,7 +274,7 @@ class TargetSlot(_Slot):
         self._bell.ring()
 
     def count_step(
-        self, committed: int, accepted: int, drafted: int, *, corrects: bool, foreign: int = 0
+        self, committed: int, accepted: int, drafted: int, *, rejected: bool, foreign: int = 0
     ) -> None:
         """Account for one pass: tokens committed, candidates accepted, candidates verified, whether
         a token of the target's own took the place of candidates, and how many of the accepted were
@@ -285,7 +285,7 @@ class TargetSlot(_Slot):
         record["drafts"] += drafted > 0
         record["drafted"] += drafted
         record["accepted_at"][:accepted] += 1
-        record["corrections"] += corrects
+        record["corrections"] += rejected
         record["foreign"] += foreign
         record["tokens_per_step"][min(committed, len(record["tokens_per_step"]) - 1)] += 1
 
@@ -298,18 +298,18 @@ class TargetSlot(_Slot):
         """Account for the time since the last call: the session ran, or waited for the draft."""
         self._stopwatch.look(runs)
 
-    def release(self, generation: int) -> None:
-        """Promise never to touch the slot for this generation again."""
-        self._record["released"] = generation
+    def release(self, session_id: int) -> None:
+        """Promise never to touch the slot for this session again."""
+        self._record["released"] = session_id
         self._bell.ring()
 
-    def tree(self, generation: int, vocabulary: int) -> Tree | None:
-        """A validated snapshot of the draft's tree for `generation`, or None."""
+    def tree(self, session_id: int, vocabulary: int) -> Tree | None:
+        """A validated snapshot of the draft's tree for `session_id`, or None."""
         record = self._record
         for _ in range(_READ_ATTEMPTS):
             flip = record["flip"]
             half = flip & 1
-            if record["tree_generation"][half] != generation:
+            if record["tree_session_id"][half] != session_id:
                 return None
             count = int(record["node_count"][half])
             if not 0 <= count <= record["node_token"].shape[1]:
@@ -322,12 +322,12 @@ class TargetSlot(_Slot):
                 return Tree.checked(root_length, token, parent, score, vocabulary)
         return None
 
-    def draft_progress(self, generation: int, root_length: int) -> DraftProgress:
+    def draft_progress(self, session_id: int, root_length: int) -> DraftProgress:
         """What the draft did since its tree's root is at `root_length` tokens; nothing where the
         root is elsewhere."""
         record = self._record
         half = record["flip"] & 1
-        if record["tree_generation"][half] != generation:
+        if record["tree_session_id"][half] != session_id:
             return _NO_PROGRESS
         if record["root_length"][half] != root_length:
             return _NO_PROGRESS
@@ -350,16 +350,16 @@ class DraftSlot(_Slot):
         """Most nodes of one tree."""
         return int(self._record["node_token"].shape[1])
 
-    def rests_until(self, generation: int) -> int:
+    def stopped_until(self, session_id: int) -> int:
         """Length of prompt and output below which the target wants no candidates."""
         record = self._record
-        if record["commit_generation"] != generation:
+        if record["commit_session_id"] != session_id:
             return 0
-        return int(record["rest_until"])
+        return int(record["stopped_until"])
 
     def replace(
         self,
-        generation: int,
+        session_id: int,
         root_length: int,
         token: Integers,
         parent: Integers,
@@ -369,7 +369,7 @@ class DraftSlot(_Slot):
         record = self._record
         half = (record["flip"] + 1) & 1
         count = len(token)
-        record["tree_generation"][half] = generation
+        record["tree_session_id"][half] = session_id
         record["root_length"][half] = root_length
         record["node_token"][half, :count] = token
         record["node_parent"][half, :count] = parent
@@ -406,10 +406,10 @@ class DraftSlot(_Slot):
         record = self._record
         record["exhausted"][record["flip"] & 1] = 1
 
-    def verifying(self, generation: int) -> int:
-        """Candidates in the target's pass that is under way for `generation`."""
+    def verifying(self, session_id: int) -> int:
+        """Candidates in the target's pass that is under way for `session_id`."""
         record = self._record
-        return int(record["verifying"]) if record["commit_generation"] == generation else 0
+        return int(record["verifying"]) if record["commit_session_id"] == session_id else 0
 
     def count_re_root(self, *, restarted: bool, lost_layers: int = 0) -> None:
         self._record["re_roots"] += 1

@@ -10,9 +10,9 @@ from card.cache.record import Record
 class Stopwatch:
     """Divides a session's time between two counters of its slot, in nanoseconds."""
 
-    def __init__(self, record: Record, running: str, resting: str) -> None:
+    def __init__(self, record: Record, running: str, waiting: str) -> None:
         self._record = record
-        self._counters = (resting, running)
+        self._counters = (waiting, running)
         self.restart()
 
     def restart(self) -> None:

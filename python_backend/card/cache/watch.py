@@ -14,7 +14,7 @@ View = TypeVar("View", DraftSlot, TargetSlot)
 
 
 class SlotWatch:
-    """Remembers states and generations of all slots between two looks."""
+    """Remembers states and session ids of all slots between two looks."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -23,13 +23,13 @@ class SlotWatch:
     def changed(self) -> bool:
         """Whether any slot changed since the last look (at the first look: yes)."""
         before = self._seen
-        self._seen = self._pool.states.tobytes() + self._pool.generations.tobytes()
+        self._seen = self._pool.states.tobytes() + self._pool.session_ids.tobytes()
         return before != self._seen
 
     def opened(
         self, slots: Sequence[View], known: Container[int]
     ) -> Iterator[tuple[View, int, SlotRequest]]:
-        """Slot, generation and request of every open slot whose index is not `known` yet; one that
+        """Slot, session id and request of every open slot whose index is not `known` yet; one that
         cannot be read yet is looked at again next time."""
         for index in (self._pool.states == SlotState.OPEN).nonzero()[0].tolist():
             if index in known:
@@ -39,8 +39,8 @@ class SlotWatch:
             if opened is None:
                 self.forget()
                 continue
-            generation, request = opened
-            yield slot, generation, request
+            session_id, request = opened
+            yield slot, session_id, request
 
     def forget(self) -> None:
         """Look again next time: something could not be read yet."""

@@ -15,7 +15,7 @@ from card.constraints import GuideError
 from card.constraints.compiler import GuideCompiler
 from card.decoding.prefill import Prefill
 from card.decoding.session import Query, TargetSession
-from card.engines import Engine, Logits, Rows
+from card.engines import Engine, Logits, SequenceTokens
 from card.sampling import InvalidLogitsError
 from card.settings import Settings
 from card.speculation.acceptance import RULES, AcceptanceConfig, VerifyResult
@@ -32,7 +32,7 @@ class TargetTimes:
     steps: int = 0
     query: int = 0
     forward: int = 0
-    walk: int = 0
+    verify: int = 0
     waiting: int = 0
 
 
@@ -44,7 +44,7 @@ class Turn:
     """
 
     session: TargetSession
-    rows: Rows
+    rows: SequenceTokens
     query: Query | None
 
 
@@ -88,7 +88,7 @@ class TargetLoop:
         self._prefill = Prefill(chunk, engine.row_costs_ms)
         self._draft_stopped = False
         self._idle_since: int | None = None
-        pool.let_draft_rest(rests=False)
+        pool.stop_draft(stopped=False)
 
     def step(self) -> bool:
         """One pass over all sessions that may run; False if there was nothing to do."""
@@ -114,11 +114,11 @@ class TargetLoop:
         self.times.steps += 1
         self.times.query += queried - started
         self.times.forward += forwarded - queried
-        self.times.walk += ended - forwarded
+        self.times.verify += ended - forwarded
         return True
 
     @property
-    def is_at_rest(self) -> bool:
+    def is_idle(self) -> bool:
         """Never while a slot is in use: nobody rings for what a pacing waits for."""
         return False
 
@@ -130,41 +130,41 @@ class TargetLoop:
             self._adopt_opened()
 
     def _adopt_opened(self) -> None:
-        for slot, generation, request in self._watch.opened(self._slots, self._sessions):
-            if slot.finish(generation) is Finish.RUNNING:
-                self._adopt(slot, generation, request)
+        for slot, session_id, request in self._watch.opened(self._slots, self._sessions):
+            if slot.finish(session_id) is Finish.RUNNING:
+                self._adopt(slot, session_id, request)
 
-    def _adopt(self, slot: TargetSlot, generation: int, request: SlotRequest) -> None:
+    def _adopt(self, slot: TargetSlot, session_id: int, request: SlotRequest) -> None:
         constraint = None
         if request.guide is not None:
             if self._guides is None:
                 log.error("slot %d has a guide, and this model's texts cannot have one", slot.index)
-                slot.adopt(generation)
+                slot.adopt(session_id)
                 slot.fail(Finish.GUIDE_FAILED)
                 return
             constraint = self._guides.constraint(request.guide)
-        session = TargetSession.adopt(slot, generation, request, self._engine, constraint)
+        session = TargetSession.adopt(slot, session_id, request, self._engine, constraint)
         self._sessions[slot.index] = session
 
     def _release_closed(self) -> None:
-        # Read first, the generation before the state: only a session that is dropped below is
+        # Read first, the session id before the state: only a session that is dropped below is
         # released, and never one that is opened anew meanwhile.
-        generations = [slot.generation for slot in self._slots]
+        session_ids = [slot.session_id for slot in self._slots]
         closed = [slot.state is SlotState.CLOSED for slot in self._slots]
         for index, session in list(self._sessions.items()):
-            if not session.slot.is_open(session.generation):
+            if not session.slot.is_open(session.session_id):
                 self._engine.close_session(self._sessions.pop(index).engine_session)
                 self._control.forget(session)
-        for slot, generation, is_closed in zip(self._slots, generations, closed, strict=True):
+        for slot, session_id, is_closed in zip(self._slots, session_ids, closed, strict=True):
             if is_closed:
-                slot.release(generation)
+                slot.release(session_id)
 
     def _ready(self, *, draft_lives: bool) -> list[TargetSession]:
         """Sessions whose pacing lets them run."""
         return [
             session
             for session in self._sessions.values()
-            if session.slot.finish(session.generation) is Finish.RUNNING
+            if session.slot.finish(session.session_id) is Finish.RUNNING
             and session.may_run(
                 self._engine, draft_lives=draft_lives, longest_wait_s=self._timeout_s
             )
@@ -202,7 +202,7 @@ class TargetLoop:
         stopped = bool(adapting) and all(session.stops_draft for session in adapting)
         if stopped is not self._draft_stopped:
             self._draft_stopped = stopped
-            self._pool.let_draft_rest(rests=stopped)
+            self._pool.stop_draft(stopped=stopped)
 
     # --- propose ------------------------------------------------------------------------------
 
@@ -266,9 +266,9 @@ class TargetLoop:
         """Keep the KV rows of the committed path, and publish its tokens."""
         session, query = turn.session, turn.query
         if query is None:
-            self._engine.keep(session.engine_session, range(len(turn.rows.tokens)))
+            self._engine.commit_kv(session.engine_session, range(len(turn.rows.tokens)))
         elif result is not None:
-            self._engine.keep(session.engine_session, result.rows)
+            self._engine.commit_kv(session.engine_session, result.rows)
             session.slot.verify(0)
         if result is not None:
             session.commit(result, len(query.candidates) if query is not None else 0)

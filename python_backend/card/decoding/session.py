@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from card.cache import MAX_ROWS, NO_CANDIDATES, Candidates, SlotRequest, TargetSlot, Tree
 from card.constraints import GuideError
 from card.constraints.compiler import Constraint
-from card.decoding.patience import Patience
-from card.engines import FOLLOWS_PREFIX, Engine, Logits, Rows
+from card.decoding.draft_wait import DraftWait
+from card.engines import FOLLOWS_PREFIX, Engine, Logits, SequenceTokens
 from card.sampling import History, SamplingParameters, likeliest, log_probability
 from card.speculation.acceptance import VerifyResult
 from card.speculation.control import Share
@@ -52,14 +52,14 @@ class TargetSession:
     """
 
     slot: TargetSlot
-    generation: int
+    session_id: int
     request: SlotRequest
     history: History
     engine_session: int
     vocabulary: int
     constraint: Constraint | None = None
     proposer: NgramProposer = field(default_factory=NgramProposer)
-    patience: Patience = field(default_factory=Patience)
+    draft_wait: DraftWait = field(default_factory=DraftWait)
     stops_draft: bool = False
     committed_s: float = field(default_factory=time.monotonic)
 
@@ -67,25 +67,25 @@ class TargetSession:
     def adopt(
         cls,
         slot: TargetSlot,
-        generation: int,
+        session_id: int,
         request: SlotRequest,
         engine: Engine,
         constraint: Constraint | None = None,
     ) -> TargetSession:
         """Take over a slot, going on behind the tokens that are committed already."""
-        committed = slot.output(0, slot.adopt(generation)).tolist()
+        committed = slot.output(0, slot.adopt(session_id)).tolist()
         history = History(request.prompt, len(request.prompt) + request.max_tokens)
         for token in committed:
             history.append(token)
         if constraint is not None:
             constraint.advance(committed)
         session, vocabulary = engine.open_session(), engine.vocabulary
-        return cls(slot, generation, request, history, session, vocabulary, constraint)
+        return cls(slot, session_id, request, history, session, vocabulary, constraint)
 
     @property
     def number(self) -> int:
         """Of the session, never used again."""
-        return self.generation
+        return self.session_id
 
     @property
     def parameters(self) -> SamplingParameters:
@@ -97,7 +97,7 @@ class TargetSession:
 
     def tree(self) -> Tree | None:
         """A snapshot of what the draft published."""
-        return self.slot.tree(self.generation, self.vocabulary)
+        return self.slot.tree(self.session_id, self.vocabulary)
 
     def reads_prompt(self, engine: Engine) -> bool:
         """Whether the KV cache lacks more than the last token."""
@@ -121,13 +121,13 @@ class TargetSession:
         """Whether what the pacing waits for is there, or has been waited for long enough. A dead
         draft is never waited for."""
         if not draft_lives or self.pacing.target_may_run(self._progress()):
-            self.patience.restore()
+            self.draft_wait.restore()
             return True
-        return self.patience.ends(time.monotonic() - self.committed_s, longest_wait_s)
+        return self.draft_wait.ends(time.monotonic() - self.committed_s, longest_wait_s)
 
     def _progress(self) -> Progress:
         gamma = self.request.num_draft_tokens
-        draft = self.slot.draft_progress(self.generation, len(self.history))
+        draft = self.slot.draft_progress(self.session_id, len(self.history))
         ahead, forks = 0, False
         if self.pacing.looks_ahead:
             ahead, forks = chain_ahead(self, gamma)
@@ -135,7 +135,7 @@ class TargetSession:
 
     # --- what goes into a pass ----------------------------------------------------------------
 
-    def prefill(self, engine: Engine, chunk: int) -> Rows:
+    def prefill(self, engine: Engine, chunk: int) -> SequenceTokens:
         """The next chunk of what the KV cache lacks, while that is more than the last token."""
         known = engine.length(self.engine_session)
         missing = len(self.history) - known
@@ -145,7 +145,7 @@ class TargetSession:
         tokens = self.history.tokens[known : known + chunk].tolist()
         self.read_text(known + len(tokens))
         wanted = len(tokens) if scored else int(len(tokens) == missing)
-        return Rows(self.engine_session, tokens, logits=wanted)
+        return SequenceTokens(self.engine_session, tokens, logits=wanted)
 
     def score_prompt(self, known: int, logits: Logits, rows: int) -> None:
         """Report the prompt's tokens that follow `rows` of it, read from position `known` on."""
@@ -183,13 +183,13 @@ class TargetSession:
             return found.first(self.constraint.fitting(found.tokens))
         return found
 
-    def rows(self, candidates: Candidates) -> Rows:
+    def rows(self, candidates: Candidates) -> SequenceTokens:
         """The last committed token and the candidates behind it."""
         tokens = [int(self.history.tokens[-1]), *candidates.tokens]
         if candidates.is_chain:
-            return Rows(self.engine_session, tokens)
+            return SequenceTokens(self.engine_session, tokens)
         parents = [FOLLOWS_PREFIX, *(parent + 1 for parent in candidates.parents)]
-        return Rows(self.engine_session, tokens, parents)
+        return SequenceTokens(self.engine_session, tokens, parents)
 
     def read_text(self, until: int) -> None:
         """Let n-grams come from the text up to there, if the pacing asks for any. A long prompt is
@@ -206,7 +206,7 @@ class TargetSession:
             return False
         self.stops_draft = not works
         end = len(self.request.prompt) + self.request.max_tokens
-        self.slot.rest_draft_until(0 if works else end)
+        self.slot.stop_draft_until(0 if works else end)
         return works
 
     def commit(self, result: VerifyResult, verified: int) -> None:
@@ -219,7 +219,7 @@ class TargetSession:
             len(result.tokens),
             result.num_accepted,
             verified,
-            corrects=result.rejected,
+            rejected=result.rejected,
             foreign=result.foreign,
         )
         self.slot.commit(

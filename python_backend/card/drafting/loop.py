@@ -68,9 +68,9 @@ class DraftLoop:
         return True
 
     @property
-    def is_at_rest(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether nothing can be to do before a slot is opened or closed, or the target rings."""
-        stopped = self._pool.draft_rests
+        stopped = self._pool.draft_stopped
         return all(session.is_unwanted(all_stopped=stopped) for session in self._sessions.values())
 
     def abandon(self) -> None:
@@ -81,7 +81,7 @@ class DraftLoop:
 
     def _wanted(self) -> list[FollowedSession]:
         """Sessions that the target wants candidates of, up to date with what it committed."""
-        wanted, stopped = [], self._pool.draft_rests
+        wanted, stopped = [], self._pool.draft_stopped
         for session in self._sessions.values():
             if session.is_unwanted(all_stopped=stopped):
                 session.slot.count_time(runs=False)
@@ -117,21 +117,21 @@ class DraftLoop:
         gone = [
             index
             for index, session in self._sessions.items()
-            if not session.slot.is_open(session.generation)
+            if not session.slot.is_open(session.session_id)
         ]
         for index in gone:
             session = self._sessions.pop(index)
             session.drafter.close(session.drafted)
 
     def _follow_opened(self) -> None:
-        for slot, generation, request in self._watch.opened(self._slots, self._sessions):
+        for slot, session_id, request in self._watch.opened(self._slots, self._sessions):
             pacing, drafter = PACINGS[request.pacing], self._drafter_of(request)
             if request.growth == ANY and pacing.growth is not None:
                 request = replace(request, growth=pacing.growth)
             if pacing.drafts and drafter is not None:
                 self._sessions[slot.index] = FollowedSession.follow(
                     slot,
-                    generation,
+                    session_id,
                     request,
                     pacing,
                     drafter,

@@ -22,7 +22,7 @@ class FollowedSession:
     """
 
     slot: DraftSlot
-    generation: int
+    session_id: int
     pacing: Pacing
     drafter: Drafter
     drafted: DraftedSession
@@ -35,7 +35,7 @@ class FollowedSession:
     def follow(
         cls,
         slot: DraftSlot,
-        generation: int,
+        session_id: int,
         request: SlotRequest,
         pacing: Pacing,
         drafter: Drafter,
@@ -45,13 +45,13 @@ class FollowedSession:
     ) -> FollowedSession:
         """Start at the prompt and what the target may have committed already."""
         slot.reset_counters()
-        committed = slot.output(0, slot.committed(generation)).tolist()
+        committed = slot.output(0, slot.committed(session_id)).tolist()
         if constraint is not None:
             constraint.advance(committed)
         tokens = [*request.prompt.tolist(), *committed]
         tree = GrowingTree(slot.capacity)
         drafted = DraftedSession(slot.index, request, tokens, tree, constraint)
-        session = cls(slot, generation, pacing, drafter, drafted, apart)
+        session = cls(slot, session_id, pacing, drafter, drafted, apart)
         drafter.open(drafted)
         session._publish_tree()
         return session
@@ -67,15 +67,15 @@ class FollowedSession:
 
         all_stopped  the target wants none of any session whose pacing adapts
         """
-        length = len(self.drafted.request.prompt) + self.slot.committed(self.generation)
-        stopped = length < self.slot.rests_until(self.generation)
+        length = len(self.drafted.request.prompt) + self.slot.committed(self.session_id)
+        stopped = length < self.slot.stopped_until(self.session_id)
         return stopped or (all_stopped and self.pacing.adapts)
 
     # --- correct ------------------------------------------------------------------------------
 
     def follow_commits(self) -> None:
         """Take over what the target committed since the last look."""
-        known, committed = self.committed, self.slot.committed(self.generation)
+        known, committed = self.committed, self.slot.committed(self.session_id)
         if committed > known:
             self.re_root(self.slot.output(known, committed).tolist())
 
@@ -103,7 +103,7 @@ class FollowedSession:
                 self.drafted.request.num_draft_tokens,
                 passes=self.passes,
                 inherited=self.inherited,
-                verifying=self.slot.verifying(self.generation),
+                verifying=self.slot.verifying(self.session_id),
                 begun=self.committed > 0,
                 apart=self.apart,
             )
@@ -129,4 +129,4 @@ class FollowedSession:
     def _publish_tree(self) -> None:
         """What is left of the tree below the last committed token."""
         tree, length = self.drafted.tree, len(self.drafted.tokens)
-        self.slot.replace(self.generation, length, tree.token, tree.parent, tree.score)
+        self.slot.replace(self.session_id, length, tree.token, tree.parent, tree.score)

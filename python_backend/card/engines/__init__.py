@@ -1,5 +1,12 @@
 """What runs a model, as loops and drafters see it; `card.engines.loading` makes one."""
 
-from card.engines.interface import FOLLOWS_PREFIX, Engine, EngineError, Logits, Ranking, Rows
+from card.engines.interface import (
+    FOLLOWS_PREFIX,
+    Engine,
+    EngineError,
+    Logits,
+    Ranking,
+    SequenceTokens,
+)
 
-__all__ = ["FOLLOWS_PREFIX", "Engine", "EngineError", "Logits", "Ranking", "Rows"]
+__all__ = ["FOLLOWS_PREFIX", "Engine", "EngineError", "Logits", "Ranking", "SequenceTokens"]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from card.engines.interface import FOLLOWS_PREFIX, Engine, EngineError, Rows
+from card.engines.interface import FOLLOWS_PREFIX, Engine, EngineError, SequenceTokens
 from card.engines.options import EngineOptions
 from card.engines.row_costs import RowCosts
 
@@ -172,7 +172,9 @@ def is_faster_alone(engine: ConfigurableEngine) -> bool:
         return False
     sessions = [engine.open_session() for _ in range(engine.options.examined_sessions)]
     token = _tokens(engine, 1)
-    batches = [[Rows(session, token) for session in few] for few in (sessions[:1], sessions)]
+    batches = [
+        [SequenceTokens(session, token) for session in few] for few in (sessions[:1], sessions)
+    ]
     ends_s = time.monotonic() + _ALONE_BUDGET_S
     faster = any(
         _save_time(engine, batches)
@@ -184,7 +186,7 @@ def is_faster_alone(engine: ConfigurableEngine) -> bool:
     return faster
 
 
-def _save_time(engine: ConfigurableEngine, batches: list[list[Rows]]) -> bool:
+def _save_time(engine: ConfigurableEngine, batches: list[list[SequenceTokens]]) -> bool:
     """Whether passes of each batch save time on `threads_alone` threads, measured now."""
     taken: dict[tuple[int, bool], list[float]] = {}
     for _ in range(_ALONE_ROUNDS):
@@ -232,8 +234,8 @@ def measure_row_costs(engine: ConfigurableEngine) -> RowCosts:
     prompt = _tokens(engine, max(1, context))
     for start in range(0, len(prompt), 64):
         chunk = prompt[start : start + 64]
-        engine.forward([Rows(session, chunk, logits=0 if start else 1)])
-        engine.keep(session, range(len(chunk)))
+        engine.forward([SequenceTokens(session, chunk, logits=0 if start else 1)])
+        engine.commit_kv(session, range(len(chunk)))
     costs: dict[int, list[float]] = {rows: [] for rows in engine.costed_rows}
     changes: dict[int, list[float]] = {rows: [] for rows in engine.costed_rows}
     alone: list[float] = []
@@ -244,10 +246,10 @@ def measure_row_costs(engine: ConfigurableEngine) -> RowCosts:
             break
         if engine.options.threads_alone:
             engine.alone = True
-            alone += _settled_ms(engine, [Rows(session, prompt[:1])])[1]
+            alone += _settled_ms(engine, [SequenceTokens(session, prompt[:1])])[1]
             engine.alone = False
         for rows, taken in costs.items():
-            first, others = _settled_ms(engine, [Rows(session, prompt[:1] * rows)])
+            first, others = _settled_ms(engine, [SequenceTokens(session, prompt[:1] * rows)])
             taken += others
             changes[rows].append(first - statistics.median(others))
     engine.close_session(session)
@@ -259,7 +261,7 @@ def measure_row_costs(engine: ConfigurableEngine) -> RowCosts:
     )
 
 
-def _settled_ms(engine: Engine, batch: list[Rows]) -> tuple[float, list[float]]:
+def _settled_ms(engine: Engine, batch: list[SequenceTokens]) -> tuple[float, list[float]]:
     """What the first of these passes takes, and what two take once they have settled."""
     settling: list[float] = []
     while len(settling) < _SETTLING_PASSES and sum(settling) < _SETTLING_MS:
@@ -267,7 +269,7 @@ def _settled_ms(engine: Engine, batch: list[Rows]) -> tuple[float, list[float]]:
     return settling[0], [_batch_ms(engine, batch) for _ in range(2)]
 
 
-def _batch_ms(engine: Engine, batch: list[Rows]) -> float:
+def _batch_ms(engine: Engine, batch: list[SequenceTokens]) -> float:
     started = time.perf_counter()
     engine.forward(batch)
     taken = (time.perf_counter() - started) * 1e3
@@ -275,10 +277,10 @@ def _batch_ms(engine: Engine, batch: list[Rows]) -> float:
     return taken
 
 
-def drop(engine: Engine, batch: Sequence[Rows]) -> None:
+def drop(engine: Engine, batch: Sequence[SequenceTokens]) -> None:
     """Keep nothing of a pass that was made for its time or its memory alone."""
     for rows in batch:
-        engine.keep(rows.session, [])
+        engine.commit_kv(rows.session, [])
 
 
 def _same(one: NDArray[np.float32], other: NDArray[np.float32]) -> bool:
@@ -307,13 +309,13 @@ def _read(
     found = []
     at = 0
     for count in chunks:
-        batch = [Rows(session, tokens[at : at + count])]
+        batch = [SequenceTokens(session, tokens[at : at + count])]
         if shared:
-            batch.append(Rows(other, tokens[at : at + 1]))
+            batch.append(SequenceTokens(other, tokens[at : at + 1]))
         found += _rows(engine, batch, count)
-        engine.keep(session, range(count))
+        engine.commit_kv(session, range(count))
         if shared:
-            engine.keep(other, [0])
+            engine.commit_kv(other, [0])
         at += count
     engine.close_session(session)
     engine.close_session(other)
@@ -328,10 +330,10 @@ def _same_far_rows(engine: Engine, near_alone: NDArray[np.float32]) -> bool:
     """
     far, last = _read_up_to_the_last(engine, min(100, engine.most_rows))
     near, first = engine.open_session(), _tokens(engine, len(last))
-    at_once = [Rows(far, last)]
+    at_once = [SequenceTokens(far, last)]
     far_alone = _rows(engine, at_once, len(last))
     drop(engine, at_once)
-    only_first = [Rows(far, last[:1])]
+    only_first = [SequenceTokens(far, last[:1])]
     alone = _rows(engine, only_first, 1)[0]
     drop(engine, only_first)
     found: dict[int, list[NDArray[np.float32]]] = {far: [], near: []}
@@ -339,10 +341,10 @@ def _same_far_rows(engine: Engine, near_alone: NDArray[np.float32]) -> bool:
         at = slice(len(found[far]), len(found[far]) + count)
         if not last[at]:  # of a short context
             break
-        batch = [Rows(far, last[at]), Rows(near, first[at])]
+        batch = [SequenceTokens(far, last[at]), SequenceTokens(near, first[at])]
         for rows, logits in zip(batch, engine.forward(batch), strict=True):
             found[rows.session] += [logits.row(row) for row in range(len(rows.tokens))]
-            engine.keep(rows.session, range(len(rows.tokens)))
+            engine.commit_kv(rows.session, range(len(rows.tokens)))
     engine.close_session(far)
     engine.close_session(near)
     return (
@@ -359,8 +361,8 @@ def _read_up_to_the_last(engine: Engine, chunk: int) -> tuple[int, list[int]]:
     session = engine.open_session()
     for start in range(0, behind, chunk):
         read = tokens[start : min(start + chunk, behind)]
-        engine.forward([Rows(session, read, logits=0)])
-        engine.keep(session, range(len(read)))
+        engine.forward([SequenceTokens(session, read, logits=0)])
+        engine.commit_kv(session, range(len(read)))
     return session, tokens[behind:]
 
 
@@ -368,14 +370,14 @@ def _read_far(engine: Engine, chunk: int, counts: Sequence[int]) -> list[NDArray
     """Logits of the last tokens of a long text, read at once and then again in these counts, its
     beginning in chunks."""
     session, last = _read_up_to_the_last(engine, chunk)
-    batch = [Rows(session, last)]
+    batch = [SequenceTokens(session, last)]
     at_once = _rows(engine, batch, len(last))
     drop(engine, batch)
     parts: list[NDArray[np.float32]] = []
     for count in counts:
         if read := last[len(parts) : len(parts) + count]:  # short contexts have fewer
-            parts += _rows(engine, [Rows(session, read)], len(read))
-            engine.keep(session, range(len(read)))
+            parts += _rows(engine, [SequenceTokens(session, read)], len(read))
+            engine.commit_kv(session, range(len(read)))
     engine.close_session(session)
     return [np.stack(at_once), np.stack(parts)]
 
@@ -399,19 +401,19 @@ def _read_in_branches(
         wrong = [(right[0] + 1) % engine.vocabulary, right[-1]]
         rows = [*wrong, *right]
         parents = [FOLLOWS_PREFIX, 0, FOLLOWS_PREFIX, *range(2, len(rows) - 1)]
-        batch = [Rows(session, rows, parents)]
+        batch = [SequenceTokens(session, rows, parents)]
         if shared:
-            batch.append(Rows(other, tokens[at : at + 3]))
+            batch.append(SequenceTokens(other, tokens[at : at + 3]))
         found += _rows(engine, batch, len(rows))[2:]
-        engine.keep(session, range(2, len(rows)))
+        engine.commit_kv(session, range(2, len(rows)))
         if shared:
-            engine.keep(other, range(len(tokens[at : at + 3])))
+            engine.commit_kv(other, range(len(tokens[at : at + 3])))
         at += len(right)
     engine.close_session(session)
     engine.close_session(other)
     return np.stack(found)
 
 
-def _rows(engine: Engine, batch: list[Rows], count: int) -> list[NDArray[np.float32]]:
+def _rows(engine: Engine, batch: list[SequenceTokens], count: int) -> list[NDArray[np.float32]]:
     logits = engine.forward(batch)[0]
     return [logits.row(index) for index in range(count)]

@@ -1,7 +1,7 @@
 """What drafting and decoding need of an engine: forward rows of sessions, keep what was right.
 
 A session's KV cache is a confirmed prefix followed by pending entries, one per row that was
-forwarded since. `forward` appends pending entries; `keep` confirms some, drops the rest.
+forwarded since. `forward` appends pending entries; `commit_kv` confirms some, drops the rest.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Ranking:
 
 
 @dataclass(slots=True)
-class Rows:
-    """Rows of one session in one pass.
+class SequenceTokens:
+    """What one session puts into a pass: a row for each token.
 
     tokens   [rows] token ids
     parents  [rows] pending entry that each row follows (an earlier pending entry of the session,
@@ -64,8 +64,8 @@ class Logits(Protocol):
         """[vocabulary] float32 logits of one row."""
 
     def best(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The ids that `Rows.ranking` asked for, likeliest first, and their log-probabilities
-        under its softmax, [rows, count]."""
+        """The ids that `SequenceTokens.ranking` asked for, likeliest first, and their
+        log-probabilities under its softmax, [rows, count]."""
 
 
 class Engine(Protocol):
@@ -108,9 +108,11 @@ class Engine(Protocol):
     def length(self, session: int) -> int:
         """Positions of the confirmed prefix."""
 
-    def forward(self, batch: Sequence[Rows]) -> list[Logits]:
-        """One pass over the rows of all sessions in `batch`; at most one `Rows` per session."""
+    def forward(self, batch: Sequence[SequenceTokens]) -> list[Logits]:
+        """One pass over the rows of all sessions in `batch`, which holds each at most once."""
 
-    def keep(self, session: int, confirmed: Sequence[int], surviving: Sequence[int] = ()) -> None:
+    def commit_kv(
+        self, session: int, confirmed: Sequence[int], surviving: Sequence[int] = ()
+    ) -> None:
         """Append the pending entries `confirmed` to the prefix, in order, and of the others keep
         those in `surviving`, renumbered in the given order (parents before children)."""

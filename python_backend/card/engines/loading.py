@@ -14,11 +14,11 @@ from card.engines.calibration import (
     make_row_invariant,
     measure_row_costs,
 )
+from card.engines.calibration_cache import Calibration, CalibrationCache
 from card.engines.interface import Engine, EngineError
+from card.engines.load_lock import LoadLock
 from card.engines.options import Dtype, EngineOptions
 from card.engines.phases import phase
-from card.engines.quiet import Quiet
-from card.engines.remembered import Findings, FindingsMemory
 from card.engines.row_costs import RowCosts
 from card.engines.shared_ids import SharedIds
 from card.engines.vocabulary import shared_vocabulary
@@ -31,7 +31,7 @@ _TARGET_GRAPHS = (1, 4, 8, 16, 32, 64)
 """Rows of a target pass: one behind a query that found nothing, a chain of candidates, rows of many
 sessions, and chunks of a prompt, up to the stock `serving.prefill_chunk`."""
 _DRAFT_GRAPHS = (1, 4, 6, 8)
-"""Rows of a draft pass: nodes by the default width and guesses, or text that was committed."""
+"""Rows of a draft pass: nodes by the default width and n-grams, or text that was committed."""
 _MOST_THREADS_ALONE = 8
 """Unless the settings ask for more: soon they wait for each other longer than they compute."""
 
@@ -64,14 +64,14 @@ def load_engine(
         kernels=model.device != "cpu",
         compressed=kind == "openvino",
     )
-    memory = FindingsMemory.of_this_service(role, kind, model.path, options)
+    memory = CalibrationCache.of_this_service(role, kind, model.path, options)
     threads_alone = options.threads_alone
     if quickly and options.paged and options.graph_rows:
         options = replace(options, threads_alone=0)  # examined with the decoders that come later
     known = memory.recall()
     if known is None:
-        quiet = Quiet(memory.directory)
-        engine, known = _examined(settings, model, options, quiet, quickly=quickly)
+        lock = LoadLock(memory.directory)
+        engine, known = _examined(settings, model, options, lock, quickly=quickly)
         memory.remember(known)
     else:
         found = replace(known.applied_to(options), threads_alone=options.threads_alone)
@@ -97,17 +97,17 @@ def _examined(
     settings: Settings,
     model: ModelSettings,
     options: EngineOptions,
-    quiet: Quiet,
+    lock: LoadLock,
     *,
     quickly: bool,
-) -> tuple[ConfigurableEngine, Findings]:
+) -> tuple[ConfigurableEngine, Calibration]:
     """An engine whose rows are independent if it is a target's, and what was found out about it."""
 
     def wait() -> None:
         with phase("wait for other models to load", model.path):
-            quiet.begin_measuring()
+            lock.begin_measuring()
 
-    with quiet.loading():
+    with lock.loading():
         engine = _load(settings, model, options, quickly=quickly)
         if options.threads_alone:
             wait()
@@ -119,7 +119,7 @@ def _examined(
             wait()
         with phase("measure passes", model.path):
             costs = measure_row_costs(engine)
-        return engine, Findings.of(engine.options, costs, settled=not engine.awaits_decoders)
+        return engine, Calibration.of(engine.options, costs, settled=not engine.awaits_decoders)
 
 
 def _warm_up(engine: ConfigurableEngine, settings: Settings, model: ModelSettings) -> None:
@@ -131,7 +131,7 @@ def _warm_up(engine: ConfigurableEngine, settings: Settings, model: ModelSetting
 
 
 def _exchange_decoders(
-    engine: ConfigurableEngine, known: Findings, threads_alone: int, memory: FindingsMemory
+    engine: ConfigurableEngine, known: Calibration, threads_alone: int, memory: CalibrationCache
 ) -> None:
     """Let decoders for fixed numbers of rows take the place of one for any."""
     from card.engines.openvino.engine import OpenVinoEngine
@@ -141,7 +141,7 @@ def _exchange_decoders(
 
     def remember(threads_alone: int, costs: RowCosts) -> None:
         options = replace(engine.options, threads_alone=threads_alone)
-        memory.remember(Findings.of(options, costs))
+        memory.remember(Calibration.of(options, costs))
 
     settled = (known.threads_alone, known.costs) if known.settled else None
     Exchange(engine, threads_alone, remember, settled)

@@ -42,8 +42,8 @@ def check_tensor_not_quantised(path: Path, name: str, dtype: str) -> None:
         raise _error(path, f"{name} is {dtype}")
 
 
-def _error(path: Path, how: str) -> QuantisedError:
+def _error(path: Path, method: str) -> QuantisedError:
     return QuantisedError(
-        f"{path}: the checkpoint is quantised ({how}), and quantised checkpoints are not "
+        f"{path}: the checkpoint is quantised ({method}), and quantised checkpoints are not "
         "supported; allowed: weights in float32, float16 or bfloat16, or a GGUF file"
     )

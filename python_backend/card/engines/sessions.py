@@ -133,8 +133,10 @@ class SessionEngine(Generic[Buffers]):
     def length(self, session: int) -> int:
         return self._layout.length(session)
 
-    def keep(self, session: int, confirmed: Sequence[int], surviving: Sequence[int] = ()) -> None:
-        self._layout.keep(session, confirmed, surviving)
+    def commit_kv(
+        self, session: int, confirmed: Sequence[int], surviving: Sequence[int] = ()
+    ) -> None:
+        self._layout.commit_kv(session, confirmed, surviving)
 
 
 def check_context(directory: Path, architecture: Architecture, options: EngineOptions) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from card.engines.interface import Engine, EngineError, Logits, Ranking, Rows
+from card.engines.interface import Engine, EngineError, Logits, Ranking, SequenceTokens
 from card.engines.vocabulary import SharedVocabulary
 
 _NEVER = np.float32(-1e30)
@@ -20,7 +20,7 @@ class SharedIds:
     """Implements `card.engines.interface.Engine` with the ids of the target.
 
     An id that the draft does not have is read as another one: the text before it stays, and what
-    the draft proposes behind it is a worse guess, never a wrong text.
+    the draft proposes behind it is a worse candidate, never a wrong text.
     """
 
     def __init__(self, engine: Engine, shared: SharedVocabulary) -> None:
@@ -78,17 +78,19 @@ class SharedIds:
     def length(self, session: int) -> int:
         return self._engine.length(session)
 
-    def keep(self, session: int, confirmed: Sequence[int], surviving: Sequence[int] = ()) -> None:
-        self._engine.keep(session, confirmed, surviving)
+    def commit_kv(
+        self, session: int, confirmed: Sequence[int], surviving: Sequence[int] = ()
+    ) -> None:
+        self._engine.commit_kv(session, confirmed, surviving)
 
-    def forward(self, batch: Sequence[Rows]) -> list[Logits]:
+    def forward(self, batch: Sequence[SequenceTokens]) -> list[Logits]:
         found = self._engine.forward([self._read(rows) for rows in batch])
         return [self._shared(logits) for logits in found]
 
     def _shared(self, logits: Logits) -> Logits:
         return _SharedLogits(logits, self._proposed, self._other, self._vocabulary)
 
-    def _read(self, rows: Rows) -> Rows:
+    def _read(self, rows: SequenceTokens) -> SequenceTokens:
         """The rows with ids that the draft has, and noise for as many."""
         known = [token if token < self._own else self._other for token in rows.tokens]
         ranking = rows.ranking

@@ -11,7 +11,7 @@ import time
 import numpy as np
 
 from card.engines.calibration import ConfigurableEngine, drop
-from card.engines.interface import Ranking, Rows
+from card.engines.interface import Ranking, SequenceTokens
 from card.engines.layout import SHORT
 from card.engines.options import DRAFT_ROWS
 
@@ -35,7 +35,7 @@ def run_largest_passes(engine: ConfigurableEngine, chunk: int) -> None:
             break
         rows = min(chunk, behind - start)
         engine.forward([_rows(engine, longest, rows, logits=1)])
-        engine.keep(longest, range(rows))
+        engine.commit_kv(longest, range(rows))
     ranked = max(1, DRAFT_ROWS // len(sessions)) if options.grows_trees else None
     # A draft gives its only session all rows that it has.
     most = min(max(SHORT, ranked or 0), engine.most_rows)
@@ -55,17 +55,21 @@ def _beside_one(engine: ConfigurableEngine, sessions: int) -> int:
     return max(1, min(SHORT, room // max(1, sessions - 1)))
 
 
-def _forward(engine: ConfigurableEngine, batch: list[Rows]) -> None:
+def _forward(engine: ConfigurableEngine, batch: list[SequenceTokens]) -> None:
     engine.forward(batch)
     drop(engine, batch)
 
 
-def _rows(engine: ConfigurableEngine, session: int, count: int, logits: int | None = None) -> Rows:
+def _rows(
+    engine: ConfigurableEngine, session: int, count: int, logits: int | None = None
+) -> SequenceTokens:
     """Rows that ask for as much as any: of a draft, the likeliest ids with noise.
 
     logits  how many of them at most; None: all
     """
-    rows = Rows(session, [0] * count, logits=None if logits is None else min(count, logits))
+    rows = SequenceTokens(
+        session, [0] * count, logits=None if logits is None else min(count, logits)
+    )
     if engine.options.grows_trees:
         noise = np.zeros(engine.vocabulary, np.float32)
         rows.ranking = Ranking(1, 1.0, [noise] * rows.wanted)

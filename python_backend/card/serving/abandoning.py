@@ -16,12 +16,12 @@ class Abandoning:
         self._directory = settings.cache.directory
         self._geometry = pool_geometry(settings)
 
-    def mark(self, place: int, generation: int) -> None:
-        """Nobody waits for the request of this generation at that place."""
+    def mark(self, place: int, session_id: int) -> None:
+        """Nobody waits for the request of this session at that place."""
         # Opened anew each time: clients leave seldom, and a restarted `card` may have a new pool.
         pool = Pool.open(self._directory, os.getppid(), self._geometry)
         if pool is None:
             return
         if 0 <= place < pool.geometry.places:
-            pool.abandoned[place] = generation
+            pool.abandoned[place] = session_id
         pool.close()

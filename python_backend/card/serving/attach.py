@@ -24,7 +24,7 @@ KEY, DEADLINE, ATTACHED_EPOCH = "key", "deadline_ns", "epoch"
 WATCH_S = 0.1
 _FRESH_S = 0.5
 """An engine silent for longer is not sent anything: it may be dead or stopped."""
-_PATIENCE_NS = 5_000_000_000
+_ATTACH_LIMIT_NS = 5_000_000_000
 """An engine that does not attach in this time is asked again."""
 
 
@@ -84,7 +84,7 @@ class Attacher:
         """Ask in whoever is loaded; tell who lives."""
         for engine in ENGINES:
             if self._should_ask(engine):
-                pid, deadline_ns = self._pool.pid(engine), time.monotonic_ns() + _PATIENCE_NS
+                pid, deadline_ns = self._pool.pid(engine), time.monotonic_ns() + _ATTACH_LIMIT_NS
                 self._asked[engine] = (pid, deadline_ns)
                 threading.Thread(
                     target=self._ask_in, args=(engine, pid, deadline_ns), daemon=True

@@ -31,14 +31,14 @@ class Numbers(NamedTuple):
     """Whole numbers of a delta. Counts are totals so far; 0 where the request did not ask, but for
     `foreign_tokens`.
 
-    place, generation  of the request in the pool, for `postprocessing` to say that its client left
+    place, session_id  of the request in the pool, for `postprocessing` to say that its client left
     accepted_bytes     leading bytes of the text that came from the candidate cache
     finish_reason      index into `FINISH_REASONS`
     *_time_ns          the server's monotonic clock; 0 of the tokens while the text has none
     """
 
     place: int
-    generation: int
+    session_id: int
     accepted_bytes: int = 0
     finish_reason: int = 0
     num_input_tokens: int = 0

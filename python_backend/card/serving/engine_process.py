@@ -22,13 +22,13 @@ from card.serving.spare_memory import SpareMemory
 log = logging.getLogger(__name__)
 
 BEAT_S = 0.1
-_SHORTEST_REST_S = 0.0002
-_LONGEST_REST_S = 0.004
-_REST_GROWTH = 1.1
+_SHORTEST_WAIT_S = 0.0002
+_LONGEST_WAIT_S = 0.004
+_WAIT_GROWTH = 1.1
 """How often a loop looks for what the other model did, while slots are in use: first often, then
 ever more rarely. A slot that is opened or closed wakes it at once, and so does a target that wants
-a draft again: one at rest does not look, for each look takes a tenth of a millisecond from a target
-that has every core."""
+a draft again: one that is stopped does not look, for each look takes a tenth of a millisecond from
+a target that has every core."""
 
 
 class Loop(Protocol):
@@ -38,7 +38,7 @@ class Loop(Protocol):
         """Do one pass of whatever there is to do; whether there was anything."""
 
     @property
-    def is_at_rest(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether there will be nothing to do before the pool's `slot_bell` rings."""
 
 
@@ -177,20 +177,20 @@ class EngineProcess:
         return None
 
     def _serve(self, loop: Loop, pool: Pool, epoch: int) -> None:
-        """Step until `card` is another or the process ends; rest a little while idle."""
-        rest_s = _SHORTEST_REST_S
+        """Step until `card` is another or the process ends; wait a little while idle."""
+        wait_s = _SHORTEST_WAIT_S
         try:
             while self._attached_epoch == epoch and pool.epoch == epoch and not self._stopping:
                 self._step_began_ns = time.monotonic_ns()
                 rings = pool.slot_bell.rings
                 if loop.step():
-                    rest_s = _SHORTEST_REST_S
-                elif pool.states.any() and not loop.is_at_rest:
-                    pool.slot_bell.wait(rings, rest_s)
-                    rest_s = min(_REST_GROWTH * rest_s, _LONGEST_REST_S)
+                    wait_s = _SHORTEST_WAIT_S
+                elif pool.states.any() and not loop.is_idle:
+                    pool.slot_bell.wait(rings, wait_s)
+                    wait_s = min(_WAIT_GROWTH * wait_s, _LONGEST_WAIT_S)
                 else:
                     pool.slot_bell.wait(rings, BEAT_S)
-                    rest_s = _SHORTEST_REST_S
+                    wait_s = _SHORTEST_WAIT_S
         finally:
             self._step_began_ns = None
 

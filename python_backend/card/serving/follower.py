@@ -20,7 +20,7 @@ from card.serving.streams import Stream
 log = logging.getLogger(__name__)
 
 TICK_S = 0.002
-_REST_S = 0.01
+_LONGEST_PAUSE_S = 0.01
 """Longest pause between two looks, for deadlines; every look takes the engines' cores for a tenth
 of a millisecond."""
 _PRESENCE_NS = 100_000_000
@@ -74,7 +74,7 @@ class Follower:
     because a session began or ended; sleeps while nothing is open.
 
     While the target is dead the streams wait, because a reloaded target goes on where the commits
-    end; after `patience_s` they get an error.
+    end; after `limit_s` they get an error.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Follower:
         ledger: Ledger,
         target_is_dead: Callable[[], bool],
         targets_lost: Callable[[], int],
-        patience_s: float,
+        limit_s: float,
         gathering: Gathering,
         tell_full: Callable[[bool], None],
     ) -> None:
@@ -94,7 +94,7 @@ class Follower:
         self._target_is_dead = target_is_dead
         self._count_lost = targets_lost
         self._targets_lost = 0
-        self._patience_ns = int(patience_s * 1e9)
+        self._limit_ns = int(limit_s * 1e9)
         self._gathering = gathering
         self._answers: dict[int, Answer] = {}
         self._woken = asyncio.Event()
@@ -157,7 +157,7 @@ class Follower:
         gather_ns = self._gather_ns()
         begun = (answer.stream for answer in self._answers.values() if answer.session.read)
         soonest_ns = min((stream.due_ns(gather_ns) for stream in begun), default=math.inf)
-        return min(max((soonest_ns - now_ns) / 1e9, TICK_S), _REST_S)
+        return min(max((soonest_ns - now_ns) / 1e9, TICK_S), _LONGEST_PAUSE_S)
 
     def _gather_ns(self) -> int:
         """How long deltas are gathered, with as many streams as there are."""
@@ -174,12 +174,12 @@ class Follower:
         if not session.read and stream.request.return_prompt_log_probs:
             stream.score_prompt(self._sessions.scored_prompt(session))
         start = session.read
-        tokens, from_cache, log_probs = self._sessions.take(session)
+        tokens, accepted, log_probs = self._sessions.take(session)
         likeliest = self._sessions.likeliest(session, start)
         answer.targets_lost_before = self._targets_lost
         if tokens and tokens[-1] in session.request.parameters.end_ids:
-            tokens, from_cache = tokens[:-1], from_cache[:-1]  # it ends the text, it is no text
-        stream.push(tokens, from_cache, log_probs, now_ns, likeliest)
+            tokens, accepted = tokens[:-1], accepted[:-1]  # it ends the text, it is no text
+        stream.push(tokens, accepted, log_probs, now_ns, likeliest)
         self._ledger.committed(session, len(tokens), now_ns)
         finish = session.finish()
         if stream.finished:  # by a stop word; what became of the session behind it is no matter
@@ -204,7 +204,7 @@ class Follower:
 
     def _respond(self, answer: Answer, now_ns: int) -> None:
         session, stream = answer.session, answer.stream
-        delta = stream.take(session.slot.index, session.generation, session.slot.counters(), now_ns)
+        delta = stream.take(session.slot.index, session.session_id, session.slot.counters(), now_ns)
         if stream.finished:  # whoever has read the last delta finds the slot free
             self._close(answer)
         try:
@@ -240,11 +240,11 @@ class Follower:
             self._dead_since_ns = None
         elif self._dead_since_ns is None:
             self._dead_since_ns = now_ns
-        elif now_ns - self._dead_since_ns > self._patience_ns:
+        elif now_ns - self._dead_since_ns > self._limit_ns:
             self.fail_all(
                 Refusal(
                     "UNAVAILABLE",
-                    f"the target model has been down for {self._patience_ns / 1e9:g} s "
+                    f"the target model has been down for {self._limit_ns / 1e9:g} s "
                     "(serving.load_timeout_s); try again later",
                 )
             )

@@ -31,5 +31,5 @@ class PostprocessingModel:
         except ValueError as error:
             return refused(Refusal("INVALID_ARGUMENT", str(error)))
         if request.is_cancelled():
-            self._abandoning.mark(delta.numbers.place, delta.numbers.generation)
+            self._abandoning.mark(delta.numbers.place, delta.numbers.session_id)
         return response({output.name: output.array(delta) for output in OUTPUTS})

@@ -25,7 +25,7 @@ class Session:
     """One request in a slot; `read` counts the committed tokens taken over so far."""
 
     slot: CardSlot
-    generation: int
+    session_id: int
     request: SlotRequest
     read: int = 0
 
@@ -40,7 +40,7 @@ class Session:
         The target stores the finish apart from the count, so a finish may be seen before the
         tokens that caused it.
         """
-        finish = self.slot.finish(self.generation)
+        finish = self.slot.finish(self.session_id)
         if finish is Finish.LENGTH and self.remaining:
             return Finish.RUNNING
         if finish is Finish.END_ID and not self._ends_with_end_id():
@@ -108,8 +108,8 @@ class Sessions:
             slot = self._free.popleft()
         else:
             slot = await self._wait(deadline_ns, is_gone)
-        session = Session(slot, self._pool.new_generation(), request)
-        slot.open(request, session.generation)
+        session = Session(slot, self._pool.new_session_id(), request)
+        slot.open(request, session.session_id)
         self._open[slot.index] = session
         self._read[slot.index] = 0
         return session
@@ -118,10 +118,10 @@ class Sessions:
         if self.is_full:
             geometry = self._pool.geometry
             raise queue_full(geometry.slots, len(self._waiting), geometry.queue)
-        patience_s = self._queue_timeout_s
+        limit_s = self._queue_timeout_s
         if deadline_ns is not None:
-            patience_s = min(patience_s, (deadline_ns - time.monotonic_ns()) / 1e9)
-        until_s = time.monotonic() + patience_s
+            limit_s = min(limit_s, (deadline_ns - time.monotonic_ns()) / 1e9)
+        until_s = time.monotonic() + limit_s
         ticket = _Ticket(self._places.popleft(), asyncio.get_running_loop().create_future())
         self._waiting.append(ticket)
         try:
@@ -135,7 +135,7 @@ class Sessions:
             self._give_up(ticket)
             raise
         self._give_up(ticket)
-        if patience_s < self._queue_timeout_s:
+        if limit_s < self._queue_timeout_s:
             raise deadline_exceeded("waiting for a slot")
         raise Refusal(
             "UNAVAILABLE",
@@ -167,7 +167,7 @@ class Sessions:
     def with_news(self) -> list[Session]:
         """The open sessions to which the target committed something, or which it finished."""
         records = self._pool.slots
-        news = (records["commit_generation"] == records["generation"]) & (
+        news = (records["commit_session_id"] == records["session_id"]) & (
             (records["committed"] != self._read) | (records["finish"] != Finish.RUNNING)
         )
         return [self._open[index] for index in np.flatnonzero(news).tolist() if index in self._open]
@@ -175,11 +175,11 @@ class Sessions:
     def take(self, session: Session) -> tuple[list[int], list[bool], list[float]]:
         """Tokens committed since the last call, whether each was a candidate, log-probabilities."""
         slot, start = session.slot, session.read
-        stop = slot.committed(session.generation)
+        stop = slot.committed(session.session_id)
         session.read = self._read[slot.index] = stop
         return (
             slot.output(start, stop).tolist(),
-            slot.from_cache(start, stop).tolist(),
+            slot.is_accepted(start, stop).tolist(),
             slot.log_probabilities(start, stop).tolist(),
         )
 
@@ -193,7 +193,7 @@ class Sessions:
     def scored_prompt(self, session: Session) -> list[ScoredToken]:
         """The prompt's tokens as the target read them, once it committed something."""
         prompt, slot = session.request.prompt.tolist(), session.slot
-        if not slot.committed(session.generation):
+        if not slot.committed(session.session_id):
             return []
         alike = session.request.likeliest > 0
         scored = [ScoredToken(prompt[0], None)]
@@ -204,8 +204,8 @@ class Sessions:
 
     def abandoned(self) -> list[Session]:
         """The open sessions whose client `postprocessing` saw leave."""
-        generations = self._pool.generations
-        left: NDArray[np.bool_] = self._pool.abandoned[: generations.size] == generations
+        session_ids = self._pool.session_ids
+        left: NDArray[np.bool_] = self._pool.abandoned[: session_ids.size] == session_ids
         return [self._open[index] for index in np.flatnonzero(left).tolist() if index in self._open]
 
     def close(self, session: Session) -> None:

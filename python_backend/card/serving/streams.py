@@ -60,7 +60,7 @@ class Stream:
     def push(
         self,
         tokens: Sequence[int],
-        from_cache: Sequence[bool],
+        accepted: Sequence[bool],
         log_probs: Sequence[float],
         now_ns: int,
         likeliest: Sequence[Sequence[tuple[int, float]]] = (),
@@ -70,7 +70,7 @@ class Stream:
         likeliest  of each token's position, if the request asks for any
         """
         used_before = self._detokenizer.tokens_used
-        piece = self._detokenizer.push(tokens, from_cache)
+        piece = self._detokenizer.push(tokens, accepted)
         used = self._detokenizer.tokens_used - used_before
         self._gather(piece.text, piece.accepted_bytes)
         if self.request.return_log_probs:
@@ -112,28 +112,28 @@ class Stream:
         silent_since_ns = self._sent_ns or self._scheduled_ns or now_ns
         return self.request.stream and now_ns - silent_since_ns >= SIGN_NS
 
-    def sign(self, place: int, generation: int) -> Delta:
+    def sign(self, place: int, session_id: int) -> Delta:
         """An empty delta of a request that waits for a slot: what is known of it by then."""
         request = self.request
         return Delta(
             "",
             Numbers(
                 place,
-                generation,
+                session_id,
                 num_input_tokens=len(request.input_ids) * request.return_num_input_tokens,
                 arrival_time_ns=self._arrival_ns * request.return_perf_metrics,
             ),
             () if request.return_log_probs else None,
         )
 
-    def take(self, place: int, generation: int, counters: SlotCounters, now_ns: int) -> Delta:
+    def take(self, place: int, session_id: int, counters: SlotCounters, now_ns: int) -> Delta:
         """The next delta; what it carries is not carried again."""
         request, asked = self.request, self.request.return_perf_metrics
         delta = Delta(
             self._text,
             Numbers(
                 place=place,
-                generation=generation,
+                session_id=session_id,
                 accepted_bytes=self._accepted_bytes,
                 finish_reason=FINISH_REASONS.index(self.finish_reason),
                 num_input_tokens=len(request.input_ids) * request.return_num_input_tokens,

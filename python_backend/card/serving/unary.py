@@ -107,7 +107,7 @@ class UnaryModel:
                 continue
             delta = Delta.unpack(found, self._bounds.limits.max_tokens)
             if is_cancelled():
-                self._abandoning.mark(delta.numbers.place, delta.numbers.generation)
+                self._abandoning.mark(delta.numbers.place, delta.numbers.session_id)
             yield delta
 
 

@@ -27,10 +27,10 @@ class Receiver(Protocol):
 class WaitingClient:
     """Asked again and again while its request is in the queue.
 
-    Its generation is a session's that will never be, so that nobody who waited at its place before
-    is mistaken for it.
+    No session will ever have its session id, so that nobody who waited at its place before is
+    mistaken for it.
 
-    sign  makes an empty delta of a place and a generation; None: the request does not stream
+    sign  makes an empty delta of a place and a session id; None: the request does not stream
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class WaitingClient:
         self._pool = pool
         self._sign = sign
         self._clock_ns = clock_ns
-        self._generation: int | None = None
+        self._session_id: int | None = None
         self._signed_ns = clock_ns()
 
     def is_gone(self, place: int) -> bool:
@@ -54,11 +54,11 @@ class WaitingClient:
             return True
         if self._sign is None:
             return False  # a second response would be one too many
-        if self._pool.abandoned[place] == self._generation:
+        if self._pool.abandoned[place] == self._session_id:
             return True
         if self._clock_ns() - self._signed_ns >= SIGN_NS:
-            if self._generation is None:
-                self._generation = self._pool.new_generation()
-            self._client.send(self._sign(place, self._generation), last=False)
+            if self._session_id is None:
+                self._session_id = self._pool.new_session_id()
+            self._client.send(self._sign(place, self._session_id), last=False)
             self._signed_ns = self._clock_ns()
         return False

@@ -18,7 +18,7 @@ from card.speculation.drafters.growth import GROWTHS
 from card.speculation.pacing import PACINGS
 from card.speculation.sources import SHAPES
 
-Rows = Annotated[int, Field(ge=1, le=64)]
+RowCount = Annotated[int, Field(ge=1, le=64)]
 LogFormat = Literal["text", "json"]
 
 
@@ -55,15 +55,15 @@ class SpeculationSettings(Section):
     depth: Annotated[int, Field(ge=1, le=128)] = 32
     """How many tokens the tree may run ahead of what is committed."""
     lookahead: Annotated[int, Field(ge=0, le=16)] = 6
-    """Tokens guessed from the text, at most: behind a chain that leaves rows of a target pass
-    unused, behind a text that the draft has just read, and (two at most) behind the likeliest node
-    of a draft pass; 0: none. While a text repeats itself so well that the draft rests, guesses fill
-    all rows that are worth it."""
+    """N-gram proposals, at most: behind a chain that leaves rows of a target pass unused, behind a
+    text that the draft has just read, and (two at most) behind the likeliest node of a draft pass;
+    0: none. While a text repeats itself so well that the draft is stopped, proposals fill all rows
+    that are worth it."""
     query: Annotated[str, OneOf(SHAPES)] = "chain"
     """What the target verifies in a pass: one path of the tree, or up to `branches` paths."""
     branches: Annotated[int, Field(ge=1, le=8)] = 4
     """Most root-to-leaf paths of a subtree query; each keeps a replica of the target's KV cache."""
-    rows: Rows | Literal["auto"] = "auto"
+    rows: RowCount | Literal["auto"] = "auto"
     """Rows of one target pass (the last committed token and its candidates); ``auto`` chooses from
     the cost curve measured at load."""
     control: Annotated[str, OneOf(("auto", *CONTROLLERS))] = "auto"

@@ -148,16 +148,16 @@ class Settings(BaseSettings):
             )
 
     def _check_tensorrt_target(self) -> None:
-        how = self.target.tensorrt_llm
+        runtime = self.target.tensorrt_llm
         if PACINGS[self.speculation.decoding].waits:
             allowed = " or ".join(name for name, pacing in PACINGS.items() if not pacing.waits)
             raise ValueError(
                 f"speculation.decoding must be {allowed} where the target's engine is "
                 "tensorrt_llm: its loop waits for no draft"
             )
-        if how.tensor_parallel > 1 and not how.tensor_parallel_candidates:
+        if runtime.tensor_parallel > 1 and not runtime.tensor_parallel_candidates:
             raise ValueError(
-                f"target.tensorrt_llm.tensor_parallel is {how.tensor_parallel}: sharing "
+                f"target.tensorrt_llm.tensor_parallel is {runtime.tensor_parallel}: sharing "
                 "candidates among ranks has not yet run on hardware; set "
                 "target.tensorrt_llm.tensor_parallel_candidates: true to try it"
             )

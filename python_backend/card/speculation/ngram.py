@@ -36,7 +36,7 @@ class NgramProposer:
         self._follower: dict[tuple[int, ...], int] = {}
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """The text grew: judge what its proposals would have been, then store its n-grams."""
+        """The text grew: learn how good its proposals would have been, then store its n-grams."""
         self.length += len(tokens)
         end, follower = self._end, self._follower
         for token in tokens:

@@ -57,11 +57,11 @@ class Detokenizer:
         if len(tokens) != len(accepted):
             raise ValueError(f"{len(tokens)} tokens with {len(accepted)} accepted flags")
         ready: list[tuple[str, bool]] = []
-        for token, from_cache in zip(tokens, accepted, strict=True):
+        for token, is_accepted in zip(tokens, accepted, strict=True):
             if self.stopped:
                 break
             self.tokens_used += 1
-            self._accepted = bool(from_cache)
+            self._accepted = bool(is_accepted)
             ready += self._pass_on(self._window.push(int(token)))
         return _delta(ready)
 

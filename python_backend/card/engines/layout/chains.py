@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from card.engines.interface import FOLLOWS_PREFIX, Rows
+from card.engines.interface import FOLLOWS_PREFIX, SequenceTokens
 from card.engines.layout.plan import (
     EXTENT_MULTIPLE,
     HIDDEN,
@@ -67,12 +67,12 @@ class ChainLayout:
     def length(self, session: int) -> int:
         return self._sessions.length[session]
 
-    def plan(self, batch: Sequence[Rows]) -> Pass:
+    def plan(self, batch: Sequence[SequenceTokens]) -> Pass:
         if len(batch) == 1 and batch[0].parents is None and self._multiple == 1:
             return self._plan_one_chain(batch[0])
         return self._plan_many(batch)
 
-    def _plan_one_chain(self, rows: Rows) -> Pass:
+    def _plan_one_chain(self, rows: SequenceTokens) -> Pass:
         """Rows as they stand, behind one session's prefix: the same as `_plan_many` says."""
         count, wanted = len(rows.tokens), rows.wanted
         lane, start = rows.session * self._branches, self._sessions.length[rows.session]
@@ -91,7 +91,7 @@ class ChainLayout:
             logit_rows=None if wanted == count else np.arange(count - wanted, count),
         )
 
-    def _plan_many(self, batch: Sequence[Rows]) -> Pass:
+    def _plan_many(self, batch: Sequence[SequenceTokens]) -> Pass:
         tokens: list[int] = []
         positions: list[int] = []
         writes: list[tuple[int, int, int]] = []  # row, lane, place
@@ -150,7 +150,7 @@ class ChainLayout:
         row, lane, place = np.array(writes, dtype=np.int64).T
         return Scattered(lane, place, row)
 
-    def _place(self, rows: Rows) -> tuple[_PlacedRows, list[int]]:
+    def _place(self, rows: SequenceTokens) -> tuple[_PlacedRows, list[int]]:
         """Chains of the rows and the depth of each row behind the prefix."""
         count = len(rows.tokens)
         first = rows.session * self._branches
@@ -229,7 +229,7 @@ class ChainLayout:
         mask = self._masks[position, mask_from:extent]
         return AttentionGroup(lanes, rows, extent, gather.reshape(-1), mask, mask_from)
 
-    def keep(self, session: int, confirmed: Sequence[int], surviving: Sequence[int]) -> None:
+    def commit_kv(self, session: int, confirmed: Sequence[int], surviving: Sequence[int]) -> None:
         """Confirm a path of the last pass; nothing else survives in this layout."""
         if surviving:
             raise ValueError("a chain layout keeps no pending entries")

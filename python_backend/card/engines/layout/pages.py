@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from card.engines.interface import Rows
+from card.engines.interface import SequenceTokens
 from card.engines.layout.plan import Pass, Scattered, Stretch, last_rows, rounded_up
 from card.engines.layout.sessions import Sessions
 
@@ -34,14 +34,14 @@ class PageLayout:
     def length(self, session: int) -> int:
         return self._sessions.length[session]
 
-    def plan(self, batch: Sequence[Rows]) -> Pass:
+    def plan(self, batch: Sequence[SequenceTokens]) -> Pass:
         if any(rows.parents is not None for rows in batch):
             raise ValueError("a layout of pages has no branches")
         if len(batch) == 1 and self._multiple == 1:
             return self._plan_one(batch[0])
         return self._plan_many(batch)
 
-    def _plan_one(self, rows: Rows) -> Pass:
+    def _plan_one(self, rows: SequenceTokens) -> Pass:
         """The same as `_plan_many` says."""
         count, start = len(rows.tokens), self._sessions.length[rows.session]
         return Pass(
@@ -53,7 +53,7 @@ class PageLayout:
             logit_rows=last_rows([count], [rows]),
         )
 
-    def _plan_many(self, batch: Sequence[Rows]) -> Pass:
+    def _plan_many(self, batch: Sequence[SequenceTokens]) -> Pass:
         counts = [len(rows.tokens) for rows in batch]
         starts = [self._sessions.length[rows.session] for rows in batch]
         tokens = np.array([token for rows in batch for token in rows.tokens], np.int64)
@@ -72,7 +72,7 @@ class PageLayout:
         missing = rounded_up(len(values), self._multiple) - len(values)
         return np.concatenate([values, values[-1:].repeat(missing)]) if missing else values
 
-    def keep(self, session: int, confirmed: Sequence[int], surviving: Sequence[int]) -> None:
+    def commit_kv(self, session: int, confirmed: Sequence[int], surviving: Sequence[int]) -> None:
         """Confirm the first rows of the last pass; nothing else survives."""
         if surviving:
             raise ValueError("a layout of pages keeps no pending entries")

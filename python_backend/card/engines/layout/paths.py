@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from card.engines.interface import FOLLOWS_PREFIX, EngineError, Rows
+from card.engines.interface import FOLLOWS_PREFIX, EngineError, SequenceTokens
 from card.engines.layout.plan import (
     Pass,
     Scattered,
@@ -52,7 +52,7 @@ class PathLayout:
     def length(self, session: int) -> int:
         return self._sessions.length[session]
 
-    def plan(self, batch: Sequence[Rows]) -> Pass:
+    def plan(self, batch: Sequence[SequenceTokens]) -> Pass:
         paths = []
         lanes, places = [], []
         for rows in batch:
@@ -72,12 +72,12 @@ class PathLayout:
             paths=paths,
         )
 
-    def keep(self, session: int, confirmed: Sequence[int], surviving: Sequence[int]) -> None:
+    def commit_kv(self, session: int, confirmed: Sequence[int], surviving: Sequence[int]) -> None:
         """Confirmed entries join the prefix, survivors follow it, everything else is dropped."""
         moved = [*confirmed, *surviving]
         if moved != list(range(len(moved))):
             self._kv.gather(session, self._sessions.length[session], np.array(moved, np.int64))
-        self._pending[session].keep(len(confirmed), surviving)
+        self._pending[session].commit_kv(len(confirmed), surviving)
         self._sessions.length[session] += len(confirmed)
 
 
@@ -127,7 +127,7 @@ class _Pending:
         follows = self._parents[first : self.count] - first
         return SessionPaths(lane, start, depths, places, np.maximum(follows, -1))
 
-    def keep(self, confirmed: int, surviving: Sequence[int]) -> None:
+    def commit_kv(self, confirmed: int, surviving: Sequence[int]) -> None:
         """Keep entries, parents first, whose paths begin with so many that were confirmed."""
         old = np.array(surviving, np.int64)
         renumbered = np.full(self.count + 1, -1)  # the last one stands for no parent

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from card.engines.interface import Rows
+from card.engines.interface import SequenceTokens
 
 EXTENT_MULTIPLE = 128
 """Visible places of a pass are rounded up to this, so that few shapes of passes exist."""
@@ -131,9 +131,11 @@ class Layout(Protocol):
 
     def length(self, session: int) -> int: ...
 
-    def plan(self, batch: Sequence[Rows]) -> Pass: ...
+    def plan(self, batch: Sequence[SequenceTokens]) -> Pass: ...
 
-    def keep(self, session: int, confirmed: Sequence[int], surviving: Sequence[int]) -> None: ...
+    def commit_kv(
+        self, session: int, confirmed: Sequence[int], surviving: Sequence[int]
+    ) -> None: ...
 
 
 def rounded_up(value: int, multiple: int) -> int:
@@ -146,7 +148,7 @@ def doubled_up(value: int, unit: int, most: int) -> int:
     return min(unit << (units - 1).bit_length(), most)
 
 
-def last_rows(counts: Sequence[int], batch: Sequence[Rows]) -> NDArray[np.int64] | None:
+def last_rows(counts: Sequence[int], batch: Sequence[SequenceTokens]) -> NDArray[np.int64] | None:
     """The rows of a pass whose logits are wanted; None: all."""
     if all(rows.logits is None for rows in batch):
         return None

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from card.engines.interface import FOLLOWS_PREFIX, EngineError, Rows
+from card.engines.interface import FOLLOWS_PREFIX, EngineError, SequenceTokens
 from card.engines.layout.plan import (
     EXTENT_MULTIPLE,
     HIDDEN,
@@ -61,12 +61,12 @@ class TreeLayout:
     def length(self, session: int) -> int:
         return self._sessions.length[session]
 
-    def plan(self, batch: Sequence[Rows]) -> Pass:
+    def plan(self, batch: Sequence[SequenceTokens]) -> Pass:
         for rows in batch:
             self._append(rows)
         return self._plan_one(batch[0]) if len(batch) == 1 else self._plan_many(batch)
 
-    def _plan_one(self, rows: Rows) -> Pass:
+    def _plan_one(self, rows: SequenceTokens) -> Pass:
         """One session: places and masks are stretches of what lies there already."""
         session, count = rows.session, len(rows.tokens)
         start, depths = self._sessions.length[session], self._depths[session]
@@ -83,7 +83,7 @@ class TreeLayout:
             logit_rows=last_rows([count], [rows]),
         )
 
-    def _plan_many(self, batch: Sequence[Rows]) -> Pass:
+    def _plan_many(self, batch: Sequence[SequenceTokens]) -> Pass:
         sessions = [rows.session for rows in batch]
         counts = [len(rows.tokens) for rows in batch]
         starts = [self._sessions.length[session] for session in sessions]
@@ -137,7 +137,7 @@ class TreeLayout:
         first = min(lanes.start, self._lanes - count)
         return range(first, first + count)
 
-    def _append(self, rows: Rows) -> None:
+    def _append(self, rows: SequenceTokens) -> None:
         """Give the rows entries: their depth and whom they see."""
         count, depths = len(rows.tokens), self._depths[rows.session]
         first = len(depths)
@@ -168,7 +168,7 @@ class TreeLayout:
             self._sees[session] = sees
         return sees
 
-    def keep(self, session: int, confirmed: Sequence[int], surviving: Sequence[int]) -> None:
+    def commit_kv(self, session: int, confirmed: Sequence[int], surviving: Sequence[int]) -> None:
         """Confirmed entries join the prefix, survivors follow it, everything else is dropped."""
         start = self._sessions.length[session]
         count, stay = len(confirmed), len(surviving)

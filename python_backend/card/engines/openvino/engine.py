@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from card.engines.architecture import Architecture, read_architecture
 from card.engines.checkpoints import Checkpoint, QuantisedCheckpoint, open_checkpoint
 from card.engines.draft_vocabulary import read_draft_vocabulary
-from card.engines.interface import EngineError, Logits, Rows
+from card.engines.interface import EngineError, Logits, SequenceTokens
 from card.engines.layout import SHORT, Layout, PageLayout
 from card.engines.openvino.compiled import CompiledDecoder, Decoders, compile_decoders, pass_dtype
 from card.engines.openvino.decoder import DecoderOptions, build_decoder
@@ -259,7 +259,7 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
     def dtype(self) -> str:
         return self.options.dtype
 
-    def forward(self, batch: Sequence[Rows]) -> list[Logits]:
+    def forward(self, batch: Sequence[SequenceTokens]) -> list[Logits]:
         self._take_adopted()
         self.passes_made += 1
         found: dict[int, Logits] = {}
@@ -267,7 +267,7 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
             found.update(zip(places, self._forward([batch[at] for at in places]), strict=True))
         return [found[place] for place in range(len(batch))]
 
-    def _passes(self, batch: Sequence[Rows]) -> list[list[int]]:
+    def _passes(self, batch: Sequence[SequenceTokens]) -> list[list[int]]:
         """Places in the batch of what the graph takes at once. Under masks it attends all its lanes
         alike, so long chunks do not share a pass with short rows."""
         most = self.most_rows
@@ -287,7 +287,7 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
             room[at] = 0 if alone else room[at] - count
         return passes
 
-    def _forward(self, batch: Sequence[Rows]) -> list[Logits]:
+    def _forward(self, batch: Sequence[SequenceTokens]) -> list[Logits]:
         this = self._layout.plan(batch)
         runner = self._runners.of(this)
         # Until a load has found that bits are the same on more threads, none but those are used.
@@ -298,7 +298,7 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
         super().know_costs(costs)
         self._runners.know_costs(costs)
 
-    def _logits(self, batch: Sequence[Rows], runner: Runner) -> list[Logits]:
+    def _logits(self, batch: Sequence[SequenceTokens], runner: Runner) -> list[Logits]:
         """Copies, for the next pass overwrites the outputs: of all sessions at once where these ask
         for whole rows."""
         found: list[Logits] = []
@@ -329,7 +329,9 @@ class ArrayLogits:
         return row
 
     def best(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        raise TypeError("only an engine whose sessions hold growing trees ranks (Rows.ranking)")
+        raise TypeError(
+            "only an engine whose sessions hold growing trees ranks (SequenceTokens.ranking)"
+        )
 
 
 class RankedIds:
@@ -340,7 +342,9 @@ class RankedIds:
         self._log_probabilities = log_probabilities
 
     def row(self, index: int) -> NDArray[np.float32]:
-        raise TypeError("only the likeliest ids of these rows were asked for (Rows.ranking)")
+        raise TypeError(
+            "only the likeliest ids of these rows were asked for (SequenceTokens.ranking)"
+        )
 
     def best(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         return self._ids, self._log_probabilities

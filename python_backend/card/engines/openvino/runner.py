@@ -11,7 +11,7 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from card.engines.architecture import Architecture
-from card.engines.interface import Ranking, Rows
+from card.engines.interface import Ranking, SequenceTokens
 from card.engines.layout import Pass
 from card.engines.openvino.compiled import CompiledDecoder
 from card.engines.openvino.decoder import most_ranked
@@ -77,7 +77,9 @@ class Runner:
     def pad_by(self, padding: Padding) -> None:
         self._feed = self._make_feed(self._inputs, padding)
 
-    def run(self, this: Pass, batch: Sequence[Rows], threads: int, *, exactly: bool) -> None:
+    def run(
+        self, this: Pass, batch: Sequence[SequenceTokens], threads: int, *, exactly: bool
+    ) -> None:
         """Compute the pass that `batch` was laid out as and store its keys and values.
 
         threads, exactly  as of `PassThreads.compute`
@@ -93,7 +95,7 @@ class Runner:
         data: NDArray[Any] = self._request.get_output_tensor(self._index_of(name)).data
         return data
 
-    def _write_ranking(self, batch: Sequence[Rows], logit_rows: int) -> None:
+    def _write_ranking(self, batch: Sequence[SequenceTokens], logit_rows: int) -> None:
         """What is to be ranked; rows that ask for nothing are ranked as they are."""
         asked = [rows.ranking or _NO_RANKING for rows in batch]
         ranked = self._ranked

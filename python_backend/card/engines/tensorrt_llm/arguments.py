@@ -52,16 +52,16 @@ def target_arguments(settings: Settings, trt: ModuleType, drafter: object | None
 
 def draft_arguments(settings: Settings, trt: ModuleType) -> dict[str, Any]:
     """Of the draft's `LLM`, which runs a spine and side branches for every slot."""
-    how = settings.draft.tensorrt_llm
-    arguments = _common(settings, settings.draft, how, trt)
-    arguments["max_batch_size"] = settings.cache.slots * (1 + how.side_branches)
+    config = settings.draft.tensorrt_llm
+    arguments = _common(settings, settings.draft, config, trt)
+    arguments["max_batch_size"] = settings.cache.slots * (1 + config.side_branches)
     return arguments
 
 
 def _common(
-    settings: Settings, model: ModelSettings, how: TensorRTSettings, trt: ModuleType
+    settings: Settings, model: ModelSettings, config: TensorRTSettings, trt: ModuleType
 ) -> dict[str, Any]:
-    check_quantization(model.path, how.quantization)
+    check_quantization(model.path, config.quantization)
     if model.dtype in ("int8", "int4"):
         raise EngineError(
             f"{model.path}: TensorRT-LLM is not given dtype {model.dtype}; set dtype to auto, "
@@ -73,18 +73,18 @@ def _common(
         "skip_tokenizer_init": True,
         "trust_remote_code": False,
         "dtype": model.dtype,
-        "tensor_parallel_size": how.tensor_parallel,
-        "gpus_per_node": len(how.devices),
+        "tensor_parallel_size": config.tensor_parallel,
+        "gpus_per_node": len(config.devices),
         "max_seq_len": settings.limits.context_tokens,
-        "max_num_tokens": how.batch_tokens,
-        "enable_chunked_prefill": how.chunked_prefill,
+        "max_num_tokens": config.batch_tokens,
+        "enable_chunked_prefill": config.chunked_prefill,
         "sampler_type": _SAMPLER,
-        "cuda_graph_config": trt.CudaGraphConfig() if how.cuda_graphs else None,
+        "cuda_graph_config": trt.CudaGraphConfig() if config.cuda_graphs else None,
         "kv_cache_config": trt.KvCacheConfig(
-            free_gpu_memory_fraction=how.kv_fraction,
-            dtype=how.kv_dtype,
-            tokens_per_block=how.kv_block_tokens,
-            enable_block_reuse=how.kv_reuse,
+            free_gpu_memory_fraction=config.kv_fraction,
+            dtype=config.kv_dtype,
+            tokens_per_block=config.kv_block_tokens,
+            enable_block_reuse=config.kv_reuse,
         ),
     }
 

@@ -1,7 +1,7 @@
 """Which engine request decodes which session: a small table in shared memory beside the pool.
 
 The engine's worker knows a request by its client id alone, and the Triton process learns that id
-only when the request is made. So it writes the id here, next to the session's generation, and the
+only when the request is made. So it writes the id here, next to the session's own id, and the
 hook looks it up; until then the request is nobody's and gets no candidates.
 
 As in the pool, every field is an aligned word with one writer, and a record's key is stored last.
@@ -28,8 +28,8 @@ _OFFERED = _LINE * (1 + MOST_CANDIDATES // _LINE)
 class Bindings:
     """The mapped table; one row per slot.
 
-    bound    [slots, 8] written by the Triton process: client id (0: none), generation
-    offered  [slots, 72] written by the hook: committed length, count, generation, candidates
+    bound    [slots, 8] written by the Triton process: client id (0: none), session id
+    offered  [slots, 72] written by the hook: committed length, count, session id, candidates
     owner    [8] written at creation: process id of the Triton process
     worker   [8] written by the hook: whether it publishes commits
     """
@@ -85,9 +85,9 @@ class Bindings:
 
     # --- the Triton process -------------------------------------------------------------------
 
-    def bind(self, slot: int, client_id: int, generation: int) -> None:
-        """From now on the request of `client_id` decodes the session of `generation`."""
-        self._bound[slot, 1] = generation
+    def bind(self, slot: int, client_id: int, session_id: int) -> None:
+        """From now on the request of `client_id` decodes the session of `session_id`."""
+        self._bound[slot, 1] = session_id
         self._bound[slot, 0] = client_id
 
     def release(self, slot: int) -> None:
@@ -98,13 +98,13 @@ class Bindings:
         """Whether the hook publishes commits of the requests that are bound."""
         return bool(self._worker[0])
 
-    def offered(self, slot: int, generation: int, length: int) -> list[int]:
+    def offered(self, slot: int, session_id: int, length: int) -> list[int]:
         """Candidates that the hook gave for the pass behind `length` tokens; none if it did not.
 
         Only to be asked once the engine is done with the request.
         """
         row = self._offered[slot]
-        if row[0] != length or row[2] != generation:
+        if row[0] != length or row[2] != session_id:
             return []
         tokens: list[int] = row[_LINE : _LINE + int(row[1])].tolist()
         return tokens
@@ -121,19 +121,19 @@ class Bindings:
         self._worker[0] = publishes
 
     def requests(self) -> dict[int, tuple[int, int]]:
-        """Slot and generation by client id."""
+        """Slot and session id by client id."""
         bound: NDArray[np.int64] = self._bound[:, :2].copy()
         return {
-            client_id: (slot, generation)
-            for slot, (client_id, generation) in enumerate(bound.tolist())
+            client_id: (slot, session_id)
+            for slot, (client_id, session_id) in enumerate(bound.tolist())
             if client_id
         }
 
-    def offer(self, slot: int, generation: int, length: int, tokens: list[int]) -> None:
+    def offer(self, slot: int, session_id: int, length: int, tokens: list[int]) -> None:
         """Remember what is offered behind `length` tokens."""
         row = self._offered[slot]
         row[_LINE : _LINE + len(tokens)] = tokens
-        row[2] = generation
+        row[2] = session_id
         row[1] = len(tokens)
         row[0] = length
 

@@ -25,12 +25,12 @@ def publish(
     accepted = _accepted(tokens, offered or ())
     # Counted first: whoever sees the last token sees all there is to count.
     if offered is None:
-        slot.count_step(len(tokens), 0, 0, corrects=False)
+        slot.count_step(len(tokens), 0, 0, rejected=False)
     elif tokens:
-        corrects = accepted < len(offered) and tokens[accepted] != offered[accepted]
-        slot.count_step(accepted + 1, accepted, len(offered), corrects=corrects)
+        rejected = accepted < len(offered) and tokens[accepted] != offered[accepted]
+        slot.count_step(accepted + 1, accepted, len(offered), rejected=rejected)
         for _ in tokens[accepted + 1 :]:
-            slot.count_step(1, 0, 0, corrects=False)
+            slot.count_step(1, 0, 0, rejected=False)
     slot.commit(
         tokens,
         [index < accepted for index in range(len(tokens))],

@@ -55,7 +55,7 @@ class LookupSettings:
 @dataclass(slots=True)
 class _Session:
     slot: TargetSlot
-    generation: int
+    session_id: int
     request: SlotRequest
     offered: list[int] = field(default_factory=list)
 
@@ -144,17 +144,17 @@ class CandidateLookup:
         client_id = getattr(request, "py_client_id", None)
         if client_id is None or any(getattr(request, name, False) for name in _DUMMIES):
             return None
-        slot_index, generation = bound.get(client_id, (-1, 0))
+        slot_index, session_id = bound.get(client_id, (-1, 0))
         if slot_index < 0 or self._pool is None:
             return None
         session = self._sessions.get(slot_index)
-        if session is None or session.generation != generation:
+        if session is None or session.session_id != session_id:
             slot = self._pool.target_slot(slot_index)
             opened = slot.opened()
             if opened is None:
                 return None
             session = self._sessions[slot_index] = _Session(slot, *opened)
-        is_its_own = session.generation == generation and session.slot.is_open(generation)
+        is_its_own = session.session_id == session_id and session.slot.is_open(session_id)
         return session if is_its_own else None
 
     def _unasked(self, request: EngineRequest, session: _Session | None) -> list[int]:
@@ -182,7 +182,7 @@ class CandidateLookup:
             session.slot.count_time(runs=True)
         limit = self._room(session, len(tokens))
         session.offered = self._query(session, tokens, limit)
-        bindings.offer(session.slot.index, session.generation, len(tokens), session.offered)
+        bindings.offer(session.slot.index, session.session_id, len(tokens), session.offered)
         if not PACINGS[session.request.pacing].queries:
             return _unacceptable(session.request, limit)
         return list(session.offered)
@@ -192,7 +192,7 @@ class CandidateLookup:
         if limit < 1 or not PACINGS[session.request.pacing].queries:
             return []
         found: list[int] = []
-        tree = session.slot.tree(session.generation, self._settings.vocabulary)
+        tree = session.slot.tree(session.session_id, self._settings.vocabulary)
         if tree is not None and 0 <= tree.root_length <= len(tokens):
             node = descend(tree, ROOT, tokens[tree.root_length :])
             if node is not None:
@@ -222,7 +222,7 @@ def _newly_accepted(session: _Session, tokens: list[int]) -> list[int] | None:
     session's, whatever the table said.
     """
     slot, request = session.slot, session.request
-    output = slot.committed(session.generation)
+    output = slot.committed(session.session_id)
     length = len(request.prompt) + output
     # A request with all its tokens is no longer in flight: its last pass is not the hook's.
     if not length <= len(tokens) < len(request.prompt) + request.max_tokens:

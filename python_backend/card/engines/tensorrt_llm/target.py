@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 @dataclass(slots=True)
 class _Session:
     slot: TargetSlot
-    generation: int
+    session_id: int
     request: SlotRequest
     output: Any = None  # tensorrt_llm.RequestOutput, once requested
 
@@ -54,7 +54,7 @@ class TensorRTTargetLoop:
         self._tasks.probe()
 
     @property
-    def is_at_rest(self) -> bool:
+    def is_idle(self) -> bool:
         """Never: what the runtime does is looked after at every step."""
         return False
 
@@ -83,19 +83,19 @@ class TensorRTTargetLoop:
 
     def _release_closed(self) -> None:
         for slot in self._slots:
-            generation = slot.generation
+            session_id = slot.session_id
             if slot.state is not SlotState.CLOSED:
                 continue
             session = self._sessions.get(slot.index)
             if session is None:
-                slot.release(generation)
+                slot.release(session_id)
             else:  # released when the engine is done with it: until then the hook may write
                 session.abort()
 
     def _adopt_opened(self) -> None:
-        for slot, generation, request in self._watch.opened(self._slots, self._sessions):
-            if slot.finish(generation) is Finish.RUNNING:
-                session = self._sessions[slot.index] = _Session(slot, generation, request)
+        for slot, session_id, request in self._watch.opened(self._slots, self._sessions):
+            if slot.finish(session_id) is Finish.RUNNING:
+                session = self._sessions[slot.index] = _Session(slot, session_id, request)
                 self._tasks.start(self._serve(session))
 
     async def _serve(self, session: _Session) -> None:
@@ -107,13 +107,13 @@ class TensorRTTargetLoop:
             slot.fail()
         self._bindings.release(slot.index)
         del self._sessions[slot.index]
-        if not slot.is_open(session.generation):
-            slot.release(session.generation)
+        if not slot.is_open(session.session_id):
+            slot.release(session.session_id)
 
     async def _decode(self, session: _Session) -> None:
         """Generate behind what is committed already, until the end or until the slot is closed."""
-        slot, generation, request = session.slot, session.generation, session.request
-        first = slot.adopt(generation)
+        slot, session_id, request = session.slot, session.session_id, session.request
+        first = slot.adopt(session_id)
         followed = self._bindings.followed
         prompt = [*request.prompt.tolist(), *slot.output(0, first).tolist()]
         output = self._runtime.generate(
@@ -121,16 +121,16 @@ class TensorRTTargetLoop:
         )
         session.output = output
         if followed:
-            self._bindings.bind(slot.index, output.request_id, generation)
+            self._bindings.bind(slot.index, output.request_id, session_id)
         elsewhere = followed and is_published_by_hook(request)
         offered: list[int] | None = None if followed else []
-        if not slot.is_open(generation):  # closed while it was requested
+        if not slot.is_open(session_id):  # closed while it was requested
             output.abort()
         async for _ in output:
             self._tasks.progress()
             if not elsewhere and not output.finished:
                 self._commit(session, first, offered, Finish.RUNNING)
-        if slot.is_open(generation):
+        if slot.is_open(session_id):
             self._finish(session, first)
 
     def _finish(self, session: _Session, first: int) -> None:
@@ -145,8 +145,8 @@ class TensorRTTargetLoop:
         end_ids = request.parameters.end_ids
         if reason == "stop" and not set(completion.token_ids[-1:]) & set(end_ids):
             completion.token_ids.append(end_ids[0])  # cut off by the runtime, expected by `card`
-        length = len(request.prompt) + slot.committed(session.generation)
-        offered = self._bindings.offered(slot.index, session.generation, length)
+        length = len(request.prompt) + slot.committed(session.session_id)
+        offered = self._bindings.offered(slot.index, session.session_id, length)
         finish = Finish.END_ID if reason == "stop" else Finish.LENGTH
         self._commit(session, first, offered, finish)
 
@@ -155,7 +155,7 @@ class TensorRTTargetLoop:
     ) -> None:
         """Publish what is not yet; `first` tokens were committed before the request."""
         completion, slot = session.output.outputs[0], session.slot
-        known = slot.committed(session.generation) - first
+        known = slot.committed(session.session_id) - first
         tokens = completion.token_ids[known:]
         if tokens or finish is not Finish.RUNNING:
             publish(slot, tokens, offered, finish, _log_probabilities(completion, known))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from card.engines.architecture import Architecture, read_architecture
-from card.engines.interface import EngineError, Logits, Ranking, Rows
+from card.engines.interface import EngineError, Logits, Ranking, SequenceTokens
 from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions
 from card.engines.processor import packs_bfloat16, resolve_dtype
 from card.engines.sessions import (
@@ -63,7 +63,7 @@ class TorchEngine(SessionEngine[KeyValueCache]):
         """The same weights with other buffers (used while calibrating)."""
         return TorchEngine(self.architecture, self._decoder, options, self.dtype)
 
-    def forward(self, batch: Sequence[Rows]) -> list[Logits]:
+    def forward(self, batch: Sequence[SequenceTokens]) -> list[Logits]:
         self._use_threads()
         with torch.inference_mode():
             output = self._decoder.forward(self._layout.plan(batch), self._kv)
@@ -79,9 +79,11 @@ class TorchEngine(SessionEngine[KeyValueCache]):
         if self.threads and self.threads != torch.get_num_threads():
             torch.set_num_threads(self.threads)
 
-    def keep(self, session: int, confirmed: Sequence[int], surviving: Sequence[int] = ()) -> None:
+    def commit_kv(
+        self, session: int, confirmed: Sequence[int], surviving: Sequence[int] = ()
+    ) -> None:
         with torch.inference_mode():
-            super().keep(session, confirmed, surviving)
+            super().commit_kv(session, confirmed, surviving)
 
 
 class TensorLogits:
@@ -96,7 +98,7 @@ class TensorLogits:
 
     def best(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         if self._ranking is None:
-            raise ValueError("no ranking was asked for (Rows.ranking)")
+            raise ValueError("no ranking was asked for (SequenceTokens.ranking)")
         with torch.inference_mode():
             ids, log_probabilities = rank(self._values, self._ranking)
         return ids.numpy(), log_probabilities.numpy()

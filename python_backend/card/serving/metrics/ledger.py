@@ -97,13 +97,13 @@ class Metrics:
         """A request got a slot."""
         waited_s = (time.monotonic_ns() - arrival_ns) / 1e9
         self._exporter.observe("card_queue_time_seconds", [waited_s], decoding=_mode(session))
-        self._requests[session.generation] = _Times(request_id, prompt, arrival_ns)
+        self._requests[session.session_id] = _Times(request_id, prompt, arrival_ns)
 
     def committed(self, session: Session, tokens: int, now_ns: int) -> None:
         """So many new tokens of a session were seen."""
         if not tokens:
             return
-        times, observe = self._requests[session.generation], self._exporter.observe
+        times, observe = self._requests[session.session_id], self._exporter.observe
         if times.tokens:
             gap_s = (now_ns - times.last_ns) / 1e9
             observe("card_inter_token_latency_seconds", [gap_s], decoding=_mode(session))
@@ -117,7 +117,7 @@ class Metrics:
     def answered(self, session: Session, outcome: str) -> None:
         """A request ended: `stop`, `length`, or the code of its error in lower case."""
         mode, add, observe = _mode(session), self._exporter.add, self._exporter.observe
-        times = self._requests.pop(session.generation)
+        times = self._requests.pop(session.session_id)
         took_s = (time.monotonic_ns() - times.arrival_ns) / 1e9
         add("card_requests_total", 1, decoding=mode, outcome=outcome)
         observe("card_request_duration_seconds", [took_s], decoding=mode)
@@ -192,7 +192,7 @@ class Metrics:
         self._exporter.observe("card_tokens_per_step", steps.astype(float).tolist(), decoding=mode)
 
     def _show_state(self) -> None:
-        """What holds now: sessions per decoding mode, heartbeats, whether the draft rests."""
+        """What holds now: sessions per decoding mode, heartbeats, whether the draft is stopped."""
         records = self._pool.slots
         open_now = records["pacing"][records["state"] == SlotState.OPEN]
         for mode in DECODINGS:
@@ -202,7 +202,7 @@ class Metrics:
             silence_s = self._pool.silence_s(engine)
             shown = round(silence_s, 1) if np.isfinite(silence_s) else -1.0
             self._exporter.set("card_engine_silence_seconds", shown, engine=engine)
-        self._exporter.set("card_draft_rests", float(self._pool.draft_rests))
+        self._exporter.set("card_draft_rests", float(self._pool.draft_stopped))
 
 
 def _mode(session: Session) -> str:

@@ -1,6 +1,6 @@
 """What the engines counted in the pool since the last look, per decoding mode.
 
-Every slot is read as arrays of all slots, without locks: a slot whose generation changed while it
+Every slot is read as arrays of all slots, without locks: a slot whose session id changed while it
 was read is left for the next look. `card` reads at each session's end too, before the slot can be
 taken again, so nothing is lost between two looks.
 """
@@ -50,17 +50,17 @@ class ProgressReader:
     def read(self) -> dict[str, Progress]:
         """The increase since the last call, of the modes in which there was any."""
         records = self._pool.slots
-        generations = records["generation"].copy()
+        session_ids = records["session_id"].copy()
         pacings = records["pacing"].copy()
-        adopted = records["commit_generation"] == generations
+        adopted = records["commit_session_id"] == session_ids
         half = records["flip"] & 1
-        followed = records["tree_generation"][np.arange(len(half)), half] == generations
+        followed = records["tree_session_id"][np.arange(len(half)), half] == session_ids
         histograms = records["tokens_per_step"].copy()
         target = np.concatenate([self._target.values(), histograms], axis=1)
         draft = self._draft.values()
-        same = records["generation"] == generations
-        target = self._target.increase(target, generations, adopted & same)
-        draft = self._draft.increase(draft, generations, followed & same)
+        same = records["session_id"] == session_ids
+        target = self._target.increase(target, session_ids, adopted & same)
+        draft = self._draft.increase(draft, session_ids, followed & same)
         return {
             name: self._progress(target[rows].sum(axis=0), draft[rows].sum(axis=0))
             for name in PACINGS
@@ -76,12 +76,12 @@ class ProgressReader:
 
 
 class _Counters:
-    """The counters of one engine: what was last read of each slot, and of which generation."""
+    """The counters of one engine: what was last read of each slot, and of which session."""
 
     def __init__(self, names: list[str], pool: Pool) -> None:
         self._records = pool.slots[names]  # a view
         self._seen: NDArray[np.int64] | None = None
-        self._generations = np.zeros(len(pool.slots), np.int64)
+        self._session_ids = np.zeros(len(pool.slots), np.int64)
 
     def values(self) -> NDArray[np.int64]:
         """[slots, counters] int64, now."""
@@ -91,7 +91,7 @@ class _Counters:
         return values
 
     def increase(
-        self, values: NDArray[np.int64], generations: NDArray[np.int64], valid: NDArray[np.bool_]
+        self, values: NDArray[np.int64], session_ids: NDArray[np.int64], valid: NDArray[np.bool_]
     ) -> NDArray[np.int64]:
         """[slots, counters] int64 since the last call; 0 for slots that are not `valid`.
 
@@ -102,8 +102,8 @@ class _Counters:
         values = values.clip(0, _MOST)
         if self._seen is None:
             self._seen = np.zeros_like(values)
-        known = (generations == self._generations)[:, None] & (values >= self._seen)
+        known = (session_ids == self._session_ids)[:, None] & (values >= self._seen)
         gained = np.where(known, values - self._seen, values)
         self._seen[valid] = values[valid]
-        self._generations[valid] = generations[valid]
+        self._session_ids[valid] = session_ids[valid]
         return np.where(valid[:, None], gained, 0)

@@ -1,4 +1,4 @@
-"""The supervisor and what it is made of, from judgement down to processes.
+"""The supervisor and what it is made of, from decisions down to processes.
 
 `supervisor`    keeps one service running until it is told to stop
 `policy`        when to recover what: pure, without processes, clocks or I/O

@@ -1,4 +1,4 @@
-"""When to recover what: a pure judgement of what was seen, without processes, clocks or I/O.
+"""When to recover what: a pure decision from what was seen, without processes, clocks or I/O.
 
 Losing the draft costs speed and never an answer, so the draft alone is tried again for ever, with
 growing pauses. For every other model a recovery that fails twice means a new server. So does the
@@ -182,7 +182,7 @@ class RecoveryPolicy:
         return self._fail(now_s, model, f"its recovery failed: {reason}")
 
     def _blink(self, now_s: float) -> None:
-        """Judge nobody by time past if we did not look, as after a suspended machine or container.
+        """Blame nobody for time past if we did not look, as after a suspended machine or container.
 
         Everybody gets the chance to speak again first; who is gone is still gone.
         """

@@ -50,19 +50,19 @@ class LoadWatch:
 
     A process that dies (or is stopped) while it loads its model may leave Triton waiting for ever.
 
-    patience_s  how long it may be away
+    limit_s  how long it may be away
     """
 
-    def __init__(self, server: TritonProcess, patience_s: float | None = None) -> None:
+    def __init__(self, server: TritonProcess, limit_s: float | None = None) -> None:
         self._server = server
-        self._patience_s = STUCK_S if patience_s is None else patience_s
+        self._limit_s = STUCK_S if limit_s is None else limit_s
         self._since_s: dict[str, float] = {}
 
     def is_stuck(self, model: str) -> bool:
         """Whether the last known process of `model` has not run for a while, look after look."""
         stub = self._server.stub(model)
         away = stub is not None and stub.state is not ProcessState.RUNNING
-        return self._lasted_s(model, away) > self._patience_s
+        return self._lasted_s(model, away) > self._limit_s
 
     def end_paused(self, model: str) -> None:
         """Kill the process of `model` if it has been stopped for a moment, look after look."""
@@ -75,7 +75,7 @@ class LoadWatch:
     def is_server_stopped(self) -> bool:
         """Whether the server itself has been stopped for a while, look after look."""
         stopped = self._server.state is ProcessState.STOPPED
-        return self._lasted_s("", stopped) > self._patience_s
+        return self._lasted_s("", stopped) > self._limit_s
 
     def _lasted_s(self, condition: str, holds: bool) -> float:
         return lasted_s(self._since_s, condition, holds, time.monotonic())

@@ -91,9 +91,9 @@ class RunDirectory:
         return self.path / "settings.yaml"
 
     @property
-    def findings(self) -> Path:
-        """Where engines keep what they found out, see `card.engines.remembered`."""
-        return self.path / "findings"
+    def calibration_cache(self) -> Path:
+        """Where engines keep what they measured at load, see `card.engines.calibration_cache`."""
+        return self.path / "calibration"
 
     def sweep_regions(self) -> None:
         """Remove every shared-memory file of this supervisor's stubs; none may be alive."""

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from card.cache import ENGINES
-from card.engines.remembered import FINDINGS_VARIABLE
+from card.engines.calibration_cache import CALIBRATION_CACHE_VARIABLE
 from card.serving.chat_parameters import as_protobuf_text, chat_parameters
 from card.serving.geometry import pool_geometry
 from card.serving.notices import NOTICES_VARIABLE, Notices
@@ -45,7 +45,7 @@ from card.settings import (
 )
 
 HEADER = "card-supervisor"
-QUIET = ("--log-info=false",)
+LOG_ERRORS_ALONE = ("--log-info=false",)
 """Warnings and errors only; `serving.triton_arguments` come later and win."""
 STEADY_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "4194304", "MALLOC_TRIM_THRESHOLD_": "4194304"}
 """For the C library's allocator. By itself it raises these limits to the largest block ever freed,
@@ -89,7 +89,7 @@ class Service:
             grpc_address=f"unix:{socket.with_name('grpc')}" if serving.guard else None,
             closed_over_http=() if serving.http_inference else ("inference",),
             extra_arguments=(
-                *QUIET,
+                *LOG_ERRORS_ALONE,
                 f"--model-load-thread-count={len(MODELS)}",
                 *(WITHOUT_GPU if settings.target.device == settings.draft.device == "cpu" else ()),
                 *trace_arguments(settings.observability),
@@ -102,8 +102,8 @@ class Service:
         variables |= {
             "TMPDIR": str(run_directory.temporary),
             NOTICES_VARIABLE: str(notices),
-            FINDINGS_VARIABLE: str(
-                legible.serving.findings or user_cache() or run_directory.findings
+            CALIBRATION_CACHE_VARIABLE: str(
+                legible.serving.findings or user_cache() or run_directory.calibration_cache
             ),
         }
         # A model that is reloaded months later must not read what was edited for the next start.

@@ -52,7 +52,7 @@ class ServiceHealth:
         return self.state in ("ready", "degraded")
 
 
-def judge(answers: bool, models: Mapping[str, ModelHealth], guard: GuardHealth | None) -> str:
+def state_of(answers: bool, models: Mapping[str, ModelHealth], guard: GuardHealth | None) -> str:
     """The state of a service between its start and its end, by what is seen of its parts.
 
     answers  whether the server runs and says that the ensemble is ready

@@ -14,7 +14,7 @@ from card.serving.supervision.reloads import Reloads
 from card.serving.supervision.repository import RepositoryError
 from card.serving.supervision.residue import RunDirectory, sweep
 from card.serving.supervision.service import Service, http_address
-from card.serving.supervision.sighting import GuardHealth, ModelHealth, ServiceHealth, judge
+from card.serving.supervision.sighting import GuardHealth, ModelHealth, ServiceHealth, state_of
 from card.serving.supervision.startup import CrashError, ShortageError, StartError, Startup
 from card.serving.supervision.stop_requests import StopRequests
 from card.serving.triton_server import TritonInstall, find_triton, named_install
@@ -241,7 +241,7 @@ class Supervisor:
     def _publish(
         self, service: Service, sights: dict[str, Sight], state: str | None = None
     ) -> None:
-        """Tell the health port what is seen; `state` overrides the judgement."""
+        """Tell the health port what is seen; `state` overrides what they say."""
         models = {}
         for model, sight in sights.items():
             recovering = self._policy.is_recovering(model)
@@ -258,7 +258,7 @@ class Supervisor:
         answers = service.server.state is ProcessState.RUNNING and service.ensemble_ready
         self._health.publish(
             ServiceHealth(
-                state or judge(answers, models, guard),
+                state or state_of(answers, models, guard),
                 service.server.pid,
                 self._restarts,
                 models,

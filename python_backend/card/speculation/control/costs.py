@@ -27,7 +27,7 @@ class PassCosts:
     """Milliseconds of a pass, alone or beside a draft at work.
 
     curve        what was measured at load, by rows
-    alone_share  share of it that a pass takes while the draft rests
+    alone_share  share of it that a pass takes while the draft is stopped
     """
 
     def __init__(self, curve: CostCurve, alone_share: float) -> None:

@@ -24,7 +24,7 @@ from card.speculation.control.interface import (
     Plan,
     Share,
 )
-from card.speculation.control.trial import PATIENCE, STOP, Trial
+from card.speculation.control.trial import PAUSE, STOP, Trial
 
 AGREEMENT = 0.7
 """Chance that a candidate is accepted, until measured."""
@@ -57,7 +57,7 @@ class Acceptance:
         return self.accepted / self.reached
 
     @property
-    def trust(self) -> float:
+    def discount(self) -> float:
         """What a candidate's chance is multiplied by, and each one's behind it once more."""
         return min(1.0, self.accepted / self.promised)
 
@@ -141,7 +141,11 @@ class Measured:
         if not self._config.is_chain:
             return [len(candidates) for candidates in found]
         worth = sorted(
-            (-chance * self._texts[session.number].acceptance.trust ** (place + 1), place, index)
+            (
+                -chance * self._texts[session.number].acceptance.discount ** (place + 1),
+                place,
+                index,
+            )
             for index, (session, candidates) in enumerate(zip(sessions, found, strict=True))
             for place, chance in enumerate(candidates.chances)
         )
@@ -171,7 +175,7 @@ class Measured:
             text.acceptance.observe(outcome)
             text.surprised = outcome.rejected
         if self._is_measured and any(session.pacing.adapts for session in sessions):
-            self._judge(plan, outcomes)
+            self._account(plan, outcomes)
 
     def forget(self, session: ControlledSession) -> None:
         self._texts.pop(session.number, None)
@@ -183,7 +187,7 @@ class Measured:
     def _kind(self, sessions: Sequence[ControlledSession]) -> tuple[int, ...]:
         """How many sessions share passes; one alone is told apart by how its tokens are chosen. The
         number falls slowly, so that sessions which come and go leave it as it is."""
-        self._size = max(len(sessions), self._size - (self._size - len(sessions)) / PATIENCE)
+        self._size = max(len(sessions), self._size - (self._size - len(sessions)) / PAUSE)
         if (count := round(self._size)) > 1:
             return (size_of(count),)
         return (0, *_sampling_of(sessions[0].parameters))
@@ -200,7 +204,7 @@ class Measured:
             return Trial(drafts=True, debt=0.0)
         return Trial(drafts=False, debt=0.0 if pays else STOP, pause=round(PRIOR))
 
-    def _judge(self, plan: Plan, outcomes: Sequence[Outcome]) -> None:
+    def _account(self, plan: Plan, outcomes: Sequence[Outcome]) -> None:
         """Charge the pass to the trial, or let it pay a debt back."""
         trial, count = self._trials[plan.kind], len(outcomes)
         if not trial.drafts:

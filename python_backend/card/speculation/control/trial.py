@@ -14,7 +14,7 @@ STOP = 8.0
 """Passes lost of late at which the draft stops. A good draft seldom loses so much by bad luck."""
 TRIAL_SHARE = 0.02
 """Share of the time without the draft that pays for trials of it."""
-PATIENCE = 32
+PAUSE = 32
 """Passes between two trials, at least; passes in which a number of sessions is forgotten."""
 
 
@@ -32,7 +32,7 @@ class Trial:
 
     drafts: bool
     debt: float
-    pause: int = PATIENCE
+    pause: int = PAUSE
     evidence: float = 0.0
     passes: int = 0
     found: bool = False
@@ -67,5 +67,5 @@ class Trial:
         self.evidence, self.found = 0.0, False
 
     def _turn(self, *, drafts: bool) -> None:
-        self.drafts, self.pause, self.evidence, self.passes = drafts, PATIENCE, 0.0, 0
+        self.drafts, self.pause, self.evidence, self.passes = drafts, PAUSE, 0.0, 0
         self.found = False

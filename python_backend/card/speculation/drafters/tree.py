@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from card.cache import ANY, ROOT
-from card.engines import Engine, Logits, Ranking, Rows
+from card.engines import Engine, Logits, Ranking, SequenceTokens
 from card.engines.options import DRAFT_ROWS
 from card.sampling import PositionNoise
 from card.speculation.drafters.growth import GROWTHS, UNEXPANDED, Frontier, TreeView
@@ -79,7 +79,7 @@ class _Pass:
     masks      what the guide allows below every row; None: everything
     """
 
-    rows: Rows
+    rows: SequenceTokens
     text: int
     expansion: Expansion | None = None
     positions: list[int] = field(default_factory=list)
@@ -117,7 +117,7 @@ class TreeDrafter:
         confirmed = [entry[node] for node in re_root.path if entry[node] != UNEXPANDED]
         left = [entry[node] for node in re_root.surviving]
         surviving = sorted(at for at in left if at != UNEXPANDED)
-        self._engine.keep(branches.engine_session, confirmed, surviving)
+        self._engine.commit_kv(branches.engine_session, confirmed, surviving)
         moved = {at: index for index, at in enumerate(surviving)} | {UNEXPANDED: UNEXPANDED}
         branches.entry = [moved[at] for at in left]
         base = branches.rank[re_root.path[-1]] if re_root.surviving else 0.0
@@ -185,7 +185,7 @@ class TreeDrafter:
             return None
         tokens, parents = expansion.tree_rows(tree, branches.entry, branches.pending)
         positions, masks, ranking = self._ranking(session, branches, expansion)
-        rows = Rows(branches.engine_session, tokens, parents, ranking=ranking)
+        rows = SequenceTokens(branches.engine_session, tokens, parents, ranking=ranking)
         return _Pass(rows, 0, expansion, positions, masks)
 
     def _share(self, sessions: int) -> tuple[int, int, Width]:
@@ -207,11 +207,11 @@ class TreeDrafter:
         end = known + len(missing)
         _follow_text(branches.proposer, session.tokens, end)
         if end < len(session.tokens):
-            return _Pass(Rows(branches.engine_session, missing, logits=0), len(missing))
+            return _Pass(SequenceTokens(branches.engine_session, missing, logits=0), len(missing))
         limit = min(proposals, chunk - len(missing))
         expansion = Expansion.of_root(branches.proposer.propose([], limit))
         positions, masks, ranking = self._ranking(session, branches, expansion)
-        rows = Rows(
+        rows = SequenceTokens(
             branches.engine_session,
             [*missing, *expansion.proposed],
             logits=len(expansion),
@@ -237,7 +237,7 @@ class TreeDrafter:
         """The best children of the forwarded rows."""
         branches, expansion = self._branches[session.number], planned.expansion
         if expansion is None:
-            self._engine.keep(branches.engine_session, range(planned.text))
+            self._engine.commit_kv(branches.engine_session, range(planned.text))
             return Nodes(passes=0)
         frontier, tree = branches.frontier, session.tree
         ranked = ranked_children(
@@ -277,7 +277,9 @@ class TreeDrafter:
         rows  node of every row behind the text, whose last token stands for `ROOT`
         """
         right = [index for index, node in enumerate(rows[1:]) if node != _NO_NODE]
-        self._engine.keep(branches.engine_session, range(text), [text + index for index in right])
+        self._engine.commit_kv(
+            branches.engine_session, range(text), [text + index for index in right]
+        )
         for at, index in enumerate(right):
             branches.entry[rows[1 + index]] = at
         branches.pending = len(right)

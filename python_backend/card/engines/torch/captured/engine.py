@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from card.engines.architecture import read_architecture
-from card.engines.interface import Logits, Rows
+from card.engines.interface import Logits, SequenceTokens
 from card.engines.layout import SHORT, Pass
 from card.engines.options import MAX_PASS_ROWS, EngineOptions
 from card.engines.sessions import SessionEngine, check_context
@@ -43,7 +43,7 @@ MOST_CAPTURED = 96
 
 
 _EXAMINATION_S = 20.0
-"""A device's findings are not remembered, so every load of a large model would wait for them."""
+"""A device's calibration is not remembered, so every load of a large model would wait for them."""
 
 
 class CapturedEngine(SessionEngine[DeviceBuffers]):
@@ -96,7 +96,7 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
         if not self.options.kernels:
             return self
         trial = self.reconfigured(replace(self.options, sessions=1))
-        failure = failure_of(lambda: trial.forward([Rows(trial.open_session(), [0])]))
+        failure = failure_of(lambda: trial.forward([SequenceTokens(trial.open_session(), [0])]))
         if failure is None:
             return self
         log.warning("%s: torch's operators in place of kernels: %s", self.device, failure)
@@ -128,7 +128,7 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
     def examination_s(self) -> float:
         return super().examination_s if self.device.type == "cpu" else _EXAMINATION_S
 
-    def forward(self, batch: Sequence[Rows]) -> list[Logits]:
+    def forward(self, batch: Sequence[SequenceTokens]) -> list[Logits]:
         # A captured pass attends its lanes alike, so long chunks do not share one with short rows.
         short = [index for index, rows in enumerate(batch) if len(rows.tokens) <= SHORT]
         parts = [[index] for index in range(len(batch)) if index not in short]
@@ -141,15 +141,17 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
                 found.update(zip(part, logits, strict=True))
         return [found[index] for index in range(len(batch))]
 
-    def keep(self, session: int, confirmed: Sequence[int], surviving: Sequence[int] = ()) -> None:
+    def commit_kv(
+        self, session: int, confirmed: Sequence[int], surviving: Sequence[int] = ()
+    ) -> None:
         with torch.inference_mode():
-            super().keep(session, confirmed, surviving)
+            super().commit_kv(session, confirmed, surviving)
 
     def _current(self) -> AbstractContextManager[object]:
         """A thread launches kernels on its own current device, whatever their arrays lie on."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
-    def _forward(self, batch: Sequence[Rows]) -> list[Logits]:
+    def _forward(self, batch: Sequence[SequenceTokens]) -> list[Logits]:
         this = self._layout.plan(batch)
         self._kv.allocate()
         static = self._pass_of(self._arithmetic.shape_of(this))
@@ -176,7 +178,7 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
             logits = self._logits[shape.logits]
         return StaticPass(shape, self._arithmetic, self.device, logits, self._pool)
 
-    def _read(self, batch: Sequence[Rows], logits: Tensor | None) -> list[Logits]:
+    def _read(self, batch: Sequence[SequenceTokens], logits: Tensor | None) -> list[Logits]:
         """Copy to the host what was asked for, and wait for it once."""
         found: list[Logits] = []
         at = 0
@@ -240,7 +242,9 @@ class RankedRows:
         self._log_probabilities = log_probabilities
 
     def row(self, index: int) -> NDArray[np.float32]:
-        raise TypeError("only the likeliest ids of these rows were asked for (Rows.ranking)")
+        raise TypeError(
+            "only the likeliest ids of these rows were asked for (SequenceTokens.ranking)"
+        )
 
     def best(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         return self._ids.numpy(), self._log_probabilities.numpy()

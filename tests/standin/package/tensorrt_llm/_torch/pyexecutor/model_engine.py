@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 from numpy.typing import NDArray
 
-from card.engines import Engine, Rows, loading
+from card.engines import Engine, SequenceTokens, loading
 from card.engines.loading import load_engine
 from card.engines.row_costs import RowCosts
 from card.settings import load_settings
@@ -47,19 +47,19 @@ class ModelEngine:
         found = None
         for start in range(0, len(tokens), _CHUNK):
             chunk = tokens[start : start + _CHUNK]
-            (found,) = self._engine.forward([Rows(session, chunk, logits=1)])
-            self._engine.keep(session, range(len(chunk)))
+            (found,) = self._engine.forward([SequenceTokens(session, chunk, logits=1)])
+            self._engine.commit_kv(session, range(len(chunk)))
         assert found is not None
         return found.row(0)
 
     def forward(self, batch: list[tuple[int, list[int]]]) -> list[list[NDArray]]:
         """Logits of every row of every (session, tokens), in one pass."""
-        rows = [Rows(session, tokens) for session, tokens in batch]
+        rows = [SequenceTokens(session, tokens) for session, tokens in batch]
         return [
             [logits.row(row) for row in range(len(tokens))]
             for logits, (_, tokens) in zip(self._engine.forward(rows), batch, strict=True)
         ]
 
-    def keep(self, session: int, rows: int) -> None:
+    def commit_kv(self, session: int, rows: int) -> None:
         """The first so many rows were right; the rest is rewound."""
-        self._engine.keep(session, range(rows))
+        self._engine.commit_kv(session, range(rows))

@@ -147,7 +147,7 @@ class PyExecutor:
             self._accept(request, rows)
             added = request.get_num_tokens(0) - before
             request.py_num_accepted_draft_tokens = added - 1
-            self._model.keep(request.session, added)
+            self._model.commit_kv(request.session, added)
 
     def _accept(self, request: LlmRequest, rows: list[NDArray]) -> None:
         """Sample every row; a draft token is accepted while it equals the token sampled there."""

@@ -14,10 +14,15 @@ import tiny_models
 
 from card.engines import Engine, EngineError, loading
 from card.engines.calibration import known_invariant
+from card.engines.calibration_cache import (
+    CALIBRATION_CACHE_VARIABLE,
+    Calibration,
+    CalibrationCache,
+    Subject,
+)
 from card.engines.loading import load_engine
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
-from card.engines.remembered import FINDINGS_VARIABLE, Findings, FindingsMemory, Subject
 from card.engines.row_costs import RowCosts
 from card.serving.supervision.residue import RunDirectory
 from card.settings import Settings, load_settings
@@ -48,8 +53,8 @@ def pair(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settin
 @pytest.fixture
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory that a supervisor names to its models; the first of them makes it."""
-    directory = tmp_path / "of this service" / "findings"
-    monkeypatch.setenv(FINDINGS_VARIABLE, str(directory))
+    directory = tmp_path / "of this service" / "calibration"
+    monkeypatch.setenv(CALIBRATION_CACHE_VARIABLE, str(directory))
     return directory
 
 
@@ -98,7 +103,7 @@ def test_a_second_load_knows_what_the_first_found_out(pair: Settings, examined: 
 def test_outside_a_service_nothing_is_remembered(
     pair: Settings, examined: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(FINDINGS_VARIABLE, raising=False)
+    monkeypatch.delenv(CALIBRATION_CACHE_VARIABLE, raising=False)
     load_engine(pair, "target")
     load_engine(pair, "target")
     assert examined == 2 * OF_TARGET
@@ -157,9 +162,9 @@ def test_nothing_is_believed_about_another_subject(
     load_engine(pair, "target")
     (file,) = service.glob("*.json")
     subject = Subject.model_validate(json.loads(file.read_bytes())["subject"])
-    same = FindingsMemory(service, "target", subject)
+    same = CalibrationCache(service, "target", subject)
     assert same.recall() is not None
-    other = FindingsMemory(service, "target", subject.model_copy(update=change))
+    other = CalibrationCache(service, "target", subject.model_copy(update=change))
     assert other.recall() is None
     file.rename(other.file)  # whatever a file is called, its content decides
     assert other.recall() is None
@@ -167,7 +172,7 @@ def test_nothing_is_believed_about_another_subject(
 
 @pytest.mark.parametrize(
     "content",
-    ["", '{"subject": 1}', None, "findings.change_ms=-1", "findings.row_multiple=0"],
+    ["", '{"subject": 1}', None, "calibration.change_ms=-1", "calibration.row_multiple=0"],
     ids=["empty", "another form", "cut off", "negative cost", "no padding"],
 )
 def test_a_broken_file_is_said_once_and_not_believed(
@@ -183,9 +188,9 @@ def test_a_broken_file_is_said_once_and_not_believed(
     if content is None:
         content = kept[:-20]
     elif "=" in content:
-        name, value = content.removeprefix("findings.").split("=")
+        name, value = content.removeprefix("calibration.").split("=")
         record = json.loads(kept)
-        record["findings"][name] = int(value)
+        record["calibration"][name] = int(value)
         content = json.dumps(record)
     file.write_text(content)
     with caplog.at_level(logging.WARNING):
@@ -211,7 +216,7 @@ def test_rows_that_influence_each_other_are_never_remembered(
 def test_a_service_that_cannot_write_still_loads(
     pair: Settings, monkeypatch: pytest.MonkeyPatch, examined: list[str]
 ) -> None:
-    monkeypatch.setenv(FINDINGS_VARIABLE, "/proc/findings")
+    monkeypatch.setenv(CALIBRATION_CACHE_VARIABLE, "/proc/calibration")
     assert load_engine(pair, "draft").row_costs_ms
     assert examined == OF_DRAFT
 
@@ -221,22 +226,22 @@ def test_a_directory_that_a_link_names_is_made_where_it_leads(
 ) -> None:
     """As of a directory whose name the stubs cannot spell."""
     (tmp_path / "link").symlink_to(tmp_path / "José")
-    monkeypatch.setenv(FINDINGS_VARIABLE, str(tmp_path / "link"))
+    monkeypatch.setenv(CALIBRATION_CACHE_VARIABLE, str(tmp_path / "link"))
     load_engine(pair, "draft")
     assert list((tmp_path / "José").glob("draft*.json"))
 
 
 def test_what_another_device_computes_is_not_remembered(pair: Settings, service: Path) -> None:
     options = EngineOptions(context=128, sessions=2, device="cuda")
-    memory = FindingsMemory.of_this_service("target", "torch", pair.target.path, options)
-    memory.remember(Findings.of(options, RowCosts({1: 1.0})))
+    memory = CalibrationCache.of_this_service("target", "torch", pair.target.path, options)
+    memory.remember(Calibration.of(options, RowCosts({1: 1.0})))
     assert not service.exists()
 
 
 def test_every_server_of_a_supervisor_shares_one_directory(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
-    run.findings.mkdir()
-    (run.findings / "target.json").write_text("{}")
-    assert [path.name for path in run.findings.iterdir()] == ["target.json"]
+    run.calibration_cache.mkdir()
+    (run.calibration_cache / "target.json").write_text("{}")
+    assert [path.name for path in run.calibration_cache.iterdir()] == ["target.json"]
     run.close()
     assert not list(tmp_path.iterdir())

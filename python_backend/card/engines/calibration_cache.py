@@ -29,7 +29,7 @@ from card.engines.row_costs import RowCosts
 
 log = logging.getLogger(__name__)
 
-FINDINGS_VARIABLE = "CARD_FINDINGS"
+CALIBRATION_CACHE_VARIABLE = "CARD_CALIBRATION_CACHE"
 """Names the directory in the environment of the server and its models."""
 
 _SOURCES = Path(__file__).parent
@@ -43,7 +43,7 @@ class _Record(BaseModel):
 
 
 class Subject(_Record):
-    """All that findings depend on.
+    """All that a calibration depends on.
 
     files      (path, size, mtime_ns) of the checkpoint's files and of the engines' source
     options    `EngineOptions` by field; sessions as they are examined
@@ -79,7 +79,7 @@ class Subject(_Record):
 _Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class Findings(_Record):
+class Calibration(_Record):
     """What is found out: options that make rows independent, whether more threads pay, and what
     passes cost.
 
@@ -98,7 +98,7 @@ class Findings(_Record):
     settled: bool
 
     @classmethod
-    def of(cls, options: EngineOptions, costs: RowCosts, *, settled: bool = True) -> Findings:
+    def of(cls, options: EngineOptions, costs: RowCosts, *, settled: bool = True) -> Calibration:
         return cls(
             row_multiple=options.row_multiple,
             graph_rows=options.graph_rows,
@@ -129,10 +129,10 @@ class Findings(_Record):
 
 class _Entry(_Record):
     subject: Subject
-    findings: Findings
+    calibration: Calibration
 
 
-class FindingsMemory:
+class CalibrationCache:
     """One subject's place in the service's directory; without a subject nothing is remembered."""
 
     def __init__(self, directory: Path, role: str, subject: Subject | None) -> None:
@@ -143,13 +143,13 @@ class FindingsMemory:
     @classmethod
     def of_this_service(
         cls, role: Literal["draft", "target"], engine: str, checkpoint: Path, options: EngineOptions
-    ) -> FindingsMemory:
+    ) -> CalibrationCache:
         """That of the supervisor that started this process, if one did.
 
         To be asked before the checkpoint is read: a file that changes meanwhile is another one at
         the next load.
         """
-        named = os.environ.get(FINDINGS_VARIABLE)
+        named = os.environ.get(CALIBRATION_CACHE_VARIABLE)
         subject = None
         # A processor describes itself; which GPU there is is not known here.
         if named and options.device == "cpu":
@@ -162,7 +162,7 @@ class FindingsMemory:
         """Where this service's models keep what they found out; None: they do not."""
         return None if self._subject is None else self.file.parent
 
-    def recall(self) -> Findings | None:
+    def recall(self) -> Calibration | None:
         """What was found out about exactly this; None: nothing."""
         if self._subject is None:
             return None
@@ -173,13 +173,13 @@ class FindingsMemory:
         except (OSError, ValidationError) as error:
             log.warning("%s is not believed: %s", self.file, str(error).splitlines()[0])
             return None
-        return entry.findings if entry.subject == self._subject else None
+        return entry.calibration if entry.subject == self._subject else None
 
-    def remember(self, findings: Findings) -> None:
+    def remember(self, calibration: Calibration) -> None:
         """Keep it for the next load; where that fails the next load takes longer."""
         if self._subject is None:
             return
-        entry = _Entry(subject=self._subject, findings=findings)
+        entry = _Entry(subject=self._subject, calibration=calibration)
         try:
             # Not through a link, which may lead to nothing yet.
             directory = Path(os.path.realpath(self.file.parent))

@@ -15,7 +15,7 @@ from pathlib import Path
 _FILE = "loading.lock"
 
 
-class Quiet:
+class LoadLock:
     """One process's part in a lock that all models share which load, and one has for itself while
     it measures. Where the lock's file cannot be made, nobody waits for anybody.
 
@@ -54,6 +54,6 @@ class Quiet:
             return os.open(self._directory / _FILE, os.O_RDWR | os.O_CREAT, 0o600)
         return None
 
-    def _lock(self, how: int) -> None:
+    def _lock(self, operation: int) -> None:
         if self._descriptor is not None:
-            fcntl.flock(self._descriptor, how)
+            fcntl.flock(self._descriptor, operation)

@@ -5,7 +5,7 @@ from __future__ import annotations
 _SHORTEST_SHARE = 1 / 64
 
 
-class Patience:
+class DraftWait:
     """With a draft that lives but gives nothing: after each wait in vain the next one lasts half
     as long, so that a text costs one whole wait and not one per token; a draft that gives
     something again gets its time back."""

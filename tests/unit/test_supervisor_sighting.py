@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from card.serving.supervision.policy import CARD, DRAFT, STUBS, TARGET
-from card.serving.supervision.sighting import STATES, GuardHealth, ModelHealth, judge
+from card.serving.supervision.sighting import STATES, GuardHealth, ModelHealth, state_of
 
 WELL_GUARD = GuardHealth("well", 7)
 
@@ -33,4 +33,4 @@ def test_only_a_lost_draft_leaves_a_service_that_answers(
     answers: bool, models: dict[str, str], guard: GuardHealth | None, state: str
 ) -> None:
     assert state in STATES
-    assert judge(answers, states(**models), guard) == state
+    assert state_of(answers, states(**models), guard) == state

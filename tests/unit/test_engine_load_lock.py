@@ -7,7 +7,7 @@ import threading
 from contextlib import ExitStack
 from pathlib import Path
 
-from card.engines.quiet import Quiet
+from card.engines.load_lock import LoadLock
 
 _SOON_S = 10.0
 
@@ -18,17 +18,17 @@ class Model:
     def __init__(self, directory: Path | None, *, measures: bool) -> None:
         self.loads, self.measures = threading.Event(), threading.Event()
         self.may_end = threading.Event()
-        self._quiet = Quiet(directory)
+        self._lock = LoadLock(directory)
         self._wants_to_measure = measures
         self._thread = threading.Thread(target=self._load, daemon=True)
         self._thread.start()
 
     def _load(self) -> None:
         with ExitStack() as stack:
-            stack.enter_context(self._quiet.loading())
+            stack.enter_context(self._lock.loading())
             self.loads.set()
             if self._wants_to_measure:
-                self._quiet.begin_measuring()
+                self._lock.begin_measuring()
                 self.measures.set()
             self.may_end.wait(_SOON_S)
 
@@ -81,10 +81,10 @@ def test_without_a_place_for_the_lock_nobody_waits(tmp_path: Path) -> None:
 
 def test_a_process_that_was_forked_meanwhile_keeps_nobody_waiting(tmp_path: Path) -> None:
     """It shares all that is open, whatever a library forked it for."""
-    quiet = Quiet(tmp_path)
-    with quiet.loading():
-        assert quiet._descriptor is not None
-        forked = os.dup(quiet._descriptor)
+    lock = LoadLock(tmp_path)
+    with lock.loading():
+        assert lock._descriptor is not None
+        forked = os.dup(lock._descriptor)
     try:
         measuring = Model(tmp_path, measures=True)
         assert measuring.measures.wait(_SOON_S)
