@@ -83,14 +83,13 @@ def _measure(
         tokens = tuple(vocabulary.tokenizer.encode(question.prompt).ids)
         prompt = Prompt(str(number), question.prompt, tokens, question.kind)
         tasks.append(Task(prompt, 0.0, number, ANSWER_TOKENS))
-    answers: dict[str, list[Measurement]] = {}
+    answers: dict[str, list[Measurement]] = {acceptance: [] for acceptance in RULES}
     with (
         pair.beside(rows=ROWS) as loops,
         shown(console, "answering", len(RULES) * len(tasks)) as advance,
     ):
-        for acceptance in RULES:
-            answers[acceptance] = []
-            for task in tasks:
+        for task in tasks:
+            for acceptance in RULES:
                 answers[acceptance].append(_answer(loops, pair.settings, task, acceptance))
                 advance()
     exact = answers[pair.settings.speculation.acceptance]
