@@ -1,9 +1,10 @@
-"""The command line: `suite`, `quality` and `streams`."""
+"""The command line: `suite`, `family`, `quality` and `streams`."""
 
 from __future__ import annotations
 
 import typer
 
+from bench.family import family
 from bench.quality import quality
 from bench.streams import streams
 from bench.suite import suite
@@ -15,5 +16,6 @@ app = typer.Typer(
     help="Measure how fast this machine decodes.",
 )
 app.command()(suite)
+app.command()(family)
 app.command()(quality)
 app.command()(streams)

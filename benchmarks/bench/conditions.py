@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from bench.contest import Completion
+from bench.in_process import InProcess
+from bench.measurement import Task
 from card.cores import usable_cores
 from card.engines.processor import processor_name
 from card.settings import REPOSITORY_ROOT, Settings
@@ -103,6 +109,34 @@ class Conditions:
         if finished < FEW_PROMPTS:
             said.append(f"Medians over {counted(finished)} say little.")
         return " ".join(said) or None
+
+
+def conditions_of(
+    pair: InProcess,
+    machine: Machine,
+    prompts: Path,
+    tasks: Sequence[Task],
+    completions: Sequence[Completion],
+    curves: Mapping[int, Mapping[int, float]],
+) -> Conditions:
+    """Of a run that has ended, begun on `machine` by the command that this process is."""
+    return Conditions(
+        command=shlex.join(["./scripts/bench", *sys.argv[1:]]),
+        date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        machine=machine,
+        settings=portable(pair.settings),
+        prompts=relative(prompts),
+        prompts_wanted=len({task.prompt for task in tasks}),
+        prompt_numbers=list(dict.fromkeys(completion.task.seed for completion in completions)),
+        max_tokens=tasks[0].max_tokens,
+        engines=pair.engines.names,
+        dtype=pair.dtype,
+        row_invariant=pair.target.row_invariant,
+        row_costs_ms=curves,
+        draft_row_costs_ms=pair.draft.row_costs_ms,
+        target_row_costs_ms=pair.target.row_costs_ms,
+        target_alone_share=pair.target.alone_share,
+    )
 
 
 def counted(prompts: int) -> str:

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from bench.measurement import Measurement, Task, geometric_mean
+from bench.systems import SYSTEMS
 from card.speculation.pacing import PACINGS
 
 Ours = str
-"""A pacing of the registry, or `card_unrelated_draft`: CARD with a draft that knows nothing."""
+"""A pacing of the registry, one of `SYSTEMS`, or `card_unrelated_draft`: CARD with a draft that
+knows nothing."""
 Peer = Literal[
     "llama_cpp",
     "llama_cpp_prompt_lookup",
@@ -26,7 +28,7 @@ System = str
 """
 Where = Literal["in_process", "grpc", "peer"]
 
-OURS = (*PACINGS, "card_unrelated_draft")
+OURS = (*PACINGS, *SYSTEMS, "card_unrelated_draft")
 
 
 class ContenderError(RuntimeError):
@@ -42,6 +44,7 @@ class Contender:
     gamma       draft passes before a verification, or a peer's draft tokens; None: its own choice
     width       nodes that one draft pass expands
     rows_adapt  each pass takes as many rows as are worth it
+    lossless    it promises the text of the target alone, bit for bit
     """
 
     system: System
@@ -51,11 +54,12 @@ class Contender:
     gamma: int | None = None
     width: int | None = None
     rows_adapt: bool = field(default=False, kw_only=True)
+    lossless: bool = field(default=True, kw_only=True)
     complete: Callable[[Task], Measurement] = field(compare=False, repr=False, kw_only=True)
 
     @property
     def is_ours(self) -> bool:
-        """Whether it must write the text of the target alone, bit for bit."""
+        """Whether it is no peer, nor another model."""
         return self.system in OURS
 
 

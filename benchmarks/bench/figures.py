@@ -32,9 +32,13 @@ class Row:
     hit_rate               share of the queries that gave candidates
     empty_query_share      share of all target passes that no candidate joined though asked for
     target_wait_share      of the time from request to last token; so is `draft_idle_share`
-    draft_ms_per_pass      of the draft, while the text was written
+    draft_ms_per_pass      of the draft, while the text was written; `draft_ms_per_token` committed
+    rollback_share         of the layers that the draft made, those that commits threw away
+    saved_rows_per_pass    of the draft, because nodes shared what is below them
+    foreign_share          of the tokens, those that the target would not have chosen
     ms_per_step            behind the first token; query, forward and verify are parts of it
     rows_adapt             each pass took as many rows as were worth it, `rows` at the beginning
+    lossless               its rule promises the target's own text, and every text was; peers: None
     """
 
     system: str
@@ -51,6 +55,7 @@ class Row:
     time_to_first_token_ms: float
     texts_equal: bool | None
     common_prefix: float | None
+    lossless: bool | None = None
     agreement: float | None = None
     ideal_tokens_per_step: float | None = None
     tokens_per_step: float = 1.0
@@ -61,6 +66,10 @@ class Row:
     target_wait_share: float | None = None
     draft_idle_share: float | None = None
     draft_ms_per_pass: float | None = None
+    draft_ms_per_token: float | None = None
+    rollback_share: float | None = None
+    saved_rows_per_pass: float | None = None
+    foreign_share: float | None = None
     ms_per_step: float | None = None
     query_ms: float | None = None
     forward_ms: float | None = None
@@ -96,7 +105,7 @@ def _row(
     speeds = [completion.measurement.tokens_per_s for completion in done]
     prefixes = [c.common_prefix for c in done if c.common_prefix is not None]
     low, high = np.percentile(speeds, (25, 75)).tolist()
-    ours = contender.is_ours
+    ours, equal = contender.is_ours, all(completion.equal for completion in done)
     foreseen: Sequence[Ranks] = ranks if contender.system != "card_unrelated_draft" else ()
     return Row(
         system=contender.system,
@@ -111,7 +120,8 @@ def _row(
         tokens_per_s=median(speeds),
         tokens_per_s_quartiles=(low, high),
         time_to_first_token_ms=median(1e3 * c.measurement.first_token_s for c in done),
-        texts_equal=all(completion.equal for completion in done) if ours else None,
+        texts_equal=equal if contender.lossless and ours else None,
+        lossless=contender.lossless and equal if ours else None,
         common_prefix=float(np.mean(prefixes)) if contender.where == "peer" and prefixes else None,
         **(_milliseconds(done) if ours else {}),
         **(
@@ -130,6 +140,8 @@ def _speculation(
     seconds, steps = sum(m.seconds for m in found), sum(m.steps for m in found)
     queries, hits = sum(m.queries for m in found), sum(m.hits for m in found)
     passes = sum(m.draft.passes for m in found)
+    draft_ms = sum(m.draft.busy_ns for m in found) / 1e6
+    layers = sum(m.layers for m in found)
     waits = [m.target_wait_s for m in found if m.target_wait_s is not None]
     tokens_per_step = sum(m.generated for m in found) / steps
     # γ passes of the draft are γ candidates, whatever the target's pass has room for; a chunk of a
@@ -149,7 +161,11 @@ def _speculation(
         "empty_query_share": (queries - hits) / steps,
         "target_wait_share": sum(waits) / seconds if waits else None,
         "draft_idle_share": sum(m.draft.idle_ns for m in found) / 1e9 / seconds,
-        "draft_ms_per_pass": sum(m.draft.busy_ns for m in found) / 1e6 / passes if passes else None,
+        "draft_ms_per_pass": draft_ms / passes if passes else None,
+        "draft_ms_per_token": draft_ms / sum(m.generated for m in found),
+        "rollback_share": sum(m.lost_layers for m in found) / layers if layers else None,
+        "saved_rows_per_pass": sum(m.saved_rows for m in found) / passes if passes else None,
+        "foreign_share": sum(m.foreign for m in found) / sum(m.generated for m in found),
     }
 
 

@@ -13,7 +13,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
@@ -212,7 +212,7 @@ class InProcess:
 
     @contextmanager
     def beside(self, draft: Path | None = None, **speculation: Any) -> Iterator[Loops]:
-        """Autoregressive, PEARL and CARD: the draft in a process of its own.
+        """Autoregressive, PEARL and CARD: the draft, if there is one, in a process of its own.
 
         draft        another checkpoint than the settings name
         speculation  what differs from the settings
@@ -222,7 +222,7 @@ class InProcess:
             other = settings.draft.model_copy(update={"path": draft})
             settings = settings.model_copy(update={"draft": other})
         with _home(settings) as (pool, settings):
-            process = _DraftProcess(settings, pool.new_key())
+            process = _DraftProcess(settings, pool.new_key()) if "draft" in settings.roles else None
 
             def target_on(threads: int, spreads: bool) -> TargetLoop:
                 return TargetLoop(self.target_on(threads, spreads=spreads), pool, settings)
@@ -230,7 +230,8 @@ class InProcess:
             try:
                 yield Loops(pool, self._tokenizer, target_on)
             finally:
-                process.stop()
+                if process is not None:
+                    process.stop()
 
     @contextmanager
     def draft_alone(self) -> Iterator[Loops]:
@@ -248,13 +249,19 @@ class InProcess:
             )
 
     @contextmanager
-    def alternating(self) -> Iterator[Callable[[int, int], Loops]]:
-        """Draft-then-verify: both models here. Yields what makes the loops of a (γ, width)."""
-        with _home(self.settings) as (pool, _):
-            yield lambda gamma, width: self._alternating(pool, gamma, width)
+    def alternating(self, **speculation: Any) -> Iterator[Callable[[int, int], Loops]]:
+        """Draft-then-verify: both models here. Yields what makes the loops of a (γ, width).
 
-    def _alternating(self, pool: Pool, gamma: int, width: int) -> Loops:
-        settings = with_speculation(self.settings, **self.room_for(gamma, width))
+        speculation  what differs from the settings, and from what a (γ, width) changes of them
+        """
+        with _home(self.settings) as (pool, _):
+            yield lambda gamma, width: self._alternating(pool, gamma, width, speculation)
+
+    def _alternating(
+        self, pool: Pool, gamma: int, width: int, speculation: Mapping[str, Any]
+    ) -> Loops:
+        changes = {**self.room_for(gamma, width), **speculation}
+        settings = with_speculation(self.settings, **changes)
         # The draft beats once per text, from this thread.
         patient = settings.serving.model_copy(update={"engine_timeout_s": _START_TIMEOUT_S})
         settings = settings.model_copy(update={"serving": patient})

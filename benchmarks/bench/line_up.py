@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from bench.contest import Contender, Ours
 from bench.in_process import InProcess, Loops
 from bench.measurement import Measurement, Task
+from bench.systems import SYSTEMS, System
 from bench.through_grpc import through_grpc
 from bench.unrelated import unrelated_draft
 from card.speculation.pacing import PACINGS, PLAIN
@@ -30,18 +32,38 @@ def line_up_in_process(
 ) -> list[Contender]:
     """Every pacing that comes with no growth rule of its own, the target alone first; `stack` ends
     what they run on."""
-    beside = stack.enter_context(pair.beside())
-    found = [_in_process(PLAIN, PLAIN, beside, threads=count, rows=1) for count in threads]
-    for name, pacing in PACINGS.items():
-        if pacing.growth is not None:
-            continue
-        if not pacing.parallel and pacing.drafts:
-            found += _in_turns(name, stack, pair, threads)
+    plain = [name for name, pacing in PACINGS.items() if pacing.growth is None]
+    systems = {name: System("", "", decoding=name) for name in sorted(plain, key=PLAIN.__ne__)}
+    family = line_up_family(stack, pair, threads, systems)
+    return [*family, *_worst_case(stack, pair), *_draft_alone(stack, pair, threads)]
+
+
+def line_up_family(
+    stack: ExitStack, pair: InProcess, threads: Sequence[int], systems: Mapping[str, System]
+) -> list[Contender]:
+    """Each system as its pacing runs best; those of like settings share a draft's process."""
+    free: list[tuple[Mapping[str, Any], Loops]] = []
+
+    def beside(speculation: Mapping[str, Any]) -> Loops:
+        for settings, loops in free:
+            if settings == speculation:
+                return loops
+        free.append((speculation, stack.enter_context(pair.beside(**speculation))))
+        return free[-1][1]
+
+    found: list[Contender] = []
+    for name, system in systems.items():
+        pacing = PACINGS[system.decoding]
+        if not pacing.queries:
+            loops = beside(system.speculation)
+            found += [_in_process(name, system, loops, threads=count, rows=1) for count in threads]
+        elif not pacing.parallel:
+            found += _in_turns(name, system, stack, pair, threads)
         elif pacing.waits:
-            found += _in_rounds(name, stack, pair)
-        elif pacing.queries:
-            found.append(_free(name, name, beside, pair))
-    return [*found, *_worst_case(stack, pair), *_draft_alone(stack, pair, threads)]
+            found += _in_rounds(name, system, stack, pair)
+        else:
+            found.append(_free(name, system, beside(system.speculation), pair))
+    return found
 
 
 def line_up_through_grpc(
@@ -63,15 +85,15 @@ def line_up_through_grpc(
 
 
 def _in_turns(
-    pacing: str, stack: ExitStack, pair: InProcess, threads: Sequence[int]
+    name: Ours, system: System, stack: ExitStack, pair: InProcess, threads: Sequence[int]
 ) -> list[Contender]:
     """One process, all of whose threads belong to whichever model runs."""
     width = 1
-    loops_of = stack.enter_context(pair.alternating())
+    loops_of = stack.enter_context(pair.alternating(**system.speculation))
     return [
         _in_process(
-            pacing,
-            pacing,
+            name,
+            system,
             loops_of(gamma, width),
             threads=count,
             rows=pair.rows_for(gamma),
@@ -84,15 +106,16 @@ def _in_turns(
     ]
 
 
-def _in_rounds(pacing: str, stack: ExitStack, pair: InProcess) -> list[Contender]:
+def _in_rounds(name: Ours, system: System, stack: ExitStack, pair: InProcess) -> list[Contender]:
     """In two processes, the draft growing a chain."""
     # Who looks ahead verifies the first of γ while the others are made.
-    width, longest = 1, max(GAMMAS) - PACINGS[pacing].looks_ahead
-    beside = stack.enter_context(pair.beside(**pair.room_for(longest, width)))
+    width, longest = 1, max(GAMMAS) - PACINGS[system.decoding].looks_ahead
+    changes = {**pair.room_for(longest, width), **system.speculation}
+    beside = stack.enter_context(pair.beside(**changes))
     return [
         _in_process(
-            pacing,
-            pacing,
+            name,
+            system,
             beside,
             threads=pair.settings.target.threads,
             rows=pair.rows_for(longest),
@@ -108,7 +131,7 @@ def _worst_case(stack: ExitStack, pair: InProcess) -> list[Contender]:
     """CARD with a draft that knows nothing."""
     draft = stack.enter_context(unrelated_draft(pair.settings.draft.path))
     loops = stack.enter_context(pair.beside(draft))
-    return [_free("card_unrelated_draft", "card", loops, pair)]
+    return [_free("card_unrelated_draft", SYSTEMS["card"], loops, pair)]
 
 
 def _draft_alone(stack: ExitStack, pair: InProcess, threads: Sequence[int]) -> list[Contender]:
@@ -124,11 +147,11 @@ def _draft_alone(stack: ExitStack, pair: InProcess, threads: Sequence[int]) -> l
     return [contender(count) for count in threads]
 
 
-def _free(system: Ours, pacing: str, loops: Loops, pair: InProcess) -> Contender:
+def _free(name: Ours, system: System, loops: Loops, pair: InProcess) -> Contender:
     """In two processes, of which neither waits."""
     return _in_process(
+        name,
         system,
-        pacing,
         loops,
         threads=pair.settings.target.threads,
         rows=pair.rows,
@@ -138,8 +161,8 @@ def _free(system: Ours, pacing: str, loops: Loops, pair: InProcess) -> Contender
 
 
 def _in_process(
-    system: Ours,
-    pacing: str,
+    name: Ours,
+    system: System,
     loops: Loops,
     *,
     threads: int,
@@ -149,8 +172,18 @@ def _in_process(
     width: int | None = None,
 ) -> Contender:
     def complete(task: Task) -> Measurement:
-        return loops.complete(task, pacing, threads=threads, gamma=gamma or 1)
+        return loops.complete(
+            task, system.decoding, threads=threads, gamma=gamma or 1, acceptance=system.acceptance
+        )
 
     return Contender(
-        system, "in_process", threads, rows, gamma, width, rows_adapt=rows_adapt, complete=complete
+        name,
+        "in_process",
+        threads,
+        rows,
+        gamma,
+        width,
+        rows_adapt=rows_adapt,
+        lossless=system.lossless,
+        complete=complete,
     )

@@ -87,13 +87,15 @@ def interval(quotients: Sequence[float]) -> tuple[float, float]:
     return low, high
 
 
-def ratios(completions: Sequence[Completion]) -> list[Ratio]:
+def ratios(
+    completions: Sequence[Completion], questions: Sequence[Question] = QUESTIONS
+) -> list[Ratio]:
     """The answers to all questions whose systems took part."""
     found: list[Ratio] = []
     for temperature in dict.fromkeys(c.task.temperature for c in completions):
         same = [c for c in completions if c.task.temperature == temperature]
         speeds, kinds = _speeds(same), _kinds(same)
-        for question in QUESTIONS:
+        for question in questions:
             rivals = [speeds[name] for name in question.to if name in speeds]
             if question.of in speeds and rivals:
                 found += _answers(question, temperature, speeds, kinds)

@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from bench.cells import WHO, Cells, Columns, known, shown, table
 from bench.conditions import Conditions, named_engines
 from bench.figures import Row
-from bench.names import name_of, place_of, setting_of
+from bench.names import name_of
 from bench.ratios import ALL, QUESTIONS, Ratio
 
 
 @dataclass(frozen=True)
-class Cells:
-    """A table as texts."""
-
-    title: str
-    headings: list[str]
-    rows: list[list[str]]
-
-
-@dataclass(frozen=True)
 class Report:
-    """Everything that `bench suite` found.
+    """Everything that `bench suite` found. The last table is for the Markdown alone.
 
     rows   every system at the setting that was chosen for it
     tried  every setting, on the few short texts that it was chosen by
@@ -40,21 +31,25 @@ class Report:
     rows: list[Row]
     tried: list[Row]
     skipped: list[str]
+    title: ClassVar[str] = "Benchmark suite"
 
     def store(self, file: Path) -> list[Path]:
         """Write the JSON and the Markdown beside it; returns their paths."""
         file.parent.mkdir(parents=True, exist_ok=True)
-        content = asdict(self)
-        content = {**content.pop("conditions"), **content}
-        file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        file.write_text(json.dumps(self.content(), indent=2) + "\n", encoding="utf-8")
         beside = file.with_suffix(".md")
         beside.write_text(self.markdown(), encoding="utf-8")
         return [file, beside]
 
+    def content(self) -> dict[str, Any]:
+        """What the JSON holds."""
+        content = asdict(self)
+        return {**content.pop("conditions"), **content}
+
     def markdown(self) -> str:
         run, machine = self.conditions, self.conditions.machine
         lines = [
-            "# Benchmark suite",
+            f"# {self.title}",
             "",
             f"`{run.command}`, {run.date}",
             "",
@@ -68,10 +63,10 @@ class Report:
         ]
         if run.reservation is not None:
             lines += ["", f"**{run.reservation}**"]
-        for table in self.tables():
-            lines += ["", f"## {table.title}", "", f"| {' | '.join(table.headings)} |"]
-            lines.append(f"|{' --- |' * len(table.headings)}")
-            lines += [f"| {' | '.join(row)} |" for row in table.rows]
+        for cells in self.tables():
+            lines += ["", f"## {cells.title}", "", f"| {' | '.join(cells.headings)} |"]
+            lines.append(f"|{' --- |' * len(cells.headings)}")
+            lines += [f"| {' | '.join(row)} |" for row in cells.rows]
         if self.skipped:
             lines += ["", "Left out:", "", *(f"- {line}" for line in self.skipped)]
         return "\n".join(lines) + "\n"
@@ -92,10 +87,10 @@ class Report:
         return [
             self._ratios(),
             *self._by_category(),
-            _table("Systems", _SPEED, self.rows),
-            _table("Speculation", _SPECULATION, [row for row in self.rows if row.speculates]),
-            _table("One target step", _STEP, [row for row in ours if row.ms_per_step is not None]),
-            _table("Settings tried", _TRIED, self.tried),
+            table("Systems", _SPEED, self.rows),
+            table("Speculation", _SPECULATION, [row for row in self.rows if row.speculates]),
+            table("One target step", _STEP, [row for row in ours if row.ms_per_step is not None]),
+            table("Settings tried", TRIED, self.tried),
         ]
 
     def _ratios(self) -> Cells:
@@ -106,7 +101,7 @@ class Report:
             answers.setdefault((ratio.name, ratio.temperature), {})[ratio.kind] = ratio
         order = [question.name for question in QUESTIONS]
         rows = [
-            [name, f"{temperature:g}", _best_of(found[ALL]), *_shown(found, kinds)]
+            [name, f"{temperature:g}", _best_of(found[ALL]), *shown(found, kinds)]
             for (name, temperature), found in sorted(
                 answers.items(), key=lambda item: (order.index(item[0][0]), item[0][1])
             )
@@ -124,7 +119,7 @@ class Report:
             for kind in dict.fromkeys(ratio.kind for ratio in here if "/" in ratio.kind):
                 answers = {ratio.name: ratio for ratio in here if ratio.kind == kind}
                 texts = max(ratio.texts for ratio in answers.values())
-                rows.append([kind, str(texts), *_shown(answers, headings)])
+                rows.append([kind, str(texts), *shown(answers, headings)])
             if rows:
                 title = f"By category, temperature {temperature:g}"
                 found.append(Cells(title, ["category", "texts", *headings], rows))
@@ -136,12 +131,12 @@ class Report:
 
 def print_report(console: Console, report: Report) -> None:
     for cells in report.tables()[:-1]:
-        table = Table(title=cells.title, title_justify="left", box=box.SIMPLE_HEAD)
+        drawn = Table(title=cells.title, title_justify="left", box=box.SIMPLE_HEAD)
         for place, heading in enumerate(cells.headings):
-            table.add_column(heading, justify="right" if place else "left")
+            drawn.add_column(heading, justify="right" if place else "left")
         for row in cells.rows:
-            table.add_row(*row)
-        console.print(table)
+            drawn.add_row(*row)
+        console.print(drawn)
     console.print(report.texts_said().replace("**", ""), highlight=False, soft_wrap=True)
 
 
@@ -149,58 +144,35 @@ def _best_of(ratio: Ratio) -> str:
     return name_of(ratio.to)
 
 
-def _shown(answers: dict[str, Ratio], wanted: Sequence[str]) -> list[str]:
-    found = [answers.get(name) for name in wanted]
-    return ["" if r is None else f"{r.value:.2f} ({r.low:.2f}–{r.high:.2f})" for r in found]
-
-
-Columns = Sequence[tuple[str, Callable[[Row], str]]]
-
-
-def _table(title: str, columns: Columns, rows: Sequence[Row]) -> Cells:
-    headings = [heading for heading, _ in columns]
-    return Cells(title, headings, [[show(row) for _, show in columns] for row in rows])
-
-
-def _known(value: Any, form: str) -> str:
-    return "" if value is None else format(value, form)
-
-
-_WHO: Columns = (
-    ("system", lambda row: name_of(row.system)),
-    ("setting", setting_of),
-    ("where", lambda row: place_of(row.where)),
-    ("t", lambda row: f"{row.temperature:g}"),
-)
-_TRIED: Columns = (*_WHO, ("tokens/s", lambda row: f"{row.tokens_per_s:.0f}"))
+TRIED: Columns = (*WHO, ("tokens/s", lambda row: f"{row.tokens_per_s:.0f}"))
 _SPEED: Columns = (
-    *_WHO,
+    *WHO,
     ("texts", lambda row: str(row.texts)),
     ("tokens/s", lambda row: f"{row.tokens_per_s:.0f}"),
     ("quartiles", lambda row: "{:.0f}–{:.0f}".format(*row.tokens_per_s_quartiles)),
     ("first token ms", lambda row: f"{row.time_to_first_token_ms:.0f}"),
     ("same text", lambda row: {True: "equal", False: "DIFFER", None: ""}[row.texts_equal]),
-    ("common prefix", lambda row: _known(row.common_prefix, ".0%")),
+    ("common prefix", lambda row: known(row.common_prefix, ".0%")),
 )
 _SPECULATION: Columns = (
-    *_WHO,
-    ("agreement", lambda row: _known(row.agreement, ".3f")),
+    *WHO,
+    ("agreement", lambda row: known(row.agreement, ".3f")),
     ("rows", lambda row: str(row.rows)),
     ("tokens/step", lambda row: f"{row.tokens_per_step:.2f}"),
-    ("ideal", lambda row: _known(row.ideal_tokens_per_step, ".2f")),
-    ("of ideal", lambda row: _known(row.share_of_ideal, ".0%")),
+    ("ideal", lambda row: known(row.ideal_tokens_per_step, ".2f")),
+    ("of ideal", lambda row: known(row.share_of_ideal, ".0%")),
     ("accepted/step", lambda row: f"{row.mean_accepted:.2f}"),
-    ("hit rate", lambda row: _known(row.hit_rate, ".1%")),
-    ("empty steps", lambda row: _known(row.empty_query_share, ".1%")),
-    ("target waits", lambda row: _known(row.target_wait_share, ".1%")),
-    ("draft idle", lambda row: _known(row.draft_idle_share, ".1%")),
-    ("ms/draft pass", lambda row: _known(row.draft_ms_per_pass, ".2f")),
+    ("hit rate", lambda row: known(row.hit_rate, ".1%")),
+    ("empty steps", lambda row: known(row.empty_query_share, ".1%")),
+    ("target waits", lambda row: known(row.target_wait_share, ".1%")),
+    ("draft idle", lambda row: known(row.draft_idle_share, ".1%")),
+    ("ms/draft pass", lambda row: known(row.draft_ms_per_pass, ".2f")),
 )
 _STEP: Columns = (
     ("system", lambda row: name_of(row.system)),
     ("t", lambda row: f"{row.temperature:g}"),
-    ("ms/step", lambda row: _known(row.ms_per_step, ".2f")),
-    ("query", lambda row: _known(row.query_ms, ".2f")),
-    ("forward", lambda row: _known(row.forward_ms, ".2f")),
-    ("verify", lambda row: _known(row.verify_ms, ".2f")),
+    ("ms/step", lambda row: known(row.ms_per_step, ".2f")),
+    ("query", lambda row: known(row.query_ms, ".2f")),
+    ("forward", lambda row: known(row.forward_ms, ".2f")),
+    ("verify", lambda row: known(row.verify_ms, ".2f")),
 )

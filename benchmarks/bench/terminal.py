@@ -127,7 +127,8 @@ def say_reservation(console: Console, conditions: Conditions) -> None:
 def name_differences(completions: Sequence[Completion]) -> None:
     """Say on standard error which of our texts are not the target's own."""
     for completion in completions:
-        if completion.contender.is_ours and not completion.equal:
+        contender = completion.contender
+        if contender.is_ours and contender.lossless and not completion.equal:
             who, task = completion.contender, completion.task
             print(
                 f"error: {who} wrote another text than the "

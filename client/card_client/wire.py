@@ -4,8 +4,8 @@ The fields of `GenerateRequest` (inputs) and `Response` (outputs) *are* that tab
 tensor, and its metadata says how it travels. Names and dtypes are those of TensorRT-LLM's Triton
 ensemble; `input_ids`, `min_p`, `stop_token_ids`, `logit_bias_ids`, `logit_bias_values`,
 `top_log_probs`, `return_prompt_log_probs`, `decoding`, `drafter`, `growth`, `acceptance`,
-`finish_reason`, `accepted_bytes`, `details`, `target_steps`, `cache_queries`, `cache_hits` and
-`foreign_tokens` are additions of CARD.
+`tenant`, `finish_reason`, `accepted_bytes`, `details`, `target_steps`, `cache_queries`,
+`cache_hits` and `foreign_tokens` are additions of CARD.
 
 The model batches at most one request, so every input is sent with a leading 1: shape [1, 1],
 or [1, n] for a list.
@@ -97,6 +97,7 @@ class GenerateRequest:
     acceptance: str | None = _tensor(
         "BYTES", "exact, or loose, which changes the text, where the server allows it."
     )
+    tenant: str | None = _tensor("BYTES", "Whose text it is.")
     guided_decoding_guide_type: str | None = _tensor(
         "BYTES", "What guides the text: json, json_schema, regex, ebnf_grammar or choice."
     )

@@ -78,6 +78,9 @@ def run(
     settings: Annotated[
         Path | None, typer.Option(help="Another settings file (YAML).", show_default="built in")
     ] = None,
+    no_draft: Annotated[
+        bool, typer.Option("--no-draft", help="Load no draft: propose n-grams of the text alone.")
+    ] = False,
     max_tokens: Annotated[
         int | None,
         typer.Option(
@@ -96,7 +99,7 @@ def run(
     if serves and prompt is not None:
         _refuse("a server is asked by its clients: leave out the prompt, or --serve and --openai")
     try:
-        loaded = load_settings(settings)
+        loaded = load_settings(settings, **({"draft": None} if no_draft else {}))
     except SettingsError as error:
         _refuse(str(error))
     serving = loaded.serving
@@ -179,9 +182,12 @@ async def _with_server(
         loop.add_signal_handler(number, interrupt)
     # Who interrupts a demonstration does not wait for its text.
     variables = {} if log is None else {"CARD_SERVING__DRAIN_S": "0"}
+    if "draft" not in settings.roles:
+        variables["CARD_SPECULATION__DRAFTER"] = settings.drafter
     server = SupervisedServer(serving, settings_file=settings_file, variables=variables, output=log)
+    name = "CARD" if "draft" in settings.roles else "n-grams"
     try:
-        with errors.status("starting the server and loading both models (Ctrl-C stops it)"):
+        with errors.status("starting the server and loading its models (Ctrl-C stops it)"):
             await _unless(interrupted, _ready(server))
             if gateway is not None:
                 gateway.start()
@@ -193,7 +199,7 @@ async def _with_server(
             await _unless(interrupted, _watch(server, gateway))
         else:
             await _unless(
-                interrupted, compare(f"{server.host}:{serving.grpc_port}", request, shown)
+                interrupted, compare(f"{server.host}:{serving.grpc_port}", request, shown, name)
             )
     finally:
         stopping = True

@@ -33,10 +33,11 @@ class Run:
         return self.tokens / self.seconds if self.seconds > 0 else 0.0
 
 
-async def compare(grpc: str, request: GenerateRequest, shown: str) -> None:
+async def compare(grpc: str, request: GenerateRequest, shown: str, name: str) -> None:
     """Print the text of `request` as it arrives, then the figures of both ways to decode it.
 
-    `grpc` is the server's host:port, `shown` what a person typed. Raises `CardError`.
+    `grpc` is the server's host:port, `shown` what a person typed, `name` what speculation is called
+    here. Raises `CardError`.
     """
     console = Console()
     printer = TextPrinter(console)
@@ -56,7 +57,7 @@ async def compare(grpc: str, request: GenerateRequest, shown: str) -> None:
         console.print(legend)
     elif not with_card.text.endswith("\n"):
         console.print()
-    console.print(_table(with_card, without))
+    console.print(_table(name, with_card, without))
     if request.seed is not None:
         console.print(f"seed {request.seed}", highlight=False)
     same = with_card.text == without.text
@@ -77,9 +78,9 @@ async def _decode(
     return Run("".join(pieces), ended_s - began_s, last)
 
 
-def _table(card: Run, plain: Run) -> Table:
+def _table(name: str, card: Run, plain: Run) -> Table:
     table = Table()
-    for heading in ("", "CARD", "autoregressive"):
+    for heading in ("", name, "autoregressive"):
         table.add_column(heading, justify="right" if heading else "left")
     accepted = mean_accepted(card.last)
     speedup = f" ({card.tokens_per_s / plain.tokens_per_s:.2f}x)" if plain.tokens_per_s else ""

@@ -25,10 +25,10 @@ WORTH_A_LOOK = 1e-2
 """`card.cache.query`: a node less likely than this, given the query's, is not looked at."""
 
 WORTH_A_PROPOSAL = 0.2
-"""`card.speculation.ngram`: a proposal less likely than this to come true is not made."""
+"""`card.speculation.ngram`: the draft makes no proposal less likely than this to come true."""
 
 MOST_PROPOSALS = 2
-"""`growth.expansion`: proposals behind a node."""
+"""`drafters.tree`: proposals behind a node."""
 
 HIT_RATE_MEMORY = 16
 """`card.speculation.ngram`: the hit rate is that of about so many tokens."""
@@ -117,12 +117,15 @@ class NgramProposals:
             if found != ABSENT:
                 self.hit_rate += ((found == RIGHT) - self.hit_rate) / HIT_RATE_MEMORY
 
-    def behind(self, row: int, most: int, *, on_path: bool) -> Iterator[bool]:
-        """For each proposal that is made at `row` and on whether it foresees the text there."""
+    def behind(
+        self, row: int, most: int, *, on_path: bool, least: float = WORTH_A_PROPOSAL
+    ) -> Iterator[bool]:
+        """For each proposal that is made at `row` and on whether it foresees the text there; none
+        is made that is less likely than `least`."""
         likelihood = self.hit_rate
         right = True
         for place in range(row, row + most):
-            if likelihood < WORTH_A_PROPOSAL or place >= len(self._text):
+            if likelihood < least or place >= len(self._text):
                 return
             found = self._text.record.proposals[place]
             if found == ABSENT:

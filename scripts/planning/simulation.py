@@ -17,7 +17,15 @@ from card.cache import Candidates
 from card.sampling import SamplingParameters
 from card.speculation.control import Controller, Outcome, Plan, Share
 from card.speculation.pacing import PACINGS, Progress
-from planning.candidates import MOST_PROPOSALS, CandidateTree, Chain, NgramProposals, Node, Text
+from planning.candidates import (
+    MOST_PROPOSALS,
+    WORTH_A_LOOK,
+    CandidateTree,
+    Chain,
+    NgramProposals,
+    Node,
+    Text,
+)
 from planning.clock import Clock, Process, Signal, Work
 
 Pacing = str
@@ -220,6 +228,7 @@ class _Loops:
                 self.committed + len(chain),
                 min(limit - len(chain), share.ngram_tokens),
                 on_path=right == len(chain),
+                least=WORTH_A_LOOK,
             )
         )
         right += sum(proposed)

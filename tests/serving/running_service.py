@@ -323,6 +323,7 @@ DTYPES = {
             "drafter",
             "growth",
             "acceptance",
+            "tenant",
             "stop_words",
             "bad_words",
             "guided_decoding_guide_type",

@@ -150,7 +150,8 @@ class OneProcess:
         self._home.cleanup()
 
     def revive_draft(self) -> None:
-        self.pool.beat("draft", EngineState.ATTACHED)
+        if "draft" in self.settings.roles:
+            self.pool.beat("draft", EngineState.ATTACHED)
 
     def kill_draft(self) -> None:
         """No heartbeat for longer than any timeout."""

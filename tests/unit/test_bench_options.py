@@ -14,11 +14,12 @@ from bench.command import app
 def test_the_command_names_its_subcommands() -> None:
     shown = CliRunner().invoke(app, ["--help"]).output
     assert "suite" in shown
+    assert "family" in shown
     assert "streams" in shown
     assert "--minutes" in CliRunner().invoke(app, ["suite", "--help"]).output
 
 
-@pytest.mark.parametrize("command", ["suite", "streams"])
+@pytest.mark.parametrize("command", ["suite", "family", "streams"])
 @pytest.mark.parametrize("place", ["folder", "file/further.json", "a" * 300])
 def test_figures_that_could_not_be_written_are_refused_before_anything_is_measured(
     tmp_path: Path, command: str, place: str

@@ -49,6 +49,7 @@ CONTRACT: dict[str, tuple[str, Any]] = {
     "drafter": ("BYTES", "tree"),
     "growth": ("BYTES", "graph"),
     "acceptance": ("BYTES", "exact"),
+    "tenant": ("BYTES", "house"),
     "guided_decoding_guide_type": ("BYTES", "regex"),
     "guided_decoding_guide": ("BYTES", "[a-zé]+"),
 }

@@ -330,6 +330,16 @@ def test_right_proposals_deepen_the_tree_by_several_layers_in_one_pass() -> None
             assert max(map(len, paths_of(tree))) == layers
 
 
+@pytest.mark.parametrize(("drafter", "proposals"), [("tree", 2), ("cascade", 8)])
+def test_a_cascade_reviews_longer_chains_of_proposals(drafter: str, proposals: int) -> None:
+    with drafting(drafter=drafter, width=1, lookahead=8) as both:
+        both.open(request_of([*range(MODEL.vocabulary)] * 3, 30))
+        while draft_of(both).batches[-1:] == [] or draft_of(both).batches[-1][0].parents is None:
+            assert both.draft.step()
+        (first_of_tree,) = draft_of(both).batches[-1]
+        assert len(first_of_tree.tokens) == 1 + proposals
+
+
 def test_sessions_share_a_pass() -> None:
     with drafting(width=3) as both:
         streams = [both.open(request_of([i, 2], 8), i) for i in range(3)]

@@ -14,9 +14,12 @@ from one_process import GREEDY, OneProcess, Stream, autoregressive, request_of, 
 
 from card.cache import ANY, ROOT, Finish
 from card.sampling import SamplingParameters
+from card.speculation.drafters import DRAFTERS
 from card.speculation.drafters.growth import GROWTHS
 from card.speculation.pacing import PACINGS
+from card.speculation.sources import SHAPES, WITHOUT_DRAFT
 
+ON_AN_ENGINE = [name for name, drafter in DRAFTERS.items() if drafter.model == "engine"]
 VOCABULARY = 24
 TARGET = FakeModel(VOCABULARY)
 PARAMETERS = [
@@ -147,6 +150,7 @@ class Session:
     parameters: SamplingParameters
     gamma: int
     growth: str = ANY
+    tenant: int = 0
 
 
 sessions = st.builds(
@@ -157,15 +161,19 @@ sessions = st.builds(
     parameters=st.sampled_from(PARAMETERS),
     gamma=st.integers(1, 7),
     growth=st.sampled_from([ANY, *GROWTHS]),
+    tenant=st.integers(0, 2),
 )
 speculations = st.fixed_dictionaries(
     {
+        "drafter": st.sampled_from([*ON_AN_ENGINE, *WITHOUT_DRAFT]),
+        "proposals": st.sampled_from(WITHOUT_DRAFT),
+        "shared_ngrams": st.booleans(),
         "growth": st.sampled_from(list(GROWTHS)),
         "siblings": st.lists(st.integers(1, 5), min_size=1, max_size=5),
         "fan_out": st.integers(1, 4),
         "doubt": st.sampled_from([0.0, 0.3, 0.9]),
         "shared_tokens": st.integers(1, 2),
-        "query": st.sampled_from(["chain", "subtree"]),
+        "query": st.sampled_from(list(SHAPES)),
         "width": st.integers(1, 6),
         "depth": st.integers(1, 12),
         "rows": st.one_of(st.integers(1, 12), st.just("auto")),
@@ -180,7 +188,7 @@ def opened(both: OneProcess, wanted: list[Session]) -> tuple[list[Stream], list[
     streams, texts = [], []
     for index, s in enumerate(wanted):
         request = request_of(s.prompt, s.max_tokens, s.decoding, s.parameters, s.gamma)
-        request = replace(request, growth=s.growth)
+        request = replace(request, growth=s.growth, tenant=s.tenant)
         streams.append(both.open(request, index))
         texts.append(autoregressive(TARGET, request))
     return streams, texts

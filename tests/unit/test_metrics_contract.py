@@ -12,6 +12,7 @@ from card.serving.metrics import FAMILIES
 from card.serving.metrics.families import DECODINGS, OUTCOMES
 from card.serving.refusal import REASONS
 from card.serving.supervision.figures import exposition
+from card.serving.supervision.policy import STUBS
 from card.serving.supervision.sighting import ModelHealth, ServiceHealth
 from card.settings import REPOSITORY_ROOT
 
@@ -74,7 +75,7 @@ def test_names_kinds_and_labels_stay_as_they_are() -> None:
 
 def test_every_metric_is_explained() -> None:
     models = {"draft": ModelHealth("well", pid=1)}
-    page = exposition(ServiceHealth("ready", 1, 0, models), live=True).decode()
+    page = exposition(ServiceHealth("ready", 1, 0, models), STUBS, live=True).decode()
     of_supervisor = dict(re.findall(r"^# TYPE (card_\w+) (\w+)$", page, re.MULTILINE))
     told = {name: kind for name, (kind, _) in CONTRACT.items()} | of_supervisor
     assert {name: kind for name, (kind, _) in documented().items()} == told

@@ -6,47 +6,60 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from card.speculation.ngram import NgramProposer
+from card.cache import ROOT, Candidates
+from card.speculation.ngram import (
+    LONGEST_CONTEXT,
+    MOST_FOLLOWERS,
+    FollowerTable,
+    NgramProposer,
+)
 
 texts = st.lists(st.integers(0, 3), max_size=30)
 
 
-def naive_proposal(text: list[int], context: list[int]) -> int | None:
-    for size in (3, 2, 1):
+def naive_followers(text: list[int], context: list[int]) -> list[int]:
+    """What followed the longest end of `context` that occurs in `text` and is followed, the latest
+    first."""
+    for size in range(min(LONGEST_CONTEXT, len(context)), 0, -1):
         tail = context[-size:]
-        if len(tail) == size:
-            for at in range(len(text) - 1, size - 1, -1):
-                if text[at - size : at] == tail:
-                    return text[at]
-    return None
+        places = range(len(text) - 1, size - 1, -1)
+        found = dict.fromkeys(text[at] for at in places if text[at - size : at] == tail)
+        if found:
+            return list(found)[:MOST_FOLLOWERS]
+    return []
 
 
-def naive_hit_rate(text: list[int]) -> float:
-    """A decaying average of which tokens of the text followed from those before them."""
-    hit_rate = 0.5
-    for at, token in enumerate(text):
-        proposal = naive_proposal(text[:at], text[:at])
-        if proposal is not None:
-            hit_rate += ((proposal == token) - hit_rate) / 16
-    return hit_rate
+def paths_of(found: Candidates) -> list[list[int]]:
+    """Tokens from the root to every node."""
+    paths: list[list[int]] = []
+    for token, parent in zip(found.tokens, found.parents, strict=True):
+        paths.append([*(paths[parent] if parent != ROOT else []), token])
+    return paths
 
 
-@given(texts, st.lists(st.integers(0, 3), max_size=5), st.integers(0, 6), st.integers(1, 7))
-def test_proposals_follow_each_other_while_they_are_worth_a_row(
-    text: list[int], behind: list[int], most: int, piece: int
+@given(
+    texts,
+    st.lists(st.integers(0, 3), max_size=7),
+    st.integers(0, 12),
+    st.integers(1, 4),
+    st.integers(1, 7),
+)
+def test_every_node_of_a_trie_followed_its_context_and_is_no_likelier_than_what_is_above(
+    text: list[int], behind: list[int], limit: int, branches: int, piece: int
 ) -> None:
     proposer = NgramProposer()
     for at in range(0, len(text), piece):
         proposer.extend(text[at : at + piece])
-    hit_rate = naive_hit_rate(text)
-    assert proposer.hit_rate == pytest.approx(hit_rate)
-    expected: list[int] = []
-    while len(expected) < most and hit_rate ** (len(expected) + 1) >= 0.2:
-        proposal = naive_proposal(text, [*text, *behind, *expected])
-        if proposal is None:
-            break
-        expected.append(proposal)
-    assert proposer.propose(behind, most) == expected
+    found = proposer.candidates(behind, limit, branches)
+    paths = paths_of(found)
+    for path, parent, chance in zip(paths, found.parents, found.chances, strict=True):
+        assert path[-1] in naive_followers(text, [*text, *behind, *path[:-1]])
+        assert 0 < chance <= (1.0 if parent == ROOT else found.chances[parent])
+    assert len(set(map(tuple, paths))) == len(paths) <= limit
+    leaves = set(range(len(paths))) - set(found.parents)
+    assert len(leaves) <= branches
+    assert found.is_chain or branches > 1
+    assert bool(limit and naive_followers(text, [*text, *behind])) == bool(paths)
 
 
 def test_a_text_that_repeats_itself_has_a_high_hit_rate_and_one_that_never_does_a_low_one() -> None:
@@ -58,8 +71,49 @@ def test_a_text_that_repeats_itself_has_a_high_hit_rate_and_one_that_never_does_
     assert surprising.hit_rate < repeating.hit_rate
 
 
+def test_chances_follow_how_often_contexts_of_that_length_were_right() -> None:
+    """Behind two known tokens comes what came before, behind one never."""
+    proposer = NgramProposer()
+    for at in range(60):
+        proposer.extend([0, 1, 2, 10 + at])
+    proposer.extend([0])
+    sure = proposer.candidates([], 1).chances[0]
+    doubtful = proposer.candidates([1, 2], 1).chances[0]
+    assert sure > 0.9 > 0.3 > doubtful
+
+
 def test_a_text_without_repetition_gives_no_proposal() -> None:
     proposer = NgramProposer()
     assert proposer.propose([], 4) == []
     proposer.extend(range(20))
     assert proposer.propose([], 4) == []
+
+
+def test_what_was_not_used_for_longest_is_forgotten_and_followers_are_few() -> None:
+    table = FollowerTable(most_contexts=2)
+    for token in range(6):
+        table.add([(1,)], token)
+    table.add([(2,)], 7)
+    table.add([(1,)], 5)
+    table.add([(3,)], 8)
+    assert dict(table) == {(1,): (5, 4, 3, 2), (3,): (8,)}
+
+
+def test_a_shared_table_tells_what_another_text_taught_and_a_frozen_one_learns_nothing() -> None:
+    shared, frozen = FollowerTable(), FollowerTable.of([((9,), (4,))])
+    NgramProposer(shared).extend([1, 2, 3])
+    other = NgramProposer(shared, frozen)
+    assert other.candidates([1], 2).tokens == [2, 3]
+    assert other.candidates([9], 1).tokens == [4]
+    other.extend([9, 5])
+    assert dict(frozen) == {(9,): (4,)}
+    assert NgramProposer().candidates([1], 2).tokens == []
+
+
+@pytest.mark.parametrize("wrong", [True, False])
+def test_a_frozen_table_that_is_wrong_is_soon_given_little_chance(wrong: bool) -> None:
+    frozen = FollowerTable.of([((token,), (token + (2 if wrong else 1),)) for token in range(90)])
+    proposer = NgramProposer(frozen=frozen)
+    proposer.extend(range(60))
+    chance = proposer.candidates([], 1).chances[0]
+    assert chance < 0.1 if wrong else chance > 0.9

@@ -15,6 +15,7 @@ from card.settings import (
     REPOSITORY_ROOT,
     SETTINGS_VARIABLE,
     LimitSettings,
+    SettingsError,
     freeze,
     in_ascii,
     load_settings,
@@ -199,3 +200,16 @@ def test_frozen_paths_can_be_opened_where_names_of_files_are_ascii(
         f"'{run}/target.path' True",
         f"'{run}/serving.findings' False",
     ]
+
+
+@pytest.mark.parametrize("text", ["draft: null\n", "speculation: {drafter: ngram}\n"])
+def test_a_pair_without_a_draft_loads_the_target_alone(write: Write, text: str) -> None:
+    settings = load_settings(write(text))
+    assert settings.drafter == "ngram"
+    assert settings.roles == ("target",)
+    assert load_settings().roles == ("draft", "target")
+
+
+def test_what_runs_in_the_drafts_process_is_refused_without_one(write: Write) -> None:
+    with pytest.raises(SettingsError, match=r"drafter tree.*allowed without one: auto, ngram"):
+        load_settings(write("draft: null\nspeculation: {drafter: tree}\n"))

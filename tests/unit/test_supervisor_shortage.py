@@ -68,7 +68,7 @@ def started_supervisor(
     settings: Settings, install: TritonInstall, monkeypatch: pytest.MonkeyPatch
 ) -> Supervisor:
     monkeypatch.setattr(module, "_install", lambda *_: install)
-    monkeypatch.setattr(module, "HealthServer", lambda *_: HealthNobodyAsks())
+    monkeypatch.setattr(module, "HealthServer", lambda *_, **__: HealthNobodyAsks())
     return Supervisor(settings, Path(), StopRequests())
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from card.serving.supervision import startup as module
-from card.serving.supervision.policy import CARD, DRAFT, STUBS, ProcessState, Sight
+from card.serving.supervision.policy import CARD, DRAFT, STUBS, ProcessState, Sight, stubs_of
 from card.serving.supervision.startup import CrashError, StartError, Startup, UnloadableError
 
 
@@ -32,6 +32,7 @@ class FakeService:
 
     def __init__(self) -> None:
         self.server = FakeServer()
+        self.stubs = STUBS
         self.load_failure = ""
         self.guard_refusal = ""
         self.guard: SimpleNamespace | None = None
@@ -142,3 +143,8 @@ def test_a_start_that_takes_too_long_names_what_is_missing(
     service.guard.condition = "well"
     with pytest.raises(StartError, match="the ensemble"):
         startup.check()
+
+
+def test_a_service_without_a_draft_waits_for_none() -> None:
+    assert stubs_of(("draft", "target")) == STUBS
+    assert set(STUBS) - set(stubs_of(("target",))) == {DRAFT}

@@ -26,7 +26,14 @@ from card.cache.layout import (
     SlotState,
 )
 from card.cache.pool import Pool, PoolError
-from card.cache.query import NO_CANDIDATES, Candidates, best_chain, best_subtree, descend
+from card.cache.query import (
+    LEAST_CHANCE,
+    NO_CANDIDATES,
+    Candidates,
+    best_chain,
+    best_subtree,
+    descend,
+)
 from card.cache.request import ANY, SlotRequest, choice_words
 from card.cache.slot import CardSlot, DraftProgress, DraftSlot, SlotCounters, TargetSlot
 from card.cache.tree import ROOT, Tree, follow
@@ -36,6 +43,7 @@ __all__ = [
     "ANY",
     "DRAFT_COUNTERS",
     "ENGINES",
+    "LEAST_CHANCE",
     "MAX_END_IDS",
     "MAX_ROWS",
     "NO_CANDIDATES",

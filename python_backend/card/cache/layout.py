@@ -197,6 +197,7 @@ def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
             ("log_probabilities", word),
             ("likeliest", word),
             ("prompt_log_probabilities", word),
+            ("tenant", np.uint64),
             ("logit_bias_count", word),
             ("bad_word_count", word),
             ("guide_kind", word),

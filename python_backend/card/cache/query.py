@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from card.cache.tree import ROOT, Tree, follow
 
-_UNLIKELY = math.log(1e-2)
+LEAST_CHANCE = 1e-2
 """Nodes below this probability (given the last committed token) are not worth a row."""
 
 
@@ -35,6 +35,17 @@ class Candidates:
     def first(self, count: int) -> Candidates:
         """The first `count` of a chain."""
         return Candidates(self.tokens[:count], self.parents[:count], self.chances[:count])
+
+    def followed_by(self, others: Candidates) -> Candidates:
+        """With others below the last of this chain, each as likely as both together."""
+        if not len(self):
+            return others
+        first = len(self)
+        return Candidates(
+            [*self.tokens, *others.tokens],
+            [*self.parents, *(first + parent for parent in others.parents)],
+            [*self.chances, *(self.chances[-1] * chance for chance in others.chances)],
+        )
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -123,7 +134,7 @@ def _likely_descendants(tree: Tree, node: int, reach: int) -> tuple[list[int], l
     base = tree.score[node] if node != ROOT else 0.0
     if not math.isfinite(base):
         return [], []
-    parent, score, least = tree.parent, tree.score, base + _UNLIKELY
+    parent, score, least = tree.parent, tree.score, base + math.log(LEAST_CHANCE)
     depth = {node: 0}
     below: list[int] = []
     weight: list[float] = []

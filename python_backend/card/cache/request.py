@@ -45,6 +45,7 @@ class SlotRequest:
                        and of the prompt if that is scored
     prompt_log_probabilities  whether it is to report those of the prompt's tokens
     guide       what the text must be; None: anything
+    tenant      whose text it is; 0: nobody's who is known
     """
 
     prompt: NDArray[np.int64]
@@ -59,6 +60,7 @@ class SlotRequest:
     likeliest: int = 0
     prompt_log_probabilities: bool = False
     guide: Guide | None = None
+    tenant: int = 0
 
 
 def choice_words(key: str) -> NDArray[np.int64]:
@@ -88,6 +90,7 @@ def write_request(record: Record, request: SlotRequest) -> None:
     record["log_probabilities"] = request.log_probabilities
     record["likeliest"] = request.likeliest
     record["prompt_log_probabilities"] = request.prompt_log_probabilities
+    record["tenant"] = request.tenant
     parameters = request.parameters
     for name in _NUMBERS:
         record[name] = getattr(parameters, name)
@@ -127,6 +130,7 @@ def read_request(record: Record) -> SlotRequest:
             **{name: record[name] for name in _NUMBERS},
         ),
         guide=_read_guide(record),
+        tenant=record["tenant"],
     )
 
 

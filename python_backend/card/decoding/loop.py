@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from card.cache import Finish, Pool, SlotRequest, SlotState, SlotWatch, TargetSlot
 from card.constraints import GuideError
 from card.constraints.compiler import GuideCompiler
+from card.decoding.ngrams import ngram_memory
 from card.decoding.prefill import Prefill
 from card.decoding.session import Query, TargetSession
 from card.engines import Engine, Logits, SequenceTokens
@@ -20,6 +21,7 @@ from card.sampling import InvalidLogitsError
 from card.settings import Settings
 from card.speculation.acceptance import RULES, AcceptanceConfig, VerifyResult
 from card.speculation.control import CONTROLLERS, ControlConfig, Outcome, Plan
+from card.speculation.ngram_memory import NgramMemory
 from card.speculation.sources import make_sources
 
 log = logging.getLogger(__name__)
@@ -69,8 +71,11 @@ class TargetLoop:
         pool: Pool,
         settings: Settings,
         guides: GuideCompiler | None = None,
+        ngrams: NgramMemory | None = None,
     ) -> None:
-        """`guides` compiles those of requests; None: texts of this model cannot be guided."""
+        """`guides` compiles those of requests; None: texts of this model cannot be guided. `ngrams`
+        is what outlives this loop; None: nothing does."""
+        self._ngrams = ngrams or ngram_memory(settings, engine.vocabulary)
         self.times = TargetTimes()
         self._engine = engine
         self._pool = pool
@@ -80,7 +85,7 @@ class TargetLoop:
         self._watch = SlotWatch(pool)
         self._timeout_s = settings.serving.engine_timeout_s
         speculation = settings.speculation
-        self._sources = make_sources(speculation.query, speculation.branches)
+        self._sources = make_sources(speculation.query, speculation.paths, settings.proposals)
         acceptance = acceptance_config(settings)
         self._rules = {name: rule(acceptance) for name, rule in RULES.items()}
         self._control = CONTROLLERS[settings.control](control_config(settings, engine))
@@ -106,8 +111,9 @@ class TargetLoop:
         logits = self._engine.forward([turn.rows for turn in turns])
         forwarded = time.perf_counter_ns()
         results = [self._verify(*pair) for pair in zip(turns, logits, strict=True)]
-        for turn, result in zip(turns, results, strict=True):
+        for turn, result, rows in zip(turns, results, logits, strict=True):
             self._commit(turn, result)
+            self._learn(turn, result, rows)
         ended = time.perf_counter_ns()
         is_comparable = len(streaming) == len(ready)
         self._observe(plan, turns, results, (ended - started) / 1e9 if is_comparable else None)
@@ -143,7 +149,14 @@ class TargetLoop:
                 slot.fail(Finish.GUIDE_FAILED)
                 return
             constraint = self._guides.constraint(request.guide)
-        session = TargetSession.adopt(slot, session_id, request, self._engine, constraint)
+        session = TargetSession.adopt(
+            slot,
+            session_id,
+            request,
+            self._engine,
+            constraint,
+            self._ngrams.proposer(request.tenant),
+        )
         self._sessions[slot.index] = session
 
     def _release_closed(self) -> None:
@@ -272,6 +285,13 @@ class TargetLoop:
             session.slot.verify(0)
         if result is not None:
             session.commit(result, len(query.candidates) if query is not None else 0)
+
+    def _learn(self, turn: Turn, result: VerifyResult | None, rows: Logits) -> None:
+        """Let sources hear what became of candidates."""
+        if turn.query is None or result is None:
+            return
+        for source in self._sources.values():
+            source.learn(turn.session, turn.query.candidates, result, rows)
 
     # --- observe ------------------------------------------------------------------------------
 

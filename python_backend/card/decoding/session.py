@@ -71,8 +71,12 @@ class TargetSession:
         request: SlotRequest,
         engine: Engine,
         constraint: Constraint | None = None,
+        proposer: NgramProposer | None = None,
     ) -> TargetSession:
-        """Take over a slot, going on behind the tokens that are committed already."""
+        """Take over a slot, going on behind the tokens that are committed already.
+
+        proposer  it has read nothing yet; None: one that knows no other text
+        """
         committed = slot.output(0, slot.adopt(session_id)).tolist()
         history = History(request.prompt, len(request.prompt) + request.max_tokens)
         for token in committed:
@@ -80,7 +84,8 @@ class TargetSession:
         if constraint is not None:
             constraint.advance(committed)
         session, vocabulary = engine.open_session(), engine.vocabulary
-        return cls(slot, session_id, request, history, session, vocabulary, constraint)
+        proposer = proposer or NgramProposer()
+        return cls(slot, session_id, request, history, session, vocabulary, constraint, proposer)
 
     @property
     def number(self) -> int:

@@ -10,12 +10,12 @@ from card.speculation.drafters.growth import GrowthConfig
 
 
 def make_drafters(model: Any, settings: Settings) -> dict[str, Drafter]:
-    """By registry key.
+    """By registry key; none, where candidates need no draft.
 
     model  what the drafter runs on: an `Engine`, or TensorRT-LLM's `Runtime`
     """
     key = settings.drafter
-    return {key: DRAFTERS[key](model, draft_config(settings))}
+    return {key: DRAFTERS[key](model, draft_config(settings))} if key in DRAFTERS else {}
 
 
 def draft_config(settings: Settings) -> DraftConfig:

@@ -6,7 +6,6 @@ import importlib.util
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from card.cores import usable_cores
 from card.engines.calibration import (
@@ -23,7 +22,7 @@ from card.engines.row_costs import RowCosts
 from card.engines.shared_ids import SharedIds
 from card.engines.vocabulary import shared_vocabulary
 from card.engines.warm_up import run_largest_passes
-from card.settings import ModelSettings, Settings, TargetSettings
+from card.settings import ModelSettings, Role, Settings, TargetSettings
 
 log = logging.getLogger(__name__)
 
@@ -36,19 +35,16 @@ _MOST_THREADS_ALONE = 8
 """Unless the settings ask for more: soon they wait for each other longer than they compute."""
 
 
-def load_engine(
-    settings: Settings, role: Literal["draft", "target"], *, quickly: bool = False
-) -> Engine:
+def load_engine(settings: Settings, role: Role, *, quickly: bool = False) -> Engine:
     """Load the model of `role`. Raises `EngineError` saying which file does not fit and why.
 
     quickly  whether it may compute more slowly at first, while a thread goes on to compile
     """
     model = settings.draft if role == "draft" else settings.target
     speculation = settings.speculation
-    shared = shared_vocabulary(settings.draft.path, settings.target.path)
     is_draft = role == "draft"
     kind = choose_engine(settings, model)
-    branches = speculation.branches if speculation.query == "subtree" else 1
+    branches = speculation.paths
     options = EngineOptions(
         context=settings.limits.context_tokens,
         sessions=settings.cache.slots,
@@ -81,7 +77,10 @@ def load_engine(
     engine.know_costs(known.costs)
     if engine.awaits_decoders:
         _exchange_decoders(engine, known, threads_alone, memory)
-    if not is_draft or shared.is_whole:
+    if not is_draft:
+        return engine
+    shared = shared_vocabulary(settings.draft.path, settings.target.path)
+    if shared.is_whole:
         return engine
     log.info("%s", shared.note)
     return SharedIds(engine, shared)

@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from card.cache import ENGINES, EngineState, Pool
 from card.processes import started
@@ -34,6 +34,8 @@ class Attacher:
     Ends the process when its server is gone, because a busy stub does not notice that by itself.
     `ask(engine, key, deadline_ns)` sends the attach request and may block for ever; the deadline
     is on the monotonic clock. `report(engine, alive)` is called whenever that changes.
+
+    engines  those that this service has
     """
 
     def __init__(
@@ -43,7 +45,9 @@ class Attacher:
         engine_timeout_s: float,
         ask: Callable[[str, str, int], None],
         report: Callable[[str, bool], None],
+        engines: Sequence[str] = ENGINES,
     ) -> None:
+        self._engines = engines
         self._pool = pool
         self._key = key
         self._engine_timeout_s = engine_timeout_s
@@ -82,7 +86,7 @@ class Attacher:
 
     def look(self) -> None:
         """Ask in whoever is loaded; tell who lives."""
-        for engine in ENGINES:
+        for engine in self._engines:
             if self._should_ask(engine):
                 pid, deadline_ns = self._pool.pid(engine), time.monotonic_ns() + _ATTACH_LIMIT_NS
                 self._asked[engine] = (pid, deadline_ns)

@@ -35,7 +35,14 @@ from card.serving.streams import Stream
 from card.serving.triton_request import TritonClient, checked_arrays, deadline_ns, request_id
 from card.serving.vocabulary import Vocabulary
 from card.serving.waiting import WaitingClient
-from card.serving.wire import Bounds, GenerateRequest, guide_of, output_budget, parse
+from card.serving.wire import (
+    Bounds,
+    GenerateRequest,
+    guide_of,
+    output_budget,
+    parse,
+    tenant_of,
+)
 from card.settings import load_settings
 from card.text import Detokenizer
 
@@ -60,7 +67,7 @@ class CardModel:
         self._pool = pool = Pool.create(
             settings.cache.directory, os.getppid(), pool_geometry(settings)
         )
-        self._metrics = Metrics(pool, pb_utils.MetricFamily, log)
+        self._metrics = Metrics(pool, pb_utils.MetricFamily, log, settings.roles)
         self._sessions = Sessions(pool, settings.limits.queue_timeout_s)
         self._notices = Notices.of_this_service()
         self._notices.queue_full.withdraw()
@@ -73,6 +80,7 @@ class CardModel:
             settings.serving.engine_timeout_s,
             ask=_ask,
             report=self._metrics.engine_up,
+            engines=settings.roles,
         )
         self._attacher.start()
 
@@ -170,6 +178,7 @@ class CardModel:
             prompt_log_probabilities=request.return_prompt_log_probs,
             parameters=parameters,
             guide=guide,
+            tenant=tenant_of(request),
         )
 
     def _end_ids(self, request: GenerateRequest, *, guided: bool) -> tuple[int, ...]:

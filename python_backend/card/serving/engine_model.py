@@ -13,13 +13,13 @@ from card.serving.denials import Denials
 from card.serving.engine_process import EngineProcess
 from card.serving.geometry import pool_geometry
 from card.serving.load_failure import announced
-from card.serving.loaded_model import Role, load_model
+from card.serving.loaded_model import load_model
 from card.serving.log import open_log
 from card.serving.notices import Notices
 from card.serving.refusal import Refusal, missing
 from card.serving.time_slice import take_long_slices
 from card.serving.triton_request import input_arrays, refused, response
-from card.settings import load_settings
+from card.settings import Role, load_settings
 
 
 class _EngineModel:

@@ -6,22 +6,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from card.cache import Pool
 from card.constraints import GuideError
 from card.constraints.compiled import GuidedTokens
 from card.constraints.compiler import GuideCompiler
 from card.decoding import TargetLoop
+from card.decoding.ngrams import ngram_memory
 from card.drafting import DraftLoop, make_drafters
 from card.engines import Engine
 from card.serving.engine_process import Loop
 from card.serving.geometry import pool_geometry
-from card.settings import Settings
+from card.settings import Role, Settings
 
 log = logging.getLogger(__name__)
-
-Role = Literal["draft", "target"]
 
 
 class LoadedModel(Protocol):
@@ -70,9 +69,10 @@ class _Target:
         self._engine = engine
         self._settings = settings
         self._guides = guides
+        self._ngrams = ngram_memory(settings, engine.vocabulary)
 
     def loop(self, pool: Pool) -> Loop:
-        return TargetLoop(self._engine, pool, self._settings, self._guides)
+        return TargetLoop(self._engine, pool, self._settings, self._guides, self._ngrams)
 
     def close(self) -> None: ...
 

@@ -5,23 +5,26 @@ The models check the same and more when they load them, but then a server has be
 
 from __future__ import annotations
 
+from card.decoding.ngrams import ngram_memory
 from card.engines.architecture import read_architecture
 from card.engines.checkpoints import open_checkpoint
-from card.engines.vocabulary import shared_vocabulary
+from card.engines.vocabulary import shared_vocabulary, vocabulary_size
 from card.serving.load_failure import LOAD_ERRORS
 from card.serving.vocabulary import Vocabulary
-from card.settings import Settings
+from card.settings import ModelSettings, Settings
 from model_files.opening import is_gguf
 
 
 def check_model_files(settings: Settings) -> str | None:
     """What is wrong with configuration, tokenizer or weights of draft or target, in one line."""
     try:
-        for role, model in (("target", settings.target), ("draft", settings.draft)):
+        for role in reversed(settings.roles):
+            model: ModelSettings = getattr(settings, role)
             if not model.path.exists():
+                instead = ", or set draft: null to serve without one" if role == "draft" else ""
                 return (
                     f"{role}.path: {model.path} does not exist; it must name a Hugging Face "
-                    "directory or a GGUF file"
+                    f"directory or a GGUF file{instead}"
                 )
             if settings.engine_of(model) != "tensorrt_llm":
                 open_checkpoint(model.path, read_architecture(model.path))
@@ -31,8 +34,10 @@ def check_model_files(settings: Settings) -> str | None:
                     "read; name a Hugging Face directory, or set "
                     f"{role}.engine to auto, openvino or torch"
                 )
-        shared_vocabulary(settings.draft.path, settings.target.path)
+        if "draft" in settings.roles:
+            shared_vocabulary(settings.draft.path, settings.target.path)
         Vocabulary.load(settings.target.path)
+        ngram_memory(settings, vocabulary_size(settings.target.path))
     except LOAD_ERRORS as error:
         return str(error)
     return None

@@ -8,6 +8,7 @@ those of TensorRT-LLM's Triton ensemble; what is ours is named in `docs/wire.md`
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -22,7 +23,9 @@ from card.settings import LimitSettings
 from card.speculation.acceptance import RULES
 from card.speculation.drafters import DRAFTERS
 from card.speculation.drafters.growth import GROWTHS
+from card.speculation.ngram_memory import NO_TENANT
 from card.speculation.pacing import PACINGS
+from card.speculation.sources import WITHOUT_DRAFT
 
 DECODINGS = tuple(PACINGS)
 DATA_TYPES = {"BYTES": "TYPE_STRING", "BOOL": "TYPE_BOOL", "INT32": "TYPE_INT32",
@@ -133,6 +136,11 @@ def _one_of(keys: Collection[str]) -> Check:
         return None if value in keys else f"one of {', '.join(keys)}"
 
     return check
+
+
+def _short_name(value: str, bounds: Bounds) -> str | None:
+    most = bounds.limits.word_bytes
+    return None if len(value.encode()) <= most else f"at most {most} bytes (limits.word_bytes)"
 
 
 def _known_guide_type(value: str, _: Bounds) -> str | None:
@@ -293,7 +301,9 @@ class GenerateRequest:
         "BYTES", f"{', '.join(DECODINGS)}; absent: speculation.decoding.", _one_of(DECODINGS)
     )
     drafter: str | None = tensor(
-        "BYTES", "Who makes candidates, of those that are loaded.", _one_of(DRAFTERS)
+        "BYTES",
+        "Who makes candidates, of those that are loaded.",
+        _one_of((*DRAFTERS, *WITHOUT_DRAFT)),
     )
     growth: str | None = tensor(
         "BYTES",
@@ -306,6 +316,12 @@ class GenerateRequest:
         "What makes a candidate final; a rule that changes the text only where "
         "speculation.lossy_acceptance lists it.",
         _one_of(RULES),
+    )
+    tenant: str = tensor(
+        "BYTES",
+        "Whose text it is; proposals may come from earlier ones (speculation.shared_ngrams).",
+        _short_name,
+        default="",
     )
     guided_decoding_guide_type: str = tensor(
         "BYTES", f"What guides the text: {', '.join(GUIDE_TYPES)}.", _known_guide_type, default=""
@@ -418,6 +434,14 @@ def output_budget(request: GenerateRequest, prompt_tokens: int, limits: LimitSet
             f"(limits.context_tokens is {limits.context_tokens})",
         )
     return request.max_tokens
+
+
+def tenant_of(request: GenerateRequest) -> int:
+    """The number that stands for whoever the request names, in 64 bits; 0: nobody."""
+    if not request.tenant:
+        return NO_TENANT
+    digest = hashlib.blake2b(request.tenant.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") or 1
 
 
 def guide_of(request: GenerateRequest) -> Guide | None:

@@ -25,7 +25,7 @@ from card.settings.service import (
     ServingSettings,
     SpeculationSettings,
 )
-from card.settings.whole import ENVIRONMENT_PREFIX, Settings
+from card.settings.whole import ENVIRONMENT_PREFIX, Role, Settings
 
 __all__ = [
     "ENVIRONMENT_PREFIX",
@@ -39,6 +39,7 @@ __all__ = [
     "LogFormat",
     "ModelSettings",
     "ObservabilitySettings",
+    "Role",
     "ServingSettings",
     "Settings",
     "SettingsError",

@@ -13,6 +13,7 @@ from model_files import model_at
 PATHS = (
     ("target", "path"),
     ("draft", "path"),
+    ("speculation", "ngram_table"),
     ("cache", "directory"),
     ("serving", "findings"),
     ("serving", "tritonserver"),

@@ -16,7 +16,7 @@ from card.speculation.control import CONTROLLERS
 from card.speculation.drafters import DRAFTERS
 from card.speculation.drafters.growth import GROWTHS
 from card.speculation.pacing import PACINGS
-from card.speculation.sources import SHAPES
+from card.speculation.sources import SHAPES, WITHOUT_DRAFT
 
 RowCount = Annotated[int, Field(ge=1, le=64)]
 LogFormat = Literal["text", "json"]
@@ -27,8 +27,18 @@ class SpeculationSettings(Section):
 
     decoding: Annotated[str, OneOf(PACINGS)] = "card"
     """Used when a request names none."""
-    drafter: Annotated[str, OneOf(("auto", *DRAFTERS))] = "auto"
-    """What makes candidates in the draft's process; ``auto``: what suits the draft's engine."""
+    drafter: Annotated[str, OneOf(("auto", *DRAFTERS, *WITHOUT_DRAFT))] = "auto"
+    """What makes candidates in the draft's process; ``auto``: what suits the draft's engine.
+    ``ngram`` or ``phrases``: no draft is loaded, and the target proposes by itself (Cacheback)."""
+    proposals: Annotated[str, OneOf(WITHOUT_DRAFT)] = "ngram"
+    """What the target adds to a query by itself: what followed the last few tokens before, or
+    ``phrases``: that, and what it said behind candidates that it rejected (Ouroboros)."""
+    ngram_table: Path | None = None
+    """Table of what usually follows what, made from a corpus by ``scripts/ngrams`` for this
+    target's vocabulary; absent: none."""
+    shared_ngrams: bool = False
+    """Whether proposals may come from earlier texts of the same tenant, as requests name it. How
+    fast a text comes then tells a little of those: see SECURITY.md."""
     growth: Annotated[str, OneOf(GROWTHS)] = "best_first"
     """Which nodes a draft pass expands (docs/speculation.md); a pacing may come with a rule of its
     own."""
@@ -85,6 +95,11 @@ class SpeculationSettings(Section):
     (W); `rows` must have room for two more."""
     gamma: Annotated[int, Field(ge=1, le=32)] = 8
     """Chain length of draft-then-verify, PEARL, SpecBranch and SSD."""
+
+    @property
+    def paths(self) -> int:
+        """Most root-to-leaf paths of a query."""
+        return self.branches if self.query == "subtree" else 1
 
 
 class CacheSettings(Section):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 from pydantic import Field, model_validator
 from pydantic_settings import (
     BaseSettings,
@@ -20,6 +22,10 @@ from card.settings.service import (
 )
 from card.speculation.drafters import DRAFTERS
 from card.speculation.pacing import PACINGS
+from card.speculation.sources import WITHOUT_DRAFT
+
+Role = Literal["draft", "target"]
+"""What a model does in the pair."""
 
 ENVIRONMENT_PREFIX = "CARD_"
 
@@ -47,11 +53,31 @@ class Settings(BaseSettings):
     """What runs both models, unless one names its own."""
     target: TargetSettings = TargetSettings()
     draft: DraftSettings = DraftSettings()
+    """``null``: none, as with `speculation.drafter: ngram`."""
     speculation: SpeculationSettings = SpeculationSettings()
     cache: CacheSettings = CacheSettings()
     limits: LimitSettings = Field(default_factory=lambda: LimitSettings.model_validate({}))
     serving: ServingSettings = ServingSettings()
     observability: ObservabilitySettings = ObservabilitySettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_draft(cls, given: Any) -> Any:
+        """`draft: null` is another way to say that n-grams alone make candidates."""
+        if not isinstance(given, dict) or "draft" not in given or given["draft"] is not None:
+            return given
+        rest = {name: value for name, value in given.items() if name != "draft"}
+        speculation = rest.get("speculation") or {}
+        if not isinstance(speculation, dict):
+            return rest  # which is refused by its own name
+        named = speculation.get("drafter", "auto")
+        if named not in ("auto", *WITHOUT_DRAFT):
+            raise ValueError(
+                f"draft is null, and speculation.drafter {named} runs in the draft's process; "
+                f"allowed without one: auto, {', '.join(WITHOUT_DRAFT)}"
+            )
+        alone = WITHOUT_DRAFT[0] if named == "auto" else named
+        return rest | {"speculation": {**speculation, "drafter": alone}}
 
     @model_validator(mode="after")
     def _consistent(self) -> Settings:
@@ -87,6 +113,16 @@ class Settings(BaseSettings):
         return next(name for name in self._drafters if named in ("auto", name))
 
     @property
+    def proposals(self) -> str:
+        """What the target adds to a query by itself."""
+        return self.drafter if self.drafter in WITHOUT_DRAFT else self.speculation.proposals
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """The models that are loaded: what needs no draft has none."""
+        return ("target",) if self.drafter in WITHOUT_DRAFT else ("draft", "target")
+
+    @property
     def draft_is_apart(self) -> bool:
         """Whether the draft takes no cores, and no device, from the target."""
         places = [self._place(model) for model in (self.target, self.draft)]
@@ -108,10 +144,11 @@ class Settings(BaseSettings):
 
     @property
     def _drafters(self) -> list[str]:
-        """Those that run on the draft's engine, or on none."""
+        """Those that run on the draft's engine, or on none, and those that need no draft."""
         on_tensorrt = self.engine_of(self.draft) == "tensorrt_llm"
         fits = ("tensorrt_llm" if on_tensorrt else "engine", "none")
-        return [name for name, drafter in DRAFTERS.items() if drafter.model in fits]
+        fitting = [name for name, drafter in DRAFTERS.items() if drafter.model in fits]
+        return [*fitting, *WITHOUT_DRAFT]
 
     def _check_drafter(self) -> None:
         named, allowed = self.speculation.drafter, ["auto", *self._drafters]
@@ -154,6 +191,11 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"speculation.decoding must be {allowed} where the target's engine is "
                 "tensorrt_llm: its loop waits for no draft"
+            )
+        if self.drafter in WITHOUT_DRAFT:
+            raise ValueError(
+                f"speculation.drafter {self.drafter} is not served where the target's engine is "
+                "tensorrt_llm: its hook asks the draft's tree alone; give it a draft"
             )
         if runtime.tensor_parallel > 1 and not runtime.tensor_parallel_candidates:
             raise ValueError(

@@ -1,80 +1,220 @@
 """N-gram proposals: what followed the last few tokens of a text when they last occurred.
 
-Prompt lookup (Saxena, 2023) makes such proposals for the target. Here both sides use them where
-rows are nearly free and passes are not. The draft forwards proposals beside the nodes that it
-expands: a proposal among a node's best children is expanded already, so one pass grows more than
-one layer. The target verifies proposals behind a chain that is shorter than its rows, or alone
-after a miss.
+Cacheback (arXiv 2511.21699) keeps tables of followers in the order of their last use. Here a
+follower is one token, and a context has 1 to 5: what follows a follower is looked up behind it.
+The longest context that a table knows answers. How often such answers were right of late says how
+likely they are.
+
+Both sides propose. The draft forwards proposals beside the nodes that it expands: a proposal among
+a node's best children is expanded already, so one pass grows more than one layer. The target
+verifies proposals behind a chain that is shorter than its rows, or alone: after a miss, and where
+there is no draft.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
 
-LONGEST_CONTEXT = 3
+from card.cache import LEAST_CHANCE, ROOT, Candidates
+
+LONGEST_CONTEXT = 5
 """Tokens of context compared at most; shorter contexts are tried when longer ones are new."""
 
+MOST_FOLLOWERS = 4
+"""Followers that are kept of one context, as in the program of the paper's authors."""
+
+MOST_CONTEXTS = 1 << 17
+"""Contexts of one table, about 40 MB: those of a text of 26,000 tokens."""
+
 _MEMORY = 16
-"""About so many tokens decide the hit rate."""
+"""About so many tokens decide how likely answers are."""
 
 _WORTH_A_ROW = 0.2
-"""A proposal less likely than this to be right costs more than it gains."""
+"""A proposal less likely than this costs the draft more than it gains."""
+
+Context = tuple[int, ...]
+
+
+class FollowerTable:
+    """The latest followers of contexts. Of too many contexts the least recently used one goes."""
+
+    def __init__(self, most_contexts: int = MOST_CONTEXTS) -> None:
+        self._most = most_contexts
+        self._rows: OrderedDict[Context, tuple[int, ...]] = OrderedDict()
+
+    @classmethod
+    def of(cls, rows: Iterable[tuple[Context, tuple[int, ...]]]) -> FollowerTable:
+        """With these followers of each context."""
+        table = cls()
+        table._rows.update(rows)
+        return table
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[tuple[Context, tuple[int, ...]]]:
+        """Every context with its followers, the least recently used first."""
+        return iter(self._rows.items())
+
+    def add(self, end: Sequence[Context], token: int) -> None:
+        """The token followed these contexts."""
+        rows = self._rows
+        for context in end:
+            row = rows.get(context)
+            if row is None:
+                rows[context] = (token,)
+                continue
+            if row[0] != token:
+                others = [follower for follower in row if follower != token]
+                rows[context] = (token, *others[: MOST_FOLLOWERS - 1])
+            rows.move_to_end(context)
+        while len(rows) > self._most:
+            rows.popitem(last=False)
+
+    def longest(self, end: Sequence[Context]) -> tuple[int, tuple[int, ...]]:
+        """Length of the longest of these contexts that is known, and its followers, the latest
+        first; 0 and none, where none is known."""
+        rows = self._rows
+        if rows:
+            for context in end:
+                if (row := rows.get(context)) is not None:
+                    return len(context), row
+        return 0, ()
 
 
 class NgramProposer:
-    """The latest follower of every context of 1 to 3 tokens in a growing text.
+    """What may follow a growing text, by its own table and by others that it is given.
 
-    hit_rate  how often its proposals were right of late, in [0, 1]
+    hit_rate  how often its likeliest proposal was right of late, in [0, 1]
     length    tokens of the text so far
+
+    shared  a table that learns from this text and from others
+    frozen  a table that learns nothing
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, shared: FollowerTable | None = None, frozen: FollowerTable | None = None
+    ) -> None:
         self.hit_rate: float = 0.5
         self.length = 0
-        self._end: list[tuple[int, ...]] = []
+        self._learning = [FollowerTable(), *([shared] if shared is not None else [])]
+        self._supposed = FollowerTable()
+        self._tables = [*self._learning, self._supposed, *([frozen] if frozen is not None else [])]
+        self._rates = [_first_rates() for _ in self._tables]
+        self._end: list[Context] = []
         """Every context at the end of the text, the longest first."""
-        self._follower: dict[tuple[int, ...], int] = {}
 
     def extend(self, tokens: Sequence[int]) -> None:
         """The text grew: learn how good its proposals would have been, then store its n-grams."""
         self.length += len(tokens)
-        end, follower = self._end, self._follower
         for token in tokens:
-            proposal = self._follower_of(end)
-            if proposal is not None:
-                self.hit_rate += ((proposal == token) - self.hit_rate) / _MEMORY
-            for context in end:
-                follower[context] = token
+            self._judge(token)
+            for table in self._learning:
+                table.add(self._end, token)
+            self._end = _extended(self._end, token)
+
+    def suppose(self, tokens: Sequence[int]) -> None:
+        """These tokens may follow the text, though nobody wrote them."""
+        end = self._end
+        for token in tokens:
+            self._supposed.add(end, token)
             end = _extended(end, token)
-        self._end = end
 
     def propose(self, behind: Sequence[int], limit: int) -> list[int]:
         """At most `limit` tokens that may follow the text and `behind`, one behind the other, as
-        long as each is likely enough to be worth a row."""
-        end = self._end
-        if behind:
-            tail = [*(end[0] if end else ()), *behind][-LONGEST_CONTEXT:]
-            end = [tuple(tail[at:]) for at in range(len(tail))]
-        found: list[int] = []
-        chance = self.hit_rate
-        while len(found) < limit and chance >= _WORTH_A_ROW:
-            token = self._follower_of(end)
-            if token is None:
+        long as each is likely enough to be worth a row of the draft."""
+        return self.candidates(behind, limit, least=_WORTH_A_ROW).tokens
+
+    def candidates(
+        self, behind: Sequence[int], limit: int, branches: int = 1, least: float = LEAST_CHANCE
+    ) -> Candidates:
+        """The likeliest continuations of the text and `behind`: at most `limit` nodes of a trie
+        that has `branches` leaves or fewer.
+
+        least  nodes less likely than this are left out
+        """
+        tokens: list[int] = []
+        parents: list[int] = []
+        chances: list[float] = []
+        with_child: set[int] = set()
+        leaves = 0
+        # What may come next: chance, a number that keeps order, node above, token, contexts there.
+        found: list[tuple[float, int, int, int, Sequence[Context]]] = []
+        order = count()
+        above, node = 1.0, ROOT
+        end: Sequence[Context] = self._end_behind(behind)
+        while len(tokens) < limit:
+            below = self._followers(end)
+            if leaves == branches:  # the others would be branches more
+                below = below[:1]
+            for token, chance in below:
+                if above * chance >= least:
+                    heapq.heappush(found, (-above * chance, next(order), node, token, end))
+            while found and leaves == branches and found[0][2] in with_child:
+                heapq.heappop(found)
+            if not found:
                 break
-            found.append(token)
-            end = _extended(end, token)
-            chance *= self.hit_rate
-        return found
+            chance, _, parent, token, end = heapq.heappop(found)
+            leaves += parent in with_child or parent == ROOT
+            with_child.add(parent)
+            node, above, end = len(tokens), -chance, _extended(end, token)
+            tokens.append(token)
+            parents.append(parent)
+            chances.append(above)
+        return Candidates(tokens, parents, chances)
 
-    def _follower_of(self, end: Sequence[tuple[int, ...]]) -> int | None:
-        """The latest follower of the longest of these contexts that has one."""
-        for context in end:
-            if (token := self._follower.get(context)) is not None:
-                return token
-        return None
+    def _judge(self, token: int) -> None:
+        """How right the answers at the text's end would have been."""
+        best, best_chance = -1, 0.0
+        for table, rates in zip(self._tables, self._rates, strict=True):
+            length, row = table.longest(self._end)
+            if not length:
+                continue
+            of_length = rates[length]
+            for rank, follower in enumerate(row):
+                if of_length[rank] > best_chance:
+                    best, best_chance = follower, of_length[rank]
+                of_length[rank] += ((follower == token) - of_length[rank]) / _MEMORY
+        if best >= 0:
+            self.hit_rate += ((best == token) - self.hit_rate) / _MEMORY
+
+    def _followers(self, end: Sequence[Context]) -> list[tuple[int, float]]:
+        """What tables answer to a text that ends so, each token with its chance, the likeliest
+        first."""
+        found: dict[int, float] = {}
+        for table, rates in zip(self._tables, self._rates, strict=True):
+            length, row = table.longest(end)
+            for rank, follower in enumerate(row):
+                rate = rates[length][rank]
+                if rate > found.get(follower, 0.0):
+                    found[follower] = rate
+        return sorted(found.items(), key=_chance, reverse=True)
+
+    def _end_behind(self, behind: Sequence[int]) -> list[Context]:
+        """Every context at the end of the text and `behind`, the longest first."""
+        if not behind:
+            return self._end
+        tail = [*(self._end[0] if self._end else ()), *behind][-LONGEST_CONTEXT:]
+        return [tuple(tail[at:]) for at in range(len(tail))]
 
 
-def _extended(end: Sequence[tuple[int, ...]], token: int) -> list[tuple[int, ...]]:
+def _chance(answer: tuple[int, float]) -> float:
+    return answer[1]
+
+
+def _first_rates() -> list[list[float]]:
+    """By length of the context, the chance of each of its followers before any was judged: the
+    longer it is, the better; the later one came, the worse."""
+    return [
+        [length / (length + 1) / (rank + 1) for rank in range(MOST_FOLLOWERS)]
+        for length in range(LONGEST_CONTEXT + 1)
+    ]
+
+
+def _extended(end: Sequence[Context], token: int) -> list[Context]:
     """The contexts at the end of a text to which `token` was added."""
     further = [(*context, token) for context in end[1 - LONGEST_CONTEXT :]]
     further.append((token,))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import Literal
 
 from card.cache import Geometry
 from card.engines.interface import EngineError
@@ -18,21 +17,20 @@ from card.engines.tensorrt_llm.runtime import Runtime, import_tensorrt_llm
 from card.engines.tensorrt_llm.support import check_version, installed_version
 from card.engines.tensorrt_llm.workers import Workers
 from card.engines.vocabulary import shared_vocabulary, vocabulary_size
-from card.settings import Settings
-
-Role = Literal["draft", "target"]
+from card.settings import Role, Settings
 
 
 def load_runtime(settings: Settings, role: Role, geometry: Geometry, server_pid: int) -> Runtime:
     """The model of `role` as TensorRT-LLM runs it. Raises `EngineError` saying what is missing or
     does not fit."""
     check_version(installed_version())
-    shared = shared_vocabulary(settings.draft.path, settings.target.path)
-    if role == "draft" and not shared.is_whole:
-        raise EngineError(
-            f"{settings.draft.path}: {shared.note}; TensorRT-LLM cannot leave some out: "
-            "take a draft with the target's vocabulary, or draft.engine: torch"
-        )
+    if role == "draft":
+        shared = shared_vocabulary(settings.draft.path, settings.target.path)
+        if not shared.is_whole:
+            raise EngineError(
+                f"{settings.draft.path}: {shared.note}; TensorRT-LLM cannot leave some out: "
+                "take a draft with the target's vocabulary, or draft.engine: torch"
+            )
     model = settings.draft if role == "draft" else settings.target
     package = import_tensorrt_llm(model.tensorrt_llm.devices)
     if role == "draft":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +66,15 @@ class Metrics:
     all others from any thread.
     """
 
-    def __init__(self, pool: Pool, metric_family: Any, log: RequestLog) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        metric_family: Any,
+        log: RequestLog,
+        engines: Sequence[str] = ENGINES,
+    ) -> None:
+        """`engines` are those that this service has."""
+        self._engines = engines
         self._pool = pool
         self._log = log
         self._exporter = Exporter(metric_family)
@@ -198,7 +207,7 @@ class Metrics:
         for mode in DECODINGS:
             count = int((open_now == choice_words(mode)).all(axis=1).sum())
             self._exporter.set("card_open_sessions", count, decoding=mode)
-        for engine in ENGINES:
+        for engine in self._engines:
             silence_s = self._pool.silence_s(engine)
             shown = round(silence_s, 1) if np.isfinite(silence_s) else -1.0
             self._exporter.set("card_engine_silence_seconds", shown, engine=engine)

@@ -6,27 +6,31 @@ Made anew for every scrape from what was seen last, so nothing is counted twice 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import psutil
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from card.serving.supervision.policy import STUBS
 from card.serving.supervision.sighting import STATES, ServiceHealth
 
 
-def exposition(health: ServiceHealth, *, live: bool) -> bytes:
-    """What Prometheus reads. `live`: whether the supervisor still looks around."""
+def exposition(health: ServiceHealth, stubs: Sequence[str], *, live: bool) -> bytes:
+    """What Prometheus reads.
+
+    stubs  models of the service that have a process
+    live   whether the supervisor still looks around
+    """
     registry = CollectorRegistry()
-    registry.register(_Figures(health, live))
+    registry.register(_Figures(health, stubs, live))
     return generate_latest(registry)
 
 
 class _Figures(Collector):
-    def __init__(self, health: ServiceHealth, live: bool) -> None:
+    def __init__(self, health: ServiceHealth, stubs: Sequence[str], live: bool) -> None:
         self._health = health
+        self._stubs = stubs
         self._live = live
 
     def collect(self) -> Iterator[Metric]:
@@ -50,7 +54,7 @@ class _Figures(Collector):
         well = GaugeMetricFamily(
             "card_model_well", "Whether a model's process runs and takes part.", labels=["model"]
         )
-        for model in STUBS:
+        for model in self._stubs:
             well.add_metric([model], _is_well(health, model))
         yield well
 

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,6 +27,7 @@ from typing import Any
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from card.serving.supervision.figures import exposition
+from card.serving.supervision.policy import STUBS
 from card.serving.supervision.sighting import ServiceHealth
 
 log = logging.getLogger(__name__)
@@ -41,9 +42,17 @@ class HealthServer:
     """Serves what `publish` was last given."""
 
     def __init__(
-        self, address: str, port: int, clock: Callable[[], float] = time.monotonic
+        self,
+        address: str,
+        port: int,
+        clock: Callable[[], float] = time.monotonic,
+        stubs: Sequence[str] = STUBS,
     ) -> None:
-        """Bind and start answering. Raises `OSError` when the port is taken."""
+        """Bind and start answering. Raises `OSError` when the port is taken.
+
+        stubs  models of the service that have a process
+        """
+        self._stubs = stubs
         self._clock = clock
         self._seen_s = clock()
         self._health = ServiceHealth("starting")
@@ -70,7 +79,7 @@ class HealthServer:
     def figures(self) -> bytes:
         """The text of `/metrics`."""
         health, looked_s_ago = self._health, self._clock() - self._seen_s
-        return exposition(health, live=looked_s_ago <= STALLED_S)
+        return exposition(health, self._stubs, live=looked_s_ago <= STALLED_S)
 
     def answer(self, path: str) -> tuple[HTTPStatus, dict[str, Any]]:
         """Status and JSON for a path."""

@@ -11,7 +11,7 @@ in a tenth of the time.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -30,6 +30,12 @@ STUBS = (CARD, PREPROCESSING, DRAFT, TARGET, POSTPROCESSING, *UNARY)
 FRONTS = (ENSEMBLE, *UNARY)
 """Models that clients ask."""
 MODELS = (*STUBS, ENSEMBLE)
+
+
+def stubs_of(roles: Sequence[str]) -> tuple[str, ...]:
+    """Those of `STUBS` that a service has whose pair has these roles."""
+    return tuple(model for model in STUBS if model != DRAFT or DRAFT in roles)
+
 
 ANSWERS_THE_ENSEMBLE = (PREPROCESSING, POSTPROCESSING, *UNARY)
 MOST_STOPPED_S = 0.3

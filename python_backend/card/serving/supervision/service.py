@@ -20,12 +20,11 @@ from card.serving.supervision.policy import (
     ENSEMBLE,
     FRONTS,
     HOLDS_STREAMS,
-    MODELS,
-    STUBS,
     ProcessState,
     ServerSight,
     Sight,
     longest_silence_s,
+    stubs_of,
 )
 from card.serving.supervision.probe import Probe
 from card.serving.supervision.recovery import reload_model
@@ -72,6 +71,10 @@ class Service:
         no process.
         """
         serving = settings.serving
+        self.stubs = stubs_of(settings.roles)
+        """The models of this service that have a process."""
+        self._models = (*self.stubs, ENSEMBLE)
+        self._engines = [model for model in self.stubs if model in ENGINES]
         socket = triton_socket(run_directory.path, serving.grpc_port)
         restriction = Restriction(HEADER, secrets.token_hex(32))
         options = ServerOptions(
@@ -79,7 +82,7 @@ class Service:
                 model_repository,
                 {ENSEMBLE: as_protobuf_text(_told_to_clients(settings))},
             ),
-            load_models=MODELS,
+            load_models=self._models,
             restriction=restriction,
             region_prefix=run_directory.region_prefix,
             http_port=serving.http_port,
@@ -90,8 +93,8 @@ class Service:
             closed_over_http=() if serving.http_inference else ("inference",),
             extra_arguments=(
                 *LOG_ERRORS_ALONE,
-                f"--model-load-thread-count={len(MODELS)}",
-                *(WITHOUT_GPU if settings.target.device == settings.draft.device == "cpu" else ()),
+                f"--model-load-thread-count={len(self._models)}",
+                *(WITHOUT_GPU if _only_on_processors(settings) else ()),
                 *trace_arguments(settings.observability),
                 *serving.triton_arguments,
             ),
@@ -135,11 +138,11 @@ class Service:
 
         Whether it is out of sight now.
         """
-        started = any(self.server.stub(model) is not None for model in STUBS)
+        started = any(self.server.stub(model) is not None for model in self.stubs)
         return started and conceal(self.server.pid, self._secret)
 
     def sight(self, model: str) -> Sight:
-        """Look at the process of one of `STUBS` and listen to its heart, if it has one."""
+        """Look at the process of one of `stubs` and listen to its heart, if it has one."""
         stub = self.server.stub(model)
         if stub is None:
             return Sight(ProcessState.GONE)
@@ -156,8 +159,8 @@ class Service:
         return Sight(state, pulse.silence_s, pulse.attached)
 
     def sights(self) -> dict[str, Sight]:
-        """One look at each of `STUBS`."""
-        return {model: self.sight(model) for model in STUBS}
+        """One look at each of `stubs`."""
+        return {model: self.sight(model) for model in self.stubs}
 
     def condition(self, model: str, sight: Sight) -> str:
         """`well`, or in one word what is wrong with the process seen."""
@@ -173,8 +176,8 @@ class Service:
 
     @property
     def engines_are_loaded(self) -> bool:
-        """Whether both show themselves in the pool of this server's `card`."""
-        stubs = {engine: self.server.stub(engine) for engine in ENGINES}
+        """Whether all show themselves in the pool of this server's `card`."""
+        stubs = {engine: self.server.stub(engine) for engine in self._engines}
         return all(
             stub is not None and self._heartbeats.of(engine, stub.process.pid) is not None
             for engine, stub in stubs.items()
@@ -196,13 +199,13 @@ class Service:
         return self._heartbeats.open_slots()
 
     def is_complete(self) -> bool:
-        """Whether all models serve, the draft included, and the guard if there is one."""
-        if not (self.ensemble_ready and all(self.is_well(model) for model in STUBS)):
+        """Whether all models serve, a draft included, and the guard if there is one."""
+        if not (self.ensemble_ready and all(self.is_well(model) for model in self.stubs)):
             return False
         if self.guard is not None and self.guard.condition != "well":
             return False
         try:
-            return self._repository.serves(MODELS)
+            return self._repository.serves(self._models)
         except RepositoryError:
             return False
 
@@ -277,6 +280,10 @@ class Service:
             end.callback(self.server.kill)
             if self.guard is not None:
                 end.callback(self.guard.close)
+
+
+def _only_on_processors(settings: Settings) -> bool:
+    return all(getattr(settings, role).device == "cpu" for role in settings.roles)
 
 
 def http_address(serving: ServingSettings) -> str:

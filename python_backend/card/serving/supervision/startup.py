@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from card.serving.supervision.policy import STUBS, ProcessState, lasted_s
+from card.serving.supervision.policy import ProcessState, lasted_s
 from card.serving.supervision.recovery import STUCK_S, LoadWatch
 from card.serving.supervision.service import Service
 
@@ -82,7 +82,7 @@ class Startup:
             )
 
     def _check_processes(self) -> None:
-        server = self._service.server
+        service, server = self._service, self._service.server
         if server.state is ProcessState.GONE:
             kind = CrashError if server.crashed else StartError
             raise kind(
@@ -91,11 +91,11 @@ class Startup:
             )
         if self._watch.is_server_stopped():
             raise CrashError("tritonserver was stopped during its start")
-        for model in STUBS:
+        for model in service.stubs:
             self._watch.end_paused(model)
-        if stuck := [model for model in STUBS if self._watch.is_stuck(model)]:
+        if stuck := [model for model in service.stubs if self._watch.is_stuck(model)]:
             raise StartError(f"the processes of {', '.join(stuck)} did not survive the start")
-        unseen = server.died_unseen(STUBS)
+        unseen = server.died_unseen(service.stubs)
         if lasted_s(self._since_s, "unseen", bool(unseen), time.monotonic()) > STUCK_S:
             raise StartError(
                 f"the processes of {', '.join(unseen)} ended as soon as they were started; "

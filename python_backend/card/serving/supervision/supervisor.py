@@ -9,7 +9,7 @@ from pathlib import Path
 
 from card.serving.supervision.health import HealthServer
 from card.serving.supervision.journal import note, warn
-from card.serving.supervision.policy import ProcessState, RecoveryPolicy, Sight
+from card.serving.supervision.policy import ProcessState, RecoveryPolicy, Sight, stubs_of
 from card.serving.supervision.reloads import Reloads
 from card.serving.supervision.repository import RepositoryError
 from card.serving.supervision.residue import RunDirectory, sweep
@@ -62,7 +62,9 @@ class Supervisor:
         with ExitStack() as end:
             self._run_directory = RunDirectory(directory)
             end.callback(self._run_directory.close)
-            self._health = HealthServer(serving.address, serving.health_port)
+            self._health = HealthServer(
+                serving.address, serving.health_port, stubs=stubs_of(settings.roles)
+            )
             end.callback(self._health.close)
             self._install = _install(settings, self._run_directory)
             self._end = end.pop_all()

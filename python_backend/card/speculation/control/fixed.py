@@ -32,7 +32,10 @@ class Fixed:
     ) -> Plan:
         rows = self._config.num_rows or UNMEASURED_ROWS
         return Plan(
-            [Share(session.pacing.drafts, rows, self._config.ngram_tokens) for session in sessions]
+            [
+                Share(draft_lives and session.pacing.drafts, rows, self._config.ngram_tokens)
+                for session in sessions
+            ]
         )
 
     def trim(

@@ -90,6 +90,9 @@ class TreeDrafter:
     """Grows trees on an engine whose sessions hold them."""
 
     model: ClassVar[Model] = "engine"
+    most_proposals: ClassVar[int] = 2
+    """N-gram proposals behind a node: each costs a row in every pass, and beside nodes to expand
+    more than two brought nothing."""
 
     def __init__(self, model: Engine, config: DraftConfig) -> None:
         self._engine = model
@@ -178,7 +181,7 @@ class TreeDrafter:
             branches.view(session, tree),
             branches.frontier,
             branches.proposer,
-            Limits(width, ngram_tokens, depth, room),
+            Limits(width, min(ngram_tokens, self.most_proposals), depth, room),
             lambda scores: worth.worthwhile(scores, exponent),
         )
         if not len(expansion):

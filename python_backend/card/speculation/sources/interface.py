@@ -6,6 +6,7 @@ from typing import ClassVar, Protocol
 
 from card.cache import Candidates, SlotRequest, Tree
 from card.sampling import History
+from card.speculation.acceptance import TargetRows, VerifyResult
 from card.speculation.ngram import NgramProposer
 
 
@@ -35,6 +36,19 @@ class Source(Protocol):
 
     needs_draft: ClassVar[bool]
 
+    def __init__(self, query: str, branches: int) -> None:
+        """What `make_sources` is given."""
+
     def candidates(self, session: QueriedSession, behind: Candidates, limit: int) -> Candidates:
         """`behind`, which sources before this one found, with what this one adds; at most `limit`
         candidates in all."""
+
+    def learn(
+        self,
+        session: QueriedSession,
+        verified: Candidates,
+        result: VerifyResult,
+        rows: TargetRows,
+    ) -> None:
+        """What became of candidates, once the session has committed it; `rows` as in
+        `AcceptanceRule.verify`."""

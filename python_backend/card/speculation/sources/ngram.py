@@ -1,28 +1,35 @@
-"""N-gram proposals behind a chain that left rows unused, or alone."""
+"""N-gram proposals behind a chain that left rows unused, or alone (Cacheback, arXiv 2511.21699).
+
+Where a query may have several paths, so may what stands alone: a trie of what followed.
+"""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
 from card.cache import Candidates
+from card.speculation.acceptance import TargetRows, VerifyResult
 from card.speculation.sources.interface import QueriedSession
 
 
 class NgramSource:
-    """Asks the session's `NgramProposer`; each proposal is as likely as its hit rate says."""
+    """Asks the session's `NgramProposer`."""
 
     needs_draft: ClassVar[bool] = False
+
+    def __init__(self, query: str = "chain", branches: int = 1) -> None:
+        self._branches = branches
 
     def candidates(self, session: QueriedSession, behind: Candidates, limit: int) -> Candidates:
         if not behind.is_chain:
             return behind
-        proposer = session.proposer
-        proposed = proposer.propose(behind.tokens, limit - len(behind))
-        if not proposed:
-            return behind
-        chances = list(behind.chances)
-        chance = chances[-1] if chances else 1.0
-        for _ in proposed:
-            chance *= proposer.hit_rate
-            chances.append(chance)
-        return Candidates.chain([*behind.tokens, *proposed], chances)
+        found = session.proposer.candidates(behind.tokens, limit - len(behind), self._branches)
+        return behind.followed_by(found)
+
+    def learn(
+        self,
+        session: QueriedSession,
+        verified: Candidates,
+        result: VerifyResult,
+        rows: TargetRows,
+    ) -> None: ...

@@ -15,6 +15,7 @@ from card.cache import (
     descend,
     follow,
 )
+from card.speculation.acceptance import TargetRows, VerifyResult
 from card.speculation.score import path_ranks, score_exponent
 from card.speculation.sources.interface import QueriedSession
 
@@ -45,6 +46,14 @@ class TreeSource:
         if len(behind) or (found := _below_text(session)) is None:
             return behind
         return self._shape(*found, limit, self._branches, _exponent(session))
+
+    def learn(
+        self,
+        session: QueriedSession,
+        verified: Candidates,
+        result: VerifyResult,
+        rows: TargetRows,
+    ) -> None: ...
 
 
 def chain_ahead(session: QueriedSession, limit: int) -> tuple[int, bool]:

@@ -11,9 +11,6 @@ from card.speculation.drafters.growth.frontier import Frontier, TreeView
 from card.speculation.ngram import LONGEST_CONTEXT, NgramProposer
 from card.speculation.tree import GrowingTree
 
-_MOST_PROPOSALS = 2
-"""Proposals behind a node: each costs a row in every pass, and more than two brought nothing."""
-
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
@@ -102,7 +99,6 @@ def choose_expansion(
     node = nodes[place]
     length = min(
         limits.ngram_tokens,
-        _MOST_PROPOSALS,
         limits.depth - 2 - tree.depth[node],
         limits.room - len(nodes),
     )

@@ -1,0 +1,169 @@
+"""`bench family`: systems of the literature side by side, interleaved in one run."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import ExitStack
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import typer
+
+from bench.cells import WHO, Cells, Columns, known, shown, table
+from bench.conditions import conditions_of, this_machine
+from bench.contest import fastest_settings
+from bench.figures import Row, summarise
+from bench.in_process import InProcess
+from bench.line_up import line_up_family, thread_counts
+from bench.ratios import Question, Ratio, ratios
+from bench.report import TRIED, Report, print_report
+from bench.systems import SYSTEMS
+from bench.terminal import (
+    DIFFER,
+    INTERRUPTED,
+    PROMPTS,
+    REFUSALS,
+    RESULTS,
+    make_console,
+    name_differences,
+    prompts_of,
+    refuse,
+    results_option,
+    say_reservation,
+    tasks_of,
+)
+from bench.turns import Turns, clock_of
+from card.cores import usable_cores
+from card.serving.vocabulary import Vocabulary
+from card.settings import load_settings
+from card.speculation.pacing import PLAIN
+
+TEMPERATURES = (0.0, 0.8)
+
+SystemName = Enum("SystemName", {name: name for name in SYSTEMS}, type=str)  # type: ignore[misc]
+
+
+def family(
+    prompts: Annotated[
+        Path, typer.Option(help="JSONL: id, category, and prompt or messages in each line.")
+    ] = PROMPTS,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, help="Use the first prompts only.", show_default="all"),
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Tokens written for a prompt.")] = 128,
+    minutes: Annotated[
+        float,
+        typer.Option(min=0.1, help="No prompt is begun later, counted from the first one."),
+    ] = 60.0,
+    json_file: Annotated[Path | None, results_option("DATE-family.json")] = None,
+    settings_file: Annotated[
+        Path | None,
+        typer.Option("--settings", help="Another settings file (YAML).", show_default="built in"),
+    ] = None,
+    temperature: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Sampling temperature. May be repeated.",
+            show_default=", ".join(f"{t:g}" for t in TEMPERATURES),
+            min=0,
+        ),
+    ] = None,
+    system: Annotated[
+        list[SystemName] | None,
+        typer.Option(
+            help="A system, beside the target alone. May be repeated.", show_default="all"
+        ),
+    ] = None,
+) -> None:
+    """Measure the systems of the literature, each built from our parts, on the same weights."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    machine, console = this_machine(), make_console()
+    skipped: list[str] = []
+    wanted = {name.value for name in system or SystemName} | {PLAIN}
+    try:
+        settings = load_settings(settings_file)
+        vocabulary = Vocabulary.load(settings.target.path)
+        chosen = prompts_of(settings, vocabulary, prompts, limit, max_tokens)
+        with console.status("loading both models"):
+            pair = InProcess(settings, vocabulary.tokenizer)
+        tasks = tasks_of(chosen, list(dict.fromkeys(temperature or TEMPERATURES)), max_tokens)
+        with ExitStack() as stack:
+            systems = {name: found for name, found in SYSTEMS.items() if name in wanted}
+            contenders = line_up_family(stack, pair, thread_counts(usable_cores()), systems)
+            turns = Turns(console, pair, skipped)
+            pilot = turns.try_settings(contenders, tasks)
+            fastest = fastest_settings(pilot)
+            completions = turns.run(fastest, tasks, clock_of(60 * minutes))
+    except REFUSALS as error:
+        refuse(str(error))
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    questions = [Question(name, name, (PLAIN,)) for name in systems]
+    report = FamilyReport(
+        conditions=conditions_of(pair, machine, prompts, tasks, completions, turns.curves()),
+        ratios=ratios(completions, questions),
+        rows=summarise(completions, {}),
+        tried=summarise(pilot, {}),
+        skipped=skipped,
+    )
+    print_report(console, report)
+    say_reservation(console, report.conditions)
+    name = report.conditions.date.replace(":", "").split("+")[0]
+    for path in report.store(json_file or RESULTS / f"{name}-family.json"):
+        console.print(str(path), highlight=False, soft_wrap=True)
+    if not all(row.texts_equal in (True, None) for row in (*report.rows, *report.tried)):
+        name_differences([*pilot, *completions])
+        raise typer.Exit(DIFFER)
+
+
+@dataclass(frozen=True)
+class FamilyReport(Report):
+    """One table: what each system gives, and what its paper claims."""
+
+    title: ClassVar[str] = "The family"
+
+    def content(self) -> dict[str, Any]:
+        content = super().content()
+        for row in content["rows"]:
+            row |= {"paper": SYSTEMS[row["system"]].paper, "claim": SYSTEMS[row["system"]].claim}
+        return content
+
+    def tables(self) -> list[Cells]:
+        rows = table("The family", _FAMILY, self.rows)
+        kinds = list(dict.fromkeys(ratio.kind for ratio in self.ratios if "/" not in ratio.kind))
+        headings = [f"speed-up, {kind}" for kind in kinds]
+        claims = "claim of its paper", "paper"
+        found = [
+            [*cells, *shown(self._speed_ups(row), kinds), *_said(row)]
+            for cells, row in zip(rows.rows, self.rows, strict=True)
+        ]
+        family = Cells(rows.title, [*rows.headings, *headings, *claims], found)
+        return [family, table("Settings tried", TRIED, self.tried)]
+
+    def _speed_ups(self, row: Row) -> dict[str, Ratio]:
+        """Over the target alone, by kind of prompts."""
+        return {
+            ratio.kind: ratio
+            for ratio in self.ratios
+            if (ratio.name, ratio.temperature) == (row.system, row.temperature)
+        }
+
+
+def _said(row: Row) -> tuple[str, str]:
+    system = SYSTEMS[row.system]
+    return system.claim, system.paper
+
+
+_FAMILY: Columns = (
+    *WHO,
+    ("tokens/s", lambda row: f"{row.tokens_per_s:.0f}"),
+    ("lossless", lambda row: "yes" if row.lossless else "no"),
+    ("tokens/step", lambda row: f"{row.tokens_per_step:.2f}"),
+    ("draft ms/token", lambda row: known(row.draft_ms_per_token, ".2f")),
+    ("rolled back", lambda row: known(row.rollback_share, ".0%")),
+    ("rows saved/pass", lambda row: known(row.saved_rows_per_pass, ".2f")),
+    ("not the target's", lambda row: known(row.foreign_share, ".1%")),
+)

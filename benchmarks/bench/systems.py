@@ -1,0 +1,87 @@
+"""The family: systems of the literature, each as settings of ours. `bench family` measures them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from card.speculation.acceptance import RULES
+
+
+@dataclass(frozen=True)
+class System:
+    """One system, as we build it.
+
+    paper        where it is described
+    claim        the speed that is claimed there, over decoding without speculation unless said
+    decoding     key of `PACINGS`
+    acceptance   key of `RULES`
+    speculation  settings of the section `speculation` that differ
+    """
+
+    paper: str
+    claim: str
+    decoding: str = "card"
+    acceptance: str = "exact"
+    speculation: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def lossless(self) -> bool:
+        """Whether it promises the text of the target alone."""
+        return RULES[self.acceptance].lossless
+
+
+SYSTEMS: dict[str, System] = {
+    "autoregressive": System("none", "1", decoding="autoregressive"),
+    "draft_then_verify": System(
+        "arXiv 2211.17192", "2 to 3 (T5-XXL)", decoding="draft_then_verify"
+    ),
+    "pearl": System("arXiv 2408.11850", "up to 4.43", decoding="pearl"),
+    "card": System("arXiv 2508.04462", "up to 4.83"),
+    "cacheback": System(
+        "arXiv 2511.21699",
+        "best of the methods without training or draft on SpecBench",
+        speculation={"drafter": "ngram"},
+    ),
+    "ouroboros": System(
+        "arXiv 2402.13720",
+        "up to 3.9, and 2.8 over draft-then-verify",
+        decoding="draft_then_verify",
+        speculation={"proposals": "phrases"},
+    ),
+    "cascade": System(
+        "arXiv 2312.11462",
+        "up to 1.81 over draft-then-verify",
+        decoding="draft_then_verify",
+        speculation={"drafter": "cascade", "lookahead": 10},
+    ),
+    "mcsd": System(
+        "arXiv 2401.06706",
+        "more than draft-then-verify",
+        decoding="draft_then_verify",
+        speculation={"growth": "sampled", "width": 8},
+    ),
+    "gsd": System(
+        "arXiv 2407.16207",
+        "1.73 to 1.96 (70B)",
+        decoding="draft_then_verify",
+        speculation={"growth": "graph", "width": 4},
+    ),
+    "specbranch": System(
+        "arXiv 2506.01979", "1.8 to 4.5", decoding="branch", speculation={"width": 4}
+    ),
+    "ssd": System(
+        "arXiv 2603.03251",
+        "4.68 (70B), and 1.58 over draft-then-verify",
+        decoding="ssd",
+        speculation={"width": 12},
+    ),
+    "fly": System(
+        "arXiv 2511.22972",
+        "2.74 to 2.81 (70B)",
+        acceptance="loose",
+        speculation={"rows": 16},
+    ),
+}
+"""By the name that rows have. The first is what the others are compared with."""

@@ -1,0 +1,61 @@
+"""The family's registry and its one table."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_bench_figures import ALONE, CARD, completion
+from test_bench_report import report
+
+from bench.family import FamilyReport
+from bench.figures import summarise
+from bench.ratios import Question, ratios
+from bench.systems import SYSTEMS
+from card.settings import Settings
+from card.speculation.pacing import PACINGS, PLAIN
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_system_is_settings_that_a_server_would_take(name: str) -> None:
+    system = SYSTEMS[name]
+    wanted = {"decoding": system.decoding, **system.speculation}
+    if not system.lossless:
+        wanted["lossy_acceptance"] = [system.acceptance]
+    Settings.model_validate({"speculation": wanted})
+    assert system.decoding in PACINGS
+    assert system.claim
+    assert system.paper
+
+
+def test_the_target_alone_comes_first_and_is_what_others_are_compared_with() -> None:
+    assert SYSTEMS[next(iter(SYSTEMS))].decoding == PLAIN
+
+
+def test_the_table_has_a_row_a_system_with_its_speed_up_and_the_claim_beside(
+    tmp_path: Path,
+) -> None:
+    loose = replace(CARD, system="pearl", lossless=False)
+    completions = [
+        completion(contender, str(number), speed, equal=equal)
+        for contender, speed, equal in (
+            (ALONE, 100.0, True), (CARD, 200.0, True), (loose, 300.0, False),
+        )
+        for number in range(2)
+    ]  # fmt: skip
+    base = report()
+    questions = [Question(name, name, (PLAIN,)) for name in SYSTEMS]
+    rows = summarise(completions, {})
+    found = FamilyReport(base.conditions, ratios(completions, questions), rows, rows, [])
+    json_file, _ = found.store(tmp_path / "family.json")
+    told = {row["system"]: row for row in json.loads(json_file.read_text())["rows"]}
+    assert [told[name]["lossless"] for name in told] == [True, True, False]
+    assert told["pearl"]["texts_equal"] is None
+    assert (told["card"]["claim"], told["card"]["paper"]) == (
+        SYSTEMS["card"].claim,
+        SYSTEMS["card"].paper,
+    )
+    (card,) = (row for row in found.tables()[0].rows if row[0] == "CARD")
+    assert card[-3:] == ["2.00 (2.00–2.00)", SYSTEMS["card"].claim, SYSTEMS["card"].paper]

@@ -1,0 +1,107 @@
+"""Tables from a corpus, on disk and in memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake_engine import FakeEngine, FakeModel
+from one_process import OneProcess, autoregressive, request_of, settings_of
+
+from card.cache import SlotRequest
+from card.settings import Settings
+from card.speculation.ngram import FollowerTable
+from card.speculation.ngram_file import NgramFileError, read_table, table_of, write_table
+from card.speculation.ngram_memory import MOST_TENANTS, NgramMemory
+
+VOCABULARY = 24
+TARGET = FakeModel(VOCABULARY)
+
+
+def test_a_corpus_gives_what_most_frequently_followed_what_occurred_again(tmp_path: Path) -> None:
+    file = tmp_path / "table.npz"
+    write_table(table_of([[1, 2, 3, 1, 2, 4, 1, 2, 4], [1, 2]]), VOCABULARY, file)
+    found = dict(read_table(file, VOCABULARY))
+    assert found[(1, 2)] == (4, 3)
+    assert found[(1,)] == (2,)
+    assert (3,) not in found, "it occurred once"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"no archive",
+        {"contexts": np.zeros((1, 5), np.int32)},
+        {"contexts": [[-1, -1, -1, -1, 24]], "followers": [[1, -1, -1, -1]]},
+        {"contexts": [[-1, -1, -1, -1, 1]], "followers": [[-1, -1, -1, -1]]},
+        {"contexts": [[1]], "followers": [[1]]},
+    ],
+    ids=["empty", "garbage", "parts", "unknown id", "no follower", "shape"],
+)
+def test_a_file_that_is_no_table_of_this_vocabulary_is_refused(
+    tmp_path: Path, content: bytes | dict[str, object]
+) -> None:
+    file = tmp_path / "table.npz"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    else:
+        arrays = {name: np.asarray(values, np.int32) for name, values in content.items()}
+        np.savez(file, vocabulary=np.array(VOCABULARY), **arrays)
+    with pytest.raises(NgramFileError, match=r"table\.npz"):
+        read_table(file, VOCABULARY)
+
+
+def test_a_table_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "table.npz"
+    write_table(FollowerTable.of([((1,), (2,))]), VOCABULARY, file)
+    with pytest.raises(NgramFileError, match="24 ids, and the target has 25"):
+        read_table(file, VOCABULARY + 1)
+
+
+def test_texts_of_one_tenant_teach_each_other_and_nobody_else() -> None:
+    memory = NgramMemory(shares=True)
+    memory.proposer(7).extend([1, 2, 3])
+    assert memory.proposer(7).candidates([1], 2).tokens == [2, 3]
+    assert memory.proposer(8).candidates([1], 2).tokens == []
+    memory.proposer(0).extend([4, 5])
+    assert memory.proposer(0).candidates([4], 1).tokens == [], "nobody is no tenant"
+    for tenant in range(10, 10 + MOST_TENANTS):
+        memory.proposer(tenant)
+    assert memory.proposer(7).candidates([1], 2).tokens == [], "the first is forgotten"
+    closed = NgramMemory()
+    closed.proposer(7).extend([1, 2])
+    assert closed.proposer(7).candidates([1], 1).tokens == []
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_second_text_of_a_tenant_is_proposed_from_the_first(shared: bool) -> None:
+    settings = settings_of(drafter="ngram", lookahead=6, shared_ngrams=shared)
+    request = request_of([1, 2, 3], 30)
+    accepted = _accepted(settings, [(request, 9), (request, 9)])
+    assert (accepted[1] > 20) is shared
+
+
+def test_a_frozen_table_of_the_very_text_gives_it_in_few_passes(tmp_path: Path) -> None:
+    request = request_of([1, 2, 3], 30)
+    text = [1, 2, 3, *autoregressive(TARGET, request)]
+    file = tmp_path / "table.npz"
+    write_table(table_of([text, text]), VOCABULARY, file)
+    settings = settings_of(drafter="ngram", lookahead=6, ngram_table=file)
+    assert _accepted(settings, [(request, 0)])[0] > 20
+
+
+def _accepted(settings: Settings, requests: list[tuple[SlotRequest, int]]) -> list[int]:
+    """Candidates that were accepted in each of these texts, decoded one after the other."""
+    found = []
+    target = FakeEngine(TARGET, tree=False)
+    with OneProcess(target, FakeEngine(TARGET, tree=True), settings) as both:
+        for request, tenant in requests:
+            asked = replace(request, tenant=tenant)
+            stream = both.open(asked)
+            assert both.run([stream]) == [autoregressive(TARGET, asked)]
+            found.append(stream.counters.accepted)
+            both.close([stream])
+    return found
