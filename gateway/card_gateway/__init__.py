@@ -14,10 +14,13 @@
 `generation` the text of one request, cancelled when its client leaves
 `several`    several texts of one request, side by side
 `details`    tokens and their log-probabilities, as Triton tells them
-`tokens`     which part of a text goes with which log-probability
+`tokens`     the texts of tokens, and which part of a text is which token's
+`scores`     how log-probabilities are told
 `usage`      what an answer took, and what speculation made of it
+`trace`      what speculation did, for who follows it
 `answer`     the JSON of completions, chat completions and their chunks
 `events`     server-sent events
+`page`       what a browser gets at the root
 `operations` metrics, version, tokens of a text
 `figures`    what is counted
 `errors`     every failure in OpenAI's shape

@@ -7,44 +7,36 @@ import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from card_gateway.details import ScoredToken
 from card_gateway.generation import Piece
-from card_gateway.tokens import TokenTexts
+from card_gateway.scores import Scores, Told
+from card_gateway.trace import TraceTexts
 from card_gateway.usage import Usage
 
 Json = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Told:
-    """One token as an answer tells it: its text, log-probability and likeliest rivals."""
-
-    text: str
-    log_prob: float | None
-    rivals: tuple[tuple[str, float], ...] = ()
-    is_special: bool = False
-
-
 class Answer(ABC):
     """One request's answer, whole or in chunks.
 
-    tokens        says how tokens are written, for log-probabilities; None: not asked for
-    alternatives  how many of the likeliest tokens are told at each position
+    scores  how log-probabilities are told; None: not asked for
     """
 
     prefix: str
     kind: str
     chunk_kind: str
 
-    def __init__(self, model: str, tokens: TokenTexts | None, alternatives: int) -> None:
+    def __init__(self, model: str, scores: Scores | None) -> None:
         self.identity = f"{self.prefix}-{secrets.token_hex(12)}"
         self._model = model
         self._created = int(time.time())
-        self._tokens = tokens
-        self._alternatives = alternatives
+        self._scores = scores
+        self._trace: TraceTexts | None = None
+
+    def follow(self, trace: TraceTexts) -> None:
+        """Tell in every event of a stream what speculation did."""
+        self._trace = trace
 
     def whole(self, texts: Sequence[Piece], usage: Usage) -> Json:
         """The answer of a request that does not stream."""
@@ -56,7 +48,10 @@ class Answer(ABC):
 
     def chunk(self, piece: Piece) -> Json:
         """One event of a stream."""
-        return {**self._envelope(self.chunk_kind), "choices": [self._delta(piece)]}
+        choice = self._delta(piece)
+        if self._trace is not None:
+            choice["trace"] = self._trace.told(piece.trace)
+        return {**self._envelope(self.chunk_kind), "choices": [choice]}
 
     def usage_chunk(self, usage: Usage) -> Json:
         """The event behind the last piece that tells the usage."""
@@ -73,20 +68,6 @@ class Answer(ABC):
             "created": self._created,
             "model": self._model,
         }
-
-    def _told(self, piece: Piece) -> list[Told] | None:
-        """The tokens of a piece; None if not asked for."""
-        if self._tokens is None:
-            return None
-        of = self._tokens
-        texts = of.cut(piece.text, len(piece.tokens))
-        return [
-            Told(text, token.log_prob, self._rivals(token, of))
-            for text, token in zip(texts, piece.tokens, strict=True)
-        ]
-
-    def _rivals(self, token: ScoredToken, of: TokenTexts) -> tuple[tuple[str, float], ...]:
-        return tuple((of.of(rival), value) for rival, value in token.top[: self._alternatives])
 
     @abstractmethod
     def _choice(self, text: Piece) -> Json: ...
@@ -107,11 +88,10 @@ class CompletionAnswer(Answer):
     def __init__(
         self,
         model: str,
-        tokens: TokenTexts | None,
-        alternatives: int,
+        scores: Scores | None,
         echoes: Sequence[str] = (),
     ) -> None:
-        super().__init__(model, tokens, alternatives)
+        super().__init__(model, scores)
         self._echoes = dict(enumerate(echoes))
         self._offsets: defaultdict[int, int] = defaultdict(int)
 
@@ -127,27 +107,16 @@ class CompletionAnswer(Answer):
         return self._choice(piece)
 
     def _log_probs(self, piece: Piece) -> Json | None:
-        told = self._told(piece)
-        if told is None or self._tokens is None:
+        scores = self._scores
+        if scores is None:
             return None
-        told = [*self._told_of_prompt(piece, self._tokens), *told]
+        told = [*scores.of_prompt(piece.prompt), *scores.of_text(piece)]
         return {
             "tokens": [token.text for token in told],
             "token_logprobs": [token.log_prob for token in told],
-            "top_logprobs": [self._top(token) for token in told] if self._alternatives else None,
+            "top_logprobs": [self._top(token) for token in told] if scores.alternatives else None,
             "text_offset": [self._place(piece.index, token) for token in told],
         }
-
-    def _told_of_prompt(self, piece: Piece, of: TokenTexts) -> list[Told]:
-        return [
-            Told(
-                of.of(token.token),
-                token.log_prob,
-                self._rivals(token, of),
-                of.is_special(token.token),
-            )
-            for token in piece.prompt
-        ]
 
     def _top(self, token: Told) -> dict[str, float] | None:
         """By text, the chosen token always among them; None where nothing precedes it."""
@@ -193,18 +162,7 @@ class ChatAnswer(Answer):
         }
 
     def _log_probs(self, piece: Piece) -> Json | None:
-        told = self._told(piece)
-        if told is None:
+        if self._scores is None:
             return None
-        content = [
-            {
-                **_named(token.text, token.log_prob),
-                "top_logprobs": [_named(text, value) for text, value in token.rivals],
-            }
-            for token in told
-        ]
+        content = [token.as_json() for token in self._scores.of_text(piece)]
         return {"content": content, "refusal": None}
-
-
-def _named(text: str, log_prob: float | None) -> Json:
-    return {"token": text, "logprob": log_prob, "bytes": list(text.encode())}

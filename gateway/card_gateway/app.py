@@ -28,17 +28,20 @@ from card_gateway.figures import CountAnswers, Figures
 from card_gateway.generation import begin, gather, generate, prompt_alone, unless_client_leaves
 from card_gateway.identity import HEADER, NameRequest, identifier_of, traced
 from card_gateway.operations import Context, Operations
+from card_gateway.page import add_page
 from card_gateway.prompt import prompt_of
 from card_gateway.responses.body import ResponseBody
 from card_gateway.responses.memory import ItemMemory
 from card_gateway.responses.output import ResponseAnswer
 from card_gateway.responses.refusal import fields_renamed
 from card_gateway.responses.stream import response_events
+from card_gateway.scores import Scores
 from card_gateway.several import Pieces, best, side_by_side
 from card_gateway.template import read_model
 from card_gateway.tokens import TokenTexts
 from card_gateway.tools.answer import CallingAnswer
 from card_gateway.tools.refusal import tools_named
+from card_gateway.trace import TraceTexts
 from card_gateway.usage import Usage
 
 CLIENT_CLOSED_REQUEST = 499
@@ -61,6 +64,7 @@ class Gateway:
     timeout_s       deadline of one answer
     at_once         texts of one request that are generated at a time
     allowed_origins  pages of these origins may ask from a browser; "*": of any
+    page            whether the root answers with a page that shows the service at work
     tls             how to trust that address, and how to be trusted there; None: not encrypted
     """
 
@@ -74,6 +78,7 @@ class Gateway:
     tls: Tls | None = None
     at_once: int = 4
     allowed_origins: tuple[str, ...] = ()
+    page: bool = False
 
 
 def create_app(gateway: Gateway) -> FastAPI:
@@ -103,12 +108,15 @@ def create_app(gateway: Gateway) -> FastAPI:
         ("/metrics", operations.metrics),
     ):
         app.add_api_route(path, route, methods=["GET", "HEAD"])
+    open_paths = {"/health"}  # what a probe asks
+    if gateway.page:
+        open_paths.update(add_page(app))
     for kind in (CardError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, answer_error)
     app.add_middleware(LimitBody, most=gateway.body_bytes)
     app.add_middleware(RefuseEncodedBody)
     if gateway.api_key is not None:
-        app.add_middleware(RequireKey, key=gateway.api_key)
+        app.add_middleware(RequireKey, key=gateway.api_key, open_paths=open_paths)
     app.add_middleware(CountAnswers, figures=routes.figures)
     if gateway.allowed_origins:
         app.add_middleware(  # outside the key: a browser asks before it sends one
@@ -147,19 +155,14 @@ class _Routes:
         if body.echo:
             texts = [self._text_of(prompt) for prompt in prompts]
             echoes = [text for text in texts for _ in range(body.answers)]
-        answer = CompletionAnswer(
-            body.model,
-            self._scores(body),
-            body.alternatives,
-            echoes,
-        )
+        answer = CompletionAnswer(body.model, self._scores(body), echoes)
         generations = [body.generate_request(prompt) for prompt in prompts]
         return await self._answer(request, body, generations, answer)
 
     async def chat(self, request: Request, body: ChatBody) -> Response:
         self._check_model(body.model)
         kind = CallingAnswer if body.tool_use.tools else ChatAnswer
-        answer = kind(body.model, self._scores(body), body.alternatives)
+        answer = kind(body.model, self._scores(body))
         prompt = self._prompt(body)
         generation = body.generate_request(prompt, self._template.stop_words)
         with tools_named(body.tool_use):
@@ -178,7 +181,9 @@ class _Routes:
             request.state.guided_by = chat.guide.field
         usage = Usage()
         identity = f"resp_{identifier_of(request)}"
-        answer = ResponseAnswer(identity, body, usage, reads_calls=bool(chat.tool_use.tools))
+        answer = ResponseAnswer(
+            identity, body, usage, self._scores(body), reads_calls=bool(chat.tool_use.tools)
+        )
         pieces = self.figures.counted(self._texts([generation], request, identity), usage)
         memory = None if body.store is False else self._items
         try:
@@ -229,6 +234,8 @@ class _Routes:
             for place in range(body.candidates)
         ]
         answer.identity = f"{answer.prefix}-{identifier_of(request)}"
+        if body.return_trace:
+            answer.follow(TraceTexts(self._tokens))
         if body.guide is not None:  # for who tells of an error
             request.state.guided_by = body.guide.field
         texts = self._texts(wanted, request, answer.identity)
@@ -284,14 +291,14 @@ class _Routes:
             message = f"the model {name!r} does not exist; this server has {self._gateway.model!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
 
-    def _scores(self, body: CompletionBody | ChatBody) -> TokenTexts | None:
+    def _scores(self, body: SamplingBody) -> Scores | None:
         if not body.wants_log_probs:
             return None
         if self._tokens is None:
             raise refused(
                 "logprobs", "logprobs needs the model's tokenizer, which this gateway was not given"
             )
-        return self._tokens
+        return Scores(self._tokens, body.alternatives)
 
 
 def _with_seed(generation: GenerateRequest, place: int) -> GenerateRequest:

@@ -17,9 +17,9 @@ from card_client import GenerateRequest
 from card_gateway.errors import refused
 from card_gateway.messages import Message, Part, TextPart
 from card_gateway.neutral import without_what_asks_for_nothing
-from card_gateway.structured import Guide, GuidedFields
+from card_gateway.structured import Guide, GuidedFields, NvExt
 from card_gateway.tools.definitions import Tool, ToolChoice, ToolUse, tool_use
-from card_gateway.tools.grammar import calls_grammar, calls_or_json_grammar
+from card_gateway.tools.grammar import calls_or_json_grammar, grammar_of
 from card_gateway.tools.written import END_OF_CALL
 
 NOT_OFFERED: Mapping[str, tuple[Any, ...]] = {
@@ -74,15 +74,6 @@ class StreamOptions(Part):
     """Accepted, without effect."""
 
 
-class NvExt(Part):
-    """NVIDIA's extensions, as `genai-perf` sends them to Dynamo and NIM."""
-
-    ignore_eos: bool | None = None
-    top_k: int | None = None
-    repetition_penalty: float | None = None
-    greed_sampling: bool | None = None
-
-
 class Prediction(Part):
     """What the client expects to be written."""
 
@@ -129,7 +120,8 @@ class SamplingBody(GuidedFields):
     drafter: str | None = None
     growth: str | None = None
     acceptance: str | None = None
-    nvext: NvExt | None = None
+    return_trace: bool | None = None
+    """Whether every event of a stream tells what speculation did."""
 
     @model_validator(mode="before")
     @classmethod
@@ -227,6 +219,7 @@ class SamplingBody(GuidedFields):
             return_num_input_tokens=True,
             return_num_output_tokens=True,
             return_perf_metrics=True,
+            return_trace=self.return_trace,
             decoding=self.decoding,
             drafter=self.drafter,
             growth=self.growth,
@@ -251,8 +244,9 @@ class SamplingBody(GuidedFields):
             )
 
     def _check_stream_options(self) -> None:
-        if self.stream_options is not None and not self.stream:
-            raise refused("stream_options", "stream_options is only allowed when stream is true")
+        for name in ("stream_options", "return_trace"):
+            if getattr(self, name) and not self.stream:
+                raise refused(name, f"{name} is only allowed when stream is true")
 
 
 class CompletionBody(SamplingBody):
@@ -353,10 +347,11 @@ class ChatBody(SamplingBody):
 
     @property
     def guide(self) -> Guide | None:
-        """Of the text where it is an answer; calls of tools are guided where one is required."""
+        """Of the answer as text, or of calls where one is required or a tool is strict."""
         use, guide = self.tool_use, super().guide
-        if use.required:
-            return Guide("ebnf_grammar", calls_grammar(use), "tools")
-        if use.tools and guide is not None and guide.kind == "json_schema":
+        if use.tools and not use.required and guide is not None:
+            if guide.kind != "json_schema":
+                return guide
             return Guide("ebnf_grammar", calls_or_json_grammar(use, guide.text), guide.field)
-        return guide
+        grammar = grammar_of(use)
+        return guide if grammar is None else Guide("ebnf_grammar", grammar, "tools")

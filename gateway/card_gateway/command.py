@@ -68,6 +68,9 @@ def serve(
         list[str] | None,
         _option("Origin whose pages may ask from a browser, or '*'; may be repeated."),
     ] = None,
+    page: Annotated[
+        bool, _option("Answer / with a page that shows a text and its candidates as they come.")
+    ] = False,
     drain_s: Annotated[int, _option("Seconds open answers may take after SIGTERM.", min=0)] = 30,
 ) -> None:
     """Serve OpenAI's completions and chat completions from CARD on Triton."""
@@ -85,6 +88,7 @@ def serve(
             trust,
             at_once,
             tuple(allow_origin or ()),
+            page,
         )
         application = create_app(gateway)
     except (ChatTemplateError, CardError, OSError) as error:

@@ -30,12 +30,14 @@ class Details:
 
     drafts       target passes that verified candidates
     accepted_at  candidates accepted by their place behind the text
+    trace        events of speculation, as Triton tells them
     """
 
     prompt: tuple[ScoredToken, ...] = ()
     tokens: tuple[ScoredToken, ...] = ()
     drafts: int = 0
     accepted_at: tuple[int, ...] = ()
+    trace: tuple[dict[str, Any], ...] = ()
 
     @classmethod
     def read(cls, text: str | None) -> Details:
@@ -49,4 +51,5 @@ class Details:
             tuple(map(ScoredToken.of, told.get("tokens", ()))),
             speculation.get("drafts", 0),
             tuple(speculation.get("accepted_at", ())),
+            tuple(told.get("trace", ())),
         )

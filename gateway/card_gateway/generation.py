@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fastapi import Request
 from starlette.requests import ClientDisconnect
@@ -24,6 +24,7 @@ class Piece:
     index          of the text, where a request wants several
     tokens         those of this piece; empty unless log-probabilities are asked for
     prompt         the prompt's tokens, once; empty unless asked for
+    trace          what speculation did; empty unless asked for
     finish_reason  None until the last piece
     steps, drafts, drafted, accepted, accepted_at  of speculation, see `card_gateway.usage`; the
                    second and the last are known behind the text's end
@@ -42,13 +43,16 @@ class Piece:
     accepted: int = 0
     drafts: int = 0
     accepted_at: tuple[int, ...] = ()
+    trace: tuple[dict[str, Any], ...] = ()
     foreign: int = 0
 
     @property
     def says_something(self) -> bool:
         """Not so while the request waits for a slot, or its prompt is read: the server then sends
         signs of life."""
-        return bool(self.text or self.prompt or self.completion_tokens or self.finish_reason)
+        return bool(
+            self.text or self.prompt or self.completion_tokens or self.finish_reason or self.trace
+        )
 
     def __add__(self, later: Piece) -> Piece:
         """Both as one piece."""
@@ -87,6 +91,7 @@ async def generate(
                 delta.total_accepted_draft_tokens or 0,
                 details.drafts,
                 details.accepted_at,
+                details.trace,
                 delta.foreign_tokens or 0,
             )
 

@@ -1,5 +1,7 @@
 """What a text must be: OpenAI's `response_format`, vLLM's `structured_outputs` and `guided_*`.
 
+NIM has the last of them in `nvext`.
+
 Each becomes the two tensors by which Triton's ensemble is told the same.
 """
 
@@ -56,11 +58,9 @@ class StructuredOutputs(Part):
     structural_tag: None = None
 
 
-class GuidedFields(Part):
-    """Fields that say what the text must be; at most one of them may."""
+class Guided(Part):
+    """`guided_*`."""
 
-    response_format: ResponseFormat | None = None
-    structured_outputs: StructuredOutputs | None = None
     guided_json: str | dict[str, Any] | None = None
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
@@ -69,10 +69,39 @@ class GuidedFields(Part):
     guided_decoding_backend: str | None = None
     """Without effect."""
 
+    def guided(self, inside: str = "") -> Iterator[Guide]:
+        """What they ask for; `inside` is the way to them, for errors."""
+        if self.guided_json is not None:
+            pattern = self.guided_whitespace_pattern
+            spacing = {} if pattern is None else {"whitespace_pattern": pattern}
+            yield Guide("json_schema", _schema(self.guided_json, spacing), f"{inside}guided_json")
+        yield from _plain(
+            self.guided_regex, self.guided_choice, self.guided_grammar, f"{inside}guided_"
+        )
+
+
+class NvExt(Guided):
+    """NVIDIA's extensions, as `genai-perf` and NIM's clients send them."""
+
+    ignore_eos: bool | None = None
+    top_k: int | None = None
+    repetition_penalty: float | None = None
+    greed_sampling: bool | None = None
+
+
+class GuidedFields(Guided):
+    """Fields that say what the text must be; at most one of them may."""
+
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    nvext: NvExt | None = None
+
     @property
     def guide(self) -> Guide | None:
         """None: the text may be anything. Raises `ApiError`."""
-        found = [*self._of_response_format(), *self._of_structured_outputs(), *self._of_guided()]
+        found = [*self._of_response_format(), *self._of_structured_outputs(), *self.guided()]
+        if self.nvext is not None:
+            found += self.nvext.guided("nvext.")
         if len(found) > 1:
             one, other = found[0].field, found[1].field
             raise refused(other, f"{other} and {one} both say what the text must be; send one")
@@ -103,13 +132,6 @@ class GuidedFields(Part):
         if wanted.json_ is not None or wanted.json_object:
             yield Guide("json_schema", _schema(schema, spacing), "structured_outputs.json")
         yield from _plain(wanted.regex, wanted.choice, wanted.grammar, "structured_outputs.")
-
-    def _of_guided(self) -> Iterator[Guide]:
-        if self.guided_json is not None:
-            pattern = self.guided_whitespace_pattern
-            spacing = {} if pattern is None else {"whitespace_pattern": pattern}
-            yield Guide("json_schema", _schema(self.guided_json, spacing), "guided_json")
-        yield from _plain(self.guided_regex, self.guided_choice, self.guided_grammar, "guided_")
 
 
 def _plain(

@@ -41,6 +41,7 @@ class GatewayProcess:
             f"--host={serving.address}",
             f"--port={port}",
             f"--drain-s={math.ceil(serving.drain_s)}",
+            "--page",
         ]
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = False
@@ -74,6 +75,7 @@ class GatewayProcess:
         body = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "Say hello."}]})
         key = " -H 'Authorization: Bearer '$CARD_GATEWAY_API_KEY"
         print(f"OpenAI   {self._url}/v1")
+        print(f"page     {self._url}/")
         print(
             f"curl -s {self._url}/v1/chat/completions -H 'Content-Type: application/json'"
             f"{key if os.environ.get('CARD_GATEWAY_API_KEY') else ''} -d '{body}'",

@@ -34,7 +34,7 @@ def compiled(kernel: Any, constants: Mapping[str, object], warps: int, stages: i
 
 
 for row_tiles in (1, 4):
-    tiles = {"ROW_TILE": 16, "OUTPUT_TILE": 128, "INPUT_TILE": 64}
+    tiles = {"ROW_TILE": 16, "OUTPUT_TILE": products.OUTPUT_TILE, "INPUT_TILE": products.INPUT_TILE}
     compiled(products._multiply, {"ROW_TILES": row_tiles, **tiles}, 4, 4)
 sizes = {"HEADS": HEADS, "SIZE": SIZE, "COLUMNS": SIZE}
 pages = {"KV_HEADS": KV_HEADS, "PAGE": 64}

@@ -27,7 +27,12 @@ from card.engines.torch.captured.kernels import finishing
 from card.engines.torch.captured.kernels.attention import attend
 from card.engines.torch.captured.kernels.decoder import KernelDecoder
 from card.engines.torch.captured.kernels.pages import PAGE
-from card.engines.torch.captured.kernels.products import SkinnyLinear, splits_of
+from card.engines.torch.captured.kernels.products import (
+    INPUT_TILE,
+    OUTPUT_TILE,
+    SkinnyLinear,
+    splits_of,
+)
 from card.engines.torch.engine import TorchEngine
 
 pytestmark = [
@@ -63,7 +68,7 @@ def assert_close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("outputs", "inputs"), [(300, 576), (128, 100)])
+@pytest.mark.parametrize(("outputs", "inputs"), [(300, 576), (128, 200)])
 def test_a_product_is_that_of_float64_and_a_row_has_its_bits_among_any_others(
     dtype: torch.dtype, outputs: int, inputs: int
 ) -> None:
@@ -90,7 +95,7 @@ def test_more_rows_than_one_launch_takes_have_the_same_bits() -> None:
 )
 def test_every_multiprocessor_of_a_large_device_gets_work(outputs: int, inputs: int) -> None:
     splits = splits_of(outputs, inputs, multiprocessors=132)
-    tiles, steps = -(-outputs // 128), -(-inputs // 64)
+    tiles, steps = -(-outputs // OUTPUT_TILE), -(-inputs // INPUT_TILE)
     assert tiles * splits >= min(132, tiles * steps)
     assert -(-steps // splits) * (splits - 1) < steps, "no split is empty"
 

@@ -15,6 +15,7 @@ from card.serving.gathering import Gathering
 from card.serving.refusal import Refusal, UndeliverableError
 from card.serving.sessions import Session, Sessions
 from card.serving.streams import Stream
+from card.serving.trace import Trace
 from card.serving.wire import GenerateRequest
 from card.text import Detokenizer
 
@@ -28,6 +29,7 @@ class Client:
 
     def __init__(self) -> None:
         self.texts: list[str] = []
+        self.details: list[str] = []
         self.errors: list[str] = []
         self.ended = 0
         self.gone = False
@@ -37,6 +39,7 @@ class Client:
         if self.unreachable:
             raise UndeliverableError("no room")
         self.texts.append(delta.text)
+        self.details.append(delta.details)
         self.ended += last
 
     def fail(self, refusal: Refusal) -> None:
@@ -111,7 +114,8 @@ class Scene:
         session = await self.sessions.admit(
             slot_request(max_tokens, end_ids), None, lambda _: False
         )
-        self.follower.follow(Answer(client, stream, session, deadline_ns))
+        trace = Trace(session.slot, session.session_id, 26, 3, 0) if asked.return_trace else None
+        self.follower.follow(Answer(client, stream, session, deadline_ns, trace))
         return client, session.slot.index
 
     def state(self, index: int) -> SlotState:

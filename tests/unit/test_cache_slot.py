@@ -191,7 +191,7 @@ def test_a_closed_slot_is_open_to_nobody(pool: Pool) -> None:
 def test_a_role_has_no_method_for_what_another_role_writes(pool: Pool) -> None:
     own = {
         "card": {"open", "close", "reclaim"},
-        "target": {"adopt", "commit", "fail", "release", "count_step", "count_query"},
+        "target": {"adopt", "commit", "fail", "release", "count_step", "count_query", "trace"},
         "draft": {"replace", "append", "count_re_root", "reset_counters"},
     }
     views = {
@@ -255,6 +255,7 @@ requests = st.builds(
     log_probabilities=st.booleans(),
     likeliest=st.integers(0, 2),
     prompt_log_probabilities=st.booleans(),
+    trace=st.booleans(),
 )
 
 
@@ -276,6 +277,7 @@ def test_a_request_arrives_as_it_was_sent(shared_pool: Pool, sent: list[SlotRequ
             "log_probabilities",
             "likeliest",
             "prompt_log_probabilities",
+            "trace",
         ):
             assert getattr(found, name) == getattr(request, name), name
 

@@ -45,6 +45,7 @@ CONTRACT: dict[str, tuple[str, Any]] = {
     "return_num_input_tokens": ("BOOL", True),
     "return_num_output_tokens": ("BOOL", True),
     "return_perf_metrics": ("BOOL", False),
+    "return_trace": ("BOOL", True),
     "decoding": ("BYTES", "card"),
     "drafter": ("BYTES", "tree"),
     "growth": ("BYTES", "graph"),

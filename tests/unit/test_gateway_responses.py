@@ -8,7 +8,19 @@ from typing import Any
 import openai
 import pytest
 from client_double import refusal, response
-from gateway_double import RunningGateway, pieces_of, prompt
+from gateway_double import (
+    RunningGateway,
+    number,
+    pieces_of,
+    prompt,
+    running_gateway,
+    scored,
+    tell,
+    two_pieces,
+)
+from real_pair import TARGET
+
+from card_gateway.responses.body import LOG_PROBABILITIES
 
 WEATHER: Any = {
     "type": "function",
@@ -103,6 +115,34 @@ def test_a_conversation_goes_on_from_its_items(
         assert prompt(gateway) == expected
 
 
+def test_log_probabilities_come_with_the_text() -> None:
+    """Of each delta those of its tokens, of the whole text all."""
+    with running_gateway(tokenizer=TARGET) as gateway:
+        asked = openai.OpenAI(base_url=gateway.url, api_key="none", max_retries=0).responses.create
+        include: Any = [LOG_PROBABILITIES]
+        first, second = two_pieces()
+        tell(first, tokens=[scored(5, -0.5, (5, -0.5), (6, -1.0)), scored(7, -0.25, (7, -0.25))])
+        tell(second, tokens=[scored(8, -2.0, (9, -0.125), (8, -2.0))])
+        gateway.triton.answer = lambda _: [first, second]
+        whole = asked(model="ensemble", input="hello", include=include, top_logprobs=1)
+        assert number(gateway, "top_log_probs", "<i") == 1
+        content: Any = whole.output[0].content[0]  # type: ignore[union-attr, index]
+        assert [token.logprob for token in content.logprobs] == [-0.5, -0.25, -2.0]
+        assert "".join(token.token for token in content.logprobs) == "héllo wörld"
+        assert [len(token.top_logprobs) for token in content.logprobs] == [1, 1, 1]
+        assert content.logprobs[2].top_logprobs[0].logprob == -0.125
+        events = list(asked(model="ensemble", input="hello", include=include, stream=True))
+        deltas: list[Any] = [one for one in events if one.type == "response.output_text.delta"]
+        told = [[token.logprob for token in delta.logprobs] for delta in deltas]
+        assert told == [[-0.5, -0.25], [-2.0]]
+        done: Any = next(one for one in events if one.type == "response.output_text.done")
+        assert [token.logprob for token in done.logprobs] == [-0.5, -0.25, -2.0]
+    with running_gateway() as gateway:
+        body = {"model": "ensemble", "input": "hello", "include": include}
+        status, _, text = gateway.ask("/v1/responses", body)
+        assert (status, json.loads(text)["error"]["param"]) == (400, "include")
+
+
 def test_items_that_must_not_be_stored_are_not(
     gateway: RunningGateway, client: openai.OpenAI
 ) -> None:
@@ -138,7 +178,10 @@ def test_what_fails_later_is_told_in_the_stream(
         ({"input": [{"type": "computer_call"}]}, "input.0"),
         ({"input": [{"role": "user"}]}, "input.0.content"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0"),
-        ({"include": ["message.output_text.logprobs"]}, "include"),
+        ({"include": [LOG_PROBABILITIES], "tools": [WEATHER]}, "include"),
+        ({"include": [LOG_PROBABILITIES], "top_logprobs": 21}, "top_logprobs"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"return_trace": True, "stream": True}, "return_trace"),
         ({"temperature": 3}, "temperature"),
         ({"bogus": 1}, "bogus"),
     ],

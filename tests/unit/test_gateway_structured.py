@@ -56,6 +56,10 @@ def asked(gateway: RunningGateway) -> tuple[str | None, Any]:
         ({"guided_regex": "a+", "guided_decoding_backend": "outlines"}, "regex", "a+"),
         ({"guided_choice": ["a", "b"]}, "choice", ["a", "b"]),
         ({"guided_grammar": 'start: "a"'}, "ebnf_grammar", 'start: "a"'),
+        ({"nvext": {"guided_json": SCHEMA}}, "json_schema", SCHEMA),
+        ({"nvext": {"guided_regex": "a+", "top_k": 2}}, "regex", "a+"),
+        ({"nvext": {"guided_choice": ["a", "b"]}}, "choice", ["a", "b"]),
+        ({"nvext": {"guided_grammar": 'start: "a"'}}, "ebnf_grammar", 'start: "a"'),
     ],
 )
 def test_every_way_to_ask_becomes_a_guide(
@@ -120,6 +124,7 @@ def test_beside_tools_the_answer_is_of_the_schema_or_calls(gateway: RunningGatew
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
         ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "guided_regex"),
         ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs.choice"),
+        ({"guided_regex": "a", "nvext": {"guided_choice": ["b"]}}, "nvext.guided_choice"),
         ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs.structural_tag"),
     ],
 )

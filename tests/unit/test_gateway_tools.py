@@ -127,9 +127,14 @@ OTHER = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
         ({"tool_choice": "required"}, [ONE, OTHER, f"{ONE}\n{OTHER}"], ["", "hello"]),
         ({"tool_choice": "required", "parallel_tool_calls": False}, [ONE], [f"{ONE}\n{OTHER}"]),
         ({"tool_choice": {"type": "function", "function": {"name": "clock"}}}, [OTHER], [ONE]),
+        (
+            {"tool_choice": "auto"},
+            ["", "a < b", f"Let me see.\n{ONE}\n{OTHER} So.", "<tool_cal", '"city"'],
+            ["<tool_call>", "I <tool_call>hello", ONE.replace("weather", "wether")],
+        ),
     ],
 )
-def test_a_required_call_is_held_to_a_grammar(
+def test_a_call_that_is_required_or_strict_is_held_to_a_grammar(
     gateway: RunningGateway,
     client: openai.OpenAI,
     more: Any,
@@ -204,12 +209,13 @@ def test_a_schema_that_cannot_be_compiled_is_told_with_its_tool(
         ]
 
     gateway.triton.answer = compile
+    strict: Any = {"type": "function", "function": wrong["function"] | {"strict": True}}
+    asked: Any
     for stream in (False, True):
-        with pytest.raises(openai.BadRequestError, match=r'tool "wrong" .* Invalid type') as caught:
-            client.chat.completions.create(
-                **CHAT, tools=[CLOCK, wrong], tool_choice="required", stream=stream
-            )
-        assert caught.value.param == "tools"
+        for asked in ({"tools": [CLOCK, wrong], "tool_choice": "required"}, {"tools": [strict]}):
+            with pytest.raises(openai.BadRequestError, match=r'tool "wrong" .* Invalid') as caught:
+                client.chat.completions.create(**CHAT, **asked, stream=stream)
+            assert caught.value.param == "tools"
 
 
 def test_what_a_schema_only_describes_is_left_out_unless_it_is_strict(

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
-from card_gateway.body import NOT_OFFERED, ChatBody, SamplingBody
+from card_gateway.body import MOST_ALTERNATIVES, NOT_OFFERED, ChatBody, SamplingBody
 from card_gateway.errors import refused
 from card_gateway.messages import Message, Part
 from card_gateway.responses.items import Item, messages_of
@@ -22,6 +22,9 @@ from card_gateway.tools.definitions import (
     Tool,
     ToolChoice,
 )
+
+LOG_PROBABILITIES = "message.output_text.logprobs"
+"""What `include` calls them."""
 
 
 class FunctionTool(Part):
@@ -96,7 +99,6 @@ class ResponseBody(SamplingBody):
         "max_tool_calls": (),
         "previous_response_id": (),
         "prompt": (),
-        "top_logprobs": (0,),
         "truncation": ("disabled",),
     }
 
@@ -109,26 +111,34 @@ class ResponseBody(SamplingBody):
     text: Text | None = None
     reasoning: Reasoning | None = None
     include: list[str] | None = None
-    """Further parts of the answer, which all belong to what is not offered."""
+    """Further parts of the answer; but for log-probabilities they belong to what is not offered."""
+    top_logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | None = None
     store: bool | None = None
     """Whether items may be kept, for clients that send their ids later."""
     chat_template_kwargs: dict[str, JsonValue] | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> ResponseBody:
-        if "message.output_text.logprobs" in (self.include or ()):
+        if self.top_logprobs and not self.wants_log_probs:
             raise refused(
-                "include", "include asks for log-probabilities; ask for a chat completion instead"
+                "top_logprobs",
+                f"top_logprobs is only allowed when include holds {LOG_PROBABILITIES}",
             )
+        if self.wants_log_probs and self.tools:
+            raise refused(
+                "include", f"include has {LOG_PROBABILITIES}, which are not told beside tools"
+            )
+        if self.return_trace:
+            raise refused("return_trace", "return_trace is told by streams of chat completions")
         return self
 
     @property
     def wants_log_probs(self) -> bool:
-        return False
+        return LOG_PROBABILITIES in (self.include or ())
 
     @property
     def alternatives(self) -> int:
-        return 0
+        return self.top_logprobs or 0
 
     def chat(self, memory: ItemMemory) -> ChatBody:
         """The chat that this request stands for. Raises `ApiError`."""
@@ -141,6 +151,8 @@ class ResponseBody(SamplingBody):
             "tool_choice": self._tool_choice(),
             "parallel_tool_calls": self.parallel_tool_calls,
             "chat_template_kwargs": self.chat_template_kwargs,
+            "logprobs": self.wants_log_probs,
+            "top_logprobs": self.top_logprobs,
         }
         if self.text is not None and self.text.format is not None:
             chat["response_format"] = self.text.format.of_chat()

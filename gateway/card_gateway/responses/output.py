@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from card_gateway.errors import ApiError
 from card_gateway.generation import Piece
 from card_gateway.responses.body import ResponseBody
+from card_gateway.scores import Scores
 from card_gateway.tools.calls import Call, CallParser
 from card_gateway.usage import Usage
 
@@ -22,13 +23,21 @@ class ResponseAnswer:
     """One request's answer, told as it grows.
 
     usage        of the text; it has noted each piece before this answer is told of it
-    reads_calls  functions may be called in the text
+    scores       how log-probabilities are told; None: not asked for
+    reads_calls  functions may be called in the text: then none are told
     """
 
     def __init__(
-        self, identity: str, body: ResponseBody, usage: Usage, *, reads_calls: bool
+        self,
+        identity: str,
+        body: ResponseBody,
+        usage: Usage,
+        scores: Scores | None = None,
+        *,
+        reads_calls: bool,
     ) -> None:
         self._usage = usage
+        self._scores = scores
         self.output: list[Json] = []
         self._parser = CallParser() if reads_calls else None
         self._is_open = False
@@ -56,11 +65,13 @@ class ResponseAnswer:
         parts = [piece.text] if self._parser is None else self._parser.feed(piece.text)
         if self._parser is not None and piece.finish_reason is not None:
             parts += self._parser.finish()
+        scores = [] if self._scores is None else self._scores.of_text(piece)
+        told = [token.as_json() for token in scores]
         for part in parts:
             if isinstance(part, Call):
                 yield from self._call(part)
-            elif part:
-                yield from self._text(part)
+            elif part or told:
+                yield from self._text(part, told)
         if piece.finish_reason is not None:
             yield from self._end(piece)
 
@@ -79,17 +90,20 @@ class ResponseAnswer:
         """The answer so far."""
         return self._response | {"output": list(self.output)}
 
-    def _text(self, text: str) -> Iterator[Json]:
+    def _text(self, text: str, told: Sequence[Json] = ()) -> Iterator[Json]:
+        """told  its tokens with their log-probabilities"""
         if not self._is_open or self.output[-1]["type"] != "message":
             yield from self._close()
             part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
             yield self._open({"id": _identity("msg"), "type": "message", "role": "assistant"}, [])
             self.output[-1]["content"] = [part]
             yield self._event("response.content_part.added", **self._place(0), part=dict(part))
-        self.output[-1]["content"][0]["text"] += text
-        if text:
+        whole = self.output[-1]["content"][0]
+        whole["text"] += text
+        whole["logprobs"] = [*whole["logprobs"], *told]
+        if text or told:
             yield self._event(
-                "response.output_text.delta", **self._place(0), delta=text, logprobs=[]
+                "response.output_text.delta", **self._place(0), delta=text, logprobs=list(told)
             )
 
     def _call(self, call: Call) -> Iterator[Json]:
@@ -119,7 +133,10 @@ class ResponseAnswer:
         if item["type"] == "message":
             (part,) = item["content"]
             yield self._event(
-                "response.output_text.done", **self._place(0), text=part["text"], logprobs=[]
+                "response.output_text.done",
+                **self._place(0),
+                text=part["text"],
+                logprobs=part["logprobs"],
             )
             yield self._event("response.content_part.done", **self._place(0), part=part)
         else:
@@ -179,6 +196,7 @@ def _asked(body: ResponseBody) -> Json:
         "text": _DEFAULT_FORMAT | asked.get("text", {}),
         "tool_choice": asked.get("tool_choice", "auto"),
         "tools": asked.get("tools", []),
+        "top_logprobs": body.alternatives,
         "top_p": 1.0 if body.top_p is None else body.top_p,
         "truncation": "disabled",
         "user": body.user,

@@ -11,6 +11,7 @@ from card_client import CardError
 from card_gateway.errors import ApiError, from_triton
 
 _NAMES = {
+    "logprobs": "include",
     "max_tokens": "max_output_tokens",
     "messages": "input",
     "response_format": "text.format",

@@ -7,15 +7,15 @@ from typing import Any
 
 from card_gateway.answer import ChatAnswer, Json
 from card_gateway.generation import Piece
-from card_gateway.tokens import TokenTexts
+from card_gateway.scores import Scores
 from card_gateway.tools.calls import Call, CallParser, whole_calls
 
 
 class CallingAnswer(ChatAnswer):
     """Of `POST /v1/chat/completions` with tools."""
 
-    def __init__(self, model: str, tokens: TokenTexts | None, alternatives: int) -> None:
-        super().__init__(model, tokens, alternatives)
+    def __init__(self, model: str, scores: Scores | None) -> None:
+        super().__init__(model, scores)
         self._parsers = defaultdict[int, CallParser](CallParser)
 
     def _choice(self, text: Piece) -> Json:

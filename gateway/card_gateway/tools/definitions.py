@@ -81,6 +81,11 @@ class ToolUse:
     required: bool = False
     parallel: bool = True
 
+    @property
+    def is_strict(self) -> bool:
+        """Whether any call must fit the schema of its function."""
+        return any(tool.function.strict for tool in self.callable)
+
 
 def tool_use(
     tools: Sequence[Tool] | None, choice: ToolChoice | None, parallel: bool | None

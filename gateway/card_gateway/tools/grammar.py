@@ -1,4 +1,4 @@
-"""What a text must look like in which a function must be called.
+"""What a text must look like in which a function must be called, or is called strictly.
 
 The grammar is written in the Lark dialect of `llguidance`, where `%json` stands for every text that
 fits a JSON schema.
@@ -24,30 +24,46 @@ _LENIENT = {**_STRICT, "lenient": True}
 """Keywords and formats that cannot be held to are left out, as of a schema that only describes."""
 
 
-def calls_grammar(use: ToolUse) -> str:
-    """One call, or several, each of a function that `use` allows."""
-    return f"start: calls\n{_calls_rules(use)}"
+def grammar_of(use: ToolUse) -> str | None:
+    """What `use` alone makes of a text; None: it may be anything."""
+    if use.required:
+        return f"start: calls\n{_calls(use)}"
+    if use.is_strict:
+        return _text_with_calls(use)
+    return None
 
 
 def calls_or_json_grammar(use: ToolUse, schema: str) -> str:
-    """Calls, or an answer that fits the JSON schema."""
-    return f"start: calls | answer\nanswer: %json {schema}\n{_calls_rules(use)}"
+    """Calls, each of a function that `use` allows, or an answer that fits the JSON schema."""
+    return f"start: calls | answer\nanswer: %json {schema}\n{_calls(use)}"
 
 
 def function_at(use: ToolUse, line: int) -> Function | None:
-    """Whose arguments stand in that line, from 1, of `calls_grammar`."""
-    lines = calls_grammar(use).splitlines()
+    """Whose arguments stand in that line, from 1, of `grammar_of`."""
+    lines = (grammar_of(use) or "").splitlines()
     found = _RULE.match(lines[line - 1]) if 0 < line <= len(lines) else None
     return None if found is None else use.callable[int(found[1])].function
 
 
-def _calls_rules(use: ToolUse) -> str:
+def _calls(use: ToolUse) -> str:
+    """One call, or several where `use` allows that."""
+    several = ' ("\\n" call)*' if use.parallel else ""
+    return f"calls: call{several}\n{_call(use, json.dumps(CALL))}"
+
+
+def _text_with_calls(use: ToolUse) -> str:
+    """Any text with calls anywhere: what opens a call is always one, because the shortest text that
+    ends with it is taken."""
+    text = f"TEXT: /(?s:.*)/\nopened[lazy]: TEXT {json.dumps(CALL)}"
+    return f"start: call* TEXT\n{text}\n{_call(use, 'opened')}"
+
+
+def _call(use: ToolUse, opening: str) -> str:
     functions = [tool.function for tool in use.callable]
     rules = [f"call_{place}: {_rule(function)}" for place, function in enumerate(functions)]
-    several = ' ("\\n" call)*' if use.parallel else ""
     names = " | ".join(f"call_{place}" for place in range(len(functions)))
-    opening, closing = json.dumps(f"{CALL}\n"), json.dumps(f"\n{END_OF_CALL}")
-    return "\n".join([f"calls: call{several}", f"call: {opening} ({names}) {closing}", *rules, ""])
+    closing = json.dumps(f"\n{END_OF_CALL}")
+    return "\n".join([f'call: {opening} "\\n" ({names}) {closing}', *rules, ""])
 
 
 def _rule(function: Function) -> str:

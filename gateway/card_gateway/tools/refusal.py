@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from card_client import CardError
 from card_gateway.errors import as_json, refused
 from card_gateway.tools.definitions import ToolUse
-from card_gateway.tools.grammar import function_at
+from card_gateway.tools.grammar import function_at, grammar_of
 
 _GUIDE = "guided_decoding_guide"
 _PLACE = re.compile(r"line (\d+) column \d+: (?:failed to compile JSON schema: )?(.*)", re.DOTALL)
@@ -21,11 +21,13 @@ def tools_named(use: ToolUse) -> Iterator[None]:
     try:
         yield
     except CardError as error:
-        if not use.required or not error.message.startswith(_GUIDE):
+        if grammar_of(use) is None or not error.message.startswith(_GUIDE):
             raise
         if error.message.startswith(f"{_GUIDE}_type"):
-            message = error.message.replace(f"{_GUIDE}_type", "a tool_choice that requires a call")
-            raise refused("tool_choice", message) from error
+            field, what = "tools", "a strict tool"
+            if use.required:
+                field, what = "tool_choice", "a tool_choice that requires a call"
+            raise refused(field, error.message.replace(f"{_GUIDE}_type", what)) from error
         raise refused("tools", _message(error.message, use)) from error
 
 

@@ -10,6 +10,7 @@
 `watch`   which slots were opened or closed
 `bell`    wakes engines when that happens, and `card` when a session begins or ends
 `likeliest` likeliest ids of a position in a word each
+`steps`   what the target's passes asked and got, for who follows them
 `query`   descend along what is committed, then the best chain or subtree
 """
 
@@ -19,6 +20,7 @@ from card.cache.layout import (
     ENGINES,
     MAX_END_IDS,
     MAX_ROWS,
+    STEPS_KEPT,
     TARGET_COUNTERS,
     EngineState,
     Finish,
@@ -36,6 +38,7 @@ from card.cache.query import (
 )
 from card.cache.request import ANY, SlotRequest, choice_words
 from card.cache.slot import CardSlot, DraftProgress, DraftSlot, SlotCounters, TargetSlot
+from card.cache.steps import Step
 from card.cache.tree import ROOT, Tree, follow
 from card.cache.watch import SlotWatch
 
@@ -48,6 +51,7 @@ __all__ = [
     "MAX_ROWS",
     "NO_CANDIDATES",
     "ROOT",
+    "STEPS_KEPT",
     "TARGET_COUNTERS",
     "Bell",
     "Candidates",
@@ -63,6 +67,7 @@ __all__ = [
     "SlotRequest",
     "SlotState",
     "SlotWatch",
+    "Step",
     "TargetSlot",
     "Tree",
     "best_chain",

@@ -47,6 +47,10 @@ DRAFT_COUNTERS = (
     "draft_idle_ns",
 )
 """Of one session, from 0 when its engine takes it up; `card` exports them."""
+STEPS_KEPT = 64
+"""Latest steps of a session that `card` can read, where a request wants to follow them."""
+STEP_NUMBERS = 7
+"""Whole numbers that a step is told by, see `card.cache.steps`."""
 MAX_END_IDS = 64
 """Ids that may end one text: the model's own, and what its request adds."""
 MAX_LIKELIEST = 20
@@ -198,6 +202,7 @@ def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
             ("likeliest", word),
             ("prompt_log_probabilities", word),
             ("tenant", np.uint64),
+            ("trace", word),
             ("logit_bias_count", word),
             ("bad_word_count", word),
             ("guide_kind", word),
@@ -233,6 +238,12 @@ def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
             ("prompt_log_probability", real, (geometry.prompt,)),
             ("likeliest_of_prompt", word, (geometry.prompt, max(1, geometry.likeliest))),
             ("likeliest_of_output", word, (geometry.output, max(1, geometry.likeliest))),
+        ],
+        [
+            ("steps_written", word),
+            ("step_numbers", word, (STEPS_KEPT, STEP_NUMBERS)),
+            ("step_token", word, (STEPS_KEPT, MAX_ROWS)),
+            ("step_parent", word, (STEPS_KEPT, MAX_ROWS)),
         ],
         # draft
         [

@@ -46,6 +46,7 @@ class SlotRequest:
     prompt_log_probabilities  whether it is to report those of the prompt's tokens
     guide       what the text must be; None: anything
     tenant      whose text it is; 0: nobody's who is known
+    trace       whether the target is to tell of each step
     """
 
     prompt: NDArray[np.int64]
@@ -61,6 +62,7 @@ class SlotRequest:
     prompt_log_probabilities: bool = False
     guide: Guide | None = None
     tenant: int = 0
+    trace: bool = False
 
 
 def choice_words(key: str) -> NDArray[np.int64]:
@@ -91,6 +93,7 @@ def write_request(record: Record, request: SlotRequest) -> None:
     record["likeliest"] = request.likeliest
     record["prompt_log_probabilities"] = request.prompt_log_probabilities
     record["tenant"] = request.tenant
+    record["trace"] = request.trace
     parameters = request.parameters
     for name in _NUMBERS:
         record[name] = getattr(parameters, name)
@@ -123,6 +126,7 @@ def read_request(record: Record) -> SlotRequest:
         log_probabilities=bool(record["log_probabilities"]),
         likeliest=record["likeliest"],
         prompt_log_probabilities=bool(record["prompt_log_probabilities"]),
+        trace=bool(record["trace"]),
         parameters=SamplingParameters(
             bad_words=tuple(words),
             logit_bias=_logit_bias(record),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from card.cache.layout import DRAFT_COUNTERS, TARGET_COUNTERS, Finish, SlotState
 from card.cache.likeliest import packed, unpacked
 from card.cache.record import Record
 from card.cache.request import SlotRequest, read_request, write_request
+from card.cache.steps import Step, read_steps, write_step
 from card.cache.stopwatch import Stopwatch
 from card.cache.tree import Tree
 from card.sampling import Likeliest
@@ -126,6 +128,25 @@ class _Slot:
             return Finish.RUNNING  # being committed, or a target was killed just there
         return Finish(record["finish"])
 
+    def tree(self, session_id: int, vocabulary: int) -> Tree | None:
+        """A validated snapshot of the draft's tree for `session_id`, or None."""
+        record = self._record
+        for _ in range(_READ_ATTEMPTS):
+            flip = record["flip"]
+            half = flip & 1
+            if record["tree_session_id"][half] != session_id:
+                return None
+            count = int(record["node_count"][half])
+            if not 0 <= count <= record["node_token"].shape[1]:
+                return None
+            root_length = int(record["root_length"][half])
+            token = record["node_token"][half, :count].copy()
+            parent = record["node_parent"][half, :count].copy()
+            score = record["node_score"][half, :count].copy()
+            if record["flip"] == flip:
+                return Tree.checked(root_length, token, parent, score, vocabulary)
+        return None
+
 
 class CardSlot(_Slot):
     """The view of `card`: opens a session, reads its commits, closes it."""
@@ -181,6 +202,13 @@ class CardSlot(_Slot):
         """The likeliest ids at that place of the prompt, likewise."""
         return unpacked(self._record["likeliest_of_prompt"][place])
 
+    def steps(self, session_id: int, first: int) -> tuple[list[Step], int]:
+        """The session's latest steps, from number `first` on if they are still kept, and the number
+        of the next one; none unless the request wants to follow them."""
+        if self._record["commit_session_id"] != session_id:
+            return [], first
+        return read_steps(self._record, first)
+
     def counters(self) -> SlotCounters:
         record = self._record
         return SlotCounters(
@@ -220,6 +248,7 @@ class TargetSlot(_Slot):
                 record[name] = 0
             record["tokens_per_step"][:] = 0
             record["accepted_at"][:] = 0
+            record["steps_written"] = 0
             record["commit_session_id"] = session_id
         self._stopwatch.restart()
         return int(record["committed"])
@@ -289,6 +318,16 @@ class TargetSlot(_Slot):
         record["foreign"] += foreign
         record["tokens_per_step"][min(committed, len(record["tokens_per_step"]) - 1)] += 1
 
+    @property
+    def is_traced(self) -> bool:
+        """Whether somebody wants to follow the session's steps."""
+        return bool(self._record["trace"])
+
+    def trace(self, step: Step) -> None:
+        """Tell of a step whose tokens are committed next."""
+        behind, now_ns = self._record["committed"], time.monotonic_ns()
+        write_step(self._record, replace(step, behind=behind, committed_ns=now_ns))
+
     def count_query(self, *, hit: bool) -> None:
         record = self._record
         record["queries"] += 1
@@ -302,25 +341,6 @@ class TargetSlot(_Slot):
         """Promise never to touch the slot for this session again."""
         self._record["released"] = session_id
         self._bell.ring()
-
-    def tree(self, session_id: int, vocabulary: int) -> Tree | None:
-        """A validated snapshot of the draft's tree for `session_id`, or None."""
-        record = self._record
-        for _ in range(_READ_ATTEMPTS):
-            flip = record["flip"]
-            half = flip & 1
-            if record["tree_session_id"][half] != session_id:
-                return None
-            count = int(record["node_count"][half])
-            if not 0 <= count <= record["node_token"].shape[1]:
-                return None
-            root_length = int(record["root_length"][half])
-            token = record["node_token"][half, :count].copy()
-            parent = record["node_parent"][half, :count].copy()
-            score = record["node_score"][half, :count].copy()
-            if record["flip"] == flip:
-                return Tree.checked(root_length, token, parent, score, vocabulary)
-        return None
 
     def draft_progress(self, session_id: int, root_length: int) -> DraftProgress:
         """What the draft did since its tree's root is at `root_length` tokens; nothing where the

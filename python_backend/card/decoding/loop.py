@@ -284,7 +284,7 @@ class TargetLoop:
             self._engine.commit_kv(session.engine_session, result.rows)
             session.slot.verify(0)
         if result is not None:
-            session.commit(result, len(query.candidates) if query is not None else 0)
+            session.commit(result, query or Query())
 
     def _learn(self, turn: Turn, result: VerifyResult | None, rows: Logits) -> None:
         """Let sources hear what became of candidates."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from card.cache import MAX_ROWS, NO_CANDIDATES, Candidates, SlotRequest, TargetSlot, Tree
+from card.cache import MAX_ROWS, NO_CANDIDATES, Candidates, SlotRequest, Step, TargetSlot, Tree
 from card.constraints import GuideError
 from card.constraints.compiler import Constraint
 from card.decoding.draft_wait import DraftWait
@@ -26,17 +26,19 @@ class Query:
 
     drafted  of them, found in the draft's tree, before any was left out
     asked    whether the tree was asked
+    at_ns    when, on the monotonic clock
     """
 
     candidates: Candidates = NO_CANDIDATES
     drafted: int = 0
     asked: bool = False
+    at_ns: int = field(default_factory=time.monotonic_ns)
 
     def first(self, count: int) -> Query:
         """With the first `count` candidates of a chain alone."""
         if count >= len(self.candidates):
             return self
-        return Query(self.candidates.first(count), self.drafted, self.asked)
+        return replace(self, candidates=self.candidates.first(count))
 
 
 @dataclass(slots=True, eq=False)
@@ -167,6 +169,7 @@ class TargetSession:
         if limit < 1 or not self.pacing.queries:
             return Query()
         self.read_text(len(self.history))
+        at_ns = time.monotonic_ns()
         found = NO_CANDIDATES
         drafted = 0
         for source in sources.values():
@@ -178,7 +181,7 @@ class TargetSession:
                 found = source.candidates(self, found, most)
         if share.drafts:
             self.slot.count_query(hit=drafted > 0)
-        return Query(self._fitting(found), drafted, asked=share.drafts)
+        return Query(self._fitting(found), drafted, share.drafts, at_ns)
 
     def _fitting(self, found: Candidates) -> Candidates:
         """A chain as far as the guide allows it: the rest would be rejected."""
@@ -214,19 +217,22 @@ class TargetSession:
         self.slot.stop_draft_until(0 if works else end)
         return works
 
-    def commit(self, result: VerifyResult, verified: int) -> None:
-        """Publish what was decided; the draft and `card` see it at once.
-
-        verified  candidates that were in the pass
-        """
+    def commit(self, result: VerifyResult, query: Query) -> None:
+        """Publish what was decided about the candidates of `query`; the draft and `card` see it at
+        once."""
+        committed, accepted = len(result.tokens), result.num_accepted
         # Counted first: whoever sees the last token sees all there is to count.
         self.slot.count_step(
-            len(result.tokens),
-            result.num_accepted,
-            verified,
+            committed,
+            accepted,
+            len(query.candidates),
             rejected=result.rejected,
             foreign=result.foreign,
         )
+        if self.request.trace:
+            self.slot.trace(
+                Step(query.candidates, query.drafted, accepted, committed, queried_ns=query.at_ns)
+            )
         self.slot.commit(
             result.tokens,
             result.accepted,

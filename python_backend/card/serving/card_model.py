@@ -30,8 +30,9 @@ from card.serving.log import RequestLog
 from card.serving.metrics import Metrics
 from card.serving.notices import Notices
 from card.serving.refusal import Refusal, invalid
-from card.serving.sessions import Sessions
+from card.serving.sessions import Session, Sessions
 from card.serving.streams import Stream
+from card.serving.trace import Trace
 from card.serving.triton_request import TritonClient, checked_arrays, deadline_ns, request_id
 from card.serving.vocabulary import Vocabulary
 from card.serving.waiting import WaitingClient
@@ -127,7 +128,8 @@ class CardModel:
             return
         stream.schedule()
         self._metrics.admitted(session, arrival_ns, request_id(request), prompt)
-        follower.follow(Answer(client, stream, session, deadline))
+        trace = self._trace(session) if parsed.return_trace else None
+        follower.follow(Answer(client, stream, session, deadline, trace))
 
     def _refuse(
         self, request: Any, client: TritonClient, refusal: Refusal, prompt: str | None
@@ -137,6 +139,8 @@ class CardModel:
 
     def _slot_request(self, request: GenerateRequest) -> SlotRequest:
         settings = self._settings
+        if request.return_trace and not request.stream:
+            raise invalid("return_trace", True, "false unless stream is true")
         budget = output_budget(request, len(request.input_ids), settings.limits)
         bad_words = self._vocabulary.bad_word_tokens(request.bad_words)
         most = settings.limits.bad_word_tokens
@@ -179,6 +183,7 @@ class CardModel:
             parameters=parameters,
             guide=guide,
             tenant=tenant_of(request),
+            trace=request.return_trace,
         )
 
     def _end_ids(self, request: GenerateRequest, *, guided: bool) -> tuple[int, ...]:
@@ -237,6 +242,12 @@ class CardModel:
             Detokenizer(tokenizer, request.input_ids, request.stop_words),
             prompt,
             arrival_ns=arrival_ns,
+        )
+
+    def _trace(self, session: Session) -> Trace:
+        prompt_tokens, began_ns = len(session.request.prompt), time.monotonic_ns()
+        return Trace(
+            session.slot, session.session_id, self._vocabulary.size, prompt_tokens, began_ns
         )
 
     def _start_follower(self) -> Follower:

@@ -2,18 +2,32 @@
 
     {"prompt": [token, ...],    with return_prompt_log_probs, in the first response with a token
      "tokens": [token, ...],    with return_log_probs, those of this response
-     "speculation": {...}}      with return_perf_metrics, in the last response
+     "speculation": {...},      with return_perf_metrics, in the last response
+     "trace": [event, ...]}     with return_trace, what happened since the last response
 
 A token is `{"id", "logprob", "top"}`: its log-probability (null for the prompt's first token, which
 nothing precedes), and the likeliest ids at its position as `[id, logprob]`, likeliest first.
 `speculation` is `{"drafts", "accepted_at"}`: target passes that verified candidates, and how many
 candidates were accepted at each place behind the text that was committed before the pass.
+
+An event is a pass of the target or a look at the draft's tree. Each has `us`, microseconds since
+the request got its slot, and `behind`, tokens of the text before it:
+
+    {"us", "behind", "queried_us", "candidates": [[id, parent], ...], "drafted",
+     "accepted", "tokens": [id, ...]}
+    {"us", "behind", "known", "nodes": [[id, parent, logprob], ...]}
+
+A pass asked at `queried_us` for `candidates`, the first `drafted` of them from the tree and the
+others n-grams, and committed `tokens`, the first `accepted` of which were candidates. A look at the
+tree behind that place of the text found its first `known` nodes as they were, and `nodes` behind
+them, with the log-probability of the path to each. A parent is the number of a candidate or node,
+or -1 for the text.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,8 +55,8 @@ class ScoredToken:
         known = self.log_probability
         return {
             "id": self.token,
-            "logprob": None if known is None else _finite(known),
-            "top": [[token, _finite(value)] for token, value in self.likeliest],
+            "logprob": None if known is None else finite(known),
+            "top": [[token, finite(value)] for token, value in self.likeliest],
         }
 
 
@@ -50,6 +64,7 @@ def details_json(
     prompt: Sequence[ScoredToken] | None,
     tokens: Sequence[ScoredToken] | None,
     counters: SlotCounters | None,
+    trace: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """The text of `details`; empty if nothing of it was asked for."""
     found: dict[str, Any] = {}
@@ -60,8 +75,11 @@ def details_json(
     if counters is not None:
         accepted = np.trim_zeros(counters.accepted_at, "b").tolist()
         found["speculation"] = {"drafts": counters.drafts, "accepted_at": accepted}
+    if trace:
+        found["trace"] = trace
     return json.dumps(found, separators=(",", ":")) if found else ""
 
 
-def _finite(value: float) -> float:
+def finite(value: float) -> float:
+    """As JSON can say it."""
     return max(value, IMPOSSIBLE)

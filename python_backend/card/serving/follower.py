@@ -16,6 +16,7 @@ from card.serving.gathering import Gathering
 from card.serving.refusal import Refusal, UndeliverableError
 from card.serving.sessions import Session, Sessions, deadline_exceeded
 from card.serving.streams import Stream
+from card.serving.trace import Trace
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ class Answer:
     """One request that is being answered.
 
     deadline_ns          on the monotonic clock, if it has one
+    trace                what looks at its speculation; None: nobody asked
     targets_lost_before  of those that the follower knows, as of its last token
     """
 
@@ -66,6 +68,7 @@ class Answer:
     stream: Stream
     session: Session
     deadline_ns: int | None
+    trace: Trace | None = None
     targets_lost_before: int = 0
 
 
@@ -132,6 +135,8 @@ class Follower:
             self._take_commits(self._answers[session.slot.index], now_ns)
         gather_ns = self._gather_ns()
         for answer in list(self._answers.values()):
+            if answer.trace is not None:
+                answer.stream.follow(answer.trace.look(now_ns))
             is_late = answer.deadline_ns is not None and answer.deadline_ns <= now_ns
             if is_late and not answer.stream.finished:
                 self._fail(answer, deadline_exceeded("decoding"))

@@ -10,6 +10,7 @@ from typing import Literal
 from card.cache import SlotCounters
 from card.serving.delta import FINISH_REASONS, SIGN_NS, Delta, Numbers
 from card.serving.details import ScoredToken, details_json
+from card.serving.trace import Event
 from card.serving.wire import GenerateRequest
 from card.text import Detokenizer
 
@@ -47,6 +48,7 @@ class Stream:
         self._scored: list[ScoredToken] = []
         self._prompt: Sequence[ScoredToken] = ()
         self._cum_log_probs = 0.0
+        self._trace: list[Event] = []
 
     @property
     def finished(self) -> bool:
@@ -89,6 +91,10 @@ class Stream:
     def score_prompt(self, prompt: Sequence[ScoredToken]) -> None:
         """The prompt's tokens as the target read them, for the next delta."""
         self._prompt = prompt
+
+    def follow(self, events: Sequence[Event]) -> None:
+        """What speculation did, for the next delta."""
+        self._trace += events
 
     def finish(self, reason: Literal["stop", "length"]) -> None:
         """The target commits nothing more."""
@@ -152,10 +158,16 @@ class Stream:
             tuple(self._log_probs) if self.request.return_log_probs else None,
             self._cum_log_probs,
             tuple(self._tokens),
-            details_json(self._prompt, self._scored, counters if asked and self.finished else None),
+            details_json(
+                self._prompt,
+                self._scored,
+                counters if asked and self.finished else None,
+                self._trace,
+            ),
         )
         self._text, self._text_bytes, self._accepted_bytes = "", 0, 0
         self._log_probs, self._tokens, self._scored, self._prompt = [], [], [], ()
+        self._trace = []
         self._sent_ns = now_ns
         return delta
 

@@ -35,6 +35,7 @@ class UnaryRequest(GenerateRequest):
     embedding_bias: tuple[float, ...] = tensor(
         "FP32", "Added to the logits of all tokens.", default=(), most=VOCABULARY
     )
+    return_trace: bool = tensor("BOOL", "Not offered: streams have it.", only_false, default=False)
     return_context_logits: bool = tensor("BOOL", "Not offered.", only_false, default=False)
     return_generation_logits: bool = tensor("BOOL", "Not offered.", only_false, default=False)
 

@@ -297,6 +297,9 @@ class GenerateRequest:
     return_num_input_tokens: bool = tensor("BOOL", "Report the prompt's tokens.", default=False)
     return_num_output_tokens: bool = tensor("BOOL", "Report the text's tokens.", default=False)
     return_perf_metrics: bool = tensor("BOOL", "Report times and acceptance.", default=False)
+    return_trace: bool = tensor(
+        "BOOL", "Report each step and the candidate tree, in details of a stream.", default=False
+    )
     decoding: str | None = tensor(
         "BYTES", f"{', '.join(DECODINGS)}; absent: speculation.decoding.", _one_of(DECODINGS)
     )

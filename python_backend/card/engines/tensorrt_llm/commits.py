@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
-from card.cache import Finish, TargetSlot
+from card.cache import Candidates, Finish, Step, TargetSlot
 
 
 def publish(
@@ -31,6 +32,9 @@ def publish(
         slot.count_step(accepted + 1, accepted, len(offered), rejected=rejected)
         for _ in tokens[accepted + 1 :]:
             slot.count_step(1, 0, 0, rejected=False)
+    if slot.is_traced:
+        chain = Candidates.chain(list(offered or ()), [])
+        slot.trace(Step(chain, len(chain), accepted, len(tokens), queried_ns=time.monotonic_ns()))
     slot.commit(
         tokens,
         [index < accepted for index in range(len(tokens))],

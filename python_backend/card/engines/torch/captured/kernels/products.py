@@ -25,13 +25,13 @@ ROW_TILE = 16
 MOST_ROWS = 64
 """Rows of one launch. More rows take several launches, which read the matrix again."""
 
-OUTPUT_TILE = 128
+OUTPUT_TILE = 64
 """Outputs of one program: a row is read again by every program, a weight by one."""
 
-INPUT_TILE = 64
-"""Inputs of one step of a program: 128 bytes of every weight row, a whole line of the cache."""
+INPUT_TILE = 128
+"""Inputs of one step of a program: two whole lines of the cache of every weight row."""
 
-_PROGRAMS_PER_MULTIPROCESSOR = 1.5
+_PROGRAMS_PER_MULTIPROCESSOR = 2.0
 """All of them run at once, and each holds several tiles in flight: enough to hide the memory's
 latency. More programs leave more partial sums to add up."""
 

@@ -1,0 +1,75 @@
+"""What the target's passes asked and got, for a request that wants to follow them.
+
+The target writes a step before it commits the step's tokens; `card` reads the latest ones. Older
+ones are overwritten: whoever looks too seldom misses some.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from card.cache.layout import MAX_ROWS, STEPS_KEPT
+from card.cache.query import Candidates
+from card.cache.record import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One pass of the target over one session.
+
+    candidates    what it verified
+    drafted       the first so many come from the draft's tree, the others are n-grams
+    accepted      the first so many of the tokens that it committed were candidates
+    committed     tokens that it committed
+    behind        tokens of the output before it
+    queried_ns    when the candidates were asked for, on the monotonic clock
+    committed_ns  when the tokens were committed
+    """
+
+    candidates: Candidates
+    drafted: int
+    accepted: int
+    committed: int
+    behind: int = 0
+    queried_ns: int = 0
+    committed_ns: int = 0
+
+
+def write_step(record: Record, step: Step) -> None:
+    """Keep a step: the record first, the count last."""
+    number = record["steps_written"]
+    place = number % STEPS_KEPT
+    tokens, parents = step.candidates.tokens[:MAX_ROWS], step.candidates.parents[:MAX_ROWS]
+    record["step_numbers"][place] = (
+        len(tokens),
+        step.drafted,
+        step.accepted,
+        step.committed,
+        step.behind,
+        step.queried_ns,
+        step.committed_ns,
+    )
+    record["step_token"][place, : len(tokens)] = tokens
+    record["step_parent"][place, : len(parents)] = parents
+    record["steps_written"] = number + 1
+
+
+def read_steps(record: Record, first: int) -> tuple[list[Step], int]:
+    """The steps from number `first` on that are still kept, and the number of the next one."""
+    written = int(record["steps_written"])
+    oldest = max(first, written - STEPS_KEPT + 1)
+    found = [_read(record, number % STEPS_KEPT) for number in range(oldest, written)]
+    # The target may meanwhile have begun to overwrite those that were read first.
+    lost = int(record["steps_written"]) - STEPS_KEPT + 1 - oldest
+    return found[max(lost, 0) :], written
+
+
+def _read(record: Record, place: int) -> Step:
+    count, *numbers = record["step_numbers"][place].tolist()
+    return Step(
+        Candidates(
+            record["step_token"][place, :count].tolist(),
+            record["step_parent"][place, :count].tolist(),
+        ),
+        *numbers,
+    )
