@@ -1,4 +1,4 @@
-"""The command line: `suite`, `family`, `quality` and `streams`."""
+"""The command line: `suite`, `family`, `quality`, `streams` and `turns`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from bench.family import family
 from bench.quality import quality
 from bench.streams import streams
 from bench.suite import suite
+from bench.turns import turns
 
 app = typer.Typer(
     add_completion=False,
@@ -19,3 +20,4 @@ app.command()(suite)
 app.command()(family)
 app.command()(quality)
 app.command()(streams)
+app.command()(turns)

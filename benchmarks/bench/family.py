@@ -16,6 +16,7 @@ from bench.conditions import conditions_of, this_machine
 from bench.contest import fastest_settings
 from bench.figures import Row, summarise
 from bench.in_process import InProcess
+from bench.interleaved import Turns, clock_of
 from bench.line_up import line_up_family, thread_counts
 from bench.ratios import Question, Ratio, ratios
 from bench.report import TRIED, Report, print_report
@@ -34,7 +35,6 @@ from bench.terminal import (
     say_reservation,
     tasks_of,
 )
-from bench.turns import Turns, clock_of
 from card.cores import usable_cores
 from card.serving.vocabulary import Vocabulary
 from card.settings import load_settings

@@ -112,7 +112,13 @@ class Loops:
         self.use(threads, decoding)
         prompt = np.array(task.prompt.tokens, np.int64)
         request = SlotRequest(
-            prompt, task.max_tokens, decoding, parameters_of(task), gamma, acceptance=acceptance
+            prompt,
+            task.max_tokens,
+            decoding,
+            parameters_of(task),
+            gamma,
+            acceptance=acceptance,
+            reuses_kv=False,
         )
         slot, session_id = self.pool.card_slot(0), self.pool.new_session_id()
         self.announce()

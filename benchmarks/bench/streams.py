@@ -235,7 +235,13 @@ def _run(
     pool = loops.pool
     opened: list[tuple[CardSlot, int]] = []
     requests = [
-        SlotRequest(np.array(t.prompt.tokens, np.int64), t.max_tokens, system, parameters_of(t))
+        SlotRequest(
+            np.array(t.prompt.tokens, np.int64),
+            t.max_tokens,
+            system,
+            parameters_of(t),
+            reuses_kv=False,
+        )
         for t in tasks
     ]
     started = time.perf_counter()

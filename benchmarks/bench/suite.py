@@ -18,6 +18,7 @@ from bench.contest import Contender, fastest_settings
 from bench.figures import summarise
 from bench.foresight import read_along
 from bench.in_process import InProcess
+from bench.interleaved import Turns, clock_of
 from bench.line_up import line_up_in_process, line_up_through_grpc, thread_counts
 from bench.peers import DEFAULT, ENVIRONMENTS, PeerError, line_up_peer
 from bench.ratios import ratios
@@ -36,7 +37,6 @@ from bench.terminal import (
     say_reservation,
     tasks_of,
 )
-from bench.turns import Turns, clock_of
 from card.cores import usable_cores
 from card.serving.vocabulary import Vocabulary
 from card.settings import load_settings

@@ -43,11 +43,14 @@ class ThroughGrpc:
         self._loop = loop
         self._pool = pool
 
-    def complete(self, task: Task, decoding: str) -> Measurement:
-        """Stream one text. Raises `CardError`."""
-        return self._loop.run_until_complete(self._complete(task, decoding))
+    def complete(self, task: Task, decoding: str, *, salt: str = "") -> Measurement:
+        """Stream one text. Raises `CardError`.
 
-    async def _complete(self, task: Task, decoding: str) -> Measurement:
+        salt  the text begins behind what is kept with it; empty: behind nothing
+        """
+        return self._loop.run_until_complete(self._complete(task, decoding, salt))
+
+    async def _complete(self, task: Task, decoding: str, salt: str) -> Measurement:
         request = GenerateRequest(
             task.prompt.text,
             task.max_tokens,
@@ -55,6 +58,8 @@ class ThroughGrpc:
             seed=task.seed,
             end_id=-1,
             decoding=decoding,
+            cache_salt=salt or None,
+            skip_reading_prefix_cache=not salt,
             return_num_output_tokens=True,
         )
         before = DraftActivity.told_by(self._pool)

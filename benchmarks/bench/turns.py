@@ -1,91 +1,141 @@
-"""Contenders take turns: first with a few short texts, by which the setting of each system is
-chosen, then with all of them."""
+"""`bench turns`: how soon each turn of a chat begins, with its past kept and with it read again."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+import signal
+import statistics
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
+from rich.table import Table
 
-from bench.contest import Completion, Contender, ContenderError, compete
-from bench.figures import median_curve
-from bench.in_process import InProcess
-from bench.line_up import thread_counts
+from bench.conditions import this_machine
 from bench.measurement import Task
 from bench.progress import shown
-from bench.terminal import warm_up
-from card.cores import usable_cores
+from bench.prompts import Prompt, check_room
+from bench.terminal import DIFFER, INTERRUPTED, REFUSALS, make_console, refuse
+from bench.through_grpc import ThroughGrpc, through_grpc
+from card.serving.vocabulary import Vocabulary
+from card.settings import load_settings
+from card_client import CardError
+from card_gateway.template import read_model
 
-PILOT_PROMPTS, PILOT_TOKENS = 4, 64
-"""Every setting writes so many texts of such length; then each system has its fastest one."""
-MEASURE_EVERY = 8
-"""Visits between two measurements of cost curves."""
+QUESTIONS = (
+    "How does a bicycle stay upright? Explain it in detail.",
+    "Why is it harder when it is slow?",
+    "Write a short story about a bicycle courier in the rain.",
+    "What could the courier have done better?",
+    "Sum all of this up in one sentence.",
+)
+"""What the person says, turn after turn."""
 
 
-class Turns:
-    """All turns, and the cost curves that are measured between them."""
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One answer. tokens: of the prompt; first_s: from the request to the first text."""
 
-    def __init__(self, console: Console, pair: InProcess, skipped: list[str]) -> None:
-        self._console = console
-        self._pair = pair
-        self._skipped = skipped
-        counts = sorted({*thread_counts(usable_cores()), pair.settings.target.threads})
-        self._curves: dict[int, list[dict[int, float]]] = {count: [] for count in counts}
-        self._visits = 0
+    tokens: int
+    first_s: float
+    text: str
 
-    def try_settings(
-        self, contenders: Sequence[Contender], tasks: Sequence[Task]
-    ) -> list[Completion]:
-        """What every setting of every system makes of a few short texts."""
-        able = warm_up(self._console, contenders, tasks[0])
-        prompts = list(dict.fromkeys(task.prompt for task in tasks))[:PILOT_PROMPTS]
-        short = [
-            replace(task, max_tokens=min(PILOT_TOKENS, task.max_tokens))
-            for task in tasks
-            if task.prompt in prompts
-        ]
-        line_up = {task.temperature: able for task in tasks}
-        return self._take_turns("choosing settings", line_up, short, lambda: True)
 
-    def run(
+class Chat:
+    """Asks the same questions again and again."""
+
+    def __init__(
         self,
-        line_up: Mapping[float, Sequence[Contender]],
-        tasks: Sequence[Task],
-        has_time: Callable[[], bool],
-    ) -> list[Completion]:
-        return self._take_turns("texts", line_up, tasks, has_time)
+        server: ThroughGrpc,
+        write: Callable[[list[dict[str, str]]], Prompt],
+        max_tokens: int,
+    ) -> None:
+        self._server = server
+        self._write = write
+        self._max_tokens = max_tokens
 
-    def curves(self) -> dict[int, dict[int, float]]:
-        """Milliseconds of a target pass by rows, by threads."""
-        return {count: median_curve(found) for count, found in self._curves.items()}
+    def take_turns(self, salt: str) -> list[Turn]:
+        """All turns of one chat. Raises `CardError`.
 
-    def _take_turns(
-        self,
-        what: str,
-        line_up: Mapping[float, Sequence[Contender]],
-        tasks: Sequence[Task],
-        has_time: Callable[[], bool],
-    ) -> list[Completion]:
-        def left(contender: Contender, error: ContenderError) -> None:
-            self._skipped.append(f"{contender.system}, {contender.gamma} tokens: {error}")
-            self._console.print(f"leaves: {error}", highlight=False, soft_wrap=True)
-
-        texts = sum(len(line_up[task.temperature]) for task in tasks)
-        with shown(self._console, what, texts) as advance:
-            return compete(
-                line_up, tasks, self._measure, advance, on_failure=left, has_time=has_time
-            )
-
-    def _measure(self) -> None:
-        if self._visits % MEASURE_EVERY == 0:
-            for count, found in self._curves.items():
-                found.append(self._pair.engines.row_costs_ms(count))
-        self._visits += 1
+        salt  the chat begins behind what is kept with it; empty: behind nothing
+        """
+        messages: list[dict[str, str]] = []
+        turns = []
+        for question in QUESTIONS:
+            messages.append({"role": "user", "content": question})
+            prompt = self._write(messages)
+            task = Task(prompt, 0.0, 0, self._max_tokens)
+            told = self._server.complete(task, "card", salt=salt)
+            messages.append({"role": "assistant", "content": told.text})
+            turns.append(Turn(len(prompt.tokens), told.first_token_s, told.text))
+        return turns
 
 
-def clock_of(seconds: float) -> Callable[[], bool]:
-    """Whether there is time left, from now on."""
-    ends = time.monotonic() + seconds
-    return lambda: time.monotonic() < ends
+def turns(
+    rounds: Annotated[int, typer.Option(min=1, help="Chats of each kind; medians count.")] = 5,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Tokens of each answer.")] = 128,
+    settings_file: Annotated[
+        Path | None,
+        typer.Option("--settings", help="Another settings file (YAML).", show_default="built in"),
+    ] = None,
+) -> None:
+    """Measure the time to the first token of a chat's turns through gRPC, by turns with the text so
+    far kept and read again."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    machine, console = this_machine(), make_console()
+    if machine.is_busy:
+        console.print(f"The machine is busy (load {machine.load:g}): figures will be too low.")
+    try:
+        settings = load_settings(settings_file)
+        tokenizer = Vocabulary.load(settings.target.path).tokenizer
+        template, _ = read_model(settings.target.path)
+
+        def write(messages: list[dict[str, str]]) -> Prompt:
+            text = template.render(messages)
+            prompt = Prompt("chat", text, tuple(tokenizer.encode(text).ids), is_chat=True)
+            check_room([prompt], max_tokens, settings.limits)
+            return prompt
+
+        with ExitStack() as stack:
+            with console.status("starting the server"):
+                server = stack.enter_context(through_grpc(settings, settings_file))
+            chat = Chat(server, write, max_tokens)
+            chat.take_turns("warm-up")
+            kept, afresh = _by_turns(console, chat, rounds)
+    except (*REFUSALS, CardError) as error:
+        refuse(str(error))
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    _show(console, kept, afresh)
+    if len({tuple(turn.text for turn in chat) for chat in (*kept, *afresh)}) > 1:
+        print("error: chats with the same questions have other texts", file=sys.stderr)
+        raise typer.Exit(DIFFER)
+
+
+def _by_turns(
+    console: Console, chat: Chat, rounds: int
+) -> tuple[list[list[Turn]], list[list[Turn]]]:
+    """So many chats behind what is kept of themselves, and behind nothing, in changing order."""
+    kept, afresh = list[list[Turn]](), list[list[Turn]]()
+    with shown(console, "chats", 2 * rounds) as advance:
+        for number in range(rounds):
+            pair = [(kept, f"chat {number}"), (afresh, "")]
+            for found, salt in pair if number % 2 else pair[::-1]:
+                found.append(chat.take_turns(salt))
+                advance()
+    return kept, afresh
+
+
+def _show(console: Console, kept: list[list[Turn]], afresh: list[list[Turn]]) -> None:
+    table = Table("turn", "prompt tokens", "read again ms", "kept ms", "ratio", title="First token")
+    for number in range(len(QUESTIONS)):
+        again_s, kept_s = (
+            statistics.median(chat[number].first_s for chat in chats) for chats in (afresh, kept)
+        )
+        columns = [f"{again_s * 1e3:.0f}", f"{kept_s * 1e3:.0f}", f"{kept_s / again_s:.2f}"]
+        table.add_row(str(number + 1), str(kept[0][number].tokens), *columns)
+    console.print(table)

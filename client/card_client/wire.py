@@ -4,8 +4,9 @@ The fields of `GenerateRequest` (inputs) and `Response` (outputs) *are* that tab
 tensor, and its metadata says how it travels. Names and dtypes are those of TensorRT-LLM's Triton
 ensemble; `input_ids`, `min_p`, `stop_token_ids`, `logit_bias_ids`, `logit_bias_values`,
 `top_log_probs`, `return_prompt_log_probs`, `return_trace`, `decoding`, `drafter`, `growth`,
-`acceptance`, `tenant`, `finish_reason`, `accepted_bytes`, `details`, `target_steps`,
-`cache_queries`, `cache_hits` and `foreign_tokens` are additions of CARD.
+`acceptance`, `tenant`, `cache_salt`, `skip_reading_prefix_cache`, `finish_reason`,
+`accepted_bytes`, `details`, `target_steps`, `cache_queries`, `cache_hits` and `foreign_tokens` are
+additions of CARD.
 
 The model batches at most one request, so every input is sent with a leading 1: shape [1, 1],
 or [1, n] for a list.
@@ -89,6 +90,10 @@ class GenerateRequest:
     return_num_input_tokens: bool | None = _tensor("BOOL", "Report the prompt's tokens.")
     return_num_output_tokens: bool | None = _tensor("BOOL", "Report the text's tokens.")
     return_perf_metrics: bool | None = _tensor("BOOL", "Report timings and acceptance.")
+    cache_salt: str | None = _tensor("BYTES", "Only requests with the same one share kept KV.")
+    skip_reading_prefix_cache: bool | None = _tensor(
+        "BOOL", "Read the whole prompt, and keep nothing of this text."
+    )
     return_trace: bool | None = _tensor("BOOL", "Report in details, step by step, what happened.")
     decoding: str | None = _tensor(
         "BYTES", "card, pearl, draft_then_verify, branch, ssd or autoregressive."

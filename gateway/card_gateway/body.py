@@ -120,6 +120,10 @@ class SamplingBody(GuidedFields):
     drafter: str | None = None
     growth: str | None = None
     acceptance: str | None = None
+    cache_salt: _Text | None = None
+    skip_reading_prefix_cache: bool | None = None
+    cache_prompt: bool | None = None
+    """The opposite, as llama.cpp names it."""
     return_trace: bool | None = None
     """Whether every event of a stream tells what speculation did."""
 
@@ -224,6 +228,10 @@ class SamplingBody(GuidedFields):
             drafter=self.drafter,
             growth=self.growth,
             acceptance=self.acceptance,
+            cache_salt=self.cache_salt,
+            skip_reading_prefix_cache=(
+                self.skip_reading_prefix_cache is True or self.cache_prompt is False or None
+            ),
             guided_decoding_guide_type=None if guide is None else guide.kind,
             guided_decoding_guide=None if guide is None else guide.text,
         )

@@ -30,6 +30,7 @@ class Details:
 
     drafts       target passes that verified candidates
     accepted_at  candidates accepted by their place behind the text
+    cached_tokens  of the prompt, whose KV was kept
     trace        events of speculation, as Triton tells them
     """
 
@@ -37,6 +38,7 @@ class Details:
     tokens: tuple[ScoredToken, ...] = ()
     drafts: int = 0
     accepted_at: tuple[int, ...] = ()
+    cached_tokens: int = 0
     trace: tuple[dict[str, Any], ...] = ()
 
     @classmethod
@@ -51,5 +53,6 @@ class Details:
             tuple(map(ScoredToken.of, told.get("tokens", ()))),
             speculation.get("drafts", 0),
             tuple(speculation.get("accepted_at", ())),
+            told.get("cached_tokens", 0),
             tuple(told.get("trace", ())),
         )

@@ -36,6 +36,12 @@ class Figures:
         self._model = model
         self._running = self._gauge("vllm:num_requests_running", "Requests being answered.")
         self._prompt_tokens = self._counter("vllm:prompt_tokens", "Tokens of prompts.")
+        self._prefix_queries = self._counter(
+            "vllm:prefix_cache_queries", "Tokens of prompts that might have been kept."
+        )
+        self._prefix_hits = self._counter(
+            "vllm:prefix_cache_hits", "Those of them that the server had kept and did not read."
+        )
         self._generation_tokens = self._counter("vllm:generation_tokens", "Tokens generated.")
         self._first = self._histogram(
             "vllm:time_to_first_token_seconds", "From a request to its first token."
@@ -112,6 +118,8 @@ class Figures:
     def _add(self, usage: Usage) -> None:
         """What one answer took, also if it was broken off."""
         self._prompt_tokens.inc(usage.prompt_tokens)
+        self._prefix_queries.inc(usage.prompt_tokens)
+        self._prefix_hits.inc(usage.cached_tokens)
         self._generation_tokens.inc(usage.completion_tokens)
         self._drafts.inc(usage.drafts)
         self._drafted.inc(usage.drafted)

@@ -29,6 +29,7 @@ class Piece:
     steps, drafts, drafted, accepted, accepted_at  of speculation, see `card_gateway.usage`; the
                    second and the last are known behind the text's end
     foreign        accepted candidates that the target would not have chosen
+    cached_tokens  of the prompt, whose KV was kept; known there too
     """
 
     text: str = ""
@@ -43,6 +44,7 @@ class Piece:
     accepted: int = 0
     drafts: int = 0
     accepted_at: tuple[int, ...] = ()
+    cached_tokens: int = 0
     trace: tuple[dict[str, Any], ...] = ()
     foreign: int = 0
 
@@ -91,6 +93,7 @@ async def generate(
                 delta.total_accepted_draft_tokens or 0,
                 details.drafts,
                 details.accepted_at,
+                details.cached_tokens,
                 details.trace,
                 delta.foreign_tokens or 0,
             )

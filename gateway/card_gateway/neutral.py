@@ -32,7 +32,6 @@ IGNORED: Mapping[str, tuple[Any, ...]] = {
     "add_generation_prompt": (True,),
     "continue_final_message": (False,),
     "truncate_prompt_tokens": (-1,),
-    "cache_prompt": (True,),
     "priority": (0,),
     "prompt_logprobs": (),
     "include_reasoning": (True, False),

@@ -24,8 +24,17 @@ class Usage:
 
     @property
     def prompt_tokens(self) -> int:
-        by_prompt = {index // self._per_prompt: last for index, last in self._last.items()}
-        return sum(last.prompt_tokens for last in by_prompt.values())
+        return sum(last.prompt_tokens for last in self._by_prompt.values())
+
+    @property
+    def cached_tokens(self) -> int:
+        """Those of them whose KV the server had kept."""
+        return sum(last.cached_tokens for last in self._by_prompt.values())
+
+    @property
+    def _by_prompt(self) -> dict[int, Piece]:
+        """One piece of each prompt."""
+        return {index // self._per_prompt: last for index, last in self._last.items()}
 
     @property
     def completion_tokens(self) -> int:
@@ -72,6 +81,7 @@ class Usage:
             "total_tokens": self.prompt_tokens + self.completion_tokens,
         }
         if self.steps:
+            found["prompt_tokens_details"] = {"cached_tokens": self.cached_tokens}
             found["completion_tokens_details"] = {
                 "accepted_prediction_tokens": self.accepted,
                 "rejected_prediction_tokens": self.drafted - self.accepted,

@@ -117,7 +117,9 @@ def _write(loops: Loops, tasks: list[Task], decoding: str, gamma: int) -> _Run:
     opened = []
     for index, task in enumerate(tasks):
         prompt = np.array(task.prompt.tokens, np.int64)
-        request = SlotRequest(prompt, task.max_tokens, decoding, parameters_of(task), gamma)
+        request = SlotRequest(
+            prompt, task.max_tokens, decoding, parameters_of(task), gamma, reuses_kv=False
+        )
         slot, session_id = loops.pool.card_slot(index), loops.pool.new_session_id()
         slot.open(request, session_id)
         opened.append((slot, session_id))

@@ -21,6 +21,8 @@ from running_service import RunningService
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from trying import try_inputs
 
+from card.serving.delta import Numbers
+
 MODELS = (
     *("ensemble", "card", "draft", "target", "preprocessing", "postprocessing"),
     *("ensemble_unary", "tensorrt_llm"),
@@ -198,7 +200,7 @@ def deadly_request(known: dict[str, dict[str, tuple[str, list[int]]]]) -> Search
 
 
 def _sound() -> dict[str, RawTensor]:
-    ids = (5).to_bytes(4, "little")
+    ids, numbers = (5).to_bytes(4, "little"), len(Numbers._fields)
     return {
         "text_input": RawTensor("text_input", "BYTES", [1, 1], _packed_bytes([PROMPT])),
         "max_tokens": RawTensor("max_tokens", "INT32", [1, 1], (4).to_bytes(4, "little")),
@@ -206,7 +208,7 @@ def _sound() -> dict[str, RawTensor]:
         "key": RawTensor("key", "BYTES", [1], _packed_bytes([b"guess"])),
         "deadline_ns": RawTensor("deadline_ns", "INT64", [1], ((1 << 62).to_bytes(8, "little"))),
         "delta_text": RawTensor("delta_text", "BYTES", [1, 2], _packed_bytes([b"text", b""])),
-        "delta_numbers": RawTensor("delta_numbers", "INT64", [1, 15], bytes(8 * 15)),
+        "delta_numbers": RawTensor("delta_numbers", "INT64", [1, numbers], bytes(8 * numbers)),
         "delta_log_probs": RawTensor("delta_log_probs", "FP32", [1, 1], bytes(4)),
     }
 

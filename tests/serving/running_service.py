@@ -324,6 +324,7 @@ DTYPES = {
             "growth",
             "acceptance",
             "tenant",
+            "cache_salt",
             "stop_words",
             "bad_words",
             "guided_decoding_guide_type",

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from running_service import Refused, RunningService
 from tritonclient.utils import InferenceServerException
 
+from card.serving.delta import Numbers
+
 PROMPT = "def fibonacci(n):"
 
 
@@ -213,7 +215,7 @@ async def test_a_last_response_without_a_token_carries_an_empty_tensor(
     server: RunningService,
 ) -> None:
     """As when the end token alone is left; nothing must stand for a log-probability there."""
-    numbers = np.zeros((1, 15), np.int64)
+    numbers = np.zeros((1, len(Numbers._fields)), np.int64)
     (reply,) = await server.ask(
         model="postprocessing",
         delta_text=["", ""],

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from card.engines import FOLLOWS_PREFIX, EngineError, Logits, Ranking, SequenceTokens
+from card.engines import FOLLOWS_PREFIX, EngineError, Logits, Ranking, SequenceTokens, Text
+from card.engines.prefix_cache import BLOCK, PrefixCache
 
 _MASK = (1 << 64) - 1
 _STEP = 0x9E3779B97F4A7C15
@@ -118,7 +119,13 @@ class FakeEngine:
     most_rows = 256
 
     def __init__(
-        self, model: FakeModel, *, tree: bool, sessions: int = 8, context: int = 256
+        self,
+        model: FakeModel,
+        *,
+        tree: bool,
+        sessions: int = 8,
+        context: int = 256,
+        kept_blocks: int = 8,
     ) -> None:
         self.model = model
         self.context = context
@@ -129,6 +136,8 @@ class FakeEngine:
         self.read: list[tuple[int, int]] = []
         self._tree = tree
         self._sessions: list[_Session | None] = [None] * sessions
+        self._kept = PrefixCache(kept_blocks)
+        self._blocks: dict[int, list[int]] = {}
 
     @property
     def vocabulary(self) -> int:
@@ -138,12 +147,24 @@ class FakeEngine:
     def open_sessions(self) -> int:
         return sum(session is not None for session in self._sessions)
 
-    def open_session(self) -> int:
+    def open_session(self, text: Text = (), salt: bytes = b"") -> int:
         if None not in self._sessions:
             raise EngineError("all sessions are taken")
         index = self._sessions.index(None)
-        self._sessions[index] = _Session()
+        self._sessions[index] = session = _Session()
+        for block in self._kept.find(text, salt):
+            session.prefix += self._blocks[block]
         return index
+
+    def remember(self, session: int, text: Text, salt: bytes = b"") -> None:
+        prefix = self._opened(session).prefix[1:]
+        known = EMPTY_PATH
+        for token, path in zip(text, prefix, strict=False):
+            known = extended(known, int(token))
+            if known != path:
+                raise Misuse("another text was read than is to be remembered")
+        for place, block in self._kept.add(text[: len(prefix)], salt):
+            self._blocks[block] = prefix[place * BLOCK : (place + 1) * BLOCK]
 
     def close_session(self, session: int) -> None:
         self._opened(session)

@@ -45,6 +45,8 @@ CONTRACT: dict[str, tuple[str, Any]] = {
     "return_num_input_tokens": ("BOOL", True),
     "return_num_output_tokens": ("BOOL", True),
     "return_perf_metrics": ("BOOL", False),
+    "cache_salt": ("BYTES", "tenant"),
+    "skip_reading_prefix_cache": ("BOOL", True),
     "return_trace": ("BOOL", True),
     "decoding": ("BYTES", "card"),
     "drafter": ("BYTES", "tree"),

@@ -103,12 +103,14 @@ def test_metrics_count_tokens_and_speculation_under_the_names_of_vllm(
         text_output="x", num_input_tokens=3, num_output_tokens=6, finish_reason="length",
         target_steps=3, total_draft_tokens=8, total_accepted_draft_tokens=4,
     )  # fmt: skip
-    tell(piece, speculation={"drafts": 2, "accepted_at": [2, 1, 1]})
+    tell(piece, speculation={"drafts": 2, "accepted_at": [2, 1, 1]}, cached_tokens=2)
     before = samples()
     guarded.triton.answer = lambda _: [piece]
     guarded.ask("/v1/completions", PROMPT | {"n": 2}, AUTHORISED)
     gained = {name: value - before.get(name, 0.0) for name, value in samples().items()}
     assert gained["vllm:prompt_tokens_total"] == 3, "both texts have one prompt"
+    assert gained["vllm:prefix_cache_queries_total"] == 3
+    assert gained["vllm:prefix_cache_hits_total"] == 2
     assert gained["vllm:generation_tokens_total"] == 12
     assert gained["vllm:spec_decode_num_drafts_total"] == 4
     assert gained["vllm:spec_decode_num_draft_tokens_total"] == 16

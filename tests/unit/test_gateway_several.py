@@ -152,6 +152,33 @@ def test_the_usage_tells_what_speculation_did(
     assert gateway.sent()["acceptance"].endswith(b"loose")
 
 
+def test_the_usage_tells_what_was_not_read(gateway: RunningGateway, client: openai.OpenAI) -> None:
+    piece = response(text_output="x", num_input_tokens=70, target_steps=2, finish_reason="stop")
+    tell(piece, cached_tokens=64)
+    gateway.triton.answer = lambda _: [piece]
+    usage = client.completions.create(**PROMPT, n=2).usage
+    assert usage is not None
+    assert usage.prompt_tokens_details is not None
+    assert (usage.prompt_tokens, usage.prompt_tokens_details.cached_tokens) == (70, 64)
+
+
+@pytest.mark.parametrize(
+    ("asked", "skips"),
+    [
+        ({"skip_reading_prefix_cache": True}, True),
+        ({"cache_prompt": False}, True),
+        ({"cache_prompt": True, "skip_reading_prefix_cache": False}, False),
+    ],
+)
+def test_a_request_may_do_without_kept_text_and_share_with_few(
+    gateway: RunningGateway, client: openai.OpenAI, asked: dict[str, bool], skips: bool
+) -> None:
+    client.completions.create(**PROMPT, extra_body=asked | {"cache_salt": "tenant"})
+    sent = gateway.sent()
+    assert sent.get("skip_reading_prefix_cache", b"\0") == bytes([skips])
+    assert b"tenant" in sent["cache_salt"]
+
+
 @pytest.mark.parametrize("at_end", [False, True])
 def test_a_stream_can_tell_its_usage_all_the_time(gateway: RunningGateway, at_end: bool) -> None:
     gateway.triton.answer = lambda _: [

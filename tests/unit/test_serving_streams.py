@@ -22,6 +22,7 @@ LETTERS = Tokenizer(models.WordLevel({chr(97 + i): i for i in range(26)}, unk_to
 LETTERS.decoder = decoders.Fuse()
 COUNTERS = SlotCounters(
     steps=4, queries=4, hits=3, misses=1, corrections=1, drafts=3, drafted=10, accepted=5,
+    reused_tokens=2,
     foreign=2, re_roots=2, restarts=1, layers=6, lost_layers=1, saved_rows=0,
     tokens_per_step=np.zeros(65, np.int64),
     accepted_at=np.array([3, 1, 1, 0], np.int64),
@@ -36,7 +37,7 @@ def ids(text: str) -> list[int]:
 def stream(**request: Any) -> Stream:
     asked = GenerateRequest(input_ids=tuple(ids("xyz")), **{"stream": True, **request})
     detokenizer = Detokenizer(LETTERS, asked.input_ids, asked.stop_words)
-    return Stream(asked, detokenizer, "xyz", arrival_ns=1)
+    return Stream(asked, detokenizer, "xyz", arrival_ns=1, kv_block=2)
 
 
 def push(one: Stream, text: str, accepted: str = "", now_ns: int = 0) -> None:
@@ -199,6 +200,7 @@ def test_what_was_asked_for_is_reported() -> None:
     assert (numbers.num_input_tokens, numbers.num_output_tokens) == (3, 3)
     assert (numbers.total_accepted_draft_tokens, numbers.total_draft_tokens) == (5, 10)
     assert (numbers.target_steps, numbers.cache_queries, numbers.cache_hits) == (4, 4, 3)
+    assert (numbers.kv_blocks, numbers.reused_kv_blocks) == (3, 1)
     assert (numbers.arrival_time_ns, numbers.first_token_time_ns, numbers.last_token_time_ns) == (
         1,
         70,
@@ -226,6 +228,7 @@ def test_details_tell_tokens_once_and_speculation_at_the_end() -> None:
     last = json.loads(take(one).details)
     assert [token["id"] for token in last["tokens"]] == [2]
     assert last["speculation"] == {"drafts": 3, "accepted_at": [3, 1, 1]}
+    assert last["cached_tokens"] == 2
     assert "prompt" not in last
 
 

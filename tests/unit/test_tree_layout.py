@@ -20,7 +20,7 @@ class Places:
 
     places = PLACES
 
-    def replicate(self, source: int, lanes: range, start: int, stop: int) -> None:
+    def copy(self, source: int, start: int, stop: int, lanes: range, to: int) -> None:
         raise NotImplementedError
 
     def gather(self, lane: int, start: int, sources: NDArray[np.int64]) -> None:

@@ -137,7 +137,7 @@ def test_a_delta_survives_the_way_to_postprocessing() -> None:
         TEXT: [2], NUMBERS: [len(Numbers._fields) + 2], LOG_PROBABILITIES: [3],
     }  # fmt: skip
     assert Delta.unpack(packed, most_tokens=2) == delta
-    with pytest.raises(ValueError, match="delta_numbers holds 18 values, not 16 to 17"):
+    with pytest.raises(ValueError, match="delta_numbers holds 20 values, not 18 to 19"):
         Delta.unpack(packed, most_tokens=1)
 
 

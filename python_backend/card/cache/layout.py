@@ -18,7 +18,7 @@ import numpy as np
 
 CACHE_LINE = 64
 WORD_BYTES = 8
-MAGIC = 0x31_44_52_41_43_00_00_0E  # "CARD1" and the layout's version
+MAGIC = 0x31_44_52_41_43_00_00_0F  # "CARD1" and the layout's version
 ENGINES = ("draft", "target")
 BEATING = ("card", *ENGINES)
 """Processes that tell by a heartbeat that they live."""
@@ -34,6 +34,8 @@ TARGET_COUNTERS = (
     "drafted",
     "accepted",
     "foreign",
+    "reuses",
+    "reused_tokens",
     "target_running_ns",
     "target_waiting_ns",
 )
@@ -60,6 +62,8 @@ MAX_REFUSALS = 16
 CHOICES = ("pacing", "drafter", "growth", "acceptance")
 """How a session speculates: registry keys of `card.speculation`, in ASCII, filled up with zeros."""
 CHOICE_BYTES = 24
+SALT_BYTES = 16
+"""Of what keeps the kept KV of requests apart."""
 
 Word = type[np.int64] | type[np.uint64] | type[np.float64]
 Field = tuple[str, Word] | tuple[str, Word, tuple[int, ...]]
@@ -202,6 +206,8 @@ def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
             ("likeliest", word),
             ("prompt_log_probabilities", word),
             ("tenant", np.uint64),
+            ("reuses_kv", word),
+            ("salt", word, (SALT_BYTES // WORD_BYTES,)),
             ("trace", word),
             ("logit_bias_count", word),
             ("bad_word_count", word),

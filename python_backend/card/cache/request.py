@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from card.cache.layout import CHOICE_BYTES, CHOICES
+from card.cache.layout import CHOICE_BYTES, CHOICES, SALT_BYTES
 from card.cache.record import Record
 from card.constraints import GUIDE_TYPES, Guide
 from card.sampling import SamplingParameters
@@ -46,6 +46,8 @@ class SlotRequest:
     prompt_log_probabilities  whether it is to report those of the prompt's tokens
     guide       what the text must be; None: anything
     tenant      whose text it is; 0: nobody's who is known
+    reuses_kv   whether the engines may begin behind text that is kept, and keep this text
+    salt        [SALT_BYTES] only texts with the same one are shared
     trace       whether the target is to tell of each step
     """
 
@@ -62,6 +64,8 @@ class SlotRequest:
     prompt_log_probabilities: bool = False
     guide: Guide | None = None
     tenant: int = 0
+    reuses_kv: bool = True
+    salt: bytes = bytes(SALT_BYTES)
     trace: bool = False
 
 
@@ -93,6 +97,8 @@ def write_request(record: Record, request: SlotRequest) -> None:
     record["likeliest"] = request.likeliest
     record["prompt_log_probabilities"] = request.prompt_log_probabilities
     record["tenant"] = request.tenant
+    record["reuses_kv"] = request.reuses_kv
+    record["salt"][:] = np.frombuffer(request.salt, np.int64)
     record["trace"] = request.trace
     parameters = request.parameters
     for name in _NUMBERS:
@@ -126,6 +132,8 @@ def read_request(record: Record) -> SlotRequest:
         log_probabilities=bool(record["log_probabilities"]),
         likeliest=record["likeliest"],
         prompt_log_probabilities=bool(record["prompt_log_probabilities"]),
+        reuses_kv=bool(record["reuses_kv"]),
+        salt=record["salt"].tobytes(),
         trace=bool(record["trace"]),
         parameters=SamplingParameters(
             bad_words=tuple(words),

@@ -36,6 +36,7 @@ class SlotCounters:
                  that commits removed without making one of them text
     saved_rows   of draft passes, because nodes share what is below them
     accepted_at  [MAX_ROWS] int64, candidates accepted by their place behind the committed text
+    reused_tokens  of the prompt, whose KV the target had kept
     """
 
     steps: int
@@ -47,6 +48,7 @@ class SlotCounters:
     drafted: int
     accepted: int
     foreign: int
+    reused_tokens: int
     re_roots: int
     restarts: int
     layers: int
@@ -317,6 +319,12 @@ class TargetSlot(_Slot):
         record["corrections"] += rejected
         record["foreign"] += foreign
         record["tokens_per_step"][min(committed, len(record["tokens_per_step"]) - 1)] += 1
+
+    def count_reuse(self, tokens: int) -> None:
+        """Account for the beginning of a text, of which so many tokens need not be read."""
+        record = self._record
+        record["reuses"] += tokens > 0
+        record["reused_tokens"] += tokens
 
     @property
     def is_traced(self) -> bool:

@@ -166,7 +166,7 @@ class TargetLoop:
         closed = [slot.state is SlotState.CLOSED for slot in self._slots]
         for index, session in list(self._sessions.items()):
             if not session.slot.is_open(session.session_id):
-                self._engine.close_session(self._sessions.pop(index).engine_session)
+                self._sessions.pop(index).close(self._engine)
                 self._control.forget(session)
         for slot, session_id, is_closed in zip(self._slots, session_ids, closed, strict=True):
             if is_closed:
@@ -285,6 +285,8 @@ class TargetLoop:
             session.slot.verify(0)
         if result is not None:
             session.commit(result, query or Query())
+            if query is None:
+                session.remember(self._engine)
 
     def _learn(self, turn: Turn, result: VerifyResult | None, rows: Logits) -> None:
         """Let sources hear what became of candidates."""

@@ -7,7 +7,16 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from card.cache import MAX_ROWS, NO_CANDIDATES, Candidates, SlotRequest, Step, TargetSlot, Tree
+from card.cache import (
+    MAX_ROWS,
+    NO_CANDIDATES,
+    Candidates,
+    Finish,
+    SlotRequest,
+    Step,
+    TargetSlot,
+    Tree,
+)
 from card.constraints import GuideError
 from card.constraints.compiler import Constraint
 from card.decoding.draft_wait import DraftWait
@@ -46,8 +55,7 @@ class TargetSession:
     """History, KV session, and what the pacing waits for.
 
     The KV cache holds the history without its last token: that one is the next pass's first row.
-    An engine session that already holds rows of the prompt, shared with another text, is read on
-    from there.
+    An engine session that begins behind text that is kept is read on from there.
 
     constraint     what holds the text to its guide; None: it has none
     stops_draft    whether the draft was told to leave this session alone
@@ -85,7 +93,8 @@ class TargetSession:
             history.append(token)
         if constraint is not None:
             constraint.advance(committed)
-        session, vocabulary = engine.open_session(), engine.vocabulary
+        session, vocabulary = _open_session(engine, request, history), engine.vocabulary
+        slot.count_reuse(engine.length(session))
         proposer = proposer or NgramProposer()
         return cls(slot, session_id, request, history, session, vocabulary, constraint, proposer)
 
@@ -242,3 +251,21 @@ class TargetSession:
         )
         self.read_text(len(self.history))
         self.committed_s = time.monotonic()
+
+    def remember(self, engine: Engine) -> None:
+        """Let later texts that begin alike begin behind what the KV cache holds of this one."""
+        if self.request.reuses_kv:
+            engine.remember(self.engine_session, self.history.tokens, self.request.salt)
+
+    def close(self, engine: Engine) -> None:
+        if self.slot.finish(self.session_id) is not Finish.FAILED:  # whose KV nobody should trust
+            self.remember(engine)
+        engine.close_session(self.engine_session)
+
+
+def _open_session(engine: Engine, request: SlotRequest, history: History) -> int:
+    """Behind text that is kept, if that changes nothing but time: rows do not depend on how those
+    before them were read, and nobody asks for the logits of these. The last token's are needed."""
+    if not (request.reuses_kv and engine.row_invariant) or request.prompt_log_probabilities:
+        return engine.open_session()
+    return engine.open_session(history.tokens[:-1], request.salt)

@@ -7,6 +7,7 @@ from card.engines.interface import (
     Logits,
     Ranking,
     SequenceTokens,
+    Text,
 )
 
-__all__ = ["FOLLOWS_PREFIX", "Engine", "EngineError", "Logits", "Ranking", "SequenceTokens"]
+__all__ = ["FOLLOWS_PREFIX", "Engine", "EngineError", "Logits", "Ranking", "SequenceTokens", "Text"]

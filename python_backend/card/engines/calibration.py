@@ -87,7 +87,7 @@ def make_row_invariant(engine: AnyEngine) -> AnyEngine:
         branches = options.branches if options.paged else max(2, options.branches)
         # Of the trial before: what that had to load anew may serve this one as well.
         trial = trial.reconfigured(
-            replace(options, sessions=options.examined_sessions, branches=branches)
+            replace(options, sessions=options.examined_sessions, kept_tokens=0, branches=branches)
         )
         trial.alone = bool(options.threads_alone)  # as many threads as can; that they do not
         independent = check_row_invariance(trial)  # matter is checked next

@@ -46,7 +46,7 @@ class Subject(_Record):
     """All that a calibration depends on.
 
     files      (path, size, mtime_ns) of the checkpoint's files and of the engines' source
-    options    `EngineOptions` by field; sessions as they are examined
+    options    `EngineOptions` by field; sessions as they are examined, and no kept texts
     versions   of Python and packages
     variables  of the environment that choose how products are computed
     processor  and how many of its cores this process may use
@@ -68,7 +68,7 @@ class Subject(_Record):
         return cls(
             engine=engine,
             files=tuple(sorted(_stamps(files))),
-            options=asdict(replace(options, sessions=options.examined_sessions)),
+            options=asdict(replace(options, sessions=options.examined_sessions, kept_tokens=0)),
             versions={"python": platform.python_version()}
             | {package: _version(package) for package in _PACKAGES},
             variables={k: v for k, v in sorted(os.environ.items()) if k.startswith(_CHOOSING)},

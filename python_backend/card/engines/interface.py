@@ -17,6 +17,10 @@ FOLLOWS_PREFIX = -1
 """Parent of a row that directly follows the confirmed prefix."""
 
 
+Text = Sequence[int] | NDArray[np.int64]
+"""Token ids, [tokens]."""
+
+
 class EngineError(RuntimeError):
     """A model cannot be loaded or run; the message says which file, what is wrong, what to do."""
 
@@ -100,8 +104,13 @@ class Engine(Protocol):
     def alone_share(self) -> float:
         """Measured share of its time that a pass of one row takes while `alone`."""
 
-    def open_session(self) -> int:
-        """A fresh session with an empty prefix. Raises `EngineError` when all are taken."""
+    def open_session(self, text: Text = (), salt: bytes = b"") -> int:
+        """A fresh session. Its prefix is as much of `text` as was remembered with the same salt:
+        nothing, or whole blocks. Raises `EngineError` when all are taken."""
+
+    def remember(self, session: int, text: Text, salt: bytes = b"") -> None:
+        """Keep the KV of the confirmed prefix, with which `text` begins, for later sessions whose
+        text begins alike. What was not used for longest makes room."""
 
     def close_session(self, session: int) -> None: ...
 

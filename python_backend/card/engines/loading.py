@@ -48,6 +48,7 @@ def load_engine(settings: Settings, role: Role, *, quickly: bool = False) -> Eng
     options = EngineOptions(
         context=settings.limits.context_tokens,
         sessions=settings.cache.slots,
+        kept_tokens=settings.cache.kept_tokens,
         branches=0 if is_draft else branches,
         pending=settings.cache.nodes if is_draft else 0,
         dtype=_dtype(model, kind, is_draft=is_draft),

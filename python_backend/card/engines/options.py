@@ -39,6 +39,7 @@ class EngineOptions:
     kernels        a device's passes may run on kernels of our own (torch), if Triton is there
     compressed     matrices of few bits, and in float32 of sixteen, may stay as they are stored
                    (OpenVINO), if then rows are independent
+    kept_tokens    of texts whose KV is kept for those that begin alike, at most
     """
 
     context: int
@@ -55,6 +56,7 @@ class EngineOptions:
     paged: bool = False
     kernels: bool = False
     compressed: bool = False
+    kept_tokens: int = 0
 
     @property
     def most_threads(self) -> int:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from card.engines.architecture import Architecture
-from card.engines.interface import EngineError
+from card.engines.interface import EngineError, Text
+from card.engines.kept import KeptTexts
 from card.engines.layout import (
     EXTENT_MULTIPLE,
     ChainLayout,
@@ -19,6 +20,7 @@ from card.engines.layout import (
     rounded_up,
 )
 from card.engines.options import MAX_PASS_ROWS, EngineOptions
+from card.engines.prefix_cache import BLOCK
 from card.engines.row_costs import COSTED_ROWS, RowCosts
 
 
@@ -28,15 +30,24 @@ class KeyValueBuffers(Protocol):
     @property
     def bytes_per_lane(self) -> int: ...
 
+    def copy(self, source: int, start: int, stop: int, lanes: range, to: int) -> None:
+        """Copy places [start, stop) of lane `source` to `lanes`, from place `to` on."""
+
 
 Buffers = TypeVar("Buffers", bound=KeyValueBuffers)
 
 
 def kv_size(options: EngineOptions) -> tuple[int, int]:
-    """Lanes of a KV cache, and the places of each: padding and pending entries may stand behind the
-    last position of the context."""
+    """Lanes of sessions in a KV cache, and the places of each lane: padding and pending entries may
+    stand behind the last position of the context."""
     places = rounded_up(options.context + _most_pending(options), EXTENT_MULTIPLE)
     return options.sessions * max(1, options.branches), places
+
+
+def kept_lanes(options: EngineOptions) -> int:
+    """Lanes behind those of sessions, for texts that are kept."""
+    _, places = kv_size(options)
+    return -(-options.kept_tokens // places)
 
 
 def layout_under_masks(
@@ -56,7 +67,7 @@ def _most_pending(options: EngineOptions) -> int:
 class SessionEngine(Generic[Buffers]):
     """Sessions, their layout and what was measured at load; a subclass computes.
 
-    kv  as large as `kv_size` says
+    kv  as large as `kv_size` and `kept_lanes` say
     """
 
     def __init__(
@@ -69,6 +80,9 @@ class SessionEngine(Generic[Buffers]):
         self.row_costs = RowCosts({})
         self._kv = kv
         self._layout = layout
+        _, places = kv_size(options)
+        first_spare = layout.lanes(options.sessions).start
+        self._kept = KeptTexts(kv, first_spare, places, options.kept_tokens)
 
     def know_costs(self, costs: RowCosts) -> None:
         """What passes were measured to cost."""
@@ -124,8 +138,15 @@ class SessionEngine(Generic[Buffers]):
         """Bytes of KV cache that one session takes."""
         return self._kv.bytes_per_lane * max(1, self.options.branches)
 
-    def open_session(self) -> int:
-        return self._layout.open()
+    def open_session(self, text: Text = (), salt: bytes = b"") -> int:
+        blocks = self._kept.find(text, salt)
+        session = self._layout.open(len(blocks) * BLOCK)
+        self._kept.load(blocks, self._layout.lanes(session))
+        return session
+
+    def remember(self, session: int, text: Text, salt: bytes = b"") -> None:
+        known = text[: self._layout.length(session)]
+        self._kept.save(known, salt, self._layout.lanes(session).start)
 
     def close_session(self, session: int) -> None:
         self._layout.close(session)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from card.engines.interface import Engine, EngineError, Logits, Ranking, SequenceTokens
+from card.engines.interface import Engine, EngineError, Logits, Ranking, SequenceTokens, Text
 from card.engines.vocabulary import SharedVocabulary
 
 _NEVER = np.float32(-1e30)
@@ -69,8 +69,11 @@ class SharedIds:
     def alone_share(self) -> float:
         return self._engine.alone_share
 
-    def open_session(self) -> int:
-        return self._engine.open_session()
+    def open_session(self, text: Text = (), salt: bytes = b"") -> int:
+        return self._engine.open_session(text, salt)
+
+    def remember(self, session: int, text: Text, salt: bytes = b"") -> None:
+        self._engine.remember(session, text, salt)
 
     def close_session(self, session: int) -> None:
         self._engine.close_session(session)

@@ -11,12 +11,14 @@ import logging
 import os
 import secrets
 import time
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from card.cache import ANY, MAX_END_IDS, Pool, SlotRequest
+from card.cache import ANY, MAX_END_IDS, SALT_BYTES, Pool, SlotRequest
+from card.engines.prefix_cache import BLOCK
 from card.sampling import SamplingParameters
 from card.serving.admission import Admission
 from card.serving.attach import DEADLINE, KEY, Attacher, Losses, is_dead
@@ -64,6 +66,8 @@ class CardModel:
         self._vocabulary = Vocabulary.load(settings.target.path)
         self._bounds = Bounds(settings.limits, self._vocabulary.size)
         self._admission = Admission(settings)
+        on_tensorrt = settings.engine_of(settings.target) == "tensorrt_llm"
+        self._kv_block = 0 if on_tensorrt else BLOCK
         self._guides = GuideCheck(settings.target.path, settings.limits.guide_compile_s)
         self._pool = pool = Pool.create(
             settings.cache.directory, os.getppid(), pool_geometry(settings)
@@ -183,8 +187,15 @@ class CardModel:
             parameters=parameters,
             guide=guide,
             tenant=tenant_of(request),
+            reuses_kv=self._reuses_kv(request),
+            salt=blake2b(request.cache_salt.encode(), digest_size=SALT_BYTES).digest(),
             trace=request.return_trace,
         )
+
+    def _reuses_kv(self, request: GenerateRequest) -> bool:
+        """Whether the text may begin behind another one, and others behind it."""
+        is_alone = self._settings.cache.isolated and not request.cache_salt
+        return not (request.skip_reading_prefix_cache or is_alone)
 
     def _end_ids(self, request: GenerateRequest, *, guided: bool) -> tuple[int, ...]:
         """What ends the text: the one id that the request names, none, or those of the model, and
@@ -242,6 +253,7 @@ class CardModel:
             Detokenizer(tokenizer, request.input_ids, request.stop_words),
             prompt,
             arrival_ns=arrival_ns,
+            kv_block=self._kv_block,
         )
 
     def _trace(self, session: Session) -> Trace:

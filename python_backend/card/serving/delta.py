@@ -34,6 +34,7 @@ class Numbers(NamedTuple):
     place, session_id  of the request in the pool, for `postprocessing` to say that its client left
     accepted_bytes     leading bytes of the text that came from the candidate cache
     finish_reason      index into `FINISH_REASONS`
+    kv_blocks          that prompt and text fill or begin; `reused` of them were kept of others
     *_time_ns          the server's monotonic clock; 0 of the tokens while the text has none
     """
 
@@ -49,6 +50,8 @@ class Numbers(NamedTuple):
     cache_queries: int = 0
     cache_hits: int = 0
     foreign_tokens: int = 0
+    kv_blocks: int = 0
+    reused_kv_blocks: int = 0
     arrival_time_ns: int = 0
     first_scheduled_time_ns: int = 0
     first_token_time_ns: int = 0
@@ -65,6 +68,8 @@ _COUNTS = (
     "cache_queries",
     "cache_hits",
     "foreign_tokens",
+    "kv_blocks",
+    "reused_kv_blocks",
 )
 _LARGEST_COUNT = (1 << 31) - 1
 """On the wire these are INT32."""
@@ -242,7 +247,22 @@ OUTPUTS: tuple[Output, ...] = (
     _number("last_token_time_ns", "INT64", "When the latest token was committed; 0: none was."),
     _zero("batch_index", "Always 0."),
     _zero("sequence_index", "Always 0."),
-    _zero("kv_cache_alloc_new_blocks", "Always 0: there are no KV blocks."),
-    _zero("kv_cache_reused_blocks", "Always 0."),
-    _zero("kv_cache_alloc_total_blocks", "Always 0."),
+    _number(
+        "kv_cache_alloc_new_blocks",
+        "INT32",
+        "Blocks of KV that were computed for this request.",
+        lambda delta: delta.numbers.kv_blocks - delta.numbers.reused_kv_blocks,
+    ),
+    _number(
+        "kv_cache_reused_blocks",
+        "INT32",
+        "Blocks of its prompt whose KV was kept.",
+        lambda delta: delta.numbers.reused_kv_blocks,
+    ),
+    _number(
+        "kv_cache_alloc_total_blocks",
+        "INT32",
+        "Both together.",
+        lambda delta: delta.numbers.kv_blocks,
+    ),
 )

@@ -3,6 +3,7 @@
     {"prompt": [token, ...],    with return_prompt_log_probs, in the first response with a token
      "tokens": [token, ...],    with return_log_probs, those of this response
      "speculation": {...},      with return_perf_metrics, in the last response
+     "cached_tokens": n,        with it: tokens of the prompt whose KV was kept
      "trace": [event, ...]}     with return_trace, what happened since the last response
 
 A token is `{"id", "logprob", "top"}`: its log-probability (null for the prompt's first token, which
@@ -75,6 +76,7 @@ def details_json(
     if counters is not None:
         accepted = np.trim_zeros(counters.accepted_at, "b").tolist()
         found["speculation"] = {"drafts": counters.drafts, "accepted_at": accepted}
+        found["cached_tokens"] = counters.reused_tokens
     if trace:
         found["trace"] = trace
     return json.dumps(found, separators=(",", ":")) if found else ""

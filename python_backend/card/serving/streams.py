@@ -30,7 +30,10 @@ class Stream:
         prompt_text: str,
         *,
         arrival_ns: int,
+        kv_block: int = 0,
     ) -> None:
+        """`kv_block` is how many tokens a block of the target's KV has; 0: it has none to tell."""
+        self._kv_block = kv_block
         self.request = request
         self._detokenizer = detokenizer
         self._arrival_ns = arrival_ns
@@ -135,6 +138,7 @@ class Stream:
     def take(self, place: int, session_id: int, counters: SlotCounters, now_ns: int) -> Delta:
         """The next delta; what it carries is not carried again."""
         request, asked = self.request, self.request.return_perf_metrics
+        blocks, reused = self._kv_blocks(counters) if asked and self._kv_block else (0, 0)
         delta = Delta(
             self._text,
             Numbers(
@@ -150,6 +154,8 @@ class Stream:
                 cache_queries=counters.queries * asked,
                 cache_hits=counters.hits * asked,
                 foreign_tokens=counters.foreign,
+                kv_blocks=blocks,
+                reused_kv_blocks=reused,
                 arrival_time_ns=self._arrival_ns * asked,
                 first_scheduled_time_ns=self._scheduled_ns * asked,
                 first_token_time_ns=self._first_token_ns * asked,
@@ -170,6 +176,11 @@ class Stream:
         self._trace = []
         self._sent_ns = now_ns
         return delta
+
+    def _kv_blocks(self, counters: SlotCounters) -> tuple[int, int]:
+        """How many prompt and text fill or begin, and how many were kept."""
+        tokens = len(self.request.input_ids) + self._detokenizer.tokens_used
+        return -(-tokens // self._kv_block), counters.reused_tokens // self._kv_block
 
     def _gather(self, text: str, accepted_bytes: int) -> None:
         """Append text; what the cache gave counts while everything before it came from there."""

@@ -326,6 +326,15 @@ class GenerateRequest:
         _short_name,
         default="",
     )
+    cache_salt: str = tensor(
+        "BYTES",
+        "Only requests with the same one share kept KV; cache.isolated says what absent means.",
+        _short_name,
+        default="",
+    )
+    skip_reading_prefix_cache: bool = tensor(
+        "BOOL", "Read the whole prompt, and keep nothing of this text.", default=False
+    )
     guided_decoding_guide_type: str = tensor(
         "BYTES", f"What guides the text: {', '.join(GUIDE_TYPES)}.", _known_guide_type, default=""
     )

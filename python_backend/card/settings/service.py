@@ -103,12 +103,18 @@ class SpeculationSettings(Section):
 
 
 class CacheSettings(Section):
-    """Geometry of the candidate cache."""
+    """Geometry of the candidate cache, and what is kept of texts."""
 
     slots: Annotated[int, Field(ge=1, le=256)] = 16
     """Requests that are answered at the same time; others wait."""
     nodes: Annotated[int, Field(ge=64, le=8192)] = 512
     """Most candidate nodes of one tree."""
+    kept_tokens: Annotated[int, Field(ge=0, le=1 << 24)] = 8192
+    """Tokens of earlier texts whose KV both engines keep beside that of the slots, so that a text
+    that begins alike is not read again; those not used for longest make room. 0: none."""
+    isolated: bool = False
+    """Whether only requests with the same `cache_salt` share what is kept, and those without one
+    share nothing; else those without one share with each other."""
     directory: Path = Path("/dev/shm")
     """Shared-memory mount that holds the pool; the user who serves must be able to write there."""
 

@@ -57,8 +57,8 @@ class ChainLayout:
         self._placed: dict[int, _PlacedRows] = {}
         self._masks = _masks_by_position(kv.places)
 
-    def open(self) -> int:
-        return self._sessions.open()
+    def open(self, length: int = 0) -> int:
+        return self._sessions.open(length)
 
     def close(self, session: int) -> None:
         self._placed.pop(session, None)
@@ -66,6 +66,9 @@ class ChainLayout:
 
     def length(self, session: int) -> int:
         return self._sessions.length[session]
+
+    def lanes(self, session: int) -> range:
+        return range(session * self._branches, (session + 1) * self._branches)
 
     def plan(self, batch: Sequence[SequenceTokens]) -> Pass:
         if len(batch) == 1 and batch[0].parents is None and self._multiple == 1:
@@ -245,8 +248,8 @@ class ChainLayout:
         )
         self._sessions.length[session] = placed.start + count
         if self._branches > 1:
-            lanes = range(placed.first_lane, placed.first_lane + self._branches)
-            self._kv.replicate(lane, lanes, placed.start, placed.start + count)
+            start, stop = placed.start, placed.start + count
+            self._kv.copy(lane, start, stop, self.lanes(session), start)
 
 
 def _masks_by_position(places: int) -> NDArray[np.float32]:

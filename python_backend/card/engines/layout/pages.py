@@ -25,14 +25,17 @@ class PageLayout:
         self._multiple = row_multiple
         self._sessions = Sessions(sessions)
 
-    def open(self) -> int:
-        return self._sessions.open()
+    def open(self, length: int = 0) -> int:
+        return self._sessions.open(length)
 
     def close(self, session: int) -> None:
         self._sessions.close(session)
 
     def length(self, session: int) -> int:
         return self._sessions.length[session]
+
+    def lanes(self, session: int) -> range:
+        return range(session, session + 1)
 
     def plan(self, batch: Sequence[SequenceTokens]) -> Pass:
         if any(rows.parents is not None for rows in batch):

@@ -41,8 +41,8 @@ class PathLayout:
         self._sessions = Sessions(sessions)
         self._pending = [_Pending(pending) for _ in range(sessions)]
 
-    def open(self) -> int:
-        session = self._sessions.open()
+    def open(self, length: int = 0) -> int:
+        session = self._sessions.open(length)
         self._pending[session].clear()
         return session
 
@@ -51,6 +51,9 @@ class PathLayout:
 
     def length(self, session: int) -> int:
         return self._sessions.length[session]
+
+    def lanes(self, session: int) -> range:
+        return range(session, session + 1)
 
     def plan(self, batch: Sequence[SequenceTokens]) -> Pass:
         paths = []

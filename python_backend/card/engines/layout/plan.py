@@ -115,8 +115,8 @@ class KeyValueStore(Protocol):
     def places(self) -> int:
         """Positions of one lane."""
 
-    def replicate(self, source: int, lanes: range, start: int, stop: int) -> None:
-        """Copy places [start, stop) of lane `source` to `lanes`."""
+    def copy(self, source: int, start: int, stop: int, lanes: range, to: int) -> None:
+        """Copy places [start, stop) of lane `source` to `lanes`, from place `to` on."""
 
     def gather(self, lane: int, start: int, sources: NDArray[np.int64]) -> None:
         """Move the entries at `start + sources` of a lane to `start`, `start + 1`, ..."""
@@ -125,7 +125,11 @@ class KeyValueStore(Protocol):
 class Layout(Protocol):
     """Sessions of one engine and the places of their rows."""
 
-    def open(self) -> int: ...
+    def open(self, length: int = 0) -> int:
+        """A session whose prefix has so many places, which the caller fills."""
+
+    def lanes(self, session: int) -> range:
+        """Those that hold the session's prefix. Lanes of sessions lie one after another."""
 
     def close(self, session: int) -> None: ...
 

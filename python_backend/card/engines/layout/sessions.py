@@ -12,11 +12,11 @@ class Sessions:
         self.length = [0] * count
         self._taken = [False] * count
 
-    def open(self) -> int:
+    def open(self, length: int) -> int:
         for session, taken in enumerate(self._taken):
             if not taken:
                 self._taken[session] = True
-                self.length[session] = 0
+                self.length[session] = length
                 return session
         raise EngineError(f"all {len(self._taken)} sessions of the engine are taken")
 

@@ -49,8 +49,8 @@ class TreeLayout:
         # entries that a session came to have: for all that it may have it grows with the square.
         self._sees = [_seeing_nothing(0) for _ in range(sessions)]
 
-    def open(self) -> int:
-        session = self._sessions.open()
+    def open(self, length: int = 0) -> int:
+        session = self._sessions.open(length)
         self._depths[session] = []
         self._sees[session] = _seeing_nothing(0)
         return session
@@ -60,6 +60,9 @@ class TreeLayout:
 
     def length(self, session: int) -> int:
         return self._sessions.length[session]
+
+    def lanes(self, session: int) -> range:
+        return range(session, session + 1)
 
     def plan(self, batch: Sequence[SequenceTokens]) -> Pass:
         for rows in batch:

@@ -43,6 +43,7 @@ from card.engines.row_costs import RowCosts
 from card.engines.sessions import (
     SessionEngine,
     check_context,
+    kept_lanes,
     kv_size,
     layout_under_masks,
 )
@@ -200,7 +201,12 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
         return self._on_spare_pages(self._fixed, threads_alone)
 
     def _on_spare_pages(self, compiled: Decoders, threads_alone: int = 0) -> OpenVinoEngine:
-        options = replace(self.options, sessions=_SPARE_SESSIONS, threads_alone=threads_alone)
+        options = replace(
+            self.options,
+            sessions=_SPARE_SESSIONS,
+            kept_tokens=0,
+            threads_alone=threads_alone,
+        )
         beside = OpenVinoEngine(
             *(self.directory, self.architecture, compiled, options, self._ranked, self._pages),
             first_page=_pages(self.options) - _spare_pages(self.options),
@@ -368,7 +374,7 @@ def weight_format(options: EngineOptions, matrices_are: str) -> WeightFormat:
 def _pages(options: EngineOptions) -> int:
     """Pages that an engine of these options needs, with those for an examination beside it."""
     lanes, places = kv_size(options)
-    return lanes * places // PAGE + _spare_pages(options)
+    return (lanes + kept_lanes(options)) * places // PAGE + _spare_pages(options)
 
 
 def _spare_pages(options: EngineOptions) -> int:
@@ -387,7 +393,7 @@ def _cache(
     if pages is not None:
         paged = PagedCache(pages, lanes, places, first_page)
         return paged, PageLayout(options.sessions, options.row_multiple), partial(PagedFeed, paged)
-    kv = KeyValueCache(architecture, lanes, places, _kv_type(options))
+    kv = KeyValueCache(architecture, lanes + kept_lanes(options), places, _kv_type(options))
     # What was prepared for a shape is kept: ever other ones let a draft grow.
     layout = layout_under_masks(kv, options, few_shapes=True)
     return kv, layout, partial(MaskedFeed, architecture)

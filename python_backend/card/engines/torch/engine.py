@@ -17,6 +17,7 @@ from card.engines.processor import packs_bfloat16, resolve_dtype
 from card.engines.sessions import (
     SessionEngine,
     check_context,
+    kept_lanes,
     kv_size,
     layout_under_masks,
 )
@@ -40,7 +41,7 @@ class TorchEngine(SessionEngine[KeyValueCache]):
         dtype: torch.dtype,
     ) -> None:
         lanes, places = kv_size(options)
-        kv = KeyValueCache(architecture, lanes, places, dtype)
+        kv = KeyValueCache(architecture, lanes + kept_lanes(options), places, dtype)
         super().__init__(architecture, options, kv, layout_under_masks(kv, options))
         self.dtype = dtype
         self._decoder = decoder

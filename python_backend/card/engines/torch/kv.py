@@ -103,13 +103,14 @@ class KeyValueCache:
         self._flat_keys[layer].index_copy_(0, destination.keys, keys.reshape(-1))
         self._flat_values[layer].index_copy_(0, destination.values, values.reshape(-1, self._size))
 
-    def replicate(self, source: int, lanes: range, start: int, stop: int) -> None:
-        """Copy places [start, stop) of lane `source` to `lanes`."""
-        first, last = lanes.start, lanes.stop
+    @torch.inference_mode()
+    def copy(self, source: int, start: int, stop: int, lanes: range, to: int) -> None:
+        """Copy places [start, stop) of lane `source` to `lanes`, from place `to` on."""
+        into, places = slice(lanes.start, lanes.stop), slice(to, to + stop - start)
         keys = self._keys[:, source : source + 1, :, :, start:stop].clone()
         values = self._values[:, source : source + 1, :, start:stop].clone()
-        self._keys[:, first:last, :, :, start:stop] = keys
-        self._values[:, first:last, :, start:stop] = values
+        self._keys[:, into, :, :, places] = keys
+        self._values[:, into, :, places] = values
 
     def gather(self, lane: int, start: int, sources: NDArray[np.int64]) -> None:
         """Move the entries at `start + sources` of a lane to `start`, `start + 1`, ..."""

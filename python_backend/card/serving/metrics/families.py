@@ -108,6 +108,9 @@ FAMILIES: tuple[Family, ...] = (
     _counter("card_draft_layers_total", "Layers of candidates that the draft added to its trees."),
     _counter("card_draft_layers_lost_total", "Of these, layers that a commit threw away."),
     _counter("card_draft_rows_saved_total", "Rows of draft passes that shared nodes did not need."),
+    # kept KV
+    _counter("card_prefix_hits_total", "Requests whose prompt began with text that was kept."),
+    _counter("card_prefix_hit_tokens_total", "Tokens of prompts that were kept and not read."),
     # time, summed over sessions
     _counter("card_draft_running_seconds_total", "Session time in which the draft grew a tree."),
     _counter("card_draft_idle_seconds_total", "Session time in which it had nothing to grow."),

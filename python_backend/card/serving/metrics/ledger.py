@@ -38,6 +38,8 @@ _COUNTERS = {
     "layers": "card_draft_layers_total",
     "lost_layers": "card_draft_layers_lost_total",
     "saved_rows": "card_draft_rows_saved_total",
+    "reuses": "card_prefix_hits_total",
+    "reused_tokens": "card_prefix_hit_tokens_total",
 }
 _NANOSECONDS = {
     "draft_running_ns": "card_draft_running_seconds_total",

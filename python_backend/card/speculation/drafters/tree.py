@@ -104,12 +104,21 @@ class TreeDrafter:
         noise = noise_for(session.request.parameters, self._engine.vocabulary)
         named, config = session.request.growth, self._config
         frontier = GROWTHS[config.growth if named == ANY else named](config.growth_config)
-        branches = _Branches(self._engine.open_session(), noise, frontier)
+        branches = _Branches(self._open_session(session), noise, frontier)
         noise.forget(len(session.tokens))
         self._branches[session.number] = branches
 
+    def _open_session(self, session: DraftedSession) -> int:
+        """Behind text that is kept, if any is; the last token is read for what follows it."""
+        if not session.request.reuses_kv:
+            return self._engine.open_session()
+        return self._engine.open_session(session.tokens[:-1], session.request.salt)
+
     def close(self, session: DraftedSession) -> None:
-        self._engine.close_session(self._branches.pop(session.number).engine_session)
+        engine_session = self._branches.pop(session.number).engine_session
+        if session.request.reuses_kv:
+            self._engine.remember(engine_session, session.tokens, session.request.salt)
+        self._engine.close_session(engine_session)
 
     # --- correct ------------------------------------------------------------------------------
 

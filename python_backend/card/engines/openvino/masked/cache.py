@@ -69,12 +69,13 @@ class KeyValueCache:
         self.keys[:, lane, self._heads, place] = keys[:, source]
         self.values[:, lane, self._heads, place] = values[:, source]
 
-    def replicate(self, source: int, lanes: range, start: int, stop: int) -> None:
-        """Copy places [start, stop) of lane `source` to `lanes`."""
+    def copy(self, source: int, start: int, stop: int, lanes: range, to: int) -> None:
+        """Copy places [start, stop) of lane `source` to `lanes`, from place `to` on."""
+        places = slice(to, to + stop - start)
         for lane in lanes:
             if lane != source:
                 for buffers in (self.keys, self.values):
-                    buffers[:, lane, :, start:stop] = buffers[:, source, :, start:stop]
+                    buffers[:, lane, :, places] = buffers[:, source, :, start:stop]
 
     def gather(self, lane: int, start: int, sources: NDArray[np.int64]) -> None:
         """Move the entries at `start + sources` of a lane to `start`, `start + 1`, ..."""

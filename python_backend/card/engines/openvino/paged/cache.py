@@ -59,6 +59,11 @@ class PageMemory:
         )
         return keys, values
 
+    def copy(self, first: int, count: int, to: int) -> None:
+        """Copy so many pages from `first` on to those from `to` on."""
+        for buffers in self._buffers.values():
+            buffers[:, to : to + count] = buffers[:, first : first + count]
+
     def give_back(self) -> None:
         """Return the memory of all pages to the system; they are zero again."""
         for memory in self._memory.values():
@@ -90,3 +95,14 @@ class PagedCache:
 
     def store(self, this: Pass, output: Callable[[str], NDArray[Any]]) -> None:
         """The graph has done it."""
+
+    def copy(self, source: int, start: int, stop: int, lanes: range, to: int) -> None:
+        """Copy places [start, stop) of lane `source`, which are whole pages, to `lanes`, from place
+        `to` on, where a page begins."""
+        first, count = self._page(source, start), (stop - start) // PAGE
+        for lane in lanes:
+            self._memory.copy(first, count, self._page(lane, to))
+
+    def _page(self, lane: int, place: int) -> int:
+        """Where that place of a lane begins."""
+        return self.first_page + lane * self.pages_per_lane + place // PAGE

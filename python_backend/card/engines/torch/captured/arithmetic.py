@@ -37,6 +37,9 @@ class DeviceBuffers(Protocol):
     @property
     def bytes_per_lane(self) -> int: ...
 
+    def copy(self, source: int, start: int, stop: int, lanes: range, to: int) -> None:
+        """Copy places [start, stop) of lane `source` to `lanes`, from place `to` on."""
+
     def allocate(self) -> None:
         """Take the memory now, if it is not taken yet. Raises `EngineError` if it is not there."""
 

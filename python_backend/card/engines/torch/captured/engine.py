@@ -95,7 +95,7 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
         """Itself; with torch's operators where the kernels of a pass do not run here."""
         if not self.options.kernels:
             return self
-        trial = self.reconfigured(replace(self.options, sessions=1))
+        trial = self.reconfigured(replace(self.options, sessions=1, kept_tokens=0))
         failure = failure_of(lambda: trial.forward([SequenceTokens(trial.open_session(), [0])]))
         if failure is None:
             return self

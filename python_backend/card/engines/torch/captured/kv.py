@@ -21,6 +21,8 @@ class DeviceKeyValueCache:
     those. A place that nobody confirmed may hold any keys, and any values that are finite
     (`torch.kv.storable`): masks keep it out.
 
+    lanes, spare  lanes that passes are about, and how many there are behind them
+
     Memory is taken at the first use, so that an engine that is only a template takes none.
     """
 
@@ -31,12 +33,13 @@ class DeviceKeyValueCache:
         places: int,
         dtype: torch.dtype,
         device: torch.device,
+        spare: int = 0,
     ) -> None:
         a = architecture
         self.lanes = lanes
         self.places = places
         self.stride = places + EXTENT_MULTIPLE
-        self._shape = (a.layers, lanes, a.kv_heads, self.stride, a.head_size)
+        self._shape = (a.layers, lanes + spare, a.kv_heads, self.stride, a.head_size)
         self._dtype = dtype
         self.device = device
         self._heads = a.kv_heads
@@ -78,11 +81,12 @@ class DeviceKeyValueCache:
         """The first place that nobody reads, in a flat layer."""
         return self.places
 
-    def replicate(self, source: int, lanes: range, start: int, stop: int) -> None:
-        """Copy places [start, stop) of lane `source` to `lanes`."""
+    @torch.inference_mode()
+    def copy(self, source: int, start: int, stop: int, lanes: range, to: int) -> None:
+        """Copy places [start, stop) of lane `source` to `lanes`, from place `to` on."""
+        into, places = slice(lanes.start, lanes.stop), slice(to, to + stop - start)
         for buffers in (self.keys, self.values):
-            copied = buffers[:, source : source + 1, :, start:stop].clone()
-            buffers[:, lanes.start : lanes.stop, :, start:stop] = copied
+            buffers[:, into, :, places] = buffers[:, source : source + 1, :, start:stop].clone()
 
     def gather(self, lane: int, start: int, sources: NDArray[np.int64]) -> None:
         """Move the entries at `start + sources` of a lane to `start`, `start + 1`, ..."""

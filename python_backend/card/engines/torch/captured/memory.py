@@ -9,6 +9,7 @@ from card.engines.architecture import Architecture
 from card.engines.interface import EngineError
 from card.engines.layout import EXTENT_MULTIPLE, rounded_up
 from card.engines.options import MAX_PASS_ROWS, EngineOptions
+from card.engines.sessions import kept_lanes
 
 _GIB = 1 << 30
 _LIBRARIES = 512 << 20
@@ -28,18 +29,20 @@ class Need:
 
     kv_position  of one position of one session, in all its lanes
     spare        positions of a session behind its context
+    kept         of texts that are kept
     """
 
     weights: int
     workspace: int
     kv_position: int
     spare: int
+    kept: int = 0
 
     def kv(self, sessions: int, context: int) -> int:
         return sessions * self.kv_position * (context + self.spare)
 
     def total(self, sessions: int, context: int) -> int:
-        return self.weights + self.workspace + self.kv(sessions, context)
+        return self.weights + self.workspace + self.kept + self.kv(sessions, context)
 
 
 def need_of(architecture: Architecture, options: EngineOptions, element_bytes: int) -> Need:
@@ -60,11 +63,13 @@ def need_of(architecture: Architecture, options: EngineOptions, element_bytes: i
     logits = rows * a.vocabulary * (element_bytes + (8 if options.grows_trees else 0))
     partial = rows * 4 * max(a.vocabulary, _PARTIAL_SUMS * a.heads * a.head_size)
     gathered = 2 * lanes * a.kv_heads * places * a.head_size * element_bytes
+    entry = 2 * a.layers * a.kv_heads * a.head_size * element_bytes
     return Need(
         weights=(a.layers * layer + embeddings) * element_bytes,
         workspace=scores + 2 * states * element_bytes + logits + partial + gathered + _LIBRARIES,
-        kv_position=2 * a.layers * a.kv_heads * a.head_size * branches * element_bytes,
+        kv_position=entry * branches,
         spare=spare,
+        kept=kept_lanes(options) * (places + EXTENT_MULTIPLE) * entry,
     )
 
 
@@ -73,12 +78,12 @@ def check_fits(directory: Path, device: str, need: Need, options: EngineOptions,
     total = need.total(options.sessions, options.context)
     if total <= free:
         return
-    left = free - need.weights - need.workspace
+    left = free - need.weights - need.workspace - need.kept
     raise EngineError(
         f"{directory}: needs {_gib(total)} on {device}, which has {_gib(free)} free "
         f"(weights {_gib(need.weights)}, {options.sessions} slots of {options.context} positions "
-        f"{_gib(need.kv(options.sessions, options.context))}, workspace {_gib(need.workspace)}); "
-        + _advice(need, options, left)
+        f"{_gib(need.kv(options.sessions, options.context))}, kept texts {_gib(need.kept)} "
+        f"(cache.kept_tokens), workspace {_gib(need.workspace)}); " + _advice(need, options, left)
     )
 
 

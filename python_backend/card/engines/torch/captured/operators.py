@@ -7,7 +7,7 @@ from torch import Tensor
 
 from card.engines.layout import Pass
 from card.engines.options import EngineOptions
-from card.engines.sessions import kv_size, layout_under_masks
+from card.engines.sessions import kept_lanes, kv_size, layout_under_masks
 from card.engines.torch.captured.decoder import CapturedDecoder
 from card.engines.torch.captured.kv import DeviceKeyValueCache
 from card.engines.torch.captured.shapes import PassBuffer, PassShape, fill, shape_of
@@ -20,7 +20,9 @@ class OperatorPasses:
         self, decoder: CapturedDecoder, options: EngineOptions, dtype: torch.dtype
     ) -> None:
         lanes, places = kv_size(options)
-        self.kv = DeviceKeyValueCache(decoder.architecture, lanes, places, dtype, decoder.device)
+        self.kv = DeviceKeyValueCache(
+            decoder.architecture, lanes, places, dtype, decoder.device, kept_lanes(options)
+        )
         self.layout = layout_under_masks(self.kv, options)
         self._decoder = decoder
         self._row_multiple = options.row_multiple

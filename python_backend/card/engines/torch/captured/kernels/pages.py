@@ -83,11 +83,26 @@ class PagedKeyValueCache:
 
     def gather(self, lane: int, start: int, sources: NDArray[np.int64]) -> None:
         """Move the entries at `start + sources` of a lane to `start`, `start + 1`, ..."""
-        of_lane = np.full(len(sources), lane)
-        source, target = (
-            torch.from_numpy(np.stack(np.divmod(self.slots(of_lane, place), PAGE))).to(self.device)
-            for place in (start + sources, start + np.arange(len(sources)))
+        self._move(lane, start + sources, lane, start + np.arange(len(sources)))
+
+    @torch.inference_mode()
+    def copy(self, source: int, start: int, stop: int, lanes: range, to: int) -> None:
+        """Copy places [start, stop) of lane `source` to `lanes`, from place `to` on."""
+        places = np.arange(start, stop)
+        for lane in lanes:
+            self._move(source, places, lane, places - start + to)
+
+    def _move(
+        self, source: int, places: NDArray[np.int64], lane: int, to: NDArray[np.int64]
+    ) -> None:
+        """Copy the entries at `places` of lane `source` to the places `to` of another, or of it."""
+        read, written = (
+            torch.from_numpy(np.stack(np.divmod(self.slots(of_lane, at), PAGE))).to(self.device)
+            for of_lane, at in (
+                (np.full(len(places), source), places),
+                (np.full(len(to), lane), to),
+            )
         )
         for buffers in (self.keys, self.values):
             # Read before it is written: the two may overlap.
-            buffers[:, target[0], :, target[1]] = buffers[:, source[0], :, source[1]]
+            buffers[:, written[0], :, written[1]] = buffers[:, read[0], :, read[1]]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from card.engines.layout import Pass, PathLayout, Scattered, SessionPaths
 from card.engines.options import MAX_PASS_ROWS, EngineOptions
-from card.engines.sessions import kv_size
+from card.engines.sessions import kept_lanes, kv_size
 from card.engines.torch.captured.kernels.attention import rows_per_tile
 from card.engines.torch.captured.kernels.decoder import KernelDecoder
 from card.engines.torch.captured.kernels.pages import PagedKeyValueCache
@@ -65,7 +65,8 @@ class PathPasses:
         # Lanes of branches are not needed: a path leads where its keys lie.
         _, places = kv_size(options)
         pending = max(options.pending, MAX_PASS_ROWS)
-        self.kv = PagedKeyValueCache(a, options.sessions, places, dtype, decoder.device)
+        lanes = options.sessions + kept_lanes(options)
+        self.kv = PagedKeyValueCache(a, lanes, places, dtype, decoder.device)
         self.layout = PathLayout(self.kv, options.sessions, pending)
         self._decoder = decoder
         self._tile = rows_per_tile(a.heads, a.kv_heads)

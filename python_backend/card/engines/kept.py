@@ -1,0 +1,55 @@
+"""The KV of texts that were read, kept for texts that begin alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from card.engines.interface import Text
+from card.engines.prefix_cache import BLOCK, PrefixCache
+
+
+class CopiedBuffers(Protocol):
+    """Keys and values of every lane."""
+
+    def copy(self, source: int, start: int, stop: int, lanes: range, to: int) -> None:
+        """Copy places [start, stop) of lane `source` to `lanes`, from place `to` on."""
+
+
+class KeptTexts:
+    """Blocks of texts in spare lanes of a KV cache.
+
+    They are copied there and back, so no session depends on what becomes of them. With the chat
+    pair that takes a fiftieth of the time in which they are read, later less.
+
+    first_lane  of the spare ones
+    places      of a lane, a multiple of `BLOCK`
+    tokens      that are kept at most
+    """
+
+    def __init__(self, kv: CopiedBuffers, first_lane: int, places: int, tokens: int) -> None:
+        self._kv = kv
+        self._first_lane = first_lane
+        self._places = places
+        self._cache = PrefixCache(tokens // BLOCK)
+
+    def find(self, text: Text, salt: bytes) -> list[int]:
+        """The kept blocks that the text begins with, of texts with the same salt."""
+        return self._cache.find(text, salt)
+
+    def load(self, blocks: Sequence[int], lanes: range) -> None:
+        """Copy blocks to the beginning of all these lanes."""
+        for place, block in enumerate(blocks):
+            lane, start = self._home(block)
+            self._kv.copy(lane, start, start + BLOCK, lanes, place * BLOCK)
+
+    def save(self, text: Text, salt: bytes, lane: int) -> None:
+        """Keep the whole blocks of a text that stands at the beginning of a lane."""
+        for place, block in self._cache.add(text, salt):
+            spare, start = self._home(block)
+            self._kv.copy(lane, place * BLOCK, (place + 1) * BLOCK, range(spare, spare + 1), start)
+
+    def _home(self, block: int) -> tuple[int, int]:
+        """Lane and place where a block is kept."""
+        lane, start = divmod(block * BLOCK, self._places)
+        return self._first_lane + lane, start

@@ -1,0 +1,99 @@
+"""What is kept of texts is found by whoever begins alike; the least recently used goes first."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from card.engines.prefix_cache import BLOCK, PrefixCache
+
+SALT = b"one"
+
+
+def text_of(blocks: str, more: int = 0) -> list[int]:
+    """A text whose blocks are named by letters, and so many tokens behind them."""
+    return [ord(letter) for letter in blocks for _ in range(BLOCK)] + [0] * more
+
+
+def kept(cache: PrefixCache, blocks: str, salt: bytes = SALT) -> int:
+    """How many blocks of the text are kept."""
+    return len(cache.find(text_of(blocks), salt))
+
+
+def test_whole_blocks_are_found_where_a_text_begins_alike() -> None:
+    cache = PrefixCache(8)
+    added = cache.add(text_of("abc", more=BLOCK - 1), SALT)
+    assert [place for place, _ in added] == [0, 1, 2]
+    numbers = [number for _, number in added]
+    assert cache.find(text_of("abcd"), SALT) == numbers
+    assert cache.find(np.array(text_of("ab", more=5)), SALT) == numbers[:2]
+    assert kept(cache, "bc") == 0, "the same tokens behind others are another block"
+    assert cache.find(text_of("a")[:-1], SALT) == []
+
+
+def test_a_text_that_begins_alike_adds_its_own_blocks_alone() -> None:
+    cache = PrefixCache(8)
+    cache.add(text_of("ab"), SALT)
+    assert [place for place, _ in cache.add(text_of("abx"), SALT)] == [2]
+    assert cache.add(text_of("abx"), SALT) == []
+
+
+def test_another_salt_finds_nothing() -> None:
+    cache = PrefixCache(8)
+    cache.add(text_of("ab"), SALT)
+    assert kept(cache, "ab", b"other") == 0
+
+
+def test_the_least_recently_used_makes_room_from_its_end_on() -> None:
+    cache = PrefixCache(4)
+    cache.add(text_of("ab"), SALT)
+    cache.add(text_of("xy"), SALT)
+    assert kept(cache, "ab") == 2
+    cache.add(text_of("m"), SALT)
+    assert (kept(cache, "ab"), kept(cache, "xy"), kept(cache, "m")) == (2, 1, 1)
+
+
+def test_a_text_longer_than_all_that_can_be_kept_is_kept_at_its_beginning() -> None:
+    cache = PrefixCache(3)
+    cache.add(text_of("xy"), SALT)
+    cache.add(text_of("abcde"), SALT)
+    assert (kept(cache, "abcde"), kept(cache, "x")) == (3, 0)
+
+
+def test_without_room_nothing_is_kept() -> None:
+    cache = PrefixCache(0)
+    assert cache.add(text_of("ab"), SALT) == []
+    assert kept(cache, "ab") == 0
+
+
+texts = st.text("ab", max_size=5)
+
+
+@given(
+    room=st.integers(0, 6),
+    steps=st.lists(st.tuples(st.sampled_from([b"one", b"two"]), texts, st.booleans()), max_size=40),
+)
+def test_every_block_that_is_found_holds_what_its_text_says(
+    room: int, steps: list[tuple[bytes, str, bool]]
+) -> None:
+    """Against a model that fills numbers as an engine does, and counts uses of every beginning."""
+    cache = PrefixCache(room)
+    held: dict[int, tuple[bytes, str]] = {}
+    used: dict[tuple[bytes, str], int] = {}
+    for now, (salt, blocks, is_added) in enumerate(steps):
+        if is_added:
+            for place, number in cache.add(text_of(blocks), salt):
+                held[number] = (salt, blocks[: place + 1])
+        found = cache.find(text_of(blocks), salt)
+        assert [held[number] for number in found] == [
+            (salt, blocks[: place + 1]) for place in range(len(found))
+        ]
+        assert len(held) <= room
+        assert not is_added or len(found) == min(room, len(blocks))
+        for place in range(len(found)):
+            used[salt, blocks[: place + 1]] = now
+        # Everything that is kept was used later than all that is not, or together with it.
+        gone = [now for beginning, now in used.items() if beginning not in held.values()]
+        stay = [used[beginning] for beginning in held.values()]
+        assert max(gone, default=-1) <= min(stay, default=len(steps))
