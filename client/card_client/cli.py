@@ -1,19 +1,23 @@
-"""`card-client generate | chat | health`."""
+"""`card-client generate | edge | chat | health`."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from card_client.client import CardClient
 from card_client.conversation import Conversation, RawConversation, TemplateConversation
 from card_client.display import Tally, TextPrinter, health_view
+from card_client.edge import DEFAULT_AHEAD, LONGEST_CHAIN, TransformersModel, stream
 from card_client.errors import CardError, invalid
 from card_client.options import (
     CONNECTION,
@@ -23,7 +27,7 @@ from card_client.options import (
     request_of,
     takes,
 )
-from card_client.wire import GenerateRequest
+from card_client.wire import Delta, GenerateRequest
 
 INTERRUPTED = 130
 TELLS_NOTHING = ("UNIMPLEMENTED", "PERMISSION_DENIED", "NOT_FOUND")
@@ -58,6 +62,45 @@ def generate(
             printer.prompt(text)
         try:
             asyncio.run(_answer(Connection.of(options), request, printer, tally))
+        finally:
+            printer.end()
+    _say(tally.figures())
+
+
+@app.command()
+@takes(*model_options(without=("stream", "exclude_input_in_output"), on=FIGURES), *CONNECTION)
+def edge(
+    prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from standard input.")],
+    draft: Annotated[
+        Path, typer.Option(help="The model that drafts here: a Hugging Face directory.")
+    ],
+    ahead: Annotated[
+        int, typer.Option(help="Tokens that it may be ahead of the text.", min=1, max=LONGEST_CHAIN)
+    ] = DEFAULT_AHEAD,
+    whole: Annotated[
+        bool,
+        typer.Option("--whole", help="Send so many at once (with --decoding draft_then_verify)."),
+    ] = False,
+    **options: Any,
+) -> None:
+    """Complete a prompt as `generate` does, drafting on this machine: the server verifies."""
+    printer = TextPrinter(Console())
+    with _for_people():
+        text = _standard_input() if prompt == "-" else prompt
+        request = request_of(text, options)
+        connection = Connection.of(options)
+        drafted = partial(
+            stream,
+            request=request,
+            model=TransformersModel.load(draft),
+            ahead=ahead,
+            whole=whole,
+            timeout_s=connection.timeout,
+        )
+        tally = Tally()
+        printer.prompt(text)
+        try:
+            asyncio.run(_answer(connection, request, printer, tally, drafted))
         finally:
             printer.end()
     _say(tally.figures())
@@ -124,16 +167,26 @@ def health(**options: Any) -> None:
 
 
 async def _answer(
-    connection: Connection, request: GenerateRequest, printer: TextPrinter, tally: Tally
+    connection: Connection,
+    request: GenerateRequest,
+    printer: TextPrinter,
+    tally: Tally,
+    drafted: Callable[[CardClient], AsyncGenerator[Delta, None]] | None = None,
 ) -> None:
-    """Prints and tallies one answer, streamed unless the request says otherwise."""
+    """Prints and tallies one answer, streamed unless the request says otherwise.
+
+    drafted  makes the stream where this machine drafts for it
+    """
     async with connection.client() as client:
         if request.stream is False:
             completion = await client.generate(request, timeout_s=connection.timeout)
             tally.add(completion)
             printer.text(completion)
             return
-        async with aclosing(client.stream(request, timeout_s=connection.timeout)) as deltas:
+        deltas = (
+            drafted(client) if drafted else client.stream(request, timeout_s=connection.timeout)
+        )
+        async with aclosing(deltas):
             async for delta in deltas:
                 tally.add(delta)
                 printer.text(delta)

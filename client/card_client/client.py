@@ -6,7 +6,7 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,12 +24,24 @@ from card_client.chat_template import ChatTemplate, template_of
 from card_client.errors import CardError, call_error, invalid
 from card_client.exchange import only, responses_of
 from card_client.health import Health, probe
-from card_client.wire import Completion, Delta, GenerateRequest, decode, encode, utf8
+from card_client.wire import (
+    Completion,
+    Delta,
+    Draft,
+    GenerateRequest,
+    decode,
+    encode,
+    encode_draft,
+    utf8,
+)
 
 DEFAULT_PORT = 8001
 DEFAULT_TIMEOUT_S = 300.0
 LONGEST_TIMEOUT_S = 365 * 24 * 3600.0
 """A longer deadline overflows in gRPC, or passes at once."""
+
+REMOTE = "remote"
+"""The model that takes what devices draft."""
 
 _HEADER_NAME = re.compile(r"[0-9a-z_.-]+(?<!-bin)")
 _HEADER_VALUE = re.compile(r"[ -~]*")
@@ -153,6 +165,36 @@ class CardClient:
         if completion is None:
             raise CardError("INTERNAL", f"{self.address} closed the request without an answer")
         return completion
+
+    async def send_drafts(
+        self,
+        key: str,
+        drafts: AsyncIterable[Draft],
+        *,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        """Sends `drafts` on a gRPC stream of their own, for the text whose request has the
+        `draft_key` `key`, until there are no more; see `card_client.edge`.
+
+        Each is sent when the one before is answered: Triton 2.51 may end where a stream breaks
+        in which many answers are still to come. A draft that the server does not take is no error:
+        the text comes without it.
+        """
+        _check_timeout(timeout_s)
+        answered = asyncio.Event()
+
+        async def messages() -> AsyncIterator[dict[str, Any]]:
+            async for draft in drafts:
+                answered.clear()
+                yield {"model_name": REMOTE, "inputs": encode_draft(key, draft)}
+                await answered.wait()
+
+        with self._errors_as_ours(timeout_s):
+            call = self._triton.stream_infer(
+                messages(), stream_timeout=timeout_s, headers=self._headers
+            )
+            async for _ in call:
+                answered.set()
 
     async def health(self, *, timeout_s: float | None = 5.0) -> Health:
         """Asks whether the server and this client's model are ready, and for every model's state.

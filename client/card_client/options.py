@@ -94,7 +94,7 @@ def model_options(
     return [
         _input_option(name, tensor, True if name in on else None)
         for name, tensor in INPUTS.items()
-        if name not in ("text_input", "input_ids") and name not in without
+        if name not in ("text_input", "input_ids", "draft_key") and name not in without
     ]
 
 

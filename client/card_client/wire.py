@@ -4,7 +4,7 @@ The fields of `GenerateRequest` (inputs) and `Response` (outputs) *are* that tab
 tensor, and its metadata says how it travels. Names and dtypes are those of TensorRT-LLM's Triton
 ensemble; `input_ids`, `min_p`, `stop_token_ids`, `logit_bias_ids`, `logit_bias_values`,
 `top_log_probs`, `return_prompt_log_probs`, `return_trace`, `decoding`, `drafter`, `growth`,
-`acceptance`, `tenant`, `cache_salt`, `skip_reading_prefix_cache`, `finish_reason`,
+`acceptance`, `tenant`, `draft_key`, `cache_salt`, `skip_reading_prefix_cache`, `finish_reason`,
 `accepted_bytes`, `details`, `target_steps`, `cache_queries`, `cache_hits` and `foreign_tokens` are
 additions of CARD.
 
@@ -14,6 +14,7 @@ or [1, n] for a list.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, field, fields
@@ -104,6 +105,7 @@ class GenerateRequest:
         "BYTES", "exact, or loose, which changes the text, where the server allows it."
     )
     tenant: str | None = _tensor("BYTES", "Whose text it is.")
+    draft_key: str | None = _tensor("BYTES", "Secret with which a device sends its drafts.")
     guided_decoding_guide_type: str | None = _tensor(
         "BYTES", "What guides the text: json, json_schema, regex, ebnf_grammar or choice."
     )
@@ -153,9 +155,26 @@ class Response:
         return self.text.encode()[: self.accepted_bytes or 0].decode(errors="ignore")
 
     @property
+    def output_ids(self) -> tuple[int, ...]:
+        """Ids of the tokens of this text, if the request had a `draft_key`."""
+        return tuple(json.loads(self.details).get("output_ids", ())) if self.details else ()
+
+    @property
     def corrected_text(self) -> str:
         """The rest of the text: what the target model wrote itself."""
         return self.text[len(self.accepted_text) :]
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a device would write.
+
+    position  tokens of the text that come before
+    tokens    ids, in order
+    """
+
+    position: int
+    tokens: tuple[int, ...]
 
 
 class Delta(Response):
@@ -202,6 +221,21 @@ def encode(request: GenerateRequest) -> list[InferInput]:
             travelling = InferInput(tensor.name, list(array.shape), tensor.dtype)
             travelling.set_data_from_numpy(array)
             inputs.append(travelling)
+    return inputs
+
+
+def encode_draft(key: str, draft: Draft) -> list[InferInput]:
+    """The inputs of the model `remote`, each of one dimension."""
+    arrays = {
+        "draft_key": np.array([utf8("draft_key", key)], np.object_),
+        "position": np.array([draft.position], np.int32),
+        "candidates": np.array(draft.tokens, np.int32),
+    }
+    inputs = []
+    for name, array in arrays.items():
+        dtype = "BYTES" if name == "draft_key" else "INT32"
+        inputs.append(InferInput(name, list(array.shape), dtype))
+        inputs[-1].set_data_from_numpy(array)
     return inputs
 
 

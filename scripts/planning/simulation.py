@@ -166,6 +166,14 @@ class _Loops:
         return self.result
 
     @property
+    def is_remote(self) -> bool:
+        return False
+
+    @property
+    def adapts(self) -> bool:
+        return self.pacing.adapts
+
+    @property
     def left(self) -> int:
         return len(self.text) - self.committed
 

@@ -180,6 +180,8 @@ def test_the_ports_of_the_defaults_are_exposed(image: Stage) -> None:
 
 ONLY_FOR_PROCESSORS = {"openvino"}
 """Engines that a GPU image does not run; `engine: auto` passes over them where they are absent."""
+ONLY_ON_DEVICES = {"transformers"}
+"""Of the client's extra `edge`, whose models draft elsewhere."""
 
 
 def test_the_gpu_image_brings_every_package_that_the_code_imports() -> None:
@@ -188,7 +190,8 @@ def test_the_gpu_image_brings_every_package_that_the_code_imports() -> None:
     distributions = importlib.metadata.packages_distributions()
     imported = set().union(*map(imported_packages, (PACKAGE, MODEL_FILES, *GUARD)))
     ours = {package.name for package in (MODEL_FILES, *GUARD)}
-    for name in imported - ours - FROM_THE_CONTAINER - ONLY_FOR_PROCESSORS:
+    elsewhere = FROM_THE_CONTAINER | ONLY_FOR_PROCESSORS | ONLY_ON_DEVICES
+    for name in imported - ours - elsewhere:
         found = {canonicalize_name(each) for each in distributions[PARTS.get(name, name)]}
         assert required & found, name
 

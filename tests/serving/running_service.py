@@ -330,6 +330,7 @@ DTYPES = {
             "guided_decoding_guide_type",
             "guided_decoding_guide",
             "key",
+            "draft_key",
             "delta_text",
         ),
         "BYTES",

@@ -29,6 +29,11 @@ class Session:
     pacing: Pacing = PACINGS["card"]
     proposer: NgramProposer = field(default_factory=NgramProposer)
     tokens: int = 0
+    is_remote: bool = False
+
+    @property
+    def adapts(self) -> bool:
+        return self.pacing.adapts and not self.is_remote
 
 
 @dataclass
@@ -114,7 +119,7 @@ class World:
         return given
 
     def _candidates(self, session: Session, drafts: bool, most: int, sharing: int) -> Candidates:
-        if not drafts or not self.draft_lives:
+        if not drafts or not (self.draft_lives or session.is_remote):
             self._lateness[session.number] = self.late
             return NO_CANDIDATES
         if self._lateness.setdefault(session.number, self.late):

@@ -81,7 +81,7 @@ def test_generate_sends_what_its_options_say_and_no_more(triton: TritonDouble) -
 
 def test_every_input_of_the_wire_has_an_option() -> None:
     shown = CliRunner().invoke(app, ["generate", "--help"], env={"COLUMNS": "200"}).stdout
-    for name in INPUTS.keys() - {"text_input", "input_ids"}:
+    for name in INPUTS.keys() - {"text_input", "input_ids", "draft_key"}:
         assert "--" + name.replace("_", "-") in shown
 
 

@@ -164,3 +164,31 @@ def test_candidates_that_promise_too_much_soon_get_fewer_rows() -> None:
 @pytest.mark.parametrize(("rows", "agreement"), [(1, 0.5), (4, 0.8), (8, 0.3), (5, 1.0), (3, 0.0)])
 def test_ideal_tokens_are_what_a_chain_may_expect(rows: int, agreement: float) -> None:
     assert ideal_tokens(rows, agreement) == pytest.approx(sum(agreement**n for n in range(rows)))
+
+
+@pytest.mark.parametrize("others", [1, 3, 7])
+def test_devices_that_lie_cost_others_neither_rows_nor_their_draft(others: int) -> None:
+    """Beside as many that decode plainly."""
+
+    def seconds(**kind: object) -> float:
+        world = World(contention=1.05)
+        world.texts(2, 0.85)
+        began = world.seconds
+        world.write(
+            [world.session(0.85), *(world.session(0.0, **kind) for _ in range(others))], 600
+        )
+        return world.seconds - began
+
+    assert seconds(is_remote=True) < 1.05 * seconds(pacing=PACINGS["autoregressive"])
+
+
+def test_a_device_gains_without_a_draft_and_nothing_stops_it() -> None:
+    world = World(draft_lives=False)
+    assert world.write([world.session(0.9, is_remote=True)], 600) > 1.5
+    assert world.drafted_passes == 0
+
+
+def test_devices_that_are_right_keep_no_draft_at_work_that_is_wrong() -> None:
+    world = World()
+    world.write([world.session(0.0), world.session(0.95, is_remote=True, tokens=-4000)], 600)
+    assert world.drafted_passes < 50, "of some two hundred that both shared"

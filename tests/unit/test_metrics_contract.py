@@ -43,6 +43,7 @@ CONTRACT = {
     "card_rejections_total": ("counter", {"reason"}),
     **{f"card_{name}_total": ("counter", {"decoding"}) for _, name, _ in PER_DECODING},
     **{f"card_{name}_seconds": ("histogram", {"decoding"}) for name in TIMES},
+    "card_target_passes_total": ("counter", set()),
     "card_tokens_per_step": ("histogram", {"decoding"}),
     "card_slots": ("gauge", set()),
     "card_slots_in_use": ("gauge", set()),

@@ -8,10 +8,11 @@ from types import MappingProxyType
 import pytest
 
 from card.serving.supervision.policy import (
-    ANSWERS_THE_ENSEMBLE,
+    ANSWERS_CLIENTS,
     ATTEMPTS,
     CARD_SILENCE_S,
     CLOSED_S,
+    EXPENDABLE,
     LONGEST_PAUSE_S,
     MOST_STOPPED_S,
     PROBATION_S,
@@ -110,7 +111,7 @@ def test_two_dead_models_are_reloaded_side_by_side(watch: Watch) -> None:
     assert models(watch.look(draft=GONE, target=GONE)) == ["draft", "target"]
 
 
-@pytest.mark.parametrize("model", sorted(set(STUBS) - set(ANSWERS_THE_ENSEMBLE)))
+@pytest.mark.parametrize("model", sorted(set(STUBS) - set(ANSWERS_CLIENTS)))
 def test_a_stopped_model_is_reloaded_after_the_engine_timeout_and_not_before(
     watch: Watch, model: str
 ) -> None:
@@ -204,7 +205,7 @@ def test_a_card_that_is_being_reloaded_is_not_listened_to(watch: Watch) -> None:
     assert watch.look(card=Sight(ProcessState.RUNNING, silence_s=60.0)) == []
 
 
-@pytest.mark.parametrize("model", sorted(set(STUBS) - {"draft"}))
+@pytest.mark.parametrize("model", sorted(set(STUBS) - set(EXPENDABLE)))
 def test_a_recovery_that_fails_twice_restarts_the_server(watch: Watch, model: str) -> None:
     watch.look(sights={model: GONE})
     second = watch.fail(model)
@@ -230,17 +231,18 @@ def test_a_model_that_survives_its_probation_starts_afresh(watch: Watch) -> None
         assert watch.look(after_s=PROBATION_S + 0.1) == []
 
 
-def test_losing_the_draft_never_restarts_the_server(watch: Watch) -> None:
+@pytest.mark.parametrize("model", EXPENDABLE)
+def test_losing_what_drafts_never_restarts_the_server(watch: Watch, model: str) -> None:
     """Its clients lose speed only; it is tried again with pauses that grow to a limit."""
     pauses_s = []
-    watch.look(draft=GONE)
+    watch.look(sights={model: GONE})
     for _ in range(10):
         began_s = watch.now_s
-        action = watch.fail("draft")
+        action = watch.fail(model)
         actions = [] if action is None else [action]
         while not actions:
-            actions = watch.look(draft=GONE)
-        assert models(actions) == ["draft"]
+            actions = watch.look(sights={model: GONE})
+        assert models(actions) == [model]
         pauses_s.append(watch.now_s - began_s)
     assert pauses_s[: ATTEMPTS - 1] == [0.0] * (ATTEMPTS - 1)
     assert pauses_s == sorted(pauses_s)

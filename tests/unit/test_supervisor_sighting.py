@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from card.serving.supervision.policy import CARD, DRAFT, STUBS, TARGET
+from card.serving.supervision.policy import CARD, DRAFT, REMOTE, STUBS, TARGET
 from card.serving.supervision.sighting import STATES, GuardHealth, ModelHealth, state_of
 
 WELL_GUARD = GuardHealth("well", 7)
@@ -21,6 +21,7 @@ def states(**of: str) -> dict[str, ModelHealth]:
         (True, {}, WELL_GUARD, "ready"),
         (True, {DRAFT: "gone"}, WELL_GUARD, "degraded"),
         (True, {DRAFT: "recovering"}, None, "degraded"),
+        (True, {REMOTE: "gone"}, None, "degraded"),
         (True, {TARGET: "silent"}, None, "unready"),
         (True, {DRAFT: "gone", CARD: "stopped"}, None, "unready"),
         (True, {}, GuardHealth("gone", 7), "unready"),
@@ -29,7 +30,7 @@ def states(**of: str) -> dict[str, ModelHealth]:
         (False, {DRAFT: "gone"}, WELL_GUARD, "unready"),
     ],
 )
-def test_only_a_lost_draft_leaves_a_service_that_answers(
+def test_only_losing_what_drafts_leaves_a_service_that_answers(
     answers: bool, models: dict[str, str], guard: GuardHealth | None, state: str
 ) -> None:
     assert state in STATES

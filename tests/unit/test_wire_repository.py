@@ -11,6 +11,7 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from card.serving.attach import ATTACHED_EPOCH, DEADLINE, KEY
 from card.serving.delta import LOG_PROBABILITIES, NUMBERS, OUTPUTS, TEXT, Delta, Numbers
+from card.serving.remote_request import CANDIDATES, DTYPES, TAKEN
 from card.serving.unary_answer import OUTPUT_IDS, SEQUENCE_LENGTH
 from card.serving.unary_fronts import ENSEMBLE_UNARY, TENSORRT_LLM, Front
 from card.serving.unary_request import UnaryRequest
@@ -25,6 +26,7 @@ STUBS = (
     "postprocessing",
     "ensemble_unary",
     "tensorrt_llm",
+    "remote",
 )
 
 Declared = dict[str, tuple[str, list[int]]]
@@ -35,6 +37,9 @@ INTERNAL: Declared = {
     LOG_PROBABILITIES: ("TYPE_FP32", [-1]),
 }
 OUTWARD: Declared = {output.name: (DATA_TYPES[output.dtype], output.dims) for output in OUTPUTS}
+OF_DEVICES: Declared = {
+    name: (DATA_TYPES[dtype], [-1 if name == CANDIDATES else 1]) for name, dtype in DTYPES.items()
+}
 TOKENS: Declared = {
     OUTPUT_IDS: ("TYPE_INT32", [-1, -1]),
     SEQUENCE_LENGTH: ("TYPE_INT32", [-1]),
@@ -69,6 +74,7 @@ def declared(tensors: list[Any]) -> Declared:
             )
             for engine in ("draft", "target")
         ),
+        ("remote", OF_DEVICES, {TAKEN: ("TYPE_BOOL", [1])}),
     ],
 )
 def test_declared_tensors_are_those_of_the_tables(
@@ -93,8 +99,8 @@ def test_what_answers_once_has_the_tensors_of_its_table(model: str, front: Front
 
 @pytest.mark.parametrize(
     "model",
-    ["ensemble", "preprocessing", "card", "draft", "target", "ensemble_unary", "tensorrt_llm"],
-)  # fmt: skip
+    ["ensemble", *(model for model in STUBS if model != "postprocessing")],
+)
 def test_no_input_is_required_by_triton_so_that_every_refusal_names_what_is_missing(
     model: str,
 ) -> None:

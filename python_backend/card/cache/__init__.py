@@ -4,9 +4,10 @@
 `pool`    the shared file: created by `card`, found by the engines, locked
 `home`    the directory that it lies in, which is private, and how what is left over is swept
 `request` what a session decodes and how
-`slot`    one view per role: `card` opens and closes, the target commits, the draft publishes
+`slot`    one view per role: `card` opens and closes, the target commits, the draft publishes trees,
+          `remote` the chains of devices
 `record`  a slot's fields, quick to read and write; `stopwatch` adds up times in them
-`tree`    validated snapshots of a draft's tree
+`tree`    validated snapshots of a draft's tree; `chain` the same of what a device sent
 `watch`   which slots were opened or closed
 `bell`    wakes engines when that happens, and `card` when a session begins or ends
 `likeliest` likeliest ids of a position in a word each
@@ -18,6 +19,7 @@ from card.cache.bell import Bell
 from card.cache.layout import (
     DRAFT_COUNTERS,
     ENGINES,
+    LONGEST_CHAIN,
     MAX_END_IDS,
     MAX_ROWS,
     SALT_BYTES,
@@ -37,8 +39,15 @@ from card.cache.query import (
     best_subtree,
     descend,
 )
-from card.cache.request import ANY, SlotRequest, choice_words
-from card.cache.slot import CardSlot, DraftProgress, DraftSlot, SlotCounters, TargetSlot
+from card.cache.request import ANY, SlotRequest, choice_words, digest_of
+from card.cache.slot import (
+    CardSlot,
+    DraftProgress,
+    DraftSlot,
+    RemoteSlot,
+    SlotCounters,
+    TargetSlot,
+)
 from card.cache.steps import Step
 from card.cache.tree import ROOT, Tree, follow
 from card.cache.watch import SlotWatch
@@ -48,6 +57,7 @@ __all__ = [
     "DRAFT_COUNTERS",
     "ENGINES",
     "LEAST_CHANCE",
+    "LONGEST_CHAIN",
     "MAX_END_IDS",
     "MAX_ROWS",
     "NO_CANDIDATES",
@@ -65,6 +75,7 @@ __all__ = [
     "Geometry",
     "Pool",
     "PoolError",
+    "RemoteSlot",
     "SlotCounters",
     "SlotRequest",
     "SlotState",
@@ -76,5 +87,6 @@ __all__ = [
     "best_subtree",
     "choice_words",
     "descend",
+    "digest_of",
     "follow",
 ]

@@ -62,6 +62,10 @@ MAX_REFUSALS = 16
 CHOICES = ("pacing", "drafter", "growth", "acceptance")
 """How a session speculates: registry keys of `card.speculation`, in ASCII, filled up with zeros."""
 CHOICE_BYTES = 24
+LONGEST_CHAIN = MAX_ROWS
+"""Candidates of a remote draft: a pass verifies no more."""
+DIGEST_WORDS = 4
+"""Of a SHA-256, the only form in which keys stand in the pool."""
 SALT_BYTES = 16
 """Of what keeps the kept KV of requests apart."""
 
@@ -166,21 +170,21 @@ def header_dtype() -> np.dtype[np.void]:
             ("epoch", word),
             ("next_session_id", word),
             ("slot_bell", word),
-            ("key_digest", word, (4,)),
+            ("key_digest", word, (DIGEST_WORDS,)),
         ],
         [("card_pid", word), ("card_heartbeat_ns", word)],
         *engines,
         # draft, for whoever measures
         [("draft_waiting_ns", word), ("draft_busy_ns", word), ("draft_passes", word)],
         # target
-        [("commit_bell", word), ("draft_stopped", word)],
+        [("commit_bell", word), ("draft_stopped", word), ("target_passes", word)],
         # preprocessing
         [("refusals", word, (MAX_REFUSALS,))],
     )
 
 
 def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
-    """One slot: request (card), commits (target), tree (draft)."""
+    """One slot: request (card), commits (target), tree (draft), chain (remote)."""
     word, real = np.int64, np.float64
     nodes = (2, geometry.nodes)
     return _lines(
@@ -219,6 +223,7 @@ def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
             ("logit_bias_ids", word, (max(1, geometry.logit_bias),)),
             ("logit_bias_values", real, (max(1, geometry.logit_bias),)),
             ("guide", word, (geometry.guide // 8 + 1,)),
+            ("draft_key_digest", word, (DIGEST_WORDS,)),
         ],
         # target
         [
@@ -266,4 +271,12 @@ def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
             ("node_parent", word, nodes),
             ("node_score", real, nodes),
         ],
+        # remote
+        [
+            ("chain_flip", word),
+            ("chain_session_id", word, (2,)),
+            ("chain_root_length", word, (2,)),
+            ("chain_length", word, (2,)),
+        ],
+        [("chain_token", word, (2, LONGEST_CHAIN))],
     )

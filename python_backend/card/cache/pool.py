@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import mmap
 import os
 import platform
@@ -39,7 +38,8 @@ from card.cache.layout import (
     whole_lines,
 )
 from card.cache.record import Record
-from card.cache.slot import CardSlot, DraftSlot, TargetSlot
+from card.cache.request import digest_of, digest_words
+from card.cache.slot import CardSlot, DraftSlot, RemoteSlot, TargetSlot
 
 _EPOCH_SHIFT = 48
 _STRIDE_BITS = 24
@@ -241,7 +241,7 @@ class Pool:
     def new_key(self) -> str:
         """Draw the key that admits engines; only its digest stays in the pool. `card` only."""
         key = secrets.token_hex(_KEY_BYTES)
-        self.header["key_digest"][0] = _digest(key)
+        self.header["key_digest"][0] = digest_words(digest_of(key))
         return key
 
     def admits(self, key: str) -> bool:
@@ -249,7 +249,7 @@ class Pool:
         if len(key) != 2 * _KEY_BYTES:  # a digest of anything longer is work for strangers
             return False
         expected = self.header["key_digest"][0].tobytes()
-        return secrets.compare_digest(_digest(key).tobytes(), expected)
+        return secrets.compare_digest(digest_of(key), expected)
 
     # --- heartbeats ---------------------------------------------------------------------------
 
@@ -298,6 +298,14 @@ class Pool:
     def draft_stopped(self) -> bool:
         return bool(self.header["draft_stopped"][0])
 
+    def count_pass(self) -> None:
+        """The target made one more pass."""
+        self.header["target_passes"] += 1
+
+    @property
+    def target_passes(self) -> int:
+        return int(self.header["target_passes"][0])
+
     # --- refusals -----------------------------------------------------------------------------
 
     @property
@@ -339,6 +347,15 @@ class Pool:
     def draft_slot(self, index: int) -> DraftSlot:
         return DraftSlot(Record(self.slots, index), index)
 
+    def remote_slot(self, index: int) -> RemoteSlot:
+        return RemoteSlot(Record(self.slots, index), index)
+
+    def drafted_by(self, digest: bytes) -> int | None:
+        """Index of the slot whose open session has the draft key of this digest; None: none has."""
+        is_it = (self.slots["draft_key_digest"] == digest_words(digest)).all(axis=1)
+        found = (is_it & (self.states == SlotState.OPEN)).nonzero()[0]
+        return int(found[0]) if found.size else None
+
 
 def pool_bytes(geometry: Geometry) -> int:
     """Size of a pool's file in bytes."""
@@ -348,10 +365,6 @@ def pool_bytes(geometry: Geometry) -> int:
 
 def _abandoned_bytes(geometry: Geometry) -> int:
     return whole_lines(geometry.places * np.dtype(np.int64).itemsize)
-
-
-def _digest(key: str) -> NDArray[np.int64]:
-    return np.frombuffer(hashlib.sha256(key.encode()).digest(), np.int64)
 
 
 def _check_beating(process: str) -> None:

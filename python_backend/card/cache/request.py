@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from card.cache.layout import CHOICE_BYTES, CHOICES, SALT_BYTES
+from card.cache.layout import CHOICE_BYTES, CHOICES, DIGEST_WORDS, SALT_BYTES
 from card.cache.record import Record
 from card.constraints import GUIDE_TYPES, Guide
 from card.sampling import SamplingParameters
@@ -49,6 +50,8 @@ class SlotRequest:
     reuses_kv   whether the engines may begin behind text that is kept, and keep this text
     salt        [SALT_BYTES] only texts with the same one are shared
     trace       whether the target is to tell of each step
+    draft_key_digest  SHA-256 of the key with which a device sends candidates (see `digest_of`);
+                      None: the draft's process makes them
     """
 
     prompt: NDArray[np.int64]
@@ -67,6 +70,22 @@ class SlotRequest:
     reuses_kv: bool = True
     salt: bytes = bytes(SALT_BYTES)
     trace: bool = False
+    draft_key_digest: bytes | None = None
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether candidates come from a device, and nothing here computes them."""
+        return self.draft_key_digest is not None
+
+
+def digest_of(key: str) -> bytes:
+    """What of a key stands in the pool."""
+    return hashlib.sha256(key.encode()).digest()
+
+
+def digest_words(digest: bytes) -> NDArray[np.int64]:
+    """A digest as it stands in the pool, [DIGEST_WORDS] int64."""
+    return np.frombuffer(digest, np.int64)
 
 
 def choice_words(key: str) -> NDArray[np.int64]:
@@ -114,6 +133,10 @@ def write_request(record: Record, request: SlotRequest) -> None:
     record["bad_word_lengths"][: len(lengths)] = lengths
     record["bad_word_tokens"][: sum(lengths)] = [t for word in parameters.bad_words for t in word]
     _write_guide(record, request.guide)
+    # Always written: nobody may hold the key of the session that was here before.
+    record["draft_key_digest"][:] = (
+        _NO_KEY if request.draft_key_digest is None else digest_words(request.draft_key_digest)
+    )
 
 
 def read_request(record: Record) -> SlotRequest:
@@ -143,6 +166,7 @@ def read_request(record: Record) -> SlotRequest:
         ),
         guide=_read_guide(record),
         tenant=record["tenant"],
+        draft_key_digest=_read_key_digest(record),
     )
 
 
@@ -150,6 +174,15 @@ def _logit_bias(record: Record) -> tuple[tuple[int, float], ...]:
     count = record["logit_bias_count"]
     ids, values = record["logit_bias_ids"][:count], record["logit_bias_values"][:count]
     return tuple(zip(ids.tolist(), values.tolist(), strict=True))
+
+
+_NO_KEY = np.zeros(DIGEST_WORDS, np.int64)
+"""In the place of a digest; no key has this one that anybody could find."""
+
+
+def _read_key_digest(record: Record) -> bytes | None:
+    words = record["draft_key_digest"]
+    return bytes(words.tobytes()) if words.any() else None
 
 
 _NO_GUIDE = -1

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from card.cache.bell import Bell
+from card.cache.chain import chain_begins_at, read_chain, write_chain
 from card.cache.layout import DRAFT_COUNTERS, TARGET_COUNTERS, Finish, SlotState
 from card.cache.likeliest import packed, unpacked
 from card.cache.record import Record
@@ -130,9 +131,14 @@ class _Slot:
             return Finish.RUNNING  # being committed, or a target was killed just there
         return Finish(record["finish"])
 
-    def tree(self, session_id: int, vocabulary: int) -> Tree | None:
-        """A validated snapshot of the draft's tree for `session_id`, or None."""
+    def tree(self, session_id: int, vocabulary: int, *, remote: bool = False) -> Tree | None:
+        """A validated snapshot of the draft's tree for `session_id`, or None.
+
+        remote  a device drafts for the session: its chain is the tree
+        """
         record = self._record
+        if remote:
+            return read_chain(record, session_id, vocabulary)
         for _ in range(_READ_ATTEMPTS):
             flip = record["flip"]
             half = flip & 1
@@ -350,10 +356,19 @@ class TargetSlot(_Slot):
         self._record["released"] = session_id
         self._bell.ring()
 
-    def draft_progress(self, session_id: int, root_length: int) -> DraftProgress:
+    def draft_progress(
+        self, session_id: int, root_length: int, *, remote: bool = False
+    ) -> DraftProgress:
         """What the draft did since its tree's root is at `root_length` tokens; nothing where the
-        root is elsewhere."""
+        root is elsewhere.
+
+        remote  a device drafts for the session: it sends what it wants verified, so nothing is to
+                be waited for once its chain stands there
+        """
         record = self._record
+        if remote:
+            stands = chain_begins_at(record, session_id) == root_length
+            return DraftProgress(passes=int(stands), exhausted=stands)
         half = record["flip"] & 1
         if record["tree_session_id"][half] != session_id:
             return _NO_PROGRESS
@@ -364,6 +379,19 @@ class TargetSlot(_Slot):
     def verify(self, candidates: int) -> None:
         """Tell the draft that so many candidates are in the pass under way; 0: none is."""
         self._record["verifying"] = candidates
+
+
+class RemoteSlot(_Slot):
+    """The view of whoever takes what devices draft: publishes chains."""
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens of the prompt, valid while the slot is open with the session id read before."""
+        return int(self._record["prompt_length"])
+
+    def publish(self, session_id: int, root_length: int, tokens: Sequence[int]) -> None:
+        """Put a chain in the place of the one before; see `write_chain`."""
+        write_chain(self._record, session_id, root_length, tokens)
 
 
 class DraftSlot(_Slot):

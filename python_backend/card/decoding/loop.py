@@ -118,6 +118,7 @@ class TargetLoop:
         is_comparable = len(streaming) == len(ready)
         self._observe(plan, turns, results, (ended - started) / 1e9 if is_comparable else None)
         self.times.steps += 1
+        self._pool.count_pass()
         self.times.query += queried - started
         self.times.forward += forwarded - queried
         self.times.verify += ended - forwarded
@@ -207,11 +208,12 @@ class TargetLoop:
         return any(
             session.pacing.drafts and not session.stops_draft and session.history.generated
             for session in self._sessions.values()
+            if not session.is_remote
         )
 
     def _tell_stopped(self) -> None:
         """Whether the draft works for none of those whose pacing adapts, if that is news."""
-        adapting = [session for session in self._sessions.values() if session.pacing.adapts]
+        adapting = [session for session in self._sessions.values() if session.adapts]
         stopped = bool(adapting) and all(session.stops_draft for session in adapting)
         if stopped is not self._draft_stopped:
             self._draft_stopped = stopped

@@ -111,9 +111,24 @@ class TargetSession:
     def pacing(self) -> Pacing:
         return PACINGS[self.request.pacing]
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether its candidates come from a device."""
+        return self.request.is_remote
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the controller may stop the draft for it."""
+        return self.pacing.adapts and not self.is_remote
+
+    @property
+    def room(self) -> int:
+        """Candidates that the text has room for; its last token is always the target's own."""
+        return self.request.max_tokens - self.history.generated - 1
+
     def tree(self) -> Tree | None:
-        """A snapshot of what the draft published."""
-        return self.slot.tree(self.session_id, self.vocabulary)
+        """A snapshot of what the draft, or the session's device, published."""
+        return self.slot.tree(self.session_id, self.vocabulary, remote=self.is_remote)
 
     def reads_prompt(self, engine: Engine) -> bool:
         """Whether the KV cache lacks more than the last token."""
@@ -135,15 +150,17 @@ class TargetSession:
 
     def _has_waited(self, longest_wait_s: float, *, draft_lives: bool) -> bool:
         """Whether what the pacing waits for is there, or has been waited for long enough. A dead
-        draft is never waited for."""
-        if not draft_lives or self.pacing.target_may_run(self._progress()):
+        draft is never waited for; of a device nobody knows whether it lives. The last token has no
+        room for a candidate."""
+        may_have_some = (draft_lives or self.is_remote) and self.room > 0
+        if not may_have_some or self.pacing.target_may_run(self._progress()):
             self.draft_wait.restore()
             return True
         return self.draft_wait.ends(time.monotonic() - self.committed_s, longest_wait_s)
 
     def _progress(self) -> Progress:
         gamma = self.request.num_draft_tokens
-        draft = self.slot.draft_progress(self.session_id, len(self.history))
+        draft = self.slot.draft_progress(self.session_id, len(self.history), remote=self.is_remote)
         ahead, forks = 0, False
         if self.pacing.looks_ahead:
             ahead, forks = chain_ahead(self, gamma)
@@ -173,8 +190,7 @@ class TargetSession:
 
     def query(self, sources: Mapping[str, Source], share: Share) -> Query:
         """Ask for the likeliest continuation of what is committed."""
-        left = self.request.max_tokens - self.history.generated
-        limit = min(share.num_rows, left) - 1
+        limit = min(share.num_rows - 1, self.room)
         if limit < 1 or not self.pacing.queries:
             return Query()
         self.read_text(len(self.history))

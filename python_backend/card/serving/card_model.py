@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from card.cache import ANY, MAX_END_IDS, SALT_BYTES, Pool, SlotRequest
+from card.cache import ANY, MAX_END_IDS, SALT_BYTES, Pool, SlotRequest, digest_of
 from card.engines.prefix_cache import BLOCK
 from card.sampling import SamplingParameters
 from card.serving.admission import Admission
@@ -47,6 +47,7 @@ from card.serving.wire import (
     tenant_of,
 )
 from card.settings import load_settings
+from card.speculation.drafters.remote import REMOTE
 from card.text import Detokenizer
 
 log = logging.getLogger(__name__)
@@ -177,7 +178,7 @@ class CardModel:
             prompt=np.array(request.input_ids, np.int64),
             max_tokens=budget,
             pacing=pacing,
-            drafter=self._admission.drafter(request),
+            drafter=REMOTE if request.draft_key else self._admission.drafter(request),
             growth=request.growth or ANY,
             acceptance=self._admission.acceptance(request),
             num_draft_tokens=settings.speculation.gamma,
@@ -187,6 +188,7 @@ class CardModel:
             parameters=parameters,
             guide=guide,
             tenant=tenant_of(request),
+            draft_key_digest=digest_of(request.draft_key) if request.draft_key else None,
             reuses_kv=self._reuses_kv(request),
             salt=blake2b(request.cache_salt.encode(), digest_size=SALT_BYTES).digest(),
             trace=request.return_trace,
@@ -257,9 +259,14 @@ class CardModel:
         )
 
     def _trace(self, session: Session) -> Trace:
-        prompt_tokens, began_ns = len(session.request.prompt), time.monotonic_ns()
+        request = session.request
         return Trace(
-            session.slot, session.session_id, self._vocabulary.size, prompt_tokens, began_ns
+            session.slot,
+            session.session_id,
+            self._vocabulary.size,
+            len(request.prompt),
+            time.monotonic_ns(),
+            remote=request.is_remote,
         )
 
     def _start_follower(self) -> Follower:

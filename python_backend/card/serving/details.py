@@ -2,6 +2,7 @@
 
     {"prompt": [token, ...],    with return_prompt_log_probs, in the first response with a token
      "tokens": [token, ...],    with return_log_probs, those of this response
+     "output_ids": [id, ...],   with draft_key, those of this response
      "speculation": {...},      with return_perf_metrics, in the last response
      "cached_tokens": n,        with it: tokens of the prompt whose KV was kept
      "trace": [event, ...]}     with return_trace, what happened since the last response
@@ -66,6 +67,7 @@ def details_json(
     tokens: Sequence[ScoredToken] | None,
     counters: SlotCounters | None,
     trace: Sequence[Mapping[str, Any]] = (),
+    output_ids: Sequence[int] = (),
 ) -> str:
     """The text of `details`; empty if nothing of it was asked for."""
     found: dict[str, Any] = {}
@@ -73,6 +75,8 @@ def details_json(
         found["prompt"] = [token.as_json() for token in prompt]
     if tokens:
         found["tokens"] = [token.as_json() for token in tokens]
+    if output_ids:
+        found["output_ids"] = list(output_ids)
     if counters is not None:
         accepted = np.trim_zeros(counters.accepted_at, "b").tolist()
         found["speculation"] = {"drafts": counters.drafts, "accepted_at": accepted}

@@ -133,14 +133,14 @@ class Follower:
         """One look at everything that is open: commits, deadlines, departures, dead engines."""
         for session in self._sessions.with_news():
             self._take_commits(self._answers[session.slot.index], now_ns)
-        gather_ns = self._gather_ns()
+        gather_ns = self._gather_ns()  # once: its streams may end below
         for answer in list(self._answers.values()):
             if answer.trace is not None:
                 answer.stream.follow(answer.trace.look(now_ns))
             is_late = answer.deadline_ns is not None and answer.deadline_ns <= now_ns
             if is_late and not answer.stream.finished:
                 self._fail(answer, deadline_exceeded("decoding"))
-            elif answer.stream.is_due(now_ns, gather_ns):
+            elif answer.stream.is_due(now_ns, gather_ns[answer.stream.is_for_device]):
                 self._respond(answer, now_ns)
         for session in self._sessions.abandoned():
             self._fail(self._answers[session.slot.index], _left())
@@ -161,13 +161,19 @@ class Follower:
         """How long nothing needs to be looked at: until the next delta is due."""
         gather_ns = self._gather_ns()
         begun = (answer.stream for answer in self._answers.values() if answer.session.read)
-        soonest_ns = min((stream.due_ns(gather_ns) for stream in begun), default=math.inf)
+        soonest_ns = min(
+            (stream.due_ns(gather_ns[stream.is_for_device]) for stream in begun), default=math.inf
+        )
         return min(max((soonest_ns - now_ns) / 1e9, TICK_S), _LONGEST_PAUSE_S)
 
-    def _gather_ns(self) -> int:
-        """How long deltas are gathered, with as many streams as there are."""
+    def _gather_ns(self) -> dict[bool, int]:
+        """How long deltas are gathered, with as many streams as there are, by whether they are for
+        a device."""
         streams = sum(answer.stream.request.stream for answer in self._answers.values())
-        return self._gathering.interval_ns(streams)
+        return {
+            for_device: self._gathering.interval_ns(streams, for_device=for_device)
+            for for_device in (False, True)
+        }
 
     def fail_all(self, refusal: Refusal) -> None:
         """End every open stream with an error."""

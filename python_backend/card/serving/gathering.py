@@ -28,7 +28,10 @@ class Gathering:
         deltas_per_s = serving.deltas_per_s or _DELTAS_PER_CORE * usable_cores()
         return cls(int(serving.flush_ms * 1e6), deltas_per_s)
 
-    def interval_ns(self, streams: int) -> int:
-        """Between two deltas of each of so many streams."""
-        shared_ns = int(streams / self.deltas_per_s * 1e9)
-        return max(self.flush_ns, min(shared_ns, _LONGEST_NS))
+    def interval_ns(self, streams: int, *, for_device: bool = False) -> int:
+        """Between two deltas of each of so many streams.
+
+        for_device  of one behind whose text a device drafts: it waits for no more text
+        """
+        shared_ns = min(int(streams / self.deltas_per_s * 1e9), _LONGEST_NS)
+        return shared_ns if for_device else max(self.flush_ns, shared_ns)

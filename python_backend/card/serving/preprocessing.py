@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from card.cache import Pool
-from card.serving.geometry import pool_geometry
+from card.serving.found_pool import FoundPool
 from card.serving.log import RequestLog
 from card.serving.notices import Notices, queue_full
 from card.serving.refusal import REASONS, Refusal
@@ -45,13 +43,12 @@ class PreprocessingModel:
     def initialize(self, args: dict[str, str]) -> None:
         settings = load_settings()
         self._log = RequestLog("preprocessing", settings.observability)
-        self._directory = settings.cache.directory
-        self._geometry = pool_geometry(settings)
+        self._slots = settings.cache.slots
         self._vocabulary = Vocabulary.load(settings.target.path)
         self._bounds = Bounds(settings.limits, self._vocabulary.size)
         self._take_memory(min(settings.limits.prompt_bytes, _LONGEST_TEXT))
         self._notices = Notices.of_this_service()
-        self._pool: Pool | None = None
+        self._pool = FoundPool(settings)
 
     def _take_memory(self, longest: int) -> None:
         """The tokenizer keeps the memory of the longest text. Taken at load, it is no growth later.
@@ -77,13 +74,8 @@ class PreprocessingModel:
 
     def _count(self, refusal: Refusal) -> None:
         """Leave it in the pool, for `card` to export."""
-        if self._pool is not None and not self._pool.path.exists():  # a new `card` made another
-            self._pool.close()
-            self._pool = None
-        if self._pool is None:
-            self._pool = Pool.open(self._directory, os.getppid(), self._geometry)
-        if self._pool is not None:
-            self._pool.count_refusal(REASONS.index(refusal.reason))
+        if (pool := self._pool.get()) is not None:
+            pool.count_refusal(REASONS.index(refusal.reason))
 
     def _input_ids(self, arrays: dict[str, NDArray[Any]]) -> NDArray[np.int32]:
         request = parse(GenerateRequest, arrays, self._bounds, required=one_prompt(arrays))
@@ -101,5 +93,5 @@ class PreprocessingModel:
     def _check_room(self) -> None:
         """Raises `Refusal` where `card` would: one model's work less for a full service."""
         if self._notices.queue_full.stands:
-            slots, limit = self._geometry.slots, self._bounds.limits.queued_requests
-            raise queue_full(slots, limit, limit)
+            limit = self._bounds.limits.queued_requests
+            raise queue_full(self._slots, limit, limit)

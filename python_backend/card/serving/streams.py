@@ -54,6 +54,11 @@ class Stream:
         self._trace: list[Event] = []
 
     @property
+    def is_for_device(self) -> bool:
+        """Whether a device drafts behind this text and is told its tokens, with text or without."""
+        return self.request.draft_key is not None
+
+    @property
     def finished(self) -> bool:
         """No token can follow: the next delta is the last."""
         return bool(self.finish_reason)
@@ -116,7 +121,8 @@ class Stream:
 
     def is_due(self, now_ns: int, gather_ns: int) -> bool:
         """Whether a delta should be sent now."""
-        if self.finished or (self._text and now_ns >= self.due_ns(gather_ns)):
+        has_news = bool(self._text or (self.is_for_device and self._tokens))
+        if self.finished or (has_news and now_ns >= self.due_ns(gather_ns)):
             return True
         silent_since_ns = self._sent_ns or self._scheduled_ns or now_ns
         return self.request.stream and now_ns - silent_since_ns >= SIGN_NS
@@ -169,6 +175,7 @@ class Stream:
                 self._scored,
                 counters if asked and self.finished else None,
                 self._trace,
+                self._tokens if self.is_for_device else (),
             ),
         )
         self._text, self._text_bytes, self._accepted_bytes = "", 0, 0

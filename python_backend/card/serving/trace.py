@@ -22,16 +22,25 @@ class Trace:
 
     prompt_tokens  of the session: all places are told as tokens of its text
     began_ns       when the session began; times are told since then
+    remote         a device drafts for the session
     """
 
     def __init__(
-        self, slot: CardSlot, session_id: int, vocabulary: int, prompt_tokens: int, began_ns: int
+        self,
+        slot: CardSlot,
+        session_id: int,
+        vocabulary: int,
+        prompt_tokens: int,
+        began_ns: int,
+        *,
+        remote: bool = False,
     ) -> None:
         self._slot = slot
         self._session_id = session_id
         self._vocabulary = vocabulary
         self._prompt_tokens = prompt_tokens
         self._began_ns = began_ns
+        self._remote = remote
         self._next_step = 0
         self._told: Tree | None = None
 
@@ -39,7 +48,7 @@ class Trace:
         """What happened since the last look, in order."""
         steps, self._next_step = self._slot.steps(self._session_id, self._next_step)
         events = [self._step(step) for step in steps]
-        tree = self._slot.tree(self._session_id, self._vocabulary)
+        tree = self._slot.tree(self._session_id, self._vocabulary, remote=self._remote)
         if tree is not None and (change := self._change(tree)):
             events.append({"us": self._us(now_ns)} | change)
         return events

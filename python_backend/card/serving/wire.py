@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
@@ -31,6 +32,8 @@ DECODINGS = tuple(PACINGS)
 DATA_TYPES = {"BYTES": "TYPE_STRING", "BOOL": "TYPE_BOOL", "INT32": "TYPE_INT32",
               "INT64": "TYPE_INT64", "UINT64": "TYPE_UINT64", "FP32": "TYPE_FP32"}  # fmt: skip
 """Names in `config.pbtxt` of the dtypes on the wire."""
+
+_SECRET = re.compile("[0-9a-f]{32}")
 
 VOCABULARY = "vocabulary"
 """In place of a limit: a list of one element for each token."""
@@ -141,6 +144,10 @@ def _one_of(keys: Collection[str]) -> Check:
 def _short_name(value: str, bounds: Bounds) -> str | None:
     most = bounds.limits.word_bytes
     return None if len(value.encode()) <= most else f"at most {most} bytes (limits.word_bytes)"
+
+
+def _secret(value: str, _: Bounds) -> str | None:
+    return None if _SECRET.fullmatch(value) else "32 hexadecimal digits, drawn at random"
 
 
 def _known_guide_type(value: str, _: Bounds) -> str | None:
@@ -325,6 +332,11 @@ class GenerateRequest:
         "Whose text it is; proposals may come from earlier ones (speculation.shared_ngrams).",
         _short_name,
         default="",
+    )
+    draft_key: str | None = tensor(
+        "BYTES",
+        "A device drafts: it sends candidates to the model remote with this fresh secret.",
+        _secret,
     )
     cache_salt: str = tensor(
         "BYTES",

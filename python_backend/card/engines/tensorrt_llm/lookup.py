@@ -192,7 +192,9 @@ class CandidateLookup:
         if limit < 1 or not PACINGS[session.request.pacing].queries:
             return []
         found: list[int] = []
-        tree = session.slot.tree(session.session_id, self._settings.vocabulary)
+        tree = session.slot.tree(
+            session.session_id, self._settings.vocabulary, remote=session.request.is_remote
+        )
         if tree is not None and 0 <= tree.root_length <= len(tokens):
             node = descend(tree, ROOT, tokens[tree.root_length :])
             if node is not None:

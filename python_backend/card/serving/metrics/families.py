@@ -91,6 +91,11 @@ FAMILIES: tuple[Family, ...] = (
     _counter("card_accepted_tokens_total", "Candidates that the target accepted."),
     _counter("card_target_steps_total", "Target passes that committed, summed over sessions."),
     Family(
+        "card_target_passes_total",
+        "counter",
+        "Target passes; the steps of all sessions divided by it are the sessions that shared one.",
+    ),
+    Family(
         "card_tokens_per_step",
         "histogram",
         "Tokens that one target step committed.",

@@ -84,6 +84,7 @@ class Metrics:
         self._reading = threading.Lock()
         self._progress = ProgressReader(pool)
         self._refusals = self._refusals_so_far()
+        self._passes = pool.target_passes
         self._requests: dict[int, _Times] = {}
         self._stopping = threading.Event()
         self.occupancy(0, 0)
@@ -180,6 +181,9 @@ class Metrics:
             progress = self._progress.read()
             refusals = self._refusals_so_far()
             refused, self._refusals = refusals - self._refusals, refusals
+            made, known = self._pool.target_passes, self._passes
+            self._passes = made
+        self._exporter.add("card_target_passes_total", max(0, made - known))
         for decoding, gained in progress.items():
             self._add_progress(decoding, gained)
         for index in refused.nonzero()[0].tolist():

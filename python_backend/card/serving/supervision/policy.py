@@ -1,11 +1,11 @@
 """When to recover what: a pure decision from what was seen, without processes, clocks or I/O.
 
-Losing the draft costs speed and never an answer, so the draft alone is tried again for ever, with
-growing pauses. For every other model a recovery that fails twice means a new server. So does the
-loss of streams that only the server could end, as those of `card`, `postprocessing` and of what
-answers once are: Triton fails what it had queued for a dead stub at one response a second, or
-never, and until then their clients hang. While nobody streams, these are reloaded like the others,
-in a tenth of the time.
+Losing the draft, or what takes the candidates of devices, costs speed and never an answer, so these
+two are tried again for ever, with growing pauses. For every other model a recovery that fails twice
+means a new server. So does the loss of streams that only the server could end, as those of `card`,
+`postprocessing` and of what answers once are: Triton fails what it had queued for a dead stub at
+one response a second, or never, and until then their clients hang. While nobody streams, these are
+reloaded like the others, in a tenth of the time.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ POSTPROCESSING = "postprocessing"
 ENSEMBLE = "ensemble"
 PREPROCESSING = "preprocessing"
 UNARY = ("ensemble_unary", "tensorrt_llm")
+REMOTE = "remote"
+EXPENDABLE = (DRAFT, REMOTE)
+"""Models whose loss costs speed, and never an answer."""
 HOLDS_STREAMS = (CARD, POSTPROCESSING, *UNARY)
 """Models whose loss leaves the clients of open streams hanging: `card` would wait for ever for one
 of `UNARY` to take a response."""
-STUBS = (CARD, PREPROCESSING, DRAFT, TARGET, POSTPROCESSING, *UNARY)
+STUBS = (CARD, PREPROCESSING, DRAFT, TARGET, POSTPROCESSING, *UNARY, REMOTE)
 """Models with a process of their own; each recovers by being unloaded and loaded."""
 FRONTS = (ENSEMBLE, *UNARY)
 """Models that clients ask."""
@@ -37,7 +40,7 @@ def stubs_of(roles: Sequence[str]) -> tuple[str, ...]:
     return tuple(model for model in STUBS if model != DRAFT or DRAFT in roles)
 
 
-ANSWERS_THE_ENSEMBLE = (PREPROCESSING, POSTPROCESSING, *UNARY)
+ANSWERS_CLIENTS = (PREPROCESSING, POSTPROCESSING, *UNARY, REMOTE)
 MOST_STOPPED_S = 0.3
 """How long one of these may be stopped. Triton gives up on a process that does not answer for a
 second and uses the memory of its requests for others. If it then goes on, its answers are mixed up:
@@ -212,7 +215,7 @@ class RecoveryPolicy:
         history.failures += 1
         if history.failures < ATTEMPTS:
             return self._reload(model, reason)
-        if model != DRAFT:
+        if model not in EXPENDABLE:
             return RestartServer(f"{model}: {reason}")
         history.not_before_s = now_s + min(LONGEST_PAUSE_S, 2.0 ** (history.failures - ATTEMPTS))
         return None
@@ -225,7 +228,7 @@ class RecoveryPolicy:
 
     def _complaint(self, now_s: float, model: str, sight: Sight) -> str | None:
         history, most_stopped_s = self._histories[model], self._engine_timeout_s
-        if model in ANSWERS_THE_ENSEMBLE:
+        if model in ANSWERS_CLIENTS:
             most_stopped_s = min(most_stopped_s, MOST_STOPPED_S)
         if sight.process is ProcessState.GONE:
             return "its process is gone"

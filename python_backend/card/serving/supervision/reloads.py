@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from card.serving.supervision.journal import note, warn
 from card.serving.supervision.policy import (
-    DRAFT,
+    EXPENDABLE,
     STUBS,
     Action,
     RecoveryPolicy,
@@ -62,7 +62,7 @@ class Reloads:
             try:
                 reload.result()
             except BeyondReloadError as error:
-                if isinstance(error, StuckLoadError) and model == DRAFT and service.open_slots:
+                if isinstance(error, StuckLoadError) and model in EXPENDABLE and service.open_slots:
                     self._running[model] = reload  # streams go on without it; look again
                     self._tell_restart_waits(model, error)
                 else:
@@ -77,7 +77,7 @@ class Reloads:
         return actions
 
     def _tell_restart_waits(self, model: str, error: BeyondReloadError) -> None:
-        """Once for each time that a lost draft needs a new server, which open streams do not."""
+        """Once for each time that a lost model needs a new server, which open streams do not."""
         if model not in self._awaiting_calm:
             self._awaiting_calm.add(model)
             warn("restart_waits", model=model, reason=error, until="no stream is open")

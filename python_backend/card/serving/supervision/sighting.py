@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from card.serving.supervision.policy import DRAFT
+from card.serving.supervision.policy import EXPENDABLE
 
 STATES = ("starting", "ready", "degraded", "unready", "draining")
 
@@ -59,6 +59,6 @@ def state_of(answers: bool, models: Mapping[str, ModelHealth], guard: GuardHealt
     """
     lame = [model for model, health in models.items() if health.state != "well"]
     reached = answers and (guard is None or guard.state == "well")
-    if not reached or any(model != DRAFT for model in lame):
+    if not reached or any(model not in EXPENDABLE for model in lame):
         return "unready"
     return "degraded" if lame else "ready"

@@ -33,7 +33,12 @@ class Fixed:
         rows = self._config.num_rows or UNMEASURED_ROWS
         return Plan(
             [
-                Share(draft_lives and session.pacing.drafts, rows, self._config.ngram_tokens)
+                Share(
+                    (draft_lives or session.is_remote) and session.pacing.drafts,
+                    rows,
+                    self._config.ngram_tokens,
+                    session.is_remote,
+                )
                 for session in sessions
             ]
         )

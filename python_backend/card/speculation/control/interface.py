@@ -36,6 +36,14 @@ class ControlledSession(Protocol):
     def parameters(self) -> SamplingParameters: ...
 
     @property
+    def is_remote(self) -> bool:
+        """Its candidates are made elsewhere and cost no time here: nothing here stops that."""
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the controller may stop the draft for it."""
+
+    @property
     def proposer(self) -> Proposals:
         """It has read the whole text."""
 
@@ -44,14 +52,16 @@ class ControlledSession(Protocol):
 class Share:
     """What a pass does for one session.
 
-    drafts        the draft works for it, and its tree is asked
+    drafts        the draft, or a device, works for it, and its tree is asked
     num_rows      rows that it may ask candidates for, the last committed token's included
     ngram_tokens  n-gram proposals behind what the tree gave, at most
+    is_remote     a device works for it, not the draft
     """
 
     drafts: bool
     num_rows: int
     ngram_tokens: int
+    is_remote: bool = False
 
     @property
     def num_candidates(self) -> int:
@@ -75,7 +85,7 @@ class Plan:
     @property
     def drafts(self) -> bool:
         """Whether the draft works for any session."""
-        return any(share.drafts for share in self.shares)
+        return any(share.drafts and not share.is_remote for share in self.shares)
 
 
 @dataclass(frozen=True, slots=True)

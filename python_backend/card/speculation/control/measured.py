@@ -128,7 +128,7 @@ class Measured:
                 session,
                 len(sessions),
                 most_rows,
-                drafts=draft_lives and (trial.drafts or not session.pacing.adapts),
+                drafts=session.is_remote or (draft_lives and (trial.drafts or not session.adapts)),
             )
             for session in sessions
         ]
@@ -174,8 +174,13 @@ class Measured:
             text = self._texts[session.number]
             text.acceptance.observe(outcome)
             text.surprised = outcome.rejected
-        if self._is_measured and any(session.pacing.adapts for session in sessions):
-            self._account(plan, outcomes)
+        # What a device sends says nothing about the draft, and its text gains nothing by that.
+        counted = [
+            Outcome() if session.is_remote else outcome
+            for session, outcome in zip(sessions, outcomes, strict=True)
+        ]
+        if self._is_measured and any(session.adapts for session in sessions):
+            self._account(plan, counted)
 
     def forget(self, session: ControlledSession) -> None:
         self._texts.pop(session.number, None)
@@ -229,20 +234,21 @@ class Measured:
         *,
         drafts: bool,
     ) -> Share:
-        text, config = self._texts[session.number], self._config
+        text, config, remote = self._texts[session.number], self._config, session.is_remote
         drafts = drafts and session.pacing.drafts
         if not config.is_chain:  # nothing is left out later
             rows = self._best_rows(text.acceptance.rate, sharing)
             if most_rows is not None:
                 rows = min(rows, max(1, most_rows // sharing))
-            return Share(drafts, rows, config.ngram_tokens)
+            return Share(drafts, rows, config.ngram_tokens, remote)
         if not self._is_measured:
-            return Share(drafts, UNMEASURED_ROWS, config.ngram_tokens)
+            return Share(drafts, UNMEASURED_ROWS, config.ngram_tokens, remote)
         most = max(self._curve.choices)
         rows = max(2, min(most, SOUGHT * most // sharing))
-        text.leans = session.pacing.adapts and self._repeats(session, text, sharing)
+        text.leans = session.adapts and self._repeats(session, text, sharing)
         ngram_tokens = rows if text.leans or not drafts else config.ngram_tokens
-        return Share(drafts and not text.leans, rows, ngram_tokens if config.ngram_tokens else 0)
+        ngram_tokens = ngram_tokens if config.ngram_tokens else 0
+        return Share(drafts and not text.leans, rows, ngram_tokens, remote)
 
     def _repeats(self, session: ControlledSession, text: _Text, sharing: int) -> bool:
         """Whether n-gram proposals fill the rows that they are worth, and gain more than the draft

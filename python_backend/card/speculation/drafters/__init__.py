@@ -1,4 +1,7 @@
-"""Who makes candidates, by the value of the setting `speculation.drafter`."""
+"""Who makes candidates, by the value of the setting `speculation.drafter`.
+
+`remote` is none of them: a device makes its candidates, for a request that brings a key.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,90 @@
+"""From what devices send to chains in the pool: who may write where, and how often."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from card.cache import LONGEST_CHAIN, Pool, RemoteSlot
+from card.speculation.drafters.remote import DeviceDraft
+
+
+class RemoteDraftError(ValueError):
+    """A message that is not taken; the text says why and what to do."""
+
+
+@dataclass(slots=True)
+class _Session:
+    """What is known of one slot's session.
+
+    messages  since the target committed last
+    """
+
+    session_id: int
+    committed: int = 0
+    messages: int = 0
+
+
+class RemoteDrafts:
+    """Takes the messages of all devices. One thread calls it.
+
+    A message costs one look at the slots. A chain holds as many tokens as a device can use, and
+    with each token a device sends at most one message, so more messages between two commits are of
+    no use and are refused.
+    """
+
+    def __init__(self, pool: Pool, vocabulary: int) -> None:
+        self._pool = pool
+        self._vocabulary = vocabulary
+        self._slots = [pool.remote_slot(index) for index in range(pool.geometry.slots)]
+        self._sessions: dict[int, _Session] = {}
+
+    def take(self, digest: bytes, draft: DeviceDraft) -> bool:
+        """Publish the draft of the device whose key has this digest; whether there was anything
+        left of it to publish.
+
+        Raises `RemoteDraftError`.
+        """
+        self._check(draft)
+        index = self._pool.drafted_by(digest)
+        if index is None:
+            raise RemoteDraftError(
+                "draft_key names no session that is open here; send the request for a text first, "
+                "with this draft_key"
+            )
+        slot = self._slots[index]
+        session_id = slot.session_id
+        length = slot.committed(session_id)
+        if draft.position > length:
+            raise RemoteDraftError(
+                f"position is {draft.position}; it must be at most {length}, the tokens that are "
+                "committed"
+            )
+        self._count(slot, session_id, length)
+        left = draft.behind(slot.output(draft.position, length).tolist())
+        # Only the session of this key had the id that was read in between.
+        if not left or self._pool.drafted_by(digest) != index:
+            return False
+        slot.publish(session_id, slot.prompt_length + length, left)
+        return True
+
+    def _check(self, draft: DeviceDraft) -> None:
+        if not 1 <= len(draft.tokens) <= LONGEST_CHAIN:
+            raise RemoteDraftError(
+                f"candidates has {len(draft.tokens)} elements; it must have 1 to {LONGEST_CHAIN}"
+            )
+        if min(draft.tokens) < 0 or max(draft.tokens) >= self._vocabulary:
+            raise RemoteDraftError(
+                f"candidates must be token ids, each 0 to {self._vocabulary - 1}"
+            )
+        if draft.position < 0:
+            raise RemoteDraftError(f"position is {draft.position}; it must be 0 or more")
+
+    def _count(self, slot: RemoteSlot, session_id: int, committed: int) -> None:
+        known = self._sessions.get(slot.index)
+        if known is None or (known.session_id, known.committed) != (session_id, committed):
+            known = self._sessions[slot.index] = _Session(session_id, committed)
+        known.messages += 1
+        if known.messages > LONGEST_CHAIN:
+            raise RemoteDraftError(
+                f"more than {LONGEST_CHAIN} messages came since the last commit; wait for tokens"
+            )

@@ -1,0 +1,288 @@
+"""Devices that draft for their own texts: right ones save passes, others cost themselves alone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import secrets
+import signal
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, field
+
+import pytest
+from delaying_proxy import delaying_proxy
+from real_pair import PAIR
+from running_service import BACK_S, RunningService, StartService
+from tritonclient.grpc.aio import InferenceServerClient
+
+from card_client import CardClient, CardError, GenerateRequest
+from card_client.edge import LONGEST_CHAIN, TransformersModel, stream
+from card_client.wire import Draft, encode_draft
+
+PROMPTS = (
+    "def fibonacci(n):",
+    "class Stack:\n    def __init__(self):\n",
+    "import os\n\ndef walk(path):",
+    "def merge(left, right):\n    result = []\n",
+    "for index in range(10):\n",
+    "def is_prime(number: int) -> bool:\n",
+    "with open(path) as file:\n",
+    "class Queue:\n    items = []\n",
+)
+MAX_TOKENS = 64
+SAMPLINGS: tuple[dict[str, float], ...] = ({}, {"temperature": 0.8, "seed": 11})
+
+
+@pytest.fixture(scope="module")
+def service(start_service: StartService) -> Iterator[RunningService]:
+    """Nothing is guessed from the text, so that candidates of these requests are the devices'."""
+    with start_service({"speculation": {"lookahead": 0}}) as running:
+        yield running
+
+
+def request_for(prompt: str, **inputs: object) -> GenerateRequest:
+    asked = {"max_tokens": MAX_TOKENS, "end_id": -1, "return_perf_metrics": True, **inputs}
+    return GenerateRequest(prompt, **asked)  # type: ignore[arg-type]
+
+
+@dataclass
+class Text:
+    """What came of a request; the counts are the server's."""
+
+    text: str = ""
+    ids: list[int] = field(default_factory=list)
+    accepted: int = 0
+    steps: int = 0
+
+
+async def read(deltas: AsyncIterator[object]) -> Text:
+    got = Text()
+    async for delta in deltas:
+        got.text += delta.text  # type: ignore[attr-defined]
+        got.ids += delta.output_ids  # type: ignore[attr-defined]
+        got.accepted = delta.total_accepted_draft_tokens  # type: ignore[attr-defined]
+        got.steps = delta.target_steps  # type: ignore[attr-defined]
+    return got
+
+
+async def alone(client: CardClient, prompt: str, **inputs: object) -> Text:
+    """What the target writes without candidates; the key lets the server tell the tokens."""
+    request = request_for(
+        prompt, decoding="autoregressive", draft_key=secrets.token_hex(16), **inputs
+    )
+    return await read(client.stream(request))
+
+
+class Recorded:
+    """Drafts that were recorded before: of a text that it knows, but for some of its tokens."""
+
+    end_ids: frozenset[int] = frozenset()
+
+    def __init__(self, right: Sequence[int], share_wrong: float) -> None:
+        chance = random.Random(len(right))
+        self._right = list(right)
+        self._drafted = [1 if chance.random() < share_wrong else token for token in right]
+
+    def tokens(self, text: str) -> list[int]:
+        return [0]
+
+    def next_token(self, tokens: Sequence[int]) -> int:
+        text = list(tokens[1:])
+        return self._drafted[len(text)] if text == self._right[: len(text)] else 1
+
+
+class Lying:
+    """Drafts whatever comes."""
+
+    end_ids: frozenset[int] = frozenset()
+
+    def __init__(self) -> None:
+        self._chance = random.Random(7)
+
+    def tokens(self, text: str) -> list[int]:
+        return [0]
+
+    def next_token(self, tokens: Sequence[int]) -> int:
+        return self._chance.randrange(3072)
+
+
+# --- the text ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("inputs", SAMPLINGS, ids=["greedy", "seeded"])
+async def test_a_device_that_drafts_gets_the_same_text_in_fewer_passes(
+    service: RunningService, inputs: dict[str, object]
+) -> None:
+    async with CardClient(service.grpc) as client:
+        right = await alone(client, PROMPTS[0], **inputs)
+        request = request_for(PROMPTS[0], decoding="draft_then_verify", **inputs)
+        device = Recorded(right.ids, share_wrong=0.1)
+        got = await read(stream(client, request, device, ahead=8, whole=True))
+    assert (got.text, got.ids) == (right.text, right.ids)
+    assert got.accepted > MAX_TOKENS // 2
+    assert got.steps < MAX_TOKENS // 2
+
+
+async def test_a_draft_model_on_the_device_is_of_use(service: RunningService) -> None:
+    model = TransformersModel.load(PAIR / "draft")
+    async with CardClient(service.grpc) as client:
+        right = await alone(client, PROMPTS[0])
+        request = request_for(PROMPTS[0], decoding="draft_then_verify")
+        got = await read(stream(client, request, model, ahead=8, whole=True))
+    assert got.text == right.text
+    assert got.accepted > MAX_TOKENS // 4
+
+
+@pytest.mark.parametrize("decoding", ["card", "draft_then_verify"])
+@pytest.mark.parametrize("inputs", SAMPLINGS, ids=["greedy", "seeded"])
+async def test_a_device_that_lies_changes_no_text(
+    service: RunningService, decoding: str, inputs: dict[str, object]
+) -> None:
+    async with CardClient(service.grpc) as client:
+        rights = [await alone(client, prompt, **inputs) for prompt in PROMPTS[:2]]
+        liar, other = await asyncio.gather(
+            read(stream(client, request_for(PROMPTS[0], decoding=decoding, **inputs), Lying())),
+            read(client.stream(request_for(PROMPTS[1], **inputs))),
+        )
+    assert [liar.text, other.text] == [right.text for right in rights]
+
+
+async def test_a_device_that_vanishes_leaves_its_slot_and_nothing_else(
+    service: RunningService,
+) -> None:
+    async with CardClient(service.grpc) as client:
+        right = await alone(client, PROMPTS[1])
+        vanishing = CardClient(service.grpc)
+        request = request_for(PROMPTS[0], decoding="draft_then_verify")
+        async with aclosing(stream(vanishing, request, Lying())) as deltas:
+            await anext(deltas)
+            await vanishing.close()
+            with pytest.raises(CardError, match="closed meanwhile"):
+                await anext(deltas)
+        assert (await read(client.stream(request_for(PROMPTS[1])))).text == right.text
+    await service.until(lambda: service.metric("card_slots_in_use") == 0, "all slots are free")
+
+
+async def test_a_device_that_floods_and_breaks_every_rule_gets_its_text_and_so_do_others(
+    service: RunningService,
+) -> None:
+    key = secrets.token_hex(16)
+
+    async def messages() -> AsyncIterator[dict[str, object]]:
+        chance = random.Random(3)
+        for _ in range(4000):
+            position = chance.choice([0, 1, 5, 10**6, -3])
+            count = chance.choice([1, LONGEST_CHAIN, 5000])
+            draft = Draft(position, tuple(chance.choices([0, 5, 10**9, -7], k=count)))
+            yield {"model_name": "remote", "inputs": encode_draft(key, draft)}
+
+    async def flood() -> int:
+        """Without waiting for an answer; how many came all the same."""
+        async with InferenceServerClient(service.grpc) as flooding:
+            return len([answer async for answer in flooding.stream_infer(messages())])
+
+    async with CardClient(service.grpc) as client:
+        rights = [await alone(client, prompt) for prompt in PROMPTS[:4]]
+        flooding = request_for(PROMPTS[0], draft_key=key)
+        honest = Recorded(rights[1].ids, 0.1)
+        floods = asyncio.create_task(flood())
+        texts = await asyncio.gather(
+            read(client.stream(flooding)),
+            read(stream(client, request_for(PROMPTS[1]), honest)),
+            *(read(client.stream(request_for(prompt))) for prompt in PROMPTS[2:4]),
+        )
+        assert [got.text for got in texts] == [right.text for right in rights]
+        assert await floods == 4000
+    assert service.health["state"] == "ready"
+
+
+async def test_a_strangers_key_reaches_no_session(service: RunningService) -> None:
+    async def strange() -> AsyncIterator[Draft]:
+        yield Draft(0, (1,))
+
+    async with CardClient(service.grpc) as client:
+        right = await alone(client, PROMPTS[0])
+        request = request_for(PROMPTS[0], decoding="draft_then_verify")
+        with pytest.raises(CardError, match="draft_key is 'guess'; it must be 32 hexadecimal"):
+            await read(client.stream(request_for(PROMPTS[0], draft_key="guess")))
+        served, _ = await asyncio.gather(
+            read(stream(client, request, Recorded(right.ids, 0.0), whole=True)),
+            client.send_drafts("0" * 32, strange()),
+        )
+    assert (served.text, served.ids) == (right.text, right.ids)
+
+
+async def test_what_takes_drafts_may_die_and_the_text_goes_on(service: RunningService) -> None:
+    victim = service.pid_of("remote")
+    async with CardClient(service.grpc) as client:
+        right = await alone(client, PROMPTS[0])
+        request = request_for(PROMPTS[0])
+        async with aclosing(stream(client, request, Recorded(right.ids, 0.1))) as deltas:
+            beginning = (await anext(deltas)).text
+            os.kill(victim, signal.SIGKILL)
+            rest = await read(deltas)
+        assert beginning + rest.text == right.text
+        await service.until(lambda: service.is_back_without(victim), "it is back", BACK_S)
+        again = await read(
+            stream(
+                client,
+                request_for(PROMPTS[0], decoding="draft_then_verify"),
+                Recorded(right.ids, 0.1),
+                whole=True,
+            )
+        )
+    assert (again.text, again.accepted > MAX_TOKENS // 4) == (right.text, True)
+
+
+# --- many, and far away --------------------------------------------------------------------------
+
+
+async def of_eight_devices(
+    service: RunningService, delay_ms: int, tokens: int, decoding: str, *, whole: bool
+) -> tuple[list[Text], float]:
+    """The texts of eight devices whose drafts were recorded before, each so far away, and how many
+    steps of theirs a pass of the target made."""
+    inputs = {"decoding": decoding, "max_tokens": tokens}
+    async with CardClient(service.grpc) as client:
+        rights = [await alone(client, prompt, max_tokens=tokens) for prompt in PROMPTS]
+    before = figures(service)
+    async with AsyncExitStack() as stack:
+        proxy = await stack.enter_async_context(delaying_proxy(service.grpc, delay_ms / 1e3))
+        clients = [await stack.enter_async_context(CardClient(proxy)) for _ in PROMPTS]
+        devices = [Recorded(right.ids, share_wrong=0.1) for right in rights]
+        texts = await asyncio.gather(
+            *(
+                read(stream(client, request_for(prompt, **inputs), device, whole=whole))
+                for client, prompt, device in zip(clients, PROMPTS, devices, strict=True)
+            )
+        )
+    assert [got.text for got in texts] == [right.text for right in rights]
+    steps = sum(got.steps for got in texts)
+    await service.until(lambda: figures(service)[0] - before[0] >= steps, "all steps are told")
+    return texts, steps / (figures(service)[1] - before[1])
+
+
+@pytest.mark.parametrize("delay_ms", [20, 80])
+async def test_devices_far_away_that_take_turns_with_the_server_save_most_passes(
+    service: RunningService, delay_ms: int
+) -> None:
+    texts, _ = await of_eight_devices(service, delay_ms, 64, "draft_then_verify", whole=True)
+    assert all(got.accepted > 2 * got.steps for got in texts)
+
+
+@pytest.mark.parametrize("delay_ms", [20, 80])
+async def test_devices_that_nobody_waits_for_share_the_passes_of_one_target(
+    service: RunningService, delay_ms: int
+) -> None:
+    _, steps_per_pass = await of_eight_devices(service, delay_ms, 256, "card", whole=False)
+    assert steps_per_pass > 2
+
+
+def figures(service: RunningService) -> tuple[float, float]:
+    """Steps of all sessions, and passes."""
+    return (
+        service.metric("card_target_steps_total"),
+        service.metric("card_target_passes_total"),
+    )
