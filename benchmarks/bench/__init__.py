@@ -9,7 +9,7 @@
 `prompts`       what is decoded
 `measurement`   what one completion tells
 `contest`       the order in which contenders take turns
-`turns`         how settings are chosen, and how long it goes on
+`rounds`        how settings are chosen, and how long it goes on
 `line_up`       who competes, with which settings
 `in_process`    both loops without a server, on the pair's `engines`; what a draft did (`activity`)
 `through_grpc`  a real server through the supervisor, and the client

@@ -16,10 +16,10 @@ from bench.conditions import conditions_of, this_machine
 from bench.contest import fastest_settings
 from bench.figures import Row, summarise
 from bench.in_process import InProcess
-from bench.interleaved import Turns, clock_of
 from bench.line_up import line_up_family, thread_counts
 from bench.ratios import Question, Ratio, ratios
 from bench.report import TRIED, Report, print_report
+from bench.rounds import Rounds, clock_of
 from bench.systems import SYSTEMS
 from bench.terminal import (
     DIFFER,
@@ -93,7 +93,7 @@ def family(
         with ExitStack() as stack:
             systems = {name: found for name, found in SYSTEMS.items() if name in wanted}
             contenders = line_up_family(stack, pair, thread_counts(usable_cores()), systems)
-            turns = Turns(console, pair, skipped)
+            turns = Rounds(console, pair, skipped)
             pilot = turns.try_settings(contenders, tasks)
             fastest = fastest_settings(pilot)
             completions = turns.run(fastest, tasks, clock_of(60 * minutes))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bench.contest import Completion, Contender
-from card.speculation.pacing import PACINGS
+from card.speculation.pacing import PACINGS, PLAIN
 from training.agreement import Ranks, ideal_tokens_per_step
 
 
@@ -124,11 +124,7 @@ def _row(
         lossless=contender.lossless and equal if ours else None,
         common_prefix=float(np.mean(prefixes)) if contender.where == "peer" and prefixes else None,
         **(_milliseconds(done) if ours else {}),
-        **(
-            _speculation(contender, done, foreseen)
-            if ours and contender.system != "autoregressive"
-            else {}
-        ),
+        **(_speculation(contender, done, foreseen) if ours and contender.system != PLAIN else {}),
     )
 
 
@@ -144,12 +140,10 @@ def _speculation(
     layers = sum(m.layers for m in found)
     waits = [m.target_wait_s for m in found if m.target_wait_s is not None]
     tokens_per_step = sum(m.generated for m in found) / steps
-    # γ passes of the draft are γ candidates, whatever the target's pass has room for; a chunk of a
-    # pacing that looks ahead (PEARL) holds one less: its first token is verified before.
     rows = contender.rows
-    if contender.gamma is not None:
+    if contender.gamma is not None:  # whatever the target's pass has room for
         pacing = PACINGS.get(contender.system)
-        rows = contender.gamma + (pacing is None or not pacing.looks_ahead)
+        rows = 1 + (contender.gamma if pacing is None else pacing.chunk(contender.gamma))
     ideal = ideal_tokens_per_step(ranks, rows) if ranks else None
     return {
         "agreement": float((np.concatenate(ranks) == 0).mean()) if ranks else None,

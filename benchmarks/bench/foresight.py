@@ -11,6 +11,7 @@ from bench.in_process import parameters_of
 from bench.measurement import Task
 from card.engines import Engine, Ranking, SequenceTokens
 from card.sampling import PositionNoise
+from card.speculation.pacing import PLAIN
 from training.agreement import Ranks
 
 _CHUNK = 32
@@ -24,7 +25,7 @@ def read_along(draft: Engine, completions: Sequence[Completion]) -> dict[float, 
     read: set[Task] = set()
     for completion in completions:
         task, tokens = completion.task, completion.measurement.tokens
-        alone = completion.contender.system == "autoregressive"
+        alone = completion.contender.system == PLAIN
         if alone and tokens is not None and task not in read:
             read.add(task)
             ranks.setdefault(task.temperature, []).append(ranks_of(draft, task, tokens))

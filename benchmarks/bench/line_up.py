@@ -140,7 +140,7 @@ def _draft_alone(stack: ExitStack, pair: InProcess, threads: Sequence[int]) -> l
 
     def contender(count: int) -> Contender:
         def complete(task: Task) -> Measurement:
-            return loops.complete(task, "autoregressive", threads=count)
+            return loops.complete(task, PLAIN, threads=count)
 
         return Contender("draft_alone", "in_process", count, 1, complete=complete)
 

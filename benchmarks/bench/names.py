@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from card.speculation.pacing import PACINGS
+from card.speculation.pacing import PACINGS, title_of
 
 _SYSTEMS = {
-    "autoregressive": "autoregressive",
-    "draft_then_verify": "draft-then-verify",
-    "pearl": "PEARL",
-    "card": "CARD",
+    **{name: title_of(name) for name in PACINGS},
     "card_unrelated_draft": "CARD, unrelated draft",
     "draft_alone": "draft model alone",
     "llama_cpp": "llama.cpp",

@@ -48,10 +48,11 @@ from card.engines import SequenceTokens
 from card.serving.geometry import pool_geometry
 from card.serving.vocabulary import Vocabulary
 from card.settings import Settings, load_settings
+from card.speculation.pacing import PACINGS, PLAIN
 
 COUNTS = (1, 2, 4, 8, 16, 32)
 CONTEXTS = (64, 128, 256, 512, 1024, 1536, 2048)
-SYSTEMS = ("autoregressive", "card")
+SYSTEMS = (PLAIN, "card")
 _COST_REPEATS = 15
 _PREFILL = 64
 
@@ -209,7 +210,7 @@ def _measure_streams(
                     wanted = [tasks[index % len(tasks)] for index in range(number)]
                     for task in wanted:
                         if task not in alone:
-                            found_alone = loops.complete(task, "autoregressive", threads=threads)
+                            found_alone = loops.complete(task, PLAIN, threads=threads)
                             alone[task] = list(found_alone.tokens or ())
                     row = _run(loops, wanted, system, threads, alone)
                     found.setdefault((system, number), []).append(row)
@@ -219,7 +220,7 @@ def _measure_streams(
 
 def _threads(pair: InProcess, system: str) -> int:
     """All cores where the target has them to itself."""
-    if system == "autoregressive":
+    if not PACINGS[system].drafts:
         return thread_counts(usable_cores())[-1]
     return pair.settings.target.threads
 

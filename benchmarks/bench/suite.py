@@ -18,11 +18,11 @@ from bench.contest import Contender, fastest_settings
 from bench.figures import summarise
 from bench.foresight import read_along
 from bench.in_process import InProcess
-from bench.interleaved import Turns, clock_of
 from bench.line_up import line_up_in_process, line_up_through_grpc, thread_counts
 from bench.peers import DEFAULT, ENVIRONMENTS, PeerError, line_up_peer
 from bench.ratios import ratios
 from bench.report import Report, print_report
+from bench.rounds import Rounds, clock_of
 from bench.terminal import (
     DIFFER,
     INTERRUPTED,
@@ -100,7 +100,7 @@ def suite(
             if peers:
                 names = [name.value for name in peer] if peer else DEFAULT
                 contenders += _peers(stack, console, pair, vocabulary.tokenizer, names, skipped)
-            contest = Turns(console, pair, skipped)
+            contest = Rounds(console, pair, skipped)
             pilot = contest.try_settings(contenders, tasks)
             chosen_settings = fastest_settings(pilot)
             completions = contest.run(chosen_settings, tasks, clock_of(60 * minutes))

@@ -16,11 +16,12 @@ from card.drafting import DraftLoop, make_drafters
 from card.engines import Engine
 from card.serving.geometry import pool_geometry
 from card.settings import Settings, load_settings
+from card.speculation.pacing import PACINGS, PLAIN
 from gpu.models import Extent, Pair
 from gpu.report import Check
 
 TEMPERATURES = (0.0, 0.8)
-SPECULATING = ("card", "pearl", "draft_then_verify")
+SPECULATING = tuple(name for name, pacing in PACINGS.items() if pacing.queries)
 _SEED = 7
 _GAMMA = 5
 
@@ -65,7 +66,7 @@ def _check(loops: Loops, pair: Pair, temperature: float, extent: Extent) -> Chec
     accepted = 0
     for prompt in pair.prompts(extent.texts):
         task = Task(prompt, temperature, _SEED, extent.tokens)
-        alone = loops.complete(task, "autoregressive", threads=1)
+        alone = loops.complete(task, PLAIN, threads=1)
         for decoding in SPECULATING:
             found = loops.complete(task, decoding, threads=1, gamma=_GAMMA)
             accepted += found.accepted

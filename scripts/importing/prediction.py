@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from card.settings import Settings
 from card.speculation.control.measured import best_rows
+from card.speculation.pacing import PLAIN
 from importing.measuring import Measured
 from planning.candidates import Text
 from planning.checking import BUS_MS, WAKE_MS
@@ -12,7 +13,8 @@ from planning.simulation import Delays, Machinery, Pacing, Speculation, simulate
 
 
 def predicted_speed_up(settings: Settings, measured: Measured) -> float:
-    """Tokens per second of CARD relative to autoregressive decoding, one stream, in process.
+    """Tokens per second of the settings' pacing relative to autoregressive decoding, one stream, in
+    process.
 
     Both models are simulated with the costs of passes that they had alone: with cores and memory
     that they must share, it is less.
@@ -28,9 +30,8 @@ def predicted_speed_up(settings: Settings, measured: Measured) -> float:
         runs = [simulate(text, pacing, config, machinery, seed) for seed, text in enumerate(texts)]
         return sum(run.tokens for run in runs) / sum(run.ms for run in runs)
 
-    return speed("card", _speculation(settings, measured)) / speed(
-        "autoregressive", Speculation(rows=1)
-    )
+    pacing = settings.speculation.decoding
+    return speed(pacing, _speculation(settings, measured)) / speed(PLAIN, Speculation(rows=1))
 
 
 def _speculation(settings: Settings, measured: Measured) -> Speculation:

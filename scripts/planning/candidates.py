@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -192,6 +192,10 @@ class CandidateTree:
         self._hung += 1
         heapq.heappush(self._open, (-node.score, self._hung, node))
 
+    def grow(self, growth: str, width: int, depth: int) -> list[Node]:
+        """The nodes that a pass expands by this growth rule."""
+        return _GROWTHS[growth](self, width, depth)
+
     def likeliest(self, width: int, depth: int) -> list[Node]:
         """Best-first growth: the `width` likeliest unexpanded nodes less than `depth` ahead."""
         return self._take(width, self.root.place + depth - 1, least=0)
@@ -270,3 +274,10 @@ def _best_chain(
         if value > best:
             best, chain = value, [child, *below]
     return best, chain
+
+
+_GROWTHS: dict[str, Callable[[CandidateTree, int, int], list[Node]]] = {
+    "best_first": CandidateTree.likeliest,
+    "layered": CandidateTree.newest_layer,
+}
+"""The growth rules that can be simulated, by their keys in `card.speculation.drafters.growth`."""

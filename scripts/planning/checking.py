@@ -193,7 +193,7 @@ class _Replay:
 
     def _delays(self) -> Delays:
         served = self.row.where != "in_process"
-        if self.pacing == "draft_then_verify" and not served:
+        if not PACINGS[self.pacing].parallel and not served:
             return Delays()  # one process runs both loops in turn
         stream = self.row.time_to_first_token_ms - self.phases.time_to_first_token_ms
         return Delays(bus=BUS_MS, wake=WAKE_MS, stream=max(0.0, stream) if served else 0.0)
@@ -223,19 +223,12 @@ class _Replay:
 
     def _draft_ms(self) -> tuple[float | None, str | None]:
         """Milliseconds of a draft pass in this run, and where that was taken from."""
-        if self.pacing == "autoregressive":
+        if not PACINGS[self.pacing].drafts:
             return None, None
         if self.row.draft_ms_per_pass is not None:
             return self.row.draft_ms_per_pass, "measured in this row"
         if self.phases.draft_ms_per_pass is not None:
             return self.phases.draft_ms_per_pass, "measured in process"
-        # Older results: what draft-then-verify spent between its target passes was γ draft passes.
-        waiting = self.row
-        if self.pacing != "draft_then_verify" or waiting.ms_per_step is None:
-            waiting = self.result.beside(self.row, "draft_then_verify")
-        if waiting.ms_per_step is None or waiting.forward_ms is None or not waiting.gamma:
-            raise PlanError(
-                "the result tells neither draft_ms_per_pass nor what draft-then-verify waited for"
-            )
-        wait_ms = waiting.ms_per_step - waiting.forward_ms - (waiting.around_ms or 0.0)
-        return wait_ms / waiting.gamma, "wait of draft-then-verify / γ"
+        raise PlanError(
+            f"the result tells no draft_ms_per_pass of {self.row.system}: measure again"
+        )

@@ -53,7 +53,6 @@ def check(
         Path, typer.Argument(metavar="RESULT.json", help="A result of ./scripts/bench suite.")
     ],
     profile_file: _ProfileFile = None,
-    swept: Annotated[bool, typer.Option(help="All settings, not only the best ones.")] = False,
     tolerance: Annotated[float, typer.Option(min=0, help="Largest error allowed.")] = TOLERANCE,
     seed: _Seed = 0,
     json_file: _Json = None,
@@ -66,9 +65,8 @@ def check(
     with _told():
         result = Result.read(result_file)
         profile = Profile.read(profile_file) if profile_file else _profile_of(result)
-        rows = result.swept if swept else result.rows
         comparisons = []
-        for row in rows:
+        for row in result.rows:
             foresight = profile.at(row.temperature)
             if row.pacing is None:
                 continue

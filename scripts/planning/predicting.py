@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from card.speculation.pacing import PACINGS, PLAIN
 from planning.acceptance import Foresight, Likeness
 from planning.candidates import Text
 from planning.hardware import Scene
@@ -14,6 +15,8 @@ WIDTHS = (1, 2, 4, 8, 16)
 DEPTHS = (8, 16, 32)
 ROWS = (4, 6, 8, 12, 16, 24)
 GAMMAS = (2, 3, 4, 6, 8, 10, 12, 16)
+ALONE = Speculation(rows=1)
+"""The settings of a target that has no candidates."""
 
 TEXTS = 3
 TOKENS = 256
@@ -41,7 +44,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Prediction:
-    """All pacings of one placement, and the settings of CARD at every agreement."""
+    """All pacings of one placement, each at its best settings at every agreement."""
 
     scene: Scene
     outcomes: list[Outcome]
@@ -92,21 +95,23 @@ class _Trial:
         self._tried: dict[tuple[Pacing, Speculation], _Total] = {}
 
     def outcomes(self) -> list[Outcome]:
-        alone = self._run("autoregressive", Speculation(rows=1))
-        found = [self._outcome("autoregressive", Speculation(rows=1), alone.speed)]
-        for pacing in ("draft_then_verify", "pearl"):
-            config = self._best(pacing, [_chain(gamma, pacing) for gamma in GAMMAS])
-            found.append(self._outcome(pacing, config, alone.speed))
-        found.append(self._outcome("card", self._recommend(), alone.speed))
-        return found
+        alone = self._run(PLAIN, ALONE)
+        return [self._outcome(pacing, self._settings(pacing), alone.speed) for pacing in PACINGS]
 
-    def _recommend(self) -> Speculation:
-        """The best rows, width and depth for CARD one after the other, and the rows again."""
+    def _settings(self, pacing: Pacing) -> Speculation:
+        if not PACINGS[pacing].queries:
+            return ALONE
+        if PACINGS[pacing].waits:
+            return self._best(pacing, [_chain(gamma, pacing) for gamma in GAMMAS])
+        return self._recommend(pacing)
+
+    def _recommend(self, pacing: Pacing) -> Speculation:
+        """The best rows, width and depth one after the other, and the rows again."""
         config = Speculation(width=4, depth=32, rows=12)
-        config = self._best("card", [replace(config, rows=rows) for rows in ROWS])
-        config = self._best("card", [replace(config, width=width) for width in WIDTHS])
-        config = self._best("card", [replace(config, depth=depth) for depth in DEPTHS])
-        return self._best("card", [replace(config, rows=rows) for rows in ROWS])
+        config = self._best(pacing, [replace(config, rows=rows) for rows in ROWS])
+        config = self._best(pacing, [replace(config, width=width) for width in WIDTHS])
+        config = self._best(pacing, [replace(config, depth=depth) for depth in DEPTHS])
+        return self._best(pacing, [replace(config, rows=rows) for rows in ROWS])
 
     def _best(self, pacing: Pacing, settings: Sequence[Speculation]) -> Speculation:
         """The first of the ascending settings that no other beats noticeably."""
@@ -143,8 +148,8 @@ class _Trial:
 
 
 def _chain(gamma: int, pacing: Pacing) -> Speculation:
-    """γ candidates in a chain: what the papers of both pacings describe."""
-    rows = gamma + 1 if pacing == "draft_then_verify" else gamma
+    """A chain of γ: what the papers of the pacings that wait describe."""
+    rows = max(2, PACINGS[pacing].chunk(gamma) + 1)
     return Speculation(
-        width=1, depth=2 * gamma + 1, rows=max(2, rows), num_draft_tokens=gamma, growth="layered"
+        width=1, depth=2 * gamma + 1, rows=rows, num_draft_tokens=gamma, growth="layered"
     )

@@ -10,19 +10,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from card.speculation.pacing import PACINGS
+from card.speculation.pacing import PACINGS, PLAIN, title_of
 from planning.acceptance import Profile
 from planning.checking import Comparison
 from planning.hardware import Preset, Scene
 from planning.predicting import Outcome, Prediction
-from planning.simulation import Pacing
 
-NAMES: dict[Pacing, str] = {
-    "autoregressive": "autoregressive",
-    "draft_then_verify": "draft-then-verify",
-    "pearl": "PEARL",
-    "card": "CARD",
-}
 _PLACES = {"in_process": "in process", "grpc": "gRPC"}
 _LEFT: Literal["left"] = "left"
 _RIGHT: Literal["right"] = "right"
@@ -52,7 +45,7 @@ def print_comparisons(
         row = found.row
         assert row.pacing is not None
         table.add_row(
-            NAMES[row.pacing],
+            title_of(row.pacing),
             _PLACES.get(row.where, row.where),
             f"{row.temperature:g}",
             "" if row.gamma is None else str(row.gamma),
@@ -96,16 +89,16 @@ def print_preset(console: Console, preset: Preset) -> None:
 
 
 def print_prediction(console: Console, prediction: Prediction) -> None:
-    """Speed-ups of all pacings over agreement, and the settings for CARD."""
+    """Speed-ups of all pacings over agreement, and the settings of those that wait for nobody."""
     agreements = list(dict.fromkeys(o.agreement for o in prediction.outcomes))
     scene = prediction.scene
     context = scene.preset.context
-    alone = prediction.of("autoregressive", agreements[0]).tokens_per_s
+    alone = prediction.of(PLAIN, agreements[0]).tokens_per_s
     console.print(
         f"[bold]{scene.placement.name}[/bold]: predicted pass of the target "
         f"{scene.target.work(1, context).ms:.2f} ms at 1 row, "
         f"{scene.target.work(16, context).ms:.2f} at 16; of the draft "
-        f"{scene.draft.work(4, context).ms:.2f} ms at 4; autoregressive {alone:.1f} tokens/s.",
+        f"{scene.draft.work(4, context).ms:.2f} ms at 4; {title_of(PLAIN)} {alone:.1f} tokens/s.",
         highlight=False,
     )
     headings = ["pacing", *(f"at agreement {a:g}" for a in agreements)]
@@ -113,12 +106,13 @@ def print_prediction(console: Console, prediction: Prediction) -> None:
     predicted = {outcome.pacing for outcome in prediction.outcomes}
     for pacing in (name for name in PACINGS if name in predicted):
         found = [prediction.of(pacing, agreement) for agreement in agreements]
-        table.add_row(NAMES[pacing], *(_speed_up(outcome) for outcome in found))
-    table.add_section()
-    cards = [prediction.of("card", agreement).config for agreement in agreements]
-    table.add_row("CARD: width", *(str(config.width) for config in cards))
-    table.add_row("CARD: depth", *(str(config.depth) for config in cards))
-    table.add_row("CARD: rows", *(str(config.rows) for config in cards))
+        table.add_row(title_of(pacing), *(_speed_up(outcome) for outcome in found))
+    for pacing in (name for name, found in PACINGS.items() if found.queries and not found.waits):
+        configs = [prediction.of(pacing, agreement).config for agreement in agreements]
+        table.add_section()
+        for setting in ("width", "depth", "rows"):
+            values = (str(getattr(config, setting)) for config in configs)
+            table.add_row(f"{title_of(pacing)}: {setting}", *values)
     console.print(table)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -21,7 +20,7 @@ class MeasuredRow(_Read):
     """One system with one setting at one temperature; the fields are the benchmark's own.
 
     rows_adapt         each pass took as many rows as were worth it; None in older results
-    draft_ms_per_pass  milliseconds of a pass of the draft while it ran; None in older results
+    draft_ms_per_pass  milliseconds of a pass of the draft while it ran; None: it made none
     draft_idle_share   of the time from request to last token, the draft had nothing to do
     """
 
@@ -48,7 +47,7 @@ class MeasuredRow(_Read):
     @property
     def pacing(self) -> Pacing | None:
         """The pacing that the simulation knows; None for other systems."""
-        return next((pacing for pacing in PACINGS if pacing == self.system), None)
+        return self.system if self.system in PACINGS else None
 
     @property
     def around_ms(self) -> float | None:
@@ -104,8 +103,7 @@ class Result(_Read):
     """A result of the benchmark, as far as a simulation needs it.
 
     prompt_numbers  places in the file of the prompts that were measured; None in older results,
-                    which tell their `prompt_count` instead
-    swept           rows of every setting; newer results have those of the best ones alone
+                    which cannot be simulated
     target_row_costs_ms, target_alone_share
                     what CARD chose its rows by; None in older results
     """
@@ -114,7 +112,6 @@ class Result(_Read):
     date: str
     settings: _Settings
     prompts: str
-    prompt_count: int | None = None
     prompt_numbers: list[int] | None = None
     max_tokens: int
     dtype: str | None = None
@@ -122,7 +119,6 @@ class Result(_Read):
     target_row_costs_ms: dict[int, float] | None = None
     target_alone_share: float = 1.0
     rows: list[MeasuredRow]
-    swept: list[MeasuredRow] = []
 
     @classmethod
     def read(cls, path: Path) -> Result:
@@ -141,16 +137,9 @@ class Result(_Read):
     @property
     def texts(self) -> list[int]:
         """The numbers of the prompts. Raises `PlanError` if the result does not tell them."""
-        if self.prompt_numbers is not None:
-            return self.prompt_numbers
-        if " suite" in self.command:
-            raise PlanError(
-                "this result of the suite does not say which prompts it took (it shuffles them; "
-                "newer ones say it), so they cannot be simulated: measure again"
-            )
-        if self.prompt_count is None:
+        if self.prompt_numbers is None:
             raise PlanError("this result does not say which prompts it took: measure again")
-        return list(range(self.prompt_count))
+        return self.prompt_numbers
 
     def beside(self, row: MeasuredRow, system: str) -> MeasuredRow:
         """The best setting of a system in process, at the temperature of `row`."""
@@ -162,15 +151,3 @@ class Result(_Read):
             f"the result has no figures of {system} in process at temperature {row.temperature:g}, "
             "and without them no step costs"
         )
-
-    def alone(self, threads: int, temperature: float) -> MeasuredRow | None:
-        """Autoregressive decoding with so many threads."""
-        found: Sequence[MeasuredRow] = [
-            row
-            for row in self.swept
-            if row.system == "autoregressive"
-            and row.where == "in_process"
-            and row.threads == threads
-            and row.temperature == temperature
-        ]
-        return found[0] if found else None

@@ -337,8 +337,7 @@ class _Loops:
             most = max(0, min(self.config.ngram_tokens, depth - 1))
             return [self.tree.root], self._count_proposals(self.tree.root, most)
         width = min(self.config.width, self.tree.room)
-        grow = self.tree.likeliest if self.config.growth == "best_first" else self.tree.newest_layer
-        nodes = grow(width, depth) if width > 0 else []
+        nodes = self.tree.grow(self.config.growth, width, depth) if width > 0 else []
         if not nodes:
             self.exhausted = True
             self.drafted_signal.raised += 1

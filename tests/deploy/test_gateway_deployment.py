@@ -141,16 +141,8 @@ def test_compose_leads_it_to_the_server_of_either_profile(
     assert mounts(service)["/models"][1], "read-only"
 
 
-def test_compose_publishes_its_port_to_this_host_alone(in_image: dict[str, Any]) -> None:
-    port = in_image["port"]
-    assert ports(services_of("openai")["gateway"]) == {port: ("127.0.0.1", port)}
-
-
-def test_compose_confines_it_and_lets_it_drain(in_image: dict[str, Any]) -> None:
+def test_compose_gives_it_a_key_and_lets_it_drain(in_image: dict[str, Any]) -> None:
     service = services_of("openai")["gateway"]
-    assert service["read_only"] is True
-    assert service["cap_drop"] == ["ALL"]
-    assert service["security_opt"] == ["no-new-privileges:true"]
     assert seconds(service["stop_grace_period"]) > in_image["drain_s"]
     assert KEY_VARIABLE in service["environment"]
 

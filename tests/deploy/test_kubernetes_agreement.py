@@ -130,15 +130,6 @@ def test_every_port_that_is_named_exists(manifests: list[Manifest]) -> None:
             assert port["port"] == ports[port["name"]]
 
 
-def test_the_service_has_separate_ports_and_the_headless_one_grpc(
-    manifests: list[Manifest],
-) -> None:
-    services = {name_of(service): service["spec"] for service in of_kind(manifests, "Service")}
-    assert [port["name"] for port in services["card"]["ports"]] == ["grpc", "metrics"]
-    assert [port["name"] for port in services["card-pods"]["ports"]] == ["grpc"]
-    assert services["card-pods"]["clusterIP"] == "None"
-
-
 def test_the_probes_ask_what_the_supervisor_answers(manifests: list[Manifest]) -> None:
     container = container_of(manifests)
     health = HealthServer("127.0.0.1", 0)
@@ -296,15 +287,6 @@ def test_the_pod_gets_as_many_gpus_as_its_settings_name(
     assert devices == set(range(len(devices)))
 
 
-def test_the_gpu_overlays_are_what_they_are_called() -> None:
-    names = {name: container_of(rendered(name))["image"] for name in OVERLAYS}
-    assert {name: image.rpartition("/")[2].partition(":")[0] for name, image in names.items()} == {
-        "cpu": "card-cpu",
-        "gpu-2": "card-gpu",
-        "gpu-tp": "card-gpu",
-    }
-
-
 def test_the_tensor_parallel_target_shares_no_device_with_its_draft(tmp_path: Path) -> None:
     settings = settings_of(rendered("gpu-tp"), tmp_path)
     assert settings.target.tensorrt_llm.tensor_parallel > 1
@@ -397,11 +379,3 @@ def test_the_adapter_reads_gauges_that_the_code_exports() -> None:
         # Every pod on its own: the autoscaler averages.
         assert rule["metricsQuery"].count("by (<<.GroupBy>>)") == len(read)
         assert set(rule["resources"]["overrides"]) == {"namespace", "pod"}
-
-
-def test_the_slots_target_leaves_room(manifests: list[Manifest]) -> None:
-    metrics = only(manifests, "HorizontalPodAutoscaler")["spec"]["metrics"]
-    (ratio,) = [m["pods"] for m in metrics if m["pods"]["metric"]["name"].endswith("_ratio")]
-    value = ratio["target"]["averageValue"]
-    assert value.endswith("m")
-    assert 0 < int(value[:-1]) < 1000

@@ -10,14 +10,14 @@ import tiny_models
 import torch
 from transformers import LlamaConfig
 
-from card.engines import calibration
+from card.engines.calibration import timing
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_to_measure() -> Iterator[None]:
     """What a pass costs, of each engine loaded here, is measured once and not four times."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(calibration, "_COST_ROUNDS", 1)
+        patch.setattr(timing, "_COST_ROUNDS", 1)
         yield
 
 

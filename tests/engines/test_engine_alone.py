@@ -16,13 +16,16 @@ import torch
 from psutil import Process
 
 from card.cores import usable_cores
-from card.engines import Logits, SequenceTokens, calibration, loading
+from card.engines import Logits, SequenceTokens, loading
 from card.engines.calibration import (
+    alone,
     check_alone,
     check_row_invariance,
+    choice,
     is_faster_alone,
     known_invariant,
     make_row_invariant,
+    timing,
 )
 from card.engines.openvino.engine import ArrayLogits, OpenVinoEngine
 from card.engines.options import EngineOptions
@@ -149,7 +152,7 @@ def rounding_otherwise(engine: OpenVinoEngine, options: EngineOptions) -> Rounds
 def test_threads_that_change_a_bit_are_not_used(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibration, "is_faster_alone", lambda _: True)
+    monkeypatch.setattr(choice, "is_faster_alone", lambda _: True)
     loaded = OpenVinoEngine.load(checkpoint, OPTIONS)
     good = make_row_invariant(loaded)
     assert good.row_invariant
@@ -185,7 +188,7 @@ def test_threads_that_save_no_time_are_not_used(
             return 1.0
         return one_alone if len(batch) == 1 else many_alone
 
-    monkeypatch.setattr(calibration, "_batch_ms", pass_ms)
+    monkeypatch.setattr(timing, "_batch_ms", pass_ms)
     engine = OpenVinoEngine.load(checkpoint, OPTIONS)
     assert is_faster_alone(engine) is kept
     assert not engine.alone
@@ -202,7 +205,7 @@ def test_a_moment_of_disturbance_does_not_leave_a_target_with_few_threads(
     def disturbed_trials(engine: OpenVinoEngine, batches: list[list[SequenceTokens]]) -> bool:
         return not next(disturbed)
 
-    monkeypatch.setattr(calibration, "_save_time", disturbed_trials)
+    monkeypatch.setattr(alone, "_save_time", disturbed_trials)
     engine = OpenVinoEngine.load(checkpoint, OPTIONS)
     assert is_faster_alone(engine)
     assert [engine.open_session() for _ in range(OPTIONS.sessions)], "all are closed again"

@@ -12,8 +12,8 @@ from tiny_models import random_tokens, read, read_alone
 from transformers import AutoModelForCausalLM
 from watched_passes import product_types, recorded_passes
 
-from card.engines import EngineError, SequenceTokens, calibration
-from card.engines.calibration import make_row_invariant
+from card.engines import EngineError, SequenceTokens
+from card.engines.calibration import check_row_invariance, choice, make_row_invariant
 from card.engines.calibration_cache import Calibration
 from card.engines.interface import Engine
 from card.engines.openvino.engine import OpenVinoEngine
@@ -96,7 +96,7 @@ def test_more_rows_than_that_are_refused(tmp_path: Path) -> None:
 def test_a_processor_on_which_such_rows_influence_each_other_unfolds_the_matrices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check = calibration.check_row_invariance
+    check = check_row_invariance
     asked: list[bool] = []
 
     def depends_if_compressed(engine: Engine) -> bool:
@@ -104,7 +104,7 @@ def test_a_processor_on_which_such_rows_influence_each_other_unfolds_the_matrice
         asked.append(engine.options.compressed)
         return not engine.options.compressed and check(engine)
 
-    monkeypatch.setattr(calibration, "check_row_invariance", depends_if_compressed)
+    monkeypatch.setattr(choice, "check_row_invariance", depends_if_compressed)
     engine = make_row_invariant(OpenVinoEngine.load(checkpoint(tmp_path, torch.bfloat16), OPTIONS))
     assert asked[:3] == [True, True, False]
     assert engine.row_invariant

@@ -13,8 +13,12 @@ from numpy.typing import NDArray
 from tiny_models import random_tokens, read_alone
 from watched_passes import product_types
 
-from card.engines import calibration
-from card.engines.calibration import check_alone, make_row_invariant
+from card.engines.calibration import (
+    check_alone,
+    check_row_invariance,
+    choice,
+    make_row_invariant,
+)
 from card.engines.checkpoints import DenseMatrix, GroupedMatrix, quantised
 from card.engines.interface import Engine
 from card.engines.openvino.engine import OpenVinoEngine
@@ -104,13 +108,13 @@ def test_rows_are_independent_and_threads_change_no_bit(tmp_path: Path, what: st
 def test_where_rows_influence_each_other_codes_are_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check = calibration.check_row_invariance
+    check = check_row_invariance
 
     def depends_if_compressed(engine: Engine) -> bool:
         assert isinstance(engine, OpenVinoEngine)
         return not engine.options.compressed and check(engine)
 
-    monkeypatch.setattr(calibration, "check_row_invariance", depends_if_compressed)
+    monkeypatch.setattr(choice, "check_row_invariance", depends_if_compressed)
     options = replace(OPTIONS, graph_rows=())
     engine = make_row_invariant(OpenVinoEngine.load(gguf(tmp_path, "Q4_1"), options))
     assert engine.row_invariant

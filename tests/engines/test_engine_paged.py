@@ -17,8 +17,13 @@ from this_processor import skip_unless_computed_in
 from tiny_models import FAMILIES, SLIDING_WINDOW, forward_rows, opened, random_tokens, read
 from watched_passes import product_types, recorded_passes
 
-from card.engines import EngineError, SequenceTokens, calibration
-from card.engines.calibration import make_row_invariant
+from card.engines import EngineError, SequenceTokens
+from card.engines.calibration import (
+    ConfigurableEngine,
+    check_row_invariance,
+    choice,
+    make_row_invariant,
+)
 from card.engines.loading import load_engine
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.openvino.paged.cache import PAGE
@@ -107,7 +112,7 @@ def subject(request: pytest.FixtureRequest) -> Subject:
         compressed=True,
     )
     # On a busy machine more threads may not look faster; here they are to be proven right.
-    with patch.object(calibration, "is_faster_alone", return_value=True):
+    with patch.object(choice, "is_faster_alone", return_value=True):
         engine = make_row_invariant(OpenVinoEngine.load(PAIR / model, options))
     assert engine.row_invariant
     assert engine.options.paged
@@ -286,14 +291,14 @@ def test_decoders_that_were_not_compiled_are_compiled_when_they_are_wanted(
 def test_rows_that_influence_each_other_send_it_back_to_masks(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check = calibration.check_row_invariance
+    check = check_row_invariance
     tried: list[bool] = []
 
-    def only_under_masks(engine: calibration.ConfigurableEngine) -> bool:
+    def only_under_masks(engine: ConfigurableEngine) -> bool:
         tried.append(engine.options.paged)
         return not engine.options.paged and check(engine)
 
-    monkeypatch.setattr(calibration, "check_row_invariance", only_under_masks)
+    monkeypatch.setattr(choice, "check_row_invariance", only_under_masks)
     engine = make_row_invariant(OpenVinoEngine.load(checkpoint, OPTIONS))
     assert engine.row_invariant
     assert not engine.options.paged

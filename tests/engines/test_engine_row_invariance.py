@@ -23,8 +23,8 @@ from real_pair import TARGET
 from this_processor import skip_unless_computed_in
 from tiny_models import forward_rows, opened, random_tokens, read, read_alone
 
-from card.engines import FOLLOWS_PREFIX, SequenceTokens, calibration
-from card.engines.calibration import make_row_invariant
+from card.engines import FOLLOWS_PREFIX, SequenceTokens
+from card.engines.calibration import choice, make_row_invariant
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
@@ -119,7 +119,7 @@ def subject(request: pytest.FixtureRequest, one_head_per_group: Path, in_bfloat1
     engine_class = OpenVinoEngine if kind == "openvino" else TorchEngine
     skip_unless_computed_in(dtype)
     # On a busy machine more threads may not look faster; here they are to be proven right.
-    with patch.object(calibration, "is_faster_alone", return_value=True):
+    with patch.object(choice, "is_faster_alone", return_value=True):
         engine = make_row_invariant(engine_class.load(directory, options(dtype)))
     assert engine.row_invariant
     return Subject(engine, random_tokens(LONGEST, vocabulary=engine.vocabulary))

@@ -12,7 +12,8 @@ from one_process import OneProcess, request_of
 from real_pair import pair_settings
 from tokenizers import Tokenizer
 
-from card.engines import Engine, calibration, loading
+from card.engines import Engine, loading
+from card.engines.calibration import choice
 from card.engines.loading import load_engine
 from card.engines.row_costs import RowCosts
 from card.sampling import SamplingParameters
@@ -98,7 +99,7 @@ def pair() -> Bundle:
     settings = loaded["chain"]
     tokenizer = Tokenizer.from_file(str(settings.target.path / "tokenizer.json"))
     with (
-        patch.object(calibration, "is_faster_alone", return_value=True),
+        patch.object(choice, "is_faster_alone", return_value=True),
         patch.object(loading, "measure_row_costs", return_value=COSTS),
     ):
         return Bundle(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from real_pair import pair_settings
 
-from card.engines import EngineError, calibration, loading
+from card.engines import EngineError, loading
+from card.engines.calibration import choice
 from card.engines.loading import load_engine
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.processor import computes_in_bfloat16
@@ -33,7 +34,7 @@ def test_a_target_has_independent_rows_or_is_refused_with_the_remedy(
     """On every processor: where it does not compute in a type, rows may not be independent. What
     passes cost, and whether more threads look faster on a busy machine, is no question here."""
     monkeypatch.setattr(loading, "measure_row_costs", lambda _: RowCosts({1: 1.0}))
-    monkeypatch.setattr(calibration, "is_faster_alone", lambda _: True)
+    monkeypatch.setattr(choice, "is_faster_alone", lambda _: True)
     try:
         engine = load_engine(settings_in(dtype), "target")
     except EngineError as error:

@@ -12,6 +12,7 @@ from gateway_double import RunningGateway, running_gateway, two_pieces
 from real_pair import TARGET
 from serving_double import make_pool
 from settings_files import Write
+from tensorrt_double import Cache, take_all_the_time
 
 from card.cache import Pool
 from card.settings import ENVIRONMENT_PREFIX
@@ -39,6 +40,15 @@ def pool(tmp_path: Path) -> Iterator[Pool]:
     pool = make_pool(tmp_path)
     yield pool
     pool.close()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cache]:
+    """What TensorRT-LLM's target is asked by, which has all the time it wants."""
+    take_all_the_time(monkeypatch)
+    made = Cache(tmp_path)
+    yield made
+    made.pool.unlink()
 
 
 @pytest.fixture(scope="module")

@@ -153,6 +153,23 @@ def test_rows_that_the_cache_leaves_unused_verify_ngram_proposals(
         assert both.run([stream]) == [autoregressive(MODEL, request)]
 
 
+def test_without_a_draft_a_subtree_query_verifies_several_followers_in_one_pass() -> None:
+    every = range(MODEL.vocabulary)
+    prompt = [
+        token for first in every for token in (first, (first + 1) % MODEL.vocabulary, first, 5)
+    ]
+    request = request_of(prompt, 9)
+    with both_loops(drafter="ngram", query="subtree", branches=3, rows=8, lookahead=6) as both:
+        stream = both.open(request)
+        while not target_of(both).batches or target_of(both).batches[-1][0].parents is None:
+            both.target.step()
+        (found,) = target_of(both).batches[-1]
+        assert found.parents is not None
+        leaves = set(range(len(found.tokens))) - set(found.parents)
+        assert 1 < len(leaves) <= 3
+        assert both.run([stream]) == [autoregressive(MODEL, request)]
+
+
 def test_closed_sessions_leave_no_trace_in_the_engines() -> None:
     with both_loops() as both:
         for round_ in range(3):

@@ -8,13 +8,8 @@ import pytest
 
 from card.engines import EngineError
 from card.engines.draft_vocabulary import DRAFT_VOCABULARY, read_draft_vocabulary
-from training.draft_vocabulary import NAME
 
 VOCABULARY = 100
-
-
-def test_training_writes_the_file_that_the_engine_reads() -> None:
-    assert NAME == DRAFT_VOCABULARY
 
 
 def test_without_a_list_all_ids_are_ranked(tmp_path: Path) -> None:
@@ -35,12 +30,12 @@ def test_ids_are_taken_once_and_in_order(tmp_path: Path) -> None:
         (b'{"ids": [1, 2', "Invalid JSON"),
         (b"\xff", "Invalid JSON"),
         (b"[1, 2]", "object"),
-        (b"{}", "ids: Field required"),
-        (b'{"ids": []}', "ids: List should have at least 1 item"),
-        (b'{"ids": [1, -1]}', "ids.1: Input should be greater than or equal to 0"),
-        (b'{"ids": [1.5]}', "ids.0: Input should be a valid integer"),
-        (b'{"ids": ["1"]}', "ids.0: Input should be a valid integer"),
-        (b'{"ids": [1], "more": 2}', "more: Extra inputs are not permitted"),
+        (b"{}", "ids"),
+        (b'{"ids": []}', "ids"),
+        (b'{"ids": [1, -1]}', "ids.1"),
+        (b'{"ids": [1.5]}', "ids.0"),
+        (b'{"ids": ["1"]}', "ids.0"),
+        (b'{"ids": [1], "more": 2}', "more"),
         (b'{"ids": [100]}', "id 100 is none of the vocabulary's 100"),
         (b'{"ids": [1180591620717411303424]}', "is none of the vocabulary's 100"),
     ],

@@ -117,3 +117,12 @@ def test_a_frozen_table_that_is_wrong_is_soon_given_little_chance(wrong: bool) -
     proposer.extend(range(60))
     chance = proposer.candidates([], 1).chances[0]
     assert chance < 0.1 if wrong else chance > 0.9
+
+
+def test_a_branch_counts_wherever_it_begins() -> None:
+    """Behind 0 came 1 and 4, behind each of them two tokens."""
+    proposer = NgramProposer()
+    proposer.extend([0, 1, 2, 9, 0, 1, 3, 9, 0, 4, 5, 9, 0, 4, 6, 8, 0])
+    for branches in (2, 3, 4):
+        found = proposer.candidates([], 24, branches)
+        assert len(set(range(len(found))) - set(found.parents)) == branches

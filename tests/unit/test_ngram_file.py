@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,9 +11,11 @@ import numpy as np
 import pytest
 from fake_engine import FakeEngine, FakeModel
 from one_process import OneProcess, autoregressive, request_of, settings_of
+from real_pair import PAIR
 
 from card.cache import SlotRequest
-from card.settings import Settings
+from card.engines.vocabulary import vocabulary_size
+from card.settings import REPOSITORY_ROOT, Settings
 from card.speculation.ngram import FollowerTable
 from card.speculation.ngram_file import NgramFileError, read_table, table_of, write_table
 from card.speculation.ngram_memory import MOST_TENANTS, NgramMemory
@@ -105,3 +109,13 @@ def _accepted(settings: Settings, requests: list[tuple[SlotRequest, int]]) -> li
             found.append(stream.counters.accepted)
             both.close([stream])
     return found
+
+
+def test_the_command_makes_a_table_of_the_targets_tokens(tmp_path: Path) -> None:
+    corpus, output = tmp_path / "corpus.txt", tmp_path / "table.npz"
+    corpus.write_text("def add(a, b):\n    return a + b\n" * 3, encoding="utf-8")
+    command = [str(REPOSITORY_ROOT / "scripts/make_ngrams.py"), str(corpus)]
+    options = [f"--output={output}", f"--target={PAIR / 'target'}"]
+    subprocess.run([sys.executable, *command, *options], check=True, timeout=240)
+    vocabulary = vocabulary_size(PAIR / "target")
+    assert len(read_table(output, vocabulary)) > 10

@@ -225,3 +225,11 @@ def test_any_sound_tree_gives_bounded_candidates(
         subtree = best_subtree(tree, node, limit, branches)
         assert len(subtree) <= limit
         assert len(set(range(len(subtree))) - set(subtree.parents)) <= branches
+
+
+def test_candidates_that_follow_a_chain_hang_below_its_end() -> None:
+    chain = Candidates.chain([1, 2], [0.5, 0.25])
+    both = chain.followed_by(Candidates([3, 4, 5], [ROOT, 0, ROOT], [0.5, 0.1, 0.2]))
+    assert both == Candidates([1, 2, 3, 4, 5], [ROOT, 0, 1, 2, 1])
+    assert both.chances == [0.5, 0.25, 0.125, 0.025, 0.05]
+    assert Candidates([], []).followed_by(chain) == chain

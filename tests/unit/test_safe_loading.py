@@ -104,8 +104,6 @@ def test_a_pickled_checkpoint_is_refused_and_never_opened(tmp_path: Path, name: 
     with pytest.raises(EngineError, match="safetensors"):
         load_engine(pair_settings(draft={"path": str(model)}), "draft")
     assert not crater.exists()
-    pickle.loads((model / name).read_bytes())
-    assert crater.exists(), "the bomb would have gone off"
 
 
 def test_code_beside_a_checkpoint_is_never_looked_for() -> None:

@@ -19,13 +19,6 @@ from card.serving.sessions import Session, Sessions
 
 
 @pytest.fixture
-def pool(tmp_path: Path) -> Iterator[Pool]:
-    pool = make_pool(tmp_path)
-    yield pool
-    pool.close()
-
-
-@pytest.fixture
 def one_may_wait(tmp_path: Path) -> Iterator[Pool]:
     pool = make_pool(tmp_path, replace(GEOMETRY, queue=1))
     yield pool

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from serving_double import make_pool
 
 from card.cache import Pool
 from card.serving.delta import SIGN_NS, Delta, Numbers
@@ -47,13 +43,6 @@ class Scene:
     def postprocess(self, delta: Delta) -> None:
         """What `postprocessing` does when nobody is there to read a delta."""
         self.pool.abandoned[delta.numbers.place] = delta.numbers.session_id
-
-
-@pytest.fixture
-def pool(tmp_path: Path) -> Iterator[Pool]:
-    pool = make_pool(tmp_path)
-    yield pool
-    pool.close()
 
 
 def test_a_streaming_client_gets_an_empty_delta_now_and_then(pool: Pool) -> None:

@@ -32,10 +32,6 @@ print("through", flush=True)
 """
 
 
-def test_nobody_has_asked() -> None:
-    assert not StopRequests().has_come(1, 0.0)
-
-
 def test_every_request_counts_and_stays() -> None:
     requests = StopRequests()
     requests.ask()

@@ -9,22 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tensorrt_double import CANDIDATES, Cache, EngineRequest, scheduled, standin, take_all_the_time
+from tensorrt_double import CANDIDATES, Cache, EngineRequest, scheduled, standin
 
 PROMPT = [5, 6, 7]
 VERSIONS = ["1.1.0", "1.2.0rc1", "1.2.0rc4", "1.2.1", "1.3.0rc24"]
-
-
-@pytest.fixture(autouse=True)
-def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    take_all_the_time(monkeypatch)
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Iterator[Cache]:
-    made = Cache(tmp_path)
-    yield made
-    made.pool.unlink()
 
 
 @pytest.fixture(params=VERSIONS)

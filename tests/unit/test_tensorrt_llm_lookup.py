@@ -6,7 +6,6 @@ import itertools
 import os
 import subprocess
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tensorrt_double import CANDIDATES, END_ID, VOCABULARY, Cache, EngineRequest, take_all_the_time
+from tensorrt_double import CANDIDATES, END_ID, VOCABULARY, Cache, EngineRequest
 
 from card.cache import Finish, Pool
 from card.engines.tensorrt_llm import lookup as lookup_module
@@ -22,18 +21,6 @@ from card.engines.tensorrt_llm.bindings import Bindings
 from card.engines.tensorrt_llm.lookup import CandidateLookup
 
 PROMPT = [5, 6, 7]
-
-
-@pytest.fixture(autouse=True)
-def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    take_all_the_time(monkeypatch)
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Iterator[Cache]:
-    made = Cache(tmp_path)
-    yield made
-    made.pool.unlink()
 
 
 @pytest.fixture

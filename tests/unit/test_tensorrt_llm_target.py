@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from scripted_runtime import RequestError, ScriptedOutput, ScriptedRuntime
-from tensorrt_double import GEOMETRY, Cache, EngineRequest, take_all_the_time
+from tensorrt_double import GEOMETRY, Cache, EngineRequest
 
 from card.cache import CardSlot, Finish, Pool
 from card.engines.tensorrt_llm.lookup import CandidateLookup
 from card.engines.tensorrt_llm.target import TensorRTTargetLoop
 from card.engines.tensorrt_llm.tasks import EngineStalledError
-from card.sampling import SamplingParameters
 from card.settings import Settings
 
 PROMPT = [5, 6, 7]
 END = 49
-
-
-@pytest.fixture(autouse=True)
-def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    take_all_the_time(monkeypatch)
 
 
 @pytest.fixture
@@ -32,13 +25,6 @@ def runtime() -> Iterator[ScriptedRuntime]:
     yield made
     made.shutdown()
     assert made.was_shut_down
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Iterator[Cache]:
-    made = Cache(tmp_path)
-    yield made
-    made.pool.unlink()
 
 
 class Target:
@@ -255,12 +241,3 @@ def test_another_pool_ends_every_request(target: Target) -> None:
     _, output = target.open(hook=True)
     target.loop.abandon()
     assert output.was_aborted
-
-
-def test_parameters_travel_one_to_one(target: Target) -> None:
-    from card.engines.tensorrt_llm.sampling import sampling_arguments
-
-    slot, _ = target.open(hook=True)
-    request = slot.request()
-    assert request.parameters == SamplingParameters(end_ids=(END,))
-    assert sampling_arguments(request, 5)["top_k"] == 1

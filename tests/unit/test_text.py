@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -384,8 +383,3 @@ def test_every_delta_says_whose_its_first_bytes_are(
 def test_flags_must_match_tokens() -> None:
     with pytest.raises(ValueError, match="2 tokens with 1"):
         Detokenizer(trained(), []).push(utf8("ab"), [True])
-
-
-def test_the_trained_tokenizer_is_byte_level() -> None:
-    """What this file's byte tokens rely on."""
-    assert json.loads(TRAINED.read_text("utf8"))["decoder"]["type"] == "ByteLevel"

@@ -46,10 +46,10 @@ class SlotRequest:
                        and of the prompt if that is scored
     prompt_log_probabilities  whether it is to report those of the prompt's tokens
     guide       what the text must be; None: anything
-    tenant      whose text it is; 0: nobody's who is known
     reuses_kv   whether the engines may begin behind text that is kept, and keep this text
     salt        [SALT_BYTES] only texts with the same one are shared
     trace       whether the target is to tell of each step
+    tenant      whose text it is; 0: nobody's who is known
     draft_key_digest  SHA-256 of the key with which a device sends candidates (see `digest_of`);
                       None: the draft's process makes them
     """
@@ -66,10 +66,10 @@ class SlotRequest:
     likeliest: int = 0
     prompt_log_probabilities: bool = False
     guide: Guide | None = None
-    tenant: int = 0
     reuses_kv: bool = True
     salt: bytes = bytes(SALT_BYTES)
     trace: bool = False
+    tenant: int = 0
     draft_key_digest: bytes | None = None
 
     @property
@@ -115,10 +115,10 @@ def write_request(record: Record, request: SlotRequest) -> None:
     record["log_probabilities"] = request.log_probabilities
     record["likeliest"] = request.likeliest
     record["prompt_log_probabilities"] = request.prompt_log_probabilities
-    record["tenant"] = request.tenant
     record["reuses_kv"] = request.reuses_kv
     record["salt"][:] = np.frombuffer(request.salt, np.int64)
     record["trace"] = request.trace
+    record["tenant"] = request.tenant
     parameters = request.parameters
     for name in _NUMBERS:
         record[name] = getattr(parameters, name)

@@ -10,7 +10,7 @@ from card.speculation.pacing.interface import Pacing, Progress
 from card.speculation.pacing.pearl import Pearl
 from card.speculation.pacing.ssd import Ssd
 
-__all__ = ["PACINGS", "PLAIN", "Pacing", "Progress"]
+__all__ = ["PACINGS", "PLAIN", "Pacing", "Progress", "title_of"]
 
 PACINGS: dict[str, Pacing] = {
     "card": Card(),
@@ -23,3 +23,8 @@ PACINGS: dict[str, Pacing] = {
 
 PLAIN = next(name for name, pacing in PACINGS.items() if not pacing.queries)
 """The pacing of requests that must be decoded without candidates."""
+
+
+def title_of(pacing: str) -> str:
+    """What tables call the pacing of this key."""
+    return PACINGS[pacing].title or pacing.replace("_", "-")

@@ -14,6 +14,7 @@ HEAD_START = 12
 
 class Card(Pacing):
     adapts = True
+    title = "CARD"
 
     def draft_may_run(self, progress: Progress) -> bool:
         return progress.begun or (progress.apart and progress.passes < HEAD_START)

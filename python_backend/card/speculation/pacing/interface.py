@@ -36,6 +36,7 @@ class Progress:
 class Pacing:
     """Who waits for whom: two predicates. The defaults let both run.
 
+    title        what tables call it; "": its key in the registry
     queries      the target looks for candidates
     drafts       the draft follows sessions of this pacing
     waits        the target waits for the draft
@@ -49,6 +50,7 @@ class Pacing:
     pacing says.
     """
 
+    title: ClassVar[str] = ""
     queries: ClassVar[bool] = True
     drafts: ClassVar[bool] = True
     waits: ClassVar[bool] = False
@@ -64,3 +66,7 @@ class Pacing:
     def target_may_run(self, progress: Progress) -> bool:
         """Whether the target may verify."""
         return True
+
+    def chunk(self, num_draft_tokens: int) -> int:
+        """Candidates that a target which waits has when the chain of γ tokens is whole."""
+        return num_draft_tokens

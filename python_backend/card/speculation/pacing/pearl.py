@@ -13,6 +13,7 @@ from card.speculation.pacing.interface import Pacing, Progress
 class Pearl(Pacing):
     waits = True
     looks_ahead = True
+    title = "PEARL"
 
     def draft_may_run(self, progress: Progress) -> bool:
         """Below a corrected token nothing was inherited (pre-verify); else what is left of the
@@ -22,8 +23,11 @@ class Pearl(Pacing):
         return progress.passes < unfinished + gamma
 
     def target_may_run(self, progress: Progress) -> bool:
-        """Without a candidate ahead it is pre-verify. A chunk is whole with γ - 1 candidates,
-        because the target's own token is its first."""
+        """Without a candidate ahead it is pre-verify."""
         gamma, ahead = progress.num_draft_tokens, progress.ahead
-        is_whole = progress.exhausted or ahead >= gamma - 1 or progress.passes >= gamma
+        is_whole = progress.exhausted or ahead >= self.chunk(gamma) or progress.passes >= gamma
         return not ahead or is_whole
+
+    def chunk(self, num_draft_tokens: int) -> int:
+        """One less than γ, because the target's own token is the chunk's first."""
+        return num_draft_tokens - 1

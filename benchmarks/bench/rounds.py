@@ -24,7 +24,7 @@ MEASURE_EVERY = 8
 """Visits between two measurements of cost curves."""
 
 
-class Turns:
+class Rounds:
     """All turns, and the cost curves that are measured between them."""
 
     def __init__(self, console: Console, pair: InProcess, skipped: list[str]) -> None:

@@ -1,0 +1,40 @@
+"""The cheapest way to run an engine so that its rows are independent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from card.engines.calibration.alone import check_alone, is_faster_alone
+from card.engines.calibration.interface import AnyEngine
+from card.engines.calibration.invariance import check_row_invariance
+from card.engines.options import EngineOptions
+
+
+def make_row_invariant(engine: AnyEngine) -> AnyEngine:
+    """The cheapest variant of the engine whose rows are independent, marked accordingly; with
+    `threads_alone` if these change no bit and save time.
+
+    If none is, the engine comes back as it was with `row_invariant` False.
+    """
+    trial = engine
+    for options in engine.variants:
+        branches = options.branches if options.paged else max(2, options.branches)
+        # Of the trial before: what that had to load anew may serve this one as well.
+        trial = trial.reconfigured(
+            replace(options, sessions=options.examined_sessions, kept_tokens=0, branches=branches)
+        )
+        trial.alone = bool(options.threads_alone)  # as many threads as can; that they do not
+        independent = check_row_invariance(trial)  # matter is checked next
+        trial.alone = False
+        if independent:
+            if options.threads_alone and not (check_alone(trial) and is_faster_alone(trial)):
+                options = replace(options, threads_alone=0)
+            return known_invariant(trial, options)
+    return engine
+
+
+def known_invariant(engine: AnyEngine, options: EngineOptions) -> AnyEngine:
+    """The engine with options that are known to make its rows independent, marked so."""
+    chosen = engine.reconfigured(options)
+    chosen.row_invariant = True
+    return chosen

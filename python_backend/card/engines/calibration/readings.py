@@ -1,0 +1,126 @@
+"""One text, read in many ways: its logits must be the same bits in all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from card.engines.calibration.interface import ConfigurableEngine
+from card.engines.interface import FOLLOWS_PREFIX, Engine, SequenceTokens
+
+CHECKED_TOKENS = 72
+"""More than one block of positions (64 in torch)."""
+_FAR_TOKENS = 272
+"""Where a row sees several blocks of positions, which a sum may take in another order."""
+_FAR_ROWS = 8
+
+
+def random_tokens(engine: Engine, count: int) -> list[int]:
+    """The same at every call: more of them begin with fewer."""
+    generator = np.random.default_rng(0)
+    return [int(token) for token in generator.integers(0, engine.vocabulary, count)]
+
+
+def read(
+    engine: Engine,
+    tokens: Sequence[int],
+    chunks: Sequence[int],
+    *,
+    shared: bool = False,
+    first: bool = False,
+) -> NDArray[np.float32]:
+    """Logits of every token [tokens, vocabulary], read in chunks of these sizes, perhaps with a
+    row of another session in every pass, perhaps by the engine's first session."""
+    session, other = engine.open_session(), engine.open_session()
+    if not first:
+        session, other = other, session
+    found = []
+    at = 0
+    for count in chunks:
+        batch = [SequenceTokens(session, tokens[at : at + count])]
+        if shared:
+            batch.append(SequenceTokens(other, tokens[at : at + 1]))
+        found += rows_of(engine, batch, count)
+        engine.commit_kv(session, range(count))
+        if shared:
+            engine.commit_kv(other, [0])
+        at += count
+    engine.close_session(session)
+    engine.close_session(other)
+    return np.stack(found)
+
+
+def read_in_branches(engine: Engine, tokens: Sequence[int], *, shared: bool) -> NDArray[np.float32]:
+    """The same logits where every pass also holds a wrong branch, and perhaps another session."""
+    other = engine.open_session()
+    session = engine.open_session()
+    found = []
+    at = 0
+    while at < len(tokens):
+        right = tokens[at : at + 6]
+        # A node, then a wrong sibling with a child, and the right path last.
+        wrong = [(right[0] + 1) % engine.vocabulary, right[-1]]
+        rows = [*wrong, *right]
+        parents = [FOLLOWS_PREFIX, 0, FOLLOWS_PREFIX, *range(2, len(rows) - 1)]
+        batch = [SequenceTokens(session, rows, parents)]
+        if shared:
+            batch.append(SequenceTokens(other, tokens[at : at + 3]))
+        found += rows_of(engine, batch, len(rows))[2:]
+        engine.commit_kv(session, range(2, len(rows)))
+        if shared:
+            engine.commit_kv(other, range(len(tokens[at : at + 3])))
+        at += len(right)
+    engine.close_session(session)
+    engine.close_session(other)
+    return np.stack(found)
+
+
+def branchings(engine: ConfigurableEngine) -> tuple[bool, ...]:
+    """Whether to share passes with branches: both ways, or in none where there are no branches."""
+    return () if engine.options.paged else (False, True)
+
+
+def read_far(engine: Engine, chunk: int, counts: Sequence[int]) -> list[NDArray[np.float32]]:
+    """Logits of the last tokens of a long text, read at once and then again in these counts, its
+    beginning in chunks."""
+    session, last = read_up_to_the_last(engine, chunk)
+    batch = [SequenceTokens(session, last)]
+    at_once = rows_of(engine, batch, len(last))
+    drop(engine, batch)
+    parts: list[NDArray[np.float32]] = []
+    for count in counts:
+        if read := last[len(parts) : len(parts) + count]:  # short contexts have fewer
+            parts += rows_of(engine, [SequenceTokens(session, read)], len(read))
+            engine.commit_kv(session, range(len(read)))
+    engine.close_session(session)
+    return [np.stack(at_once), np.stack(parts)]
+
+
+def read_up_to_the_last(engine: Engine, chunk: int) -> tuple[int, list[int]]:
+    """A session that has read all but the last tokens of a long text in chunks, and these."""
+    tokens = random_tokens(engine, min(_FAR_TOKENS, engine.context))
+    behind = max(0, len(tokens) - _FAR_ROWS)
+    session = engine.open_session()
+    for start in range(0, behind, chunk):
+        read = tokens[start : min(start + chunk, behind)]
+        engine.forward([SequenceTokens(session, read, logits=0)])
+        engine.commit_kv(session, range(len(read)))
+    return session, tokens[behind:]
+
+
+def rows_of(engine: Engine, batch: list[SequenceTokens], count: int) -> list[NDArray[np.float32]]:
+    logits = engine.forward(batch)[0]
+    return [logits.row(index) for index in range(count)]
+
+
+def drop(engine: Engine, batch: Sequence[SequenceTokens]) -> None:
+    """Keep nothing of a pass that was made for its time or its memory alone."""
+    for rows in batch:
+        engine.commit_kv(rows.session, [])
+
+
+def equal_bits(one: NDArray[np.float32], other: NDArray[np.float32]) -> bool:
+    """Equal bit by bit."""
+    return one.tobytes() == other.tobytes()
