@@ -1,10 +1,11 @@
-"""The command line: `suite`, `family`, `streams` and `turns`."""
+"""The command line: `suite`, `family`, `quality`, `streams` and `turns`."""
 
 from __future__ import annotations
 
 import typer
 
 from bench.family import family
+from bench.quality import quality
 from bench.streams import streams
 from bench.suite import suite
 from bench.turns import turns
@@ -17,5 +18,6 @@ app = typer.Typer(
 )
 app.command()(suite)
 app.command()(family)
+app.command()(quality)
 app.command()(streams)
 app.command()(turns)

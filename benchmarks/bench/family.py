@@ -163,4 +163,7 @@ _FAMILY: Columns = (
     ("lossless", lambda row: "yes" if row.lossless else "no"),
     ("tokens/step", lambda row: f"{row.tokens_per_step:.2f}"),
     ("draft ms/token", lambda row: known(row.draft_ms_per_token, ".2f")),
+    ("rolled back", lambda row: known(row.rollback_share, ".0%")),
+    ("rows saved/pass", lambda row: known(row.saved_rows_per_pass, ".2f")),
+    ("not the target's", lambda row: known(row.foreign_share, ".1%")),
 )

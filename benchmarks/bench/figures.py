@@ -33,6 +33,9 @@ class Row:
     empty_query_share      share of all target passes that no candidate joined though asked for
     target_wait_share      of the time from request to last token; so is `draft_idle_share`
     draft_ms_per_pass      of the draft, while the text was written; `draft_ms_per_token` committed
+    rollback_share         of the layers that the draft made, those that commits threw away
+    saved_rows_per_pass    of the draft, because nodes shared what is below them
+    foreign_share          of the tokens, those that the target would not have chosen
     ms_per_step            behind the first token; query, forward and verify are parts of it
     rows_adapt             each pass took as many rows as were worth it, `rows` at the beginning
     lossless               its rule promises the target's own text, and every text was; peers: None
@@ -64,6 +67,9 @@ class Row:
     draft_idle_share: float | None = None
     draft_ms_per_pass: float | None = None
     draft_ms_per_token: float | None = None
+    rollback_share: float | None = None
+    saved_rows_per_pass: float | None = None
+    foreign_share: float | None = None
     ms_per_step: float | None = None
     query_ms: float | None = None
     forward_ms: float | None = None
@@ -131,6 +137,7 @@ def _speculation(
     queries, hits = sum(m.queries for m in found), sum(m.hits for m in found)
     passes = sum(m.draft.passes for m in found)
     draft_ms = sum(m.draft.busy_ns for m in found) / 1e6
+    layers = sum(m.layers for m in found)
     waits = [m.target_wait_s for m in found if m.target_wait_s is not None]
     tokens_per_step = sum(m.generated for m in found) / steps
     rows = contender.rows
@@ -150,6 +157,9 @@ def _speculation(
         "draft_idle_share": sum(m.draft.idle_ns for m in found) / 1e9 / seconds,
         "draft_ms_per_pass": draft_ms / passes if passes else None,
         "draft_ms_per_token": draft_ms / sum(m.generated for m in found),
+        "rollback_share": sum(m.lost_layers for m in found) / layers if layers else None,
+        "saved_rows_per_pass": sum(m.saved_rows for m in found) / passes if passes else None,
+        "foreign_share": sum(m.foreign for m in found) / sum(m.generated for m in found),
     }
 
 

@@ -153,6 +153,10 @@ class Loops:
             queries=counters.queries,
             hits=counters.hits,
             draft=drafted,
+            foreign=counters.foreign,
+            layers=counters.layers,
+            lost_layers=counters.lost_layers,
+            saved_rows=counters.saved_rows,
             target_wait_s=(times.waiting - before.waiting) / 1e9,
             phases=_phases(prefilled, times),
         )

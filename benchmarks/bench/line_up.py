@@ -30,8 +30,10 @@ def thread_counts(most: int) -> list[int]:
 def line_up_in_process(
     stack: ExitStack, pair: InProcess, threads: Sequence[int]
 ) -> list[Contender]:
-    """Every pacing, the target alone first; `stack` ends what they run on."""
-    systems = {name: System("", "", decoding=name) for name in sorted(PACINGS, key=PLAIN.__ne__)}
+    """Every pacing that comes with no growth rule of its own, the target alone first; `stack` ends
+    what they run on."""
+    plain = [name for name, pacing in PACINGS.items() if pacing.growth is None]
+    systems = {name: System("", "", decoding=name) for name in sorted(plain, key=PLAIN.__ne__)}
     family = line_up_family(stack, pair, threads, systems)
     return [*family, *_worst_case(stack, pair), *_draft_alone(stack, pair, threads)]
 

@@ -42,6 +42,9 @@ class Measurement:
     queries, hits   of the candidate cache
     target_wait_s   the target had nothing it might do; None where it cannot be seen
     draft           what the draft did meanwhile
+    foreign         tokens that the target would not have chosen
+    layers          of candidates that the draft made, and lost_layers that commits threw away
+    saved_rows      of draft passes, because nodes shared what is below them
     phases          where the target's time went; None where it cannot be seen
     """
 
@@ -56,6 +59,10 @@ class Measurement:
     queries: int
     hits: int
     draft: DraftActivity
+    foreign: int = 0
+    layers: int = 0
+    lost_layers: int = 0
+    saved_rows: int = 0
     target_wait_s: float | None = None
     phases: Phases | None = None
 

@@ -16,18 +16,15 @@ class System:
     paper        where it is described
     claim        the speed that is claimed there, over decoding without speculation unless said
     decoding     key of `PACINGS`
+    acceptance   key of `RULES`
     speculation  settings of the section `speculation` that differ
     """
 
     paper: str
     claim: str
     decoding: str = "card"
+    acceptance: str = "exact"
     speculation: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def acceptance(self) -> str:
-        """Key of `RULES`."""
-        return str(self.speculation.get("acceptance", "exact"))
 
     @property
     def lossless(self) -> bool:
@@ -58,6 +55,33 @@ SYSTEMS: dict[str, System] = {
         "up to 1.81 over draft-then-verify",
         decoding="draft_then_verify",
         speculation={"drafter": "cascade", "lookahead": 10},
+    ),
+    "mcsd": System(
+        "arXiv 2401.06706",
+        "more than draft-then-verify",
+        decoding="draft_then_verify",
+        speculation={"growth": "sampled", "width": 8},
+    ),
+    "gsd": System(
+        "arXiv 2407.16207",
+        "1.73 to 1.96 (70B)",
+        decoding="draft_then_verify",
+        speculation={"growth": "graph", "width": 4},
+    ),
+    "specbranch": System(
+        "arXiv 2506.01979", "1.8 to 4.5", decoding="branch", speculation={"width": 4}
+    ),
+    "ssd": System(
+        "arXiv 2603.03251",
+        "4.68 (70B), and 1.58 over draft-then-verify",
+        decoding="ssd",
+        speculation={"width": 12},
+    ),
+    "fly": System(
+        "arXiv 2511.22972",
+        "2.74 to 2.81 (70B)",
+        acceptance="loose",
+        speculation={"rows": 16},
     ),
 }
 """By the name that rows have. The first is what the others are compared with."""

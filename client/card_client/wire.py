@@ -3,9 +3,10 @@
 The fields of `GenerateRequest` (inputs) and `Response` (outputs) *are* that table: a field is a
 tensor, and its metadata says how it travels. Names and dtypes are those of TensorRT-LLM's Triton
 ensemble; `input_ids`, `min_p`, `stop_token_ids`, `logit_bias_ids`, `logit_bias_values`,
-`top_log_probs`, `return_prompt_log_probs`, `return_trace`, `decoding`, `tenant`, `draft_key`,
-`cache_salt`, `skip_reading_prefix_cache`, `finish_reason`, `accepted_bytes`, `details`,
-`target_steps`, `cache_queries` and `cache_hits` are additions of CARD.
+`top_log_probs`, `return_prompt_log_probs`, `return_trace`, `decoding`, `drafter`, `growth`,
+`acceptance`, `tenant`, `draft_key`, `cache_salt`, `skip_reading_prefix_cache`, `finish_reason`,
+`accepted_bytes`, `details`, `target_steps`, `cache_queries`, `cache_hits` and `foreign_tokens` are
+additions of CARD.
 
 The model batches at most one request, so every input is sent with a leading 1: shape [1, 1],
 or [1, n] for a list.
@@ -95,7 +96,14 @@ class GenerateRequest:
         "BOOL", "Read the whole prompt, and keep nothing of this text."
     )
     return_trace: bool | None = _tensor("BOOL", "Report in details, step by step, what happened.")
-    decoding: str | None = _tensor("BYTES", "card, pearl, draft_then_verify or autoregressive.")
+    decoding: str | None = _tensor(
+        "BYTES", "card, pearl, draft_then_verify, branch, ssd or autoregressive."
+    )
+    drafter: str | None = _tensor("BYTES", "Who makes candidates, of what the server has loaded.")
+    growth: str | None = _tensor("BYTES", "best_first, layered, sampled, fan_out, branch or graph.")
+    acceptance: str | None = _tensor(
+        "BYTES", "exact, or loose, which changes the text, where the server allows it."
+    )
     tenant: str | None = _tensor("BYTES", "Whose text it is.")
     draft_key: str | None = _tensor("BYTES", "Secret with which a device sends its drafts.")
     guided_decoding_guide_type: str | None = _tensor(
@@ -127,6 +135,9 @@ class Response:
     target_steps: int | None = _tensor("INT32", "Forward passes of the target.")
     cache_queries: int | None = _tensor("INT32", "Queries of the candidate cache.")
     cache_hits: int | None = _tensor("INT32", "Queries that gave candidates.")
+    foreign_tokens: int | None = _tensor(
+        "INT32", "Drafted tokens kept that the target would not have chosen."
+    )
     arrival_time_ns: int | None = _tensor("INT64", "Arrival of the request.")
     first_scheduled_time_ns: int | None = _tensor("INT64", "First work on the request.")
     first_token_time_ns: int | None = _tensor("INT64", "First token.")

@@ -117,6 +117,9 @@ class SamplingBody(GuidedFields):
     repetition_penalty: Annotated[float, Field(gt=0)] | None = None
     ignore_eos: bool | None = None
     decoding: str | None = None
+    drafter: str | None = None
+    growth: str | None = None
+    acceptance: str | None = None
     cache_salt: _Text | None = None
     skip_reading_prefix_cache: bool | None = None
     cache_prompt: bool | None = None
@@ -222,6 +225,9 @@ class SamplingBody(GuidedFields):
             return_perf_metrics=True,
             return_trace=self.return_trace,
             decoding=self.decoding,
+            drafter=self.drafter,
+            growth=self.growth,
+            acceptance=self.acceptance,
             cache_salt=self.cache_salt,
             skip_reading_prefix_cache=(
                 self.skip_reading_prefix_cache is True or self.cache_prompt is False or None

@@ -28,6 +28,7 @@ class Piece:
     finish_reason  None until the last piece
     steps, drafts, drafted, accepted, accepted_at  of speculation, see `card_gateway.usage`; the
                    second and the last are known behind the text's end
+    foreign        accepted candidates that the target would not have chosen
     cached_tokens  of the prompt, whose KV was kept; known there too
     """
 
@@ -45,6 +46,7 @@ class Piece:
     accepted_at: tuple[int, ...] = ()
     cached_tokens: int = 0
     trace: tuple[dict[str, Any], ...] = ()
+    foreign: int = 0
 
     @property
     def says_something(self) -> bool:
@@ -93,6 +95,7 @@ async def generate(
                 details.accepted_at,
                 details.cached_tokens,
                 details.trace,
+                delta.foreign_tokens or 0,
             )
 
 

@@ -61,6 +61,12 @@ class Usage:
         return self._sum("accepted")
 
     @property
+    def foreign(self) -> int:
+        """Of these, candidates that the target would not have chosen: 0 unless `acceptance` is a
+        rule that changes the text."""
+        return self._sum("foreign")
+
+    @property
     def accepted_at(self) -> list[int]:
         """The same by place: the first candidates of all passes, the second ones, and so on."""
         histograms = (last.accepted_at for last in self._last.values())
@@ -86,6 +92,8 @@ class Usage:
                 "steps": self.steps,
                 "tokens_per_step": round(self.completion_tokens / self.steps, 3),
             }
+            if self.foreign:
+                found["speculation"]["foreign"] = self.foreign
         return found
 
     def _sum(self, name: str) -> int:

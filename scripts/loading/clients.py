@@ -18,7 +18,7 @@ from card_client import CardClient, CardError, Delta, GenerateRequest
 
 ANSWER_S = 120.0
 """A request that has no end by then hangs."""
-DECODINGS = ("card", "card", "draft_then_verify", "pearl", "autoregressive", None)
+DECODINGS = ("card", "card", "draft_then_verify", "pearl", "branch", "ssd", "autoregressive", None)
 EXPECTED_REFUSALS = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 """Codes that a sound request may get from a server under load."""
 

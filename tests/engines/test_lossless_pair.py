@@ -18,6 +18,8 @@ from card.engines.loading import load_engine
 from card.engines.row_costs import RowCosts
 from card.sampling import SamplingParameters
 from card.settings import Settings
+from card.speculation.drafters.growth import GROWTHS
+from card.speculation.pacing import PACINGS
 
 PROMPTS = [
     'def fibonacci(n):\n    """The n-th Fibonacci number."""\n',
@@ -30,7 +32,7 @@ SAMPLINGS = [
     SamplingParameters(end_ids=(0,)),
     SamplingParameters(temperature=0.8, seed=7, end_ids=(0,)),
 ]
-SPECULATING = ["card", "pearl", "draft_then_verify"]
+SPECULATING = [name for name, pacing in PACINGS.items() if pacing.drafts]
 GAMMA = 5
 SHAPE = {"rows": 6, "depth": 8, "width": 4}
 COSTS = RowCosts({1: 1.0, 4: 1.1, 8: 1.6, 16: 2.6, 32: 4.6}, alone_share=0.7)
@@ -39,9 +41,9 @@ on a busy machine, but to be proven right."""
 
 OTHER_SHAPES = {
     "smallest": ("card", {"rows": 2, "depth": 1, "width": 1, "lookahead": 0}, GAMMA),
-    "layered": ("card", {"rows": 12, "depth": 32, "width": 2, "growth": "layered"}, GAMMA),
     "wide": ("card", {"rows": 16, "depth": 6, "width": 16}, GAMMA),
     "adaptive": ("card", {"rows": "auto", "depth": 32, "width": 4}, GAMMA),
+    **{growth: ("card", {**SHAPE, "growth": growth, "depth": 16}, GAMMA) for growth in GROWTHS},
     "γ = 1": ("draft_then_verify", SHAPE, 1),
     "γ = 12": ("pearl", {"rows": 16, "depth": 16, "width": 3}, 12),
 }

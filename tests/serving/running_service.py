@@ -320,6 +320,9 @@ DTYPES = {
         (
             "text_input",
             "decoding",
+            "drafter",
+            "growth",
+            "acceptance",
             "tenant",
             "cache_salt",
             "stop_words",

@@ -13,7 +13,7 @@ from one_process import GREEDY, autoregressive, request_of
 
 from card.cache import NO_CANDIDATES, ROOT, Candidates, Finish, SlotRequest
 from card.sampling import History, SamplingParameters, log_probability
-from card.speculation.acceptance import RULES, VerifyResult
+from card.speculation.acceptance import RULES, AcceptanceConfig, VerifyResult
 
 MODEL = FakeModel(vocabulary=5)
 PROMPT = [2, 0, 1]
@@ -49,7 +49,7 @@ def verify(
     nodes = range(ROOT, len(candidates))
     rows = [MODEL.row_after([*text, *path_to(candidates, node)]) for node in nodes]
     logits = FakeLogits(np.array(rows))
-    return RULES["exact"].verify(logits, candidates, history, request), history
+    return RULES["exact"](AcceptanceConfig()).verify(logits, candidates, history, request), history
 
 
 @st.composite

@@ -22,8 +22,9 @@ from card.speculation.pacing import PACINGS, PLAIN
 def test_every_system_is_settings_that_a_server_would_take(name: str) -> None:
     system = SYSTEMS[name]
     wanted = {"decoding": system.decoding, **system.speculation}
-    if system.lossless:
-        Settings.model_validate({"speculation": wanted})
+    if not system.lossless:
+        wanted["lossy_acceptance"] = [system.acceptance]
+    Settings.model_validate({"speculation": wanted})
     assert system.decoding in PACINGS
     assert system.claim
     assert system.paper

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from card.cache import ROOT
-from card.speculation.drafters.growth import GROWTHS, UNEXPANDED
+from card.speculation.drafters.growth import GROWTHS, UNEXPANDED, GrowthConfig, TreeView
 from card.speculation.tree import GrowingTree, Nodes
 
 Path = tuple[int, ...]
@@ -101,11 +101,11 @@ nodes = st.lists(
 
 def take(growth: str, found: list[tuple[float, int, bool]], width: int, depth: int) -> list[int]:
     """Which of nodes (score, depth, whether it was expanded meanwhile) are expanded next."""
-    frontier = GROWTHS[growth]()
+    frontier = GROWTHS[growth](GrowthConfig())
     for node, (score, layer, _) in enumerate(found):
         frontier.push(node, score, layer)
     entry = [0 if expanded else UNEXPANDED for _, _, expanded in found]
-    return frontier.take(width, depth, entry)
+    return frontier.take(TreeView(GrowingTree(64), entry, [], []), width, depth)
 
 
 def open_nodes(found: list[tuple[float, int, bool]], depth: int) -> list[tuple[float, int]]:

@@ -41,7 +41,7 @@ def examples() -> list[tuple[str, str, str]]:
     """Folder, registration and code of each."""
     found = []
     for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
-        match = re.match(r"# (\w+)/\w+\.py +(\w+)(\[.*)", code)
+        match = re.match(r"# ([\w/]+)/\w+\.py +(\w+)(\[.*)", code)
         assert match is not None
         found.append((match[1], match[2] + match[3], code))
     return found
@@ -49,13 +49,20 @@ def examples() -> list[tuple[str, str, str]]:
 
 @pytest.mark.parametrize(
     ("folder", "setting"),
-    [("drafters", "drafter"), ("acceptance", "acceptance"), ("pacing", "decoding")],
+    [
+        ("drafters", "drafter"),
+        ("drafters/growth", "growth"),
+        ("acceptance", "acceptance"),
+        ("pacing", "decoding"),
+    ],
 )
 def test_an_example_works_with_one_line_in_its_registry(folder: str, setting: str) -> None:
     (found,) = [example for example in examples() if example[0] == folder]
     _, line, code = found
     registry, key = line.split("[")[0], line.split('"')[1]
-    registration = f"from card.speculation.{folder} import {registry}\n{code}\n{line}"
+    registration = (
+        f"from card.speculation.{folder.replace('/', '.')} import {registry}\n{code}\n{line}"
+    )
     script = USE.format(
         paths=[str(REPOSITORY / "tests/unit")],
         registration=registration,

@@ -144,6 +144,12 @@ def test_the_usage_tells_what_speculation_did(
     assert usage.model_extra["speculation"] == {
         "drafted": 10, "accepted": 6, "steps": 4, "tokens_per_step": 2.5,
     }  # fmt: skip
+    gateway.triton.answer = lambda _: [told("x", 5, **counts, foreign_tokens=1)]
+    usage = client.completions.create(**PROMPT, n=2, extra_body={"acceptance": "loose"}).usage
+    assert usage is not None
+    assert usage.model_extra is not None
+    assert usage.model_extra["speculation"]["foreign"] == 2
+    assert gateway.sent()["acceptance"].endswith(b"loose")
 
 
 def test_the_usage_tells_what_was_not_read(gateway: RunningGateway, client: openai.OpenAI) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_process import GREEDY, OneProcess, Stream, autoregressive, request_of, settings_of
 
-from card.cache import ROOT, Finish
+from card.cache import ANY, ROOT, Finish
 from card.sampling import SamplingParameters
 from card.speculation.drafters import DRAFTERS
 from card.speculation.drafters.growth import GROWTHS
@@ -149,6 +149,7 @@ class Session:
     decoding: str
     parameters: SamplingParameters
     gamma: int
+    growth: str = ANY
     tenant: int = 0
 
 
@@ -159,6 +160,7 @@ sessions = st.builds(
     decoding=st.sampled_from(list(PACINGS)),
     parameters=st.sampled_from(PARAMETERS),
     gamma=st.integers(1, 7),
+    growth=st.sampled_from([ANY, *GROWTHS]),
     tenant=st.integers(0, 2),
 )
 speculations = st.fixed_dictionaries(
@@ -167,6 +169,10 @@ speculations = st.fixed_dictionaries(
         "proposals": st.sampled_from(WITHOUT_DRAFT),
         "shared_ngrams": st.booleans(),
         "growth": st.sampled_from(list(GROWTHS)),
+        "siblings": st.lists(st.integers(1, 5), min_size=1, max_size=5),
+        "fan_out": st.integers(1, 4),
+        "doubt": st.sampled_from([0.0, 0.3, 0.9]),
+        "shared_tokens": st.integers(1, 2),
         "query": st.sampled_from(list(SHAPES)),
         "width": st.integers(1, 6),
         "depth": st.integers(1, 12),
@@ -182,7 +188,7 @@ def opened(both: OneProcess, wanted: list[Session]) -> tuple[list[Stream], list[
     streams, texts = [], []
     for index, s in enumerate(wanted):
         request = request_of(s.prompt, s.max_tokens, s.decoding, s.parameters, s.gamma)
-        request = replace(request, tenant=s.tenant)
+        request = replace(request, growth=s.growth, tenant=s.tenant)
         streams.append(both.open(request, index))
         texts.append(autoregressive(TARGET, request))
     return streams, texts
@@ -281,7 +287,7 @@ def test_engines_that_die_and_come_back_leave_the_text_as_it_is(
         assert both.run(streams) == texts
 
 
-@pytest.mark.parametrize("decoding", ["card", "pearl", "draft_then_verify"])
+@pytest.mark.parametrize("decoding", [name for name, pacing in PACINGS.items() if pacing.drafts])
 @pytest.mark.parametrize("passes", [0, 1, 4, 9])
 def test_a_draft_that_dies_midway_stops_nobody(decoding: str, passes: int) -> None:
     request = request_of([1, 2, 3], 24, decoding, gamma=4)

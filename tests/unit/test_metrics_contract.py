@@ -29,6 +29,7 @@ PER_DECODING = (
         "committed_tokens", "drafted_tokens", "accepted_tokens", "target_steps", "queries",
         "query_hits", "query_misses", "corrections", "re_roots", "restarts", "prefix_hits",
         "prefix_hit_tokens",
+        "foreign_tokens", "draft_layers", "draft_layers_lost", "draft_rows_saved",
         "draft_running_seconds", "draft_idle_seconds", "target_running_seconds",
         "target_wait_seconds",
     )

@@ -31,6 +31,8 @@ def may_run(pacing: str, **progress: Any) -> tuple[bool, bool]:
         ("draft_then_verify", [True, False], [False, True]),
         ("card", [True, True], [True, True]),
         ("pearl", [True, False], [True, True]),
+        ("branch", [True, True], [False, True]),
+        ("ssd", [True, True], [False, True]),
     ],
 )
 def test_who_may_run(pacing: str, draft: list[bool], target: list[bool]) -> None:
@@ -65,6 +67,17 @@ def test_in_pearl_both_make_rounds_of_gamma() -> None:
     assert target(ahead=0, passes=0), "pre-verify needs no candidate"
     assert [target(ahead, 0) for ahead in (1, 2, 3)] == [False, False, True]
     assert target(ahead=1, passes=4), "the draft made its round"
+
+
+def test_branches_are_followed_while_the_target_verifies_what_is_before_them() -> None:
+    assert [may_run("branch", passes=2, forks=forks)[1] for forks in (False, True)] == [False, True]
+    assert [may_run("branch", ahead=ahead)[1] for ahead in (3, 4)] == [False, True]
+    assert [may_run("branch", passes=passes)[0] for passes in (7, 8)] == [True, False]
+    assert [may_run("branch", passes=passes, inherited=3)[0] for passes in (4, 5)] == [True, False]
+
+
+def test_in_ssd_the_target_waits_for_a_chain_and_none_is_waited_for_that_is_there() -> None:
+    assert [may_run("ssd", ahead=ahead)[1] for ahead in (0, 3, 4)] == [False, False, True]
 
 
 def engines() -> tuple[FakeEngine, FakeEngine]:

@@ -22,7 +22,9 @@ LETTERS = Tokenizer(models.WordLevel({chr(97 + i): i for i in range(26)}, unk_to
 LETTERS.decoder = decoders.Fuse()
 COUNTERS = SlotCounters(
     steps=4, queries=4, hits=3, misses=1, corrections=1, drafts=3, drafted=10, accepted=5,
-    reused_tokens=2, re_roots=2, restarts=1, tokens_per_step=np.zeros(65, np.int64),
+    reused_tokens=2,
+    foreign=2, re_roots=2, restarts=1, layers=6, lost_layers=1, saved_rows=0,
+    tokens_per_step=np.zeros(65, np.int64),
     accepted_at=np.array([3, 1, 1, 0], np.int64),
 )  # fmt: skip
 GATHER_NS = 1_000
@@ -177,12 +179,12 @@ def test_log_probabilities_are_sent_once_and_their_sum_goes_on() -> None:
     assert (first.cum_log_probs, second.cum_log_probs) == (-1.0, -1.5)
 
 
-def test_what_was_not_asked_for_is_zero() -> None:
+def test_what_was_not_asked_for_is_zero_but_for_tokens_that_are_not_the_targets() -> None:
     one = stream()
     one.schedule()
     push(one, "ab", "++")
     delta = take(one)
-    wanted = {"place": 3, "session_id": 9, "accepted_bytes": 2}
+    wanted = {"place": 3, "session_id": 9, "accepted_bytes": 2, "foreign_tokens": 2}
     assert {k: v for k, v in delta.numbers._asdict().items() if v} == wanted
     assert (delta.log_probs, delta.cum_log_probs) == (None, 0.0)
 

@@ -143,7 +143,7 @@ def test_a_delta_survives_the_way_to_postprocessing() -> None:
         TEXT: [2], NUMBERS: [len(Numbers._fields) + 2], LOG_PROBABILITIES: [3],
     }  # fmt: skip
     assert Delta.unpack(packed, most_tokens=2) == delta
-    with pytest.raises(ValueError, match="delta_numbers holds 19 values, not 17 to 18"):
+    with pytest.raises(ValueError, match="delta_numbers holds 20 values, not 18 to 19"):
         Delta.unpack(packed, most_tokens=1)
 
 

@@ -39,7 +39,7 @@ from card.cache.query import (
     best_subtree,
     descend,
 )
-from card.cache.request import ANY_DRAFTER, SlotRequest, choice_words, digest_of
+from card.cache.request import ANY, SlotRequest, choice_words, digest_of
 from card.cache.slot import (
     CardSlot,
     DraftProgress,
@@ -53,7 +53,7 @@ from card.cache.tree import ROOT, Tree, follow
 from card.cache.watch import SlotWatch
 
 __all__ = [
-    "ANY_DRAFTER",
+    "ANY",
     "DRAFT_COUNTERS",
     "ENGINES",
     "LEAST_CHANCE",

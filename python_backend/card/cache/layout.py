@@ -33,12 +33,21 @@ TARGET_COUNTERS = (
     "drafts",
     "drafted",
     "accepted",
+    "foreign",
     "reuses",
     "reused_tokens",
     "target_running_ns",
     "target_waiting_ns",
 )
-DRAFT_COUNTERS = ("re_roots", "restarts", "draft_running_ns", "draft_idle_ns")
+DRAFT_COUNTERS = (
+    "re_roots",
+    "restarts",
+    "layers",
+    "lost_layers",
+    "saved_rows",
+    "draft_running_ns",
+    "draft_idle_ns",
+)
 """Of one session, from 0 when its engine takes it up; `card` exports them."""
 STEPS_KEPT = 64
 """Latest steps of a session that `card` can read, where a request wants to follow them."""
@@ -50,7 +59,7 @@ MAX_LIKELIEST = 20
 """Likeliest ids that can be reported at each position, as OpenAI allows."""
 MAX_REFUSALS = 16
 """Reasons that `preprocessing` can count apart."""
-CHOICES = ("pacing", "drafter", "acceptance")
+CHOICES = ("pacing", "drafter", "growth", "acceptance")
 """How a session speculates: registry keys of `card.speculation`, in ASCII, filled up with zeros."""
 CHOICE_BYTES = 24
 LONGEST_CHAIN = MAX_ROWS
@@ -200,10 +209,10 @@ def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
             ("log_probabilities", word),
             ("likeliest", word),
             ("prompt_log_probabilities", word),
+            ("tenant", np.uint64),
             ("reuses_kv", word),
             ("salt", word, (SALT_BYTES // WORD_BYTES,)),
             ("trace", word),
-            ("tenant", np.uint64),
             ("logit_bias_count", word),
             ("bad_word_count", word),
             ("guide_kind", word),

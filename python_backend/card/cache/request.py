@@ -27,8 +27,8 @@ _NUMBERS = (
 """Sampling parameters that are one word of the slot, of the same name."""
 
 
-ANY_DRAFTER = "auto"
-"""In the place of a drafter's key: whichever the draft's process has."""
+ANY = "auto"
+"""In the place of a drafter's or growth rule's key: whichever the draft's process takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,8 @@ class SlotRequest:
 
     prompt      [tokens] int64
     max_tokens  output limit
-    pacing, drafter, acceptance  registry keys of `card.speculation`; a drafter may be any
+    pacing, drafter, growth, acceptance  registry keys of `card.speculation`; drafter and growth
+                       may be any
     num_draft_tokens   γ: draft passes before a verification in draft-then-verify, length of
                        PEARL's rounds
     log_probabilities  whether the target is to report them
@@ -59,7 +60,8 @@ class SlotRequest:
     parameters: SamplingParameters
     num_draft_tokens: int = 8
     log_probabilities: bool = False
-    drafter: str = ANY_DRAFTER
+    drafter: str = ANY
+    growth: str = ANY
     acceptance: str = "exact"
     likeliest: int = 0
     prompt_log_probabilities: bool = False

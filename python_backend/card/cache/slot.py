@@ -32,6 +32,10 @@ class SlotCounters:
     """What happened to one session so far; `tokens_per_step` is a histogram over 0..MAX_ROWS.
 
     drafts       steps that verified candidates
+    foreign      accepted candidates that the target would not have chosen
+    layers       of candidates that the draft added to its trees, and lost_layers: of these, those
+                 that commits removed without making one of them text
+    saved_rows   of draft passes, because nodes share what is below them
     accepted_at  [MAX_ROWS] int64, candidates accepted by their place behind the committed text
     reused_tokens  of the prompt, whose KV the target had kept
     """
@@ -44,9 +48,13 @@ class SlotCounters:
     drafts: int
     drafted: int
     accepted: int
+    foreign: int
     reused_tokens: int
     re_roots: int
     restarts: int
+    layers: int
+    lost_layers: int
+    saved_rows: int
     tokens_per_step: NDArray[np.int64]
     accepted_at: NDArray[np.int64]
 
@@ -302,9 +310,12 @@ class TargetSlot(_Slot):
         self._record["finish"] = finish
         self._bell.ring()
 
-    def count_step(self, committed: int, accepted: int, drafted: int, *, rejected: bool) -> None:
-        """Account for one pass: tokens committed, candidates accepted, candidates verified, and
-        whether a token of the target's own took the place of candidates."""
+    def count_step(
+        self, committed: int, accepted: int, drafted: int, *, rejected: bool, foreign: int = 0
+    ) -> None:
+        """Account for one pass: tokens committed, candidates accepted, candidates verified, whether
+        a token of the target's own took the place of candidates, and how many of the accepted were
+        not its choice."""
         record = self._record
         record["steps"] += 1
         record["accepted"] += accepted
@@ -312,6 +323,7 @@ class TargetSlot(_Slot):
         record["drafted"] += drafted
         record["accepted_at"][:accepted] += 1
         record["corrections"] += rejected
+        record["foreign"] += foreign
         record["tokens_per_step"][min(committed, len(record["tokens_per_step"]) - 1)] += 1
 
     def count_reuse(self, tokens: int) -> None:
@@ -455,9 +467,15 @@ class DraftSlot(_Slot):
         record = self._record
         return int(record["verifying"]) if record["commit_session_id"] == session_id else 0
 
-    def count_re_root(self, *, restarted: bool) -> None:
+    def count_re_root(self, *, restarted: bool, lost_layers: int = 0) -> None:
         self._record["re_roots"] += 1
         self._record["restarts"] += restarted
+        self._record["lost_layers"] += lost_layers
+
+    def count_growth(self, layers: int, saved_rows: int) -> None:
+        """Account for nodes that were added to the tree."""
+        self._record["layers"] += layers
+        self._record["saved_rows"] += saved_rows
 
     def count_time(self, *, runs: bool) -> None:
         """Account for the time since the last call: the tree grew, or had nothing to grow."""

@@ -19,7 +19,7 @@ from card.decoding.session import Query, TargetSession
 from card.engines import Engine, Logits, SequenceTokens
 from card.sampling import InvalidLogitsError
 from card.settings import Settings
-from card.speculation.acceptance import VerifyResult
+from card.speculation.acceptance import RULES, AcceptanceConfig, VerifyResult
 from card.speculation.control import CONTROLLERS, ControlConfig, Outcome, Plan
 from card.speculation.ngram_memory import NgramMemory
 from card.speculation.sources import make_sources
@@ -86,6 +86,8 @@ class TargetLoop:
         self._timeout_s = settings.serving.engine_timeout_s
         speculation = settings.speculation
         self._sources = make_sources(speculation.query, speculation.paths, settings.proposals)
+        acceptance = acceptance_config(settings)
+        self._rules = {name: rule(acceptance) for name, rule in RULES.items()}
         self._control = CONTROLLERS[settings.control](control_config(settings, engine))
         chunk = min(settings.serving.prefill_chunk, engine.most_rows)
         self._prefill = Prefill(chunk, engine.row_costs_ms)
@@ -178,10 +180,7 @@ class TargetLoop:
             for session in self._sessions.values()
             if session.slot.finish(session.session_id) is Finish.RUNNING
             and session.may_run(
-                self._engine,
-                self._sources,
-                draft_lives=draft_lives,
-                longest_wait_s=self._timeout_s,
+                self._engine, draft_lives=draft_lives, longest_wait_s=self._timeout_s
             )
         ]
 
@@ -263,7 +262,7 @@ class TargetLoop:
             if known + len(rows.tokens) < len(session.history):
                 return None
         try:
-            return session.rule.verify(
+            return self._rules[session.request.acceptance].verify(
                 RowsBehind(logits, behind),
                 query.candidates,
                 session.history,
@@ -323,6 +322,12 @@ class TargetLoop:
             self._idle_since = None
         elif self._sessions and not works and self._idle_since is None:
             self._idle_since = now
+
+
+def acceptance_config(settings: Settings) -> AcceptanceConfig:
+    """What rules of acceptance go by."""
+    speculation = settings.speculation
+    return AcceptanceConfig(speculation.loose_entropy, speculation.loose_window)
 
 
 def control_config(settings: Settings, engine: Engine) -> ControlConfig:

@@ -22,11 +22,11 @@ from card.constraints.compiler import Constraint
 from card.decoding.draft_wait import DraftWait
 from card.engines import FOLLOWS_PREFIX, Engine, Logits, SequenceTokens
 from card.sampling import History, SamplingParameters, likeliest, log_probability
-from card.speculation.acceptance import RULES, AcceptanceRule, VerifyResult
+from card.speculation.acceptance import VerifyResult
 from card.speculation.control import Share
 from card.speculation.ngram import NgramProposer
 from card.speculation.pacing import PACINGS, Pacing, Progress
-from card.speculation.sources import Source
+from card.speculation.sources import Source, chain_ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +126,6 @@ class TargetSession:
         """Candidates that the text has room for; its last token is always the target's own."""
         return self.request.max_tokens - self.history.generated - 1
 
-    @property
-    def rule(self) -> AcceptanceRule:
-        return RULES[self.request.acceptance]
-
     def tree(self) -> Tree | None:
         """A snapshot of what the draft, or the session's device, published."""
         return self.slot.tree(self.session_id, self.vocabulary, remote=self.is_remote)
@@ -140,44 +136,35 @@ class TargetSession:
 
     # --- who waits ----------------------------------------------------------------------------
 
-    def may_run(
-        self,
-        engine: Engine,
-        sources: Mapping[str, Source],
-        *,
-        draft_lives: bool,
-        longest_wait_s: float,
-    ) -> bool:
+    def may_run(self, engine: Engine, *, draft_lives: bool, longest_wait_s: float) -> bool:
         """Whether the guide is compiled and the pacing allows a pass; prefill waits for no
         draft."""
         if self.constraint is not None and not self.constraint.is_ready:
             self.slot.count_time(runs=True)
             return False
         runs = self.reads_prompt(engine) or self._has_waited(
-            sources, longest_wait_s, draft_lives=draft_lives
+            longest_wait_s, draft_lives=draft_lives
         )
         self.slot.count_time(runs=runs)
         return runs
 
-    def _has_waited(
-        self, sources: Mapping[str, Source], longest_wait_s: float, *, draft_lives: bool
-    ) -> bool:
+    def _has_waited(self, longest_wait_s: float, *, draft_lives: bool) -> bool:
         """Whether what the pacing waits for is there, or has been waited for long enough. A dead
         draft is never waited for; of a device nobody knows whether it lives. The last token has no
         room for a candidate."""
         may_have_some = (draft_lives or self.is_remote) and self.room > 0
-        if not may_have_some or self.pacing.target_may_run(self._progress(sources)):
+        if not may_have_some or self.pacing.target_may_run(self._progress()):
             self.draft_wait.restore()
             return True
         return self.draft_wait.ends(time.monotonic() - self.committed_s, longest_wait_s)
 
-    def _progress(self, sources: Mapping[str, Source]) -> Progress:
+    def _progress(self) -> Progress:
         gamma = self.request.num_draft_tokens
         draft = self.slot.draft_progress(self.session_id, len(self.history), remote=self.is_remote)
-        ahead = 0
+        ahead, forks = 0, False
         if self.pacing.looks_ahead:
-            ahead = len(sources["tree"].candidates(self, NO_CANDIDATES, gamma))
-        return Progress(gamma, draft.passes, draft.exhausted, ahead=ahead)
+            ahead, forks = chain_ahead(self, gamma)
+        return Progress(gamma, draft.passes, draft.exhausted, ahead=ahead, forks=forks)
 
     # --- what goes into a pass ----------------------------------------------------------------
 
@@ -260,7 +247,13 @@ class TargetSession:
         once."""
         committed, accepted = len(result.tokens), result.num_accepted
         # Counted first: whoever sees the last token sees all there is to count.
-        self.slot.count_step(committed, accepted, len(query.candidates), rejected=result.rejected)
+        self.slot.count_step(
+            committed,
+            accepted,
+            len(query.candidates),
+            rejected=result.rejected,
+            foreign=result.foreign,
+        )
         if self.request.trace:
             self.slot.trace(
                 Step(query.candidates, query.drafted, accepted, committed, queried_ns=query.at_ns)

@@ -6,6 +6,7 @@ from typing import Any
 
 from card.settings import Settings
 from card.speculation.drafters import DRAFTERS, DraftConfig, Drafter
+from card.speculation.drafters.growth import GrowthConfig
 
 
 def make_drafters(model: Any, settings: Settings) -> dict[str, Drafter]:
@@ -24,6 +25,13 @@ def draft_config(settings: Settings) -> DraftConfig:
         width=speculation.width,
         depth=speculation.depth,
         growth=speculation.growth,
+        growth_config=GrowthConfig(
+            siblings=speculation.siblings,
+            fan_out=speculation.fan_out,
+            doubt=speculation.doubt,
+            doubt_branches=speculation.doubt_branches,
+            shared_tokens=speculation.shared_tokens,
+        ),
         ngram_tokens=speculation.lookahead,
         adapts=speculation.rows == "auto",
         prefill_chunk=settings.serving.prefill_chunk,

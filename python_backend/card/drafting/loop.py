@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from card.cache import ANY_DRAFTER, Pool, SlotRequest, SlotWatch
+from card.cache import ANY, Pool, SlotRequest, SlotWatch
 from card.constraints.compiler import Constraint, GuideCompiler
 from card.drafting.session import FollowedSession
 from card.speculation.drafters import Drafter
@@ -126,6 +126,8 @@ class DraftLoop:
     def _follow_opened(self) -> None:
         for slot, session_id, request in self._watch.opened(self._slots, self._sessions):
             pacing, drafter = PACINGS[request.pacing], self._drafter_of(request)
+            if request.growth == ANY and pacing.growth is not None:
+                request = replace(request, growth=pacing.growth)
             if pacing.drafts and drafter is not None:
                 self._sessions[slot.index] = FollowedSession.follow(
                     slot,
@@ -139,7 +141,7 @@ class DraftLoop:
 
     def _drafter_of(self, request: SlotRequest) -> Drafter | None:
         """What the request names, if this process has it."""
-        if request.drafter == ANY_DRAFTER:
+        if request.drafter == ANY:
             return next(iter(self._drafters.values()), None)
         return self._drafters.get(request.drafter)
 

@@ -85,11 +85,14 @@ class FollowedSession:
         drafted.tokens += committed
         if drafted.constraint is not None:
             drafted.constraint.advance(committed)
+        height = drafted.tree.height
         outcome = drafted.tree.re_root(committed)
         self.drafter.commit(drafted, outcome)
         self.passes, self.exhausted, self.inherited = 0, False, drafted.tree.height
         self._publish_tree()
-        self.slot.count_re_root(restarted=len(outcome.path) < len(committed))
+        matched = len(outcome.path)
+        lost = height - matched - drafted.tree.height
+        self.slot.count_re_root(restarted=matched < len(committed), lost_layers=lost)
 
     # --- grow ---------------------------------------------------------------------------------
 
@@ -114,8 +117,9 @@ class FollowedSession:
             return False
         self.passes += nodes.passes
         tree = self.drafted.tree
-        first = len(tree)
+        first, height = len(tree), tree.height
         tree.add(nodes)
+        self.slot.count_growth(tree.height - height, nodes.saved)
         if nodes.passes or len(tree) > first:
             self.slot.append(
                 tree.token[first:], tree.parent[first:], tree.score[first:], self.passes

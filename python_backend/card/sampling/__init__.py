@@ -11,7 +11,7 @@ from card.sampling.history import History
 from card.sampling.likeliest import Likeliest, likeliest
 from card.sampling.noise import LARGEST_NOISE, PositionNoise, gumbel
 from card.sampling.parameters import SamplingParameters
-from card.sampling.processors import biased
+from card.sampling.processors import banned_ids, biased
 from card.sampling.ranking import rank_candidates
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Likeliest",
     "PositionNoise",
     "SamplingParameters",
+    "banned_ids",
     "biased",
     "gumbel",
     "likeliest",

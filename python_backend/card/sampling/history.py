@@ -62,6 +62,12 @@ class History:
         self._tokens[self.length] = token
         self.length += 1
 
+    def cut(self, length: int) -> None:
+        """Leaves the first ``length`` tokens, the prompt at least."""
+        self.length = length
+        if self._counted > length:
+            self._counts = np.empty(0, np.int64)  # counted anew when somebody asks
+
     def token_counts(self, vocabulary: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The distinct ids seen so far and how often each occurred, both [distinct].
 

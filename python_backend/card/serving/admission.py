@@ -1,4 +1,4 @@
-"""What the target's engine cannot do for a request as it was sent.
+"""How a request is decoded that was sent as it was, by what settings and the target's engine allow.
 
 Our own engines do everything that the wire can say. TensorRT-LLM's runtime does not honour some
 parameters beside candidates, and some not at all.
@@ -11,6 +11,7 @@ from card.sampling import SamplingParameters
 from card.serving.refusal import invalid
 from card.serving.wire import GenerateRequest
 from card.settings import Settings
+from card.speculation.acceptance import RULES
 from card.speculation.pacing import PACINGS, PLAIN
 
 
@@ -18,10 +19,32 @@ class Admission:
     """Raises `EngineError` if the target's engine is not installed."""
 
     def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self._policy = settings.target.tensorrt_llm.unproven_parameters
         self._version = None
         if settings.engine_of(settings.target) == "tensorrt_llm":
             self._version = installed_version()
+
+    def drafter(self, request: GenerateRequest) -> str:
+        """Who makes candidates. Raises `Refusal` naming what is loaded."""
+        loaded = self._settings.drafter
+        if request.drafter not in (None, loaded):
+            raise invalid("drafter", request.drafter, f"{loaded}, which is loaded")
+        return loaded
+
+    def acceptance(self, request: GenerateRequest) -> str:
+        """What makes a candidate final. Raises `Refusal` naming the rules that are allowed."""
+        speculation = self._settings.speculation
+        wanted = request.acceptance or speculation.acceptance
+        allowed = [speculation.acceptance]
+        if self._version is None:
+            lossless = [name for name, rule in RULES.items() if rule.lossless]
+            allowed = [*lossless, *speculation.lossy_acceptance]
+        if wanted not in allowed:
+            raise invalid(
+                "acceptance", wanted, f"one of {', '.join(allowed)} (speculation.lossy_acceptance)"
+            )
+        return wanted
 
     def decoding(
         self, request: GenerateRequest, parameters: SamplingParameters, wanted: str

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from card.cache import MAX_END_IDS, SALT_BYTES, Pool, SlotRequest, digest_of
+from card.cache import ANY, MAX_END_IDS, SALT_BYTES, Pool, SlotRequest, digest_of
 from card.engines.prefix_cache import BLOCK
 from card.sampling import SamplingParameters
 from card.serving.admission import Admission
@@ -178,19 +178,20 @@ class CardModel:
             prompt=np.array(request.input_ids, np.int64),
             max_tokens=budget,
             pacing=pacing,
-            drafter=REMOTE if request.draft_key else settings.drafter,
-            acceptance=settings.speculation.acceptance,
+            drafter=REMOTE if request.draft_key else self._admission.drafter(request),
+            growth=request.growth or ANY,
+            acceptance=self._admission.acceptance(request),
             num_draft_tokens=settings.speculation.gamma,
             log_probabilities=request.return_log_probs,
             likeliest=self._likeliest(request),
             prompt_log_probabilities=request.return_prompt_log_probs,
             parameters=parameters,
             guide=guide,
+            tenant=tenant_of(request),
             draft_key_digest=digest_of(request.draft_key) if request.draft_key else None,
             reuses_kv=self._reuses_kv(request),
             salt=blake2b(request.cache_salt.encode(), digest_size=SALT_BYTES).digest(),
             trace=request.return_trace,
-            tenant=tenant_of(request),
         )
 
     def _reuses_kv(self, request: GenerateRequest) -> bool:

@@ -28,7 +28,8 @@ nobody asked."""
 
 
 class Numbers(NamedTuple):
-    """Whole numbers of a delta. Counts are totals so far; 0 where the request did not ask.
+    """Whole numbers of a delta. Counts are totals so far; 0 where the request did not ask, but for
+    `foreign_tokens`.
 
     place, session_id  of the request in the pool, for `postprocessing` to say that its client left
     accepted_bytes     leading bytes of the text that came from the candidate cache
@@ -48,6 +49,7 @@ class Numbers(NamedTuple):
     target_steps: int = 0
     cache_queries: int = 0
     cache_hits: int = 0
+    foreign_tokens: int = 0
     kv_blocks: int = 0
     reused_kv_blocks: int = 0
     arrival_time_ns: int = 0
@@ -65,6 +67,7 @@ _COUNTS = (
     "target_steps",
     "cache_queries",
     "cache_hits",
+    "foreign_tokens",
     "kv_blocks",
     "reused_kv_blocks",
 )
@@ -232,6 +235,12 @@ OUTPUTS: tuple[Output, ...] = (
     _number("target_steps", "INT32", "Forward passes of the target so far."),
     _number("cache_queries", "INT32", "Queries of the candidate cache so far."),
     _number("cache_hits", "INT32", "Queries that gave candidates so far."),
+    _number(
+        "foreign_tokens",
+        "INT32",
+        "Candidates kept so far that the target would not have chosen: with a rule that is not "
+        "lossless, always told.",
+    ),
     _number("arrival_time_ns", "INT64", "When the request arrived."),
     _number("first_scheduled_time_ns", "INT64", "When it got a slot."),
     _number("first_token_time_ns", "INT64", "When the first token was committed; 0: none was."),

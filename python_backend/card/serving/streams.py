@@ -159,6 +159,7 @@ class Stream:
                 target_steps=counters.steps * asked,
                 cache_queries=counters.queries * asked,
                 cache_hits=counters.hits * asked,
+                foreign_tokens=counters.foreign,
                 kv_blocks=blocks,
                 reused_kv_blocks=reused,
                 arrival_time_ns=self._arrival_ns * asked,

@@ -3,7 +3,7 @@
 The fields of `GenerateRequest` *are* the table: a field is a tensor, its default is what holds
 when the tensor is absent, and its metadata says how it travels and which values are allowed.
 Parsing, refusals and the test of the `config.pbtxt` files derive from it. Names and dtypes are
-those of TensorRT-LLM's Triton ensemble; `decoding` and `tenant` are additions.
+those of TensorRT-LLM's Triton ensemble; what is ours is named in `docs/wire.md`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -21,8 +21,12 @@ from numpy.typing import NDArray
 from card.constraints import GUIDE_TYPES, Guide
 from card.serving.refusal import Refusal, invalid, missing
 from card.settings import LimitSettings
+from card.speculation.acceptance import RULES
+from card.speculation.drafters import DRAFTERS
+from card.speculation.drafters.growth import GROWTHS
 from card.speculation.ngram_memory import NO_TENANT
 from card.speculation.pacing import PACINGS
+from card.speculation.sources import WITHOUT_DRAFT
 
 DECODINGS = tuple(PACINGS)
 DATA_TYPES = {"BYTES": "TYPE_STRING", "BOOL": "TYPE_BOOL", "INT32": "TYPE_INT32",
@@ -130,13 +134,11 @@ def _short_words(words: tuple[str, ...], bounds: Bounds) -> str | None:
     return f"words of at most {most} bytes each (limits.word_bytes)"
 
 
-def _short_salt(value: str, bounds: Bounds) -> str | None:
-    most = bounds.limits.word_bytes
-    return None if len(value.encode()) <= most else f"at most {most} bytes (limits.word_bytes)"
+def _one_of(keys: Collection[str]) -> Check:
+    def check(value: str, _: Bounds) -> str | None:
+        return None if value in keys else f"one of {', '.join(keys)}"
 
-
-def _known_decoding(value: str, _: Bounds) -> str | None:
-    return None if value in DECODINGS else f"one of {', '.join(DECODINGS)}"
+    return check
 
 
 def _short_name(value: str, bounds: Bounds) -> str | None:
@@ -306,7 +308,24 @@ class GenerateRequest:
         "BOOL", "Report each step and the candidate tree, in details of a stream.", default=False
     )
     decoding: str | None = tensor(
-        "BYTES", f"{', '.join(DECODINGS)}; absent: speculation.decoding.", _known_decoding
+        "BYTES", f"{', '.join(DECODINGS)}; absent: speculation.decoding.", _one_of(DECODINGS)
+    )
+    drafter: str | None = tensor(
+        "BYTES",
+        "Who makes candidates, of those that are loaded.",
+        _one_of((*DRAFTERS, *WITHOUT_DRAFT)),
+    )
+    growth: str | None = tensor(
+        "BYTES",
+        f"How the draft's tree grows: {', '.join(GROWTHS)}; absent: as the pacing or "
+        "speculation.growth has it.",
+        _one_of(GROWTHS),
+    )
+    acceptance: str | None = tensor(
+        "BYTES",
+        "What makes a candidate final; a rule that changes the text only where "
+        "speculation.lossy_acceptance lists it.",
+        _one_of(RULES),
     )
     tenant: str = tensor(
         "BYTES",
@@ -322,7 +341,7 @@ class GenerateRequest:
     cache_salt: str = tensor(
         "BYTES",
         "Only requests with the same one share kept KV; cache.isolated says what absent means.",
-        _short_salt,
+        _short_name,
         default="",
     )
     skip_reading_prefix_cache: bool = tensor(

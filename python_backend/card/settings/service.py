@@ -40,7 +40,24 @@ class SpeculationSettings(Section):
     """Whether proposals may come from earlier texts of the same tenant, as requests name it. How
     fast a text comes then tells a little of those: see SECURITY.md."""
     growth: Annotated[str, OneOf(GROWTHS)] = "best_first"
-    """Which nodes a draft pass expands: the likeliest ones, or layer by layer as in the paper."""
+    """Which nodes a draft pass expands (docs/speculation.md); a pacing may come with a rule of its
+    own."""
+    siblings: Annotated[tuple[Annotated[int, Field(ge=1, le=8)], ...], Field(min_length=1)] = (
+        4,
+        2,
+        2,
+    )
+    """Children of a node by its depth, the text's end first; `growth: sampled` grows as deep as
+    this list is long."""
+    fan_out: Annotated[int, Field(ge=1, le=7)] = 3
+    """Tokens beside a chain's own that `growth: fan_out` prepares for at each place."""
+    doubt: Annotated[float, Field(ge=0, lt=1)] = 0.3
+    """Probability up to which a token is doubtful, so that `growth: branch` branches there."""
+    doubt_branches: Annotated[int, Field(ge=2, le=8)] = 3
+    """Branches of a token that the draft gives next to no probability; 2 at least of any that is
+    doubtful."""
+    shared_tokens: Annotated[int, Field(ge=1, le=8)] = 2
+    """Last tokens that must agree for nodes to share what is below them (`growth: graph`)."""
     width: Annotated[int, Field(ge=1, le=32)] = 4
     """Nodes that one draft pass expands, at most: fewer where the chances of more do not outweigh
     what their rows cost on this machine, and for sessions that share a pass. With `rows` a number
@@ -66,8 +83,18 @@ class SpeculationSettings(Section):
         "exact"
     )
     """What makes a candidate final."""
+    lossy_acceptance: tuple[
+        Annotated[str, OneOf(name for name, rule in RULES.items() if not rule.lossless)], ...
+    ] = ()
+    """Rules that change the text, which a request may ask for by name; none unless listed here."""
+    loose_entropy: Annotated[float, Field(ge=0, le=1)] = 0.3
+    """`loose` keeps a candidate that is not the target's choice only where the entropy of the
+    target's distribution is at least this share of the largest there can be (θ)."""
+    loose_window: Annotated[int, Field(ge=0, le=62)] = 6
+    """Candidates that must be the target's choices behind one that is not, for `loose` to keep it
+    (W); `rows` must have room for two more."""
     gamma: Annotated[int, Field(ge=1, le=32)] = 8
-    """Chain length of draft-then-verify and PEARL."""
+    """Chain length of draft-then-verify, PEARL, SpecBranch and SSD."""
 
     @property
     def paths(self) -> int:

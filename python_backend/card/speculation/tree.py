@@ -17,6 +17,7 @@ class Nodes:
               those that the tree has
     logprobs  [nodes] log-probability of each token given its parent, at most 0
     passes    draft passes that the nodes took, as pacings count them; 0 while text is only read
+    saved     rows of a pass that the nodes did not need, because others share what is below them
     waits     nothing was computed: the nodes are still to come from somewhere else
     """
 
@@ -24,6 +25,7 @@ class Nodes:
     parents: Sequence[int] = ()
     logprobs: Sequence[float] = ()
     passes: int = 1
+    saved: int = 0
     waits: bool = False
 
 
@@ -74,6 +76,14 @@ class GrowingTree:
         """Nodes of the longest path."""
         return max(self.depth, default=-1) + 1
 
+    def with_nodes(self, nodes: Nodes) -> GrowingTree:
+        """Another tree, which has these nodes too."""
+        other = GrowingTree(self.capacity)
+        other.token, other.parent = [*self.token], [*self.parent]
+        other.score, other.depth = [*self.score], [*self.depth]
+        other.add(nodes)
+        return other
+
     def add(self, nodes: Nodes) -> None:
         """Append nodes: the first of them, if not all fit."""
         room = self.room
@@ -83,6 +93,10 @@ class GrowingTree:
             above = 0.0 if parent == ROOT else self.score[parent]
             self.score.append(above + logprob)
             self.depth.append(self.depth_of(parent) + 1)
+
+    def below(self, node: int) -> dict[int, int]:
+        """The children of a node (or of `ROOT`) by their tokens."""
+        return {self.token[child]: child for child, at in enumerate(self.parent) if at == node}
 
     def depth_of(self, node: int) -> int:
         """Depth of a node; -1 for `ROOT`."""

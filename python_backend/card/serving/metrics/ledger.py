@@ -34,6 +34,10 @@ _COUNTERS = {
     "corrections": "card_corrections_total",
     "re_roots": "card_re_roots_total",
     "restarts": "card_restarts_total",
+    "foreign": "card_foreign_tokens_total",
+    "layers": "card_draft_layers_total",
+    "lost_layers": "card_draft_layers_lost_total",
+    "saved_rows": "card_draft_rows_saved_total",
     "reuses": "card_prefix_hits_total",
     "reused_tokens": "card_prefix_hit_tokens_total",
 }

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from card.speculation.acceptance.exact import Exact
-from card.speculation.acceptance.interface import AcceptanceRule, TargetRows, VerifyResult
+from card.speculation.acceptance.interface import (
+    AcceptanceConfig,
+    AcceptanceRule,
+    TargetRows,
+    VerifyResult,
+)
+from card.speculation.acceptance.loose import Loose
 
-__all__ = ["RULES", "AcceptanceRule", "TargetRows", "VerifyResult"]
+__all__ = ["RULES", "AcceptanceConfig", "AcceptanceRule", "TargetRows", "VerifyResult"]
 
-RULES: dict[str, AcceptanceRule] = {
-    "exact": Exact(),
+RULES: dict[str, type[AcceptanceRule]] = {
+    "exact": Exact,
+    "loose": Loose,
 }

@@ -12,13 +12,15 @@ from typing import ClassVar
 from card.cache import ROOT, Candidates, Finish, SlotRequest
 from card.constraints.compiler import Constraint
 from card.sampling import History, likeliest, log_probability, sample
-from card.speculation.acceptance.interface import TargetRows, VerifyResult
+from card.speculation.acceptance.interface import AcceptanceConfig, TargetRows, VerifyResult
 
 
 class Exact:
     """Equality with the target's own choice."""
 
     lossless: ClassVar[bool] = True
+
+    def __init__(self, config: AcceptanceConfig) -> None: ...
 
     def verify(
         self,
@@ -28,9 +30,7 @@ class Exact:
         request: SlotRequest,
         constraint: Constraint | None = None,
     ) -> VerifyResult:
-        children: dict[tuple[int, int], int] = {}
-        for index, edge in enumerate(zip(candidates.parents, candidates.tokens, strict=True)):
-            children.setdefault(edge, index)
+        children = children_of(candidates)
         result = VerifyResult()
         node = ROOT
         while result.finish is Finish.RUNNING:
@@ -38,6 +38,11 @@ class Exact:
             allowed = None if constraint is None else constraint.allowed()
             token = sample(row, history, request.parameters, allowed)
             child = children.get((node, token))
+            if child is None:
+                child = self.forgiven(logits, candidates, node, token, history, request, constraint)
+                if child is not None:
+                    token = candidates.tokens[child]
+                    result.foreign += 1
             result.rows.append(1 + node)
             result.tokens.append(token)
             result.accepted.append(child is not None)
@@ -55,6 +60,28 @@ class Exact:
                 break
             node = child
         return result
+
+    def forgiven(
+        self,
+        logits: TargetRows,
+        candidates: Candidates,
+        node: int,
+        choice: int,
+        history: History,
+        request: SlotRequest,
+        constraint: Constraint | None,
+    ) -> int | None:
+        """A candidate below `node` that is accepted though the target's choice, which is none of
+        them, is another token. `history` is left as it is. None: there is no such candidate."""
+        return None
+
+
+def children_of(candidates: Candidates) -> dict[tuple[int, int], int]:
+    """The candidate with this token below this one, or below `ROOT`; the first of several."""
+    children: dict[tuple[int, int], int] = {}
+    for index, edge in enumerate(zip(candidates.parents, candidates.tokens, strict=True)):
+        children.setdefault(edge, index)
+    return children
 
 
 def finish_of(token: int, history: History, request: SlotRequest) -> Finish:

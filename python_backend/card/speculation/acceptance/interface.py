@@ -13,6 +13,18 @@ from card.constraints.compiler import Constraint
 from card.sampling import History, Likeliest
 
 
+@dataclass(frozen=True, slots=True)
+class AcceptanceConfig:
+    """The settings that rules of acceptance go by.
+
+    loose_entropy  share of the largest entropy from which on the target is unsure (`loose`: θ)
+    loose_window   candidates that must be right behind one that is not (`loose`: W)
+    """
+
+    loose_entropy: float = 0.3
+    loose_window: int = 6
+
+
 @dataclass(slots=True)
 class VerifyResult:
     """What one target pass decided for one session.
@@ -24,6 +36,8 @@ class VerifyResult:
     likeliest          ids at each token's position under the same; empty unless asked for
     rows               the rows of the pass that lie on the committed path, in order
     rejected           whether the last token took the place of candidates that were wrong
+    foreign            accepted candidates that the target would not have chosen; a rule that is
+                       lossless has none
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -33,6 +47,7 @@ class VerifyResult:
     rows: list[int] = field(default_factory=list)
     finish: Finish = Finish.RUNNING
     rejected: bool = False
+    foreign: int = 0
 
     @property
     def num_accepted(self) -> int:
@@ -53,6 +68,8 @@ class AcceptanceRule(Protocol):
     """
 
     lossless: ClassVar[bool]
+
+    def __init__(self, config: AcceptanceConfig) -> None: ...
 
     def verify(
         self,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
 from card.cache import SlotRequest
 from card.constraints.compiler import Constraint
+from card.speculation.drafters.growth import GrowthConfig
 from card.speculation.tree import GrowingTree, Nodes, ReRoot
 
 Model = Literal["engine", "tensorrt_llm", "none"]
@@ -20,7 +21,8 @@ class DraftConfig:
 
     width               nodes that one pass expands, at most
     depth               tokens that a tree may run ahead of the text
-    growth              key of `GROWTHS`
+    growth              key of `GROWTHS`: the rule of requests that name none
+    growth_config       what growth rules go by
     ngram_tokens        n-gram proposals behind a node, at most
     adapts              fewer nodes are expanded where their rows cost more than they promise
     prefill_chunk       tokens of a text that one pass reads, at most
@@ -32,6 +34,7 @@ class DraftConfig:
     width: int = 4
     depth: int = 32
     growth: str = "best_first"
+    growth_config: GrowthConfig = field(default_factory=GrowthConfig)
     ngram_tokens: int = 6
     adapts: bool = True
     prefill_chunk: int = 64

@@ -10,16 +10,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from card.cache import ROOT
+from card.cache import ANY, ROOT
 from card.engines import Engine, Logits, Ranking, SequenceTokens
 from card.engines.options import DRAFT_ROWS
 from card.sampling import PositionNoise
-from card.speculation.drafters.growth import GROWTHS, UNEXPANDED, Frontier
+from card.speculation.drafters.growth import GROWTHS, UNEXPANDED, Frontier, TreeView
 from card.speculation.drafters.growth.children import (
     Child,
     Masks,
-    best_children,
     noise_for,
+    ranked_children,
     ranking_of,
 )
 from card.speculation.drafters.growth.expansion import Expansion, Limits, choose_expansion
@@ -56,6 +56,18 @@ class _Branches:
     rank: list[float] = field(default_factory=list)
     pending: int = 0
 
+    def view(self, session: DraftedSession, tree: GrowingTree) -> TreeView:
+        """`tree` as the growth rule sees it."""
+        request = session.request
+        return TreeView(
+            tree,
+            self.entry,
+            self.rank,
+            session.tokens,
+            request.parameters.is_greedy,
+            request.num_draft_tokens,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
@@ -90,7 +102,8 @@ class TreeDrafter:
 
     def open(self, session: DraftedSession) -> None:
         noise = noise_for(session.request.parameters, self._engine.vocabulary)
-        frontier = GROWTHS[self._config.growth]()
+        named, config = session.request.growth, self._config
+        frontier = GROWTHS[config.growth if named == ANY else named](config.growth_config)
         branches = _Branches(self._open_session(session), noise, frontier)
         noise.forget(len(session.tokens))
         self._branches[session.number] = branches
@@ -174,10 +187,8 @@ class TreeDrafter:
         room = tree.capacity - max(len(tree), branches.pending)
         exponent = score_exponent(greedy=session.request.parameters.is_greedy)
         expansion = choose_expansion(
-            tree,
+            branches.view(session, tree),
             branches.frontier,
-            branches.entry,
-            branches.rank,
             branches.proposer,
             Limits(width, min(ngram_tokens, self.most_proposals), depth, room),
             lambda scores: worth.worthwhile(scores, exponent),
@@ -240,11 +251,13 @@ class TreeDrafter:
         if expansion is None:
             self._engine.commit_kv(branches.engine_session, range(planned.text))
             return Nodes(passes=0)
-        children = best_children(
+        frontier, tree = branches.frontier, session.tree
+        ranked = ranked_children(
             logits, planned.positions, session.request.parameters, planned.masks
         )
-        first, room = len(session.tree), session.tree.room
-        found, ranks, rows = _children_of(expansion, children, first, room)
+        depths = expansion.depths(tree)
+        children = [frontier.hang(*pair) for pair in zip(ranked, depths, strict=True)]
+        found, ranks, rows = _children_of(expansion, children, tree, copied=frontier.shares)
         branches.entry += [UNEXPANDED] * len(found.tokens)
         if planned.text:
             self._keep_text(branches, planned.text, rows)
@@ -253,8 +266,22 @@ class TreeDrafter:
                 if node != _NO_NODE:
                     branches.entry[node] = at
             branches.pending += len(rows)
-        _open_nodes(branches, session.tree, found.parents, ranks)
-        return found
+        _open_nodes(branches, tree, found.parents, ranks)
+        return self._with_copies(session, branches, found) if frontier.shares else found
+
+    def _with_copies(self, session: DraftedSession, branches: _Branches, found: Nodes) -> Nodes:
+        """With what nodes share, behind the nodes found by the pass."""
+        grown = session.tree.with_nodes(found)
+        depth = min(self._config.depth, session.tokens_left)
+        copies = branches.frontier.copies(branches.view(session, grown), depth)
+        branches.entry += [UNEXPANDED] * len(copies.tokens)
+        _open_nodes(branches, grown, copies.parents, copies.ranks)
+        return Nodes(
+            [*found.tokens, *copies.tokens],
+            [*found.parents, *copies.parents],
+            [*found.logprobs, *copies.logprobs],
+            saved=copies.saved,
+        )
 
     def _keep_text(self, branches: _Branches, text: int, rows: list[int]) -> None:
         """The text joins the prefix, and of the proposals those that became nodes stay.
@@ -292,29 +319,31 @@ def _open_nodes(
 
 
 def _children_of(
-    expansion: Expansion, children: list[list[Child]], first: int, room: int
+    expansion: Expansion, children: list[list[Child]], tree: GrowingTree, *, copied: bool
 ) -> tuple[Nodes, list[float], list[int]]:
-    """The children of every row that is a node, at most `room`, numbered from `first` on; their
+    """The children of every row that is a node, as far as the tree lacks them and has room; their
     ranks given their parents; and the node of each row.
 
     A proposal is a node if it is among the children of the row it stands behind.
+
+    copied  nodes may have children before they are expanded
     """
     tokens, parents = list[int](), list[int]()
     logprobs, ranks = list[float](), list[float]()
     rows = list(expansion.nodes)
-    begins: list[int] = []
+    hung: list[dict[int, int]] = []  # of every row, nodes by token
     for row, below in enumerate(children):
         if row >= len(rows):
             above, proposal = expansion.proposals[row - len(expansion.nodes)]
-            stop = begins[above + 1] if above + 1 < row else len(tokens)
-            hung = tokens[begins[above] : stop]
-            is_node = proposal in hung
-            rows.append(first + begins[above] + hung.index(proposal) if is_node else _NO_NODE)
-        begins.append(len(tokens))
+            rows.append(hung[above].get(proposal, _NO_NODE))
+        nodes = tree.below(rows[row]) if copied else {}
         if rows[row] != _NO_NODE:
-            for child in below[: room - len(tokens)]:
-                tokens.append(child.token)
-                parents.append(rows[row])
-                logprobs.append(child.logprob)
-                ranks.append(child.rank)
+            for child in below:
+                if child.token not in nodes and len(tokens) < tree.room:
+                    nodes[child.token] = len(tree) + len(tokens)
+                    tokens.append(child.token)
+                    parents.append(rows[row])
+                    logprobs.append(child.logprob)
+                    ranks.append(child.rank)
+        hung.append(nodes)
     return Nodes(tokens, parents, logprobs), ranks, rows

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from card.speculation.pacing.autoregressive import Autoregressive
+from card.speculation.pacing.branch import Branch
 from card.speculation.pacing.card import Card
 from card.speculation.pacing.draft_then_verify import DraftThenVerify
 from card.speculation.pacing.interface import Pacing, Progress
 from card.speculation.pacing.pearl import Pearl
+from card.speculation.pacing.ssd import Ssd
 
 __all__ = ["PACINGS", "PLAIN", "Pacing", "Progress", "title_of"]
 
@@ -14,6 +16,8 @@ PACINGS: dict[str, Pacing] = {
     "card": Card(),
     "pearl": Pearl(),
     "draft_then_verify": DraftThenVerify(),
+    "branch": Branch(),
+    "ssd": Ssd(),
     "autoregressive": Autoregressive(),
 }
 

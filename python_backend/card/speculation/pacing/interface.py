@@ -16,6 +16,7 @@ class Progress:
     inherited         layers of the tree that the last commit left standing (draft's side)
     ahead             tokens of the best chain below the last committed token, γ at most (target's
                       side; only for a pacing that sets `looks_ahead`)
+    forks             some token of that chain has siblings (likewise)
     verifying         candidates in the target's pass under way; 0: none (draft's side)
     begun             the target has committed a token
     apart             the draft takes no cores, and no device, from the target (draft's side)
@@ -26,6 +27,7 @@ class Progress:
     exhausted: bool = False
     inherited: int = 0
     ahead: int = 0
+    forks: bool = False
     verifying: int = 0
     begun: bool = True
     apart: bool = False
@@ -40,7 +42,9 @@ class Pacing:
     waits        the target waits for the draft
     parallel     the draft runs while the target does
     adapts       the controller may stop the draft where it does not pay
-    looks_ahead  `target_may_run` reads `Progress.ahead`, which costs a look at the tree
+    looks_ahead  `target_may_run` reads `Progress.ahead` or `forks`, which cost a look at the tree
+    growth       the growth rule that the draft's tree follows unless the request names one; None:
+                 that of the settings
 
     The loops wait for nobody who is dead, and for nobody who gives nothing for long, whatever a
     pacing says.
@@ -53,6 +57,7 @@ class Pacing:
     parallel: ClassVar[bool] = True
     adapts: ClassVar[bool] = False
     looks_ahead: ClassVar[bool] = False
+    growth: ClassVar[str | None] = None
 
     def draft_may_run(self, progress: Progress) -> bool:
         """Whether the draft may make another pass."""

@@ -5,9 +5,17 @@ from __future__ import annotations
 from card.speculation.sources.interface import QueriedSession, Source
 from card.speculation.sources.ngram import NgramSource
 from card.speculation.sources.phrases import PhraseSource
-from card.speculation.sources.tree import SHAPES, TreeSource
+from card.speculation.sources.tree import SHAPES, TreeSource, chain_ahead
 
-__all__ = ["SHAPES", "SOURCES", "WITHOUT_DRAFT", "QueriedSession", "Source", "make_sources"]
+__all__ = [
+    "SHAPES",
+    "SOURCES",
+    "WITHOUT_DRAFT",
+    "QueriedSession",
+    "Source",
+    "chain_ahead",
+    "make_sources",
+]
 
 SOURCES: dict[str, type[Source]] = {
     "tree": TreeSource,

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import ClassVar
 
 from card.cache import (
-    NO_CANDIDATES,
     ROOT,
     Candidates,
     Tree,
     best_chain,
     best_subtree,
     descend,
+    follow,
 )
 from card.speculation.acceptance import TargetRows, VerifyResult
 from card.speculation.score import path_ranks, score_exponent
@@ -43,16 +43,9 @@ class TreeSource:
         self._branches = branches
 
     def candidates(self, session: QueriedSession, behind: Candidates, limit: int) -> Candidates:
-        tree, history = session.tree(), session.history
-        if len(behind) or tree is None or tree.root_length > len(history):
+        if len(behind) or (found := _below_text(session)) is None:
             return behind
-        behind_root = history.tokens[max(0, tree.root_length) :].tolist()
-        node = descend(tree, ROOT, behind_root)
-        if node is None:
-            return NO_CANDIDATES
-        exponent = score_exponent(greedy=session.request.parameters.is_greedy)
-        ranked = replace(tree, score=path_ranks(tree.score, tree.parent, exponent))
-        return self._shape(ranked, node, limit, self._branches, exponent)
+        return self._shape(*found, limit, self._branches, _exponent(session))
 
     def learn(
         self,
@@ -61,3 +54,31 @@ class TreeSource:
         result: VerifyResult,
         rows: TargetRows,
     ) -> None: ...
+
+
+def chain_ahead(session: QueriedSession, limit: int) -> tuple[int, bool]:
+    """How many tokens the best chain below the text has, `limit` at most, and whether a token of it
+    has siblings."""
+    if (found := _below_text(session)) is None:
+        return 0, False
+    tree, node = found
+    tokens = best_chain(tree, node, limit, _exponent(session)).tokens
+    path = follow(tree.token, tree.parent, node, tokens)
+    return len(tokens), any(tree.parent.count(tree.parent[child]) > 1 for child in path)
+
+
+def _exponent(session: QueriedSession) -> float:
+    return score_exponent(greedy=session.request.parameters.is_greedy)
+
+
+def _below_text(session: QueriedSession) -> tuple[Tree, int] | None:
+    """The draft's tree with ranks as scores, and its node for the last committed token; None where
+    it has none."""
+    tree, history = session.tree(), session.history
+    if tree is None or tree.root_length > len(history):
+        return None
+    node = descend(tree, ROOT, history.tokens[max(0, tree.root_length) :].tolist())
+    if node is None:
+        return None
+    ranks = path_ranks(tree.score, tree.parent, _exponent(session))
+    return replace(tree, score=ranks), node

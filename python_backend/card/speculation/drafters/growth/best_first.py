@@ -3,16 +3,23 @@ arXiv 2406.02532)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 
-from card.speculation.drafters.growth.frontier import UNEXPANDED, OpenNode
+from card.speculation.drafters.growth.frontier import (
+    UNEXPANDED,
+    Frontier,
+    GrowthConfig,
+    OpenNode,
+    TreeView,
+)
 
 
-class BestFirst:
+class BestFirst(Frontier):
     """A heap by score."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: GrowthConfig) -> None:
+        super().__init__(config)
         self._heap: list[tuple[float, int, int]] = []
 
     def push(self, node: int, score: float, depth: int) -> None:
@@ -22,10 +29,10 @@ class BestFirst:
         self._heap = [(-score, node, depth) for node, score, depth in nodes]
         heapify(self._heap)
 
-    def take(self, width: int, depth: int, entry: Sequence[int]) -> list[int]:
+    def take(self, view: TreeView, width: int, depth: int) -> list[int]:
         taken: list[int] = []
         while self._heap and len(taken) < width:
             _, node, node_depth = heappop(self._heap)
-            if node_depth < depth - 1 and entry[node] == UNEXPANDED:
+            if node_depth < depth - 1 and view.entry[node] == UNEXPANDED:
                 taken.append(node)
         return taken

@@ -42,7 +42,7 @@ _FILTERED_AMONG = 64
 _COLDEST = 1e-6
 """Temperatures below rank as this one does, and leave float32 room."""
 
-_UNLIKELY = math.log(0.01)
+UNLIKELY = math.log(0.01)
 """Children that rank below this are not worth a node; the best one is."""
 
 
@@ -91,7 +91,23 @@ def best_children(
     parameters: SamplingParameters,
     masks: Masks | None = None,
 ) -> list[list[Child]]:
-    """The children of every row that are worth a node, likeliest first.
+    """The children of every row that are worth a node; arguments as of `ranked_children`."""
+    found = ranked_children(logits, positions, parameters, masks)
+    return [worthwhile_children(row) for row in found]
+
+
+def worthwhile_children(found: list[Child]) -> list[Child]:
+    """Those of one row that are likely enough, the best one in any case."""
+    return [child for child in found if child.rank > UNLIKELY] or found[:1]
+
+
+def ranked_children(
+    logits: Logits,
+    positions: list[int],
+    parameters: SamplingParameters,
+    masks: Masks | None = None,
+) -> list[list[Child]]:
+    """The children of every row, likeliest first.
 
     logits     of rows that were forwarded with `ranking_of` the same other arguments
     positions  of every row's children (ignored if greedy)
@@ -107,12 +123,11 @@ def best_children(
         list(map(Child, *row))
         for row in zip(ids.tolist(), logprobs.tolist(), ranks.tolist(), strict=True)
     ]
-    worth = [[child for child in row if child.rank > _UNLIKELY] or row[:1] for row in children]
     if masks is None:
-        return worth
+        return children
     return [
         [child for child in row if mask[child.token]]
-        for row, mask in zip(worth, masks, strict=True)
+        for row, mask in zip(children, masks, strict=True)
     ]
 
 

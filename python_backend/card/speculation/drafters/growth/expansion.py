@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from card.cache import ROOT
 from card.engines import FOLLOWS_PREFIX
-from card.speculation.drafters.growth.frontier import Frontier
+from card.speculation.drafters.growth.frontier import Frontier, TreeView
 from card.speculation.ngram import LONGEST_CONTEXT, NgramProposer
 from card.speculation.tree import GrowingTree
 
@@ -75,20 +75,18 @@ class Limits:
 
 
 def choose_expansion(
-    tree: GrowingTree,
+    view: TreeView,
     frontier: Frontier,
-    entry: Sequence[int],
-    rank: Sequence[float],
     proposer: NgramProposer,
     limits: Limits,
     worthwhile: Callable[[Sequence[float]], int],
 ) -> Expansion:
     """The next nodes by the growth rule, and a chain of proposals behind the likeliest of them.
 
-    entry, rank  KV entry of every node of the tree, and rank of its path
-    worthwhile   how many of nodes with such ranks are worth their rows
+    worthwhile  how many of nodes with such ranks are worth their rows
     """
-    nodes = frontier.take(min(limits.width, limits.room), limits.depth, entry)
+    tree, rank = view.tree, view.rank
+    nodes = frontier.take(view, min(limits.width, limits.room), limits.depth)
     if not nodes:
         return Expansion([], [])
     if len(nodes) > 1:

@@ -3,16 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 
-from card.speculation.drafters.growth.frontier import UNEXPANDED, OpenNode
+from card.speculation.drafters.growth.frontier import (
+    UNEXPANDED,
+    Frontier,
+    GrowthConfig,
+    OpenNode,
+    TreeView,
+)
 
 
-class Layered:
+class Layered(Frontier):
     """A heap by depth, then by score."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: GrowthConfig) -> None:
+        super().__init__(config)
         self._heap: list[tuple[int, float, int]] = []
 
     def push(self, node: int, score: float, depth: int) -> None:
@@ -22,13 +29,13 @@ class Layered:
         self._heap = [(-depth, -score, node) for node, score, depth in nodes]
         heapify(self._heap)
 
-    def take(self, width: int, depth: int, entry: Sequence[int]) -> list[int]:
+    def take(self, view: TreeView, width: int, depth: int) -> list[int]:
         heap = self._heap
         taken: list[int] = []
         layer = None
         while heap and len(taken) < width and layer in (None, heap[0][0]):
             above, _, node = heappop(heap)
-            if -above < depth - 1 and entry[node] == UNEXPANDED:
+            if -above < depth - 1 and view.entry[node] == UNEXPANDED:
                 layer = above
                 taken.append(node)
         return taken

@@ -1,0 +1,144 @@
+"""`bench quality`: right answers under each rule of acceptance, beside those of the exact one."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from bench.in_process import InProcess, Loops
+from bench.measurement import Measurement, Task
+from bench.progress import shown
+from bench.prompts import Prompt
+from bench.questions import KINDS, Question, questions
+from bench.terminal import INTERRUPTED, REFUSALS, make_console, refuse
+from card.serving.vocabulary import Vocabulary
+from card.settings import Settings, load_settings
+from card.speculation.acceptance import RULES
+
+ANSWER_TOKENS = 40
+ROWS = 16
+"""Of a pass: a chain that the window of a loose rule fits into."""
+
+
+@dataclass(frozen=True)
+class Quality:
+    """What a rule made of all questions.
+
+    right            answers, by kind of question
+    foreign_tokens   tokens that the target would not have chosen, of `tokens`
+    other_texts      that differ from those of exact acceptance
+    """
+
+    acceptance: str
+    questions: int
+    right: dict[str, int]
+    tokens: int
+    foreign_tokens: int
+    other_texts: int
+    tokens_per_step: float
+
+
+def quality(
+    count: Annotated[int, typer.Option("--questions", min=1, help="Half of each kind.")] = 200,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Where the figures go.", show_default="nowhere")
+    ] = None,
+    settings_file: Annotated[
+        Path | None,
+        typer.Option("--settings", help="Another settings file (YAML).", show_default="built in"),
+    ] = None,
+) -> None:
+    """Count right answers to short sums and extractions, greedy, under each rule of acceptance."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    console = make_console()
+    try:
+        settings = load_settings(settings_file)
+        vocabulary = Vocabulary.load(settings.target.path)
+        with console.status("loading both models"):
+            pair = InProcess(settings, vocabulary.tokenizer)
+        found = _measure(console, pair, vocabulary, questions(count))
+    except REFUSALS as error:
+        refuse(str(error))
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    _show(console, settings, found)
+    if json_file is not None:
+        content = [asdict(entry) for entry in found]
+        json_file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def _measure(
+    console: Console, pair: InProcess, vocabulary: Vocabulary, asked: Sequence[Question]
+) -> list[Quality]:
+    tasks = []
+    for number, question in enumerate(asked):
+        tokens = tuple(vocabulary.tokenizer.encode(question.prompt).ids)
+        prompt = Prompt(str(number), question.prompt, tokens, question.kind)
+        tasks.append(Task(prompt, 0.0, number, ANSWER_TOKENS))
+    answers: dict[str, list[Measurement]] = {acceptance: [] for acceptance in RULES}
+    with (
+        pair.beside(rows=ROWS) as loops,
+        shown(console, "answering", len(RULES) * len(tasks)) as advance,
+    ):
+        for task in tasks:
+            for acceptance in RULES:
+                answers[acceptance].append(_answer(loops, pair.settings, task, acceptance))
+                advance()
+    exact = answers[pair.settings.speculation.acceptance]
+    return [_quality(rule, asked, found, exact) for rule, found in answers.items()]
+
+
+def _answer(loops: Loops, settings: Settings, task: Task, acceptance: str) -> Measurement:
+    return loops.complete(task, "card", threads=settings.target.threads, acceptance=acceptance)
+
+
+def _quality(
+    acceptance: str,
+    asked: Sequence[Question],
+    found: Sequence[Measurement],
+    exact: Sequence[Measurement],
+) -> Quality:
+    right = dict.fromkeys(KINDS, 0)
+    for question, answer in zip(asked, found, strict=True):
+        right[question.kind] += question.is_answered_by(answer.text)
+    return Quality(
+        acceptance,
+        len(asked),
+        right,
+        sum(answer.generated for answer in found),
+        sum(answer.foreign for answer in found),
+        sum(one.text != other.text for one, other in zip(found, exact, strict=True)),
+        sum(answer.generated for answer in found) / sum(answer.steps for answer in found),
+    )
+
+
+def _show(console: Console, settings: Settings, found: Sequence[Quality]) -> None:
+    speculation = settings.speculation
+    table = Table(
+        title=f"Right answers of {found[0].questions}, greedy "
+        f"(θ {speculation.loose_entropy:g}, W {speculation.loose_window})"
+    )
+    headings = (
+        *("acceptance", "right", *KINDS, "texts that differ"),
+        *("tokens not the target's", "tokens/step"),
+    )
+    for heading in headings:
+        table.add_column(heading)
+    for entry in found:
+        table.add_row(
+            entry.acceptance,
+            str(sum(entry.right.values())),
+            *(str(count) for count in entry.right.values()),
+            str(entry.other_texts),
+            f"{entry.foreign_tokens} of {entry.tokens}",
+            f"{entry.tokens_per_step:.2f}",
+        )
+    console.print(table)

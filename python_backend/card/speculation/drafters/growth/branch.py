@@ -1,0 +1,43 @@
+"""Branches at the doubtful token: the draft follows one chain as long as it is sure, and goes on in
+several ways where it is not (SpecBranch, arXiv 2506.01979).
+
+This is the paper's variant without training. A token is doubtful if the draft gives it a
+probability of `doubt` (ε) or less; the less it gives, the more branches there are. They go on as
+one batch while the target verifies what is before them; the branch that begins with the target's
+token survives.
+"""
+
+from __future__ import annotations
+
+import math
+
+from card.cache import ROOT
+from card.speculation.drafters.growth.children import Child
+from card.speculation.drafters.growth.frontier import Frontier, TreeView, end_of
+
+
+class Branch(Frontier):
+    """A chain up to the first fork, then γ tokens of every branch there. Of a tree that a commit
+    left standing the forks inside a branch are the next branch points."""
+
+    def take(self, view: TreeView, width: int, depth: int) -> list[int]:
+        children = view.children()
+        node = ROOT
+        while len(below := children.get(node, [])) == 1:
+            node = below[0]
+        if not below:
+            return [node] if node != ROOT and view.is_open(node, depth) else []
+        ends: list[tuple[int, float, int]] = []
+        for branch in below:
+            last, tokens = end_of(branch, children)
+            if tokens < view.num_draft_tokens and view.is_open(last, depth):
+                ends.append((tokens, -view.rank[last], last))
+        return [node for _, _, node in sorted(ends)[:width]]
+
+    def hang(self, found: list[Child], depth: int) -> list[Child]:
+        if not found:
+            return found
+        chance = math.exp(found[0].logprob)
+        if chance > self.config.doubt:
+            return found[:1]
+        return found[: max(2, math.floor(self.config.doubt_branches * (1.0 - chance)))]

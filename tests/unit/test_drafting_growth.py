@@ -1,0 +1,194 @@
+"""What each growth rule makes of a draft model, seen in the trees that the target gets."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import fake_engine
+import pytest
+from fake_engine import EMPTY_PATH, FakeEngine, FakeModel
+from one_process import GREEDY, OneProcess, autoregressive, request_of, settings_of
+
+from card.cache import ROOT, SlotRequest, Tree
+from card.sampling import SamplingParameters
+from card.speculation.drafters import DraftedSession
+from card.speculation.drafters.growth import GROWTHS, UNEXPANDED, GrowthConfig, TreeView
+from card.speculation.drafters.tree import TreeDrafter
+from card.speculation.pacing import PACINGS
+from card.speculation.tree import GrowingTree, Nodes, ReRoot
+
+MODEL = FakeModel(agreement=0.9)
+SAMPLED = SamplingParameters(temperature=0.9, seed=3)
+PROMPT = [1, 2, 3]
+
+
+def request(growth: str, parameters: SamplingParameters = GREEDY, gamma: int = 3) -> SlotRequest:
+    return replace(request_of(PROMPT, 60, "card", parameters, gamma), growth=growth)
+
+
+def grown(wanted: SlotRequest, **speculation: Any) -> tuple[Tree, FakeEngine]:
+    """The whole tree below a text's first token, and the engine that it was grown on."""
+    draft = FakeEngine(MODEL, tree=True)
+    with OneProcess(FakeEngine(FakeModel(), tree=False), draft, settings_of(**speculation)) as both:
+        stream = both.open(wanted)
+        assert both.target.step()
+        while both.draft.step():
+            pass
+        found = both.pool.target_slot(0).tree(stream.session_id, MODEL.vocabulary)
+        assert found is not None
+        return found, draft
+
+
+def depths_of(tree: Tree) -> list[int]:
+    depths: list[int] = []
+    for parent in tree.parent:
+        depths.append(0 if parent == ROOT else depths[parent] + 1)
+    return depths
+
+
+def children_of(tree: Tree, node: int) -> list[int]:
+    return [child for child, parent in enumerate(tree.parent) if parent == node]
+
+
+@pytest.mark.parametrize("parameters", [GREEDY, SAMPLED])
+def test_sampled_growth_gives_each_depth_its_number_of_siblings(
+    parameters: SamplingParameters,
+) -> None:
+    tree, _ = grown(request("sampled", parameters), siblings=[4, 2, 3])
+    assert Counter(depths_of(tree)) == {0: 4, 1: 4 * 2, 2: 4 * 2 * 3}
+    for node in range(ROOT, len(tree.token)):
+        below = [tree.token[child] for child in children_of(tree, node)]
+        assert len(set(below)) == len(below), "without replacement"
+
+
+def test_fan_out_prepares_for_every_answer_to_the_chain() -> None:
+    gamma, fan_out = 3, 2
+    tree, _ = grown(request("fan_out", gamma=gamma), fan_out=fan_out, nodes=2048, width=8)
+    chain = [ROOT]
+    for _ in range(gamma):
+        chain.append(max(children_of(tree, chain[-1]), key=lambda node: tree.score[node]))
+    for place, node in enumerate(chain):
+        below = sorted(children_of(tree, node), key=lambda child: -tree.score[child])
+        forks = [child for child in below if child not in chain][:fan_out]
+        assert len(forks) == fan_out, f"at place {place}"
+        for fork in forks:
+            prepared = fork
+            for _ in range(gamma):
+                prepared = children_of(tree, prepared)[0]
+
+
+def test_branches_begin_where_the_draft_is_in_doubt_and_nowhere_else() -> None:
+    doubt = 0.5
+    tree, _ = grown(request("branch"), doubt=doubt, doubt_branches=4)
+    forks = 0
+    for node in range(ROOT, len(tree.token)):
+        below = children_of(tree, node)
+        if not below:
+            continue
+        above = 0.0 if node == ROOT else tree.score[node]
+        best = max(2.718281828 ** (tree.score[child] - above) for child in below)
+        forks += len(below) > 1
+        assert (len(below) > 1) == (best <= doubt)
+    assert forks
+
+
+def view_of(tree: GrowingTree, expanded: set[int], *, greedy: bool = True) -> TreeView:
+    entry = [0 if node in expanded else UNEXPANDED for node in range(len(tree))]
+    return TreeView(tree, entry, tree.score, [7], greedy)
+
+
+def test_nodes_that_end_alike_share_what_is_below_them() -> None:
+    tree = GrowingTree(32)
+    #        0: 1   1: 2   below both: 3 (2, 3); below node 2: 4 and below that 5
+    tree.add(
+        Nodes([1, 2, 3, 3, 4, 5], [ROOT, ROOT, 0, 1, 2, 4], [-0.1, -0.2, -0.1, -0.3, -0.4, -0.5])
+    )
+    rule = GROWTHS["graph"](GrowthConfig(shared_tokens=1))
+    found = rule.copies(view_of(tree, {0, 1, 2, 4}), depth=9)
+    assert (found.tokens, found.parents) == ([4, 5], [3, 6]), "4 and 5 below the other 3"
+    assert found.logprobs == pytest.approx([-0.4, -0.5])
+    assert found.saved == 2
+    assert rule.take(view_of(tree, {0, 1, 2, 4}), 8, 9) == [5], "the other 3 needs no pass"
+    strict = GROWTHS["graph"](GrowthConfig(shared_tokens=2))
+    assert not strict.copies(view_of(tree, {0, 1, 2, 4}), depth=9).tokens, "1 3 is not 2 3"
+
+
+def test_no_node_borrows_from_one_above_it() -> None:
+    tree = GrowingTree(32)
+    tree.add(Nodes([1, 1, 1], [ROOT, 0, 1], [-0.1] * 3))
+    rule = GROWTHS["graph"](GrowthConfig(shared_tokens=1))
+    assert not rule.copies(view_of(tree, {0, 1}), depth=9).tokens
+    assert rule.take(view_of(tree, {0, 1}), 8, 9) == [2]
+
+
+def test_under_noise_only_nodes_of_one_depth_share() -> None:
+    tree = GrowingTree(32)
+    #  3 at depth 0 with 4 below; 3 at depth 1 below 5
+    tree.add(Nodes([3, 5, 4, 3], [ROOT, ROOT, 0, 1], [-0.1] * 4))
+    rule = GROWTHS["graph"](GrowthConfig(shared_tokens=1))
+    assert rule.copies(view_of(tree, {0, 1}), depth=9).tokens == [4]
+    assert not rule.copies(view_of(tree, {0, 1}, greedy=False), depth=9).tokens
+
+
+@pytest.mark.parametrize("growth", GROWTHS)
+@pytest.mark.parametrize("parameters", [GREEDY, SAMPLED])
+def test_every_growth_rule_is_of_use(growth: str, parameters: SamplingParameters) -> None:
+    wanted = request(growth, parameters)
+    target = FakeModel()
+    with OneProcess(
+        FakeEngine(target, tree=False), FakeEngine(MODEL, tree=True), settings_of()
+    ) as both:
+        stream = both.open(wanted)
+        assert both.run([stream], draft_steps=4) == [autoregressive(target, wanted)]
+        counters = stream.counters
+        assert counters.accepted >= 15
+        assert counters.layers >= counters.lost_layers > 0
+
+
+def test_shared_nodes_save_rows_of_draft_passes_and_commits_run_through_copies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Models that look at the last token alone: whatever ends alike goes on alike."""
+    of_path = fake_engine.extended
+    monkeypatch.setattr(fake_engine, "extended", lambda _, token: of_path(EMPTY_PATH, token))
+    through_copies = 0
+    commit = TreeDrafter.commit
+
+    def watched(drafter: TreeDrafter, session: DraftedSession, re_root: ReRoot) -> None:
+        nonlocal through_copies
+        entry = drafter._branches[session.number].entry
+        through_copies += UNEXPANDED in [entry[node] for node in re_root.path[:-1]]
+        commit(drafter, session, re_root)
+
+    monkeypatch.setattr(TreeDrafter, "commit", watched)
+    wanted, rows, steps = request("graph"), {}, {}
+    for shared_tokens in (1, 8):
+        target, draft = FakeEngine(FakeModel(), tree=False), FakeEngine(FakeModel(), tree=True)
+        with OneProcess(target, draft, settings_of(shared_tokens=shared_tokens)) as both:
+            stream = both.open(wanted)
+            assert both.run([stream], draft_steps=3) == [autoregressive(FakeModel(), wanted)]
+            rows[shared_tokens] = sum(len(batch[0].tokens) for batch in draft.batches)
+            steps[shared_tokens] = stream.counters.steps
+            assert (stream.counters.saved_rows > 0) == (shared_tokens == 1)
+    assert rows[1] < rows[8]
+    assert steps[1] <= steps[8]
+    assert through_copies
+
+
+def test_a_pacing_comes_with_its_growth_rule_unless_the_request_names_one() -> None:
+    def forks(growth: str | None) -> bool:
+        draft = FakeEngine(MODEL, tree=True)
+        settings = settings_of(doubt=0.0)
+        wanted = request_of(PROMPT, 60, "branch", gamma=6)
+        wanted = wanted if growth is None else replace(wanted, growth=growth)
+        with OneProcess(FakeEngine(FakeModel(), tree=False), draft, settings) as both:
+            stream = both.open(wanted)
+            assert both.draft.step()
+            found = both.pool.target_slot(0).tree(stream.session_id, MODEL.vocabulary)
+            return found is not None and len(found.token) > 1
+
+    assert PACINGS["branch"].growth == "branch"
+    assert not forks(None), "a draft that is never in doubt follows one chain"
+    assert forks("best_first")
