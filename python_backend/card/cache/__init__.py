@@ -4,8 +4,8 @@
 `pool`    the shared file: created by `card`, found by the engines, locked
 `home`    the directory that it lies in, which is private, and how what is left over is swept
 `request` what a session decodes and how
-`slot`    one view per role: `card` opens and closes, the target commits, the draft publishes trees,
-          `remote` the chains of devices
+`slot`    what every role may read; `card_slot` opens and closes, `target_slot` commits,
+          `draft_slot` publishes trees and `remote_slot` the chains of devices
 `record`  a slot's fields, quick to read and write; `stopwatch` adds up times in them
 `tree`    validated snapshots of a draft's tree; `chain` the same of what a device sent
 `watch`   which slots were opened or closed
@@ -16,6 +16,8 @@
 """
 
 from card.cache.bell import Bell
+from card.cache.card_slot import CardSlot, SlotCounters
+from card.cache.draft_slot import DraftSlot
 from card.cache.layout import (
     DRAFT_COUNTERS,
     ENGINES,
@@ -39,16 +41,10 @@ from card.cache.query import (
     best_subtree,
     descend,
 )
+from card.cache.remote_slot import RemoteSlot
 from card.cache.request import ANY, SlotRequest, choice_words, digest_of
-from card.cache.slot import (
-    CardSlot,
-    DraftProgress,
-    DraftSlot,
-    RemoteSlot,
-    SlotCounters,
-    TargetSlot,
-)
 from card.cache.steps import Step
+from card.cache.target_slot import DraftProgress, TargetSlot
 from card.cache.tree import ROOT, Tree, follow
 from card.cache.watch import SlotWatch
 

@@ -25,6 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from card.cache.bell import Bell
+from card.cache.card_slot import CardSlot
+from card.cache.draft_slot import DraftSlot
 from card.cache.home import check_named, home_of, is_private, sweep
 from card.cache.layout import (
     BEATING,
@@ -38,8 +40,9 @@ from card.cache.layout import (
     whole_lines,
 )
 from card.cache.record import Record
+from card.cache.remote_slot import RemoteSlot
 from card.cache.request import digest_of, digest_words
-from card.cache.slot import CardSlot, DraftSlot, RemoteSlot, TargetSlot
+from card.cache.target_slot import TargetSlot
 
 _EPOCH_SHIFT = 48
 _STRIDE_BITS = 24

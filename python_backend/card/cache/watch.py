@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from typing import TypeVar
 
+from card.cache.draft_slot import DraftSlot
 from card.cache.layout import SlotState
 from card.cache.pool import Pool
 from card.cache.request import SlotRequest
-from card.cache.slot import DraftSlot, TargetSlot
+from card.cache.target_slot import TargetSlot
 
 View = TypeVar("View", DraftSlot, TargetSlot)
 

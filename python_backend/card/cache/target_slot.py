@@ -1,0 +1,183 @@
+"""The view that the target has of a slot."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from card.cache.bell import Bell
+from card.cache.chain import chain_begins_at
+from card.cache.layout import TARGET_COUNTERS, Finish
+from card.cache.likeliest import packed
+from card.cache.record import Record
+from card.cache.slot import SlotView
+from card.cache.steps import Step, write_step
+from card.cache.stopwatch import Stopwatch
+from card.sampling import Likeliest
+
+
+@dataclass(frozen=True, slots=True)
+class DraftProgress:
+    """How far the draft got below one root.
+
+    passes     it made
+    exhausted  it adds nothing more before the next commit
+    """
+
+    passes: int = 0
+    exhausted: bool = False
+
+
+_NO_PROGRESS = DraftProgress()
+
+
+class TargetSlot(SlotView):
+    """The view of the target: queries trees, commits tokens, releases sessions."""
+
+    def __init__(self, record: Record, index: int, bell: Bell) -> None:
+        super().__init__(record, index)
+        self._bell = bell
+        self._stopwatch = Stopwatch(record, "target_running_ns", "target_waiting_ns")
+
+    def adopt(self, session_id: int) -> int:
+        """Take the session over and return how many tokens are committed already.
+
+        A fresh session starts at 0; one that a killed target left behind goes on where its
+        commits end, and its counters with it.
+        """
+        record = self._record
+        # Whoever stopped the draft is gone, and the draft must not take it for this session's.
+        record["stopped_until"] = 0
+        record["verifying"] = 0
+        if record["commit_session_id"] != session_id:
+            record["committed"] = 0
+            record["finish_length"] = 0
+            record["finish"] = Finish.RUNNING
+            for name in TARGET_COUNTERS:
+                record[name] = 0
+            record["tokens_per_step"][:] = 0
+            record["accepted_at"][:] = 0
+            record["steps_written"] = 0
+            record["commit_session_id"] = session_id
+        self._stopwatch.restart()
+        return int(record["committed"])
+
+    def commit(
+        self,
+        tokens: list[int],
+        accepted: list[bool],
+        log_probabilities: list[float],
+        finish: Finish,
+        likeliest: Sequence[Likeliest] = (),
+    ) -> None:
+        """Append tokens to the output: records first, then the finish, the count last.
+
+        likeliest  of every token, if the request asks for any
+        """
+        record = self._record
+        start = record["committed"]
+        stop = start + len(tokens)
+        record["output"][start:stop] = tokens
+        record["is_accepted"][start:stop] = accepted
+        record["log_probability"][start:stop] = log_probabilities
+        for place, found in enumerate(likeliest, start):
+            self._write_likeliest("likeliest_of_output", place, found)
+        if finish != Finish.RUNNING:
+            record["finish_length"] = stop
+            record["finish"] = finish
+        record["committed"] = stop
+        if not start or finish != Finish.RUNNING:
+            self._bell.ring()
+
+    def score_prompt(
+        self, place: int, log_probability: float, likeliest: Likeliest | None = None
+    ) -> None:
+        """Report the prompt's token at that place (1 or more); before the first commit."""
+        self._record["prompt_log_probability"][place] = log_probability
+        if likeliest is not None:
+            self._write_likeliest("likeliest_of_prompt", place, likeliest)
+
+    def _write_likeliest(self, field: str, place: int, found: Likeliest) -> None:
+        words = self._record[field][place]
+        words[:] = packed(found, len(words))
+
+    def stop_draft_until(self, length: int) -> None:
+        """Candidates are not wanted below this length of prompt and output."""
+        self._record["stopped_until"] = length
+
+    def fail(self, finish: Finish = Finish.FAILED) -> None:
+        """Give the session up; `card` tells the client."""
+        self._record["finish_length"] = self._record["committed"]
+        self._record["finish"] = finish
+        self._bell.ring()
+
+    def count_step(
+        self, committed: int, accepted: int, drafted: int, *, rejected: bool, foreign: int = 0
+    ) -> None:
+        """Account for one pass: tokens committed, candidates accepted, candidates verified, whether
+        a token of the target's own took the place of candidates, and how many of the accepted were
+        not its choice."""
+        record = self._record
+        record["steps"] += 1
+        record["accepted"] += accepted
+        record["drafts"] += drafted > 0
+        record["drafted"] += drafted
+        record["accepted_at"][:accepted] += 1
+        record["corrections"] += rejected
+        record["foreign"] += foreign
+        record["tokens_per_step"][min(committed, len(record["tokens_per_step"]) - 1)] += 1
+
+    def count_reuse(self, tokens: int) -> None:
+        """Account for the beginning of a text, of which so many tokens need not be read."""
+        record = self._record
+        record["reuses"] += tokens > 0
+        record["reused_tokens"] += tokens
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether somebody wants to follow the session's steps."""
+        return bool(self._record["trace"])
+
+    def trace(self, step: Step) -> None:
+        """Tell of a step whose tokens are committed next."""
+        behind, now_ns = self._record["committed"], time.monotonic_ns()
+        write_step(self._record, replace(step, behind=behind, committed_ns=now_ns))
+
+    def count_query(self, *, hit: bool) -> None:
+        record = self._record
+        record["queries"] += 1
+        record["hits" if hit else "misses"] += 1
+
+    def count_time(self, *, runs: bool) -> None:
+        """Account for the time since the last call: the session ran, or waited for the draft."""
+        self._stopwatch.look(runs)
+
+    def release(self, session_id: int) -> None:
+        """Promise never to touch the slot for this session again."""
+        self._record["released"] = session_id
+        self._bell.ring()
+
+    def draft_progress(
+        self, session_id: int, root_length: int, *, remote: bool = False
+    ) -> DraftProgress:
+        """What the draft did since its tree's root is at `root_length` tokens; nothing where the
+        root is elsewhere.
+
+        remote  a device drafts for the session: it sends what it wants verified, so nothing is to
+                be waited for once its chain stands there
+        """
+        record = self._record
+        if remote:
+            stands = chain_begins_at(record, session_id) == root_length
+            return DraftProgress(passes=int(stands), exhausted=stands)
+        half = record["flip"] & 1
+        if record["tree_session_id"][half] != session_id:
+            return _NO_PROGRESS
+        if record["root_length"][half] != root_length:
+            return _NO_PROGRESS
+        return DraftProgress(int(record["passes"][half]), bool(record["exhausted"][half]))
+
+    def verify(self, candidates: int) -> None:
+        """Tell the draft that so many candidates are in the pass under way; 0: none is."""
+        self._record["verifying"] = candidates
