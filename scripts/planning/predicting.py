@@ -15,6 +15,8 @@ WIDTHS = (1, 2, 4, 8, 16)
 DEPTHS = (8, 16, 32)
 ROWS = (4, 6, 8, 12, 16, 24)
 GAMMAS = (2, 3, 4, 6, 8, 10, 12, 16)
+PREDICTED = [name for name, pacing in PACINGS.items() if pacing.growth is None]
+"""Whose trees the simulation can grow."""
 ALONE = Speculation(rows=1)
 """The settings of a target that has no candidates."""
 
@@ -96,7 +98,7 @@ class _Trial:
 
     def outcomes(self) -> list[Outcome]:
         alone = self._run(PLAIN, ALONE)
-        return [self._outcome(pacing, self._settings(pacing), alone.speed) for pacing in PACINGS]
+        return [self._outcome(pacing, self._settings(pacing), alone.speed) for pacing in PREDICTED]
 
     def _settings(self, pacing: Pacing) -> Speculation:
         if not PACINGS[pacing].queries:

@@ -103,11 +103,11 @@ def print_prediction(console: Console, prediction: Prediction) -> None:
     )
     headings = ["pacing", *(f"at agreement {a:g}" for a in agreements)]
     table = _table("Predicted speed-up over autoregressive decoding", headings, 1)
-    predicted = {outcome.pacing for outcome in prediction.outcomes}
-    for pacing in (name for name in PACINGS if name in predicted):
+    predicted = {outcome.pacing: PACINGS[outcome.pacing] for outcome in prediction.outcomes}
+    for pacing in predicted:
         found = [prediction.of(pacing, agreement) for agreement in agreements]
         table.add_row(title_of(pacing), *(_speed_up(outcome) for outcome in found))
-    for pacing in (name for name, found in PACINGS.items() if found.queries and not found.waits):
+    for pacing in (name for name, found in predicted.items() if found.queries and not found.waits):
         configs = [prediction.of(pacing, agreement).config for agreement in agreements]
         table.add_section()
         for setting in ("width", "depth", "rows"):

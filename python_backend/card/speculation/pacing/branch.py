@@ -15,6 +15,7 @@ class Branch(Pacing):
     waits = True
     looks_ahead = True
     growth = "branch"
+    title = "SpecBranch"
 
     def draft_may_run(self, progress: Progress) -> bool:
         """What the chain lacks of γ tokens, and γ passes for its branches."""

@@ -14,6 +14,7 @@ class Ssd(Pacing):
     waits = True
     looks_ahead = True
     growth = "fan_out"
+    title = "SSD"
 
     def target_may_run(self, progress: Progress) -> bool:
         gamma = progress.num_draft_tokens
