@@ -4,7 +4,7 @@ The fields of `GenerateRequest` (inputs) and `Response` (outputs) *are* that tab
 tensor, and its metadata says how it travels. Names and dtypes are those of TensorRT-LLM's Triton
 ensemble; `input_ids`, `min_p`, `stop_token_ids`, `logit_bias_ids`, `logit_bias_values`,
 `top_log_probs`, `return_prompt_log_probs`, `return_trace`, `decoding`, `drafter`, `growth`,
-`acceptance`, `tenant`, `draft_key`, `cache_salt`, `skip_reading_prefix_cache`, `finish_reason`,
+`acceptance`, `draft_key`, `cache_salt`, `skip_reading_prefix_cache`, `finish_reason`,
 `accepted_bytes`, `details`, `target_steps`, `cache_queries`, `cache_hits` and `foreign_tokens` are
 additions of CARD.
 
@@ -91,7 +91,7 @@ class GenerateRequest:
     return_num_input_tokens: bool | None = _tensor("BOOL", "Report the prompt's tokens.")
     return_num_output_tokens: bool | None = _tensor("BOOL", "Report the text's tokens.")
     return_perf_metrics: bool | None = _tensor("BOOL", "Report timings and acceptance.")
-    cache_salt: str | None = _tensor("BYTES", "Only requests with the same one share kept KV.")
+    cache_salt: str | None = _tensor("BYTES", "Only requests with the same one share what is kept.")
     skip_reading_prefix_cache: bool | None = _tensor(
         "BOOL", "Read the whole prompt, and keep nothing of this text."
     )
@@ -104,7 +104,6 @@ class GenerateRequest:
     acceptance: str | None = _tensor(
         "BYTES", "exact, or loose, which changes the text, where the server allows it."
     )
-    tenant: str | None = _tensor("BYTES", "Whose text it is.")
     draft_key: str | None = _tensor("BYTES", "Secret with which a device sends its drafts.")
     guided_decoding_guide_type: str | None = _tensor(
         "BYTES", "What guides the text: json, json_schema, regex, ebnf_grammar or choice."

@@ -323,7 +323,6 @@ DTYPES = {
             "drafter",
             "growth",
             "acceptance",
-            "tenant",
             "cache_salt",
             "stop_words",
             "bad_words",

@@ -43,17 +43,19 @@ async def test_every_pacing_writes_the_targets_text(
     assert len(set(found)) == 1
 
 
-async def test_a_second_text_of_a_tenant_takes_fewer_passes(alone: RunningService) -> None:
-    async def steps(tenant: str) -> int:
-        asked = {"tenant": tenant, "return_perf_metrics": True, "temperature": 1.2, "seed": 8}
+async def test_a_second_text_with_a_salt_takes_fewer_passes(alone: RunningService) -> None:
+    async def steps(salt: str, **more: bool) -> int:
+        asked = {"cache_salt": salt, "return_perf_metrics": True, "temperature": 1.2, "seed": 8}
         replies: list[Reply] = await alone.ask(
-            text_input="Once upon", max_tokens=48, end_id=-1, **asked
+            text_input="Once upon", max_tokens=48, end_id=-1, **asked, **more
         )
         return int(replies[-1].one("target_steps"))
 
     first, again, other = await steps("a"), await steps("a"), await steps("b")
     assert again < first / 2
     assert other == first
+    unkept = [await steps(salt, skip_reading_prefix_cache=True) for salt in ("a", "c")]
+    assert [*unkept, await steps("c")] == [first] * 3, "neither told nor kept"
 
 
 async def test_a_target_that_dies_comes_back_to_the_same_text(alone: RunningService) -> None:

@@ -52,7 +52,6 @@ CONTRACT: dict[str, tuple[str, Any]] = {
     "drafter": ("BYTES", "tree"),
     "growth": ("BYTES", "graph"),
     "acceptance": ("BYTES", "exact"),
-    "tenant": ("BYTES", "house"),
     "draft_key": ("BYTES", "0f" * 16),
     "guided_decoding_guide_type": ("BYTES", "regex"),
     "guided_decoding_guide": ("BYTES", "[a-zé]+"),

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_process import GREEDY, OneProcess, Stream, autoregressive, request_of, settings_of
 
-from card.cache import ANY, ROOT, Finish
+from card.cache import ANY, NO_SALT, ROOT, SALT_BYTES, Finish
 from card.sampling import SamplingParameters
 from card.speculation.drafters import DRAFTERS
 from card.speculation.drafters.growth import GROWTHS
@@ -150,7 +150,7 @@ class Session:
     parameters: SamplingParameters
     gamma: int
     growth: str = ANY
-    tenant: int = 0
+    salt: bytes = NO_SALT
 
 
 sessions = st.builds(
@@ -161,7 +161,7 @@ sessions = st.builds(
     parameters=st.sampled_from(PARAMETERS),
     gamma=st.integers(1, 7),
     growth=st.sampled_from([ANY, *GROWTHS]),
-    tenant=st.integers(0, 2),
+    salt=st.sampled_from([NO_SALT, b"a" * SALT_BYTES, b"b" * SALT_BYTES]),
 )
 speculations = st.fixed_dictionaries(
     {
@@ -188,7 +188,7 @@ def opened(both: OneProcess, wanted: list[Session]) -> tuple[list[Stream], list[
     streams, texts = [], []
     for index, s in enumerate(wanted):
         request = request_of(s.prompt, s.max_tokens, s.decoding, s.parameters, s.gamma)
-        request = replace(request, growth=s.growth, tenant=s.tenant)
+        request = replace(request, growth=s.growth, salt=s.salt)
         streams.append(both.open(request, index))
         texts.append(autoregressive(TARGET, request))
     return streams, texts

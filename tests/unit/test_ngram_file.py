@@ -13,15 +13,16 @@ from fake_engine import FakeEngine, FakeModel
 from one_process import OneProcess, autoregressive, request_of, settings_of
 from real_pair import PAIR
 
-from card.cache import SlotRequest
+from card.cache import NO_SALT, SALT_BYTES, SlotRequest
 from card.engines.vocabulary import vocabulary_size
 from card.settings import REPOSITORY_ROOT, Settings
 from card.speculation.ngram import FollowerTable
 from card.speculation.ngram_file import NgramFileError, read_table, table_of, write_table
-from card.speculation.ngram_memory import MOST_TENANTS, NgramMemory
+from card.speculation.ngram_memory import MOST_TABLES, NgramMemory
 
 VOCABULARY = 24
 TARGET = FakeModel(VOCABULARY)
+SALTS = [bytes([number] * SALT_BYTES) for number in range(1, MOST_TABLES + 3)]
 
 
 def test_a_corpus_gives_what_most_frequently_followed_what_occurred_again(tmp_path: Path) -> None:
@@ -65,26 +66,27 @@ def test_a_table_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
         read_table(file, VOCABULARY + 1)
 
 
-def test_texts_of_one_tenant_teach_each_other_and_nobody_else() -> None:
+def test_texts_with_one_salt_teach_each_other_and_nobody_else() -> None:
+    first, second, *others = SALTS
     memory = NgramMemory(shares=True)
-    memory.proposer(7).extend([1, 2, 3])
-    assert memory.proposer(7).candidates([1], 2).tokens == [2, 3]
-    assert memory.proposer(8).candidates([1], 2).tokens == []
-    memory.proposer(0).extend([4, 5])
-    assert memory.proposer(0).candidates([4], 1).tokens == [], "nobody is no tenant"
-    for tenant in range(10, 10 + MOST_TENANTS):
-        memory.proposer(tenant)
-    assert memory.proposer(7).candidates([1], 2).tokens == [], "the first is forgotten"
+    memory.proposer(first).extend([1, 2, 3])
+    assert memory.proposer(first).candidates([1], 2).tokens == [2, 3]
+    assert memory.proposer(second).candidates([1], 2).tokens == []
+    memory.proposer(NO_SALT).extend([4, 5])
+    assert memory.proposer(NO_SALT).candidates([4], 1).tokens == [], "they share nothing"
+    for salt in others:
+        memory.proposer(salt)
+    assert memory.proposer(first).candidates([1], 2).tokens == [], "the first is forgotten"
     closed = NgramMemory()
-    closed.proposer(7).extend([1, 2])
-    assert closed.proposer(7).candidates([1], 1).tokens == []
+    closed.proposer(first).extend([1, 2])
+    assert closed.proposer(first).candidates([1], 1).tokens == []
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_second_text_of_a_tenant_is_proposed_from_the_first(shared: bool) -> None:
+def test_a_second_text_with_a_salt_is_proposed_from_the_first(shared: bool) -> None:
     settings = settings_of(drafter="ngram", lookahead=6, shared_ngrams=shared)
     request = request_of([1, 2, 3], 30)
-    accepted = _accepted(settings, [(request, 9), (request, 9)])
+    accepted = _accepted(settings, [(request, SALTS[0]), (request, SALTS[0])])
     assert (accepted[1] > 20) is shared
 
 
@@ -94,16 +96,16 @@ def test_a_frozen_table_of_the_very_text_gives_it_in_few_passes(tmp_path: Path) 
     file = tmp_path / "table.npz"
     write_table(table_of([text, text]), VOCABULARY, file)
     settings = settings_of(drafter="ngram", lookahead=6, ngram_table=file)
-    assert _accepted(settings, [(request, 0)])[0] > 20
+    assert _accepted(settings, [(request, NO_SALT)])[0] > 20
 
 
-def _accepted(settings: Settings, requests: list[tuple[SlotRequest, int]]) -> list[int]:
+def _accepted(settings: Settings, requests: list[tuple[SlotRequest, bytes]]) -> list[int]:
     """Candidates that were accepted in each of these texts, decoded one after the other."""
     found = []
     target = FakeEngine(TARGET, tree=False)
     with OneProcess(target, FakeEngine(TARGET, tree=True), settings) as both:
-        for request, tenant in requests:
-            asked = replace(request, tenant=tenant)
+        for request, salt in requests:
+            asked = replace(request, salt=salt)
             stream = both.open(asked)
             assert both.run([stream]) == [autoregressive(TARGET, asked)]
             found.append(stream.counters.accepted)

@@ -18,7 +18,7 @@ import numpy as np
 
 CACHE_LINE = 64
 WORD_BYTES = 8
-MAGIC = 0x31_44_52_41_43_00_00_0F  # "CARD1" and the layout's version
+MAGIC = 0x31_44_52_41_43_00_00_10  # "CARD1" and the layout's version
 ENGINES = ("draft", "target")
 BEATING = ("card", *ENGINES)
 """Processes that tell by a heartbeat that they live."""
@@ -67,7 +67,9 @@ LONGEST_CHAIN = MAX_ROWS
 DIGEST_WORDS = 4
 """Of a SHA-256, the only form in which keys stand in the pool."""
 SALT_BYTES = 16
-"""Of what keeps the kept KV of requests apart."""
+"""Of what keeps apart what requests leave to each other."""
+NO_SALT = bytes(SALT_BYTES)
+"""Of requests that name none."""
 
 Word = type[np.int64] | type[np.uint64] | type[np.float64]
 Field = tuple[str, Word] | tuple[str, Word, tuple[int, ...]]
@@ -209,7 +211,6 @@ def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
             ("log_probabilities", word),
             ("likeliest", word),
             ("prompt_log_probabilities", word),
-            ("tenant", np.uint64),
             ("reuses_kv", word),
             ("salt", word, (SALT_BYTES // WORD_BYTES,)),
             ("trace", word),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from card.cache.layout import CHOICE_BYTES, CHOICES, DIGEST_WORDS, SALT_BYTES
+from card.cache.layout import CHOICE_BYTES, CHOICES, DIGEST_WORDS, NO_SALT
 from card.cache.record import Record
 from card.constraints import GUIDE_TYPES, Guide
 from card.sampling import SamplingParameters
@@ -47,9 +47,9 @@ class SlotRequest:
     prompt_log_probabilities  whether it is to report those of the prompt's tokens
     guide       what the text must be; None: anything
     reuses_kv   whether the engines may begin behind text that is kept, and keep this text
-    salt        [SALT_BYTES] only texts with the same one are shared
+    salt        [SALT_BYTES] only texts with the same one share KV and n-grams; `NO_SALT` shares KV
+                alone
     trace       whether the target is to tell of each step
-    tenant      whose text it is; 0: nobody's who is known
     draft_key_digest  SHA-256 of the key with which a device sends candidates (see `digest_of`);
                       None: the draft's process makes them
     """
@@ -67,9 +67,8 @@ class SlotRequest:
     prompt_log_probabilities: bool = False
     guide: Guide | None = None
     reuses_kv: bool = True
-    salt: bytes = bytes(SALT_BYTES)
+    salt: bytes = NO_SALT
     trace: bool = False
-    tenant: int = 0
     draft_key_digest: bytes | None = None
 
     @property
@@ -118,7 +117,6 @@ def write_request(record: Record, request: SlotRequest) -> None:
     record["reuses_kv"] = request.reuses_kv
     record["salt"][:] = np.frombuffer(request.salt, np.int64)
     record["trace"] = request.trace
-    record["tenant"] = request.tenant
     parameters = request.parameters
     for name in _NUMBERS:
         record[name] = getattr(parameters, name)
@@ -165,7 +163,6 @@ def read_request(record: Record) -> SlotRequest:
             **{name: record[name] for name in _NUMBERS},
         ),
         guide=_read_guide(record),
-        tenant=record["tenant"],
         draft_key_digest=_read_key_digest(record),
     )
 

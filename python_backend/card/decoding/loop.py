@@ -156,7 +156,7 @@ class TargetLoop:
             request,
             self._engine,
             constraint,
-            self._ngrams.proposer(request.tenant),
+            self._ngrams.proposer(request.salt),
         )
         self._sessions[slot.index] = session
 

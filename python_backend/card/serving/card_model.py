@@ -11,13 +11,12 @@ import logging
 import os
 import secrets
 import time
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from card.cache import ANY, MAX_END_IDS, SALT_BYTES, Pool, SlotRequest, digest_of
+from card.cache import ANY, MAX_END_IDS, Pool, SlotRequest, digest_of
 from card.engines.prefix_cache import BLOCK
 from card.sampling import SamplingParameters
 from card.serving.admission import Admission
@@ -44,7 +43,7 @@ from card.serving.wire import (
     guide_of,
     output_budget,
     parse,
-    tenant_of,
+    salt_of,
 )
 from card.settings import load_settings
 from card.speculation.drafters.remote import REMOTE
@@ -187,10 +186,9 @@ class CardModel:
             prompt_log_probabilities=request.return_prompt_log_probs,
             parameters=parameters,
             guide=guide,
-            tenant=tenant_of(request),
             draft_key_digest=digest_of(request.draft_key) if request.draft_key else None,
             reuses_kv=self._reuses_kv(request),
-            salt=blake2b(request.cache_salt.encode(), digest_size=SALT_BYTES).digest(),
+            salt=salt_of(request),
             trace=request.return_trace,
         )
 

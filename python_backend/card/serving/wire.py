@@ -18,13 +18,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from card.cache import NO_SALT, SALT_BYTES
 from card.constraints import GUIDE_TYPES, Guide
 from card.serving.refusal import Refusal, invalid, missing
 from card.settings import LimitSettings
 from card.speculation.acceptance import RULES
 from card.speculation.drafters import DRAFTERS
 from card.speculation.drafters.growth import GROWTHS
-from card.speculation.ngram_memory import NO_TENANT
 from card.speculation.pacing import PACINGS
 from card.speculation.sources import WITHOUT_DRAFT
 
@@ -327,12 +327,6 @@ class GenerateRequest:
         "speculation.lossy_acceptance lists it.",
         _one_of(RULES),
     )
-    tenant: str = tensor(
-        "BYTES",
-        "Whose text it is; proposals may come from earlier ones (speculation.shared_ngrams).",
-        _short_name,
-        default="",
-    )
     draft_key: str | None = tensor(
         "BYTES",
         "A device drafts: it sends candidates to the model remote with this fresh secret.",
@@ -340,7 +334,8 @@ class GenerateRequest:
     )
     cache_salt: str = tensor(
         "BYTES",
-        "Only requests with the same one share kept KV; cache.isolated says what absent means.",
+        "Only requests with the same one share kept KV (cache.isolated says what absent means) and "
+        "n-grams (speculation.shared_ngrams; absent: none).",
         _short_name,
         default="",
     )
@@ -460,12 +455,11 @@ def output_budget(request: GenerateRequest, prompt_tokens: int, limits: LimitSet
     return request.max_tokens
 
 
-def tenant_of(request: GenerateRequest) -> int:
-    """The number that stands for whoever the request names, in 64 bits; 0: nobody."""
-    if not request.tenant:
-        return NO_TENANT
-    digest = hashlib.blake2b(request.tenant.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") or 1
+def salt_of(request: GenerateRequest) -> bytes:
+    """Who may be told of the text, [SALT_BYTES]; `NO_SALT` also where nothing of it is kept."""
+    if request.skip_reading_prefix_cache or not request.cache_salt:
+        return NO_SALT
+    return hashlib.blake2b(request.cache_salt.encode(), digest_size=SALT_BYTES).digest()
 
 
 def guide_of(request: GenerateRequest) -> Guide | None:

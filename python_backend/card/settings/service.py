@@ -37,8 +37,8 @@ class SpeculationSettings(Section):
     """Table of what usually follows what, made from a corpus by ``scripts/ngrams`` for this
     target's vocabulary; absent: none."""
     shared_ngrams: bool = False
-    """Whether proposals may come from earlier texts of the same tenant, as requests name it. How
-    fast a text comes then tells a little of those: see SECURITY.md."""
+    """Whether proposals may come from earlier texts with the same `cache_salt`. How fast a text
+    comes then tells a little of those: see SECURITY.md."""
     growth: Annotated[str, OneOf(GROWTHS)] = "best_first"
     """Which nodes a draft pass expands (docs/speculation.md); a pacing may come with a rule of its
     own."""

@@ -1,39 +1,38 @@
 """What n-grams of one text may be told by others: a table frozen from a corpus, and one that the
-texts of a tenant share."""
+texts with one salt share."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
+from card.cache import NO_SALT
 from card.speculation.ngram import FollowerTable, NgramProposer
 
-NO_TENANT = 0
-"""Of requests that name none: their texts tell nobody anything."""
-
-MOST_TENANTS = 64
-"""Tenants whose tables are kept; the least recently served one goes."""
+MOST_TABLES = 64
+"""Salts whose tables are kept; that of the least recently served one goes."""
 
 
 class NgramMemory:
     """Makes the proposer of every session.
 
-    shares  whether the texts of one tenant share a table; no two tenants ever do
+    shares  whether the texts with one salt share a table; no two salts ever do, and texts without
+            one tell nobody anything
     frozen  a table for everybody
     """
 
     def __init__(self, *, shares: bool = False, frozen: FollowerTable | None = None) -> None:
         self._shares = shares
         self._frozen = frozen
-        self._tables: OrderedDict[int, FollowerTable] = OrderedDict()
+        self._tables: OrderedDict[bytes, FollowerTable] = OrderedDict()
 
-    def proposer(self, tenant: int) -> NgramProposer:
-        return NgramProposer(self._table(tenant), self._frozen)
+    def proposer(self, salt: bytes) -> NgramProposer:
+        return NgramProposer(self._table(salt), self._frozen)
 
-    def _table(self, tenant: int) -> FollowerTable | None:
-        if not self._shares or tenant == NO_TENANT:
+    def _table(self, salt: bytes) -> FollowerTable | None:
+        if not self._shares or salt == NO_SALT:
             return None
-        table = self._tables.setdefault(tenant, FollowerTable())
-        self._tables.move_to_end(tenant)
-        if len(self._tables) > MOST_TENANTS:
+        table = self._tables.setdefault(salt, FollowerTable())
+        self._tables.move_to_end(salt)
+        if len(self._tables) > MOST_TABLES:
             self._tables.popitem(last=False)
         return table
