@@ -12,27 +12,33 @@ from typing import Annotated, Any, ClassVar
 import typer
 
 from bench.cells import WHO, Cells, Columns, known, shown, table
+from bench.conclusion import conclude
 from bench.conditions import conditions_of, this_machine
 from bench.contest import fastest_settings
 from bench.figures import Row, summarise
 from bench.in_process import InProcess
 from bench.line_up import line_up_family, thread_counts
+from bench.options import (
+    TEMPERATURES,
+    Limit,
+    MaxTokens,
+    Minutes,
+    PromptsFile,
+    SettingsFile,
+    Temperatures,
+)
 from bench.ratios import Question, Ratio, ratios
-from bench.report import TRIED, Report, print_report
+from bench.report import TRIED, Report
 from bench.rounds import Rounds, clock_of
 from bench.systems import SYSTEMS
 from bench.terminal import (
-    DIFFER,
     INTERRUPTED,
     PROMPTS,
     REFUSALS,
-    RESULTS,
     make_console,
-    name_differences,
     prompts_of,
     refuse,
     results_option,
-    say_reservation,
     tasks_of,
 )
 from card.cores import usable_cores
@@ -40,37 +46,17 @@ from card.serving.vocabulary import Vocabulary
 from card.settings import load_settings
 from card.speculation.pacing import PLAIN
 
-TEMPERATURES = (0.0, 0.8)
-
 SystemName = Enum("SystemName", {name: name for name in SYSTEMS}, type=str)  # type: ignore[misc]
 
 
 def family(
-    prompts: Annotated[
-        Path, typer.Option(help="JSONL: id, category, and prompt or messages in each line.")
-    ] = PROMPTS,
-    limit: Annotated[
-        int | None,
-        typer.Option(min=1, help="Use the first prompts only.", show_default="all"),
-    ] = None,
-    max_tokens: Annotated[int, typer.Option(min=2, help="Tokens written for a prompt.")] = 128,
-    minutes: Annotated[
-        float,
-        typer.Option(min=0.1, help="No prompt is begun later, counted from the first one."),
-    ] = 60.0,
+    prompts: PromptsFile = PROMPTS,
+    limit: Limit = None,
+    max_tokens: MaxTokens = 128,
+    minutes: Minutes = 60.0,
     json_file: Annotated[Path | None, results_option("DATE-family.json")] = None,
-    settings_file: Annotated[
-        Path | None,
-        typer.Option("--settings", help="Another settings file (YAML).", show_default="built in"),
-    ] = None,
-    temperature: Annotated[
-        list[float] | None,
-        typer.Option(
-            help="Sampling temperature. May be repeated.",
-            show_default=", ".join(f"{t:g}" for t in TEMPERATURES),
-            min=0,
-        ),
-    ] = None,
+    settings_file: SettingsFile = None,
+    temperature: Temperatures = None,
     system: Annotated[
         list[SystemName] | None,
         typer.Option(
@@ -109,14 +95,7 @@ def family(
         tried=summarise(pilot, {}),
         skipped=skipped,
     )
-    print_report(console, report)
-    say_reservation(console, report.conditions)
-    name = report.conditions.date.replace(":", "").split("+")[0]
-    for path in report.store(json_file or RESULTS / f"{name}-family.json"):
-        console.print(str(path), highlight=False, soft_wrap=True)
-    if not all(row.texts_equal in (True, None) for row in (*report.rows, *report.tried)):
-        name_differences([*pilot, *completions])
-        raise typer.Exit(DIFFER)
+    conclude(console, report, "family", json_file, [*pilot, *completions])
 
 
 @dataclass(frozen=True)

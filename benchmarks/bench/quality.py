@@ -15,6 +15,7 @@ from rich.table import Table
 
 from bench.in_process import InProcess, Loops
 from bench.measurement import Measurement, Task
+from bench.options import SettingsFile
 from bench.progress import shown
 from bench.prompts import Prompt
 from bench.questions import KINDS, Question, questions
@@ -51,10 +52,7 @@ def quality(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Where the figures go.", show_default="nowhere")
     ] = None,
-    settings_file: Annotated[
-        Path | None,
-        typer.Option("--settings", help="Another settings file (YAML).", show_default="built in"),
-    ] = None,
+    settings_file: SettingsFile = None,
 ) -> None:
     """Count right answers to short sums and extractions, greedy, under each rule of acceptance."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -26,6 +26,7 @@ from bench.in_process import InProcess, Loops, parameters_of
 from bench.line_up import thread_counts
 from bench.measurement import Task
 from bench.names import name_of
+from bench.options import SettingsFile
 from bench.plots import plot_streams
 from bench.progress import shown
 from bench.streams_figures import Commit, ContextCost, SlotMemory, StreamsRow, row_of
@@ -75,10 +76,7 @@ def streams(
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each; the median counts.")] = 3,
     json_file: Annotated[Path | None, results_option("DATE-streams.json")] = None,
-    settings_file: Annotated[
-        Path | None,
-        typer.Option("--settings", help="Another settings file (YAML).", show_default="built in"),
-    ] = None,
+    settings_file: SettingsFile = None,
 ) -> None:
     """Measure many streams at once, a step's cost by context, and memory per slot."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)

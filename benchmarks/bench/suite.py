@@ -13,28 +13,34 @@ import typer
 from rich.console import Console
 from tokenizers import Tokenizer
 
+from bench.conclusion import conclude
 from bench.conditions import conditions_of, this_machine
 from bench.contest import Contender, fastest_settings
 from bench.figures import summarise
 from bench.foresight import read_along
 from bench.in_process import InProcess
 from bench.line_up import line_up_in_process, line_up_through_grpc, thread_counts
+from bench.options import (
+    TEMPERATURES,
+    Limit,
+    MaxTokens,
+    Minutes,
+    PromptsFile,
+    SettingsFile,
+    Temperatures,
+)
 from bench.peers import DEFAULT, ENVIRONMENTS, PeerError, line_up_peer
 from bench.ratios import ratios
-from bench.report import Report, print_report
+from bench.report import Report
 from bench.rounds import Rounds, clock_of
 from bench.terminal import (
-    DIFFER,
     INTERRUPTED,
     PROMPTS,
     REFUSALS,
-    RESULTS,
     make_console,
-    name_differences,
     prompts_of,
     refuse,
     results_option,
-    say_reservation,
     tasks_of,
 )
 from card.cores import usable_cores
@@ -42,37 +48,17 @@ from card.serving.vocabulary import Vocabulary
 from card.settings import load_settings
 from card_client import CardError
 
-TEMPERATURES = (0.0, 0.8)
-
 PeerName = Enum("PeerName", {name: name for name in ENVIRONMENTS}, type=str)  # type: ignore[misc]
 
 
 def suite(
-    prompts: Annotated[
-        Path, typer.Option(help="JSONL: id, category, and prompt or messages in each line.")
-    ] = PROMPTS,
-    limit: Annotated[
-        int | None,
-        typer.Option(min=1, help="Use the first prompts only.", show_default="all"),
-    ] = None,
-    max_tokens: Annotated[int, typer.Option(min=2, help="Tokens written for a prompt.")] = 128,
-    minutes: Annotated[
-        float,
-        typer.Option(min=0.1, help="No prompt is begun later, counted from the first one."),
-    ] = 60.0,
+    prompts: PromptsFile = PROMPTS,
+    limit: Limit = None,
+    max_tokens: MaxTokens = 128,
+    minutes: Minutes = 60.0,
     json_file: Annotated[Path | None, results_option("DATE-suite.json")] = None,
-    settings_file: Annotated[
-        Path | None,
-        typer.Option("--settings", help="Another settings file (YAML).", show_default="built in"),
-    ] = None,
-    temperature: Annotated[
-        list[float] | None,
-        typer.Option(
-            help="Sampling temperature. May be repeated.",
-            show_default=", ".join(f"{t:g}" for t in TEMPERATURES),
-            min=0,
-        ),
-    ] = None,
+    settings_file: SettingsFile = None,
+    temperature: Temperatures = None,
     peer: Annotated[
         list[PeerName] | None,
         typer.Option(help="A peer. May be repeated.", show_default=", ".join(DEFAULT)),
@@ -118,14 +104,7 @@ def suite(
         tried=summarise(pilot, {}),
         skipped=skipped,
     )
-    print_report(console, report)
-    say_reservation(console, report.conditions)
-    name = report.conditions.date.replace(":", "").split("+")[0]
-    for path in report.store(json_file or RESULTS / f"{name}-suite.json"):
-        console.print(str(path), highlight=False, soft_wrap=True)
-    if not all(row.texts_equal in (True, None) for row in (*report.rows, *report.tried)):
-        name_differences([*pilot, *completions])
-        raise typer.Exit(DIFFER)
+    conclude(console, report, "suite", json_file, [*pilot, *completions])
 
 
 def _peers(

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,6 +16,7 @@ from rich.table import Table
 
 from bench.conditions import this_machine
 from bench.measurement import Task
+from bench.options import SettingsFile
 from bench.progress import shown
 from bench.prompts import Prompt, check_room
 from bench.terminal import DIFFER, INTERRUPTED, REFUSALS, make_console, refuse
@@ -78,10 +78,7 @@ class Chat:
 def turns(
     rounds: Annotated[int, typer.Option(min=1, help="Chats of each kind; medians count.")] = 5,
     max_tokens: Annotated[int, typer.Option(min=2, help="Tokens of each answer.")] = 128,
-    settings_file: Annotated[
-        Path | None,
-        typer.Option("--settings", help="Another settings file (YAML).", show_default="built in"),
-    ] = None,
+    settings_file: SettingsFile = None,
 ) -> None:
     """Measure the time to the first token of a chat's turns through gRPC, by turns with the text so
     far kept and read again."""

@@ -1,0 +1,34 @@
+"""How a contest ends: its tables are shown and stored, and a text that differs is named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from bench.contest import Completion
+from bench.report import Report, print_report
+from bench.terminal import DIFFER, RESULTS, name_differences, say_reservation
+
+
+def conclude(
+    console: Console,
+    report: Report,
+    command: str,
+    json_file: Path | None,
+    completions: Sequence[Completion],
+) -> None:
+    """Show and store what `command` found; by default among the results, by date and command.
+
+    Raises `typer.Exit` where a text of ours is not the target's own.
+    """
+    print_report(console, report)
+    say_reservation(console, report.conditions)
+    date = report.conditions.date.replace(":", "").split("+")[0]
+    for path in report.store(json_file or RESULTS / f"{date}-{command}.json"):
+        console.print(str(path), highlight=False, soft_wrap=True)
+    if not all(row.texts_equal in (True, None) for row in (*report.rows, *report.tried)):
+        name_differences(completions)
+        raise typer.Exit(DIFFER)
