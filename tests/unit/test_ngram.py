@@ -13,6 +13,7 @@ from card.speculation.ngram import (
     FollowerTable,
     NgramProposer,
 )
+from card.speculation.ngram_file import table_of
 
 texts = st.lists(st.integers(0, 3), max_size=30)
 
@@ -100,19 +101,19 @@ def test_what_was_not_used_for_longest_is_forgotten_and_followers_are_few() -> N
 
 
 def test_a_shared_table_tells_what_another_text_taught_and_a_frozen_one_learns_nothing() -> None:
-    shared, frozen = FollowerTable(), FollowerTable.of([((9,), (4,))])
+    shared, frozen = FollowerTable(), table_of([[9, 4, 9, 4]])
     NgramProposer(shared).extend([1, 2, 3])
     other = NgramProposer(shared, frozen)
     assert other.candidates([1], 2).tokens == [2, 3]
     assert other.candidates([9], 1).tokens == [4]
     other.extend([9, 5])
-    assert dict(frozen) == {(9,): (4,)}
+    assert frozen.longest([(9,)]) == (1, (4,))
     assert NgramProposer().candidates([1], 2).tokens == []
 
 
 @pytest.mark.parametrize("wrong", [True, False])
 def test_a_frozen_table_that_is_wrong_is_soon_given_little_chance(wrong: bool) -> None:
-    frozen = FollowerTable.of([((token,), (token + (2 if wrong else 1),)) for token in range(90)])
+    frozen = table_of(2 * [[token, token + (2 if wrong else 1)] for token in range(90)])
     proposer = NgramProposer(frozen=frozen)
     proposer.extend(range(60))
     chance = proposer.candidates([], 1).chances[0]

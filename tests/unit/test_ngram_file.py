@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter, defaultdict
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from fake_engine import FakeEngine, FakeModel
+from hypothesis import given
+from hypothesis import strategies as st
 from one_process import OneProcess, autoregressive, request_of, settings_of
 from real_pair import PAIR
 
 from card.cache import NO_SALT, SALT_BYTES, SlotRequest
 from card.engines.vocabulary import vocabulary_size
 from card.settings import REPOSITORY_ROOT, Settings
-from card.speculation.ngram import FollowerTable
+from card.speculation.ngram import LONGEST_CONTEXT, MOST_FOLLOWERS
 from card.speculation.ngram_file import NgramFileError, read_table, table_of, write_table
 from card.speculation.ngram_memory import MOST_TABLES, NgramMemory
 
@@ -28,10 +31,33 @@ SALTS = [bytes([number] * SALT_BYTES) for number in range(1, MOST_TABLES + 3)]
 def test_a_corpus_gives_what_most_frequently_followed_what_occurred_again(tmp_path: Path) -> None:
     file = tmp_path / "table.npz"
     write_table(table_of([[1, 2, 3, 1, 2, 4, 1, 2, 4], [1, 2]]), VOCABULARY, file)
-    found = dict(read_table(file, VOCABULARY))
-    assert found[(1, 2)] == (4, 3)
-    assert found[(1,)] == (2,)
-    assert (3,) not in found, "it occurred once"
+    table = read_table(file, VOCABULARY)
+    assert table.longest([(7, 1, 2), (1, 2), (2,)]) == (2, (4, 3))
+    assert table.longest([(1,)]) == (1, (2,))
+    assert table.longest([(3,)]) == (0, ()), "it occurred once"
+
+
+@given(st.lists(st.lists(st.integers(0, 3), max_size=30), max_size=4), st.integers(1, 40))
+def test_a_table_says_what_counting_would(texts: list[list[int]], most: int) -> None:
+    followers: defaultdict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
+    for text in texts:
+        for at in range(1, len(text)):
+            for size in range(1, min(LONGEST_CONTEXT, at) + 1):
+                followers[tuple(text[at - size : at])][text[at]] += 1
+    table = table_of(texts, most)
+    assert len(table) <= most
+    seen = {context: found.total() for context, found in followers.items()}
+    known = [context for context in seen if table.longest([context])[0] == len(context)]
+    assert len(known) == len(table)
+    assert all(seen[context] > 1 for context in known)
+    for context in known:
+        row = table.longest([context])[1]
+        counts = [followers[context][token] for token in row]
+        best = sorted(followers[context].values(), reverse=True)[:MOST_FOLLOWERS]
+        assert counts == best, "the most frequent first"
+    if len(known) < sum(times > 1 for times in seen.values()):
+        left = max(times for context, times in seen.items() if context not in known)
+        assert left <= min((seen[context] for context in known), default=left)
 
 
 @pytest.mark.parametrize(
@@ -39,12 +65,13 @@ def test_a_corpus_gives_what_most_frequently_followed_what_occurred_again(tmp_pa
     [
         b"",
         b"no archive",
-        {"contexts": np.zeros((1, 5), np.int32)},
-        {"contexts": [[-1, -1, -1, -1, 24]], "followers": [[1, -1, -1, -1]]},
-        {"contexts": [[-1, -1, -1, -1, 1]], "followers": [[-1, -1, -1, -1]]},
-        {"contexts": [[1]], "followers": [[1]]},
+        {"keys": [1]},
+        {"keys": [1], "followers": [[24, -1, -1, -1]]},
+        {"keys": [1], "followers": [[-1, -1, -1, -1]]},
+        {"keys": [2, 1], "followers": [[1, -1, -1, -1]] * 2},
+        {"keys": [1], "followers": [[1]]},
     ],
-    ids=["empty", "garbage", "parts", "unknown id", "no follower", "shape"],
+    ids=["empty", "garbage", "parts", "unknown id", "no follower", "order", "shape"],
 )
 def test_a_file_that_is_no_table_of_this_vocabulary_is_refused(
     tmp_path: Path, content: bytes | dict[str, object]
@@ -53,7 +80,8 @@ def test_a_file_that_is_no_table_of_this_vocabulary_is_refused(
     if isinstance(content, bytes):
         file.write_bytes(content)
     else:
-        arrays = {name: np.asarray(values, np.int32) for name, values in content.items()}
+        kinds = {"keys": np.uint64, "followers": np.int32}
+        arrays = {name: np.asarray(values, kinds[name]) for name, values in content.items()}
         np.savez(file, vocabulary=np.array(VOCABULARY), **arrays)
     with pytest.raises(NgramFileError, match=r"table\.npz"):
         read_table(file, VOCABULARY)
@@ -61,7 +89,7 @@ def test_a_file_that_is_no_table_of_this_vocabulary_is_refused(
 
 def test_a_table_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "table.npz"
-    write_table(FollowerTable.of([((1,), (2,))]), VOCABULARY, file)
+    write_table(table_of([[1, 2, 1, 2]]), VOCABULARY, file)
     with pytest.raises(NgramFileError, match="24 ids, and the target has 25"):
         read_table(file, VOCABULARY + 1)
 
