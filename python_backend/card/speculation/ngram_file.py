@@ -44,7 +44,7 @@ class FrozenTable:
     def __init__(self, keys: NDArray[np.uint64], followers: NDArray[np.int32]) -> None:
         self.keys = keys
         self.followers = followers
-        self._ascending = memoryview(keys)  # a search of few keys is quicker outside NumPy
+        self._ascending = keys.data  # a search of few keys is quicker outside NumPy
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -161,7 +161,8 @@ def read_table(file: Path, vocabulary: int) -> FrozenTable:
 def _is_sound(keys: NDArray[np.uint64], followers: NDArray[np.int32], vocabulary: int) -> bool:
     """Whether these are ascending keys, and followers of each, one or more."""
     return bool(
-        (keys.dtype, followers.dtype) == (np.uint64, np.int32)
+        keys.dtype == np.uint64
+        and followers.dtype == np.int32
         and keys.ndim == 1
         and followers.shape == (len(keys), MOST_FOLLOWERS)
         and len(keys) <= MOST_FROZEN
