@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from unittest.mock import AsyncMock, Mock
 
@@ -108,6 +108,14 @@ async def all_is_told(channel: grpc.aio.Channel) -> None:
     """The server has heard whatever was said on this connection before."""
     for _ in range(8):
         await channel.unary_unary("/Triton/Echo")(b"heard?")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _only_what_is_new_is_collected() -> Iterator[None]:
+    """Everything that other tests loaded takes seconds to look through."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

@@ -109,11 +109,6 @@ def test_a_busy_port_as_of_a_second_supervisor(
     assert refused(settings).startswith(f"error: serving.health_port: port {busy_port} is busy: ")
 
 
-def test_a_settings_file_that_does_not_exist(tmp_path: Path) -> None:
-    line = refused(tmp_path / "none.yaml")
-    assert line == f"error: settings file {tmp_path / 'none.yaml'} does not exist"
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_who_stops_it_before_its_server_is_found_finds_nothing_left(
     tmp_path: Path, settings: Path, number: signal.Signals
@@ -153,9 +148,3 @@ def test_why_a_model_cannot_be_loaded_is_one_event_and_one_line(
     assert line == "error: target cannot be loaded: the weights do not fit"
     assert len(told) == 1 + events
     assert "event=gave_up" in ended.stderr.splitlines()[-1]
-
-
-def test_a_server_of_the_settings_that_is_none_is_one_line_with_its_field(settings: Path) -> None:
-    with settings.open("a", encoding="utf-8") as file:
-        file.write("\n  tritonserver: /nowhere\n")
-    assert refused(settings).startswith("error: serving.tritonserver is /nowhere: ")
