@@ -117,6 +117,15 @@ def pass_dtype(options: EngineOptions) -> Literal["bfloat16", "float32"]:
     return "bfloat16" if computes_in_bfloat16() or options.dtype == "bfloat16" else "float32"
 
 
+def kv_type(options: EngineOptions) -> ov.Type:
+    """Element type of the KV cache. Where products round their inputs to eight bits, keys and
+    values in float16 move a text no further away from the checkpoint's (benchmarks/NOTES.md)."""
+    if pass_dtype(options) == "bfloat16":
+        return ov.Type.bf16
+    rounds = options.compressed and options.dtype != "float32"
+    return ov.Type.f16 if rounds and options.paged else ov.Type.f32
+
+
 def compile_graph(graph: ov.Model, options: EngineOptions) -> ov.CompiledModel:
     """A graph made to run on the processor with the options' precision and most threads."""
     precision = ov.Type.f32 if pass_dtype(options) == "float32" else ov.Type.bf16
@@ -125,7 +134,7 @@ def compile_graph(graph: ov.Model, options: EngineOptions) -> ov.CompiledModel:
         "CPU",
         {
             hint.inference_precision: precision,
-            hint.kv_cache_precision: precision,  # the stock one is eight bits
+            hint.kv_cache_precision: kv_type(options),  # the stock one is eight bits
             hint.performance_mode: hint.PerformanceMode.LATENCY,
             hint.enable_cpu_pinning: False,
             properties.inference_num_threads: options.most_threads,
