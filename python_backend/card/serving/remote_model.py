@@ -16,7 +16,7 @@ from card.serving.load_failure import announced
 from card.serving.refusal import Refusal
 from card.serving.remote_request import TAKEN, check_sizes, read_draft
 from card.serving.triton_request import deadline_ns, input_arrays, refused, response
-from card.serving.vocabulary import Vocabulary
+from card.serving.vocabulary import vocabulary_size
 from card.settings import load_settings
 
 
@@ -26,7 +26,7 @@ class RemoteModel:
     @announced
     def initialize(self, args: dict[str, str]) -> None:
         settings = load_settings()
-        self._vocabulary = Vocabulary.load(settings.target.path).size
+        self._vocabulary = vocabulary_size(settings.target.path)
         self._found = FoundPool(settings)
         self._pool: Pool | None = None
         self._drafts: RemoteDrafts | None = None
