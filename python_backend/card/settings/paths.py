@@ -13,13 +13,14 @@ from model_files import model_at
 PATHS = (
     ("target", "path"),
     ("draft", "path"),
+    ("draft_small", "path"),
     ("speculation", "ngram_table"),
     ("cache", "directory"),
     ("serving", "findings"),
     ("serving", "tritonserver"),
 )
 """Every field that is a path."""
-_MODELS = ("target.path", "draft.path")
+_MODELS = ("target.path", "draft.path", "draft_small.path")
 """A folder that holds a GGUF file alone stands for that file."""
 _DIRECTORIES_TO_BE = (("serving", "findings"),)
 """Those that may lead to a directory, or to nothing yet."""
