@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
@@ -14,10 +15,10 @@ import typer
 from bench.cells import WHO, Cells, Columns, known, shown, table
 from bench.conclusion import conclude
 from bench.conditions import conditions_of, this_machine
-from bench.contest import fastest_settings
+from bench.contest import Contender, fastest_settings
 from bench.figures import Row, summarise
 from bench.in_process import InProcess
-from bench.line_up import line_up_family, thread_counts
+from bench.line_up import line_up_devices, line_up_family, quickest, thread_counts
 from bench.options import (
     TEMPERATURES,
     Limit,
@@ -30,7 +31,8 @@ from bench.options import (
 from bench.ratios import Question, Ratio, ratios
 from bench.report import TRIED, Report
 from bench.rounds import Rounds, clock_of
-from bench.systems import SYSTEMS
+from bench.small_draft import with_small_draft
+from bench.systems import SYSTEMS, System
 from bench.terminal import (
     INTERRUPTED,
     PROMPTS,
@@ -41,6 +43,7 @@ from bench.terminal import (
     results_option,
     tasks_of,
 )
+from bench.through_grpc import ServerError
 from card.cores import usable_cores
 from card.serving.vocabulary import Vocabulary
 from card.settings import load_settings
@@ -73,12 +76,17 @@ def family(
         settings = load_settings(settings_file)
         vocabulary = Vocabulary.load(settings.target.path)
         chosen = prompts_of(settings, vocabulary, prompts, limit, max_tokens)
-        with console.status("loading both models"):
-            pair = InProcess(settings, vocabulary.tokenizer)
         tasks = tasks_of(chosen, list(dict.fromkeys(temperature or TEMPERATURES)), max_tokens)
         with ExitStack() as stack:
+            settings = stack.enter_context(with_small_draft(settings))
+            with console.status("loading both models"):
+                pair = InProcess(settings, vocabulary.tokenizer)
             systems = {name: found for name, found in SYSTEMS.items() if name in wanted}
-            contenders = line_up_family(stack, pair, thread_counts(usable_cores()), systems)
+            threads = thread_counts(usable_cores())
+            with console.status("loading what the systems run on"):
+                best = quickest(pair, threads)
+                contenders = line_up_family(stack, pair, threads, systems, [best])
+                contenders += _devices(stack, pair, settings_file, systems, skipped)
             turns = Rounds(console, pair, skipped)
             pilot = turns.try_settings(contenders, tasks)
             fastest = fastest_settings(pilot)
@@ -96,6 +104,21 @@ def family(
         skipped=skipped,
     )
     conclude(console, report, "family", json_file, [*pilot, *completions])
+
+
+def _devices(
+    stack: ExitStack,
+    pair: InProcess,
+    settings_file: Path | None,
+    systems: Mapping[str, System],
+    skipped: list[str],
+) -> list[Contender]:
+    """Those that draft on a device; `skipped` gets a line if no server can be started for them."""
+    try:
+        return line_up_devices(stack, pair, settings_file, systems)
+    except ServerError as error:
+        skipped.append(f"sled: {error}")
+        return []
 
 
 @dataclass(frozen=True)
