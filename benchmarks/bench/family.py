@@ -45,7 +45,7 @@ from bench.terminal import (
 )
 from bench.through_grpc import ServerError
 from card.cores import usable_cores
-from card.serving.vocabulary import Vocabulary
+from card.serving.requests.vocabulary import Vocabulary
 from card.settings import load_settings
 from card.speculation.pacing import PLAIN
 

@@ -32,8 +32,8 @@ from card.decoding import TargetLoop, TargetTimes
 from card.drafting import DraftLoop, make_drafters
 from card.engines.loading import load_engine, load_small_draft
 from card.sampling import SamplingParameters
-from card.serving.engine_process import EngineProcess
 from card.serving.geometry import pool_geometry
+from card.serving.triton.engine_process import EngineProcess
 from card.settings import Settings
 from card.speculation.control.measured import best_rows
 from card.speculation.pacing import PACINGS

@@ -20,7 +20,7 @@ from bench.progress import shown
 from bench.prompts import Prompt
 from bench.questions import KINDS, Question, questions
 from bench.terminal import INTERRUPTED, REFUSALS, make_console, refuse
-from card.serving.vocabulary import Vocabulary
+from card.serving.requests.vocabulary import Vocabulary
 from card.settings import Settings, load_settings
 from card.speculation.acceptance import RULES
 

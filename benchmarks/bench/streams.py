@@ -47,7 +47,7 @@ from card.cache.layout import slot_dtype
 from card.cores import usable_cores
 from card.engines import SequenceTokens
 from card.serving.geometry import pool_geometry
-from card.serving.vocabulary import Vocabulary
+from card.serving.requests.vocabulary import Vocabulary
 from card.settings import Settings, load_settings
 from card.speculation.pacing import PACINGS, PLAIN
 

@@ -44,7 +44,7 @@ from bench.terminal import (
     tasks_of,
 )
 from card.cores import usable_cores
-from card.serving.vocabulary import Vocabulary
+from card.serving.requests.vocabulary import Vocabulary
 from card.settings import load_settings
 from card_client import CardError
 

@@ -22,7 +22,7 @@ from bench.prompts import Prompt, PromptsError, check_room, read_prompts
 from bench.through_grpc import ServerError
 from card.cache import PoolError
 from card.engines import EngineError
-from card.serving.vocabulary import Vocabulary
+from card.serving.requests.vocabulary import Vocabulary
 from card.settings import REPOSITORY_ROOT, Settings, SettingsError
 from card_client.chat_template import ChatTemplateError
 from card_gateway.template import read_model

@@ -17,8 +17,8 @@ from bench.activity import DraftActivity
 from bench.measurement import Measurement, Task
 from card.cache import Pool, SlotCounters
 from card.serving.geometry import pool_geometry
-from card.serving.local_http import open_local
-from card.serving.supervised import (
+from card.serving.supervision.local_http import open_local
+from card.serving.supervision.supervised import (
     SupervisedServer,
     SupervisorEndedError,
     last_words,

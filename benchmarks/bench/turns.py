@@ -21,7 +21,7 @@ from bench.progress import shown
 from bench.prompts import Prompt, check_room
 from bench.terminal import DIFFER, INTERRUPTED, REFUSALS, make_console, refuse
 from bench.through_grpc import ThroughGrpc, through_grpc
-from card.serving.vocabulary import Vocabulary
+from card.serving.requests.vocabulary import Vocabulary
 from card.settings import load_settings
 from card_client import CardError
 from card_gateway.template import read_model

@@ -17,7 +17,7 @@ from card.cache.pool import pool_bytes
 from card.serving.geometry import pool_geometry
 from card.serving.supervision.policy import STUBS
 from card.serving.supervision.supervisor import LINGER_S
-from card.serving.triton_server import MINIMUM_REGION_BYTES
+from card.serving.supervision.triton_server import MINIMUM_REGION_BYTES
 from card.settings import REPOSITORY_ROOT, Settings, load_settings
 
 KILL_S = 10.0

@@ -20,8 +20,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from card.serving import supervisor
-from card.serving.model_files import check_model_files
 from card.serving.supervision.health import HealthServer
+from card.serving.supervision.model_files import check_model_files
 from card.settings import REPOSITORY_ROOT, ServingSettings, load_settings
 
 IMAGES = ("cpu", "gpu")

@@ -38,7 +38,7 @@ from card.serving.metrics.families import FAMILIES
 from card.serving.supervision.health import HealthServer
 from card.serving.supervision.policy import STUBS
 from card.serving.supervision.supervisor import LINGER_S
-from card.serving.triton_server import MINIMUM_REGION_BYTES
+from card.serving.supervision.triton_server import MINIMUM_REGION_BYTES
 from card.settings import Settings
 from card_guard.command import app as guard
 

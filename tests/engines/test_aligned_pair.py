@@ -13,13 +13,13 @@ from typer.testing import CliRunner
 
 from aligned import writing
 from aligned.agreement import Texts
+from aligned.command import app
 from aligned.making import TOLERANCE, Alignment, AlignmentError, find_scale, make_pair
 from aligned.shapes import SHAPES
 from card.engines import SequenceTokens
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
 from card.engines.vocabulary import shared_vocabulary
-from make_aligned_pair import app
 
 SHAPE = SHAPES["tiny"]
 ASKED = 0.75

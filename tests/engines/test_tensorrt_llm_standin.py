@@ -23,7 +23,7 @@ from card.engines.tensorrt_llm.runtime import Runtime
 from card.engines.tensorrt_llm.sampling import sampling_arguments
 from card.sampling import SamplingParameters
 from card.serving.geometry import pool_geometry
-from card.serving.loaded_model import load_model
+from card.serving.triton.loaded_model import load_model
 from card.settings import Role, Settings
 from card.speculation.drafters import tensorrt
 

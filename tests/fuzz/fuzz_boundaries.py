@@ -28,7 +28,7 @@ from card.cache import (
     best_subtree,
     descend,
 )
-from card.serving.vocabulary import Vocabulary
+from card.serving.requests.vocabulary import Vocabulary
 from card.settings import Settings, SettingsError, load_settings
 from card.text import Detokenizer
 

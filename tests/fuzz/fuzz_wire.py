@@ -21,7 +21,7 @@ from running_service import RunningService
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from trying import try_inputs
 
-from card.serving.delta import Numbers
+from card.serving.requests.delta import Numbers
 
 MODELS = (
     *("ensemble", "card", "draft", "target", "preprocessing", "postprocessing"),

@@ -28,9 +28,9 @@ from tritonclient.grpc import InferInput, InferResult
 
 from card.cache import Pool
 from card.serving.geometry import pool_geometry
-from card.serving.supervised import reserved_serving
 from card.serving.supervision.policy import PROBATION_S
 from card.serving.supervision.residue import sweep
+from card.serving.supervision.supervised import reserved_serving
 from card.serving.supervision.tether import tethered
 from card.settings import REPOSITORY_ROOT, SETTINGS_VARIABLE, Settings, load_settings
 

@@ -24,10 +24,10 @@ from safetensors.torch import load_file, save_file
 
 from card.cache.pool import pool_bytes
 from card.serving.geometry import pool_geometry
-from card.serving.supervised import reserved_serving
 from card.serving.supervision.policy import STUBS
 from card.serving.supervision.residue import REGIONS
-from card.serving.triton_server import find_triton
+from card.serving.supervision.supervised import reserved_serving
+from card.serving.supervision.triton_server import find_triton
 from card.settings import load_settings
 
 END_S = 120.0

@@ -12,7 +12,7 @@ import openai
 import pytest
 from test_run_script import LIMIT_S, terminal
 
-from card.serving.ports import reserved_ports
+from card.serving.supervision.ports import reserved_ports
 
 
 @pytest.fixture

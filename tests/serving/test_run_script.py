@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 from real_pair import PAIR_VARIABLES
 
-from card.serving.ports import reserved_ports
+from card.serving.supervision.ports import reserved_ports
 from card.serving.supervision.residue import REGIONS
 from card.serving.supervision.stubs import find_orphans
 from card.settings import REPOSITORY_ROOT

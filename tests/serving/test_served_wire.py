@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from running_service import Refused, RunningService
 from tritonclient.utils import InferenceServerException
 
-from card.serving.delta import Numbers
+from card.serving.requests.delta import Numbers
 
 PROMPT = "def fibonacci(n):"
 

@@ -1,5 +1,5 @@
 """Handed over to the package `card`, where it can be read and tested."""
 
-from card.serving.postprocessing import PostprocessingModel as TritonPythonModel
+from card.serving.triton.postprocessing import PostprocessingModel as TritonPythonModel
 
 __all__ = ["TritonPythonModel"]

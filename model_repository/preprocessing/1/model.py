@@ -1,5 +1,5 @@
 """Handed over to the package `card`, where it can be read and tested."""
 
-from card.serving.preprocessing import PreprocessingModel as TritonPythonModel
+from card.serving.triton.preprocessing import PreprocessingModel as TritonPythonModel
 
 __all__ = ["TritonPythonModel"]

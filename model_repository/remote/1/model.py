@@ -1,5 +1,5 @@
 """Handed over to the package `card`, where it can be read and tested."""
 
-from card.serving.remote_model import RemoteModel as TritonPythonModel
+from card.serving.triton.remote_model import RemoteModel as TritonPythonModel
 
 __all__ = ["TritonPythonModel"]

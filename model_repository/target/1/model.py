@@ -1,5 +1,5 @@
 """Handed over to the package `card`, where it can be read and tested."""
 
-from card.serving.engine_model import TargetModel as TritonPythonModel
+from card.serving.triton.engine_model import TargetModel as TritonPythonModel
 
 __all__ = ["TritonPythonModel"]

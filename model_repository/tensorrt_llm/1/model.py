@@ -1,5 +1,5 @@
 """Handed over to the package `card`, where it can be read and tested."""
 
-from card.serving.unary import TensorRtLlmModel as TritonPythonModel
+from card.serving.triton.unary import TensorRtLlmModel as TritonPythonModel
 
 __all__ = ["TritonPythonModel"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from card.engines import EngineError
 from card.settings import Settings
 from card.speculation.ngram_file import NgramFileError, read_table
@@ -13,7 +15,7 @@ def ngram_memory(settings: Settings, vocabulary: int) -> NgramMemory:
     speculation = settings.speculation
     try:
         file = speculation.ngram_table
-        frozen = None if file is None else read_table(file, vocabulary)
+        frozen = read_table(file, vocabulary) if isinstance(file, Path) else None
     except NgramFileError as error:
         raise EngineError(f"speculation.ngram_table: {error}") from error
     return NgramMemory(shares=speculation.shared_ngrams, frozen=frozen)

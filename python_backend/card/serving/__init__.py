@@ -1,11 +1,10 @@
-"""The Triton models and the supervisor: the only place that knows Triton.
+"""What serves the method: three rooms, and `supervisor`, the command that starts it all.
 
-`wire`, `delta`   the tensors that clients send and get
-`preprocessing`   text to token ids, after every check
-`card_model`      opens `sessions`, its `follower` turns their commits into `streams`
-`postprocessing`  deltas to the tensors that clients know; `details` is their JSON
-`unary`           the models that answer once: `unary_fronts` says which, `unary_request` what they
-                  take, `unary_answer` what they give
-`engine_model`    the draft and the target, each an `engine_process` that `attach` brings in
-`supervisor`      the command that starts all this; `supervision` is what it is made of
+`triton`       what Triton calls: its models; the only place that knows Triton's Python interface
+`supervision`  keeps one server and its models alive
+`requests`     from tensors to a stream of text
+`metrics`      what `card` counts
+
+A room imports from those below it alone, and `metrics` from `requests`. `log` (one line per event)
+and `geometry` (the pool's sizes) serve all of them.
 """

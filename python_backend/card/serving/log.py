@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any
 
-from card.serving.refusal import Refusal
+from card.serving.requests.refusal import Refusal
 from card.settings import LogFormat, ObservabilitySettings
 
 _ROOT = "card"

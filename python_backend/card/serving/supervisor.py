@@ -18,23 +18,23 @@ import typer
 
 from card.cache.pool import pool_bytes
 from card.serving.geometry import pool_geometry
-from card.serving.model_files import check_model_files
-from card.serving.prerequisites import (
+from card.serving.supervision.descriptors import FEW, raise_limit
+from card.serving.supervision.guard import check_guard
+from card.serving.supervision.journal import open_journal, warn
+from card.serving.supervision.model_files import check_model_files
+from card.serving.supervision.policy import STUBS
+from card.serving.supervision.prerequisites import (
     check_architecture,
     check_ascii,
     check_ports,
     check_shared_memory,
     check_shell_proof,
 )
-from card.serving.supervision.descriptors import FEW, raise_limit
-from card.serving.supervision.guard import check_guard
-from card.serving.supervision.journal import open_journal, warn
-from card.serving.supervision.policy import STUBS
 from card.serving.supervision.residue import REGIONS, run_directory
 from card.serving.supervision.startup import StartError
 from card.serving.supervision.stop_requests import StopRequests
 from card.serving.supervision.supervisor import Supervisor
-from card.serving.triton_server import MINIMUM_REGION_BYTES, TritonNotFoundError
+from card.serving.supervision.triton_server import MINIMUM_REGION_BYTES, TritonNotFoundError
 from card.settings import REPOSITORY_ROOT, Settings, SettingsError, load_settings
 
 

@@ -20,6 +20,8 @@ PATHS = (
     ("serving", "tritonserver"),
 )
 """Every field that is a path."""
+NGRAM_TABLE = "ngrams.npz"
+"""What a target's own table is called, in its folder."""
 _MODELS = ("target.path", "draft.path", "draft_small.path")
 """A folder that holds a GGUF file alone stands for that file."""
 _DIRECTORIES_TO_BE = (("serving", "findings"),)
@@ -27,13 +29,24 @@ _DIRECTORIES_TO_BE = (("serving", "findings"),)
 
 
 def anchored(settings: Settings, base: Path) -> Settings:
-    """With every path taken from `base`, unless it is absolute."""
+    """With every path taken from `base`, unless it is absolute, and with the table of n-grams that
+    lies beside the target where none is named."""
 
     def found(name: str, path: Path) -> Path:
         real = _real(base / path)
         return model_at(real) if name in _MODELS else real
 
-    return _with_paths(settings, found)
+    return _with_own_table(_with_paths(settings, found))
+
+
+def _with_own_table(settings: Settings) -> Settings:
+    if settings.speculation.ngram_table != "auto":
+        return settings
+    target = settings.target.path
+    table = (target if os.path.isdir(target) else target.parent) / NGRAM_TABLE
+    changed = {"ngram_table": table if os.path.isfile(table) else None}
+    speculation = settings.speculation.model_copy(update=changed)
+    return settings.model_copy(update={"speculation": speculation})
 
 
 def in_ascii(settings: Settings, links: Path) -> Settings:
@@ -62,7 +75,9 @@ def wrong_paths(settings: Settings, file: Path | None) -> str:
     problems = []
     for place in PATHS:
         path = getattr(getattr(settings, place[0]), place[1])
-        if path is not None and (problem := _problem(path, to_be=place in _DIRECTORIES_TO_BE)):
+        if isinstance(path, Path) and (
+            problem := _problem(path, to_be=place in _DIRECTORIES_TO_BE)
+        ):
             problems.append(f"{said_in(place, file)}: {'.'.join(place)}: {problem}{got(str(path))}")
     return "; ".join(problems)
 
@@ -71,7 +86,7 @@ def _with_paths(settings: Settings, change: Callable[[str, Path], Path]) -> Sett
     """With every path that is given replaced by what `change` makes of its name and it."""
     sections = {name: getattr(settings, name) for name in Settings.model_fields}
     for name, field in PATHS:
-        if (path := getattr(sections[name], field)) is not None:
+        if isinstance(path := getattr(sections[name], field), Path):
             changed = {field: change(f"{name}.{field}", path)}
             sections[name] = sections[name].model_copy(update=changed)
     return Settings.model_construct(**sections)

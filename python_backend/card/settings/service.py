@@ -37,9 +37,10 @@ class SpeculationSettings(Section):
     proposals: Annotated[str, OneOf(WITHOUT_DRAFT)] = "ngram"
     """What the target adds to a query by itself: what followed the last few tokens before, or
     ``phrases``: that, and what it said behind candidates that it rejected (Ouroboros)."""
-    ngram_table: Path | None = None
+    ngram_table: Path | Literal["auto"] | None = "auto"
     """Table of what usually follows what, made from a corpus by ``scripts/ngrams`` for this
-    target's vocabulary; absent: none."""
+    target's vocabulary; ``auto``: the file ``ngrams.npz`` in the target's folder, if there is one;
+    null: none."""
     shared_ngrams: bool = False
     """Whether proposals may come from earlier texts with the same `cache_salt`. How fast a text
     comes then tells a little of those: see SECURITY.md."""

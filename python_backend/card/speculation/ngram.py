@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
+from typing import Protocol
 
 from card.cache import LEAST_CHANCE, ROOT, Candidates
 
@@ -38,19 +39,23 @@ _WORTH_A_ROW = 0.2
 Context = tuple[int, ...]
 
 
+class Followers(Protocol):
+    """What followed contexts."""
+
+    def longest(self, end: Sequence[Context]) -> tuple[int, tuple[int, ...]]:
+        """Length of the longest of these contexts that is known, and its followers, the likeliest
+        first; 0 and none, where none is known.
+
+        end  every context at the end of a text, the longest first
+        """
+
+
 class FollowerTable:
     """The latest followers of contexts. Of too many contexts the least recently used one goes."""
 
     def __init__(self, most_contexts: int = MOST_CONTEXTS) -> None:
         self._most = most_contexts
         self._rows: OrderedDict[Context, tuple[int, ...]] = OrderedDict()
-
-    @classmethod
-    def of(cls, rows: Iterable[tuple[Context, tuple[int, ...]]]) -> FollowerTable:
-        """With these followers of each context."""
-        table = cls()
-        table._rows.update(rows)
-        return table
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -75,8 +80,7 @@ class FollowerTable:
             rows.popitem(last=False)
 
     def longest(self, end: Sequence[Context]) -> tuple[int, tuple[int, ...]]:
-        """Length of the longest of these contexts that is known, and its followers, the latest
-        first; 0 and none, where none is known."""
+        """The latest follower comes first."""
         rows = self._rows
         if rows:
             for context in end:
@@ -96,13 +100,15 @@ class NgramProposer:
     """
 
     def __init__(
-        self, shared: FollowerTable | None = None, frozen: FollowerTable | None = None
+        self, shared: FollowerTable | None = None, frozen: Followers | None = None
     ) -> None:
         self.hit_rate: float = 0.5
         self.length = 0
         self._learning = [FollowerTable(), *([shared] if shared is not None else [])]
         self._supposed = FollowerTable()
-        self._tables = [*self._learning, self._supposed, *([frozen] if frozen is not None else [])]
+        self._tables: list[Followers] = [*self._learning, self._supposed]
+        if frozen is not None:
+            self._tables.append(frozen)
         self._rates = [_first_rates() for _ in self._tables]
         self._end: list[Context] = []
         """Every context at the end of the text, the longest first."""

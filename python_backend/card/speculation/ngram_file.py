@@ -1,79 +1,150 @@
-"""A table of followers as a file: made from a corpus once, frozen for whoever speculates by it.
+"""A table of followers made from a corpus once, frozen for whoever speculates by it.
 
-An `.npz` file of NumPy holds three arrays of int32, in which -1 stands where nothing is:
+It is kept in arrays, which take a tenth of the memory of Python's tables and are ready when they
+are read. An `.npz` file of NumPy holds them:
 
-contexts    [contexts, LONGEST_CONTEXT] tokens, the last one last
-followers   [contexts, MOST_FOLLOWERS] what followed, the most frequent first
+keys        [contexts] uint64 ascending, `keys_of` each context
+followers   [contexts, MOST_FOLLOWERS] int32, the most frequent first; -1: there is none
 vocabulary  [] ids of the vocabulary that the tokens are of
 """
 
 from __future__ import annotations
 
 import zipfile
-from collections import Counter, defaultdict
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from card.speculation.ngram import (
-    LONGEST_CONTEXT,
-    MOST_CONTEXTS,
-    MOST_FOLLOWERS,
-    Context,
-    FollowerTable,
-)
+from card.speculation.ngram import LONGEST_CONTEXT, MOST_FOLLOWERS, Context
+
+MOST_FROZEN = 1 << 19
+"""Contexts of a file, about 12 MB."""
 
 _NOTHING = -1
 _SEEN_AGAIN = 2
 """Times that a context must occur to be kept: what occurred once says little of other texts."""
+_FACTOR, _BITS = 0x9E3779B97F4A7C15, (1 << 64) - 1
+"""Of a multiplicative hash (Knuth, The Art of Computer Programming, 6.4)."""
 
 
 class NgramFileError(ValueError):
     """The file holds no table for this vocabulary; the message says why."""
 
 
-def table_of(texts: Iterable[Sequence[int]], most_contexts: int = MOST_CONTEXTS) -> FollowerTable:
+class FrozenTable:
+    """Followers of contexts, the most frequent first; implements `ngram.Followers`. Contexts that
+    share a key are taken for one, which costs a wrong proposal.
+
+    keys, followers  see above
+    """
+
+    def __init__(self, keys: NDArray[np.uint64], followers: NDArray[np.int32]) -> None:
+        self.keys = keys
+        self.followers = followers
+        self._ascending = keys.data  # a search of few keys is quicker outside NumPy
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def longest(self, end: Sequence[Context]) -> tuple[int, tuple[int, ...]]:
+        keys = keys_of(end[0]) if end else []
+        for length in range(len(keys), 0, -1):
+            key = keys[length - 1]
+            at = bisect_left(self._ascending, key)
+            if at < len(self._ascending) and self._ascending[at] == key:
+                row = self.followers[at].tolist()
+                return length, tuple(token for token in row if token != _NOTHING)
+        return 0, ()
+
+
+def keys_of(context: Context) -> list[int]:
+    """Of the context's last token, its last two, and so on up to the whole context."""
+    keys, key = [], 0
+    for token in reversed(context):
+        key = ((key ^ (token + 1)) * _FACTOR) & _BITS
+        key ^= key >> 32
+        keys.append(key)
+    return keys
+
+
+def table_of(texts: Iterable[Sequence[int]], most_contexts: int = MOST_FROZEN) -> FrozenTable:
     """The most frequent contexts of a corpus, and what most frequently followed each."""
-    followers: defaultdict[Context, Counter[int]] = defaultdict(Counter)
-    for tokens in texts:
-        for at in range(1, len(tokens)):
-            for size in range(1, min(LONGEST_CONTEXT, at) + 1):
-                followers[tuple(tokens[at - size : at])][tokens[at]] += 1
-    seen = {context: found.total() for context, found in followers.items()}
-    kept = sorted(
-        (context for context in seen if seen[context] >= _SEEN_AGAIN),
-        key=lambda context: (-seen[context], context),
-    )[:most_contexts]
-    return FollowerTable.of(
-        (context, tuple(token for token, _ in followers[context].most_common(MOST_FOLLOWERS)))
-        for context in kept
-    )
+    arrays = [np.zeros(0, np.int64), *(np.asarray(text, np.int64) for text in texts)]
+    found = [_counted(arrays, length) for length in range(1, LONGEST_CONTEXT + 1)]
+    keys, tokens, counts, seen = (np.concatenate(column) for column in zip(*found, strict=True))
+    begins = np.flatnonzero(_differs(keys))
+    least = max(_SEEN_AGAIN, _least_kept(seen[begins], most_contexts))
+    kept = seen >= least
+    keys, tokens, counts = keys[kept], tokens[kept], counts[kept]
+    order = np.lexsort((tokens, -counts, keys))
+    keys, tokens = keys[order], tokens[order]
+    begins = np.flatnonzero(_differs(keys))
+    rank = np.arange(len(keys)) - np.repeat(begins, np.diff(np.append(begins, len(keys))))
+    followers = np.full((len(begins), MOST_FOLLOWERS), _NOTHING, np.int32)
+    row, ranked = np.cumsum(_differs(keys)) - 1, rank < MOST_FOLLOWERS
+    followers[row[ranked], rank[ranked]] = tokens[ranked]
+    return FrozenTable(keys[begins], followers)
 
 
-def write_table(table: FollowerTable, vocabulary: int, file: Path) -> None:
+def _counted(texts: Sequence[NDArray[np.int64]], length: int) -> tuple[NDArray[np.generic], ...]:
+    """Of contexts of this length: key, follower, how often it followed, and how often the context
+    occurred; sorted by key."""
+    keys = np.concatenate([_keys(text, length) for text in texts])
+    tokens = np.concatenate([text[length:] for text in texts])
+    order = np.lexsort((tokens, keys))
+    keys, tokens = keys[order], tokens[order]
+    begins = np.flatnonzero(_differs(keys) | _differs(tokens))
+    counts = np.diff(np.append(begins, len(keys)))
+    keys, tokens = keys[begins], tokens[begins]
+    contexts = np.flatnonzero(_differs(keys))
+    pairs = np.diff(np.append(contexts, len(keys)))
+    seen = np.repeat(np.add.reduceat(counts, contexts), pairs) if len(contexts) else counts
+    return keys, tokens, counts, seen
+
+
+def _keys(text: NDArray[np.int64], length: int) -> NDArray[np.uint64]:
+    """`keys_of` every context of this length that a token follows."""
+    places = max(0, len(text) - length)
+    keys = np.zeros(places, np.uint64)
+    for back in range(length):
+        begin = length - 1 - back
+        keys ^= (text[begin : begin + places] + 1).astype(np.uint64)
+        keys *= np.uint64(_FACTOR)
+        keys ^= keys >> np.uint64(32)
+    return keys
+
+
+def _differs(values: NDArray[np.generic]) -> NDArray[np.bool_]:
+    """Where a value is another than the one before it."""
+    return np.append(True, values[1:] != values[:-1]) if len(values) else np.zeros(0, bool)
+
+
+def _least_kept(seen: NDArray[np.int64], most: int) -> int:
+    """How often a context must have occurred, so that no more than `most` did."""
+    if len(seen) <= most:
+        return 0
+    return int(np.sort(seen)[len(seen) - most - 1]) + 1
+
+
+def write_table(table: FrozenTable, vocabulary: int, file: Path) -> None:
     """Raises `OSError`."""
-    rows = list(table)
-    contexts = np.full((len(rows), LONGEST_CONTEXT), _NOTHING, np.int32)
-    followers = np.full((len(rows), MOST_FOLLOWERS), _NOTHING, np.int32)
-    for at, (context, found) in enumerate(rows):
-        contexts[at, LONGEST_CONTEXT - len(context) :] = context
-        followers[at, : len(found)] = found
     with file.open("wb") as written:
         np.savez_compressed(
             written,
-            contexts=contexts,
-            followers=followers,
+            keys=table.keys,
+            followers=table.followers,
             vocabulary=np.array(vocabulary, np.int32),
         )
 
 
-def read_table(file: Path, vocabulary: int) -> FollowerTable:
+def read_table(file: Path, vocabulary: int) -> FrozenTable:
     """Raises `NgramFileError`."""
     try:
         with np.load(file, allow_pickle=False) as held:
-            contexts, followers = held["contexts"], held["followers"]
+            keys, followers = held["keys"], held["followers"]
             size = int(held["vocabulary"])
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise NgramFileError(f"{file} is no table of n-grams: {error}") from error
@@ -82,27 +153,20 @@ def read_table(file: Path, vocabulary: int) -> FollowerTable:
             f"{file} is of a vocabulary of {size} ids, and the target has {vocabulary}; make one "
             "for this target: scripts/ngrams"
         )
-    if not (
-        _is_sound(contexts, LONGEST_CONTEXT, vocabulary)
-        and _is_sound(followers, MOST_FOLLOWERS, vocabulary)
-        and len(contexts) == len(followers) <= MOST_CONTEXTS
-    ):
+    if not _is_sound(keys, followers, vocabulary):
         raise NgramFileError(f"{file} holds other arrays than a table of n-grams")
-    return FollowerTable.of(
-        (
-            tuple(token for token in context if token != _NOTHING),
-            tuple(token for token in found if token != _NOTHING),
-        )
-        for context, found in zip(contexts.tolist(), followers.tolist(), strict=True)
-    )
+    return FrozenTable(keys, followers)
 
 
-def _is_sound(rows: NDArray[np.int32], width: int, vocabulary: int) -> bool:
-    """Whether these are rows of tokens, each with one or more."""
+def _is_sound(keys: NDArray[np.uint64], followers: NDArray[np.int32], vocabulary: int) -> bool:
+    """Whether these are ascending keys, and followers of each, one or more."""
     return bool(
-        rows.dtype == np.int32
-        and rows.ndim == 2
-        and rows.shape[1] == width
-        and ((rows >= _NOTHING) & (rows < vocabulary)).all()
-        and (rows != _NOTHING).any(axis=1).all()
+        keys.dtype == np.uint64
+        and followers.dtype == np.int32
+        and keys.ndim == 1
+        and followers.shape == (len(keys), MOST_FOLLOWERS)
+        and len(keys) <= MOST_FROZEN
+        and (keys[1:] > keys[:-1]).all()
+        and ((followers >= _NOTHING) & (followers < vocabulary)).all()
+        and (followers[:, 0] != _NOTHING).all()
     )

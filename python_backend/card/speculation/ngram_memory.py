@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from card.cache import NO_SALT
-from card.speculation.ngram import FollowerTable, NgramProposer
+from card.speculation.ngram import Followers, FollowerTable, NgramProposer
 
 MOST_TABLES = 64
 """Salts whose tables are kept; that of the least recently served one goes."""
@@ -20,7 +20,7 @@ class NgramMemory:
     frozen  a table for everybody
     """
 
-    def __init__(self, *, shares: bool = False, frozen: FollowerTable | None = None) -> None:
+    def __init__(self, *, shares: bool = False, frozen: Followers | None = None) -> None:
         self._shares = shares
         self._frozen = frozen
         self._tables: OrderedDict[bytes, FollowerTable] = OrderedDict()

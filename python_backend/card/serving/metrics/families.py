@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from card.cache import ENGINES
-from card.serving.refusal import CODES, REASONS
+from card.serving.requests.refusal import CODES, REASONS
 from card.speculation.pacing import PACINGS
 
 Kind = Literal["counter", "gauge", "histogram"]

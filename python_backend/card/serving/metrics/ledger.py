@@ -17,8 +17,8 @@ from card.serving.log import RequestLog
 from card.serving.metrics.exporter import Exporter
 from card.serving.metrics.families import DECODINGS
 from card.serving.metrics.progress import Progress, ProgressReader
-from card.serving.refusal import REASONS, Refusal
-from card.serving.sessions import Session
+from card.serving.requests.refusal import REASONS, Refusal
+from card.serving.requests.sessions import Session
 
 log = logging.getLogger(__name__)
 

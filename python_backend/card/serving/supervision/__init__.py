@@ -8,6 +8,7 @@
 `service`       one run of the server and all that it is watched by
 `heartbeats`    the life of the engines and of `card` as the cache pool tells it
 `stubs`         the processes that serve the models, found among the server's children
+`triton_server` finds tritonserver on this machine, and says how it is started
 `server`        the tritonserver process: started, drained, killed
 `command_line`  takes a secret out of a child's command line
 `stop_requests` requests to stop, as signals make them
@@ -19,4 +20,9 @@
 `health`        liveness, readiness and metrics for the outside
 `figures`       the supervisor's metrics
 `journal`       one line per event on standard error
+`notices`       what the processes of a service tell each other outside of any request
+`load_failure`  why a model cannot be loaded
+`prerequisites` what this machine must offer, `model_files` what the pair's files must be
+`supervised`    a supervisor as a child process, for programs that need a server for a while
+`ports`, `local_http`   ports and HTTP on this machine
 """

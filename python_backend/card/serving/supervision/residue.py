@@ -72,7 +72,7 @@ class RunDirectory:
         return staged
 
     def fresh_notices(self) -> Path:
-        """An empty directory for `card.serving.notices` of a server that is about to start."""
+        """An empty directory for the `notices` of a server that is about to start."""
         return self._fresh("notices")
 
     def fresh_links(self) -> Path:

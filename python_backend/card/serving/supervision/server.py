@@ -22,7 +22,7 @@ from card.serving.supervision.stubs import (
     process_state,
 )
 from card.serving.supervision.tether import tethered
-from card.serving.triton_server import ServerOptions, TritonInstall
+from card.serving.supervision.triton_server import ServerOptions, TritonInstall
 from card.settings import without_settings
 
 _LAST_THREADS_S = 10.0

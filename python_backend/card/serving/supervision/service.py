@@ -9,12 +9,12 @@ from pathlib import Path
 
 from card.cache import ENGINES
 from card.engines.calibration_cache import CALIBRATION_CACHE_VARIABLE
-from card.serving.chat_parameters import as_protobuf_text, chat_parameters
 from card.serving.geometry import pool_geometry
-from card.serving.notices import NOTICES_VARIABLE, Notices
+from card.serving.requests.chat_parameters import as_protobuf_text, chat_parameters
 from card.serving.supervision.command_line import conceal
 from card.serving.supervision.guard import GuardProcess, triton_socket
 from card.serving.supervision.heartbeats import Heartbeats
+from card.serving.supervision.notices import NOTICES_VARIABLE, Notices
 from card.serving.supervision.policy import (
     CARD,
     ENSEMBLE,
@@ -32,8 +32,8 @@ from card.serving.supervision.repository import Repository, RepositoryError
 from card.serving.supervision.residue import RunDirectory
 from card.serving.supervision.server import TritonProcess
 from card.serving.supervision.sighting import LoadProgress
+from card.serving.supervision.triton_server import Restriction, ServerOptions, TritonInstall
 from card.serving.supervision.user_cache import user_cache
-from card.serving.triton_server import Restriction, ServerOptions, TritonInstall
 from card.settings import (
     SETTINGS_VARIABLE,
     ObservabilitySettings,

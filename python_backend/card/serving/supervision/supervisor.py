@@ -17,7 +17,7 @@ from card.serving.supervision.service import Service, http_address
 from card.serving.supervision.sighting import GuardHealth, ModelHealth, ServiceHealth, state_of
 from card.serving.supervision.startup import CrashError, ShortageError, StartError, Startup
 from card.serving.supervision.stop_requests import StopRequests
-from card.serving.triton_server import TritonInstall, find_triton, named_install
+from card.serving.supervision.triton_server import TritonInstall, find_triton, named_install
 from card.settings import ServingSettings, Settings
 
 LOOK_S = 0.1

@@ -1,0 +1,73 @@
+"""How a request is decoded that was sent as it was, by what settings and the target's engine allow.
+
+Our own engines do everything that the wire can say. TensorRT-LLM's runtime does not honour some
+parameters beside candidates, and some not at all.
+"""
+
+from __future__ import annotations
+
+from card.engines.tensorrt_llm.support import installed_version, obstacles
+from card.sampling import SamplingParameters
+from card.serving.requests.refusal import invalid
+from card.serving.requests.wire import GenerateRequest
+from card.settings import Settings
+from card.speculation.acceptance import RULES
+from card.speculation.pacing import PACINGS, PLAIN
+
+
+class Admission:
+    """Raises `EngineError` if the target's engine is not installed."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._policy = settings.target.tensorrt_llm.unproven_parameters
+        self._version = None
+        if settings.engine_of(settings.target) == "tensorrt_llm":
+            self._version = installed_version()
+
+    def drafter(self, request: GenerateRequest) -> str:
+        """Who makes candidates. Raises `Refusal` naming what is loaded."""
+        loaded = self._settings.drafter
+        if request.drafter not in (None, loaded):
+            raise invalid("drafter", request.drafter, f"{loaded}, which is loaded")
+        return loaded
+
+    def acceptance(self, request: GenerateRequest) -> str:
+        """What makes a candidate final. Raises `Refusal` naming the rules that are allowed."""
+        speculation = self._settings.speculation
+        wanted = request.acceptance or speculation.acceptance
+        allowed = [speculation.acceptance]
+        if self._version is None:
+            lossless = [name for name, rule in RULES.items() if rule.lossless]
+            allowed = [*lossless, *speculation.lossy_acceptance]
+        if wanted not in allowed:
+            raise invalid(
+                "acceptance", wanted, f"one of {', '.join(allowed)} (speculation.lossy_acceptance)"
+            )
+        return wanted
+
+    def decoding(
+        self, request: GenerateRequest, parameters: SamplingParameters, wanted: str
+    ) -> str:
+        """How the request is decoded if `wanted` is what it or the settings ask for.
+
+        Raises `Refusal` naming what the engine cannot do.
+        """
+        if self._version is None:
+            return wanted
+        if PACINGS[wanted].waits:
+            allowed = " or ".join(name for name, pacing in PACINGS.items() if not pacing.waits)
+            raise invalid("decoding", wanted, f"{allowed}: TensorRT-LLM's loop waits for no draft")
+        for obstacle in obstacles(
+            parameters,
+            seeded=request.seed is not None,
+            log_probabilities=request.return_log_probs,
+            guided=bool(request.guided_decoding_guide_type),
+            version=self._version,
+            likeliest=request.top_log_probs,
+            prompt_log_probabilities=request.return_prompt_log_probs,
+        ):
+            if obstacle.ignored or self._policy == "refuse":
+                raise invalid(obstacle.field, getattr(request, obstacle.field), obstacle.allowed)
+            wanted = PLAIN
+        return wanted

@@ -1,0 +1,113 @@
+"""Which values a tensor may have: checks, each of which says what is allowed if a value is not."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from card.constraints import GUIDE_TYPES
+from card.settings import LimitSettings
+
+_SECRET = re.compile("[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What the allowed values depend on: the settings, and how many token ids there are."""
+
+    limits: LimitSettings
+    vocabulary: int
+
+
+Check = Callable[[Any, Bounds], str | None]
+"""What is allowed if a value is not, else None."""
+
+
+def bounded_text(value: str, bounds: Bounds) -> str | None:
+    most = bounds.limits.prompt_bytes
+    if value and len(value.encode()) <= most:
+        return None
+    return f"text of at least one character and at most {most} bytes (limits.prompt_bytes)"
+
+
+def number_of_likeliest(value: int, bounds: Bounds) -> str | None:
+    most = bounds.limits.top_log_probs
+    return None if 0 <= value <= most else f"between 0 and {most} (limits.top_log_probs)"
+
+
+def token_ids_or_none(ids: tuple[int, ...], bounds: Bounds) -> str | None:
+    if all(0 <= token < bounds.vocabulary for token in ids):
+        return None
+    return f"token ids, each 0 to {bounds.vocabulary - 1}"
+
+
+def biases(values: tuple[float, ...], _: Bounds) -> str | None:
+    # NaN is none of them.
+    return None if all(-100.0 <= value <= 100.0 for value in values) else "between -100.0 and 100.0"
+
+
+def only_false(value: bool, _: Bounds) -> str | None:
+    """The check of what is not offered."""
+    return "false: it is not offered" if value else None
+
+
+def only_one(value: int, _: Bounds) -> str | None:
+    return None if value == 1 else "1, the only number served"
+
+
+def between(low: float, high: float | Callable[[Bounds], float]) -> Check:
+    """Finite numbers from `low` to `high`; NaN is none."""
+
+    def check(value: float, bounds: Bounds) -> str | None:
+        most = high(bounds) if callable(high) else high
+        if low <= value <= most and math.isfinite(value):
+            return None
+        return f"between {low} and {most}" if math.isfinite(most) else f"a number, {low} or more"
+
+    return check
+
+
+def token_or_none(value: int, bounds: Bounds) -> str | None:
+    known = -1 <= value < bounds.vocabulary
+    return None if known else f"a token id, 0 to {bounds.vocabulary - 1}, or -1 for none"
+
+
+def short_words(words: tuple[str, ...], bounds: Bounds) -> str | None:
+    most = bounds.limits.word_bytes
+    if all(len(word.encode()) <= most for word in words):
+        return None
+    return f"words of at most {most} bytes each (limits.word_bytes)"
+
+
+def one_of(keys: Collection[str]) -> Check:
+    def check(value: str, _: Bounds) -> str | None:
+        return None if value in keys else f"one of {', '.join(keys)}"
+
+    return check
+
+
+def short_name(value: str, bounds: Bounds) -> str | None:
+    most = bounds.limits.word_bytes
+    return None if len(value.encode()) <= most else f"at most {most} bytes (limits.word_bytes)"
+
+
+def secret(value: str, _: Bounds) -> str | None:
+    return None if _SECRET.fullmatch(value) else "32 hexadecimal digits, drawn at random"
+
+
+def known_guide_type(value: str, _: Bounds) -> str | None:
+    return None if value in ("", *GUIDE_TYPES) else f"one of {', '.join(GUIDE_TYPES)}"
+
+
+def bounded_guide(value: str, bounds: Bounds) -> str | None:
+    most = bounds.limits.guide_bytes
+    return None if len(value.encode()) <= most else f"at most {most} bytes (limits.guide_bytes)"
+
+
+def token_ids(ids: tuple[int, ...], bounds: Bounds) -> str | None:
+    if ids and min(ids) >= 0 and max(ids) < bounds.vocabulary:
+        return None
+    return f"one or more token ids, each 0 to {bounds.vocabulary - 1}"

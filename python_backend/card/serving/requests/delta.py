@@ -1,0 +1,268 @@
+"""What a response says: a delta of the text, from `card` through `postprocessing` to the client.
+
+Between the two models a delta travels as three internal tensors, because every tensor of every
+response costs the server time; `OUTPUTS` is the table of what the client gets instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+FINISH_REASONS = ("", "stop", "length")
+"""Empty until the last delta; `stop`: the end id or a stop word; `length`: max_tokens reached."""
+
+SIGN_NS = 1_000_000_000
+"""The longest that a client who streams hears nothing: an empty delta then, because only with a
+response does Triton tell that a client of the ensemble has left."""
+
+TEXT, NUMBERS, LOG_PROBABILITIES = "delta_text", "delta_numbers", "delta_log_probs"
+"""The internal tensors: BYTES [2], text and details; INT64 [fields of `Numbers` + tokens], the
+tokens' ids behind the numbers; FP32 [1 + tokens], the sum of all first, which is not a number where
+nobody asked."""
+
+
+class Numbers(NamedTuple):
+    """Whole numbers of a delta. Counts are totals so far; 0 where the request did not ask, but for
+    `foreign_tokens`.
+
+    place, session_id  of the request in the pool, for `postprocessing` to say that its client left
+    accepted_bytes     leading bytes of the text that came from the candidate cache
+    finish_reason      index into `FINISH_REASONS`
+    kv_blocks          that prompt and text fill or begin; `reused` of them were kept of others
+    *_time_ns          the server's monotonic clock; 0 of the tokens while the text has none
+    """
+
+    place: int
+    session_id: int
+    accepted_bytes: int = 0
+    finish_reason: int = 0
+    num_input_tokens: int = 0
+    num_output_tokens: int = 0
+    total_accepted_draft_tokens: int = 0
+    total_draft_tokens: int = 0
+    target_steps: int = 0
+    cache_queries: int = 0
+    cache_hits: int = 0
+    foreign_tokens: int = 0
+    kv_blocks: int = 0
+    reused_kv_blocks: int = 0
+    arrival_time_ns: int = 0
+    first_scheduled_time_ns: int = 0
+    first_token_time_ns: int = 0
+    last_token_time_ns: int = 0
+
+
+_COUNTS = (
+    "accepted_bytes",
+    "num_input_tokens",
+    "num_output_tokens",
+    "total_accepted_draft_tokens",
+    "total_draft_tokens",
+    "target_steps",
+    "cache_queries",
+    "cache_hits",
+    "foreign_tokens",
+    "kv_blocks",
+    "reused_kv_blocks",
+)
+_LARGEST_COUNT = (1 << 31) - 1
+"""On the wire these are INT32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """One response.
+
+    log_probs      of the tokens that arrived since the last delta; None: not asked for
+    cum_log_probs  of all tokens so far; 0 if not asked for
+    tokens         ids of those that arrived since the last delta
+    details        JSON (see `card.serving.requests.details`); empty if none was asked for
+    """
+
+    text: str
+    numbers: Numbers
+    log_probs: tuple[float, ...] | None = None
+    cum_log_probs: float = 0.0
+    tokens: tuple[int, ...] = ()
+    details: str = ""
+
+    def pack(self) -> dict[str, NDArray[Any]]:
+        """The internal tensors, each with the leading batch dimension."""
+        asked = self.log_probs is not None
+        log_probs = [self.cum_log_probs if asked else math.nan, *(self.log_probs or ())]
+        return {
+            TEXT: np.array([[self.text.encode(), self.details.encode()]], np.object_),
+            NUMBERS: np.array([[*self.numbers, *self.tokens]], np.int64),
+            LOG_PROBABILITIES: np.array([log_probs], np.float32),
+        }
+
+    @classmethod
+    def unpack(cls, arrays: Mapping[str, NDArray[Any]], most_tokens: int) -> Delta:
+        """Read what `pack` wrote, of at most so many tokens. Raises ValueError that names the
+        tensor if it is something else."""
+        _check_sizes(arrays, most_tokens)
+        text, details = map(_text_of, arrays[TEXT].reshape(-1).tolist())
+        fields = len(Numbers._fields)
+        whole = arrays[NUMBERS].reshape(-1).tolist()
+        numbers, tokens = Numbers(*whole[:fields]), tuple(whole[fields:])
+        if tokens and not (min(tokens) >= 0 and max(tokens) <= _LARGEST_COUNT):
+            raise ValueError("not a delta of card: a token's id")
+        cumulative, *log_probs = arrays[LOG_PROBABILITIES].reshape(-1).tolist()
+        if not 0 <= numbers.finish_reason < len(FINISH_REASONS):
+            raise ValueError(f"not a delta of card: finish_reason {numbers.finish_reason}")
+        for name in _COUNTS:
+            if not 0 <= getattr(numbers, name) <= _LARGEST_COUNT:
+                raise ValueError(f"not a delta of card: {name} {getattr(numbers, name)}")
+        if math.isnan(cumulative):
+            return cls(text, numbers, tokens=tokens, details=details)
+        return cls(text, numbers, tuple(log_probs), cumulative, tokens, details)
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted share of the candidates that were verified; 0 if there were none."""
+        drafted = self.numbers.total_draft_tokens
+        return self.numbers.total_accepted_draft_tokens / drafted if drafted else 0.0
+
+
+def _check_sizes(arrays: Mapping[str, NDArray[Any]], most_tokens: int) -> None:
+    fields = len(Numbers._fields)
+    sizes = {
+        TEXT: (2, 2),
+        NUMBERS: (fields, fields + most_tokens),
+        LOG_PROBABILITIES: (1, 1 + most_tokens),
+    }
+    for name, (least, most) in sizes.items():
+        size = arrays[name].size if name in arrays else 0
+        if not least <= size <= most:
+            allowed = str(least) if least == most else f"{least} to {most}"
+            raise ValueError(f"not a delta of card: {name} holds {size} values, not {allowed}")
+
+
+def _text_of(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not a delta of card: {TEXT} is no UTF-8 text") from error
+
+
+@dataclass(frozen=True)
+class Output:
+    """One tensor that a client gets; `dims` as in `config.pbtxt`, `array` as on the wire."""
+
+    name: str
+    dtype: str
+    dims: list[int]
+    doc: str
+    array: Callable[[Delta], NDArray[Any]]
+
+
+_NUMPY: dict[str, Any] = {"INT32": np.int32, "INT64": np.int64, "FP32": np.float32}
+
+
+def _number(
+    name: str, dtype: str, doc: str, value: Callable[[Delta], float] | None = None
+) -> Output:
+    read = value or (lambda delta: getattr(delta.numbers, name))
+    return Output(name, dtype, [1], doc, lambda delta: np.array([[read(delta)]], _NUMPY[dtype]))
+
+
+def _zero(name: str, doc: str) -> Output:
+    nothing = np.zeros((1, 1), np.int32)
+    return Output(name, "INT32", [1], doc, lambda _: nothing)
+
+
+OUTPUTS: tuple[Output, ...] = (
+    Output(
+        "text_output",
+        "BYTES",
+        [-1],
+        "The text, or the next piece of it.",
+        # TensorRT-LLM's postprocessing leaves the batch dimension out, and its clients expect that.
+        lambda delta: np.array([delta.text.encode()], np.object_),
+    ),
+    _number(
+        "accepted_bytes",
+        "INT32",
+        "Leading bytes of the text that came from the candidate cache.",
+    ),
+    Output(
+        "finish_reason",
+        "BYTES",
+        [1],
+        "Empty until the last response, then `stop` or `length`.",
+        lambda delta: np.array(
+            [[FINISH_REASONS[delta.numbers.finish_reason].encode()]], np.object_
+        ),
+    ),
+    _number(
+        "cum_log_probs",
+        "FP32",
+        "Sum of the log-probabilities of all tokens so far.",
+        lambda delta: delta.cum_log_probs,
+    ),
+    Output(
+        "output_log_probs",
+        "FP32",
+        [-1, -1],
+        "Log-probability of each token of this response.",
+        lambda delta: np.array(
+            [[(0.0,) if delta.log_probs is None else delta.log_probs]], np.float32
+        ),
+    ),
+    Output(
+        "details",
+        "BYTES",
+        [1],
+        "JSON of what has no tensor of its own; empty if none was asked for.",
+        lambda delta: np.array([[delta.details.encode()]], np.object_),
+    ),
+    _number("num_input_tokens", "INT32", "Tokens of the prompt."),
+    _number("num_output_tokens", "INT32", "Tokens of the text so far."),
+    _number(
+        "acceptance_rate",
+        "FP32",
+        "Accepted share of the candidates verified so far.",
+        lambda delta: delta.acceptance_rate,
+    ),
+    _number("total_accepted_draft_tokens", "INT32", "Candidates accepted so far."),
+    _number("total_draft_tokens", "INT32", "Candidates verified so far."),
+    _number("target_steps", "INT32", "Forward passes of the target so far."),
+    _number("cache_queries", "INT32", "Queries of the candidate cache so far."),
+    _number("cache_hits", "INT32", "Queries that gave candidates so far."),
+    _number(
+        "foreign_tokens",
+        "INT32",
+        "Candidates kept so far that the target would not have chosen: with a rule that is not "
+        "lossless, always told.",
+    ),
+    _number("arrival_time_ns", "INT64", "When the request arrived."),
+    _number("first_scheduled_time_ns", "INT64", "When it got a slot."),
+    _number("first_token_time_ns", "INT64", "When the first token was committed; 0: none was."),
+    _number("last_token_time_ns", "INT64", "When the latest token was committed; 0: none was."),
+    _zero("batch_index", "Always 0."),
+    _zero("sequence_index", "Always 0."),
+    _number(
+        "kv_cache_alloc_new_blocks",
+        "INT32",
+        "Blocks of KV that were computed for this request.",
+        lambda delta: delta.numbers.kv_blocks - delta.numbers.reused_kv_blocks,
+    ),
+    _number(
+        "kv_cache_reused_blocks",
+        "INT32",
+        "Blocks of its prompt whose KV was kept.",
+        lambda delta: delta.numbers.reused_kv_blocks,
+    ),
+    _number(
+        "kv_cache_alloc_total_blocks",
+        "INT32",
+        "Both together.",
+        lambda delta: delta.numbers.kv_blocks,
+    ),
+)

@@ -1,0 +1,283 @@
+"""The one task that follows the commits of all sessions and turns them into responses."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from card.cache import Finish
+from card.serving.requests.delta import Delta
+from card.serving.requests.gathering import Gathering
+from card.serving.requests.refusal import Refusal, UndeliverableError
+from card.serving.requests.sessions import Session, Sessions, deadline_exceeded
+from card.serving.requests.streams import Stream
+from card.serving.requests.trace import Trace
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.002
+_LONGEST_PAUSE_S = 0.01
+"""Longest pause between two looks, for deadlines; every look takes the engines' cores for a tenth
+of a millisecond."""
+_PRESENCE_NS = 100_000_000
+"""How often clients are asked whether they are still there."""
+_MOST_TARGETS_LOST = 2
+"""Targets that may die over a session without a token in between: it may be what kills them, and
+the third that does not survive makes the supervisor start the whole server anew."""
+
+
+class Client(Protocol):
+    """Where the responses of one request go."""
+
+    def send(self, delta: Delta, *, last: bool) -> None:
+        """Raises `UndeliverableError`."""
+
+    def fail(self, refusal: Refusal) -> None:
+        """The last response; if it cannot be sent, that is only logged."""
+
+    def is_gone(self) -> bool: ...
+
+
+class Ledger(Protocol):
+    """Who counts what happened."""
+
+    def answered(self, session: Session, outcome: str) -> None: ...
+
+    def committed(self, session: Session, tokens: int, now_ns: int) -> None: ...
+
+    def ended(self) -> None: ...
+
+    def occupancy(self, slots: int, queue: int) -> None: ...
+
+
+@dataclass
+class Answer:
+    """One request that is being answered.
+
+    deadline_ns          on the monotonic clock, if it has one
+    trace                what looks at its speculation; None: nobody asked
+    targets_lost_before  of those that the follower knows, as of its last token
+    """
+
+    client: Client
+    stream: Stream
+    session: Session
+    deadline_ns: int | None
+    trace: Trace | None = None
+    targets_lost_before: int = 0
+
+
+class Follower:
+    """Looks at the commit counters of all slots when a delta may be due, or when it is woken
+    because a session began or ended; sleeps while nothing is open.
+
+    While the target is dead the streams wait, because a reloaded target goes on where the commits
+    end; after `limit_s` they get an error.
+    """
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        ledger: Ledger,
+        target_is_dead: Callable[[], bool],
+        targets_lost: Callable[[], int],
+        limit_s: float,
+        gathering: Gathering,
+        tell_full: Callable[[bool], None],
+    ) -> None:
+        """`targets_lost` counts those that ended so far. `tell_full` is called whenever the queue
+        becomes full, or is not full any more."""
+        self._sessions = sessions
+        self._ledger = ledger
+        self._target_is_dead = target_is_dead
+        self._count_lost = targets_lost
+        self._targets_lost = 0
+        self._limit_ns = int(limit_s * 1e9)
+        self._gathering = gathering
+        self._answers: dict[int, Answer] = {}
+        self._woken = asyncio.Event()
+        self._next_presence_ns = 0
+        self._dead_since_ns: int | None = None
+        self._tell_full = tell_full
+        self._told_full = False
+        self._told_occupancy = (0, 0)
+
+    def follow(self, answer: Answer) -> None:
+        """Answer a request whose session was just opened."""
+        answer.targets_lost_before = self._targets_lost = self._count_lost()
+        self._answers[answer.session.slot.index] = answer
+        self.wake()
+
+    def wake(self) -> None:
+        """Look now; on the event loop only."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Tick for ever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            if not self._answers and not self._sessions.closing:
+                await self._woken.wait()
+            self._woken.clear()
+            self.tick(time.monotonic_ns())
+            alarm = loop.call_later(self.pause_s(time.monotonic_ns()), self.wake)
+            await self._woken.wait()
+            alarm.cancel()
+
+    def tick(self, now_ns: int) -> None:
+        """One look at everything that is open: commits, deadlines, departures, dead engines."""
+        for session in self._sessions.with_news():
+            self._take_commits(self._answers[session.slot.index], now_ns)
+        gather_ns = self._gather_ns()  # once: its streams may end below
+        for answer in list(self._answers.values()):
+            if answer.trace is not None:
+                answer.stream.follow(answer.trace.look(now_ns))
+            is_late = answer.deadline_ns is not None and answer.deadline_ns <= now_ns
+            if is_late and not answer.stream.finished:
+                self._fail(answer, deadline_exceeded("decoding"))
+            elif answer.stream.is_due(now_ns, gather_ns[answer.stream.is_for_device]):
+                self._respond(answer, now_ns)
+        for session in self._sessions.abandoned():
+            self._fail(self._answers[session.slot.index], _left())
+        if now_ns >= self._next_presence_ns:
+            self._next_presence_ns = now_ns + _PRESENCE_NS
+            self._look_around(now_ns)
+        if self._sessions.closing:
+            self._reclaim()
+        occupancy = (self._sessions.in_use, self._sessions.waiting)
+        if occupancy != self._told_occupancy:
+            self._told_occupancy = occupancy
+            self._ledger.occupancy(*occupancy)
+        if (full := self._sessions.is_full) != self._told_full:
+            self._told_full = full
+            self._tell_full(full)
+
+    def pause_s(self, now_ns: int) -> float:
+        """How long nothing needs to be looked at: until the next delta is due."""
+        gather_ns = self._gather_ns()
+        begun = (answer.stream for answer in self._answers.values() if answer.session.read)
+        soonest_ns = min(
+            (stream.due_ns(gather_ns[stream.is_for_device]) for stream in begun), default=math.inf
+        )
+        return min(max((soonest_ns - now_ns) / 1e9, TICK_S), _LONGEST_PAUSE_S)
+
+    def _gather_ns(self) -> dict[bool, int]:
+        """How long deltas are gathered, with as many streams as there are, by whether they are for
+        a device."""
+        streams = sum(answer.stream.request.stream for answer in self._answers.values())
+        return {
+            for_device: self._gathering.interval_ns(streams, for_device=for_device)
+            for for_device in (False, True)
+        }
+
+    def fail_all(self, refusal: Refusal) -> None:
+        """End every open stream with an error."""
+        for answer in list(self._answers.values()):
+            self._fail(answer, refusal)
+
+    def _take_commits(self, answer: Answer, now_ns: int) -> None:
+        session, stream = answer.session, answer.stream
+        if not session.read and stream.request.return_prompt_log_probs:
+            stream.score_prompt(self._sessions.scored_prompt(session))
+        start = session.read
+        tokens, accepted, log_probs = self._sessions.take(session)
+        likeliest = self._sessions.likeliest(session, start)
+        answer.targets_lost_before = self._targets_lost
+        if tokens and tokens[-1] in session.request.parameters.end_ids:
+            tokens, accepted = tokens[:-1], accepted[:-1]  # it ends the text, it is no text
+        stream.push(tokens, accepted, log_probs, now_ns, likeliest)
+        self._ledger.committed(session, len(tokens), now_ns)
+        finish = session.finish()
+        if stream.finished:  # by a stop word; what became of the session behind it is no matter
+            return
+        if finish is Finish.FAILED:
+            self._fail(
+                answer,
+                Refusal("INTERNAL", "the target gave this request up; see the server's log"),
+            )
+        elif finish is Finish.GUIDE_FAILED:
+            self._fail(
+                answer,
+                Refusal(
+                    "INVALID_ARGUMENT",
+                    "guided_decoding_guide cannot be followed to the end of a text: at some place "
+                    "it takes too much, or allows nothing; make it simpler",
+                    field="guided_decoding_guide",
+                ),
+            )
+        elif finish is not Finish.RUNNING:
+            stream.finish("stop" if finish is Finish.END_ID else "length")
+
+    def _respond(self, answer: Answer, now_ns: int) -> None:
+        session, stream = answer.session, answer.stream
+        delta = stream.take(session.slot.index, session.session_id, session.slot.counters(), now_ns)
+        if stream.finished:  # whoever has read the last delta finds the slot free
+            self._close(answer)
+        try:
+            answer.client.send(delta, last=stream.finished)
+        except UndeliverableError as error:
+            log.error("a response of slot %d was lost: %s", session.slot.index, error)
+            lost = Refusal("INTERNAL", "a response could not be sent; see the server's log")
+            if not stream.finished:
+                self._close(answer)
+            self._tell_failed(answer, lost)
+        else:
+            if stream.finished:
+                self._ledger.answered(session, stream.finish_reason)
+
+    def _fail(self, answer: Answer, refusal: Refusal) -> None:
+        self._close(answer)
+        self._tell_failed(answer, refusal)
+
+    def _tell_failed(self, answer: Answer, refusal: Refusal) -> None:
+        self._ledger.answered(answer.session, refusal.code.lower())
+        answer.client.fail(refusal)
+
+    def _close(self, answer: Answer) -> None:
+        del self._answers[answer.session.slot.index]
+        self._sessions.close(answer.session)
+
+    def _look_around(self, now_ns: int) -> None:
+        for answer in list(self._answers.values()):
+            if answer.client.is_gone():
+                self._fail(answer, _left())
+        self._give_up_what_kills()
+        if not self._target_is_dead():
+            self._dead_since_ns = None
+        elif self._dead_since_ns is None:
+            self._dead_since_ns = now_ns
+        elif now_ns - self._dead_since_ns > self._limit_ns:
+            self.fail_all(
+                Refusal(
+                    "UNAVAILABLE",
+                    f"the target model has been down for {self._limit_ns / 1e9:g} s "
+                    "(serving.load_timeout_s); try again later",
+                )
+            )
+
+    def _give_up_what_kills(self) -> None:
+        """End whatever too many targets have died over."""
+        self._targets_lost = self._count_lost()
+        for answer in list(self._answers.values()):
+            if self._targets_lost - answer.targets_lost_before >= _MOST_TARGETS_LOST:
+                self._fail(
+                    answer,
+                    Refusal(
+                        "INTERNAL",
+                        f"the target model died {_MOST_TARGETS_LOST} times without a token of this "
+                        "request in between; see the server's log",
+                    ),
+                )
+
+    def _reclaim(self) -> None:
+        if self._sessions.reclaim(target_is_dead=self._target_is_dead()):
+            self._ledger.ended()
+
+
+def _left() -> Refusal:
+    return Refusal("CANCELLED", "the client left")

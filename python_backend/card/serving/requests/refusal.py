@@ -1,0 +1,83 @@
+"""Errors for people: what was wrong, what is allowed, what to do."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+Code = Literal[
+    "INVALID_ARGUMENT",
+    "PERMISSION_DENIED",
+    "UNAVAILABLE",
+    "DEADLINE_EXCEEDED",
+    "CANCELLED",
+    "INTERNAL",
+]
+CODES: tuple[str, ...] = get_args(Code)
+
+Reason = Literal[
+    "invalid_argument",
+    "permission_denied",
+    "queue_full",
+    "queue_timeout",
+    "unavailable",
+    "draining",
+    "deadline_exceeded",
+    "cancelled",
+    "internal",
+]
+"""Codes, told apart where an operator would do different things."""
+REASONS: tuple[str, ...] = get_args(Reason)
+
+_LONGEST_VALUE = 80
+
+
+class Refusal(Exception):
+    """A request that gets an error instead of an answer.
+
+    The text begins with the code's name and a colon, because a stream carries no status of its
+    own: clients of one find the code in the message alone. `reason` is for the metrics; `field`
+    is what was wrong, for logs, which must not carry values that clients sent.
+    """
+
+    def __init__(
+        self, code: Code, message: str, *, reason: Reason | None = None, field: str | None = None
+    ) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code: Code = code
+        self.message = message
+        self.reason: str = reason or code.lower()
+        self.field = field
+
+
+class UndeliverableError(RuntimeError):
+    """Triton did not take a response; the message says why."""
+
+
+def invalid(field: str, value: object, allowed: str) -> Refusal:
+    """`field` has a value that is not allowed."""
+    message = f"{field} is {_shown(value)}; it must be {allowed}"
+    return Refusal("INVALID_ARGUMENT", message, field=field)
+
+
+def missing(field: str, wanted: str) -> Refusal:
+    """`field` was not sent."""
+    return Refusal("INVALID_ARGUMENT", f"{field} is missing; send {wanted}", field=field)
+
+
+def queue_full(slots: int, waiting: int, limit: int) -> Refusal:
+    """No slot is free and nobody else may wait for one."""
+    return Refusal(
+        "UNAVAILABLE",
+        f"all {slots} slots are in use and {waiting} requests wait "
+        f"(limits.queued_requests is {limit}); try again later",
+        reason="queue_full",
+    )
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, (str, bytes)):
+        value = value[:_LONGEST_VALUE]  # before it is spelled out, which takes up to four times it
+    text = repr(list(value) if isinstance(value, tuple) else value)
+    if len(text) <= _LONGEST_VALUE:
+        return text
+    return f"{text[: _LONGEST_VALUE - 3]}..."

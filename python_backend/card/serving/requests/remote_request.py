@@ -1,0 +1,48 @@
+"""What a device sends to `remote`: which tensors, and what they may hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from card.cache import LONGEST_CHAIN, digest_of
+from card.serving.requests.refusal import Refusal, invalid, missing
+from card.speculation.drafters.remote import DeviceDraft
+
+DRAFT_KEY, POSITION, CANDIDATES = "draft_key", "position", "candidates"
+DTYPES = {DRAFT_KEY: "BYTES", POSITION: "INT32", CANDIDATES: "INT32"}
+"""Of every tensor; each has one dimension, and all but the candidates one element."""
+
+TAKEN = "taken"
+"""The only output: whether anything of the draft was still to come."""
+
+
+def check_sizes(shapes: Mapping[str, Sequence[int]]) -> None:
+    """Refuse tensors that are missing, unknown or too large, before anything is taken out of them.
+
+    Raises `Refusal`.
+    """
+    for name in DTYPES:
+        if name not in shapes:
+            raise missing(name, "draft_key, position and candidates")
+    for name, shape in shapes.items():
+        if name not in DTYPES:
+            raise invalid("input", name, f"one of {', '.join(DTYPES)}")
+        most = LONGEST_CHAIN if name == CANDIDATES else 1
+        if not 1 <= (count := math.prod(shape)) <= most:
+            allowed = f"1 to {most}" if most > 1 else "1"
+            raise Refusal(
+                "INVALID_ARGUMENT",
+                f"{name} has {count} elements; it must have {allowed}",
+                field=name,
+            )
+
+
+def read_draft(arrays: Mapping[str, NDArray[Any]]) -> tuple[bytes, DeviceDraft]:
+    """The digest of the key, and what was drafted, of tensors whose sizes are checked."""
+    key: bytes = arrays[DRAFT_KEY].reshape(-1)[0]
+    draft = DeviceDraft(int(arrays[POSITION].reshape(-1)[0]), arrays[CANDIDATES].tolist())
+    return digest_of(key.decode("utf-8", "replace")), draft

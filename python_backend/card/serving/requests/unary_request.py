@@ -1,0 +1,89 @@
+"""What a unary request may say beside those of the ensemble: the tensors of `tensorrt_llm`.
+
+TensorRT-LLM's model of that name takes words as rows of tokens and a bias for every token. They
+become what `card` takes: words as text, and the biases that are not 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from card.serving.requests.allowed import Bounds, only_false
+from card.serving.requests.refusal import invalid
+from card.serving.requests.wire import VOCABULARY, GenerateRequest, tensor, tensors
+
+WORDS = [2, -1]
+"""Dimensions of a list of words: all their tokens, then where each word ends, filled with -1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnaryRequest(GenerateRequest):
+    """One request as `ensemble_unary` and `tensorrt_llm` take it."""
+
+    input_lengths: int | None = tensor("INT32", "How many tokens the prompt has.")
+    stop_words_list: tuple[int, ...] = tensor(
+        "INT32", "Stop words as tokens.", default=(), most="prompt_tokens", dims=WORDS
+    )
+    bad_words_list: tuple[int, ...] = tensor(
+        "INT32", "Bad words as tokens.", default=(), most="prompt_tokens", dims=WORDS
+    )
+    embedding_bias: tuple[float, ...] = tensor(
+        "FP32", "Added to the logits of all tokens.", default=(), most=VOCABULARY
+    )
+    return_trace: bool = tensor("BOOL", "Not offered: streams have it.", only_false, default=False)
+    return_context_logits: bool = tensor("BOOL", "Not offered.", only_false, default=False)
+    return_generation_logits: bool = tensor("BOOL", "Not offered.", only_false, default=False)
+
+
+_OWN = {one.name for one in tensors(UnaryRequest)} - {one.name for one in tensors(GenerateRequest)}
+
+
+def arrays_for_card(
+    request: UnaryRequest,
+    arrays: Mapping[str, NDArray[Any]],
+    prompt: list[int],
+    tokenizer: Tokenizer,
+    bounds: Bounds,
+) -> dict[str, NDArray[Any]]:
+    """The tensors of the request as `card` takes them, a stream, so that it tells of life.
+
+    Raises `Refusal`.
+    """
+    if request.input_lengths not in (None, len(prompt)):
+        raise invalid("input_lengths", request.input_lengths, f"{len(prompt)}, as input_ids has")
+    found = {name: array for name, array in arrays.items() if name not in _OWN}
+    found["input_ids"] = np.array([prompt], np.int32)
+    found["stream"] = np.array([[True]])
+    for name in ("stop_words", "bad_words"):
+        rows = getattr(request, f"{name}_list")
+        words = [*getattr(request, name), *_words(f"{name}_list", rows, tokenizer, bounds)]
+        if words:
+            found[name] = np.array([[word.encode() for word in words]], np.object_)
+    biased = np.flatnonzero(np.array(request.embedding_bias, np.float32))
+    if biased.size:
+        values = np.array(request.embedding_bias, np.float32)[biased]
+        found["logit_bias_ids"] = biased.astype(np.int32)[None]
+        found["logit_bias_values"] = values[None]
+    return found
+
+
+def _words(name: str, rows: tuple[int, ...], tokenizer: Tokenizer, bounds: Bounds) -> list[str]:
+    """The words of such a list as text."""
+    half = len(rows) // 2
+    tokens, ends = rows[:half], [end for end in rows[half:] if end >= 0]
+    if ends != sorted(ends) or (ends and ends[-1] > half):
+        raise invalid(name, rows, "the tokens of all words and where each ends, filled with -1")
+    words, start = [], 0
+    for end in ends:
+        word = tokens[start:end]
+        if any(not 0 <= token < bounds.vocabulary for token in word):
+            raise invalid(name, rows, f"token ids, each 0 to {bounds.vocabulary - 1}")
+        words.append(tokenizer.decode(word, skip_special_tokens=False))
+        start = end
+    return words

@@ -1,0 +1,91 @@
+"""The target's tokens: the tokenizer, how many ids there are, which one ends a text.
+
+Both models of the pair share them. Reads what lies beside the weights, so that processes which
+handle text never load a model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from card.cache.layout import MAX_END_IDS
+from card.serving.requests.refusal import Refusal
+from card.settings import SettingsError
+from model_files import ModelFilesError, model_files_of
+from model_files.end_ids import end_ids
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What a process that handles text knows about the pair.
+
+    tokenizer  text to ids and back
+    size       ids that the target has logits for: 0 to size - 1
+    end_ids    ids that end a text unless a request names another; chat models often have several
+    """
+
+    tokenizer: Tokenizer
+    size: int
+    end_ids: tuple[int, ...]
+
+    @cached_property
+    def _special(self) -> frozenset[int]:
+        added = self.tokenizer.get_added_tokens_decoder()
+        return frozenset(token for token, kind in added.items() if kind.special)
+
+    @classmethod
+    def load(cls, path: Path) -> Vocabulary:
+        """Read it from a Hugging Face directory or a GGUF file. Raises `SettingsError` naming the
+        file."""
+        try:
+            files = model_files_of(path)
+            size = files.config().get("vocab_size")
+            if not isinstance(size, int) or size < 1:
+                raise SettingsError(f"{files.config_file} has no usable vocab_size ({size!r})")
+            tokenizer = files.tokenizer()
+            ends = end_ids(files, size, tokenizer)
+        except ModelFilesError as error:
+            raise SettingsError(str(error)) from error
+        if len(ends) > MAX_END_IDS:
+            raise SettingsError(
+                f"{path} names {len(ends)} ids that end a text in eos_token_id of its "
+                f"configurations and its tokenizer; at most {MAX_END_IDS} can"
+            )
+        return cls(tokenizer, size, ends)
+
+    def prompt_tokens(self, text: str) -> list[int]:
+        """The prompt as the model reads it. Raises `Refusal`."""
+        return self._encoded(text, "text_input", special=True)
+
+    def special_ids(self, words: tuple[str, ...]) -> tuple[int, ...]:
+        """Ids of the words that are special tokens, which never are part of a text."""
+        found = (self.tokenizer.token_to_id(word) for word in words)
+        special = self._special
+        return tuple(token for token in found if token in special and token < self.size)
+
+    def bad_word_tokens(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+        """Token sequences that write a word, at the start of a text and after a space.
+
+        A tokenizer may know more ids than the target has logits for, such as padding: what holds
+        one of these is never written and needs no ban.
+        """
+        spellings = [spelling for word in words for spelling in (word, f" {word}")]
+        sequences = (
+            tuple(self._encoded(spelling, "bad_words", special=False)) for spelling in spellings
+        )
+        return tuple(dict.fromkeys(ids for ids in sequences if ids and max(ids) < self.size))
+
+    def _encoded(self, text: str, field: str, *, special: bool) -> list[int]:
+        try:
+            return self.tokenizer.encode(text, add_special_tokens=special).ids
+        except Exception as error:  # the library raises nothing more particular
+            raise Refusal(
+                "INVALID_ARGUMENT",
+                f"{field} holds what this model's tokenizer does not know and has no token for "
+                f"({error}); leave that out",
+                field=field,
+            ) from error

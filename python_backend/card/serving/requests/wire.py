@@ -1,0 +1,250 @@
+"""What a request may say: the one table of input tensors.
+
+The fields of `GenerateRequest` *are* the table: a field is a tensor, its default is what holds
+when the tensor is absent, and its metadata says how it travels and which values are allowed.
+Parsing, refusals and the test of the `config.pbtxt` files derive from it. Names and dtypes are
+those of TensorRT-LLM's Triton ensemble; what is ours is named in `docs/wire.md`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from card.constraints import GUIDE_TYPES
+from card.serving.requests import allowed
+from card.serving.requests.allowed import Check
+from card.speculation.acceptance import RULES
+from card.speculation.drafters import DRAFTERS
+from card.speculation.drafters.growth import GROWTHS
+from card.speculation.pacing import PACINGS
+from card.speculation.sources import WITHOUT_DRAFT
+
+DECODINGS = tuple(PACINGS)
+
+VOCABULARY = "vocabulary"
+"""In place of a limit: a list of one element for each token."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """How one input travels.
+
+    most  of a list, the limit of its elements among the settings' `limits`, or `vocabulary`; None:
+          one value
+    dims  shape without the leading batch dimension
+    """
+
+    name: str
+    dtype: str
+    most: str | None
+    check: Check | None
+    doc: str
+    dims: list[int]
+
+    @property
+    def many(self) -> bool:
+        return self.most is not None
+
+
+def tensor(
+    dtype: str,
+    doc: str,
+    check: Check | None = None,
+    *,
+    default: Any = None,
+    most: str | None = None,
+    dims: Sequence[int] | None = None,
+) -> Any:
+    """A field of the table; see `Tensor`."""
+    shape = [-1 if most else 1] if dims is None else list(dims)
+    metadata = {"dtype": dtype, "doc": doc, "check": check, "most": most, "dims": shape}
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateRequest:
+    """One request as `ensemble`, `preprocessing` and `card` receive it.
+
+    Clients send the prompt as text or as tokens. `card` always gets the tokens, and the text too
+    for those who want it back.
+    """
+
+    text_input: str | None = tensor("BYTES", "The prompt.", allowed.bounded_text)
+    input_ids: tuple[int, ...] = tensor(
+        "INT32",
+        "The prompt's tokens, in place of text_input.",
+        allowed.token_ids,
+        default=(),
+        most="prompt_tokens",
+    )
+    max_tokens: int | None = tensor(
+        "INT32",
+        "How many new tokens at most; limits.default_max_tokens if absent.",
+        allowed.between(1, lambda bounds: bounds.limits.max_tokens),
+    )
+    stream: bool = tensor("BOOL", "Send the text as it is generated.", default=False)
+    temperature: float = tensor(
+        "FP32", "Sampling temperature; 0 is greedy.", allowed.between(0, math.inf), default=0.0
+    )
+    top_k: int = tensor(
+        "INT32",
+        "Sample from the k likeliest tokens; 0 is off.",
+        allowed.between(0, math.inf),
+        default=0,
+    )
+    top_p: float = tensor(
+        "FP32",
+        "Sample from the likeliest tokens of mass p; 0 and 1 are off.",
+        allowed.between(0, 1),
+        default=0.0,
+    )
+    min_p: float = tensor(
+        "FP32",
+        "Sample from tokens at least this fraction as likely as the likeliest; 0 is off.",
+        allowed.between(0, 1),
+        default=0.0,
+    )
+    repetition_penalty: float = tensor(
+        "FP32",
+        "Divides positive scores of tokens seen; 1 is off.",
+        allowed.between(0.01, 100.0),
+        default=1.0,
+    )
+    presence_penalty: float = tensor(
+        "FP32",
+        "Subtracted once from scores of tokens seen.",
+        allowed.between(-100.0, 100.0),
+        default=0.0,
+    )
+    frequency_penalty: float = tensor(
+        "FP32",
+        "Subtracted from scores for every occurrence.",
+        allowed.between(-100.0, 100.0),
+        default=0.0,
+    )
+    min_tokens: int = tensor(
+        "INT32",
+        "Nothing of end_id and stop_token_ids is chosen before so many new tokens.",
+        allowed.between(0, lambda bounds: bounds.limits.max_tokens),
+        default=0,
+    )
+    seed: int | None = tensor("UINT64", "The same seed gives the same text; absent: a fresh one.")
+    stop_words: tuple[str, ...] = tensor(
+        "BYTES",
+        "The text ends before the first of these; a special token ends it as end_id does.",
+        allowed.short_words,
+        default=(),
+        most="stop_words",
+    )
+    bad_words: tuple[str, ...] = tensor(
+        "BYTES",
+        "Token sequences of these are never completed.",
+        allowed.short_words,
+        default=(),
+        most="bad_words",
+    )
+    end_id: int | None = tensor(
+        "INT32",
+        "The token that ends the text; -1: none; absent: the model's.",
+        allowed.token_or_none,
+    )
+    stop_token_ids: tuple[int, ...] = tensor(
+        "INT32",
+        "Further tokens that end the text.",
+        allowed.token_ids_or_none,
+        default=(),
+        most="stop_token_ids",
+    )
+    logit_bias_ids: tuple[int, ...] = tensor(
+        "INT32",
+        "Tokens whose logits are changed by logit_bias_values.",
+        allowed.token_ids_or_none,
+        default=(),
+        most="logit_bias",
+    )
+    logit_bias_values: tuple[float, ...] = tensor(
+        "FP32",
+        "Added to the logits of logit_bias_ids, one for each.",
+        allowed.biases,
+        default=(),
+        most="logit_bias",
+    )
+    pad_id: int | None = tensor("INT32", "Accepted, without effect.", allowed.token_or_none)
+    return_log_probs: bool = tensor(
+        "BOOL", "Report log-probabilities, in details also each token's id.", default=False
+    )
+    top_log_probs: int = tensor(
+        "INT32",
+        "With log-probabilities: report so many of the likeliest tokens too, in details.",
+        allowed.number_of_likeliest,
+        default=0,
+    )
+    return_prompt_log_probs: bool = tensor(
+        "BOOL", "Report log-probabilities of the prompt's tokens, in details.", default=False
+    )
+    exclude_input_in_output: bool = tensor(
+        "BOOL", "False: a text that is not streamed begins with the prompt.", default=True
+    )
+    num_return_sequences: int = tensor("INT32", "How many texts.", allowed.only_one, default=1)
+    beam_width: int = tensor("INT32", "Beam width.", allowed.only_one, default=1)
+    length_penalty: float | None = tensor(
+        "FP32", "Accepted, without effect: it ranks beams.", allowed.between(-math.inf, math.inf)
+    )
+    return_num_input_tokens: bool = tensor("BOOL", "Report the prompt's tokens.", default=False)
+    return_num_output_tokens: bool = tensor("BOOL", "Report the text's tokens.", default=False)
+    return_perf_metrics: bool = tensor("BOOL", "Report times and acceptance.", default=False)
+    return_trace: bool = tensor(
+        "BOOL", "Report each step and the candidate tree, in details of a stream.", default=False
+    )
+    decoding: str | None = tensor(
+        "BYTES", f"{', '.join(DECODINGS)}; absent: speculation.decoding.", allowed.one_of(DECODINGS)
+    )
+    drafter: str | None = tensor(
+        "BYTES",
+        "Who makes candidates, of those that are loaded.",
+        allowed.one_of((*DRAFTERS, *WITHOUT_DRAFT)),
+    )
+    growth: str | None = tensor(
+        "BYTES",
+        f"How the draft's tree grows: {', '.join(GROWTHS)}; absent: as the pacing or "
+        "speculation.growth has it.",
+        allowed.one_of(GROWTHS),
+    )
+    acceptance: str | None = tensor(
+        "BYTES",
+        "What makes a candidate final; a rule that changes the text only where "
+        "speculation.lossy_acceptance lists it.",
+        allowed.one_of(RULES),
+    )
+    draft_key: str | None = tensor(
+        "BYTES",
+        "A device drafts: it sends candidates to the model remote with this fresh secret.",
+        allowed.secret,
+    )
+    cache_salt: str = tensor(
+        "BYTES",
+        "Only requests with the same one share kept KV (cache.isolated says what absent means) and "
+        "n-grams (speculation.shared_ngrams; absent: none).",
+        allowed.short_name,
+        default="",
+    )
+    skip_reading_prefix_cache: bool = tensor(
+        "BOOL", "Read the whole prompt, and keep nothing of this text.", default=False
+    )
+    guided_decoding_guide_type: str = tensor(
+        "BYTES",
+        f"What guides the text: {', '.join(GUIDE_TYPES)}.",
+        allowed.known_guide_type,
+        default="",
+    )
+    guided_decoding_guide: str = tensor(
+        "BYTES", "The schema, expression, grammar or choices.", allowed.bounded_guide, default=""
+    )
+
+
+def tensors(table: type[GenerateRequest]) -> tuple[Tensor, ...]:
+    """The table as a list, in the order of its fields."""
+    return tuple(Tensor(name=f.name, **f.metadata) for f in fields(table))

@@ -1,0 +1,93 @@
+"""What the processes of one service tell each other outside of any request.
+
+Each notice is a file in a directory of the supervisor. The supervisor says that the service drains,
+`card` that its queue is full, and a model how far its load has come and why it cannot be loaded.
+Whoever takes requests looks at the first two before it does any work for one, so that a refusal
+costs next to nothing however busy the machine is. `card` still decides about its queue; the notice
+may be a moment old.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from card.cache import ENGINES
+from card.serving.requests.refusal import Refusal
+
+NOTICES_VARIABLE = "CARD_NOTICES"
+"""Names the directory in the environment of the server and its models."""
+
+
+class Notice:
+    """A file that says something by being there, or in words. Without a directory it never does."""
+
+    def __init__(self, directory: Path | None, name: str) -> None:
+        self._path = None if directory is None else directory / name
+
+    @property
+    def stands(self) -> bool:
+        return self._path is not None and os.path.exists(self._path)
+
+    @property
+    def text(self) -> str:
+        """What it says; empty if it does not stand."""
+        try:
+            return "" if self._path is None else self._path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return ""
+
+    def post(self, text: str = "") -> None:
+        if self._path is not None:
+            self._path.write_text(text, encoding="utf-8")
+
+    def withdraw(self) -> None:
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+
+class LoadNotice:
+    """Which phase of its load a model is in."""
+
+    def __init__(self, directory: Path | None, model: str) -> None:
+        self._notice = Notice(directory, f"loading_{model}")
+
+    def post(self, phase: str) -> None:
+        """That a phase begins; an empty name: that none lasts."""
+        self._notice.post(f"{time.monotonic_ns()} {phase}" if phase else "")
+
+    def withdraw(self) -> None:
+        self._notice.withdraw()
+
+    @property
+    def phase(self) -> tuple[str, float] | None:
+        """Its name, and the seconds that it has lasted; None: there is none now."""
+        began_ns, _, phase = self._notice.text.partition(" ")
+        return (phase, (time.monotonic_ns() - int(began_ns)) / 1e9) if phase else None
+
+
+class Notices:
+    """The notices of one service."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self.draining = Notice(directory, "draining")
+        self.queue_full = Notice(directory, "queue_full")
+        self.load_failed = Notice(directory, "load_failed")
+        self.loading = {engine: LoadNotice(directory, engine) for engine in ENGINES}
+
+    @classmethod
+    def of_this_service(cls) -> Notices:
+        """Those of the supervisor that started this process; none stands where there is none."""
+        named = os.environ.get(NOTICES_VARIABLE)
+        return cls(Path(named) if named else None)
+
+    def check_draining(self) -> None:
+        """Raises `Refusal` while the service ends."""
+        if self.draining.stands:
+            raise Refusal(
+                "UNAVAILABLE",
+                "the service is draining: it finishes what it has begun and then stops; "
+                "send this request to another one, or again later",
+                reason="draining",
+            )

@@ -1,0 +1,116 @@
+"""A supervisor as a child process, for programs that need a server for a while."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from card.serving.supervision.local_http import open_local
+from card.serving.supervision.ports import reserved_ports
+from card.serving.supervision.repository import reachable
+from card.serving.supervision.tether import tethered
+from card.settings import ServingSettings
+
+_ANSWER_S = 2.0
+_LAST_LINES = 20
+
+
+@contextmanager
+def reserved_serving(address: str = "127.0.0.1") -> Iterator[dict[str, int]]:
+    """A port for each of the fields `ServingSettings.ports`, as of `ports.reserved_ports`."""
+    fields = ServingSettings().ports
+    with reserved_ports(len(fields), address) as ports:
+        yield dict(zip(fields, ports, strict=True))
+
+
+def last_words(log: IO[bytes]) -> str:
+    """Of a supervisor that did not start: its error lines, or the end of its log without any."""
+    log.seek(0)
+    lines = log.read().decode(errors="replace").splitlines()
+    errors = [line for line in lines if line.startswith("error: ")]
+    return "\n".join(errors or lines[-_LAST_LINES:])
+
+
+class SupervisorEndedError(RuntimeError):
+    """The supervisor is not there any more.
+
+    `code` is its exit code: 2 when the machine or the settings lack something, which its last
+    lines on standard error say.
+    """
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"the supervisor ended with exit code {code}")
+        self.code = code
+
+
+class SupervisedServer:
+    """Starts a supervisor and with it a server; the program that made it must `stop` it.
+
+    It is out of reach of a Ctrl-C at the terminal, and stops by itself, cleanly, when the program
+    dies without having stopped it.
+    """
+
+    def __init__(
+        self,
+        serving: ServingSettings,
+        *,
+        settings_file: Path | None = None,
+        variables: Mapping[str, str] | None = None,
+        output: IO[bytes] | None = None,
+    ) -> None:
+        """Start it, from the main thread.
+
+        The ports of `serving` win over those of the file; `variables` are added to the environment
+        (`CARD_SERVING__DRAIN_S=5`). All logs go to `output`, or to standard error.
+        """
+        command = [sys.executable, "-m", "card.serving.supervisor"]
+        if settings_file is not None:
+            command.append(f"--settings={settings_file}")
+        ports = {f"CARD_SERVING__{name.upper()}": str(port) for name, port in serving.ports.items()}
+        self.host = reachable(serving.address)
+        """Where programs on this machine reach the server."""
+        self._ready_url = f"http://{self.host}:{serving.health_port}/ready"
+        self._process = subprocess.Popen(
+            tethered(signal.SIGTERM, command),
+            env=os.environ | ports | dict(variables or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=output or sys.stderr,
+            stderr=output or sys.stderr,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        """The supervisor's process id."""
+        return self._process.pid
+
+    def is_ready(self) -> bool:
+        """Whether a request now would be answered. Raises `SupervisorEndedError`."""
+        self.check_alive()
+        try:
+            with open_local(self._ready_url, _ANSWER_S) as answer:
+                return bool(answer.status == http.client.OK)
+        except OSError:  # not bound yet, or an answer that says no
+            return False
+
+    def check_alive(self) -> None:
+        """Raises `SupervisorEndedError` if the supervisor has ended."""
+        code = self._process.poll()
+        if code is not None:
+            raise SupervisorEndedError(code)
+
+    def stop(self) -> None:
+        """Let open streams finish, then end; a second call cuts them off."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Wait for the end and return the exit code. Raises `subprocess.TimeoutExpired`."""
+        return self._process.wait(timeout_s)

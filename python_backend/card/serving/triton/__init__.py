@@ -1,0 +1,13 @@
+"""What Triton calls: a module for each model, and what the models do with their processes.
+
+`preprocessing`   checks a request and turns its text into ids
+`card_model`      owns the pool, opens a session for each request, streams what is committed
+`postprocessing`  deltas become the tensors that clients know
+`unary`           the models that answer once; `unary_fronts` says which tensors each has
+`remote_model`    what devices draft goes into the pool
+`engine_model`    the draft and the target: each an `engine_process` that runs a `loaded_model`
+`attach`          `card` asks the engines in to its pool; `denials` tells of those it refuses
+`triton_request`  Triton's requests and responses, as little as possible of them
+`found_pool`, `abandoning`        the pool, for models that look into it now and then
+`spare_memory`, `time_slice`      an engine's memory and time, as the kernel gives them
+"""

@@ -1,0 +1,110 @@
+"""What runs a role's model, as the settings say: an engine under our loop, or a runtime that
+decodes on its own and is followed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from card.cache import Pool
+from card.constraints import GuideError
+from card.constraints.compiled import GuidedTokens
+from card.constraints.compiler import GuideCompiler
+from card.decoding import TargetLoop
+from card.decoding.ngrams import ngram_memory
+from card.drafting import DraftLoop, make_drafters
+from card.engines import Engine
+from card.serving.geometry import pool_geometry
+from card.serving.triton.engine_process import Loop
+from card.settings import Role, Settings
+
+log = logging.getLogger(__name__)
+
+
+class LoadedModel(Protocol):
+    """A model in this process."""
+
+    def loop(self, pool: Pool) -> Loop:
+        """What works for `pool`, and no longer for an earlier one."""
+
+    def close(self) -> None:
+        """Let go of the model."""
+
+
+def load_model(settings: Settings, role: Role, server_pid: int) -> LoadedModel:
+    """Load the model of `role`. Raises `EngineError` saying what is missing or does not fit."""
+    model = settings.draft if role == "draft" else settings.target
+    if settings.engine_of(model) == "tensorrt_llm":
+        from card.engines.tensorrt_llm.loading import load_runtime
+
+        runtime = load_runtime(settings, role, pool_geometry(settings), server_pid)
+        if role == "draft":
+            return _Draft(runtime, settings, None, runtime.shutdown)
+        from card.engines.tensorrt_llm.target import TensorRTTarget
+
+        return TensorRTTarget(runtime, settings)
+    from card.engines.loading import load_engine, load_small_draft
+
+    engine, guides = load_engine(settings, role, quickly=True), guide_compiler(settings.target.path)
+    if role == "draft":
+        small = load_small_draft(settings, quickly=True)
+        return _Draft(engine, settings, guides, small=small)
+    return _Target(engine, settings, guides)
+
+
+def guide_compiler(target: Path) -> GuideCompiler | None:
+    """Of the target's tokens, which are the pair's; None if its texts cannot be guided."""
+    try:
+        return GuideCompiler(GuidedTokens.load(target))
+    except GuideError as error:
+        log.warning("guided decoding is not offered: %s", error)
+        return None
+
+
+class _Target:
+    """An engine of ours under our loop. It goes with the process."""
+
+    def __init__(self, engine: Engine, settings: Settings, guides: GuideCompiler | None) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._guides = guides
+        self._ngrams = ngram_memory(settings, engine.vocabulary)
+
+    def loop(self, pool: Pool) -> Loop:
+        return TargetLoop(self._engine, pool, self._settings, self._guides, self._ngrams)
+
+    def close(self) -> None: ...
+
+
+class _Draft:
+    """What drafters run on, under the draft's loop.
+
+    close  lets go of it
+    small  the engine of `draft_small`, if the drafter wants it
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        settings: Settings,
+        guides: GuideCompiler | None,
+        close: Callable[[], None] = lambda: None,
+        *,
+        small: Engine | None = None,
+    ) -> None:
+        self._drafters = make_drafters(model, settings, small)
+        self._guides = guides
+        self._apart = settings.draft_is_apart
+        self._loop: DraftLoop | None = None
+        self._close = close
+
+    def loop(self, pool: Pool) -> Loop:
+        if self._loop is not None:
+            self._loop.abandon()
+        self._loop = DraftLoop(self._drafters, pool, self._guides, apart=self._apart)
+        return self._loop
+
+    def close(self) -> None:
+        self._close()

@@ -1,0 +1,59 @@
+"""The `remote` model: what devices draft goes from their streams into the pool.
+
+It is a process of its own, so that whatever devices send holds up neither `card` nor an engine.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from card.cache import Pool
+from card.drafting.remote import RemoteDraftError, RemoteDrafts
+from card.serving.requests.refusal import Refusal
+from card.serving.requests.remote_request import TAKEN, check_sizes, read_draft
+from card.serving.requests.vocabulary import Vocabulary
+from card.serving.supervision.load_failure import announced
+from card.serving.triton.found_pool import FoundPool
+from card.serving.triton.triton_request import deadline_ns, input_arrays, refused, response
+from card.settings import load_settings
+
+
+class RemoteModel:
+    """One response per message: it is taken, too late to be of use, or refused."""
+
+    @announced
+    def initialize(self, args: dict[str, str]) -> None:
+        settings = load_settings()
+        self._vocabulary = Vocabulary.load(settings.target.path).size
+        self._found = FoundPool(settings)
+        self._pool: Pool | None = None
+        self._drafts: RemoteDrafts | None = None
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        return [self._respond(request) for request in requests]
+
+    def _respond(self, request: Any) -> Any:
+        try:
+            return response({TAKEN: np.array([self._take(request)])})
+        except Refusal as refusal:
+            return refused(refusal)
+
+    def _take(self, request: Any) -> bool:
+        deadline_ns(request)  # a wrong timeout, or an unknown parameter, is refused
+        check_sizes({tensor.name(): tensor.shape() for tensor in request.inputs()})
+        digest, draft = read_draft(input_arrays(request))
+        try:
+            return self._current().take(digest, draft)
+        except RemoteDraftError as error:
+            raise Refusal("INVALID_ARGUMENT", str(error)) from error
+
+    def _current(self) -> RemoteDrafts:
+        """For the pool of the `card` that lives now. Raises `Refusal` while there is none."""
+        pool = self._found.get()
+        if pool is None:
+            raise Refusal("UNAVAILABLE", "card is not there, or not yet; go on with the text")
+        if self._drafts is None or pool is not self._pool:
+            self._pool, self._drafts = pool, RemoteDrafts(pool, self._vocabulary)
+        return self._drafts

@@ -1,0 +1,136 @@
+"""Triton's requests and responses, as little as possible of them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+from numpy.typing import NDArray
+
+from card.serving.requests.delta import Delta
+from card.serving.requests.parsing import check_parameters, check_shapes
+from card.serving.requests.refusal import Refusal, UndeliverableError, invalid
+from card.serving.requests.wire import GenerateRequest
+from card.settings import LimitSettings
+
+log = logging.getLogger(__name__)
+
+_TRITON_CODES = {
+    "INVALID_ARGUMENT": "INVALID_ARG",
+    "PERMISSION_DENIED": "UNSUPPORTED",
+    "UNAVAILABLE": "UNAVAILABLE",
+    # Triton has no code for it; UNAVAILABLE is the nearest.
+    "DEADLINE_EXCEEDED": "UNAVAILABLE",
+    "CANCELLED": "CANCELLED",
+    "INTERNAL": "INTERNAL",
+}
+"""Attributes of `TritonError`, by name: the stub adds that class after it imported the model."""
+
+_LONGEST_TIMEOUT_US = (1 << 63) - 1
+_PRIORITY = "an integer, 0 or more, which changes nothing here"
+_TIMEOUT = "a whole number of microseconds, 1 or more"
+
+
+def input_arrays(request: Any) -> dict[str, NDArray[Any]]:
+    """The request's tensors by name."""
+    return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+
+
+def checked_arrays(
+    request: Any, table: type[GenerateRequest], limits: LimitSettings
+) -> dict[str, NDArray[Any]]:
+    """The same of a request to generate, whose sizes are checked before anything is taken out.
+
+    Raises `Refusal`.
+    """
+    check_shapes(table, {tensor.name(): tensor.shape() for tensor in request.inputs()}, limits)
+    return input_arrays(request)
+
+
+def deadline_ns(request: Any) -> int | None:
+    """When the request wants to be answered, on the monotonic clock; None if it does not say.
+
+    gRPC's `timeout` becomes a property of the request, that of HTTP `generate` stays a parameter;
+    both are microseconds. Raises `Refusal` for a timeout that is none, and for parameters that
+    nobody understands.
+    """
+    try:
+        parameters: Mapping[str, object] = json.loads(request.parameters() or "{}")
+    except UnicodeDecodeError as error:  # Triton's HTTP front end takes any bytes for a string
+        raise Refusal(
+            "INVALID_ARGUMENT",
+            "a parameter, or the request's id, holds bytes that are no UTF-8; send text",
+            field="parameters",
+        ) from error
+    check_parameters(parameters)
+    _natural(parameters, "priority", _PRIORITY)
+    wanted = _natural(parameters, "timeout", _TIMEOUT)
+    timeout_us = wanted or request.timeout()
+    if timeout_us > _LONGEST_TIMEOUT_US:  # gRPC's front end takes a negative one for a huge one
+        raise invalid("timeout", wanted or timeout_us - (1 << 64), _TIMEOUT)
+    return time.monotonic_ns() + timeout_us * 1000 if timeout_us else None
+
+
+def _natural(parameters: Mapping[str, object], name: str, allowed: str) -> int:
+    """The parameter, 0 if it is absent. Raises `Refusal` if it is no integer of 0 or more."""
+    value = parameters.get(name, 0)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise invalid(name, value, allowed)
+    return value
+
+
+def request_id(request: Any) -> str:
+    """What the client calls the request; empty if it named none, or in bytes that are no text."""
+    try:
+        return str(request.request_id())
+    except UnicodeDecodeError:
+        return ""
+
+
+def triton_error(refusal: Refusal) -> Any:
+    """The refusal as Triton sends it."""
+    return pb_utils.TritonError(
+        str(refusal), getattr(pb_utils.TritonError, _TRITON_CODES[refusal.code])
+    )
+
+
+def refused(refusal: Refusal) -> Any:
+    """A response that is an error."""
+    return pb_utils.InferenceResponse(error=triton_error(refusal))
+
+
+def response(arrays: Mapping[str, NDArray[Any]]) -> Any:
+    """A response with these tensors."""
+    return pb_utils.InferenceResponse(
+        [pb_utils.Tensor(name, array) for name, array in arrays.items()]
+    )
+
+
+class TritonClient:
+    """Whoever sent a request to `card`: responses go through the request's sender."""
+
+    def __init__(self, request: Any) -> None:
+        self._sender = request.get_response_sender()
+
+    def send(self, delta: Delta, *, last: bool) -> None:
+        self._reply(response(delta.pack()), last=last)
+
+    def fail(self, refusal: Refusal) -> None:
+        try:
+            self._reply(refused(refusal), last=True)
+        except UndeliverableError as error:
+            log.error("an error could not be sent: %s", error)
+
+    def is_gone(self) -> bool:
+        return bool(self._sender.is_cancelled())
+
+    def _reply(self, message: Any, *, last: bool) -> None:
+        flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if last else 0
+        try:
+            self._sender.send(message, flags=flags)
+        except pb_utils.TritonModelException as error:  # the shared memory is full, say
+            raise UndeliverableError(str(error)) from error

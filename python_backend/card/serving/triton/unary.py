@@ -1,0 +1,133 @@
+"""One request, one response, for clients that do not stream: `ensemble_unary` and `tensorrt_llm`.
+
+Requests wait in threads of their own; the text comes from `card` as a stream, between whose pieces
+a model sees whether its client is still there. (An ensemble would not let a model see that before
+its next step.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+from numpy.typing import NDArray
+
+from card.serving.geometry import pool_geometry
+from card.serving.requests.allowed import Bounds
+from card.serving.requests.delta import LOG_PROBABILITIES, NUMBERS, OUTPUTS, TEXT, Delta
+from card.serving.requests.derived import output_budget
+from card.serving.requests.parsing import check_shapes, one_prompt, parse
+from card.serving.requests.refusal import Refusal
+from card.serving.requests.unary_answer import gathered, token_outputs
+from card.serving.requests.unary_request import UnaryRequest, arrays_for_card
+from card.serving.requests.vocabulary import Vocabulary
+from card.serving.supervision.load_failure import announced
+from card.serving.triton.abandoning import Abandoning
+from card.serving.triton.triton_request import deadline_ns, refused, request_id, response
+from card.serving.triton.unary_fronts import ENSEMBLE_UNARY, TENSORRT_LLM, Front
+from card.settings import load_settings
+
+log = logging.getLogger(__name__)
+
+
+class UnaryModel:
+    """Not decoupled: each request is answered once, whenever its text is complete."""
+
+    front: Front
+
+    @announced
+    def initialize(self, args: dict[str, str]) -> None:
+        settings = load_settings()
+        self._vocabulary = Vocabulary.load(settings.target.path)
+        self._bounds = Bounds(settings.limits, self._vocabulary.size)
+        self._abandoning = Abandoning(settings)
+        places = pool_geometry(settings).places
+        self._workers = ThreadPoolExecutor(places, thread_name_prefix="unary")
+
+    def execute(self, requests: list[Any]) -> None:
+        for request in requests:
+            self._workers.submit(self._answer, request)
+
+    def finalize(self) -> None:
+        self._workers.shutdown(wait=False)
+
+    def _answer(self, request: Any) -> None:
+        sender = request.get_response_sender()
+        try:
+            answer = self._generated(request, sender.is_cancelled)
+        except Refusal as refusal:
+            answer = refused(self.front.in_its_words(refusal))
+        except _CardError as error:
+            answer = pb_utils.InferenceResponse(error=error.error)
+        except Exception:
+            log.exception("a request could not be answered")  # and its client must not hang
+            why = "this request could not be answered; see the server's log"
+            answer = refused(Refusal("INTERNAL", why))
+        sender.send(answer, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def _generated(self, request: Any, is_cancelled: Callable[[], bool]) -> Any:
+        deadline_ns(request)  # a wrong timeout is refused before any work
+        limits = self._bounds.limits
+        given = {self.front.ours(tensor.name()): tensor for tensor in request.inputs()}
+        check_shapes(UnaryRequest, {name: one.shape() for name, one in given.items()}, limits)
+        arrays = {name: one.as_numpy() for name, one in given.items()}
+        parsed = parse(UnaryRequest, arrays, self._bounds, required=one_prompt(arrays))
+        text = parsed.text_input
+        ids = list(parsed.input_ids) if text is None else self._vocabulary.prompt_tokens(text)
+        output_budget(parsed, len(ids), limits)
+        tokenizer = self._vocabulary.tokenizer
+        for_card = arrays_for_card(parsed, arrays, ids, tokenizer, self._bounds)
+        whole = gathered(self._deltas(request, for_card, is_cancelled))
+        excludes = parsed.exclude_input_in_output if "exclude_input_in_output" in arrays else None
+        if excludes is False:
+            prompt = tokenizer.decode(ids, skip_special_tokens=True) if text is None else text
+            whole = replace(whole, text=prompt + whole.text)
+        output = [*([] if excludes else ids), *whole.tokens]
+        found = {one.name: one.array(whole) for one in OUTPUTS} | token_outputs(output)
+        return response({name: found[name] for name in self.front.outputs})
+
+    def _deltas(
+        self, request: Any, arrays: Mapping[str, NDArray[Any]], is_cancelled: Callable[[], bool]
+    ) -> Iterator[Delta]:
+        """What `card` sends. Once the client is gone, `card` is told, and says so too."""
+        asked = pb_utils.InferenceRequest(
+            model_name="card",
+            request_id=request_id(request),
+            requested_output_names=[TEXT, NUMBERS, LOG_PROBABILITIES],
+            inputs=[pb_utils.Tensor(name, array) for name, array in arrays.items()],
+            timeout=request.timeout(),
+        )
+        for piece in asked.exec(decoupled=True):
+            if piece.has_error():
+                raise _CardError(piece.error())
+            found = {tensor.name(): tensor.as_numpy() for tensor in piece.output_tensors()}
+            if not found:  # the end of the stream
+                continue
+            delta = Delta.unpack(found, self._bounds.limits.max_tokens)
+            if is_cancelled():
+                self._abandoning.mark(delta.numbers.place, delta.numbers.session_id)
+            yield delta
+
+
+class EnsembleUnaryModel(UnaryModel):
+    """Text in, text out: the tensors of `ensemble`."""
+
+    front = ENSEMBLE_UNARY
+
+
+class TensorRtLlmModel(UnaryModel):
+    """Tokens in, tokens out: the tensors of TensorRT-LLM's model `tensorrt_llm`."""
+
+    front = TENSORRT_LLM
+
+
+class _CardError(Exception):
+    """`card` refused the request, or failed; `error` goes to the client as it is."""
+
+    def __init__(self, error: Any) -> None:
+        super().__init__(error.message())
+        self.error = error

@@ -1,0 +1,289 @@
+"""A device is a bounded way ahead of its text, follows it, and sends what it stands behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import pytest
+from client_double import Request, Responses, TritonDouble, refusal, response, served
+from typer.testing import CliRunner
+
+from card_client import CardClient, CardError, GenerateRequest
+from card_client.cli import app
+from card_client.edge import Device, TransformersModel, stream
+from card_client.wire import Delta, Draft
+
+PROMPT = [100, 101]
+PATIENCE_S = 20.0
+
+
+class Counting:
+    """Drafts how long its context is: 2, 3, 4, ... behind the prompt."""
+
+    end_ids: frozenset[int] = frozenset()
+
+    def __init__(self) -> None:
+        self.contexts: list[list[int]] = []
+
+    def tokens(self, text: str) -> list[int]:
+        return PROMPT
+
+    def next_token(self, tokens: Sequence[int]) -> int:
+        self.contexts.append(list(tokens))
+        return len(tokens)
+
+
+class Held(Counting):
+    """Takes as long as the test likes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.began, self.may_go_on = threading.Event(), threading.Event()
+
+    def next_token(self, tokens: Sequence[int]) -> int:
+        self.began.set()
+        assert self.may_go_on.wait(PATIENCE_S)
+        return super().next_token(tokens)
+
+
+async def until_at_rest(device: Device, model: Counting, drafted: int) -> None:
+    """Until so many tokens were drafted in all and the device waits for the text."""
+
+    async def turns() -> None:
+        while len(model.contexts) < drafted:
+            await asyncio.sleep(0)
+
+    drafting = asyncio.create_task(device.draft())
+    await asyncio.wait_for(turns(), PATIENCE_S)
+    done, _ = await asyncio.wait({drafting}, timeout=0.05)
+    assert not done
+    drafting.cancel()
+
+
+async def first(device: Device) -> Draft:
+    return await asyncio.wait_for(anext(device.drafts()), PATIENCE_S)
+
+
+async def test_it_is_never_further_ahead_than_it_may_be_and_follows_what_is_committed() -> None:
+    model = Counting()
+    device = Device(model, PROMPT, ahead=4)
+    await until_at_rest(device, model, 4)
+    assert len(model.contexts) == 4, "so far ahead of a text without a token"
+    device.commit([2, 3])
+    await until_at_rest(device, model, 6)
+    assert await first(device) == Draft(2, (4, 5, 6, 7))
+    assert len(model.contexts) == 6, "what was right is not drafted again"
+
+
+async def test_behind_a_token_that_was_wrong_it_drafts_anew() -> None:
+    model = Counting()
+    device = Device(model, PROMPT, ahead=3)
+    await until_at_rest(device, model, 3)
+    device.commit([2, 77])
+    await until_at_rest(device, model, 6)
+    assert await first(device) == Draft(2, (4, 5, 6))
+    assert model.contexts[3] == [*PROMPT, 2, 77]
+
+
+async def test_a_token_that_was_drafted_for_a_text_that_went_another_way_is_dropped() -> None:
+    model = Held()
+    device = Device(model, PROMPT, ahead=1)
+    drafting = asyncio.create_task(device.draft())
+    assert await asyncio.to_thread(model.began.wait, PATIENCE_S)
+    device.commit([77])
+    model.may_go_on.set()
+    assert await first(device) == Draft(1, (3,))
+    drafting.cancel()
+
+
+async def test_it_drafts_nothing_behind_an_end_and_nothing_that_has_no_room() -> None:
+    ending = Counting()
+    ending.end_ids = frozenset([3])
+    device = Device(ending, PROMPT, ahead=8)
+    await until_at_rest(device, ending, 2)
+    short = Counting()
+    await until_at_rest(Device(short, PROMPT, max_tokens=3, ahead=8), short, 2)
+    assert (len(ending.contexts), len(short.contexts)) == (2, 2)
+
+
+async def test_nothing_is_sent_before_the_first_commit_and_nothing_behind_the_end() -> None:
+    model = Counting()
+    device = Device(model, PROMPT, ahead=2)
+    sent: list[Draft] = []
+
+    async def send() -> None:
+        async for draft in device.drafts():
+            sent.append(draft)
+
+    sending, drafting = asyncio.create_task(send()), asyncio.create_task(device.draft())
+    await until_at_rest(device, model, 2)
+    assert sent == []
+    device.close()
+    await asyncio.wait_for(asyncio.gather(sending, drafting), PATIENCE_S)
+    assert sent == []
+
+
+async def test_a_server_that_waits_gets_whole_chains_until_the_last_token() -> None:
+    """Also what is left of one where nothing can be drafted any more."""
+    device = Device(Counting(), PROMPT, max_tokens=8, ahead=3, whole=True)
+    device.commit([2])
+    sent: list[int] = []
+
+    async def send() -> None:
+        async for draft in device.drafts():
+            sent.append(len(draft.tokens))
+            device.commit(draft.tokens[:1])
+            if device.position == 7:
+                device.close()
+
+    await asyncio.wait_for(asyncio.gather(send(), device.draft()), PATIENCE_S)
+    assert sent == [3, 3, 3, 3, 2, 1]
+
+
+# --- with the text that it is drafted for -------------------------------------------------------
+
+
+@pytest.fixture
+def triton() -> Iterator[TritonDouble]:
+    with served() as double:
+        yield double
+
+
+def committed(tokens: Sequence[int], end: str = "") -> Any:
+    details = json.dumps({"output_ids": list(tokens)})
+    text = "".join(f"{token} " for token in tokens)
+    return response(text_output=text, details=details, finish_reason=end)
+
+
+def is_draft(request: Request) -> bool:
+    return bool(request.model_name == "remote")
+
+
+class Server:
+    """Commits a token, and one more for each draft that comes, which it refuses all the same."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._heard: Queue[None] = Queue()
+
+    def answer(self, request: Request) -> Responses:
+        if is_draft(request):
+            self._heard.put(None)
+            return [refusal("UNAVAILABLE: remote is not ready")]
+        return self._text()
+
+    def _text(self) -> Responses:
+        yield committed([2])
+        for token in range(3, self._most + 2):
+            self._heard.get(timeout=PATIENCE_S)
+            yield committed([token], "length" if token == self._most + 1 else "")
+
+
+async def heard(client: CardClient, model: Counting, **more: Any) -> list[Delta]:
+    request = GenerateRequest("x", 8, **more)
+    return [delta async for delta in stream(client, request, model, ahead=3, timeout_s=PATIENCE_S)]
+
+
+async def test_drafts_have_the_key_of_their_text_and_a_refused_one_is_no_error(
+    triton: TritonDouble,
+) -> None:
+    triton.answer = Server(4).answer
+    async with CardClient(triton.address) as client:
+        deltas = await heard(client, Counting())
+    assert "".join(delta.text for delta in deltas) == "2 3 4 5 "
+    (text,) = (request for request in triton.requests if not is_draft(request))
+    drafts = [request for request in triton.requests if is_draft(request)]
+    keys = {raw_of(request, "draft_key")[4:] for request in (text, *drafts)}
+    assert len(keys) == 1
+    assert len(keys.pop()) == 32
+    for sent in map(message_of, drafts):
+        assert sent.tokens[0] == sent.position + 2
+
+
+async def test_a_draft_is_sent_when_the_one_before_is_answered(triton: TritonDouble) -> None:
+    made: list[int] = []
+    made_by_the_answer: list[int] = []
+
+    async def drafts() -> AsyncIterator[Draft]:
+        for position in range(3):
+            made.append(position)
+            yield Draft(position, (1,))
+
+    def answer(request: Request) -> Responses:
+        time.sleep(0.1)  # as long as more could come
+        made_by_the_answer.append(len(made))
+        return [refusal("INVALID_ARGUMENT: no")]
+
+    triton.answer = answer
+    async with CardClient(triton.address) as client:
+        await client.send_drafts("0f" * 16, drafts(), timeout_s=PATIENCE_S)
+    assert made_by_the_answer == [1, 2, 3]
+
+
+async def test_no_two_texts_share_a_key(triton: TritonDouble) -> None:
+    triton.answer = lambda request: [committed([2], "stop")]
+    async with CardClient(triton.address) as client:
+        await heard(client, Counting())
+        await heard(client, Counting())
+    texts = [request for request in triton.requests if not is_draft(request)]
+    first_key, other_key = (raw_of(request, "draft_key") for request in texts)
+    assert first_key != other_key
+
+
+async def test_the_texts_own_error_is_one(triton: TritonDouble) -> None:
+    triton.answer = lambda request: [refusal("UNAVAILABLE: the queue is full")]
+    async with CardClient(triton.address) as client:
+        with pytest.raises(CardError, match="the queue is full"):
+            await heard(client, Counting())
+
+
+async def test_a_model_that_fails_costs_no_text_and_is_told_behind_it(
+    triton: TritonDouble,
+) -> None:
+    class Failing(Counting):
+        def next_token(self, tokens: Sequence[int]) -> int:
+            raise RuntimeError("out of memory")
+
+    triton.answer = lambda request: [committed([2]), committed([3], "length")]
+    async with CardClient(triton.address) as client:
+        deltas = stream(client, GenerateRequest("x", 8), Failing())
+        assert [(await anext(deltas)).text, (await anext(deltas)).text] == ["2 ", "3 "]
+        with pytest.raises(RuntimeError, match="out of memory"):
+            await anext(deltas)
+
+
+def raw_of(request: Request, name: str) -> bytes:
+    names = [tensor.name for tensor in request.inputs]
+    return bytes(request.raw_input_contents[names.index(name)])
+
+
+def message_of(request: Request) -> Draft:
+    tokens = raw_of(request, "candidates")
+    ids = tuple(int.from_bytes(tokens[at : at + 4], "little") for at in range(0, len(tokens), 4))
+    return Draft(int.from_bytes(raw_of(request, "position"), "little"), ids)
+
+
+def test_a_draft_that_is_no_model_is_one_line(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["edge", "x", "--draft", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "tokenizer.json is missing; a draft is a Hugging Face directory" in result.stderr
+
+
+def test_transformers_drafts_the_same_whatever_it_read_before() -> None:
+    model = TransformersModel.load(Path(__file__).parents[2] / "pair" / "draft")
+    prompt = model.tokens("def fibonacci(n):")
+    text = list(prompt)
+    for _ in range(6):
+        text.append(model.next_token(text))
+    model.next_token([*prompt, 5, 6, 7])
+    again = list(prompt)
+    for _ in range(6):
+        again.append(model.next_token(again))
+    assert again == text

@@ -1,0 +1,207 @@
+"""A text is what its guide describes, whole, and the same with speculation as without."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_engine import FakeEngine, FakeModel
+from one_process import GREEDY, OneProcess, request_of, settings_of
+
+from card.cache import Finish, SlotRequest
+from card.constraints import Guide, GuideError
+from card.constraints.compiled import GuidedTokens
+from card.constraints.compiler import GuideCompiler
+from card.sampling import History, SamplingParameters, sample
+from card.serving.requests.guide_check import GuideCheck
+from card.serving.requests.refusal import Refusal
+from card.serving.requests.vocabulary import Vocabulary
+
+PAIR = Path(__file__).parents[2] / "pair" / "target"
+TOKENS = GuidedTokens.load(PAIR)
+VOCABULARY = Vocabulary.load(PAIR)
+TARGET = FakeModel(TOKENS.vocabulary)
+ENDS = VOCABULARY.end_ids
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "tags": {"type": "array", "items": {"enum": ["red", "green"]}, "maxItems": 3},
+    },
+    "required": ["name", "age", "tags"],
+    "additionalProperties": False,
+}
+
+
+def _is_of_schema(text: str) -> bool:
+    value = json.loads(text)
+    return list(value) == ["name", "age", "tags"] and {*value["tags"]} <= {"red", "green"}
+
+
+GUIDES: list[tuple[Guide, Callable[[str], Any]]] = [
+    (Guide("json_schema", json.dumps(SCHEMA)), _is_of_schema),
+    (Guide("regex", "[a-f]{3}-[0-9]{2}( [a-f]{1,4}){2}"),
+     re.compile("[a-f]{3}-[0-9]{2}( [a-f]{1,4}){2}").fullmatch),
+    (Guide("ebnf_grammar", 'root ::= ("up" | "down") " " [0-9]'),
+     re.compile("(up|down) [0-9]").fullmatch),
+    (Guide("ebnf_grammar", 'start: "go " ("left" | "right")'), re.compile("go (left|right)").match),
+    (Guide("choice", '["yes", "no", "n\u00f6"]'), ["yes", "no", "n\u00f6"].__contains__),
+]  # fmt: skip
+PARAMETERS = [
+    replace(GREEDY, end_ids=ENDS),
+    SamplingParameters(temperature=0.9, seed=3, end_ids=ENDS),
+    SamplingParameters(
+        temperature=0.7,
+        seed=4,
+        top_k=40,
+        top_p=0.9,
+        repetition_penalty=1.3,
+        min_tokens=200,
+        bad_words=((7,), (8, 9)),
+        end_ids=ENDS,
+    ),
+]
+
+
+def guided(guide: Guide, parameters: SamplingParameters, decoding: str = "card") -> SlotRequest:
+    return replace(request_of([1, 2, 3], 200, decoding, parameters), guide=guide)
+
+
+def alone(request: SlotRequest) -> list[int]:
+    """What the target writes without a draft, one token after the other."""
+    assert request.guide is not None
+    text = TOKENS.compile(request.guide).begin()
+    history = History(request.prompt, len(request.prompt) + request.max_tokens)
+    while history.generated < request.max_tokens:
+        row = TARGET.row_after(history.tokens.tolist())
+        token = sample(row, history, request.parameters, text.allowed())
+        history.append(token)
+        if token in ENDS:
+            break
+        text.advance(token)
+    return [int(token) for token in history.tokens[len(request.prompt) :]]
+
+
+def both_models(agreement: float, **speculation: Any) -> OneProcess:
+    return OneProcess(
+        FakeEngine(TARGET, tree=False),
+        FakeEngine(FakeModel(TOKENS.vocabulary, agreement=agreement), tree=True),
+        settings_of(**speculation),
+        GuideCompiler(TOKENS),
+    )
+
+
+@pytest.mark.parametrize("query", ["chain", "subtree"])
+def test_a_guided_text_fits_and_is_that_of_the_target_alone(query: str) -> None:
+    requests = [guided(guide, p) for guide, _ in GUIDES for p in PARAMETERS]
+    with both_models(0.8, query=query, lookahead=4) as both:
+        for request, fits in zip(requests, [f for _, f in GUIDES for _ in PARAMETERS], strict=True):
+            stream = both.open(request)
+            [text] = both.run([stream])
+            assert text == alone(request)
+            assert text[-1] in ENDS
+            assert fits(VOCABULARY.tokenizer.decode(text, skip_special_tokens=True))
+            both.close([stream])
+
+
+def test_the_draft_proposes_what_the_guide_allows() -> None:
+    """Its logits are the target's, so it is nearly always right where it heeds the guide."""
+    with both_models(1.0) as both:
+        for parameters in PARAMETERS[:2]:
+            stream = both.open(guided(GUIDES[0][0], parameters))
+            both.run([stream], draft_steps=8)
+            counters = stream.counters
+            assert counters.drafted > 10
+            assert counters.accepted > 0.7 * counters.drafted
+            both.close([stream])
+
+
+def test_a_target_that_is_loaded_anew_goes_on_with_the_guided_text() -> None:
+    request = guided(GUIDES[0][0], PARAMETERS[1])
+    with both_models(0.5) as both:
+        stream = both.open(request)
+        for _ in range(8):
+            both.draft.step()
+            both.target.step()
+        assert 0 < len(stream.output) < len(alone(request))
+        both.restart_target(FakeEngine(TARGET, tree=False))
+        assert both.run([stream]) == [alone(request)]
+
+
+def test_a_guide_with_a_dead_end_fails_its_session_alone() -> None:
+    dead_end = Guide("ebnf_grammar", 'start: "abcdefgh" /[^\\s\\S]/')
+    with both_models(0.8) as both:
+        streams = [
+            both.open(guided(guide, PARAMETERS[0]), index)
+            for index, guide in enumerate((dead_end, GUIDES[1][0]))
+        ]
+        both.run(streams)
+        assert [s.finish for s in streams] == [Finish.GUIDE_FAILED, Finish.END_ID]
+
+
+def test_white_space_comes_to_an_end() -> None:
+    text = TOKENS.compile(GUIDES[0][0]).begin()
+    [brace], [space] = (VOCABULARY.tokenizer.encode(t).ids for t in ("{", " "))
+    text.advance(brace)
+    allowed = [bool(text.allowed_behind([space] * count)[space]) for count in range(64)]
+    assert allowed[0]
+    assert not allowed[-1]
+
+
+@pytest.fixture
+async def check() -> AsyncIterator[GuideCheck]:
+    check = GuideCheck(PAIR, 1.0)
+    yield check
+    await check.close()
+
+
+async def test_what_cannot_be_compiled_is_refused_and_says_where(check: GuideCheck) -> None:
+    wrong = {
+        Guide("json_schema", '{"type": "object"'): "line 1 column 18",
+        Guide("json_schema", '{"properties": {"a": {"items": {"type": "strin"}}}}'):
+            "#/properties/a/items: ",
+        Guide("json_schema", '{"$ref": "#/$defs/A", "$defs": {"A": {"anyOf": [{}, {"not": {}}]}}}'):
+            "#/$defs/A/anyOf/1: ",
+        Guide("json_schema", '{"properties": {"a": 5}}'): "#/properties/a: ",
+        Guide("regex", "ab("): "character 3",
+        Guide("ebnf_grammar", "root ::= [0-9]+ word"): "word",
+        Guide("ebnf_grammar", 'start: "a"\nb: ("c"'): "line 2 column ",
+        Guide("ebnf_grammar", 'start: start "a"'): "no text",
+        Guide("choice", '["a", 5]'): "choice 1",
+    }  # fmt: skip
+    for guide, where in wrong.items():
+        with pytest.raises(Refusal, match="INVALID_ARGUMENT: guided_decoding_guide ") as refused:
+            await check.check(guide)
+        assert where in str(refused.value)
+    await check.check(GUIDES[0][0])
+
+
+async def test_a_guide_that_takes_too_long_or_breaks_its_process_is_refused(
+    check: GuideCheck,
+) -> None:
+    await check.check(GUIDES[1][0])
+    chain = "".join(f"r{i}: r{i + 1} r{i + 1}\n" for i in range(3000))
+    properties = {f"k{i}": {"type": "string"} for i in range(4000)}
+    hostile = [
+        Guide("ebnf_grammar", f'start: r0\n{chain}r3000: "a"'),
+        Guide("json_schema", json.dumps({"type": "object", "properties": properties})),
+        Guide("json_schema", '{"items":' * 5000 + "{}" + "}" * 5000),
+        Guide("ebnf_grammar", "root ::= " + "(" * 20000 + '"a"' + ")" * 20000),
+    ]
+    for guide in hostile:
+        with pytest.raises(Refusal, match="INVALID_ARGUMENT"):
+            await asyncio.wait_for(check.check(guide), 20)
+    await check.check(GUIDES[2][0])
+
+
+def test_tokens_that_end_no_text_guide_none(tmp_path: Path) -> None:
+    with pytest.raises(GuideError, match=str(tmp_path)):
+        GuidedTokens.load(tmp_path)

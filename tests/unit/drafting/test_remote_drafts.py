@@ -1,0 +1,313 @@
+"""A device writes candidates for its own session, within bounds, and nothing else."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_engine import FakeEngine, FakeModel
+from one_process import OneProcess, autoregressive, request_of, settings_of
+from serving_double import HandPlayedTarget, make_pool, slot_request
+
+from card.cache import LONGEST_CHAIN, CardSlot, Pool, RemoteSlot, SlotRequest, digest_of
+from card.cache.record import Record
+from card.drafting.remote import RemoteDraftError, RemoteDrafts
+from card.sampling import SamplingParameters
+from card.serving.requests.refusal import Refusal
+from card.serving.requests.remote_request import check_sizes, read_draft
+from card.speculation.drafters.remote import REMOTE, DeviceDraft
+
+KEY, OTHER = digest_of("a" * 32), digest_of("b" * 32)
+VOCABULARY = 64
+PROMPT = 3
+"""Tokens of the prompts of `slot_request`."""
+
+
+def keyed(request: SlotRequest, digest: bytes = KEY) -> SlotRequest:
+    fields = {name: getattr(request, name) for name in SlotRequest.__slots__}
+    return SlotRequest(**fields | {"drafter": REMOTE, "draft_key_digest": digest})
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[Pool]:
+    pool = make_pool(tmp_path)
+    yield pool
+    pool.unlink()
+
+
+@pytest.fixture
+def drafts(pool: Pool) -> RemoteDrafts:
+    return RemoteDrafts(pool, VOCABULARY)
+
+
+def opened(pool: Pool, digest: bytes | None, index: int = 0) -> CardSlot:
+    """A session with `digest` that waits for its first token; None: one of the draft's process."""
+    request = slot_request(128) if digest is None else keyed(slot_request(128), digest)
+    slot = pool.card_slot(index)
+    slot.open(request, pool.new_session_id())
+    pool.target_slot(index).adopt(slot.session_id)
+    return slot
+
+
+def chain(pool: Pool, index: int = 0) -> tuple[int, list[int]] | None:
+    """Where the chain of a slot's session begins, and its tokens."""
+    slot = pool.target_slot(index)
+    tree = slot.tree(slot.session_id, VOCABULARY, remote=True)
+    return None if tree is None else (tree.root_length, tree.token)
+
+
+# --- what is published ---------------------------------------------------------------------------
+
+
+def test_what_is_left_of_a_draft_stands_behind_what_is_committed(
+    pool: Pool, drafts: RemoteDrafts
+) -> None:
+    opened(pool, KEY)
+    assert drafts.take(KEY, DeviceDraft(0, [5, 6, 7, 8]))
+    assert chain(pool) == (PROMPT, [5, 6, 7, 8])
+    HandPlayedTarget(pool).commit(0, [5, 6])
+    assert drafts.take(KEY, DeviceDraft(0, [5, 6, 7, 8, 9]))
+    assert drafts.take(KEY, DeviceDraft(2, [7, 8, 9, 1]))
+    assert chain(pool) == (PROMPT + 2, [7, 8, 9, 1])
+
+
+@pytest.mark.parametrize("late", [[5, 6], [5], [5, 9, 7, 8], [1]])
+def test_a_draft_whose_text_went_another_way_or_is_all_committed_takes_no_place(
+    pool: Pool, drafts: RemoteDrafts, late: list[int]
+) -> None:
+    opened(pool, KEY)
+    drafts.take(KEY, DeviceDraft(0, [5, 6, 7]))
+    HandPlayedTarget(pool).commit(0, [5, 6])
+    assert not drafts.take(KEY, DeviceDraft(0, late))
+    assert chain(pool) == (PROMPT, [5, 6, 7])
+
+
+# --- who may write, and how much -----------------------------------------------------------------
+
+
+def test_a_key_opens_its_own_session_alone(pool: Pool, drafts: RemoteDrafts) -> None:
+    opened(pool, KEY, 0)
+    opened(pool, OTHER, 1)
+    drafts.take(OTHER, DeviceDraft(0, [1]))
+    assert (chain(pool, 0), chain(pool, 1)) == (None, (PROMPT, [1]))
+    with pytest.raises(RemoteDraftError, match="names no session"):
+        drafts.take(digest_of("c" * 32), DeviceDraft(0, [1]))
+
+
+@pytest.mark.parametrize("next_digest", [None, OTHER], ids=["the draft's", "another device's"])
+def test_the_key_of_a_session_that_ended_opens_nothing(
+    pool: Pool, drafts: RemoteDrafts, next_digest: bytes | None
+) -> None:
+    slot = opened(pool, KEY)
+    slot.close()
+    with pytest.raises(RemoteDraftError, match="names no session"):
+        drafts.take(KEY, DeviceDraft(0, [1]))
+    assert slot.reclaim(target_is_dead=True)
+    opened(pool, next_digest)
+    with pytest.raises(RemoteDraftError, match="names no session"):
+        drafts.take(KEY, DeviceDraft(0, [1]))
+    assert chain(pool) is None
+
+
+@pytest.mark.parametrize(
+    ("draft", "why"),
+    [
+        (DeviceDraft(0, []), "has 0 elements; it must have 1 to 64"),
+        (DeviceDraft(0, [1] * (LONGEST_CHAIN + 1)), "has 65 elements"),
+        (DeviceDraft(0, [1, -1]), "token ids, each 0 to 63"),
+        (DeviceDraft(0, [VOCABULARY]), "token ids, each 0 to 63"),
+        (DeviceDraft(-1, [1]), "position is -1; it must be 0 or more"),
+        (DeviceDraft(3, [1]), "position is 3; it must be at most 2"),
+    ],
+)
+def test_what_no_honest_device_sends_is_refused_and_changes_nothing(
+    pool: Pool, drafts: RemoteDrafts, draft: DeviceDraft, why: str
+) -> None:
+    opened(pool, KEY)
+    HandPlayedTarget(pool).commit(0, [5, 6])
+    with pytest.raises(RemoteDraftError, match=why):
+        drafts.take(KEY, draft)
+    assert chain(pool) is None
+
+
+def test_a_device_that_floods_is_heard_again_with_the_next_commit(
+    pool: Pool, drafts: RemoteDrafts
+) -> None:
+    opened(pool, KEY, 0)
+    opened(pool, OTHER, 1)
+    for _ in range(LONGEST_CHAIN):
+        drafts.take(KEY, DeviceDraft(0, [1]))
+    with pytest.raises(RemoteDraftError, match="wait for tokens"):
+        drafts.take(KEY, DeviceDraft(0, [2]))
+    assert chain(pool, 0) == (PROMPT, [1])
+    assert drafts.take(OTHER, DeviceDraft(0, [3])), "nobody else is held up"
+    HandPlayedTarget(pool).commit(0, [9])
+    assert drafts.take(KEY, DeviceDraft(1, [2]))
+
+
+SIZES: dict[str, list[int]] = {"draft_key": [1], "position": [1], "candidates": [64]}
+
+
+def test_a_message_is_read_from_its_tensors() -> None:
+    check_sizes(SIZES)
+    arrays = {
+        "draft_key": np.array([b"a" * 32], np.object_),
+        "position": np.array([7], np.int32),
+        "candidates": np.array([1, 2], np.int32),
+    }
+    assert read_draft(arrays) == (KEY, DeviceDraft(7, [1, 2]))
+    assert read_draft(arrays | {"draft_key": np.array([b"\xff"], np.object_)})[0] != KEY
+
+
+@pytest.mark.parametrize(
+    ("sizes", "why"),
+    [
+        ({"draft_key": [1], "candidates": [1]}, "position is missing"),
+        (SIZES | {"candidates": [65]}, "candidates has 65 elements; it must have 1 to 64"),
+        (SIZES | {"candidates": [0]}, "candidates has 0 elements"),
+        (SIZES | {"position": [2]}, "position has 2 elements; it must have 1"),
+        (SIZES | {"prompt": [1]}, "input is 'prompt'; it must be one of draft_key"),
+    ],
+)
+def test_a_message_of_another_shape_is_refused_by_name(
+    sizes: dict[str, list[int]], why: str
+) -> None:
+    with pytest.raises(Refusal, match=why):
+        check_sizes(sizes)
+
+
+# --- one writer, and a reader that believes nothing ----------------------------------------------
+
+
+class WatchedArray(np.ndarray[Any, Any]):
+    """Part of a slot; somebody looks after every store into it."""
+
+    look: Any
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, value)  # type: ignore[no-untyped-call]
+        self.look()
+
+
+class WatchedRecord(Record):
+    """A slot's record; somebody looks after every store into one of its arrays."""
+
+    look: Any
+
+    def __getitem__(self, name: str) -> Any:
+        value = super().__getitem__(name)
+        if not isinstance(value, np.ndarray):
+            return value
+        watched = value.view(WatchedArray)
+        watched.look = self.look
+        return watched
+
+
+def test_a_chain_is_seen_as_it_was_or_as_it_is(pool: Pool) -> None:
+    session_id = opened(pool, KEY).session_id
+    record = WatchedRecord(pool.slots, 0)
+    seen: list[object] = []
+    record.look = lambda: seen.append(chain(pool))
+    slot = RemoteSlot(record, 0)
+    before = None
+    for length, tokens in ((3, [1, 2, 3]), (4, [9]), (9, list(range(64))), (10, [])):
+        seen.clear()
+        slot.publish(session_id, length, tokens)
+        after = (length, tokens)
+        assert all(found in (before, after) for found in seen)
+        assert len(seen) >= 4
+        assert chain(pool) == after
+        before = after
+
+
+MODEL = FakeModel(seed=7, vocabulary=12)
+SAMPLED = SamplingParameters(temperature=0.9, seed=5)
+
+
+def both(**speculation: Any) -> OneProcess:
+    settings = settings_of(**speculation)
+    return OneProcess(FakeEngine(MODEL, tree=False), FakeEngine(MODEL, tree=True), settings)
+
+
+def remote_request(decoding: str = "card", parameters: SamplingParameters = SAMPLED) -> SlotRequest:
+    return keyed(request_of([1, 2, 3], 40, decoding, parameters))
+
+
+def test_the_drafts_process_leaves_the_session_of_a_device_alone() -> None:
+    with both() as system:
+        stream = system.open(remote_request())
+        before = system.pool.slots["node_token"].copy(), system.pool.slots["flip"].copy()
+        output = system.run([stream])[0]
+        assert output == autoregressive(MODEL, remote_request())
+        assert stream.counters.hits == 0
+        assert (system.pool.slots["node_token"] == before[0]).all()
+        assert (system.pool.slots["flip"] == before[1]).all()
+
+
+@pytest.mark.parametrize("decoding", ["card", "draft_then_verify", "pearl"])
+@pytest.mark.parametrize("draft_lives", [True, False])
+def test_a_device_that_is_right_saves_passes_whatever_became_of_the_draft(
+    decoding: str, draft_lives: bool
+) -> None:
+    request = remote_request(decoding)
+    right = autoregressive(MODEL, request)
+    with both() as system:
+        if not draft_lives:
+            system.kill_draft()
+        stream = system.open(request)
+        device = RemoteDrafts(system.pool, MODEL.vocabulary)
+
+        def drafts() -> None:
+            position = len(stream.output)
+            if position < len(right):
+                device.take(KEY, DeviceDraft(position, right[position : position + 6]))
+
+        assert system.run([stream], between=drafts) == [right]
+        assert stream.counters.accepted > 20
+        assert stream.counters.steps < 15
+
+
+@pytest.mark.parametrize("parameters", [SamplingParameters(), SAMPLED])
+@pytest.mark.parametrize("seed", range(4))
+def test_no_device_however_hostile_changes_a_token_of_its_own_text_or_anothers(
+    seed: int, parameters: SamplingParameters
+) -> None:
+    """It sends what it likes; and whoever takes it is broken and writes what it likes."""
+    request, other = remote_request(parameters=parameters), request_of([4, 5], 40)
+    noise = random.Random(seed)
+    with both() as system:
+        streams = [system.open(request, 0), system.open(other, 1)]
+        device = RemoteDrafts(system.pool, MODEL.vocabulary)
+
+        def lies() -> None:
+            position = len(streams[0].output)
+            if noise.random() < 0.5:
+                tokens = [noise.randrange(12) for _ in range(noise.randrange(1, 65))]
+                device.take(KEY, DeviceDraft(noise.randint(0, position), tokens))
+                return
+            for name in ("chain_token", "chain_length", "chain_root_length"):
+                field = system.pool.slots[name]
+                field[...] = np.random.default_rng(noise.randrange(99)).integers(
+                    -(2**40), 2**40, field.shape
+                )
+                if noise.random() < 0.5:
+                    field[...] = np.abs(field) % 13
+            system.pool.slots["chain_flip"][:] += 1
+            system.pool.slots["chain_session_id"][0] = streams[0].session_id
+
+        texts = system.run(streams, between=lies)
+    assert texts == [autoregressive(MODEL, request), autoregressive(MODEL, other)]
+
+
+def test_a_slot_that_has_no_key_keeps_none(pool: Pool) -> None:
+    slot = opened(pool, KEY)
+    assert slot.request().draft_key_digest == KEY
+    slot.close()
+    slot.reclaim(target_is_dead=True)
+    slot = opened(pool, None)
+    assert slot.request().draft_key_digest is None
+    assert not slot.request().is_remote

@@ -1,0 +1,149 @@
+"""Places for calls: an idle one makes room, one that is owed an answer never does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+from client_double import TritonDouble, served
+from told_clock import ToldClock
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from card.serving.supervision.ports import reserved_ports
+from card_client import CardClient, GenerateRequest
+from card_guard import server
+from card_guard.admission import Admission, FullError, LostError, Place
+from card_guard.server import Guard, serve
+
+IDLE_S = 10.0
+LIMIT_S = 20.0
+
+
+@pytest.fixture
+def clock() -> ToldClock:
+    return ToldClock()
+
+
+@pytest.fixture
+def admission(clock: ToldClock) -> Admission:
+    return Admission(2, IDLE_S, clock)
+
+
+async def is_lost(place: Place) -> bool:
+    try:
+        await place.hold(asyncio.sleep(0))
+    except LostError:
+        return True
+    return False
+
+
+async def keeps(place: Place) -> None:
+    """Raises `LostError` once it is lost."""
+    await place.hold(asyncio.Event().wait())
+
+
+def test_a_place_is_free_again_behind_its_call(admission: Admission) -> None:
+    for _ in range(3):
+        with admission.place() as one, admission.place() as other:
+            assert one is not other
+        with pytest.raises(FullError), admission.place(), admission.place(), admission.place():
+            pass
+
+
+async def test_no_call_is_ended_that_said_something_lately(
+    admission: Admission, clock: ToldClock
+) -> None:
+    with admission.place(), admission.place() as other:
+        clock.now_s += IDLE_S - 1
+        other.answered()
+        with pytest.raises(FullError), admission.place():
+            pass
+
+
+async def test_the_call_that_is_idle_longest_makes_room(
+    admission: Admission, clock: ToldClock
+) -> None:
+    with admission.place() as first, ExitStack() as later:
+        clock.now_s += 1
+        second = later.enter_context(admission.place())
+        clock.now_s += IDLE_S
+        holding = asyncio.ensure_future(keeps(first))
+        await asyncio.sleep(0)
+        later.enter_context(admission.place())
+        with pytest.raises(LostError):
+            await holding
+        assert not await is_lost(second)
+
+
+async def test_who_is_owed_an_answer_keeps_the_place(
+    admission: Admission, clock: ToldClock
+) -> None:
+    with admission.place() as one, admission.place() as other:
+        one.asked()
+        other.asked()
+        clock.now_s += 1000 * IDLE_S
+        with pytest.raises(FullError), admission.place():
+            pass
+        one.answered()
+        clock.now_s += IDLE_S
+        with admission.place():
+            assert not await is_lost(other)
+
+
+@asynccontextmanager
+async def guarded(**options: Any) -> AsyncIterator[tuple[TritonDouble, str, grpc.aio.Channel]]:
+    """A guard with these options: the stand-in that it asks, its address and a channel to it."""
+    with reserved_ports(1) as (port,), served() as triton:
+        address, stop = f"127.0.0.1:{port}", asyncio.Event()
+        guard = Guard(listen=address, triton=triton.address, **options)
+        serving = asyncio.create_task(serve(guard, stop, 0))
+        async with grpc.aio.insecure_channel(address) as channel:
+            await asyncio.wait_for(channel.channel_ready(), LIMIT_S)
+            yield triton, address, channel
+        stop.set()
+        await serving
+
+
+@pytest.mark.parametrize("call", ["ModelStreamInfer", "ServerLive"])
+async def test_calls_that_say_nothing_shut_nobody_out(call: str) -> None:
+    """Nor do those whose one message never comes."""
+    async with guarded(calls=3, idle_s=0.0) as (_, address, channel):
+        open_call = channel.stream_stream(f"/inference.GRPCInferenceService/{call}")
+        idle = [open_call() for _ in range(3)]
+        for one in idle:
+            await one.wait_for_connection()
+        async with CardClient(address) as client:
+            answers = [
+                await client.generate(GenerateRequest("x"), timeout_s=LIMIT_S) for _ in range(4)
+            ]
+        assert len(answers) == 4
+        for one in idle:
+            one.cancel()
+
+
+async def test_connections_that_say_nothing_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether they never greet, or have no call for long."""
+    monkeypatch.setattr(server, "_GREETING_S", 1)
+    monkeypatch.setattr(server, "_WITHOUT_CALL_S", 1)
+    async with guarded() as (_, address, channel):
+        host, port = address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        await asyncio.wait_for(reader.read(), LIMIT_S)  # returns at its end
+        writer.close()
+        closed = channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
+        await asyncio.wait_for(closed, LIMIT_S)  # returns at once if it is already
+        async with CardClient(address) as client:
+            assert await client.generate(GenerateRequest("x"), timeout_s=LIMIT_S)
+
+
+async def test_calls_that_are_answered_once_are_answered_as_ever() -> None:
+    async with guarded() as (triton, _, channel):
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        assert (await stub.ServerLive(service_pb2.ServerLiveRequest())).live
+        triton.models_ready["ensemble"] = False
+        answer = await stub.ModelReady(service_pb2.ModelReadyRequest(name="ensemble"))
+        assert not answer.ready

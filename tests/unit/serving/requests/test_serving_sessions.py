@@ -1,0 +1,273 @@
+"""Slots and their queue: bounded, in order, nothing lost."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from serving_double import GEOMETRY, HandPlayedTarget, make_pool, slot_request
+
+from card.cache import Finish, Pool, SlotState
+from card.serving.requests import sessions as module
+from card.serving.requests.refusal import Refusal
+from card.serving.requests.sessions import Session, Sessions
+
+
+@pytest.fixture
+def one_may_wait(tmp_path: Path) -> Iterator[Pool]:
+    pool = make_pool(tmp_path, replace(GEOMETRY, queue=1))
+    yield pool
+    pool.close()
+
+
+def sessions_of(pool: Pool, timeout_s: float = 30.0) -> Sessions:
+    return Sessions(pool, timeout_s)
+
+
+async def admit(sessions: Sessions, deadline_ns: int | None = None) -> Session:
+    return await sessions.admit(slot_request(), deadline_ns, lambda _: False)
+
+
+def give_back(sessions: Sessions, pool: Pool, session: Session) -> None:
+    sessions.close(session)
+    HandPlayedTarget(pool).release(session.slot.index)
+    sessions.reclaim(target_is_dead=False)
+
+
+async def test_each_session_has_a_slot_and_an_id_of_its_own(pool: Pool) -> None:
+    sessions = sessions_of(pool)
+    first, second = await admit(sessions), await admit(sessions)
+    assert first.slot.index != second.slot.index
+    assert first.session_id != second.session_id
+    assert sessions.in_use == 2
+    assert first.slot.is_open(first.session_id)
+
+
+async def test_a_closed_slot_is_used_again_only_when_the_target_let_go_of_it(pool: Pool) -> None:
+    sessions = sessions_of(pool)
+    first, _ = await admit(sessions), await admit(sessions)
+    sessions.close(first)
+    assert sessions.reclaim(target_is_dead=False) == []
+    waiting = asyncio.ensure_future(admit(sessions))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    HandPlayedTarget(pool).release(first.slot.index)
+    assert sessions.reclaim(target_is_dead=False) == [first]
+    assert (await waiting).slot.index == first.slot.index
+
+
+async def test_a_dead_target_holds_no_slot(pool: Pool) -> None:
+    sessions = sessions_of(pool)
+    session = await admit(sessions)
+    sessions.close(session)
+    assert sessions.reclaim(target_is_dead=True) == [session]
+    assert sessions.in_use == 0
+
+
+async def test_slots_that_an_earlier_card_closed_are_reclaimed_too(
+    pool: Pool, tmp_path: Path
+) -> None:
+    await admit(sessions_of(pool))
+    pool.slots["state"][0] = SlotState.CLOSED
+    successor = sessions_of(pool)
+    assert successor.in_use == 1
+    HandPlayedTarget(pool).release(0)
+    successor.reclaim(target_is_dead=False)
+    assert successor.in_use == 0
+    assert {(await admit(successor)).slot.index for _ in range(2)} == {0, 1}
+
+
+async def test_who_waits_is_served_in_order(pool: Pool) -> None:
+    sessions = sessions_of(pool)
+    held = [await admit(sessions) for _ in range(2)]
+    order: list[int] = []
+
+    async def wait(name: int) -> None:
+        await admit(sessions)
+        order.append(name)
+
+    tasks = [asyncio.ensure_future(wait(name)) for name in range(2)]
+    await asyncio.sleep(0)
+    assert sessions.waiting == 2
+    for session in held:
+        give_back(sessions, pool, session)
+    await asyncio.gather(*tasks)
+    assert order == [0, 1]
+
+
+async def test_a_promised_slot_is_given_to_nobody_else(pool: Pool) -> None:
+    sessions = sessions_of(pool)
+    held = [await admit(sessions) for _ in range(2)]
+    waiting = asyncio.ensure_future(admit(sessions))
+    await asyncio.sleep(0)
+    give_back(sessions, pool, held[0])
+    late = admit(sessions)
+    late.send(None)  # runs before the waiting one wakes up, and finds no slot
+    assert sessions.waiting == 1
+    assert (await waiting).slot.index == held[0].slot.index
+    late.close()
+
+
+async def test_a_full_queue_refuses_at_once(one_may_wait: Pool) -> None:
+    sessions = sessions_of(one_may_wait)
+    for _ in range(2):
+        await admit(sessions)
+    waiting = asyncio.ensure_future(admit(sessions))
+    assert not sessions.is_full
+    await asyncio.sleep(0)
+    assert sessions.is_full
+    with pytest.raises(Refusal, match=r"UNAVAILABLE: all 2 slots .*1 requests .*requests is 1"):
+        await admit(sessions)
+    waiting.cancel()
+
+
+async def test_without_a_queue_nobody_waits(tmp_path: Path) -> None:
+    pool = make_pool(tmp_path, replace(GEOMETRY, queue=0))
+    sessions = sessions_of(pool)
+    for _ in range(2):
+        assert not sessions.is_full
+        await admit(sessions)
+    with pytest.raises(Refusal, match=r"UNAVAILABLE: all 2 slots .*queued_requests is 0"):
+        await admit(sessions)
+    pool.close()
+
+
+async def test_waiting_ends_at_the_queues_own_limit(pool: Pool) -> None:
+    sessions = sessions_of(pool, timeout_s=0.01)
+    for _ in range(2):
+        await admit(sessions)
+    with pytest.raises(Refusal, match=r"UNAVAILABLE: no slot became free within 0.01 s"):
+        await admit(sessions)
+    assert sessions.waiting == 0
+
+
+async def test_waiting_ends_at_the_requests_deadline(pool: Pool) -> None:
+    sessions = sessions_of(pool)
+    for _ in range(2):
+        await admit(sessions)
+    with pytest.raises(Refusal, match="DEADLINE_EXCEEDED: timeout is over while waiting"):
+        await admit(sessions, deadline_ns=time.monotonic_ns() + 1_000_000)
+
+
+async def test_a_client_that_left_the_queue_takes_no_slot(pool: Pool) -> None:
+    sessions = sessions_of(pool)
+    held = [await admit(sessions) for _ in range(2)]
+    gone = asyncio.ensure_future(sessions.admit(slot_request(), None, lambda _: True))
+    patient = asyncio.ensure_future(admit(sessions))
+    await asyncio.sleep(0)
+    give_back(sessions, pool, held[0])
+    with pytest.raises(Refusal, match="CANCELLED"):
+        await gone
+    assert (await patient).slot.index == held[0].slot.index
+
+
+async def test_a_client_that_leaves_the_queue_gives_its_place_up_before_a_slot_is_free(
+    one_may_wait: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PRESENCE_S", 0.001)
+    pool = one_may_wait
+    sessions = sessions_of(pool)
+    held = [await admit(sessions) for _ in range(2)]
+    with pytest.raises(Refusal, match="CANCELLED: the client left while its request waited"):
+        await sessions.admit(slot_request(), None, lambda _: True)
+    assert sessions.waiting == 0
+    patient = asyncio.ensure_future(admit(sessions))
+    await asyncio.sleep(0)
+    give_back(sessions, pool, held[0])
+    assert (await patient).slot.index == held[0].slot.index
+
+
+async def test_a_request_that_is_cancelled_itself_leaves_nothing_in_the_queue(pool: Pool) -> None:
+    sessions = sessions_of(pool)
+    held = [await admit(sessions) for _ in range(2)]
+    for slot_is_late in (False, True):
+        waiting = asyncio.ensure_future(admit(sessions))
+        await asyncio.sleep(0)
+        if slot_is_late:
+            give_back(sessions, pool, held[0])
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        assert sessions.waiting == 0
+    assert (await admit(sessions)).slot.index == held[0].slot.index
+
+
+async def test_news_are_commits_of_the_session_itself_alone(pool: Pool) -> None:
+    sessions, target = sessions_of(pool), HandPlayedTarget(pool)
+    first = await admit(sessions)
+    target.commit(first.slot.index, [5])
+    assert sessions.with_news() == [first]
+    assert sessions.take(first)[0] == [5]
+    assert sessions.with_news() == []
+    give_back(sessions, pool, first)
+    others = [await admit(sessions) for _ in range(2)]
+    assert first.slot.index in {other.slot.index for other in others}
+    assert sessions.with_news() == []  # the slot still holds the old session's commits
+
+
+async def test_as_many_tokens_as_the_last_session_left_behind_are_news(pool: Pool) -> None:
+    sessions, target = sessions_of(pool), HandPlayedTarget(pool)
+    for _ in range(4):
+        session = await admit(sessions)
+        target.commit(session.slot.index, [5, 6])
+        assert sessions.with_news() == [session]
+        assert sessions.take(session)[0] == [5, 6]
+        give_back(sessions, pool, session)
+
+
+@pytest.mark.parametrize(
+    ("finish", "tokens"), [(Finish.LENGTH, [1] * 8), (Finish.END_ID, [1, 1, 7])]
+)
+async def test_a_finish_seen_before_its_tokens_does_not_count_yet(
+    pool: Pool, finish: Finish, tokens: list[int]
+) -> None:
+    sessions, target = sessions_of(pool), HandPlayedTarget(pool)
+    session = await sessions.admit(slot_request(max_tokens=8, end_ids=(7,)), None, lambda _: False)
+    target.commit(session.slot.index, tokens[:-1], finish)
+    sessions.take(session)
+    assert session.finish() is Finish.RUNNING
+    target.commit(session.slot.index, tokens[-1:], finish)
+    sessions.take(session)
+    assert session.finish() is finish
+
+
+async def test_what_postprocessing_abandoned_is_found(pool: Pool) -> None:
+    sessions = sessions_of(pool)
+    first, second = await admit(sessions), await admit(sessions)
+    pool.abandoned[second.slot.index] = second.session_id
+    pool.abandoned[first.slot.index] = first.session_id - 1
+    assert sessions.abandoned() == [second]
+
+
+async def test_nobody_in_the_queue_shares_a_place_with_a_slot_or_another(pool: Pool) -> None:
+    """Whoever leaves is known by its place; those who follow take the places of those who went."""
+    sessions, queue = sessions_of(pool), pool.geometry.queue
+    seen: dict[int, list[int]] = {number: [] for number in range(3 * queue)}
+
+    def watched(number: int) -> Callable[[int], bool]:
+        def is_gone(place: int) -> bool:
+            seen[number].append(place)
+            return False
+
+        return is_gone
+
+    held = deque([await admit(sessions) for _ in range(2)])
+    waiting: deque[asyncio.Future[Session]] = deque()
+    for number in seen:
+        if len(waiting) == queue:
+            give_back(sessions, pool, held.popleft())
+            held.append(await waiting.popleft())
+        entry = sessions.admit(slot_request(), None, watched(number))
+        waiting.append(asyncio.ensure_future(entry))
+        await asyncio.sleep(0)
+        assert sessions.waiting == len(waiting)
+    for _ in range(queue):
+        give_back(sessions, pool, held.popleft())
+        held.append(await waiting.popleft())
+    places = [place for (place,) in seen.values()]
+    assert set(places) == set(range(pool.geometry.slots, pool.geometry.places))
+    assert all(len({*places[at : at + queue]}) == queue for at in range(0, len(places), queue))

@@ -1,0 +1,239 @@
+"""From tokens to deltas: when something is sent, and what it carries."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, decoders, models
+
+from card.cache import SlotCounters
+from card.serving.requests.delta import FINISH_REASONS, SIGN_NS, Delta
+from card.serving.requests.details import ScoredToken
+from card.serving.requests.streams import Stream
+from card.serving.requests.wire import GenerateRequest
+from card.text import Detokenizer
+
+LETTERS = Tokenizer(models.WordLevel({chr(97 + i): i for i in range(26)}, unk_token="a"))
+LETTERS.decoder = decoders.Fuse()
+COUNTERS = SlotCounters(
+    steps=4, queries=4, hits=3, misses=1, corrections=1, drafts=3, drafted=10, accepted=5,
+    reused_tokens=2,
+    foreign=2, re_roots=2, restarts=1, layers=6, lost_layers=1, saved_rows=0,
+    tokens_per_step=np.zeros(65, np.int64),
+    accepted_at=np.array([3, 1, 1, 0], np.int64),
+)  # fmt: skip
+GATHER_NS = 1_000
+
+
+def ids(text: str) -> list[int]:
+    return [ord(letter) - 97 for letter in text]
+
+
+def stream(**request: Any) -> Stream:
+    asked = GenerateRequest(input_ids=tuple(ids("xyz")), **{"stream": True, **request})
+    detokenizer = Detokenizer(LETTERS, asked.input_ids, asked.stop_words)
+    return Stream(asked, detokenizer, "xyz", arrival_ns=1, kv_block=2)
+
+
+def push(one: Stream, text: str, accepted: str = "", now_ns: int = 0) -> None:
+    """`accepted` holds a `+` for every token that came from the cache."""
+    flags = [mark == "+" for mark in accepted.ljust(len(text))]
+    one.push(ids(text), flags, [-0.5] * len(text), now_ns)
+
+
+def take(one: Stream, now_ns: int = 0) -> Delta:
+    return one.take(3, 9, COUNTERS, now_ns)
+
+
+def test_the_first_delta_leaves_at_once_and_later_ones_are_gathered() -> None:
+    one = stream()
+    assert not one.is_due(0, GATHER_NS)
+    push(one, "a")
+    assert one.is_due(0, GATHER_NS)
+    assert take(one, 0).text == "a"
+    push(one, "b")
+    assert not one.is_due(GATHER_NS - 1, GATHER_NS)
+    push(one, "c")
+    assert one.is_due(GATHER_NS, GATHER_NS)
+    assert take(one, GATHER_NS).text == "bc"
+
+
+def test_whoever_streams_hears_something_each_second_though_there_is_no_text() -> None:
+    one = stream()
+    push(one, "a")
+    take(one, 5)
+    assert not one.is_due(4 + SIGN_NS, GATHER_NS)
+    assert one.is_due(5 + SIGN_NS, GATHER_NS)
+    assert take(one, 5 + SIGN_NS).text == ""
+    assert not one.is_due(6 + SIGN_NS, GATHER_NS)
+
+
+def test_a_sign_while_it_waits_holds_what_is_known_and_no_log_probability() -> None:
+    asked = {"return_num_input_tokens": True, "return_perf_metrics": True}
+    sign = stream(return_log_probs=True, **asked).sign(3, 9)
+    assert (sign.text, sign.log_probs, sign.cum_log_probs) == ("", (), 0.0)
+    assert sign.numbers[:2] == (3, 9)
+    assert (sign.numbers.num_input_tokens, sign.numbers.arrival_time_ns) == (3, 1)
+    unasked = stream().sign(3, 9)
+    assert unasked.log_probs is None
+    assert not any(unasked.numbers[2:])
+
+
+def test_a_long_prompt_counts_as_silence_from_the_moment_there_is_a_slot() -> None:
+    one, never, whole = stream(), stream(), stream(stream=False)
+    for scheduled in (one, whole):
+        scheduled.schedule()
+    now_ns = time.monotonic_ns()
+    assert not one.is_due(now_ns + SIGN_NS // 2, GATHER_NS)
+    assert one.is_due(now_ns + SIGN_NS, GATHER_NS)
+    assert not never.is_due(now_ns + SIGN_NS, GATHER_NS)
+    assert not whole.is_due(now_ns + SIGN_NS, GATHER_NS)
+
+
+def test_a_request_that_does_not_stream_gets_one_delta_at_the_end() -> None:
+    one = stream(stream=False)
+    push(one, "ab")
+    assert not one.is_due(10**12, GATHER_NS)
+    one.finish("length")
+    assert one.is_due(0, GATHER_NS)
+    assert take(one).text == "ab"
+
+
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        ({"stream": False, "exclude_input_in_output": False}, "xyzab"),
+        ({"stream": False}, "ab"),
+        ({"stream": True, "exclude_input_in_output": False}, "ab"),
+    ],
+)
+def test_only_a_text_that_is_not_streamed_may_begin_with_the_prompt(
+    request_: dict[str, Any], text: str
+) -> None:
+    one = stream(**request_)
+    push(one, "ab")
+    one.finish("length")
+    assert take(one).text == text
+
+
+def test_a_stop_word_finishes_the_stream_though_the_target_goes_on() -> None:
+    one = stream(stop_words=("cd",), return_num_output_tokens=True, return_log_probs=True)
+    push(one, "abcdef")
+    assert one.finished
+    delta = take(one)
+    assert delta.text == "ab"
+    assert FINISH_REASONS[delta.numbers.finish_reason] == "stop"
+    assert delta.numbers.num_output_tokens == 4
+    assert len(delta.log_probs or ()) == 4
+
+
+def test_text_that_might_begin_a_stop_word_is_sent_when_the_target_finishes() -> None:
+    one = stream(stop_words=("cd",))
+    push(one, "abc")
+    assert take(one).text == "ab"
+    one.finish("length")
+    last = take(one)
+    assert last.text == "c"
+    assert FINISH_REASONS[last.numbers.finish_reason] == "length"
+
+
+def test_a_text_that_ends_at_once_is_still_answered() -> None:
+    one = stream()
+    one.finish("stop")
+    assert one.is_due(0, GATHER_NS)
+    assert take(one).text == ""
+
+
+@pytest.mark.parametrize(
+    ("pushes", "accepted_bytes"),
+    [
+        ([("abc", "++")], 2),
+        ([("ab", "++"), ("cd", "+")], 3),
+        ([("ab", "+"), ("cd", "++")], 1),
+        ([("ab", ""), ("cd", "++")], 0),
+    ],
+)
+def test_gathered_deltas_count_the_leading_bytes_that_the_cache_gave(
+    pushes: list[tuple[str, str]], accepted_bytes: int
+) -> None:
+    one = stream()
+    for text, accepted in pushes:
+        push(one, text, accepted)
+    assert take(one).numbers.accepted_bytes == accepted_bytes
+    push(one, "e", "+")
+    assert take(one).numbers.accepted_bytes == 1
+
+
+def test_log_probabilities_are_sent_once_and_their_sum_goes_on() -> None:
+    one = stream(return_log_probs=True)
+    push(one, "ab")
+    first = take(one)
+    push(one, "c")
+    second = take(one)
+    assert (first.log_probs, second.log_probs) == ((-0.5, -0.5), (-0.5,))
+    assert (first.cum_log_probs, second.cum_log_probs) == (-1.0, -1.5)
+
+
+def test_what_was_not_asked_for_is_zero_but_for_tokens_that_are_not_the_targets() -> None:
+    one = stream()
+    one.schedule()
+    push(one, "ab", "++")
+    delta = take(one)
+    wanted = {"place": 3, "session_id": 9, "accepted_bytes": 2, "foreign_tokens": 2}
+    assert {k: v for k, v in delta.numbers._asdict().items() if v} == wanted
+    assert (delta.log_probs, delta.cum_log_probs) == (None, 0.0)
+
+
+def test_what_was_asked_for_is_reported() -> None:
+    one = stream(
+        return_perf_metrics=True, return_num_input_tokens=True, return_num_output_tokens=True
+    )
+    one.schedule()
+    push(one, "ab", now_ns=70)
+    push(one, "c", now_ns=80)
+    numbers = take(one).numbers
+    assert (numbers.num_input_tokens, numbers.num_output_tokens) == (3, 3)
+    assert (numbers.total_accepted_draft_tokens, numbers.total_draft_tokens) == (5, 10)
+    assert (numbers.target_steps, numbers.cache_queries, numbers.cache_hits) == (4, 4, 3)
+    assert (numbers.kv_blocks, numbers.reused_kv_blocks) == (3, 1)
+    assert (numbers.arrival_time_ns, numbers.first_token_time_ns, numbers.last_token_time_ns) == (
+        1,
+        70,
+        80,
+    )
+    assert numbers.first_scheduled_time_ns > 0
+
+
+def test_details_tell_tokens_once_and_speculation_at_the_end() -> None:
+    one = stream(return_log_probs=True, return_perf_metrics=True, top_log_probs=1)
+    one.score_prompt([ScoredToken(23, None), ScoredToken(24, -math.inf, [(1, -0.25)])])
+    one.push(ids("ab"), [False, True], [-0.5, -1.0], 0, [[(0, -0.5)], [(7, -0.75)]])
+    assert json.loads(take(one).details) == {
+        "prompt": [
+            {"id": 23, "logprob": None, "top": []},
+            {"id": 24, "logprob": -9999.0, "top": [[1, -0.25]]},
+        ],
+        "tokens": [
+            {"id": 0, "logprob": -0.5, "top": [[0, -0.5]]},
+            {"id": 1, "logprob": -1.0, "top": [[7, -0.75]]},
+        ],
+    }
+    one.push(ids("c"), [False], [-2.0], 0, [[(2, -2.0)]])
+    one.finish("length")
+    last = json.loads(take(one).details)
+    assert [token["id"] for token in last["tokens"]] == [2]
+    assert last["speculation"] == {"drafts": 3, "accepted_at": [3, 1, 1]}
+    assert last["cached_tokens"] == 2
+    assert "prompt" not in last
+
+
+def test_what_nobody_asked_for_has_no_details_but_its_tokens() -> None:
+    one = stream()
+    push(one, "ab")
+    delta = take(one)
+    assert (delta.details, delta.tokens) == ("", (0, 1))

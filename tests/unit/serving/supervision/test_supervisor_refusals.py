@@ -1,0 +1,179 @@
+"""What keeps a supervisor from starting is said in one line, before anything is started.
+
+And whoever changes his mind before that finds nothing started, and nothing left.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+from child_process import child, next_line
+from real_pair import DRAFT, TARGET
+
+from card.serving.supervision.supervised import reserved_serving
+
+AT_THE_INSTALLATION = """
+import os
+import typer
+from card.serving import supervisor as command
+from card.serving.supervision import supervisor
+
+find = supervisor._install
+
+def found_after_a_while(settings, run_directory):
+    print("looking", flush=True)
+    os.read(0, 1)
+    {ending}
+    return find(settings, run_directory)
+
+supervisor._install = found_after_a_while
+typer.run(command.main)
+"""
+"""A supervisor that has its run directory, and says when it looks for its server."""
+
+UNLOADABLE = """
+import typer
+from card.serving import supervisor as command
+from card.serving.supervision.load_failure import LOAD_ERRORS, announced
+from card.serving.supervision.startup import StartError, UnloadableError
+
+class Supervisor:
+    def __init__(self, *_):
+        pass
+
+    def run(self):
+        @announced
+        def initialize(model, args):
+            raise LOAD_ERRORS[0]("the weights do not fit")
+
+        try:
+            initialize(self, {{"model_name": "target"}})
+        except LOAD_ERRORS as error:
+            raise {kind}(f"target cannot be loaded: {{error}}")
+
+command.Supervisor = Supervisor
+typer.run(command.main)
+"""
+"""A supervisor whose start ends with an error of this kind, after a model has told why."""
+
+
+def settings_with(folder: Path, ports: Mapping[str, int]) -> Path:
+    """A settings file with these ports, a real pair, and shared memory in `folder`/shared."""
+    (folder / "shared").mkdir()
+    file = folder / "settings.yaml"
+    lines = [f"target: {{path: {TARGET}}}", f"draft: {{path: {DRAFT}}}"]
+    lines += [f"cache: {{directory: {folder / 'shared'}}}", "serving:"]
+    lines += [f"  {name}: {port}" for name, port in ports.items()]
+    file.write_text("\n".join(lines), encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def ports() -> Iterator[dict[str, int]]:
+    with reserved_serving() as ports:
+        yield ports
+
+
+@pytest.fixture
+def settings(tmp_path: Path, ports: dict[str, int]) -> Path:
+    return settings_with(tmp_path, ports)
+
+
+def refused(settings: Path) -> str:
+    """The only line that a supervisor with these settings says."""
+    command = [sys.executable, "-m", "card.serving.supervisor", f"--settings={settings}"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    return line
+
+
+@pytest.fixture
+def busy_port() -> Iterator[int]:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        yield int(other.getsockname()[1])
+
+
+@pytest.mark.parametrize("field", ["http_port", "grpc_port", "metrics_port", "health_port"])
+def test_a_busy_port_as_of_a_second_supervisor(
+    tmp_path: Path, ports: dict[str, int], busy_port: int, field: str
+) -> None:
+    settings = settings_with(tmp_path, ports | {field: busy_port})
+    assert refused(settings).startswith(f"error: serving.{field}: port {busy_port} is busy: ")
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_a_gguf_file_that_tensorrt_llm_is_to_run(tmp_path: Path, role: str) -> None:
+    """Named by itself, or by the folder that holds it alone."""
+    file = tmp_path / "model/only.gguf"
+    file.parent.mkdir()
+    file.touch()
+    settings = tmp_path / "settings.yaml"
+    for named in (file, file.parent):
+        pair = {"target": {"path": str(TARGET)}, "draft": {"path": str(DRAFT)}}
+        pair[role] = {"engine": "tensorrt_llm", "path": str(named)}
+        settings.write_text(yaml.safe_dump(pair), encoding="utf-8")
+        line = refused(settings)
+        assert line.startswith(f"error: {role}.path: {file} is a GGUF file")
+        assert f"{role}.engine" in line
+
+
+def test_a_settings_file_that_does_not_exist(tmp_path: Path) -> None:
+    line = refused(tmp_path / "none.yaml")
+    assert line == f"error: settings file {tmp_path / 'none.yaml'} does not exist"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_who_stops_it_before_its_server_is_found_finds_nothing_left(
+    tmp_path: Path, settings: Path, number: signal.Signals
+) -> None:
+    program = AT_THE_INSTALLATION.format(ending="")
+    command = [sys.executable, "-c", program, f"--settings={settings}"]
+    with child(*command, stderr=subprocess.PIPE) as supervisor:
+        assert next_line(supervisor) == b"looking"
+        assert list((tmp_path / "shared").iterdir())
+        supervisor.send_signal(number)
+        _, said = supervisor.communicate(b"\n", timeout=60)
+    assert supervisor.returncode == 0, said.decode()
+    assert b"stopped" in said
+    assert b"starting" not in said
+    assert list((tmp_path / "shared").iterdir()) == []
+
+
+def test_a_server_that_is_not_found_leaves_nothing(tmp_path: Path, settings: Path) -> None:
+    program = AT_THE_INSTALLATION.format(ending="raise command.TritonNotFoundError('nowhere')")
+    command = [sys.executable, "-c", program, f"--settings={settings}"]
+    ended = subprocess.run(command, input=b"\n", capture_output=True, timeout=60)
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[-1] == b"error: nowhere"
+    assert list((tmp_path / "shared").iterdir()) == []
+
+
+@pytest.mark.parametrize(("kind", "events"), [("UnloadableError", 1), ("StartError", 2)])
+def test_why_a_model_cannot_be_loaded_is_one_event_and_one_line(
+    settings: Path, kind: str, events: int
+) -> None:
+    """What no model has told stands with the supervisor's own event."""
+    command = [sys.executable, "-c", UNLOADABLE.format(kind=kind), f"--settings={settings}"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    told = [line for line in ended.stderr.splitlines() if "the weights do not fit" in line]
+    (line,) = (line for line in told if line.startswith("error: "))
+    assert line == "error: target cannot be loaded: the weights do not fit"
+    assert len(told) == 1 + events
+    assert "event=gave_up" in ended.stderr.splitlines()[-1]
+
+
+def test_a_server_of_the_settings_that_is_none_is_one_line_with_its_field(settings: Path) -> None:
+    with settings.open("a", encoding="utf-8") as file:
+        file.write("\n  tritonserver: /nowhere\n")
+    assert refused(settings).startswith("error: serving.tritonserver is /nowhere: ")

@@ -1,0 +1,219 @@
+"""The server of the wheel or the container is found and started as the design demands."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from card.serving.supervision import triton_server
+from card.serving.supervision.triton_server import (
+    Restriction,
+    ServerOptions,
+    TritonInstall,
+    TritonNotFoundError,
+    find_triton,
+    named_install,
+    system_install,
+    wheel_install,
+)
+
+OPTIONS = ServerOptions(
+    model_repository=Path("/models"),
+    load_models=("card", "draft"),
+    restriction=Restriction("card-key", "abc123"),
+    region_prefix="card_1_",
+    http_port=8000,
+    grpc_port=8001,
+    metrics_port=8002,
+    address="127.0.0.1",
+)
+
+
+@pytest.fixture
+def install(tmp_path: Path) -> TritonInstall:
+    return wheel_install(tmp_path)
+
+
+@pytest.fixture
+def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = tmp_path / "opt"
+    for name in ("bin/tritonserver", "backends/python/triton_python_backend_stub"):
+        (root / name).parent.mkdir(parents=True)
+        (root / name).touch()
+    monkeypatch.setattr(triton_server, "SYSTEM_ROOT", root)
+    return root
+
+
+def test_the_server_of_the_wheel_runs_and_knows_every_option(install: TritonInstall) -> None:
+    binary, *arguments = install.command(OPTIONS)
+    printed = subprocess.run(
+        [binary, "--help"], env=install.environment(), capture_output=True, text=True, timeout=60
+    )
+    assert "--model-repository" in printed.stderr
+    known = printed.stderr.split()
+    assert [a for a in arguments if a.split("=")[0] not in known] == []
+
+
+def test_the_backend_has_the_stub_of_the_running_python_beside_it(
+    install: TritonInstall,
+) -> None:
+    staged = {path.name: path.resolve() for path in (install.backends / "python").iterdir()}
+    assert set(staged) == {
+        "libtriton_python.so",
+        "triton_python_backend_utils.py",
+        "triton_python_backend_stub",
+    }
+    assert all(path.is_file() for path in staged.values())
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert staged["triton_python_backend_stub"].parent.name == version
+
+
+def test_every_library_of_the_stub_is_found(install: TritonInstall) -> None:
+    stub = install.backends / "python/triton_python_backend_stub"
+    linked = subprocess.run(
+        ["ldd", stub], env=install.environment({}) | {"PATH": "/usr/bin:/bin"}, check=True,
+        capture_output=True, text=True, timeout=60,
+    ).stdout  # fmt: skip
+    assert "not found" not in linked
+    libpython = next(line for line in linked.splitlines() if "libpython" in line)
+    assert sys.base_prefix in libpython or "/usr/lib" in libpython or "/lib/" in libpython
+
+
+def test_staging_again_replaces_what_a_former_run_left(
+    install: TritonInstall, tmp_path: Path
+) -> None:
+    link = install.backends / "python/libtriton_python.so"
+    link.unlink()
+    link.symlink_to("/nowhere")
+    again = wheel_install(tmp_path)
+    assert again == install
+    assert link.exists()
+
+
+def test_the_virtual_environments_python_comes_first_on_path(install: TritonInstall) -> None:
+    environment = install.environment({"PATH": "/usr/bin", "LD_LIBRARY_PATH": "/mine", "A": "b"})
+    assert environment["PATH"] == f"{sys.prefix}/bin:/usr/bin"
+    assert environment["A"] == "b"
+    libraries = environment["LD_LIBRARY_PATH"].split(":")
+    assert [Path(path) for path in libraries] == [*install.library_paths, Path("/mine")]
+
+
+def test_only_the_named_models_are_loaded_and_only_on_request(install: TritonInstall) -> None:
+    command = install.command(OPTIONS)
+    assert "--model-control-mode=explicit" in command
+    loaded = [argument for argument in command if argument.startswith("--load-model")]
+    assert loaded == ["--load-model=card", "--load-model=draft"]
+
+
+def test_control_apis_want_the_header_over_both_protocols(install: TritonInstall) -> None:
+    command = install.command(OPTIONS)
+    guarded = "model-repository,shared-memory,trace,logging:card-key=abc123"
+    assert f"--http-restricted-api={guarded}" in command
+    assert f"--grpc-restricted-protocol={guarded}" in command
+    closed = install.command(replace(OPTIONS, closed_over_http=("inference",)))
+    assert f"--http-restricted-api={guarded.replace(':', ',inference:')}" in closed
+    assert f"--grpc-restricted-protocol={guarded}" in closed
+    assert OPTIONS.restriction.http_headers == {"card-key": "abc123"}
+    assert OPTIONS.restriction.grpc_headers == {"triton-grpc-protocol-card-key": "abc123"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("key", "a,b"), ("key", "a=b"), ("key", ""), ("a:b", "v"), ("", "v"), ("Key", "v")],
+)
+def test_a_header_that_triton_would_misread_is_refused(name: str, value: str) -> None:
+    with pytest.raises(ValueError, match="restriction"):
+        Restriction(name, value)
+
+
+def test_every_port_and_address_reaches_the_server(install: TritonInstall) -> None:
+    command = install.command(
+        replace(OPTIONS, http_port=1, grpc_port=2, metrics_port=3, address="127.0.0.1")
+    )
+    for service, port in (("http", 1), ("grpc", 2), ("metrics", 3)):
+        assert f"--{service}-port={port}" in command
+        assert f"--{service}-address=127.0.0.1" in command
+
+
+def test_extra_arguments_come_last_so_that_they_win(install: TritonInstall) -> None:
+    extra = ("--grpc-use-ssl=true", "--log-verbose=2")
+    command = install.command(replace(OPTIONS, extra_arguments=extra))
+    assert tuple(command[-2:]) == extra
+
+
+def test_shared_memory_files_carry_the_given_prefix(install: TritonInstall) -> None:
+    assert "--backend-config=python,shm-region-prefix-name=card_1_" in install.command(OPTIONS)
+
+
+def test_a_container_uses_its_own_server(container: Path, tmp_path: Path) -> None:
+    found = find_triton(tmp_path)
+    assert found.binary == container / "bin/tritonserver"
+    assert found.backends == container / "backends"
+    assert find_triton(tmp_path, "wheel").binary != found.binary
+
+
+def numpy_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_server, "check_numpy", lambda: "NumPy 2.1.0 is installed")
+
+
+def test_the_wheels_server_refuses_numpy_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numpy_2(monkeypatch)
+    with pytest.raises(TritonNotFoundError, match=r"NumPy 2\.1\.0 is installed"):
+        find_triton(tmp_path, "wheel")
+
+
+def test_a_containers_server_reads_strings_of_numpy_2(
+    container: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numpy_2(monkeypatch)
+    assert find_triton(tmp_path).binary == container / "bin/tritonserver"
+
+
+def test_a_container_without_the_python_backend_is_refused(container: Path) -> None:
+    stub = container / "backends/python/triton_python_backend_stub"
+    stub.unlink()
+    with pytest.raises(TritonNotFoundError, match=str(stub)):
+        system_install(container)
+
+
+def named(binary: Path) -> str:
+    with pytest.raises(TritonNotFoundError) as caught:
+        named_install(binary)
+    return str(caught.value)
+
+
+def test_a_named_server_that_is_none_is_refused_by_field_and_value(container: Path) -> None:
+    binary = container / "bin/tritonserver"
+    for wrong in (Path("/nowhere"), container, binary):  # the last one cannot be executed yet
+        message = named(wrong)
+        assert message.startswith(f"serving.tritonserver is {wrong}: it is no file that this user")
+        assert f"such as {container}/bin/tritonserver: correct it, or leave it out" in message
+    binary.chmod(0o755)
+    assert named_install(binary).binary == binary
+    other = container / "bin/tritonserver-debug"
+    binary.rename(other)
+    assert named_install(other).binary == other, "the one that is named, whatever its name"
+    other.rename(binary)
+    stub = container / "backends/python/triton_python_backend_stub"
+    stub.unlink()
+    assert named(binary).startswith(f"serving.tritonserver is {binary}: {stub} is missing; ")
+
+
+def test_no_server_at_all_says_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_server, "SYSTEM_ROOT", tmp_path / "nowhere")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(TritonNotFoundError, match="run scripts/setup"):
+        find_triton(tmp_path)
+
+
+def test_a_python_without_a_stub_names_those_that_have_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triton_server, "shared_libpython", lambda: None)
+    with pytest.raises(TritonNotFoundError, match=r"3\.10, 3\.11, 3\.12"):
+        wheel_install(tmp_path)

@@ -1,0 +1,358 @@
+"""An engine's process: found, attached, heard; and given up when it is of no use."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from serving_double import GEOMETRY, make_pool, slot_request
+
+from card.cache import EngineState, Pool
+from card.serving.requests.refusal import Refusal
+from card.serving.triton import engine_process
+from card.serving.triton.attach import Attacher, is_dead
+from card.serving.triton.engine_process import EngineProcess
+
+FAR_NS = 2**62
+TIMEOUT_S = 0.3
+LIMIT_S = 600.0
+LONG_NS = 10**15
+"""Longer than anybody waits."""
+
+
+class Loop:
+    """Counts its steps; can be made to hang or to fail."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.stepped = threading.Event()
+        self.hang = threading.Event()
+        self.hang.set()
+        self.failure: Exception | None = None
+        self.is_idle = False
+
+    def step(self) -> bool:
+        if self.failure is not None:
+            raise self.failure
+        self.stepped.set()
+        self.hang.wait()
+        return False
+
+
+class Engine:
+    """A target's process whose "death" is remembered."""
+
+    def __init__(self, directory: Path, server_pid: int) -> None:
+        self.loops: list[Loop] = []
+        self.made = threading.Event()
+        self.died = threading.Event()
+        self.status: int | None = None
+        self.process = EngineProcess(
+            "target",
+            directory,
+            GEOMETRY,
+            self._make_loop,
+            engine_timeout_s=TIMEOUT_S,
+            server_pid=server_pid,
+            die=self._die,
+        )
+
+    def _make_loop(self, pool: Pool) -> Loop:
+        self.loops.append(Loop(pool))
+        self.made.set()
+        return self.loops[-1]
+
+    def _die(self, status: int) -> None:
+        self.status = status
+        self.died.set()
+
+    def attach(self, key: str) -> int:
+        epoch = self.process.attach(key, FAR_NS)
+        assert self.made.wait(5)
+        return epoch
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """Started, as a child of this process's "server"."""
+    monkeypatch.setattr(os, "getppid", os.getpid)
+    engine = Engine(tmp_path, os.getpid())
+    engine.process.start()
+    yield engine
+    for loop in engine.loops:
+        loop.hang.set()
+    engine.process.stop()
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    """Whether `holds()` within some seconds, looking again and again."""
+    limit, pause = time.monotonic() + 5, threading.Event()
+    while not holds() and time.monotonic() < limit:
+        pause.wait(0.01)
+    return holds()
+
+
+def state(pool: Pool) -> EngineState:
+    return pool.engine_state("target")
+
+
+def test_a_loaded_engine_shows_itself_as_soon_as_there_is_a_pool(
+    engine: Engine, tmp_path: Path
+) -> None:
+    pool = make_pool(tmp_path)
+    assert eventually(lambda: state(pool) is EngineState.LOADED)
+    assert pool.pid("target") == os.getpid()
+    assert not pool.is_alive("target", TIMEOUT_S)
+
+
+def test_the_right_key_attaches_and_the_loop_runs(engine: Engine, tmp_path: Path) -> None:
+    pool = make_pool(tmp_path)
+    assert engine.attach(pool.new_key()) == pool.epoch
+    assert pool.is_alive("target", 5.0)
+    assert engine.loops[0].stepped.wait(5)
+
+
+@pytest.fixture
+def idle(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
+    """The pool of an attached engine that made its first step, and waits for very long."""
+    monkeypatch.setattr(engine_process, "BEAT_S", LIMIT_S)
+    pool = make_pool(tmp_path)
+    engine.attach(pool.new_key())
+    assert eventually(engine.loops[0].stepped.is_set)
+    engine.loops[0].stepped.clear()
+    yield pool
+    monkeypatch.setattr(engine_process, "BEAT_S", 0.01)
+    pool.slot_bell.ring()
+
+
+def test_an_idle_loop_steps_again_when_a_slot_is_opened(engine: Engine, idle: Pool) -> None:
+    idle.card_slot(0).open(slot_request(), idle.new_session_id())
+    assert eventually(engine.loops[0].stepped.is_set)
+
+
+def test_a_slot_that_is_opened_while_the_loop_steps_is_not_overlooked(
+    engine: Engine, idle: Pool
+) -> None:
+    (loop,) = engine.loops
+    loop.hang.clear()
+    idle.slot_bell.ring()
+    assert eventually(loop.stepped.is_set)
+    loop.stepped.clear()
+    idle.slot_bell.ring()
+    loop.hang.set()
+    assert eventually(loop.stepped.is_set)
+
+
+def test_an_idle_loop_does_not_look_before_the_bell_rings(engine: Engine, idle: Pool) -> None:
+    (loop,) = engine.loops
+    idle.card_slot(0).open(slot_request(), idle.new_session_id())
+    assert eventually(loop.stepped.is_set)
+    loop.stepped.clear()
+    assert eventually(loop.stepped.is_set), "while a slot is in use it looks by itself"
+    loop.is_idle = True
+    assert eventually(lambda: sleeps(loop)), "it goes on looking"
+    idle.slot_bell.ring()
+    assert eventually(loop.stepped.is_set)
+
+
+def sleeps(loop: Loop) -> bool:
+    """Whether it makes no step for as long as several looks would take."""
+    loop.stepped.clear()
+    return not loop.stepped.wait(10 * engine_process._LONGEST_WAIT_S)
+
+
+@pytest.mark.parametrize("key", ["", "guess"])
+def test_a_stranger_is_refused_and_nothing_changes(
+    engine: Engine, tmp_path: Path, key: str
+) -> None:
+    pool = make_pool(tmp_path)
+    pool.new_key()
+    for denied in (1, 2):
+        with pytest.raises(Refusal, match="PERMISSION_DENIED: target answers only"):
+            engine.process.attach(key, FAR_NS)
+        assert pool.denials == denied
+    assert state(pool) is not EngineState.ATTACHED
+
+
+def test_before_there_is_a_pool_every_key_is_wrong(engine: Engine) -> None:
+    with pytest.raises(Refusal, match="PERMISSION_DENIED"):
+        engine.process.attach("any", FAR_NS)
+
+
+def test_an_attach_request_read_too_late_is_refused(engine: Engine, tmp_path: Path) -> None:
+    key = make_pool(tmp_path).new_key()
+    with pytest.raises(Refusal, match="DEADLINE_EXCEEDED"):
+        engine.process.attach(key, time.monotonic_ns() - 1)
+
+
+def test_a_new_card_must_attach_again_and_the_old_key_is_worthless(
+    engine: Engine, tmp_path: Path
+) -> None:
+    pool = make_pool(tmp_path)
+    old_key = pool.new_key()
+    engine.attach(old_key)
+    pool.close()
+    successor = make_pool(tmp_path)
+    new_key = successor.new_key()
+    assert eventually(lambda: state(successor) is EngineState.LOADED)
+    with pytest.raises(Refusal, match="PERMISSION_DENIED"):
+        engine.process.attach(old_key, FAR_NS)
+    assert engine.attach(new_key) == successor.epoch
+    assert eventually(lambda: state(successor) is EngineState.ATTACHED)
+
+
+def test_a_new_pool_is_found_and_gets_a_loop_of_its_own(engine: Engine, tmp_path: Path) -> None:
+    pool = make_pool(tmp_path)
+    engine.attach(pool.new_key())
+    pool.unlink()
+    pool.close()
+    successor = make_pool(tmp_path)
+    assert eventually(lambda: state(successor) is EngineState.LOADED)
+    engine.made.clear()
+    engine.attach(successor.new_key())
+    assert eventually(lambda: state(successor) is EngineState.ATTACHED)
+    assert [loop.pool.path for loop in engine.loops] == [pool.path, successor.path]
+
+
+def test_an_engine_stuck_in_a_step_falls_silent(engine: Engine, tmp_path: Path) -> None:
+    pool = make_pool(tmp_path)
+    engine.attach(pool.new_key())
+    engine.loops[0].hang.clear()
+    assert eventually(lambda: pool.silence_s("target") > 2 * TIMEOUT_S)
+    engine.loops[0].hang.set()
+    assert eventually(lambda: pool.is_alive("target", TIMEOUT_S))
+
+
+def test_a_loop_that_fails_ends_the_process(
+    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = make_pool(tmp_path)
+    engine.attach(pool.new_key())
+    engine.loops[0].failure = RuntimeError("no such row")
+    assert engine.died.wait(5)
+    assert engine.status == 1
+    assert "no such row" in caplog.text
+
+
+def test_an_engine_whose_server_is_gone_ends(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    assert engine.died.wait(5)
+    assert engine.status == 0
+
+
+def test_a_stopped_engine_leaves_the_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getppid", os.getpid)
+    pool = make_pool(tmp_path)
+    engine = Engine(tmp_path, os.getpid())
+    engine.process.start()
+    engine.attach(pool.new_key())
+    engine.process.stop()
+    assert state(pool) is EngineState.ABSENT
+
+
+class Asked:
+    """What `card` asked of the engines."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, str]] = []
+        self.reports: list[tuple[str, bool]] = []
+        self.hanging = threading.Event()
+        self.hanging.set()
+        self.begun = threading.Semaphore(0)
+
+    def ask(self, engine: str, key: str, deadline_ns: int) -> None:
+        self.requests.append((engine, key))
+        self.begun.release()
+        self.hanging.wait(5)
+
+    def report(self, engine: str, alive: bool) -> None:
+        self.reports.append((engine, alive))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
+    monkeypatch.setattr("card.serving.triton.attach._FRESH_S", LIMIT_S)
+    asked = Asked()
+    yield asked
+    asked.hanging.set()
+
+
+def test_a_loaded_engine_is_asked_in_with_the_key(tmp_path: Path, asked: Asked) -> None:
+    pool = make_pool(tmp_path)
+    attacher = Attacher(pool, "key", LIMIT_S, asked.ask, asked.report)
+    attacher.look()
+    assert asked.requests == []
+    pool.beat("target", EngineState.LOADED)
+    attacher.look()
+    assert asked.begun.acquire(timeout=5)
+    assert asked.requests == [("target", "key")]
+
+
+def test_an_engine_is_not_asked_twice_while_it_may_still_answer(
+    tmp_path: Path, asked: Asked
+) -> None:
+    asked.hanging.clear()
+    pool = make_pool(tmp_path)
+    attacher = Attacher(pool, "key", LIMIT_S, asked.ask, asked.report)
+    for _ in range(3):
+        pool.beat("target", EngineState.LOADED)
+        attacher.look()
+    assert asked.begun.acquire(timeout=5)
+    assert len(asked.requests) == 1
+
+
+def test_a_new_process_is_asked_though_the_last_one_never_answered(
+    tmp_path: Path, asked: Asked
+) -> None:
+    asked.hanging.clear()
+    pool = make_pool(tmp_path)
+    attacher = Attacher(pool, "key", LIMIT_S, asked.ask, asked.report)
+    pool.beat("target", EngineState.LOADED)
+    attacher.look()
+    pool.header["target_pid"] = os.getpid() + 1
+    attacher.look()
+    assert asked.begun.acquire(timeout=5)
+    assert asked.begun.acquire(timeout=5)
+
+
+def test_a_silent_engine_is_never_sent_anything(tmp_path: Path, asked: Asked) -> None:
+    pool = make_pool(tmp_path)
+    attacher = Attacher(pool, "key", LIMIT_S, asked.ask, asked.report)
+    pool.beat("target", EngineState.LOADED)
+    pool.header["target_heartbeat_ns"] -= LONG_NS
+    attacher.look()
+    assert asked.requests == []
+
+
+def test_life_and_death_of_an_engine_are_reported_once(tmp_path: Path, asked: Asked) -> None:
+    pool = make_pool(tmp_path)
+    attacher = Attacher(pool, "key", LIMIT_S, asked.ask, asked.report)
+    attacher.look()
+    pool.beat("draft", EngineState.ATTACHED)
+    attacher.look()
+    attacher.look()
+    pool.header["draft_heartbeat_ns"] -= LONG_NS
+    attacher.look()
+    drafts = [report for report in asked.reports if report[0] == "draft"]
+    assert drafts == [("draft", False), ("draft", True), ("draft", False)]
+
+
+def test_an_attached_process_is_dead_only_when_it_has_ended(tmp_path: Path) -> None:
+    pool = make_pool(tmp_path)
+    assert is_dead(pool, "target")
+    pool.beat("target", EngineState.ATTACHED)
+    pool.header["target_heartbeat_ns"] -= 10**10
+    assert not is_dead(pool, "target")  # silent, but it may go on
+    child = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    pool.header["target_pid"] = child.pid
+    assert is_dead(pool, "target")  # a zombie
+    child.wait()
+    assert is_dead(pool, "target")

@@ -1,0 +1,90 @@
+"""What `scripts/run` asks for, and proposes to ask, is what the settings allow."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from real_pair import TARGET, pair_settings
+from typer.testing import CliRunner
+
+from card.serving.requests.vocabulary import Vocabulary
+from card.settings import Settings
+from demonstration import command
+from demonstration.requests import TRIED_PROMPT, TRIED_TOKENS, allowed_tokens, try_line
+
+pytestmark = pytest.mark.usefixtures("no_overrides")
+
+PROMPT_TOKENS = len(Vocabulary.load(TARGET).tokenizer.encode(TRIED_PROMPT).ids)
+LIMITS: list[tuple[dict[str, Any], int]] = [
+    ({}, TRIED_TOKENS),
+    ({"max_tokens": 32}, 32),
+    ({"context_tokens": PROMPT_TOKENS + 9}, 9),
+    ({"context_tokens": PROMPT_TOKENS + 40, "max_tokens": 7}, 7),
+    ({"context_tokens": PROMPT_TOKENS}, 1),  # what is then wrong, the service says
+]
+
+
+def tokens_of(line: str, http_inference: bool) -> int:
+    words = shlex.split(line)
+    if http_inference:
+        return int(json.loads(words[words.index("-d") + 1])["max_tokens"])
+    return int(words[words.index("--max-tokens") + 1])
+
+
+@pytest.mark.parametrize(("limits", "tokens"), LIMITS)
+@pytest.mark.parametrize("http_inference", [True, False])
+def test_the_line_to_try_asks_for_what_is_allowed(
+    limits: dict[str, Any], tokens: int, http_inference: bool
+) -> None:
+    settings = pair_settings(limits=limits, serving={"http_inference": http_inference})
+    line = try_line(settings)
+    assert tokens_of(line, http_inference) == tokens
+    assert TRIED_PROMPT in shlex.split(line)[-1]
+
+
+@pytest.mark.parametrize(("kept", "goes_past"), [("", True), ("127.0.0.1", False)])
+def test_the_line_to_try_goes_past_a_proxy(
+    monkeypatch: pytest.MonkeyPatch, kept: str, goes_past: bool
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", kept)
+    assert ("--noproxy" in shlex.split(try_line(pair_settings()))) is goes_past
+
+
+@pytest.mark.parametrize("option", ["--serve", "--openai"])
+def test_a_server_takes_no_prompt(option: str) -> None:
+    shown = CliRunner().invoke(command.app, ["a prompt", option])
+    assert shown.exit_code == 2
+    assert shown.stderr.startswith("error: a server is asked by its clients: leave out the prompt")
+
+
+def test_without_a_tokenizer_the_limit_of_tokens_still_counts(tmp_path: Path) -> None:
+    settings = pair_settings(target={"path": tmp_path}, limits={"max_tokens": 5})
+    assert allowed_tokens(settings, "x", 64) == 5
+
+
+def test_a_prompt_that_is_no_text_is_measured_all_the_same() -> None:
+    assert allowed_tokens(pair_settings(), "a\udcff", 64) == 64
+
+
+@pytest.mark.parametrize(
+    ("options", "tokens"), [((), 32), (("--max-tokens=40",), 40), (("--max-tokens=8",), 8)]
+)
+def test_a_completion_asks_for_what_is_allowed_unless_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], tokens: int
+) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("limits: {max_tokens: 32}", encoding="utf-8")
+    asked: list[Any] = []
+
+    async def serve(settings: Settings, _: Path, request: Any, *__: Any) -> None:
+        asked.append(request.max_tokens)
+
+    monkeypatch.setattr(command, "_with_server", serve)
+    monkeypatch.setattr(command, "check_ports", lambda *_: None)
+    ended = CliRunner().invoke(command.app, ["a prompt", f"--settings={file}", *options])
+    assert (ended.exit_code, asked) == (0, [tokens]), ended.output

@@ -1,0 +1,117 @@
+"""Recipes, budgets, output folders and prompts: what is refused, and what the figures mean."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models
+
+from training.agreement import PromptsError, ideal_tokens_per_step, read_prompts, summarize
+from training.checkpoint import RunState
+from training.fitting import Budget, learning_rate
+from training.recipe import Recipe, RecipeError, Training, read_recipe
+from training.workplace import WorkplaceError, claim
+
+RECIPES = Path(__file__).parents[3] / "tools" / "training"
+
+
+def test_ideal_tokens_per_step_counts_runs_of_agreement() -> None:
+    # Three candidates a pass: 3 accepted and one more, 0 accepted, 1 accepted, then the rest.
+    ranks = [np.array([0, 0, 0, 0, 5, 0, 2, 0, 0])]
+    assert ideal_tokens_per_step(ranks, rows=4) == 9 / 4
+    assert ideal_tokens_per_step(ranks, rows=1) == 1.0
+    assert ideal_tokens_per_step([np.array([1, 1])], rows=16) == 1.0
+
+
+def test_agreement_counts_tokens_by_the_drafts_rank() -> None:
+    figures = summarize([np.array([0, 1, 3]), np.array([9])], temperature=0.8)
+    assert figures.tokens == 4
+    assert figures.top_1 == 0.25
+    assert figures.within == {2: 0.5, 4: 0.75, 8: 0.75}
+
+
+def test_the_rate_warms_up_holds_and_falls_to_zero() -> None:
+    training = Training(steps=100, peak_rate=1.0, warmup_steps=10, hold=0.5)
+    assert learning_rate(training, 0, 0.0) == pytest.approx(0.1)
+    assert learning_rate(training, 20, 0.2) == 1.0
+    assert learning_rate(training, 50, 0.5) == 1.0
+    assert learning_rate(training, 75, 0.75) == pytest.approx(0.5)
+    assert learning_rate(training, 100, 1.0) == 0.0
+
+
+def test_a_budget_ends_with_whatever_is_spent_first() -> None:
+    budget = Budget(steps=10, minutes=1.0)
+    assert budget.spent(RunState(step=5, seconds=6)) == 0.5
+    assert budget.spent(RunState(step=1, seconds=60)) == 1.0
+    for bad in ({}, {"steps": 0}, {"minutes": -1.0}, {"minutes": float("nan")}):
+        with pytest.raises(ValueError, match=r"steps|minutes"):
+            Budget(**bad)
+
+
+def test_a_folder_that_holds_anything_else_is_never_taken_silently(tmp_path: Path) -> None:
+    weights = tmp_path / "models" / "target" / "model.safetensors"
+    weights.parent.mkdir(parents=True)
+    weights.write_bytes(b"precious")
+    with pytest.raises(WorkplaceError, match="--overwrite"):
+        claim(tmp_path / "models", Recipe())
+    assert [file.name for file in (tmp_path / "models").iterdir()] == ["target"]
+    claim(tmp_path / "models", Recipe(), overwrite=True)
+    assert weights.read_bytes() == b"precious"
+
+
+def test_a_pair_of_another_recipe_is_continued_only_on_request(tmp_path: Path) -> None:
+    place = claim(tmp_path / "pair", Recipe())
+    place.checkpoint("target").parent.mkdir()
+    place.checkpoint("target").write_bytes(b"of seed 0")
+    assert claim(tmp_path / "pair", Recipe()) == place
+    with pytest.raises(WorkplaceError, match="another recipe"):
+        claim(tmp_path / "pair", Recipe(seed=1))
+    assert place.checkpoint("target").is_file()
+    claim(tmp_path / "pair", Recipe(seed=1), overwrite=True)
+    assert not place.checkpoint("target").exists()
+
+
+def test_a_recipe_overrides_some_fields_and_keeps_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.json"
+    path.write_text(json.dumps({"target_training": {"steps": 7, "peak_rate": 0.1}}))
+    assert read_recipe(path).target_training.steps == 7
+    assert read_recipe(path).target == Recipe().target
+    gpu = read_recipe(RECIPES / "gpu.json")
+    assert gpu.target_training.batch > Recipe().target_training.batch
+
+
+@pytest.mark.parametrize(
+    ("written", "field"),
+    [
+        ({"vocabulary": 10}, "vocabulary"),
+        ({"target": {"layers": 0, "hidden": 8}}, "target.layers"),
+        ({"draft_training": {"steps": 1, "peak_rate": -1}}, "draft_training.peak_rate"),
+        ({"colour": "red"}, "colour"),
+        ({"context": 64}, "longest_prefix"),
+        ({"context": 512, "positions": 511}, "positions"),
+    ],
+)
+def test_a_bad_recipe_names_the_field(
+    tmp_path: Path, written: dict[str, object], field: str
+) -> None:
+    path = tmp_path / "recipe.json"
+    path.write_text(json.dumps(written))
+    with pytest.raises(RecipeError, match=field) as refused:
+        read_recipe(path)
+    assert "Value error" not in str(refused.value)
+
+
+def test_a_bad_prompts_file_names_the_line(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(models.BPE())
+    path = tmp_path / "prompts.jsonl"
+    with pytest.raises(PromptsError, match="no such file"):
+        read_prompts(path, tokenizer)
+    path.write_text('{"prompt": "x"}\n{"text": "y"}\n')
+    with pytest.raises(PromptsError, match="line 2"):
+        read_prompts(path, tokenizer)
+    path.write_text("")
+    with pytest.raises(PromptsError, match="no prompt"):
+        read_prompts(path, tokenizer)

@@ -1,0 +1,273 @@
+"""What `scripts/run` does once everything is installed: one completion, or a server.
+
+The prompt is decoded twice, with CARD and plainly; the text streams to the terminal the first
+time, and both figures are put side by side. Every signal leads through the same exit, which stops
+the server, so nothing stays behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Coroutine
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Annotated, Any, NoReturn, TypeVar
+
+import typer
+from rich.console import Console
+
+from card.serving.supervision.prerequisites import check_ports
+from card.serving.supervision.supervised import SupervisedServer, SupervisorEndedError, last_words
+from card.settings import Settings, SettingsError, load_settings
+from card_client import CardError, GenerateRequest
+from card_client.chat_template import ChatTemplateError
+from card_client.options import SystemOption
+from demonstration.comparison import compare
+from demonstration.gateway import GatewayEndedError, GatewayProcess
+from demonstration.prompts import prompt_of
+from demonstration.requests import allowed_tokens, try_line
+
+COMPLETION_TOKENS = 192
+INTERRUPTED = 130
+LACKING = 2
+"""Exit code when the machine or the settings lack something, as the supervisor's."""
+LOOK_S = 0.1
+OPENAI_PORT = 9000
+"""As of the OpenAI-compatible frontend that Triton itself brings."""
+
+Result = TypeVar("Result")
+
+
+class Interrupted(Exception):
+    """Ctrl-C, SIGTERM or a closed terminal."""
+
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+def _port(what: str, default: str) -> Any:
+    return typer.Option(help=f"{what} port.", min=1, max=65535, show_default=default)
+
+
+@app.command()
+def run(
+    prompt: Annotated[
+        str | None,
+        typer.Argument(help="A question, or a text to continue.", show_default="an example"),
+    ] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Continue the text as it stands, without chat template.")
+    ] = False,
+    system: SystemOption = None,
+    serve: Annotated[bool, typer.Option("--serve", help="Serve until Ctrl-C or SIGTERM.")] = False,
+    http_port: Annotated[int | None, _port("HTTP", "8000")] = None,
+    grpc_port: Annotated[int | None, _port("gRPC", "8001")] = None,
+    metrics_port: Annotated[int | None, _port("Metrics", "8002")] = None,
+    health_port: Annotated[int | None, _port("Health", "8003 of a server, or a free one")] = None,
+    openai: Annotated[
+        bool, typer.Option("--openai", help="Serve, and OpenAI's HTTP interface with it.")
+    ] = False,
+    openai_port: Annotated[
+        int, typer.Option(help="Port of OpenAI's interface.", min=1, max=65535)
+    ] = OPENAI_PORT,
+    settings: Annotated[
+        Path | None, typer.Option(help="Another settings file (YAML).", show_default="built in")
+    ] = None,
+    no_draft: Annotated[
+        bool, typer.Option("--no-draft", help="Load no draft: propose n-grams of the text alone.")
+    ] = False,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="How many new tokens at most.",
+            show_default=f"{COMPLETION_TOKENS}, or what the settings allow",
+        ),
+    ] = None,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.")] = 0.0,
+    seed: Annotated[
+        int | None, typer.Option(help="Repeats a sampled text.", show_default="a fresh one")
+    ] = None,
+) -> None:
+    """Stream a completion from CARD on a real Triton server, or serve."""
+    errors = Console(stderr=True)
+    serves = serve or openai
+    if serves and prompt is not None:
+        _refuse("a server is asked by its clients: leave out the prompt, or --serve and --openai")
+    try:
+        loaded = load_settings(settings, **({"draft": None} if no_draft else {}))
+    except SettingsError as error:
+        _refuse(str(error))
+    serving = loaded.serving
+    ports = {
+        "http_port": http_port or serving.http_port,
+        "grpc_port": grpc_port or serving.grpc_port,
+        "metrics_port": metrics_port or serving.metrics_port,
+    }
+    # Nobody asks how a demonstration is; of two that start at once, both would find 8003 free.
+    wanted = serving.health_port if serves else 0
+    ports["health_port"] = health_port or _free_port(wanted, serving.address)
+    options = {f"--{name.replace('_', '-')}": port for name, port in ports.items()}
+    if openai:
+        options["--openai-port"] = openai_port
+    if problem := check_ports(options, serving.address):
+        _refuse(problem)
+    serving = serving.model_copy(update=ports)
+    loaded = loaded.model_copy(update={"serving": serving})
+    try:
+        asked = prompt_of(loaded, prompt, raw=raw, system=system)
+    except (CardError, ChatTemplateError) as error:
+        _refuse(str(error))
+    if max_tokens is None:
+        max_tokens = allowed_tokens(loaded, asked.read, COMPLETION_TOKENS)
+    request = GenerateRequest(
+        asked.read,
+        max_tokens,
+        temperature=temperature,
+        seed=secrets.randbits(32) if seed is None and temperature > 0 else seed,
+        return_num_output_tokens=True,
+        return_perf_metrics=True,
+    )
+    with tempfile.TemporaryFile() as log:
+        gateway = GatewayProcess(serving, loaded.target.path, openai_port) if openai else None
+        try:
+            asyncio.run(
+                _with_server(
+                    loaded, settings, request, asked.shown, errors, None if serves else log, gateway
+                )
+            )
+        except Interrupted:
+            raise typer.Exit(0 if serves else INTERRUPTED) from None
+        except GatewayEndedError as error:
+            _refuse(str(error))
+        except SupervisorEndedError as error:
+            print(last_words(log), file=sys.stderr)
+            raise typer.Exit(LACKING if error.code == LACKING else 1) from None
+        except CardError as error:
+            errors.print(f"error: {error}", style="red", highlight=False, markup=False)
+            raise typer.Exit(1) from None
+
+
+async def _with_server(
+    settings: Settings,
+    settings_file: Path | None,
+    request: GenerateRequest,
+    shown: str,
+    errors: Console,
+    log: IO[bytes] | None,
+    gateway: GatewayProcess | None,
+) -> None:
+    """Start the server, demonstrate (with a log) or serve (without), and stop it whatever happens.
+
+    Raises `Interrupted`, `SupervisorEndedError`, `GatewayEndedError` and `CardError`.
+    """
+    serving = settings.serving
+    interrupted = asyncio.Event()
+    stopping = False
+    server: SupervisedServer | None = None
+
+    def interrupt() -> None:
+        interrupted.set()
+        if stopping and server is not None:
+            server.stop()  # asked twice: do not wait for open streams
+            if gateway is not None:
+                gateway.stop()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, interrupt)
+    # Who interrupts a demonstration does not wait for its text.
+    variables = {} if log is None else {"CARD_SERVING__DRAIN_S": "0"}
+    if "draft" not in settings.roles:
+        variables["CARD_SPECULATION__DRAFTER"] = settings.drafter
+    server = SupervisedServer(serving, settings_file=settings_file, variables=variables, output=log)
+    name = "CARD" if "draft" in settings.roles else "n-grams"
+    try:
+        with errors.status("starting the server and loading its models (Ctrl-C stops it)"):
+            await _unless(interrupted, _ready(server))
+            if gateway is not None:
+                gateway.start()
+                await _unless(interrupted, _answers(gateway))
+        if log is None:
+            _say_addresses(settings, server.host)
+            if gateway is not None:
+                gateway.say_address()
+            await _unless(interrupted, _watch(server, gateway))
+        else:
+            await _unless(
+                interrupted, compare(f"{server.host}:{serving.grpc_port}", request, shown, name)
+            )
+    finally:
+        stopping = True
+        # Both let open answers finish, so they are told at the same time.
+        if gateway is not None:
+            gateway.stop()
+        server.stop()
+        with errors.status("stopping the server"):
+            if gateway is not None:
+                await asyncio.to_thread(gateway.wait)
+            await asyncio.to_thread(server.wait)
+
+
+async def _unless(interrupted: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Result:
+    """Do the work, or cancel it and raise `Interrupted` when that comes first."""
+    working = asyncio.create_task(work)
+    waiting = asyncio.create_task(interrupted.wait())
+    try:
+        await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            working.cancel()
+            await asyncio.wait({working})
+            raise Interrupted
+        return working.result()
+    finally:
+        waiting.cancel()
+
+
+async def _ready(server: SupervisedServer) -> None:
+    while not await asyncio.to_thread(server.is_ready):
+        await asyncio.sleep(LOOK_S)
+
+
+async def _answers(gateway: GatewayProcess) -> None:
+    while not await asyncio.to_thread(gateway.is_ready):
+        await asyncio.sleep(LOOK_S)
+
+
+async def _watch(server: SupervisedServer, gateway: GatewayProcess | None) -> None:
+    """Serve for ever; raises `SupervisorEndedError` or `GatewayEndedError` when one gives up."""
+    while True:
+        server.check_alive()
+        if gateway is not None:
+            gateway.check_alive()
+        await asyncio.sleep(LOOK_S)
+
+
+def _say_addresses(settings: Settings, host: str) -> None:
+    serving = settings.serving
+    print(f"gRPC     {host}:{serving.grpc_port}")
+    print(f"HTTP     http://{host}:{serving.http_port}")
+    print(f"metrics  http://{host}:{serving.metrics_port}/metrics")
+    print(f"health   http://{host}:{serving.health_port}/ready")
+    print("Ctrl-C stops the server. Try:")
+    print(try_line(settings), flush=True)
+
+
+def _free_port(wanted: int, address: str) -> int:
+    """`wanted`, or any free port where that is 0 or busy; why there is none, `check_ports` says."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        for port in (wanted, 0):
+            with suppress(OSError):
+                probe.bind((address, port))
+                return int(probe.getsockname()[1])
+    return wanted
+
+
+def _refuse(reason: str) -> NoReturn:
+    print(f"error: {reason}", file=sys.stderr)
+    raise typer.Exit(LACKING)

@@ -1,0 +1,95 @@
+"""The OpenAI-compatible gateway as a child process beside the server."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from card.serving.supervision.local_http import open_local
+from card.serving.supervision.repository import reachable
+from card.serving.supervision.tether import tethered
+from card.settings import ServingSettings
+
+MODEL = "ensemble"
+_ANSWER_S = 2.0
+
+
+class GatewayEndedError(RuntimeError):
+    """The gateway is not there any more; what it said stands on standard error."""
+
+
+class GatewayProcess:
+    """Listens where the server listens, on a port of its own; whoever starts it must `stop` it.
+
+    Like the server it is out of reach of a Ctrl-C at the terminal, and ends with its parent.
+    """
+
+    def __init__(self, serving: ServingSettings, tokenizer: Path, port: int) -> None:
+        """`tokenizer` is the target's directory."""
+        self._url = f"http://{reachable(serving.address)}:{port}"
+        self._command = [
+            *(sys.executable, "-m", "card_gateway"),
+            f"--triton={reachable(serving.address)}:{serving.grpc_port}",
+            f"--model={MODEL}",
+            f"--tokenizer={tokenizer}",
+            f"--host={serving.address}",
+            f"--port={port}",
+            f"--drain-s={math.ceil(serving.drain_s)}",
+            "--page",
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopping = False
+
+    def start(self) -> None:
+        """Start it, from the main thread."""
+        self._process = subprocess.Popen(
+            tethered(signal.SIGTERM, self._command),
+            env=os.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr,
+            start_new_session=True,
+        )
+
+    def is_ready(self) -> bool:
+        """Whether it answers and the server behind it too. Raises `GatewayEndedError`."""
+        self.check_alive()
+        try:
+            with open_local(f"{self._url}/health", _ANSWER_S) as answer:
+                return bool(answer.status == http.client.OK)
+        except OSError:  # not bound yet, or an answer that says no
+            return False
+
+    def check_alive(self) -> None:
+        """Raises `GatewayEndedError` if it has ended."""
+        if self._process is not None and (code := self._process.poll()) is not None:
+            raise GatewayEndedError(f"the OpenAI gateway ended with exit code {code}")
+
+    def say_address(self) -> None:
+        """Print where it listens, and a line that asks it something."""
+        body = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "Say hello."}]})
+        key = " -H 'Authorization: Bearer '$CARD_GATEWAY_API_KEY"
+        print(f"OpenAI   {self._url}/v1")
+        print(f"page     {self._url}/")
+        print(
+            f"curl -s {self._url}/v1/chat/completions -H 'Content-Type: application/json'"
+            f"{key if os.environ.get('CARD_GATEWAY_API_KEY') else ''} -d '{body}'",
+            flush=True,
+        )
+
+    def stop(self) -> None:
+        """Let open answers finish, then end; a second call cuts them off."""
+        if self._process is not None and self._process.poll() is None:
+            # uvicorn takes a second SIGTERM for the first, a SIGINT behind it for impatience.
+            self._process.send_signal(signal.SIGINT if self._stopping else signal.SIGTERM)
+            self._stopping = True
+
+    def wait(self) -> None:
+        """Wait for the end."""
+        if self._process is not None:
+            self._process.wait()

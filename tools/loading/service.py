@@ -1,0 +1,99 @@
+"""A service of one's own for a long run, and what it tells about itself."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import urllib.error
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from card.serving.supervision.local_http import open_local
+from card.serving.supervision.supervised import SupervisedServer, reserved_serving
+from card.settings import Settings
+
+_ANSWER_S = 10.0
+_LOOK_S = 0.1
+
+
+@dataclass(frozen=True)
+class Service:
+    """A running service on this machine; `supervisor_pid` is its first process."""
+
+    settings: Settings
+    host: str
+    supervisor_pid: int
+
+    @property
+    def grpc(self) -> str:
+        return f"{self.host}:{self.settings.serving.grpc_port}"
+
+    @property
+    def http(self) -> str:
+        return f"http://{self.host}:{self.settings.serving.http_port}"
+
+    def health(self) -> dict[str, Any]:
+        """What the supervisor says under /ready, ready or not. Raises `OSError`."""
+        url = f"http://{self.host}:{self.settings.serving.health_port}/ready"
+        try:
+            with open_local(url, _ANSWER_S) as answer:
+                return dict(json.load(answer))
+        except urllib.error.HTTPError as answer:
+            return dict(json.load(answer))
+
+    def processes(self) -> dict[str, int]:
+        """Process ids by name: the supervisor, the server, the models with a process and
+        the guard, if there is one."""
+        health = self.health()
+        guard = {"guard": int(health["guard"]["pid"])} if health["guard"] else {}
+        models = {name: int(model["pid"] or 0) for name, model in health["models"].items()}
+        return {
+            "supervisor": self.supervisor_pid,
+            "tritonserver": health["server_pid"],
+            **models,
+            **guard,
+        }
+
+    def metric(self, name: str) -> float:
+        """The sum of a metric's samples. Raises `OSError`."""
+        url = f"http://{self.host}:{self.settings.serving.metrics_port}/metrics"
+        with open_local(url, _ANSWER_S) as answer:
+            page = answer.read().decode()
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(page)
+            for sample in family.samples
+            if sample.name == name
+        )
+
+    def busy(self) -> tuple[float, float]:
+        """Slots in use and requests in the queue."""
+        return self.metric("card_slots_in_use"), self.metric("card_queued_requests")
+
+
+@contextlib.contextmanager
+def running_service(settings: Settings, settings_file: Path | None, log: Path) -> Iterator[Service]:
+    """Start a service on free ports and wait until it is ready; stop it at the end.
+
+    Raises `card.serving.supervision.supervised.SupervisorEndedError` if it does not start.
+    """
+    with reserved_serving() as ports, log.open("wb") as output:
+        serving = settings.serving.model_copy(update=ports)
+        server = SupervisedServer(
+            serving,
+            settings_file=settings_file,
+            variables={"CARD_SERVING__DRAIN_S": "1"},
+            output=output,
+        )
+        try:
+            while not server.is_ready():
+                time.sleep(_LOOK_S)
+            yield Service(settings.model_copy(update={"serving": serving}), server.host, server.pid)
+        finally:
+            server.stop()
+            server.wait()

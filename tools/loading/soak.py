@@ -1,0 +1,256 @@
+"""Hours of everything at once, and a verdict: right texts, no slot lost, nothing that grows."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import AsyncExitStack, aclosing, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import psutil
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+
+from card.serving.supervision.supervised import SupervisorEndedError
+from card.settings import SettingsError, load_settings
+from card_client import CardClient, CardError
+from loading.catalogue import draw_catalogue
+from loading.clients import NONSENSE, Crowd, Expected, Tally, reference
+from loading.folder import results_folder
+from loading.resources import MEBIBYTE, Sample, growth, look, write_csv
+from loading.service import Service, running_service
+
+SAMPLE_S = 1.0
+WARM_UP_S = 60.0
+"""Clients come and go for so long before anything is measured, or for a third of the time asked
+for if that is less: connections, buffers and threads are made when they are first needed."""
+REST_S = 30.0
+"""For slots, queue and connections to be given back after the last request."""
+MOST_GROWTH = 1.0
+"""MiB a minute, of any process and of shared memory: the line through the second half."""
+FEW_DESCRIPTORS = 2
+"""The server opens some when a thread of its pools first works, whenever that is; a leak of one in
+a hundred requests opens more."""
+SHORTEST_FIT_S = 180.0
+"""A line through less is reported, not judged: 1.8 MiB that are taken once would be too steep. So
+many Python takes when it makes its table of interned strings anew, after some 600 requests."""
+FEWEST_REQUESTS, REQUESTS_A_MINUTE = 24, 6
+LACKING = 2
+
+console = Console()
+
+
+def soak(
+    minutes: Annotated[float, typer.Option(help="How long the clients go on.", min=0.05)] = 10.0,
+    seed: Annotated[int, typer.Option(help="Another seed, other requests.")] = 1,
+    clients: Annotated[
+        int | None,
+        typer.Option(help="Clients at once.", min=1, show_default="half as many more than slots"),
+    ] = None,
+    requests: Annotated[
+        int | None,
+        typer.Option(help="Different requests.", min=1, show_default="24 and 6 more a minute"),
+    ] = None,
+    settings: Annotated[
+        Path | None, typer.Option(help="Settings file (YAML).", show_default="built in")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Folder for samples and log.", show_default="build/soak/TIME"),
+    ] = None,
+) -> None:
+    """Start a server, load it with clients of every kind, and judge what it did.
+
+    Exit codes: 0 nothing was wrong; 1 something was, said in one line each; 2 it does not start.
+    """
+    try:
+        values = load_settings(settings)
+    except SettingsError as error:
+        _refuse(str(error))
+    folder = results_folder(output, "soak")
+    chosen = requests or FEWEST_REQUESTS + round(REQUESTS_A_MINUTE * minutes)
+    crowd = clients or values.cache.slots * 3 // 2
+    told = f"seed {seed}, {crowd} clients, {chosen} requests; log and samples in {folder}"
+    console.print(told, soft_wrap=True)
+    try:
+        with running_service(values, settings, folder / "service.log") as service:
+            found = asyncio.run(_soak(service, seed, chosen, crowd, minutes * 60))
+    except SupervisorEndedError as error:
+        _refuse(f"{error}; see {folder / 'service.log'}")
+    write_csv(folder / "samples.csv", found.samples)
+    wrong = found.judge(minutes * 60)
+    found.show(minutes * 60)
+    for line in wrong:
+        console.print(f"WRONG  {line}", style="red", highlight=False, markup=False)
+    console.print(
+        "verdict: FAILED" if wrong else "verdict: passed", style="red" if wrong else "green"
+    )
+    raise typer.Exit(1 if wrong else 0)
+
+
+class Observed:
+    """All that was seen; `judge` says what of it is wrong."""
+
+    def __init__(self, tally: Tally, resting: Sample) -> None:
+        self.tally = tally
+        self.resting = resting
+        """Idle, before the load but with everything used once."""
+        self.rested = resting
+        """Idle again, after it."""
+        self.samples: list[Sample] = []
+        self.busy: tuple[float, float] = (0.0, 0.0)
+        self.incidents: list[str] = []
+
+    def judge(self, seconds: float) -> list[str]:
+        """What is wrong, in one line each; nothing if all is well."""
+        wrong = [*self.tally.failures, *self.incidents]
+        if self.tally.compared == 0:
+            wrong.append("no text was completed, so nothing was compared")
+        if any(self.busy):
+            slots, queued = self.busy
+            wrong.append(f"{slots:g} slots in use and {queued:g} requests queued after the end")
+        if seconds / 2 >= SHORTEST_FIT_S:
+            for name in self.resting.bytes_held:
+                if (slope := growth(self.samples, name)) >= MOST_GROWTH:
+                    wrong.append(
+                        f"{name} grows by {slope:.2f} MiB a minute over the second half; "
+                        f"less than {MOST_GROWTH:g} is allowed"
+                    )
+        for name, before in self.resting.descriptors.items():
+            if (after := self.rested.descriptors[name]) > before + FEW_DESCRIPTORS:
+                wrong.append(f"{name} holds {after} file descriptors at rest, {before} before")
+        return wrong
+
+    def show(self, seconds: float) -> None:
+        """The figures, as tables."""
+        outcomes = Table("outcome", "requests", title="Requests")
+        for outcome, count in self.tally.outcomes.most_common():
+            outcomes.add_row(outcome, str(count))
+        outcomes.add_row("texts compared with their references", str(self.tally.compared))
+        console.print(outcomes)
+        fit = "MiB a minute" if seconds / 2 >= SHORTEST_FIT_S else "MiB a minute (too short)"
+        whole = Column("", no_wrap=True)
+        held = Table(whole, "MiB at rest", "most", "at the end", fit, "descriptors", title="Held")
+        looks = [*self.samples, self.rested]
+        for name, before in self.resting.bytes_held.items():
+            held.add_row(
+                name,
+                f"{before / MEBIBYTE:.1f}",
+                f"{max(look.bytes_held[name] for look in looks) / MEBIBYTE:.1f}",
+                f"{self.rested.bytes_held[name] / MEBIBYTE:.1f}",
+                f"{growth(self.samples, name):+.2f}",
+                f"{self.resting.descriptors[name]} → {self.rested.descriptors[name]}"
+                if name in self.resting.descriptors
+                else "",
+            )
+        console.print(held)
+
+
+async def _soak(
+    service: Service, seed: int, requests: int, clients: int, seconds: float
+) -> Observed:
+    """References one after another, then the crowd, then rest."""
+    with console.status("computing the references, one request at a time"):
+        expected = await _references(service, seed, requests)
+    crowd = Crowd(service.grpc, service.http, expected, seed)
+    with console.status("warming up"):
+        await _leave_unread(service, expected, clients)
+        await _for(min(WARM_UP_S, seconds / 3), crowd, clients)
+    await _until_at_rest(service)
+    processes = service.processes()
+    directory = service.settings.cache.directory
+    found = Observed(crowd.tally, look(processes, directory, 0.0))
+    stop = asyncio.Event()
+    started = time.monotonic()
+    running = asyncio.create_task(crowd.run(clients, stop))
+    with console.status("") as status:
+        while not running.done():
+            passed = time.monotonic() - started
+            if passed >= seconds:
+                stop.set()
+            try:
+                if passed < seconds or not found.samples:
+                    found.samples.append(look(processes, directory, passed))
+            except psutil.NoSuchProcess as error:
+                found.incidents.append(f"a process died under load: {error}")
+                stop.set()
+            status.update(f"{passed:.0f} of {seconds:.0f} s, {crowd.tally.compared} texts compared")
+            await asyncio.wait({running}, timeout=SAMPLE_S)
+    await running
+    try:
+        found.busy = await _until_at_rest(service)
+        if (now := service.processes()) != processes:
+            found.incidents.append(f"processes were replaced: {processes} became {now}")
+        else:
+            found.rested = await _settled(service, processes, found.resting)
+    except (OSError, psutil.NoSuchProcess) as error:
+        found.incidents.append(f"the service is not there any more at the end: {error}")
+    return found
+
+
+async def _for(seconds: float, crowd: Crowd, clients: int) -> None:
+    """Let the crowd run for a while and end."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().call_later(seconds, stop.set)
+    await crowd.run(clients, stop)
+
+
+async def _references(service: Service, seed: int, requests: int) -> list[Expected]:
+    catalogue = draw_catalogue(service.settings, seed, requests)
+    async with CardClient(service.grpc) as client:
+        with suppress(CardError):  # what the first refusal opens stays open and is no growth
+            await client.generate(replace(catalogue[0], **NONSENSE[0]))
+        try:
+            return [await reference(client, request) for request in catalogue]
+        except CardError as error:
+            _refuse(f"a reference failed: {error}")
+
+
+async def _leave_unread(service: Service, expected: list[Expected], clients: int) -> None:
+    """A long text in every slot that nobody reads: it waits in the server's memory, of which the
+    server keeps the most that it ever held. Otherwise chance decides when it comes to that."""
+    longest = max((one.request for one in expected), key=lambda request: request.max_tokens or 0)
+    async with AsyncExitStack() as stack:
+        unread = []
+        for _ in range(min(clients, service.settings.cache.slots)):
+            own = await stack.enter_async_context(CardClient(service.grpc))
+            deltas = own.stream(replace(longest, end_id=-1))
+            unread.append(await stack.enter_async_context(aclosing(deltas)))
+        try:
+            await asyncio.gather(*(anext(deltas) for deltas in unread))
+        except CardError as error:
+            _refuse(f"a text that nobody reads failed: {error}")
+        await _until_at_rest(service)
+
+
+async def _until_at_rest(service: Service) -> tuple[float, float]:
+    """Wait until no slot is in use and nobody is queued; what still is after `REST_S`."""
+    limit = time.monotonic() + REST_S
+    while any(busy := service.busy()) and time.monotonic() < limit:
+        await asyncio.sleep(SAMPLE_S)
+    return busy
+
+
+async def _settled(service: Service, processes: dict[str, int], before: Sample) -> Sample:
+    """A look at rest, once connections are closed; the last one after `REST_S`."""
+    limit = time.monotonic() + REST_S
+    while True:
+        now = look(processes, service.settings.cache.directory, 0.0)
+        grown = any(now.descriptors[name] > count for name, count in before.descriptors.items())
+        if not grown or time.monotonic() > limit:
+            return now
+        await asyncio.sleep(SAMPLE_S)
+
+
+def _refuse(reason: str) -> NoReturn:
+    console.print(f"error: {reason}", style="red", highlight=False, markup=False)
+    raise typer.Exit(LACKING)
+
+
+if __name__ == "__main__":
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(soak)
+    app(prog_name="scripts/soak")

@@ -1,0 +1,275 @@
+"""Train a draft model and a target model from the Python sources found on this machine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from card.settings import REPOSITORY_ROOT
+from training import corpus as corpus_files
+from training import stages
+from training.compute import Compute, compute_of, device_of
+from training.fitting import Budget
+from training.fitting import Progress as Fitted
+from training.recipe import Recipe, read_recipe
+from training.terminal import bar, console, print_figures, told
+from training.workplace import Workplace, claim
+
+app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
+
+# How `all --minutes` is divided; texts for distillation are written outside the budget.
+_SHARES = {"target": 0.6, "draft": 0.15, "distil": 0.25}
+Output = Annotated[Path, typer.Option(help="Folder of the pair and of all its making needs.")]
+RecipeFile = Annotated[
+    Path | None,
+    typer.Option("--recipe", help="JSON that overrides fields of the recipe."),
+]
+Overwrite = Annotated[bool, typer.Option(help="Take the folder though it holds something else.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Precision = Annotated[str, typer.Option(help="auto, bf16 or fp32, for training.")]
+Compile = Annotated[bool, typer.Option("--compile", help="Compile the models (CUDA only).")]
+Minutes = Annotated[
+    float | None,
+    typer.Option(help="Minutes of optimisation, instead of the recipe's steps."),
+]
+Steps = Annotated[
+    int | None,
+    typer.Option(help="Optimiser steps, instead of the recipe's."),
+]
+Source = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--source",
+        help="Folder with Python sources; may be repeated. "
+        "Default: the standard library and the installed packages.",
+    ),
+]
+
+_OUTPUT = Path("build/pair")
+_OWN_PROMPTS = REPOSITORY_ROOT / "benchmarks" / "prompts.jsonl"
+
+
+@app.command()
+def corpus(
+    output: Output = _OUTPUT,
+    source: Source = None,
+    recipe: RecipeFile = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Gather Python sources into documents to train on and documents held out."""
+    with told():
+        place, chosen = _begin(output, recipe, overwrite)
+        _corpus(place, chosen, source)
+
+
+@app.command()
+def tokenizer(
+    output: Output = _OUTPUT, recipe: RecipeFile = None, overwrite: Overwrite = False
+) -> None:
+    """Train the tokenizer and encode the corpus."""
+    with told():
+        _tokenizer(*_begin(output, recipe, overwrite))
+
+
+@app.command()
+def target(
+    output: Output = _OUTPUT,
+    recipe: RecipeFile = None,
+    minutes: Minutes = None,
+    steps: Steps = None,
+    device: Device = "auto",
+    precision: Precision = "auto",
+    compile: Compile = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Train the target model on the corpus."""
+    with told():
+        place, chosen = _begin(output, recipe, overwrite)
+        _fit("target", place, chosen, minutes, steps, compute_of(device, precision, compile))
+
+
+@app.command()
+def draft(
+    output: Output = _OUTPUT,
+    recipe: RecipeFile = None,
+    minutes: Minutes = None,
+    steps: Steps = None,
+    device: Device = "auto",
+    precision: Precision = "auto",
+    compile: Compile = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Train the draft model on the corpus."""
+    with told():
+        place, chosen = _begin(output, recipe, overwrite)
+        _fit("draft", place, chosen, minutes, steps, compute_of(device, precision, compile))
+
+
+@app.command()
+def distil(
+    output: Output = _OUTPUT,
+    recipe: RecipeFile = None,
+    minutes: Minutes = None,
+    steps: Steps = None,
+    device: Device = "auto",
+    precision: Precision = "auto",
+    compile: Compile = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Distil the draft on greedy and sampled texts of the target."""
+    with told():
+        place, chosen = _begin(output, recipe, overwrite)
+        _fit("distil", place, chosen, minutes, steps, compute_of(device, precision, compile))
+
+
+@app.command()
+def evaluate(
+    pair: Annotated[Path, typer.Argument(help="Folder with `target` and `draft`.")] = _OUTPUT,
+    prompts: Annotated[Path, typer.Option(help="JSONL with a text `prompt` in each line.")] = (
+        _OWN_PROMPTS
+    ),
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, help="Use the first prompts only."),
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens written for a prompt.")] = 128,
+    held_out: Annotated[
+        Path | None,
+        typer.Option(help="Held-out documents. Default: PAIR/corpus/held_out.jsonl, if there."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    device: Device = "auto",
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--json", help="Also write the figures to this file."),
+    ] = None,
+) -> None:
+    """Print validation loss, agreement and ideal tokens per step of a pair; changes nothing."""
+    with told():
+        _evaluate(pair, prompts, limit, max_tokens, held_out, seed, device, json_file)
+
+
+@app.command(name="all")
+def everything(
+    output: Output = _OUTPUT,
+    source: Source = None,
+    recipe: RecipeFile = None,
+    minutes: Minutes = None,
+    device: Device = "auto",
+    precision: Precision = "auto",
+    compile: Compile = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Run every stage that is not yet done, then evaluate."""
+    with told():
+        compute = compute_of(device, precision, compile)
+        place, chosen = _begin(output, recipe, overwrite)
+        if not (place.corpus / corpus_files.SUMMARY).is_file():
+            _corpus(place, chosen, source)
+        if not (place.tokenizer / "tokenizer.json").is_file():
+            _tokenizer(place, chosen)
+        for stage, share in _SHARES.items():
+            _fit(stage, place, chosen, minutes and minutes * share, None, compute)
+        _evaluate(place.root, _OWN_PROMPTS, None, 128, None, 0, device, None)
+
+
+def _begin(output: Path, recipe: Path | None, overwrite: bool) -> tuple[Workplace, Recipe]:
+    chosen = read_recipe(recipe) if recipe else Recipe()
+    return claim(output, chosen, overwrite=overwrite), chosen
+
+
+def _corpus(place: Workplace, recipe: Recipe, source: list[Path] | None) -> None:
+    with bar("corpus") as show:
+        files = 0
+
+        def on_file() -> None:
+            nonlocal files
+            files += 1
+            show(None, f"{files} files read")
+
+        roots = source or corpus_files.default_roots()
+        found = corpus_files.gather(roots, place.corpus, recipe.sources, on_file)
+    console.print(
+        f"corpus: {found.train_documents} documents to train on, "
+        f"{found.held_out_documents} held out, {found.characters / 1e6:.1f}M characters"
+    )
+
+
+def _tokenizer(place: Workplace, recipe: Recipe) -> None:
+    with bar("tokenizer") as show:
+        show(None, "learning and encoding")
+        train, held_out = stages.make_tokenizer(place, recipe)
+    console.print(f"tokenizer: {train:,} tokens to train on, {held_out:,} held out")
+
+
+def _fit(
+    stage: str,
+    place: Workplace,
+    recipe: Recipe,
+    minutes: float | None,
+    steps: int | None,
+    compute: Compute,
+) -> None:
+    if minutes is None and steps is None:
+        steps = stages.steps_of(recipe, stage)
+    budget = Budget(steps, minutes)
+    if stage == "distil":
+        with bar("own texts") as show:
+            written = 0
+
+            def on_texts(count: int) -> None:
+                nonlocal written
+                written += count
+                show(written / recipe.distillation.texts, f"{written} texts")
+
+            stages.own_texts(place, recipe, compute, on_texts)
+    with bar(stage) as show:
+
+        def on_progress(at: Fitted) -> None:
+            show(at.spent, f"step {at.step}, loss {at.loss:.3f}")
+
+        if stage == "distil":
+            losses = stages.distil(place, recipe, budget, compute, on_progress)
+        else:
+            losses = stages.train_model(place, recipe, stage, budget, compute, on_progress)
+    console.print(f"{stage}: {len(losses)} steps, training loss {losses[-1]:.3f}")
+
+
+def _evaluate(
+    pair: Path,
+    prompts: Path,
+    limit: int | None,
+    max_tokens: int,
+    held_out: Path | None,
+    seed: int,
+    device: str,
+    json_file: Path | None,
+) -> None:
+    own_held_out = pair / "corpus" / corpus_files.HELD_OUT
+    if held_out is None and own_held_out.is_file():
+        held_out = own_held_out
+    with bar("evaluate") as show:
+        done, all_tokens = 0, max_tokens * len(stages.TEMPERATURES)
+
+        def on_token() -> None:
+            nonlocal done
+            done += 1
+            show(done / all_tokens, "reading along")
+
+        figures = stages.evaluate(
+            pair,
+            prompts,
+            held_out,
+            device_of(device),
+            limit,
+            max_tokens,
+            seed=seed,
+            on_token=on_token,
+        )
+    print_figures(figures, f"{figures.prompts} prompts of {prompts.name}")
+    if json_file is not None:
+        json_file.write_text(json.dumps(asdict(figures), indent=2) + "\n", "utf-8")

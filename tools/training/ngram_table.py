@@ -1,0 +1,70 @@
+"""Make a table of what usually follows what (Cacheback, arXiv 2511.21699) from a corpus. The server
+takes the one in its target's folder. It changes how fast a text comes and never the text.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from card.settings import REPOSITORY_ROOT
+from card.settings.paths import NGRAM_TABLE
+from card.speculation.ngram_file import MOST_FROZEN, table_of, write_table
+from model_files import ModelFiles, ModelFilesError, model_at, model_files_of
+
+
+def main(
+    corpus: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Texts like those that the target will write: files in UTF-8, or arrays [texts, "
+            "tokens] of its ids (.npy)."
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(help="The table.", show_default=f"{NGRAM_TABLE} in the target's folder"),
+    ] = None,
+    target: Annotated[
+        Path, typer.Option(help="The model whose tokens they are.", show_default="models/target")
+    ] = REPOSITORY_ROOT / "models/target",
+    contexts: Annotated[
+        int, typer.Option(help="How many contexts to keep.", min=1, max=MOST_FROZEN)
+    ] = MOST_FROZEN,
+) -> None:
+    """Write the table."""
+    model = model_at(target)
+    written = output or (model if model.is_dir() else model.parent) / NGRAM_TABLE
+    try:
+        files = model_files_of(model)
+        vocabulary = int(files.config()["vocab_size"])
+        texts = [text for file in corpus for text in texts_of(file, files, vocabulary)]
+        table = table_of(texts, contexts)
+        if not len(table):
+            raise ValueError("the corpus repeats nothing: no context occurs twice")
+        write_table(table, vocabulary, written)
+    except (ModelFilesError, OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+    print(f"{written}: {len(table)} contexts of {sum(map(len, texts))} tokens")
+
+
+def texts_of(file: Path, model: ModelFiles, vocabulary: int) -> list[Sequence[int]]:
+    """The texts of one file as tokens. Raises `OSError`, and `ValueError` for what is no text."""
+    if file.suffix != ".npy":
+        return [model.tokenizer().encode(file.read_text(encoding="utf-8")).ids]
+    rows = np.load(file, allow_pickle=False)
+    if rows.ndim != 2 or rows.dtype.kind not in "iu" or not (rows < vocabulary).all():
+        raise ValueError(f"{file} is no array [texts, tokens] of ids below {vocabulary}")
+    return list(rows)
+
+
+if __name__ == "__main__":
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(help=__doc__)(main)
+    app()
