@@ -25,6 +25,7 @@ from card_client.edge import TransformersModel, stream
 
 DELAY_S = 0.02
 _LOAD_S = 120.0
+_END_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -84,14 +85,18 @@ def device(draft: Path, server: ThroughGrpc) -> Iterator[Device]:
     except EOFError:
         raise ServerError("the device ended while it loaded its draft; see above") from None
     finally:
-        ours.close()
-        process.terminate()
+        ours.close()  # which ends it, if it listens
+        process.join(_END_S)
+        process.kill()
         process.join()
 
 
 def _draft(draft: Path, address: str, parents: Connection) -> None:
     # A Ctrl-C is for the parent, which ends us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    from transformers.utils.logging import disable_progress_bar  # seconds to import
+
+    disable_progress_bar()
     try:
         model = TransformersModel.load(draft)
     except CardError as error:

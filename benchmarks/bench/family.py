@@ -19,6 +19,7 @@ from bench.contest import Contender, fastest_settings
 from bench.figures import Row, summarise
 from bench.in_process import InProcess
 from bench.line_up import line_up_devices, line_up_family, quickest, thread_counts
+from bench.names import name_of
 from bench.options import (
     TEMPERATURES,
     Limit,
@@ -95,7 +96,10 @@ def family(
         refuse(str(error))
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
-    questions = [Question(name, name, (PLAIN,)) for name in systems]
+    questions = [
+        Question(name, f"{name}@grpc" if system.on_a_device else name, (PLAIN,))
+        for name, system in systems.items()
+    ]
     report = FamilyReport(
         conditions=conditions_of(pair, machine, prompts, tasks, completions, turns.curves()),
         ratios=ratios(completions, questions),
@@ -143,7 +147,32 @@ class FamilyReport(Report):
             for cells, row in zip(rows.rows, self.rows, strict=True)
         ]
         family = Cells(rows.title, [*rows.headings, *headings, *claims], found)
-        return [family, table("Settings tried", TRIED, self.tried)]
+        return [family, self.winners(), table("Settings tried", TRIED, self.tried)]
+
+    def winners(self) -> Cells:
+        """By kind of text, which lossless systems are the fastest, and CARD: each with its speed-up
+        over the target alone."""
+        lossless = {(row.system, row.temperature) for row in self.rows if row.lossless}
+        temperatures = list(dict.fromkeys(ratio.temperature for ratio in self.ratios))
+        rows = []
+        for kind in dict.fromkeys(ratio.kind for ratio in self.ratios):
+            here = [ratio for ratio in self.ratios if ratio.kind == kind]
+            cells = [kind, str(max(ratio.texts for ratio in here))]
+            for temperature in temperatures:
+                able = [
+                    ratio
+                    for ratio in here
+                    if ratio.temperature == temperature and (ratio.name, temperature) in lossless
+                ]
+                best = sorted(able, key=lambda ratio: -ratio.value)
+                card = next((ratio for ratio in able if ratio.name == "card"), None)
+                cells += [_named(ratio) for ratio in (*best[:2], None, None)][:2]
+                cells.append("" if card is None else f"{card.value:.2f}")
+            rows.append(cells)
+        headings = ["kind of text", "texts"]
+        for temperature in temperatures:
+            headings += [f"{what}, t {temperature:g}" for what in ("fastest", "next", "CARD")]
+        return Cells("Fastest by kind of text", headings, rows)
 
     def _speed_ups(self, row: Row) -> dict[str, Ratio]:
         """Over the target alone, by kind of prompts."""
@@ -152,6 +181,12 @@ class FamilyReport(Report):
             for ratio in self.ratios
             if (ratio.name, ratio.temperature) == (row.system, row.temperature)
         }
+
+
+def _named(ratio: Ratio | None) -> str:
+    if ratio is None:
+        return ""
+    return f"{name_of(ratio.name)} {ratio.value:.2f} ({ratio.low:.2f}–{ratio.high:.2f})"
 
 
 def _said(row: Row) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from bench.terminal import warm_up
 from card.cache import SALT_BYTES
 from card.cores import usable_cores
 
-PILOT_PROMPTS, PILOT_TOKENS = 4, 64
+PILOT_PROMPTS, PILOT_TOKENS = 4, 48
 """Texts by which each system's fastest setting is found, and their length."""
 MEASURE_EVERY = 8
 """Visits between two measurements of cost curves."""
