@@ -141,7 +141,7 @@ def _in_turns(
     name: Ours, system: System, stack: ExitStack, pair: InProcess, threads: Sequence[int]
 ) -> list[Contender]:
     """One process, all of whose threads belong to whichever model runs."""
-    width = 1
+    width = system.speculation.get("width", 1)
     loops_of = stack.enter_context(pair.alternating(**system.speculation))
     return [
         _in_process(
@@ -161,7 +161,8 @@ def _in_turns(
 
 def _in_rounds(name: Ours, system: System, stack: ExitStack, pair: InProcess) -> list[Contender]:
     """In two processes, the draft growing a chain."""
-    width, longest = 1, PACINGS[system.decoding].chunk(max(system.gammas))
+    width = system.speculation.get("width", 1)
+    longest = PACINGS[system.decoding].chunk(max(system.gammas))
     changes = {**pair.room_for(longest, width), **system.speculation}
     beside = stack.enter_context(pair.beside(**changes))
     return [

@@ -10,6 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from bench.names import name_of
 from card.speculation.pacing import PACINGS, PLAIN, title_of
 from planning.acceptance import Profile
 from planning.checking import Comparison
@@ -44,9 +45,8 @@ def print_comparisons(
     table = _table("Tokens per second, measured and predicted", headings, 3)
     for found in comparisons:
         row = found.row
-        assert row.pacing is not None
         table.add_row(
-            title_of(row.pacing),
+            name_of(row.system),
             _PLACES.get(row.where, row.where),
             f"{row.temperature:g}",
             "" if row.gamma is None else str(row.gamma),
