@@ -182,6 +182,10 @@ def print_ladders(
     console.print(advice_on(ladders), highlight=False, soft_wrap=True)
 
 
+_NOTICEABLE = 0.0005
+"""A smaller difference is shown as none."""
+
+
 def advice_on(ladders: Sequence[Ladder]) -> str:
     """Which levels to take, how much they gain over one level less, and by which settings."""
     best = ladders[0]
@@ -193,7 +197,8 @@ def advice_on(ladders: Sequence[Ladder]) -> str:
         said += f" It is {gain:.1%} faster than with a level less ({' → '.join(less[0].levels)})."
     if more:
         loss = more[0].ms_per_token / best.ms_per_token - 1
-        said += f" A level less is faster: {' → '.join(more[0].levels)} takes {loss:.1%} longer."
+        slower = f"takes {loss:.1%} longer" if loss > _NOTICEABLE else "gains nothing"
+        said += f" A level less is faster: {' → '.join(more[0].levels)} {slower}."
     return f"{said} Settings: {_settings_for(best)}."
 
 
