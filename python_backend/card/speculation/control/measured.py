@@ -123,6 +123,9 @@ class Measured:
         trial = self._trials[kind]
         if not draft_lives:
             trial.await_draft()
+        may_be_plain = self._is_measured and all(session.adapts for session in sessions)
+        if may_be_plain and self._costs.wants_plain(len(sessions)):
+            return Plan([Share(False, 1, 0) for _ in sessions], most_rows, kind)
         shares = [
             self._share(
                 session,
@@ -149,7 +152,9 @@ class Measured:
             for index, (session, candidates) in enumerate(zip(sessions, found, strict=True))
             for place, chance in enumerate(candidates.chances)
         )
-        best = self._curve.best_rows([-entry[0] for entry in worth], given=len(found))
+        best = self._costs.best_rows(
+            [-entry[0] for entry in worth], len(found), alone=not plan.drafts
+        )
         if plan.most_rows is not None:
             best = min(best, max(0, plan.most_rows - len(found)))
         counts = [0] * len(found)
@@ -205,7 +210,7 @@ class Measured:
         # The more sessions it works for, the fewer candidates it has for each.
         least = 1.0 if sessions == 1 else CONTENTION
         pays = self._gain(AGREEMENT, sessions, alone=False)[1] > least
-        if pays and self._costs.has_measured(sessions, alone=True):
+        if pays and self._costs.knows_plain(sessions):
             return Trial(drafts=True, debt=0.0)
         return Trial(drafts=False, debt=0.0 if pays else STOP, pause=round(PRIOR))
 
