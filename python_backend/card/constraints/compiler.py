@@ -78,6 +78,10 @@ class Constraint:
         """How many of these tokens, from the first, the text may go on with."""
         return self._read().fitting(path)
 
+    def forced_behind(self, path: list[int]) -> list[int]:
+        """What the text must go on with behind these, which it may have."""
+        return self._read().forced_behind(path)
+
     def _read(self) -> GuidedText:
         if self._text is None:
             self._text = self._compiled.result().begin()

@@ -86,6 +86,14 @@ def load_engine(settings: Settings, role: Role, *, quickly: bool = False) -> Eng
     return SharedIds(engine, shared)
 
 
+def load_small_draft(settings: Settings, *, quickly: bool = False) -> Engine | None:
+    """Load `draft_small` as the draft is loaded, if the drafter wants it. Raises `EngineError`."""
+    if not settings.has_small_draft:
+        return None
+    as_draft = settings.model_copy(update={"draft": settings.draft_small})
+    return load_engine(as_draft, "draft", quickly=quickly)
+
+
 def _dtype(model: ModelSettings, kind: str, *, is_draft: bool) -> Dtype:
     """A draft's pass takes as long as its weights take to be read, and its rounding changes no
     text: in eight bits the chat pair's draft agrees with its texts as often as in sixteen."""

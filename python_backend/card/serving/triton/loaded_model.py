@@ -44,12 +44,13 @@ def load_model(settings: Settings, role: Role, server_pid: int) -> LoadedModel:
         from card.engines.tensorrt_llm.target import TensorRTTarget
 
         return TensorRTTarget(runtime, settings)
-    from card.engines.loading import load_engine
+    from card.engines.loading import load_engine, load_small_draft
 
     engine = load_engine(settings, role, quickly=True)
     guides = GuideCompiler(partial(_guided_tokens, settings.target.path))
     if role == "draft":
-        return _Draft(engine, settings, guides)
+        small = load_small_draft(settings, quickly=True)
+        return _Draft(engine, settings, guides, small=small)
     return _Target(engine, settings, guides)
 
 
@@ -79,6 +80,7 @@ class _Draft:
     """What drafters run on, under the draft's loop.
 
     close  lets go of it
+    small  the engine of `draft_small`, if the drafter wants it
     """
 
     def __init__(
@@ -87,8 +89,10 @@ class _Draft:
         settings: Settings,
         guides: GuideCompiler | None,
         close: Callable[[], None] = lambda: None,
+        *,
+        small: Engine | None = None,
     ) -> None:
-        self._drafters = make_drafters(model, settings)
+        self._drafters = make_drafters(model, settings, small)
         self._guides = guides
         self._apart = settings.draft_is_apart
         self._loop: DraftLoop | None = None
