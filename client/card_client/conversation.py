@@ -7,8 +7,9 @@ from typing import Protocol
 from card_client.chat_template import ChatTemplate, ChatTemplateError
 from card_client.errors import invalid
 
-SYSTEM = "You are a helpful assistant."
-"""Small models answer better for it."""
+SYSTEM = "You answer questions briefly and correctly."
+"""Small models answer better for it: without, or told to be helpful, the chat target is about to
+answer a question about France in French (benchmarks/NOTES.md)."""
 
 
 def opening(template: ChatTemplate, system: str | None) -> list[dict[str, str]]:

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import card_client
 from card_client import Delta, GenerateRequest
 from card_client.cli import app
-from card_client.conversation import RawConversation
+from card_client.conversation import SYSTEM, RawConversation
 from card_client.display import Tally, TextPrinter, hit_rate, mean_accepted
 from card_client.wire import INPUTS
 
@@ -175,7 +175,7 @@ def test_chat_uses_the_template_that_the_server_tells(triton: TritonDouble) -> N
     result = CliRunner().invoke(app, ["chat"], input="one\ntwo\n/show\n/reset\nthree\n")
 
     assert result.exit_code == 0
-    system = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+    system = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n"
     first = f"{system}<|im_start|>user\none<|im_end|>\n<|im_start|>assistant\n"
     assert [text_input(request) for request in triton.requests] == [
         first,
