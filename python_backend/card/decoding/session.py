@@ -228,10 +228,15 @@ class TargetSession:
         return SequenceTokens(self.engine_session, tokens, parents)
 
     def read_text(self, until: int) -> None:
-        """Let n-grams come from the text up to there, if the pacing asks for any. A long prompt is
-        taken in chunk by chunk, for running streams wait meanwhile."""
-        if self.pacing.queries:
-            self.proposer.extend(self.history.tokens[self.proposer.length : until].tolist())
+        """Let n-grams come from the text up to there, if the pacing asks for any, and from what may
+        follow the prompt. A long one is taken in chunk by chunk, for running streams wait
+        meanwhile."""
+        if not self.pacing.queries:
+            return
+        read, behind = self.proposer.length, len(self.request.prompt)
+        self.proposer.extend(self.history.tokens[read:until].tolist())
+        if read < behind <= self.proposer.length:
+            self.proposer.suppose(self.request.prediction.tolist())
 
     # --- what comes of it ---------------------------------------------------------------------
 
