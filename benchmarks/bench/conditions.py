@@ -146,7 +146,7 @@ def counted(prompts: int) -> str:
 def portable(settings: Settings) -> dict[str, Any]:
     """The settings as JSON, paths inside the repository relative to it."""
     content = settings.model_dump(mode="json")
-    for model in ("target", "draft"):
+    for model in ("target", "draft", "draft_small"):
         content[model]["path"] = relative(Path(content[model]["path"]))
     return content
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -127,24 +127,59 @@ def compete(
     return completions
 
 
+def faster_half(completions: Sequence[Completion]) -> dict[float, list[Contender]]:
+    """By temperature, of the settings of every system and place that wrote most texts the faster
+    half, in their order."""
+    found: dict[float, list[Contender]] = {}
+    for temperature, means in _means(completions).items():
+        kept: set[Contender] = set()
+        for settings in _of_each_system(means):
+            fastest = sorted(settings, key=lambda contender: -means[contender])
+            kept.update(fastest[: (len(settings) + 1) // 2])
+        found[temperature] = [contender for contender in means if contender in kept]
+    return found
+
+
 def fastest_settings(completions: Sequence[Completion]) -> dict[float, list[Contender]]:
-    """By temperature the fastest setting of every system and place, in their order."""
+    """By temperature, of the settings of every system and place that wrote most texts the fastest,
+    in the order of the systems."""
+    return {
+        temperature: [max(settings, key=means.__getitem__) for settings in _of_each_system(means)]
+        for temperature, means in _means(completions).items()
+    }
+
+
+def _means(completions: Sequence[Completion]) -> dict[float, dict[Contender, float]]:
+    """By temperature the mean speed of every contender; of settings that left early none."""
     speeds: dict[float, dict[Contender, list[float]]] = {}
     for completion in completions:
         of_contender = speeds.setdefault(completion.task.temperature, {})
         of_contender.setdefault(completion.contender, []).append(
             completion.measurement.tokens_per_s
         )
-    found: dict[float, list[Contender]] = {}
-    for temperature, of_contender in speeds.items():
-        means = {contender: geometric_mean(values) for contender, values in of_contender.items()}
-        best: dict[tuple[str, str], Contender] = {}
-        for contender, mean in means.items():
-            key = contender.system, contender.where
-            if key not in best or mean > means[best[key]]:
-                best[key] = contender
-        found[temperature] = list(best.values())
-    return found
+    return {
+        temperature: {
+            contender: geometric_mean(of_contender[contender])
+            for settings in _of_each_system(of_contender)
+            for contender in _longest_in(settings, of_contender)
+        }
+        for temperature, of_contender in speeds.items()
+    }
+
+
+def _longest_in(
+    settings: Sequence[Contender], speeds: Mapping[Contender, Sequence[float]]
+) -> list[Contender]:
+    most = max(len(speeds[contender]) for contender in settings)
+    return [contender for contender in settings if len(speeds[contender]) == most]
+
+
+def _of_each_system(contenders: Iterable[Contender]) -> list[list[Contender]]:
+    """The settings of each system and place, in their order."""
+    found: dict[tuple[str, str], list[Contender]] = {}
+    for contender in contenders:
+        found.setdefault((contender.system, contender.where), []).append(contender)
+    return list(found.values())
 
 
 def common_prefix(written: Measurement, reference: Measurement) -> float | None:

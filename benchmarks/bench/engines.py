@@ -13,7 +13,7 @@ from card.engines.loading import choose_engine, load_engine
 from card.engines.processor import resolve_dtype
 from card.settings import ModelSettings, Settings
 
-Role = Literal["draft", "target"]
+Role = Literal["draft", "draft_small", "target"]
 
 
 class CheckpointEngine(ConfigurableEngine, Protocol):
@@ -74,7 +74,8 @@ class Engines:
         if role == "target" and not spreads:
             changes["threads_alone"] = threads
         model = self._model(role).model_copy(update=changes)
-        engine = load_engine(self._settings.model_copy(update={role: model}), role)
+        loads_as: Literal["draft", "target"] = "target" if role == "target" else "draft"
+        engine = load_engine(self._settings.model_copy(update={loads_as: model}), loads_as)
         return cast(CheckpointEngine, engine)
 
     def _model(self, role: Role) -> ModelSettings:

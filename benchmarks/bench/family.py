@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
@@ -14,10 +15,11 @@ import typer
 from bench.cells import WHO, Cells, Columns, known, shown, table
 from bench.conclusion import conclude
 from bench.conditions import conditions_of, this_machine
-from bench.contest import fastest_settings
+from bench.contest import Contender, fastest_settings
 from bench.figures import Row, summarise
 from bench.in_process import InProcess
-from bench.line_up import line_up_family, thread_counts
+from bench.line_up import line_up_devices, line_up_family, quickest, thread_counts
+from bench.names import name_of
 from bench.options import (
     TEMPERATURES,
     Limit,
@@ -30,7 +32,8 @@ from bench.options import (
 from bench.ratios import Question, Ratio, ratios
 from bench.report import TRIED, Report
 from bench.rounds import Rounds, clock_of
-from bench.systems import SYSTEMS
+from bench.small_draft import with_small_draft
+from bench.systems import SYSTEMS, System
 from bench.terminal import (
     INTERRUPTED,
     PROMPTS,
@@ -41,6 +44,7 @@ from bench.terminal import (
     results_option,
     tasks_of,
 )
+from bench.through_grpc import ServerError
 from card.cores import usable_cores
 from card.serving.requests.vocabulary import Vocabulary
 from card.settings import load_settings
@@ -73,12 +77,17 @@ def family(
         settings = load_settings(settings_file)
         vocabulary = Vocabulary.load(settings.target.path)
         chosen = prompts_of(settings, vocabulary, prompts, limit, max_tokens)
-        with console.status("loading both models"):
-            pair = InProcess(settings, vocabulary.tokenizer)
         tasks = tasks_of(chosen, list(dict.fromkeys(temperature or TEMPERATURES)), max_tokens)
         with ExitStack() as stack:
+            settings = stack.enter_context(with_small_draft(settings))
+            with console.status("loading both models"):
+                pair = InProcess(settings, vocabulary.tokenizer)
             systems = {name: found for name, found in SYSTEMS.items() if name in wanted}
-            contenders = line_up_family(stack, pair, thread_counts(usable_cores()), systems)
+            threads = thread_counts(usable_cores())
+            with console.status("loading what the systems run on"):
+                best = quickest(pair, threads)
+                contenders = line_up_family(stack, pair, threads, systems, [best])
+                contenders += _devices(stack, pair, settings_file, systems, skipped)
             turns = Rounds(console, pair, skipped)
             pilot = turns.try_settings(contenders, tasks)
             fastest = fastest_settings(pilot)
@@ -87,7 +96,10 @@ def family(
         refuse(str(error))
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
-    questions = [Question(name, name, (PLAIN,)) for name in systems]
+    questions = [
+        Question(name, f"{name}@grpc" if system.on_a_device else name, (PLAIN,))
+        for name, system in systems.items()
+    ]
     report = FamilyReport(
         conditions=conditions_of(pair, machine, prompts, tasks, completions, turns.curves()),
         ratios=ratios(completions, questions),
@@ -96,6 +108,21 @@ def family(
         skipped=skipped,
     )
     conclude(console, report, "family", json_file, [*pilot, *completions])
+
+
+def _devices(
+    stack: ExitStack,
+    pair: InProcess,
+    settings_file: Path | None,
+    systems: Mapping[str, System],
+    skipped: list[str],
+) -> list[Contender]:
+    """Those that draft on a device; `skipped` gets a line if no server can be started for them."""
+    try:
+        return line_up_devices(stack, pair, settings_file, systems)
+    except ServerError as error:
+        skipped.append(f"sled: {error}")
+        return []
 
 
 @dataclass(frozen=True)
@@ -120,7 +147,32 @@ class FamilyReport(Report):
             for cells, row in zip(rows.rows, self.rows, strict=True)
         ]
         family = Cells(rows.title, [*rows.headings, *headings, *claims], found)
-        return [family, table("Settings tried", TRIED, self.tried)]
+        return [family, self.winners(), table("Settings tried", TRIED, self.tried)]
+
+    def winners(self) -> Cells:
+        """By kind of text, which lossless systems are the fastest, and CARD: each with its speed-up
+        over the target alone."""
+        lossless = {(row.system, row.temperature) for row in self.rows if row.lossless}
+        temperatures = list(dict.fromkeys(ratio.temperature for ratio in self.ratios))
+        rows = []
+        for kind in dict.fromkeys(ratio.kind for ratio in self.ratios):
+            here = [ratio for ratio in self.ratios if ratio.kind == kind]
+            cells = [kind, str(max(ratio.texts for ratio in here))]
+            for temperature in temperatures:
+                able = [
+                    ratio
+                    for ratio in here
+                    if ratio.temperature == temperature and (ratio.name, temperature) in lossless
+                ]
+                best = sorted(able, key=lambda ratio: -ratio.value)
+                card = next((ratio for ratio in able if ratio.name == "card"), None)
+                cells += [_named(ratio) for ratio in (*best[:2], None, None)][:2]
+                cells.append("" if card is None else f"{card.value:.2f}")
+            rows.append(cells)
+        headings = ["kind of text", "texts"]
+        for temperature in temperatures:
+            headings += [f"{what}, t {temperature:g}" for what in ("fastest", "next", "CARD")]
+        return Cells("Fastest by kind of text", headings, rows)
 
     def _speed_ups(self, row: Row) -> dict[str, Ratio]:
         """Over the target alone, by kind of prompts."""
@@ -129,6 +181,12 @@ class FamilyReport(Report):
             for ratio in self.ratios
             if (ratio.name, ratio.temperature) == (row.system, row.temperature)
         }
+
+
+def _named(ratio: Ratio | None) -> str:
+    if ratio is None:
+        return ""
+    return f"{name_of(ratio.name)} {ratio.value:.2f} ({ratio.low:.2f}–{ratio.high:.2f})"
 
 
 def _said(row: Row) -> tuple[str, str]:

@@ -30,7 +30,7 @@ from bench.measurement import Measurement, Phases, Task
 from card.cache import EngineState, Finish, Pool, SlotRequest
 from card.decoding import TargetLoop, TargetTimes
 from card.drafting import DraftLoop, make_drafters
-from card.engines.loading import load_engine
+from card.engines.loading import load_engine, load_small_draft
 from card.sampling import SamplingParameters
 from card.serving.geometry import pool_geometry
 from card.serving.triton.engine_process import EngineProcess
@@ -118,6 +118,7 @@ class Loops:
             parameters_of(task),
             gamma,
             acceptance=acceptance,
+            salt=task.salt,
             reuses_kv=False,
         )
         slot, session_id = self.pool.card_slot(0), self.pool.new_session_id()
@@ -208,6 +209,10 @@ class InProcess:
         """Loaded once for each number of threads. Raises `EngineError`."""
         return self.engines.on("draft", threads)
 
+    def small_draft_on(self, threads: int) -> CheckpointEngine:
+        """The model that drafts for the draft. Raises `EngineError`."""
+        return self.engines.on("draft_small", threads)
+
     def rows_for(self, candidates: int) -> int:
         """`rows`; where they are fixed, enough to verify so many candidates."""
         return self.rows if self.rows_adapt else max(candidates + 1, self.rows)
@@ -271,11 +276,16 @@ class InProcess:
         # The draft beats once per text, from this thread.
         patient = settings.serving.model_copy(update={"engine_timeout_s": _START_TIMEOUT_S})
         settings = settings.model_copy(update={"serving": patient})
+
+        def draft_on(threads: int) -> DraftLoop:
+            small = self.small_draft_on(threads) if settings.has_small_draft else None
+            return DraftLoop(make_drafters(self.draft_on(threads), settings, small), pool)
+
         return Loops(
             pool,
             self._tokenizer,
             lambda threads, _: TargetLoop(self.target_on(threads), pool, settings),
-            lambda threads: DraftLoop(make_drafters(self.draft_on(threads), settings), pool),
+            draft_on,
         )
 
 
@@ -349,12 +359,12 @@ def _run_draft(settings: Settings, parent: int, key: str, parents: Connection) -
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Whoever finds us hanging may ask where.
     faulthandler.register(signal.SIGUSR1)
-    engine = load_engine(settings, "draft")
+    engine, small = load_engine(settings, "draft"), load_small_draft(settings)
     process = EngineProcess(
         "draft",
         settings.cache.directory,
         pool_geometry(settings),
-        lambda pool: DraftLoop(make_drafters(engine, settings), pool),
+        lambda pool: DraftLoop(make_drafters(engine, settings, small), pool),
         engine_timeout_s=settings.serving.engine_timeout_s,
         server_pid=parent,
     )

@@ -7,15 +7,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from bench.contest import Contender, Ours
+from bench.contest import Contender, ContenderError, Ours
+from bench.devices import Device, device
 from bench.in_process import InProcess, Loops
 from bench.measurement import Measurement, Task
 from bench.systems import SYSTEMS, System
-from bench.through_grpc import through_grpc
+from bench.through_grpc import ServerError, through_grpc
 from bench.unrelated import unrelated_draft
 from card.speculation.pacing import PACINGS, PLAIN
 
-GAMMAS = (1, 2, 3, 4, 6, 8)
 _EVERY_COUNT_UP_TO = 4
 
 
@@ -25,6 +25,11 @@ def thread_counts(most: int) -> list[int]:
     while counts[-1] < most:
         counts.append(min(most, counts[-1] * 3 // 2))
     return counts
+
+
+def quickest(pair: InProcess, threads: Sequence[int]) -> int:
+    """With how many threads passes of the target took least, measured at load."""
+    return min(threads, key=lambda count: sum(pair.target_on(count).row_costs_ms.values()))
 
 
 def line_up_in_process(
@@ -39,9 +44,16 @@ def line_up_in_process(
 
 
 def line_up_family(
-    stack: ExitStack, pair: InProcess, threads: Sequence[int], systems: Mapping[str, System]
+    stack: ExitStack,
+    pair: InProcess,
+    threads: Sequence[int],
+    systems: Mapping[str, System],
+    in_turns: Sequence[int] | None = None,
 ) -> list[Contender]:
-    """Each system as its pacing runs best; those of like settings share a draft's process."""
+    """Each system as its pacing runs best; those of like settings share a draft's process.
+
+    in_turns  numbers of threads for those whose models take turns; None: `threads`
+    """
     free: list[tuple[Mapping[str, Any], Loops]] = []
 
     def beside(speculation: Mapping[str, Any]) -> Loops:
@@ -54,11 +66,13 @@ def line_up_family(
     found: list[Contender] = []
     for name, system in systems.items():
         pacing = PACINGS[system.decoding]
+        if system.on_a_device:
+            continue
         if not pacing.queries:
             loops = beside(system.speculation)
             found += [_in_process(name, system, loops, threads=count, rows=1) for count in threads]
         elif not pacing.parallel:
-            found += _in_turns(name, system, stack, pair, threads)
+            found += _in_turns(name, system, stack, pair, in_turns or threads)
         elif pacing.waits:
             found += _in_rounds(name, system, stack, pair)
         else:
@@ -84,11 +98,50 @@ def line_up_through_grpc(
     ]
 
 
+def line_up_devices(
+    stack: ExitStack,
+    pair: InProcess,
+    settings_file: Path | None,
+    systems: Mapping[str, System],
+) -> list[Contender]:
+    """The systems whose drafts are made on a device far from a server; `stack` ends both. Raises
+    `ServerError`."""
+    wanted = {name: system for name, system in systems.items() if system.on_a_device}
+    if not wanted:
+        return []
+    server = stack.enter_context(through_grpc(pair.settings, settings_file))
+    far = stack.enter_context(device(pair.settings.draft.path, server))
+    return [
+        _on_a_device(name, system, far, pair, gamma)
+        for name, system in wanted.items()
+        for gamma in system.gammas
+    ]
+
+
+def _on_a_device(name: Ours, system: System, far: Device, pair: InProcess, gamma: int) -> Contender:
+    def complete(task: Task) -> Measurement:
+        try:
+            return far.complete(task, system.decoding, gamma)
+        except ServerError as error:
+            raise ContenderError(f"{name}: {error}") from error
+
+    return Contender(
+        name,
+        "grpc",
+        pair.settings.target.threads,
+        pair.rows,
+        gamma,
+        rows_adapt=pair.rows_adapt,
+        lossless=system.lossless,
+        complete=complete,
+    )
+
+
 def _in_turns(
     name: Ours, system: System, stack: ExitStack, pair: InProcess, threads: Sequence[int]
 ) -> list[Contender]:
     """One process, all of whose threads belong to whichever model runs."""
-    width = 1
+    width = system.speculation.get("width", 1)
     loops_of = stack.enter_context(pair.alternating(**system.speculation))
     return [
         _in_process(
@@ -101,14 +154,15 @@ def _in_turns(
             gamma=gamma,
             width=width,
         )
-        for gamma in GAMMAS
+        for gamma in system.gammas
         for count in threads
     ]
 
 
 def _in_rounds(name: Ours, system: System, stack: ExitStack, pair: InProcess) -> list[Contender]:
     """In two processes, the draft growing a chain."""
-    width, longest = 1, PACINGS[system.decoding].chunk(max(GAMMAS))
+    width = system.speculation.get("width", 1)
+    longest = PACINGS[system.decoding].chunk(max(system.gammas))
     changes = {**pair.room_for(longest, width), **system.speculation}
     beside = stack.enter_context(pair.beside(**changes))
     return [
@@ -122,7 +176,7 @@ def _in_rounds(name: Ours, system: System, stack: ExitStack, pair: InProcess) ->
             gamma=gamma,
             width=width,
         )
-        for gamma in GAMMAS
+        for gamma in system.gammas
     ]
 
 

@@ -9,16 +9,21 @@ import numpy as np
 
 from bench.activity import DraftActivity
 from bench.prompts import Prompt
+from card.cache import NO_SALT
 
 
 @dataclass(frozen=True)
 class Task:
-    """One text to write. The seed belongs to the prompt, so every system writes the same text."""
+    """One text to write. The seed belongs to the prompt, so every system writes the same text.
+
+    salt  texts with the same one tell each other n-grams, in systems that let them
+    """
 
     prompt: Prompt
     temperature: float
     seed: int
     max_tokens: int
+    salt: bytes = NO_SALT
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,20 +6,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from hashlib import blake2b
 
 from rich.console import Console
 
-from bench.contest import Completion, Contender, ContenderError, compete
+from bench.contest import Completion, Contender, ContenderError, compete, faster_half
 from bench.figures import median_curve
 from bench.in_process import InProcess
 from bench.line_up import thread_counts
 from bench.measurement import Task
 from bench.progress import shown
 from bench.terminal import warm_up
+from card.cache import SALT_BYTES
 from card.cores import usable_cores
 
-PILOT_PROMPTS, PILOT_TOKENS = 4, 64
-"""Every setting writes so many texts of such length; then each system has its fastest one."""
+PILOT_PROMPTS, PILOT_TOKENS = 4, 48
+"""Texts by which each system's fastest setting is found, and their length."""
 MEASURE_EVERY = 8
 """Visits between two measurements of cost curves."""
 
@@ -38,16 +40,22 @@ class Rounds:
     def try_settings(
         self, contenders: Sequence[Contender], tasks: Sequence[Task]
     ) -> list[Completion]:
-        """What every setting of every system makes of a few short texts."""
-        able = warm_up(self._console, contenders, tasks[0])
+        """What settings make of a few short texts: all of them of the first, then the faster half
+        of those of each system of the next one, and so on."""
+        able = warm_up(self._console, contenders, _of_phase("warm up", tasks)[0])
         prompts = list(dict.fromkeys(task.prompt for task in tasks))[:PILOT_PROMPTS]
         short = [
             replace(task, max_tokens=min(PILOT_TOKENS, task.max_tokens))
-            for task in tasks
-            if task.prompt in prompts
+            for task in _of_phase("choosing settings", tasks)
         ]
-        line_up = {task.temperature: able for task in tasks}
-        return self._take_turns("choosing settings", line_up, short, lambda: True)
+        line_up: dict[float, list[Contender]] = {task.temperature: able for task in tasks}
+        completions: list[Completion] = []
+        for number, prompt in enumerate(prompts, 1):
+            texts = [task for task in short if task.prompt == prompt]
+            what = f"choosing settings, text {number} of {len(prompts)}"
+            completions += self._take_turns(what, line_up, texts, lambda: True)
+            line_up = faster_half(completions)
+        return completions
 
     def run(
         self,
@@ -55,7 +63,7 @@ class Rounds:
         tasks: Sequence[Task],
         has_time: Callable[[], bool],
     ) -> list[Completion]:
-        return self._take_turns("texts", line_up, tasks, has_time)
+        return self._take_turns("texts", line_up, _of_phase("texts", tasks), has_time)
 
     def curves(self) -> dict[int, dict[int, float]]:
         """Milliseconds of a target pass by rows, by threads."""
@@ -83,6 +91,18 @@ class Rounds:
             for count, found in self._curves.items():
                 found.append(self._pair.engines.row_costs_ms(count))
         self._visits += 1
+
+
+def _of_phase(name: str, tasks: Sequence[Task]) -> list[Task]:
+    """Texts of one temperature may tell each other n-grams, but none of another phase, in which the
+    same texts were written."""
+    return [
+        replace(
+            task,
+            salt=blake2b(f"{name}, {task.temperature}".encode(), digest_size=SALT_BYTES).digest(),
+        )
+        for task in tasks
+    ]
 
 
 def clock_of(seconds: float) -> Callable[[], bool]:

@@ -8,6 +8,8 @@ from typing import Any
 
 from card.speculation.acceptance import RULES
 
+GAMMAS = (1, 2, 3, 4, 6, 8)
+
 
 @dataclass(frozen=True)
 class System:
@@ -18,6 +20,8 @@ class System:
     decoding     key of `PACINGS`
     acceptance   key of `RULES`
     speculation  settings of the section `speculation` that differ
+    gammas       draft tokens before a verification that are tried, where the pacing waits for them
+    on_a_device  a device drafts, and a server verifies
     """
 
     paper: str
@@ -25,6 +29,8 @@ class System:
     decoding: str = "card"
     acceptance: str = "exact"
     speculation: Mapping[str, Any] = field(default_factory=dict)
+    gammas: tuple[int, ...] = GAMMAS
+    on_a_device: bool = False
 
     @property
     def lossless(self) -> bool:
@@ -48,19 +54,27 @@ SYSTEMS: dict[str, System] = {
         "arXiv 2402.13720",
         "up to 3.9, and 2.8 over draft-then-verify",
         decoding="draft_then_verify",
-        speculation={"proposals": "phrases"},
+        speculation={"proposals": "phrases", "shared_ngrams": True},
     ),
     "cascade": System(
         "arXiv 2312.11462",
         "up to 1.81 over draft-then-verify",
         decoding="draft_then_verify",
         speculation={"drafter": "cascade", "lookahead": 10},
+        gammas=(1, 2, 3, 4),
+    ),
+    "hsd": System(
+        "arXiv 2510.19705",
+        "up to 1.2 over the best single draft",
+        decoding="draft_then_verify",
+        speculation={"drafter": "hierarchy", "growth": "layered"},
     ),
     "mcsd": System(
         "arXiv 2401.06706",
         "more than draft-then-verify",
         decoding="draft_then_verify",
         speculation={"growth": "sampled", "width": 8},
+        gammas=(1, 2, 3),  # as deep as its tree grows
     ),
     "gsd": System(
         "arXiv 2407.16207",
@@ -76,6 +90,13 @@ SYSTEMS: dict[str, System] = {
         "4.68 (70B), and 1.58 over draft-then-verify",
         decoding="ssd",
         speculation={"width": 12},
+    ),
+    "sled": System(
+        "arXiv 2506.09397",
+        "2.2 times the throughput of the server",
+        decoding="draft_then_verify",
+        gammas=(2, 4, 8),
+        on_a_device=True,
     ),
     "fly": System(
         "arXiv 2511.22972",

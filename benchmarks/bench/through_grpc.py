@@ -15,7 +15,7 @@ import numpy as np
 
 from bench.activity import DraftActivity
 from bench.measurement import Measurement, Task
-from card.cache import Pool
+from card.cache import Pool, SlotCounters
 from card.serving.geometry import pool_geometry
 from card.serving.supervision.local_http import open_local
 from card.serving.supervision.supervised import (
@@ -38,7 +38,10 @@ class ServerError(RuntimeError):
 class ThroughGrpc:
     """Sends one request at a time and looks into the server's pool for what it counted."""
 
-    def __init__(self, client: CardClient, loop: asyncio.AbstractEventLoop, pool: Pool) -> None:
+    def __init__(
+        self, address: str, client: CardClient, loop: asyncio.AbstractEventLoop, pool: Pool
+    ) -> None:
+        self.address = address
         self._client = client
         self._loop = loop
         self._pool = pool
@@ -75,9 +78,7 @@ class ThroughGrpc:
                     first_token_s = seconds
                 pieces.append(delta.text)
                 generated = delta.num_output_tokens or 0
-        # The session opened last is ours: nobody else speaks to this server.
-        slot = self._pool.card_slot(int(np.argmax(self._pool.session_ids)))
-        counters = slot.counters()
+        counters = self.last_counters()
         return Measurement(
             text="".join(pieces),
             tokens=None,
@@ -91,6 +92,10 @@ class ThroughGrpc:
             hits=counters.hits,
             draft=DraftActivity.told_by(self._pool).since(before),
         )
+
+    def last_counters(self) -> SlotCounters:
+        """Of the session that was opened last: nobody else speaks to this server."""
+        return self._pool.card_slot(int(np.argmax(self._pool.session_ids))).counters()
 
 
 @contextmanager
@@ -115,9 +120,10 @@ def through_grpc(settings: Settings, settings_file: Path | None) -> Iterator[Thr
         stack.callback(pool.close)
         loop = asyncio.new_event_loop()
         stack.callback(loop.close)
-        client = CardClient(f"{server.host}:{serving.grpc_port}")
+        address = f"{server.host}:{serving.grpc_port}"
+        client = CardClient(address)
         stack.callback(lambda: loop.run_until_complete(client.close()))
-        yield ThroughGrpc(client, loop, pool)
+        yield ThroughGrpc(address, client, loop, pool)
 
 
 def _wait_until_ready(server: SupervisedServer, health_port: int, log: IO[bytes]) -> int:

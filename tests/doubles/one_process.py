@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fake_engine import FakeModel
+from fake_engine import FakeEngine, FakeModel
 
 from card.cache import (
     CardSlot,
@@ -167,10 +167,15 @@ class OneProcess:
         self.target_engine = engine
         self.target = TargetLoop(engine, self._found_pool(), self.settings, self._guides)
 
-    def restart_draft(self, engine: Engine) -> None:
-        """A fresh draft process, which knows nothing but the pool."""
+    def restart_draft(self, engine: Engine, small: Engine | None = None) -> None:
+        """A fresh draft process, which knows nothing but the pool.
+
+        small  runs `draft_small`; None: a model that often agrees with nobody
+        """
         self.draft_engine = engine
-        drafters = make_drafters(engine, self.settings)
+        if small is None:
+            small = FakeEngine(FakeModel(engine.vocabulary, agreement=0.7), tree=True)
+        drafters = make_drafters(engine, self.settings, small)
         self.draft = DraftLoop(drafters, self._found_pool(), self._guides, apart=True)
 
     def _found_pool(self) -> Pool:

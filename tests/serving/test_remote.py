@@ -12,11 +12,11 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 
 import pytest
-from delaying_proxy import delaying_proxy
 from real_pair import PAIR
 from running_service import BACK_S, RunningService, StartService
 from tritonclient.grpc.aio import InferenceServerClient
 
+from bench.delaying_proxy import delaying_proxy
 from card_client import CardClient, CardError, GenerateRequest
 from card_client.edge import LONGEST_CHAIN, TransformersModel, stream
 from card_client.wire import Draft, encode_draft

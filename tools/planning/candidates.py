@@ -10,16 +10,22 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from card.cache import ROOT
+from card.speculation.drafters.growth import GROWTHS, UNEXPANDED, GrowthConfig, TreeView
+from card.speculation.drafters.growth.children import Child
 from card.speculation.score import score_exponent
+from card.speculation.tree import GrowingTree, Nodes
 from planning.acceptance import ABSENT, MISSED, RIGHT, Foresight, TextRecord
 
 WORTH_A_NODE = 0.01
 """`growth.children`: a child less likely than this, given its parent, is no node."""
+
+_BARELY_A_NODE = math.log(WORTH_A_NODE) + 1e-9
 
 WORTH_A_LOOK = 1e-2
 """`card.cache.query`: a node less likely than this, given the query's, is not looked at."""
@@ -92,7 +98,7 @@ class Text:
         rank = self.rank(row)
         if rank is not None and rank >= len(found):
             # The table holds means; this one was likelier than the mean, or it were not kept.
-            return [*found, *[math.log(WORTH_A_NODE)] * (rank + 1 - len(found))]
+            return [*found, *[_BARELY_A_NODE] * (rank + 1 - len(found))]
         return found
 
 
@@ -136,11 +142,26 @@ class NgramProposals:
 
 
 class CandidateTree:
-    """What the draft has grown below the last token it knows to be committed."""
+    """What the draft has grown below the last token it knows to be committed.
 
-    def __init__(self, text: Text, capacity: int, seed: int) -> None:
+    Nodes are chosen and hung by the product's own growth rules; its two heaps are done here, which
+    is quicker.
+    """
+
+    def __init__(
+        self,
+        text: Text,
+        capacity: int,
+        seed: int,
+        growth: str = "best_first",
+        config: GrowthConfig | None = None,
+        num_draft_tokens: int = 8,
+    ) -> None:
         self._text = text
         self._capacity = capacity
+        self._heap = _HEAPS.get(growth)
+        self._rule = GROWTHS[growth](config or GrowthConfig())
+        self._num_draft_tokens = num_draft_tokens
         self._random = random.Random(seed)
         self.root = Node(-1, True, 0.0, 0.0)
         self.count = 0
@@ -192,9 +213,31 @@ class CandidateTree:
         self._hung += 1
         heapq.heappush(self._open, (-node.score, self._hung, node))
 
-    def grow(self, growth: str, width: int, depth: int) -> list[Node]:
-        """The nodes that a pass expands by this growth rule."""
-        return _GROWTHS[growth](self, width, depth)
+    def grow(self, width: int, depth: int) -> list[Node]:
+        """The nodes that a pass expands."""
+        if self._heap is not None:
+            return self._heap(self, width, depth)
+        nodes, view = self._view()
+        return [nodes[number] for number in self._rule.take(view, width, depth)]
+
+    def _view(self) -> tuple[list[Node], TreeView]:
+        """The nodes below the root, parents first, and what the growth rule sees of them."""
+        nodes, parents = list[Node](), list[int]()
+        level = [(child, ROOT) for child in self.root.children]
+        while level:
+            below = list[tuple[Node, int]]()
+            for node, parent in level:
+                below += [(child, len(nodes)) for child in node.children]
+                nodes.append(node)
+                parents.append(parent)
+            level = below
+        scores = [self.root.score, *(node.score for node in nodes)]
+        given = [min(0.0, scores[1 + at] - scores[1 + parents[at]]) for at in range(len(nodes))]
+        tree = GrowingTree(self._capacity)
+        tree.add(Nodes([0] * len(nodes), parents, given))
+        entry = [0 if node.expanded else UNEXPANDED for node in nodes]
+        greedy = self._exponent == score_exponent(greedy=True)
+        return nodes, TreeView(tree, entry, tree.score, [], greedy, self._num_draft_tokens)
 
     def likeliest(self, width: int, depth: int) -> list[Node]:
         """Best-first growth: the `width` likeliest unexpanded nodes less than `depth` ahead."""
@@ -237,11 +280,27 @@ class CandidateTree:
         if row >= len(self._text):
             return
         own = self._text.rank(row) if node.on_path else None
-        for rank, log_probability in enumerate(self._text.children(row)[: self.room]):
-            child = Node(node.place + 1, rank == own, node.score + log_probability, at)
-            node.children.append(child)
-            self._offer(child)
+        ranks = self._text.children(row)
+        found = list(map(Child, range(len(ranks)), self._told(ranks), ranks))
+        for child in self._rule.hang(found, node.place - self.root.place - 1)[: self.room]:
+            hung = Node(node.place + 1, child.token == own, node.score + child.rank, at)
+            node.children.append(hung)
+            self._offer(hung)
         self.count += len(node.children)
+
+    def _told(self, ranks: Sequence[float]) -> list[float]:
+        """The draft's own log-probabilities of children, as if it told all there are."""
+        flat = [rank / self._exponent for rank in ranks]
+        whole = math.log(sum(map(math.exp, flat)))
+        return [min(0.0, one - whole) for one in flat]
+
+    def ahead(self, place: int, most: int, published_before: float) -> tuple[int, bool]:
+        """Nodes of the best chain of at most `most` below the committed token at `place`, and
+        whether one of them has siblings."""
+        chain = self.query(place, most, published_before).nodes
+        hung = {id(child): node for node in (self.root, *chain) for child in node.children}
+        forks = any(len(hung[id(node)].children) > 1 for node in chain if id(node) in hung)
+        return len(chain), forks
 
     def query(self, place: int, limit: int, published_before: float) -> Chain:
         """The chain of at most `limit` nodes below the committed token at `place` with the most
@@ -276,8 +335,11 @@ def _best_chain(
     return best, chain
 
 
-_GROWTHS: dict[str, Callable[[CandidateTree, int, int], list[Node]]] = {
+_HEAPS: dict[str, Callable[[CandidateTree, int, int], list[Node]]] = {
     "best_first": CandidateTree.likeliest,
     "layered": CandidateTree.newest_layer,
 }
-"""The growth rules that can be simulated, by their keys in `card.speculation.drafters.growth`."""
+"""Growth rules that only order open nodes."""
+
+SIMULATED = [name for name, rule in GROWTHS.items() if not rule.shares]
+"""Keys of the growth rules that can be simulated: nodes have no tokens here, so none are alike."""

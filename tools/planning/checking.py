@@ -167,9 +167,16 @@ class _Replay:
             rows=row.rows,
             ngram_tokens=config.lookahead,
             num_draft_tokens=row.gamma or 1,
-            growth=config.growth,
+            growth=self._growth(),
             nodes=self.result.settings.cache.nodes,
+            growth_config=config.growth_config,
         )
+
+    def _growth(self) -> str:
+        """The system's own rule, else that of its pacing, else that of the settings."""
+        assert self.row.built is not None
+        named = self.row.built.speculation.get("growth") or PACINGS[self.pacing].growth
+        return named or self.result.settings.speculation.growth
 
     def _rows_adapt(self) -> bool:
         if self.row.rows_adapt is not None:

@@ -1,4 +1,4 @@
-"""The command line: check a result, predict a placement, measure a pair."""
+"""The command line: check a result, predict a placement, measure a pair, plan a hierarchy."""
 
 from __future__ import annotations
 
@@ -43,6 +43,18 @@ _ProfileFile = Annotated[
 _Json = Annotated[
     Path | None,
     typer.Option("--json", help="Also write the figures to this file."),
+]
+_Prompts = Annotated[
+    Path, typer.Option(help="JSONL with id, category and prompt or messages in each line.")
+]
+_Limit = Annotated[int | None, typer.Option(min=1, help="Use the first prompts only.")]
+_MaxTokens = Annotated[int, typer.Option(min=2, help="Tokens written for a prompt.")]
+_Temperatures = Annotated[
+    list[float] | None, typer.Option(min=0, help="May be repeated.", show_default="0, 0.8")
+]
+_SettingsFile = Annotated[
+    Path | None,
+    typer.Option("--settings", help="Another settings file (YAML).", show_default="built in"),
 ]
 _Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same figures.")]
 
@@ -145,22 +157,11 @@ def predict(
 @app.command()
 def measure(
     output: Annotated[Path, typer.Argument(metavar="PROFILE.yaml", help="Where it goes.")],
-    prompts: Annotated[
-        Path, typer.Option(help="JSONL with id, category and prompt or messages in each line.")
-    ] = REPOSITORY / "benchmarks" / "prompts" / "suite.jsonl",
-    limit: Annotated[
-        int | None,
-        typer.Option(min=1, help="Use the first prompts only.", show_default="all"),
-    ] = None,
-    max_tokens: Annotated[int, typer.Option(min=2, help="Tokens written for a prompt.")] = 128,
-    temperature: Annotated[
-        list[float] | None,
-        typer.Option(min=0, help="May be repeated.", show_default="0, 0.8"),
-    ] = None,
-    settings_file: Annotated[
-        Path | None,
-        typer.Option("--settings", help="Another settings file (YAML).", show_default="built in"),
-    ] = None,
+    prompts: _Prompts = REPOSITORY / "benchmarks" / "prompts" / "suite.jsonl",
+    limit: _Limit = None,
+    max_tokens: _MaxTokens = 128,
+    temperature: _Temperatures = None,
+    settings_file: _SettingsFile = None,
 ) -> None:
     """Measure how the draft foresees the target's texts."""
     # Models take seconds to import; only this command needs them.
@@ -204,6 +205,58 @@ def measure(
         yaml.safe_dump(profile.model_dump(), sort_keys=False, width=4096), encoding="utf-8"
     )
     report.print_profile(console, profile)
+
+
+@app.command()
+def hierarchy(
+    prompts: _Prompts = REPOSITORY / "benchmarks" / "prompts" / "suite.jsonl",
+    limit: _Limit = 16,
+    max_tokens: _MaxTokens = 128,
+    temperature: _Temperatures = None,
+    settings_file: _SettingsFile = None,
+    json_file: _Json = None,
+) -> None:
+    """Measure what every level of a hierarchy of drafts costs and how often it agrees with those
+    above it, and say which levels pay, with parcels of how many tokens, and what they gain."""
+    from bench.conditions import relative
+    from bench.prompts import PromptsError
+    from bench.small_draft import with_small_draft
+    from bench.terminal import prompts_of
+    from card.engines import EngineError
+    from card.engines.loading import load_engine
+    from card.serving.requests.vocabulary import Vocabulary
+    from card.settings import SettingsError, load_settings
+    from card.speculation.pacing import PACINGS
+    from card_client.chat_template import ChatTemplateError
+    from planning.hierarchy import Level, every_ladder
+    from planning.measuring import DRAFT, NGRAMS, SMALL, TARGET, measure_agreements
+
+    console = _console()
+    try:
+        settings = load_settings(settings_file)
+        vocabulary = Vocabulary.load(settings.target.path)
+        chosen = prompts_of(settings, vocabulary, prompts, limit, max_tokens)
+        with with_small_draft(settings) as whole:
+            small = whole.model_copy(update={"draft": whole.draft_small})
+            engines = {
+                SMALL: load_engine(small, "draft"),
+                DRAFT: load_engine(whole, "draft"),
+                TARGET: load_engine(whole, "target"),
+            }
+    except (SettingsError, PromptsError, ChatTemplateError, EngineError) as error:
+        _refuse(error)
+    levels = [Level(NGRAMS, {})]
+    levels += [Level(name, engine.row_costs_ms) for name, engine in engines.items()]
+    at_once = PACINGS[settings.speculation.decoding].parallel
+    target = engines.pop(TARGET)
+    records = []
+    for at in dict.fromkeys(temperature or [0.0, 0.8]):
+        with _bar(console, "texts", len(chosen)) as advance:
+            agreements = measure_agreements(target, engines, chosen, max_tokens, at, advance)
+        ladders = every_ladder(levels, agreements, at_once=at_once)
+        report.print_ladders(console, relative(prompts), at, levels, agreements, ladders)
+        records.append(report.ladders_record(at, levels, agreements, ladders))
+    _store(json_file, records)
 
 
 def _profile_of(result: Result) -> Profile:

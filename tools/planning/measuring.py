@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
@@ -108,23 +109,29 @@ def _read_along(
     draft: Engine, prompt: Sequence[int], written: Sequence[int], parameters: SamplingParameters
 ) -> list[_Reading]:
     """What the draft would have hung into its tree behind every true beginning of the text."""
+    children = _children_along(draft, prompt, written, parameters)
+    return [_reading(*pair) for pair in zip(children, written, strict=True)]
+
+
+def _children_along(
+    draft: Engine, prompt: Sequence[int], written: Sequence[int], parameters: SamplingParameters
+) -> list[list[Child]]:
+    """The best children behind every true beginning of the text."""
     session = draft.open_session()
     _read(draft, session, prompt[:-1])
     read = [prompt[-1], *written[:-1]]
     noise = noise_for(parameters, draft.vocabulary)
-    readings = []
+    found: list[list[Child]] = []
     for start in range(0, len(read), _CHUNK):
         chunk = read[start : start + _CHUNK]
         first = len(prompt) + start
         positions = list(range(first, first + len(chunk)))
         ranking = ranking_of(positions, parameters, noise)
         logits = draft.forward([SequenceTokens(session, chunk, ranking=ranking)])[0]
-        children = best_children(logits, positions, parameters)
-        truth = written[start : start + len(chunk)]
-        readings += [_reading(*pair) for pair in zip(children, truth, strict=True)]
+        found += best_children(logits, positions, parameters)
         draft.commit_kv(session, range(len(chunk)))
     draft.close_session(session)
-    return readings
+    return found
 
 
 def _reading(children: Sequence[Child], token: int) -> _Reading:
@@ -140,10 +147,58 @@ def _propose_along(prompt: Sequence[int], written: Sequence[int]) -> tuple[float
     proposer = NgramProposer()
     proposer.extend(prompt)
     hit_rate = proposer.hit_rate
-    outcomes = []
+    proposed = _proposals_along(proposer, written)
+    outcomes = [
+        ABSENT if at is None else RIGHT if at == token else WRONG
+        for at, token in zip(proposed, written, strict=True)
+    ]
+    return hit_rate, "".join(outcomes)
+
+
+def _proposals_along(proposer: NgramProposer, written: Sequence[int]) -> list[int | None]:
+    """What is proposed before every token of the text, if anything is."""
+    found: list[int | None] = []
     for token in written:
         proposer.hit_rate = 1.0  # every proposal is wanted here; the simulation leaves some out
-        proposed = proposer.propose([], 1)
-        outcomes.append(ABSENT if not proposed else RIGHT if proposed[0] == token else WRONG)
+        found.append(next(iter(proposer.propose([], 1)), None))
         proposer.extend([token])
-    return hit_rate, "".join(outcomes)
+    return found
+
+
+NGRAMS, SMALL, DRAFT, TARGET = "n-grams", "draft_small", "draft", "target"
+"""Levels of a hierarchy, the cheapest first."""
+
+
+def measure_agreements(
+    target: Engine,
+    drafts: Mapping[str, Engine],
+    prompts: Sequence[Prompt],
+    max_tokens: int,
+    temperature: float,
+    on_text: Callable[[], None] = lambda: None,
+) -> dict[tuple[str, str], float]:
+    """How often every level of a hierarchy would choose what one below it did, on texts that the
+    target writes alone; n-grams that propose nothing agree with nobody.
+
+    drafts  by their levels, the cheapest first
+    """
+    choices: dict[str, list[int | None]] = {level: [] for level in (NGRAMS, *drafts, TARGET)}
+    for seed, prompt in enumerate(prompts):
+        parameters = SamplingParameters(temperature=float(np.float32(temperature)), seed=seed)
+        written = _write(target, prompt.tokens, parameters, max_tokens)
+        proposer = NgramProposer()
+        proposer.extend(prompt.tokens)
+        choices[NGRAMS] += _proposals_along(proposer, written)
+        for level, engine in drafts.items():
+            children = _children_along(engine, prompt.tokens, written, parameters)
+            choices[level] += [below[0].token for below in children]
+        choices[TARGET] += written
+        on_text()
+    return {
+        (below, above): _share_alike(choices[below], choices[above])
+        for below, above in combinations(choices, 2)
+    }
+
+
+def _share_alike(some: Sequence[int | None], others: Sequence[int | None]) -> float:
+    return sum(a == b for a, b in zip(some, others, strict=True)) / len(some)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from card.speculation.pacing import PACINGS, PLAIN
 from planning.acceptance import Foresight, Likeness
-from planning.candidates import Text
+from planning.candidates import SIMULATED, Text
 from planning.hardware import Scene
 from planning.simulation import Delays, Machinery, Pacing, Run, Speculation, simulate
 
@@ -15,7 +15,7 @@ WIDTHS = (1, 2, 4, 8, 16)
 DEPTHS = (8, 16, 32)
 ROWS = (4, 6, 8, 12, 16, 24)
 GAMMAS = (2, 3, 4, 6, 8, 10, 12, 16)
-PREDICTED = [name for name, pacing in PACINGS.items() if pacing.growth is None]
+PREDICTED = [name for name, pacing in PACINGS.items() if pacing.growth in (None, *SIMULATED)]
 """Whose trees the simulation can grow."""
 ALONE = Speculation(rows=1)
 """The settings of a target that has no candidates."""
@@ -104,7 +104,10 @@ class _Trial:
         if not PACINGS[pacing].queries:
             return ALONE
         if PACINGS[pacing].waits:
-            return self._best(pacing, [_chain(gamma, pacing) for gamma in GAMMAS])
+            found = self._best(pacing, [_chain(gamma, pacing) for gamma in GAMMAS])
+            if PACINGS[pacing].growth is None:
+                return found
+            return self._best(pacing, [replace(found, width=width) for width in WIDTHS])
         return self._recommend(pacing)
 
     def _recommend(self, pacing: Pacing) -> Speculation:
@@ -150,8 +153,14 @@ class _Trial:
 
 
 def _chain(gamma: int, pacing: Pacing) -> Speculation:
-    """A chain of γ: what the papers of the pacings that wait describe."""
+    """A chain of γ, what the papers of the pacings that wait describe; or what the pacing's own
+    growth rule hangs beside it."""
     rows = max(2, PACINGS[pacing].chunk(gamma) + 1)
+    growth = PACINGS[pacing].growth
     return Speculation(
-        width=1, depth=2 * gamma + 1, rows=rows, num_draft_tokens=gamma, growth="layered"
+        width=1 if growth is None else WIDTHS[-1],
+        depth=2 * gamma + 1,
+        rows=rows,
+        num_draft_tokens=gamma,
+        growth=growth or "layered",
     )

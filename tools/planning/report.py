@@ -10,10 +10,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from bench.names import name_of
 from card.speculation.pacing import PACINGS, PLAIN, title_of
 from planning.acceptance import Profile
 from planning.checking import Comparison
 from planning.hardware import Preset, Scene
+from planning.hierarchy import Agreements, Ladder, Level
 from planning.predicting import Outcome, Prediction
 
 _PLACES = {"in_process": "in process", "grpc": "gRPC"}
@@ -43,9 +45,8 @@ def print_comparisons(
     table = _table("Tokens per second, measured and predicted", headings, 3)
     for found in comparisons:
         row = found.row
-        assert row.pacing is not None
         table.add_row(
-            title_of(row.pacing),
+            name_of(row.system),
             _PLACES.get(row.where, row.where),
             f"{row.temperature:g}",
             "" if row.gamma is None else str(row.gamma),
@@ -145,6 +146,96 @@ def print_profile(console: Console, profile: Profile) -> None:
             f"{found.right_proposals:.3f}",
         )
     console.print(table)
+
+
+def print_ladders(
+    console: Console,
+    prompts: str,
+    temperature: float,
+    levels: Sequence[Level],
+    agreements: Agreements,
+    ladders: Sequence[Ladder],
+) -> None:
+    """What each choice of levels would give, and which one to take; the quickest is the first."""
+    names = [level.name for level in levels]
+    table = _table(
+        f"Agreement on {prompts} at temperature {temperature:g}, and costs (measured)",
+        ["level", *(f"agreed to by {name}" for name in names[1:]), "ms, 1 row", "4", "8"],
+        1,
+    )
+    for level in levels:
+        shares = (agreements.get((level.name, above)) for above in names[1:])
+        told = ("" if share is None else f"{share:.3f}" for share in shares)
+        costs = (f"{level.pass_ms(rows):.2f}" for rows in (1, 4, 8))
+        table.add_row(level.name, *told, *costs)
+    console.print(table)
+    alone = next(ladder for ladder in ladders if len(ladder.levels) == 1)
+    table = _table("Predicted", ["levels", "parcels", "ms/token", "speed-up"], 2)
+    for ladder in ladders:
+        table.add_row(
+            " → ".join(ladder.levels),
+            ", ".join(map(str, ladder.parcels)),
+            f"{ladder.ms_per_token:.2f}",
+            f"{alone.ms_per_token / ladder.ms_per_token:.2f}",
+        )
+    console.print(table)
+    console.print(advice_on(ladders), highlight=False, soft_wrap=True)
+
+
+_NOTICEABLE = 0.0005
+"""A smaller difference is shown as none."""
+
+
+def advice_on(ladders: Sequence[Ladder]) -> str:
+    """Which levels to take, how much they gain over one level less, and by which settings."""
+    best = ladders[0]
+    said = f"Predicted quickest: {' → '.join(best.levels)}."
+    more = [ladder for ladder in ladders if set(ladder.levels) > set(best.levels)]
+    less = [ladder for ladder in ladders if set(ladder.levels) < set(best.levels)]
+    if less:
+        gain = less[0].ms_per_token / best.ms_per_token - 1
+        said += f" It is {gain:.1%} faster than with a level less ({' → '.join(less[0].levels)})."
+    if more:
+        loss = more[0].ms_per_token / best.ms_per_token - 1
+        slower = f"takes {loss:.1%} longer" if loss > _NOTICEABLE else "gains nothing"
+        said += f" A level less is faster: {' → '.join(more[0].levels)} {slower}."
+    return f"{said} Settings: {_settings_for(best)}."
+
+
+def _settings_for(ladder: Ladder) -> str:
+    """That give these levels and parcels."""
+    parcel = dict(zip(ladder.levels, ladder.parcels, strict=False))
+    if len(ladder.levels) == 1:
+        return "decoding: autoregressive"
+    lookahead = f"lookahead: {parcel.get('n-grams', 0)}"
+    if "draft" in parcel and "draft_small" in parcel:
+        rest = f"parcel: {parcel['draft_small']}, gamma: {parcel['draft']}"
+        return f"speculation: {{drafter: hierarchy, {lookahead}, {rest}}}"
+    if "draft_small" in parcel:
+        gamma = parcel["draft_small"]
+        return (
+            "draft: {path: that of draft_small}, "
+            f"speculation: {{drafter: cascade, {lookahead}, gamma: {gamma}}}"
+        )
+    if "draft" in parcel:
+        return f"speculation: {{drafter: cascade, {lookahead}, gamma: {parcel['draft']}}}"
+    return f"draft: null, speculation: {{{lookahead}}}"
+
+
+def ladders_record(
+    temperature: float,
+    levels: Sequence[Level],
+    agreements: Agreements,
+    ladders: Sequence[Ladder],
+) -> dict[str, Any]:
+    """A plan of a hierarchy as JSON."""
+    return {
+        "temperature": temperature,
+        "levels": [asdict(level) for level in levels],
+        "agreements": {" → ".join(pair): share for pair, share in agreements.items()},
+        "predicted": [asdict(ladder) for ladder in ladders],
+        "advice": advice_on(ladders),
+    }
 
 
 def comparison_record(found: Comparison) -> dict[str, Any]:

@@ -5,9 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+)
 
+from bench.systems import SYSTEMS, System
+from card.speculation.drafters.growth import GrowthConfig
 from card.speculation.pacing import PACINGS
+from planning.candidates import SIMULATED
 from planning.errors import PlanError
 from planning.simulation import Pacing
 
@@ -46,8 +56,21 @@ class MeasuredRow(_Read):
 
     @property
     def pacing(self) -> Pacing | None:
-        """The pacing that the simulation knows; None for other systems."""
-        return self.system if self.system in PACINGS else None
+        """The pacing of a system that the simulation knows; None for others."""
+        return None if self.built is None else self.built.decoding
+
+    @property
+    def built(self) -> System | None:
+        """How the benchmark builds it, if that can be simulated: a draft model that grows a tree by
+        a rule that is known, accepted exactly, beside n-grams."""
+        system = SYSTEMS.get(self.system)
+        if system is None and self.system in PACINGS:
+            system = System("", "", decoding=self.system)
+        if system is None or system.on_a_device or not system.lossless:
+            return None
+        known = {"growth", "width"} >= system.speculation.keys()
+        growth = system.speculation.get("growth", SIMULATED[0])
+        return system if known and growth in SIMULATED else None
 
     @property
     def around_ms(self) -> float | None:
@@ -75,12 +98,31 @@ class MeasuredRow(_Read):
         return self.pacing is not None and PACINGS[self.pacing].waits
 
 
+_STOCK = GrowthConfig()
+"""For older results, which do not tell all of it."""
+
+
 class _Speculation(_Read):
     width: int
     depth: int
     lookahead: int
     rows: int | Literal["auto"]
-    growth: Literal["best_first", "layered"]
+    growth: str
+    siblings: tuple[int, ...] = tuple(_STOCK.siblings)
+    fan_out: int = _STOCK.fan_out
+    doubt: float = _STOCK.doubt
+    doubt_branches: int = _STOCK.doubt_branches
+
+    @field_validator("growth")
+    @classmethod
+    def _is_simulated(cls, growth: str) -> str:
+        if growth not in SIMULATED:
+            raise ValueError(f"{growth} is not simulated; known: {', '.join(SIMULATED)}")
+        return growth
+
+    @property
+    def growth_config(self) -> GrowthConfig:
+        return GrowthConfig(self.siblings, self.fan_out, self.doubt, self.doubt_branches)
 
 
 class _Cache(_Read):

@@ -16,6 +16,7 @@ from typing import Protocol
 from card.cache import Candidates
 from card.sampling import SamplingParameters
 from card.speculation.control import Controller, Outcome, Plan, Share
+from card.speculation.drafters.growth import GrowthConfig
 from card.speculation.pacing import PACINGS, Progress
 from planning.candidates import (
     MOST_PROPOSALS,
@@ -42,7 +43,8 @@ class StepCost(Protocol):
 
 @dataclass(frozen=True)
 class Speculation:
-    """The settings of section `speculation` that decide about speed."""
+    """The settings of section `speculation` that decide about speed; `ngram_tokens` is its
+    `lookahead`, and `growth_config` what growth rules go by."""
 
     width: int = 4
     depth: int = 32
@@ -51,6 +53,7 @@ class Speculation:
     num_draft_tokens: int = 4
     growth: str = "best_first"
     nodes: int = 512
+    growth_config: GrowthConfig = field(default_factory=GrowthConfig)
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,9 @@ class _Loops:
         self.clock = Clock()
         self.result = Run()
         self.committed = 0
-        self.tree = CandidateTree(text, config.nodes, seed)
+        self.tree = CandidateTree(
+            text, config.nodes, seed, config.growth, config.growth_config, config.num_draft_tokens
+        )
         self.drafts_proposals = NgramProposals(text)
         self.targets_proposals = NgramProposals(text)
         self.passes = 0
@@ -206,9 +211,11 @@ class _Loops:
         return Plan([Share(self.pacing.drafts, self.config.rows, self.config.ngram_tokens)])
 
     def _target_may_run(self) -> bool:
-        ahead = 0
+        ahead, forks = 0, False
         if self.pacing.looks_ahead:
-            ahead = len(self._from_tree(self.config.num_draft_tokens).nodes)
+            ahead, forks = self.tree.ahead(
+                self.committed - 1, self.config.num_draft_tokens, self._seen
+            )
         follows = self.known == self.committed
         return self.pacing.target_may_run(
             Progress(
@@ -216,6 +223,7 @@ class _Loops:
                 passes=self.passes if follows else 0,
                 exhausted=self.exhausted and follows,
                 ahead=ahead,
+                forks=forks,
             )
         )
 
@@ -251,8 +259,12 @@ class _Loops:
         return Outcome(len(chain), verified, accepted, accepted < verified, chances[:verified])
 
     def _from_tree(self, limit: int) -> Chain:
-        seen = self.clock.now - self.machinery.delays.bus + _INSTANT
-        return self.tree.query(self.committed - 1, limit, seen)
+        return self.tree.query(self.committed - 1, limit, self._seen)
+
+    @property
+    def _seen(self) -> float:
+        """When what the other side sees by now was published."""
+        return self.clock.now - self.machinery.delays.bus + _INSTANT
 
     def _verify(self, rows: int, *, alone: bool) -> Iterator[Work]:
         """A pass over the last committed token and the candidates behind it."""
@@ -317,9 +329,8 @@ class _Loops:
 
     def _follow_commits(self) -> int:
         """Re-root at what is committed; returns the tokens of the text that were never read."""
-        seen = self.clock.now - self.machinery.delays.bus + _INSTANT
         committed = self.known
-        while self.commits and self.commits[0][0] <= seen:
+        while self.commits and self.commits[0][0] <= self._seen:
             committed = self.commits.pop(0)[1]
         if committed > self.known:
             self.drafts_proposals.extend(self.known, committed)
@@ -337,7 +348,7 @@ class _Loops:
             most = max(0, min(self.config.ngram_tokens, depth - 1))
             return [self.tree.root], self._count_proposals(self.tree.root, most)
         width = min(self.config.width, self.tree.room)
-        nodes = self.tree.grow(self.config.growth, width, depth) if width > 0 else []
+        nodes = self.tree.grow(width, depth) if width > 0 else []
         if not nodes:
             self.exhausted = True
             self.drafted_signal.raised += 1

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+from card.engines import Engine
 from card.settings import Settings
 from card.speculation.drafters import DRAFTERS, DraftConfig, Drafter
 from card.speculation.drafters.growth import GrowthConfig
 
 
-def make_drafters(model: Any, settings: Settings) -> dict[str, Drafter]:
+def make_drafters(
+    model: Any, settings: Settings, small: Engine | None = None
+) -> dict[str, Drafter]:
     """By registry key; none, where candidates need no draft.
 
     model  what the drafter runs on: an `Engine`, or TensorRT-LLM's `Runtime`
+    small  the engine of `draft_small`, for a drafter that runs on two
     """
     key = settings.drafter
-    return {key: DRAFTERS[key](model, draft_config(settings))} if key in DRAFTERS else {}
+    if key not in DRAFTERS:
+        return {}
+    runs_on = (model, small) if settings.has_small_draft else model
+    return {key: DRAFTERS[key](runs_on, draft_config(settings))}
 
 
 def draft_config(settings: Settings) -> DraftConfig:
@@ -33,6 +40,7 @@ def draft_config(settings: Settings) -> DraftConfig:
             shared_tokens=speculation.shared_tokens,
         ),
         ngram_tokens=speculation.lookahead,
+        parcel=speculation.parcel,
         adapts=speculation.rows == "auto",
         prefill_chunk=settings.serving.prefill_chunk,
         side_branches=tensorrt.side_branches,

@@ -26,9 +26,10 @@ from card.settings import ModelSettings, Role, Settings, TargetSettings
 
 log = logging.getLogger(__name__)
 
-_TARGET_GRAPHS = (1, 4, 8, 16, 32, 64)
+_TARGET_GRAPHS = (1, 2, 4, 6, 8, 16, 32, 64)
 """Rows of a target pass: one behind a query that found nothing, a chain of candidates, rows of many
-sessions, and chunks of a prompt, up to the stock `serving.prefill_chunk`."""
+sessions, and chunks of a prompt, up to the stock `serving.prefill_chunk`. Most candidates are alone
+or few: padded to four rows, one costs a fifth of a pass more."""
 _DRAFT_GRAPHS = (1, 4, 6, 8)
 """Rows of a draft pass: nodes by the default width and n-grams, or text that was committed."""
 _MOST_THREADS_ALONE = 8
@@ -42,10 +43,8 @@ def load_engine(settings: Settings, role: Role, *, quickly: bool = False) -> Eng
     """
     model = settings.draft if role == "draft" else settings.target
     speculation = settings.speculation
-    shared = None
-    if "draft" in settings.roles:
-        shared = shared_vocabulary(settings.draft.path, settings.target.path)
     is_draft = role == "draft"
+    shared = shared_vocabulary(settings.draft.path, settings.target.path) if is_draft else None
     kind = choose_engine(settings, model)
     branches = speculation.paths
     options = EngineOptions(
@@ -81,10 +80,18 @@ def load_engine(settings: Settings, role: Role, *, quickly: bool = False) -> Eng
     engine.know_costs(known.costs)
     if engine.awaits_decoders:
         _exchange_decoders(engine, known, threads_alone, memory)
-    if not is_draft or shared is None or shared.is_whole:
+    if shared is None or shared.is_whole:
         return engine
     log.info("%s", shared.note)
     return SharedIds(engine, shared)
+
+
+def load_small_draft(settings: Settings, *, quickly: bool = False) -> Engine | None:
+    """Load `draft_small` as the draft is loaded, if the drafter wants it. Raises `EngineError`."""
+    if not settings.has_small_draft:
+        return None
+    as_draft = settings.model_copy(update={"draft": settings.draft_small})
+    return load_engine(as_draft, "draft", quickly=quickly)
 
 
 def _dtype(model: ModelSettings, kind: str, *, is_draft: bool) -> Dtype:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,8 +52,9 @@ class CostCurve:
 
     def __init__(self, measured_ms: Mapping[int, float]) -> None:
         self._measured_ms = dict(sorted(measured_ms.items()))
+        self.numbers = list(self._measured_ms)
         self._known_ms: dict[int, float] = {}
-        self.choices = [rows for rows in self._measured_ms if rows <= MOST_CHOSEN]
+        self.choices = [rows for rows in self.numbers if rows <= MOST_CHOSEN]
 
     def shared(self, sharing: int) -> CostCurve:
         """Of passes that so many sessions share, by the rows of each."""
@@ -65,7 +66,17 @@ class CostCurve:
             known = self._known_ms[rows] = pass_cost_ms(self._measured_ms, rows)
         return known
 
-    def best_rows(self, worth: Sequence[float], given: int = 0) -> int:
+    def padded(self, rows: int) -> int:
+        """The least number that was measured and has room for so many; beyond them, the number
+        itself."""
+        return next((number for number in self._measured_ms if number >= rows), rows)
+
+    def best_rows(
+        self,
+        worth: Sequence[float],
+        given: int = 0,
+        cost_ms: Callable[[int], float] | None = None,
+    ) -> int:
         """How many rows to put into a pass for most per millisecond; all, where nothing was
         measured, or none is worth anything and the pass would be empty. A pass of rows between two
         numbers that were measured is padded to the greater. Beyond them, where very many sessions
@@ -73,7 +84,9 @@ class CostCurve:
 
         worth  [rows] what each gives, in the order in which they are taken
         given  rows that are in it anyway and give one each
+        cost_ms  of a pass of so many rows; None: `pass_ms`
         """
+        cost_ms = cost_ms or self.pass_ms
         if not self._measured_ms:
             return len(worth)
         best, best_rate = 0 if given else len(worth), 0.0
@@ -82,7 +95,7 @@ class CostCurve:
             more = min(rows - given, len(worth))
             gives += sum(worth[at:more])
             at = more
-            rate = gives / self.pass_ms(rows)
+            rate = gives / cost_ms(rows)
             if rate > best_rate:
                 best, best_rate = more, rate
             if at == len(worth):

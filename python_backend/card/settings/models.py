@@ -176,3 +176,11 @@ class DraftSettings(ModelSettings):
     path: Path = REPOSITORY_ROOT / "models/draft"
     """Hugging Face directory or GGUF file, as the target's."""
     tensorrt_llm: DraftTensorRTSettings = DraftTensorRTSettings()
+
+
+class SmallDraftSettings(ModelSettings):
+    """The model that drafts for the draft, in its process (`speculation.drafter: hierarchy`)."""
+
+    path: Path = REPOSITORY_ROOT / "models/draft-small"
+    """Hugging Face directory or GGUF file, as the target's; ``scripts/cut_draft.py`` makes one
+    of the draft's first layers."""

@@ -13,6 +13,7 @@ from model_files import model_at
 PATHS = (
     ("target", "path"),
     ("draft", "path"),
+    ("draft_small", "path"),
     ("speculation", "ngram_table"),
     ("cache", "directory"),
     ("serving", "findings"),
@@ -21,7 +22,7 @@ PATHS = (
 """Every field that is a path."""
 NGRAM_TABLE = "ngrams.npz"
 """What a target's own table is called, in its folder."""
-_MODELS = ("target.path", "draft.path")
+_MODELS = ("target.path", "draft.path", "draft_small.path")
 """A folder that holds a GGUF file alone stands for that file."""
 _DIRECTORIES_TO_BE = (("serving", "findings"),)
 """Those that may lead to a directory, or to nothing yet."""

@@ -29,7 +29,11 @@ class SpeculationSettings(Section):
     """Used when a request names none."""
     drafter: Annotated[str, OneOf(("auto", *DRAFTERS, *WITHOUT_DRAFT))] = "auto"
     """What makes candidates in the draft's process; ``auto``: what suits the draft's engine.
+    ``hierarchy`` needs a `draft_small` too.
     ``ngram`` or ``phrases``: no draft is loaded, and the target proposes by itself (Cacheback)."""
+    parcel: Annotated[int, Field(ge=1, le=16)] = 4
+    """Tokens that `draft_small` writes for one review by the draft (`drafter: hierarchy`);
+    ``scripts/plan hierarchy`` says how many are best."""
     proposals: Annotated[str, OneOf(WITHOUT_DRAFT)] = "ngram"
     """What the target adds to a query by itself: what followed the last few tokens before, or
     ``phrases``: that, and what it said behind candidates that it rejected (Ouroboros)."""

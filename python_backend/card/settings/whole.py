@@ -12,7 +12,13 @@ from pydantic_settings import (
     YamlConfigSettingsSource,
 )
 
-from card.settings.models import DraftSettings, EngineName, ModelSettings, TargetSettings
+from card.settings.models import (
+    DraftSettings,
+    EngineName,
+    ModelSettings,
+    SmallDraftSettings,
+    TargetSettings,
+)
 from card.settings.service import (
     CacheSettings,
     LimitSettings,
@@ -46,7 +52,6 @@ class Settings(BaseSettings):
         env_nested_delimiter="__",
         extra="forbid",
         frozen=True,
-        use_attribute_docstrings=True,
     )
 
     engine: EngineName = "auto"
@@ -54,6 +59,7 @@ class Settings(BaseSettings):
     target: TargetSettings = TargetSettings()
     draft: DraftSettings = DraftSettings()
     """``null``: none, as with `speculation.drafter: ngram`."""
+    draft_small: SmallDraftSettings = SmallDraftSettings()
     speculation: SpeculationSettings = SpeculationSettings()
     cache: CacheSettings = CacheSettings()
     limits: LimitSettings = Field(default_factory=lambda: LimitSettings.model_validate({}))
@@ -92,7 +98,7 @@ class Settings(BaseSettings):
                 f"limits.default_max_tokens ({limits.default_max_tokens}) must be at most "
                 f"limits.max_tokens ({limits.max_tokens})"
             )
-        for role, model in (("target", self.target), ("draft", self.draft)):
+        for role, model in self._models:
             if model.device != "cpu" and self.engine_of(model) == "openvino":
                 raise ValueError(
                     f"{role}.device is {model.device} and its engine is openvino, which runs on "
@@ -123,6 +129,17 @@ class Settings(BaseSettings):
         return ("target",) if self.drafter in WITHOUT_DRAFT else ("draft", "target")
 
     @property
+    def has_small_draft(self) -> bool:
+        """Whether the draft's process loads `draft_small` too."""
+        return self.drafter in DRAFTERS and DRAFTERS[self.drafter].model == "engines"
+
+    @property
+    def _models(self) -> list[tuple[str, ModelSettings]]:
+        """By their names, those that a drafter may run on and the target."""
+        found: list[tuple[str, ModelSettings]] = [("target", self.target), ("draft", self.draft)]
+        return [*found, ("draft_small", self.draft_small)] if self.has_small_draft else found
+
+    @property
     def draft_is_apart(self) -> bool:
         """Whether the draft takes no cores, and no device, from the target."""
         places = [self._place(model) for model in (self.target, self.draft)]
@@ -146,7 +163,7 @@ class Settings(BaseSettings):
     def _drafters(self) -> list[str]:
         """Those that run on the draft's engine, or on none, and those that need no draft."""
         on_tensorrt = self.engine_of(self.draft) == "tensorrt_llm"
-        fits = ("tensorrt_llm" if on_tensorrt else "engine", "none")
+        fits = ("tensorrt_llm", "none") if on_tensorrt else ("engine", "engines", "none")
         fitting = [name for name, drafter in DRAFTERS.items() if drafter.model in fits]
         return [*fitting, *WITHOUT_DRAFT]
 
@@ -156,6 +173,11 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"speculation.drafter {named} does not run on the draft's engine "
                 f"({self.engine_of(self.draft)}); allowed: {', '.join(allowed)}"
+            )
+        if self.has_small_draft and self.engine_of(self.draft_small) == "tensorrt_llm":
+            raise ValueError(
+                "draft_small does not run on engine tensorrt_llm; "
+                "set draft_small.engine to auto, openvino or torch"
             )
 
     def engine_of(self, model: ModelSettings) -> EngineName:

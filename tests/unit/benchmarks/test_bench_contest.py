@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from bench.activity import DraftActivity
-from bench.contest import Contender, ContenderError, compete, fastest_settings
+from bench.contest import Contender, ContenderError, compete, faster_half, fastest_settings
 from bench.line_up import thread_counts
 from bench.measurement import Measurement, Task
 from bench.prompts import Prompt
@@ -146,3 +146,16 @@ def test_thread_counts_begin_at_one_and_end_at_all_cores() -> None:
         assert counts[-1] == cores
         assert counts == sorted(set(counts))
     assert thread_counts(4) == [1, 2, 3, 4]
+
+
+def test_of_a_systems_settings_the_faster_half_goes_on_and_the_fastest_of_these_wins() -> None:
+    def at(gamma: int, *speeds: float) -> Contender:
+        left = iter(speeds)
+        return contender("pearl", lambda task: written("x", speed=next(left)), gamma)
+
+    alone = contender("autoregressive", lambda task: written("x"))
+    tried = [at(1, 9.0, 2.0), at(2, 8.0, 3.0), at(4, 7.0), at(8, 1.0)]
+    found = compete(greedy(alone, *tried), TASKS[:1])
+    assert faster_half(found) == greedy(alone, *tried[:2])
+    found += compete(faster_half(found), TASKS[1:2])
+    assert fastest_settings(found) == greedy(alone, tried[1]), "one that left at 7.0 is out"

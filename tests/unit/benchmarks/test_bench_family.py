@@ -59,3 +59,28 @@ def test_the_table_has_a_row_a_system_with_its_speed_up_and_the_claim_beside(
     )
     (card,) = (row for row in found.tables()[0].rows if row[0] == "CARD")
     assert card[-3:] == ["2.00 (2.00–2.00)", SYSTEMS["card"].claim, SYSTEMS["card"].paper]
+
+
+def test_the_winners_are_the_fastest_lossless_systems_of_each_kind() -> None:
+    pearl = replace(CARD, system="pearl")
+    loose = replace(CARD, system="fly", lossless=False)
+    speeds = ((ALONE, 100.0), (CARD, 200.0), (pearl, 150.0), (loose, 900.0))
+    completions = [
+        completion(contender, str(number), speed)
+        for contender, speed in speeds
+        for number in range(2)
+    ]
+    questions = [Question(name, name, (PLAIN,)) for name in SYSTEMS]
+    rows = summarise(completions, {})
+    base = report()
+    winners = FamilyReport(
+        base.conditions, ratios(completions, questions), rows, rows, []
+    ).winners()
+    assert winners.headings == ["kind of text", "texts", "fastest, t 0", "next, t 0", "CARD, t 0"]
+    assert winners.rows[0] == [
+        "all",
+        "2",
+        "CARD 2.00 (2.00–2.00)",
+        "PEARL 1.50 (1.50–1.50)",
+        "2.00",
+    ]

@@ -95,7 +95,7 @@ def both_models(agreement: float, **speculation: Any) -> OneProcess:
         FakeEngine(TARGET, tree=False),
         FakeEngine(FakeModel(TOKENS.vocabulary, agreement=agreement), tree=True),
         settings_of(**speculation),
-        GuideCompiler(TOKENS),
+        GuideCompiler(lambda: TOKENS),
     )
 
 

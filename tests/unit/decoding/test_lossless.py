@@ -19,7 +19,7 @@ from card.speculation.drafters.growth import GROWTHS
 from card.speculation.pacing import PACINGS
 from card.speculation.sources import SHAPES, WITHOUT_DRAFT
 
-ON_AN_ENGINE = [name for name, drafter in DRAFTERS.items() if drafter.model == "engine"]
+ON_AN_ENGINE = [name for name, drafter in DRAFTERS.items() if drafter.model != "tensorrt_llm"]
 VOCABULARY = 24
 TARGET = FakeModel(VOCABULARY)
 PARAMETERS = [
@@ -179,6 +179,7 @@ speculations = st.fixed_dictionaries(
         "rows": st.one_of(st.integers(1, 12), st.just("auto")),
         "branches": st.integers(1, 4),
         "lookahead": st.sampled_from([0, 1, 4]),
+        "parcel": st.integers(1, 5),
     }
 )
 

@@ -103,7 +103,7 @@ def test_a_file_elsewhere_that_names_no_model_runs_the_chat_pair(
 ) -> None:
     monkeypatch.chdir("/")
     settings = load_settings(write("target: {threads: 2}"))
-    (target,) = (REPOSITORY_ROOT / "models/target").iterdir()
+    (target,) = (REPOSITORY_ROOT / "models/target").glob("*.gguf")
     assert settings.target.path == target
     assert settings.draft.path == REPOSITORY_ROOT / "models/draft"
 

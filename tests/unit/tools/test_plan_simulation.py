@@ -8,6 +8,7 @@ import pytest
 
 from card.speculation.control import ControlConfig
 from card.speculation.control.measured import Measured
+from card.speculation.drafters.growth import GrowthConfig
 from card.speculation.pacing import PACINGS
 from planning.acceptance import LEVELS, Foresight, TextRecord
 from planning.candidates import CandidateTree, NgramProposals, Text
@@ -220,3 +221,73 @@ def test_a_draft_that_is_always_wrong_is_stopped_and_the_next_text_begins_so() -
         simulate(text, "card", Speculation(), with_cores, seed, control) for seed in range(2)
     )
     assert len(second.rows_of_steps) < len(first.rows_of_steps) < len(first.rows_alone)
+
+
+# --- growth rules of pacings ----------------------------------------------------------------------
+
+
+def doubtful(ranks: str, first: float, second: float, confidence: str = "0") -> Text:
+    """Every child of a node is as likely as that; greedy, so probabilities are sharpened."""
+    record = TextRecord(
+        prompt_tokens=8,
+        hit_rate=0.0,
+        ranks=ranks,
+        confidence=confidence * len(ranks),
+        proposals="-" * len(ranks),
+    )
+    children = [[first, second, 1 - first - second]] * LEVELS
+    return Text(record, Foresight(temperature=0, children=children, texts=[record]))
+
+
+def test_a_sure_draft_of_specbranch_hangs_one_chain() -> None:
+    tree = CandidateTree(text_of("0" * 40), 64, 0, "branch", num_draft_tokens=4)
+    tree.expand(tree.root, 0.0)
+    for _ in range(6):
+        (node,) = tree.grow(4, 16)
+        tree.expand(node, 0.0)
+    assert (tree.count, tree.height) == (7, 7)
+    assert tree.ahead(-1, 4, 1.0) == (4, False)
+
+
+def test_a_doubtful_token_of_specbranch_has_branches_and_they_go_on_together() -> None:
+    text, config = doubtful("0" * 40, 0.36, 0.33), GrowthConfig(doubt=0.5, doubt_branches=3)
+    tree = CandidateTree(text, 64, 0, "branch", config, num_draft_tokens=4)
+    tree.expand(tree.root, 0.0)
+    assert len(tree.root.children) == 2, "3 (1 - 0.34), two at least"
+    assert tree.ahead(-1, 4, 1.0) == (1, True)
+    assert tree.grow(4, 16) == tree.root.children
+
+
+def test_ssd_prepares_a_chain_for_every_answer() -> None:
+    tree = CandidateTree(doubtful("0" * 40, 0.8, 0.15), 64, 0, "fan_out", num_draft_tokens=2)
+    tree.expand(tree.root, 0.0)
+    spine = tree.root
+    for _ in range(2):
+        spine = spine.children[0]
+        assert tree.grow(12, 16) == [spine]
+        tree.expand(spine, 0.0)
+    forks = tree.grow(12, 16)
+    assert {fork.place for fork in forks} == {0, 1, 2}
+    assert not {spine, tree.root.children[0]} & set(forks)
+
+
+def test_a_pacing_with_siblings_grows_as_deep_as_its_list_is() -> None:
+    config = GrowthConfig(siblings=(2, 1))
+    tree = CandidateTree(doubtful("0" * 40, 0.6, 0.3), 64, 0, "sampled", config)
+    tree.expand(tree.root, 0.0)
+    for node in tree.grow(8, 16):
+        tree.expand(node, 0.0)
+    assert (tree.count, tree.grow(8, 16)) == (4, [])
+
+
+@pytest.mark.parametrize("pacing", ["branch", "ssd"])
+def test_who_waits_for_chains_gets_them_where_all_agree(pacing: str) -> None:
+    config = Speculation(width=8, depth=16, rows=5, num_draft_tokens=4, growth=GROWTH_OF[pacing])
+    run = simulate(text_of("0" * 101), pacing, config, machinery())
+    # Whatever the draft prepares, the target has four candidates a pass.
+    assert run.accepted == pytest.approx(4 * run.steps, abs=4)
+    wrong = simulate(text_of("." * 101), pacing, config, machinery())
+    assert wrong.steps == 100
+
+
+GROWTH_OF = {name: pacing.growth or "" for name, pacing in PACINGS.items()}

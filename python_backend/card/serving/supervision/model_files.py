@@ -14,14 +14,21 @@ from card.serving.supervision.load_failure import LOAD_ERRORS
 from card.settings import ModelSettings, Settings
 from model_files.opening import is_gguf
 
+_INSTEAD = {
+    "draft": ", or set draft: null to serve without one",
+    "draft_small": "; scripts/cut_draft.py makes one of the draft",
+}
+"""What to do without a model of this role."""
+
 
 def check_model_files(settings: Settings) -> str | None:
     """What is wrong with configuration, tokenizer or weights of draft or target, in one line."""
     try:
-        for role in reversed(settings.roles):
+        small = ("draft_small",) if settings.has_small_draft else ()
+        for role in (*reversed(settings.roles), *small):
             model: ModelSettings = getattr(settings, role)
             if not model.path.exists():
-                instead = ", or set draft: null to serve without one" if role == "draft" else ""
+                instead = _INSTEAD.get(role, "")
                 return (
                     f"{role}.path: {model.path} does not exist; it must name a Hugging Face "
                     f"directory or a GGUF file{instead}"
@@ -34,8 +41,8 @@ def check_model_files(settings: Settings) -> str | None:
                     "read; name a Hugging Face directory, or set "
                     f"{role}.engine to auto, openvino or torch"
                 )
-        if "draft" in settings.roles:
-            shared_vocabulary(settings.draft.path, settings.target.path)
+            if role != "target":
+                shared_vocabulary(model.path, settings.target.path)
         Vocabulary.load(settings.target.path)
         ngram_memory(settings, vocabulary_size(settings.target.path))
     except LOAD_ERRORS as error:

@@ -3,14 +3,12 @@ decodes on its own and is followed."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from card.cache import Pool
-from card.constraints import GuideError
-from card.constraints.compiled import GuidedTokens
 from card.constraints.compiler import GuideCompiler
 from card.decoding import TargetLoop
 from card.decoding.ngrams import ngram_memory
@@ -20,7 +18,8 @@ from card.serving.geometry import pool_geometry
 from card.serving.triton.engine_process import Loop
 from card.settings import Role, Settings
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:  # as in `card.constraints.compiler`
+    from card.constraints.compiled import GuidedTokens
 
 
 class LoadedModel(Protocol):
@@ -45,27 +44,27 @@ def load_model(settings: Settings, role: Role, server_pid: int) -> LoadedModel:
         from card.engines.tensorrt_llm.target import TensorRTTarget
 
         return TensorRTTarget(runtime, settings)
-    from card.engines.loading import load_engine
+    from card.engines.loading import load_engine, load_small_draft
 
-    engine, guides = load_engine(settings, role, quickly=True), guide_compiler(settings.target.path)
+    engine = load_engine(settings, role, quickly=True)
+    guides = GuideCompiler(partial(_guided_tokens, settings.target.path))
     if role == "draft":
-        return _Draft(engine, settings, guides)
+        small = load_small_draft(settings, quickly=True)
+        return _Draft(engine, settings, guides, small=small)
     return _Target(engine, settings, guides)
 
 
-def guide_compiler(target: Path) -> GuideCompiler | None:
-    """Of the target's tokens, which are the pair's; None if its texts cannot be guided."""
-    try:
-        return GuideCompiler(GuidedTokens.load(target))
-    except GuideError as error:
-        log.warning("guided decoding is not offered: %s", error)
-        return None
+def _guided_tokens(target: Path) -> GuidedTokens:
+    """Of the target's tokens, which are the pair's."""
+    from card.constraints.compiled import GuidedTokens
+
+    return GuidedTokens.load(target)
 
 
 class _Target:
     """An engine of ours under our loop. It goes with the process."""
 
-    def __init__(self, engine: Engine, settings: Settings, guides: GuideCompiler | None) -> None:
+    def __init__(self, engine: Engine, settings: Settings, guides: GuideCompiler) -> None:
         self._engine = engine
         self._settings = settings
         self._guides = guides
@@ -81,6 +80,7 @@ class _Draft:
     """What drafters run on, under the draft's loop.
 
     close  lets go of it
+    small  the engine of `draft_small`, if the drafter wants it
     """
 
     def __init__(
@@ -89,8 +89,10 @@ class _Draft:
         settings: Settings,
         guides: GuideCompiler | None,
         close: Callable[[], None] = lambda: None,
+        *,
+        small: Engine | None = None,
     ) -> None:
-        self._drafters = make_drafters(model, settings)
+        self._drafters = make_drafters(model, settings, small)
         self._guides = guides
         self._apart = settings.draft_is_apart
         self._loop: DraftLoop | None = None

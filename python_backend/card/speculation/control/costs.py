@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from card.engines.row_costs import CostCurve
 
 CONTENTION = 1.2
 """How much longer a pass takes beside a draft at work than alone on its threads, until measured."""
+SOUND = 3.0
+"""Passes whose mean is taken for what such a pass costs."""
 MEMORY = 96.0
 """Passes or candidates that are remembered; older ones fade."""
 
@@ -26,6 +31,9 @@ def size_of(sessions: int) -> int:
 class PassCosts:
     """Milliseconds of a pass, alone or beside a draft at work.
 
+    What was measured at load is a guess, which passes that serve correct, for each number of rows
+    by itself: the first row may be cheaper here, or a further one dearer, than it was at load.
+
     curve        what was measured at load, by rows
     alone_share  share of it that a pass takes while the draft is stopped
     """
@@ -34,26 +42,70 @@ class PassCosts:
         self._curve = curve
         self._prior = {True: alone_share, False: CONTENTION}
         self._common = _Mean(1.0)
-        self._ratio: dict[tuple[bool, int], _Mean] = {}
+        self._ratio: dict[tuple[bool, int, int], _Mean] = {}
+        self._begun: Counter[int] = Counter()
+        self._since_plain: Counter[int] = Counter()
 
     def ms(self, rows: int, sessions: int, *, alone: bool) -> float:
         """Of a pass that so many sessions share. What was never measured is as much dearer than
         assumed as what was."""
-        known = self._ratio.get((alone, size_of(sessions)))
+        known = self._ratio.get(self._key(rows, sessions, alone=alone))
         ratio = self._prior[alone] * self._common.value if known is None else known.value
         return self._curve.pass_ms(rows) * ratio
 
-    def has_measured(self, sessions: int, *, alone: bool) -> bool:
-        return (alone, size_of(sessions)) in self._ratio
+    def best_rows(self, worth: Sequence[float], sessions: int, *, alone: bool) -> int:
+        """How many candidates of so many sessions to verify for most tokens per millisecond.
+
+        worth  [candidates] chance that each is accepted, best first
+        """
+        return self._curve.best_rows(
+            worth, sessions, lambda rows: self.ms(rows, sessions, alone=alone)
+        )
+
+    def least_chance(self, sessions: int, *, alone: bool) -> float:
+        """Chance below which no candidate is worth its row, whatever others there are."""
+        plain_ms = self.ms(sessions, sessions, alone=alone)
+        return min(
+            (
+                (self.ms(rows, sessions, alone=alone) / plain_ms - 1.0)
+                * sessions
+                / (rows - sessions)
+                for rows in self._curve.numbers
+                if rows > sessions
+            ),
+            default=0.0,
+        )
+
+    def knows_plain(self, sessions: int) -> bool:
+        """Whether passes of one row for each session were measured without the draft."""
+        known = self._ratio.get(self._key(sessions, sessions, alone=True))
+        return known is not None and known.is_sound
+
+    def wants_plain(self, sessions: int) -> bool:
+        """Whether a pass is to have no candidates, so that it is known what they cost: some of the
+        first ones of so many sessions, and later one of many. Called before every pass."""
+        size = size_of(sessions)
+        self._since_plain[size] += 1
+        if self.knows_plain(sessions):
+            is_due = self._since_plain[size] > MEMORY
+        else:
+            self._begun[size] += 1
+            is_due = self._begun[size] <= 2 * SOUND
+        if is_due:
+            self._since_plain[size] = 0
+        return is_due
 
     def learn(self, rows: int, sessions: int, seconds: float, *, alone: bool) -> None:
         """A pass took so long."""
         ratio = 1e3 * seconds / self._curve.pass_ms(rows)
         self._common.add(ratio / self._prior[alone])
         mean = self._ratio.setdefault(
-            (alone, size_of(sessions)), _Mean(self._prior[alone] * self._common.value)
+            self._key(rows, sessions, alone=alone), _Mean(self._prior[alone] * self._common.value)
         )
         mean.add(ratio)
+
+    def _key(self, rows: int, sessions: int, *, alone: bool) -> tuple[bool, int, int]:
+        return alone, size_of(sessions), self._curve.padded(rows)
 
 
 class _Mean:
@@ -63,6 +115,11 @@ class _Mean:
     def __init__(self, prior: float) -> None:
         self.value = prior
         self._count = 1.0
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether so many values were added that one more changes little."""
+        return self._count > SOUND
 
     def add(self, value: float) -> None:
         self._count = min(self._count + 1.0, MEMORY)

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from card.cache import Candidates
+from card.cache import LEAST_CHANCE, Candidates
 from card.engines.row_costs import CostCurve
 from card.sampling import SamplingParameters
-from card.speculation.control.costs import CONTENTION, MEMORY, PassCosts, ideal_tokens, size_of
+from card.speculation.control.accepted import AGREEMENT, PRIOR, Acceptance
+from card.speculation.control.costs import CONTENTION, PassCosts, ideal_tokens, size_of
 from card.speculation.control.fixed import UNMEASURED_ROWS
 from card.speculation.control.interface import (
     ControlConfig,
@@ -26,10 +27,6 @@ from card.speculation.control.interface import (
 )
 from card.speculation.control.trial import PAUSE, STOP, Trial
 
-AGREEMENT = 0.7
-"""Chance that a candidate is accepted, until measured."""
-PRIOR = 6.0
-"""Candidates or passes that what is assumed counts for beside what is measured."""
 SOUGHT = 4
 """Candidates that sessions which share a pass are asked for, for each row that it may have: where
 one text is easy and another is not, the easy one takes the rows of both."""
@@ -38,40 +35,6 @@ one text is easy and another is not, the easy one takes the rows of both."""
 def best_rows(costs_ms: Mapping[int, float]) -> int:
     """Rows of a pass that a session begins with, if it has the pass to itself."""
     return Measured(ControlConfig(costs_ms=costs_ms)).first_rows
-
-
-@dataclass(slots=True)
-class Acceptance:
-    """Of one session's candidates, of late, as far as they were reached.
-
-    reached, accepted  candidates; promised: the sum of their chances
-    """
-
-    reached: float = PRIOR
-    accepted: float = PRIOR * AGREEMENT
-    promised: float = PRIOR * AGREEMENT
-
-    @property
-    def rate(self) -> float:
-        """Chance that the next candidate is accepted."""
-        return self.accepted / self.reached
-
-    @property
-    def discount(self) -> float:
-        """What a candidate's chance is multiplied by, and each one's behind it once more."""
-        return min(1.0, self.accepted / self.promised)
-
-    def observe(self, outcome: Outcome) -> None:
-        accepted = min(outcome.accepted, outcome.drafted)
-        reached = accepted + (accepted < outcome.drafted and outcome.rejected)
-        above, promised = 1.0, 0.0
-        for chance in outcome.chances[:reached]:
-            promised += chance / above if above else 0.0
-            above = chance
-        fade = min(1.0, MEMORY / (self.reached + reached))
-        self.reached = (self.reached + reached) * fade
-        self.accepted = (self.accepted + accepted) * fade
-        self.promised = (self.promised + promised) * fade
 
 
 @dataclass(slots=True)
@@ -111,18 +74,23 @@ class Measured:
         sessions: Sequence[ControlledSession],
         *,
         draft_lives: bool,
+        reading: Sequence[ControlledSession] = (),
         most_rows: int | None = None,
     ) -> Plan:
-        kind = self._kind(sessions)
-        new = [session for session in sessions if session.number not in self._texts]
+        whole = [*sessions, *reading]
+        kind = self._kind(whole)
+        new = [session for session in whole if session.number not in self._texts]
         self._texts |= {session.number: _Text() for session in new}
         if kind not in self._trials:
-            self._trials[kind] = self._first_trial(len(sessions))
+            self._trials[kind] = self._first_trial(len(whole))
         elif new:
             self._trials[kind].begin_text()
         trial = self._trials[kind]
         if not draft_lives:
             trial.await_draft()
+        adapt = bool(sessions) and all(session.adapts for session in sessions)
+        if self._is_measured and adapt and self._costs.wants_plain(len(sessions)):
+            return Plan([Share(False, 1, 0) for _ in sessions], most_rows, kind, trial.drafts)
         shares = [
             self._share(
                 session,
@@ -132,7 +100,7 @@ class Measured:
             )
             for session in sessions
         ]
-        return Plan(shares, most_rows, kind)
+        return Plan(shares, most_rows, kind, trial.drafts)
 
     def trim(
         self, plan: Plan, sessions: Sequence[ControlledSession], found: Sequence[Candidates]
@@ -149,7 +117,9 @@ class Measured:
             for index, (session, candidates) in enumerate(zip(sessions, found, strict=True))
             for place, chance in enumerate(candidates.chances)
         )
-        best = self._curve.best_rows([-entry[0] for entry in worth], given=len(found))
+        best = self._costs.best_rows(
+            [-entry[0] for entry in worth], len(found), alone=not plan.drafts
+        )
         if plan.most_rows is not None:
             best = min(best, max(0, plan.most_rows - len(found)))
         counts = [0] * len(found)
@@ -180,7 +150,7 @@ class Measured:
             for session, outcome in zip(sessions, outcomes, strict=True)
         ]
         if self._is_measured and any(session.adapts for session in sessions):
-            self._account(plan, counted)
+            self._account(plan, sessions, counted)
 
     def forget(self, session: ControlledSession) -> None:
         self._texts.pop(session.number, None)
@@ -205,24 +175,35 @@ class Measured:
         # The more sessions it works for, the fewer candidates it has for each.
         least = 1.0 if sessions == 1 else CONTENTION
         pays = self._gain(AGREEMENT, sessions, alone=False)[1] > least
-        if pays and self._costs.has_measured(sessions, alone=True):
+        if pays and self._costs.knows_plain(sessions):
             return Trial(drafts=True, debt=0.0)
         return Trial(drafts=False, debt=0.0 if pays else STOP, pause=round(PRIOR))
 
-    def _account(self, plan: Plan, outcomes: Sequence[Outcome]) -> None:
+    def _account(
+        self,
+        plan: Plan,
+        sessions: Sequence[ControlledSession],
+        outcomes: Sequence[Outcome],
+    ) -> None:
         """Charge the pass to the trial, or let it pay a debt back."""
         trial, count = self._trials[plan.kind], len(outcomes)
         if not trial.drafts:
             trial.pay()
         elif plan.drafts:
-            offered = [min(outcome.drafted, outcome.verified) for outcome in outcomes]
-            right = sum(
-                min(outcome.accepted, most) for outcome, most in zip(outcomes, offered, strict=True)
+            rows = count + sum(outcome.verified for outcome in outcomes)
+            tokens = count + sum(outcome.accepted for outcome in outcomes)
+            passes = self._costs.ms(rows, count, alone=False) / self._costs.ms(
+                count, count, alone=True
             )
-            cost_ms = self._costs.ms(count + sum(offered), count, alone=False)
-            loss = cost_ms / self._costs.ms(count, count, alone=True) - 1.0 - right / count
+            loss = passes - tokens / sum(self._by_ngrams(each, count) for each in sessions)
             with_candidates = sum(outcome.drafted > 0 for outcome in outcomes)
             trial.charge(loss, found=3 * with_candidates >= count)
+
+    def _by_ngrams(self, session: ControlledSession, sharing: int) -> float:
+        """Tokens that a session gains by n-grams alone, in the time of a pass without them."""
+        if not self._config.ngram_tokens or session.is_remote:
+            return 1.0
+        return self._gain(session.proposer.hit_rate, sharing, alone=True)[1]
 
     # --- rows ---------------------------------------------------------------------------------
 
@@ -248,7 +229,9 @@ class Measured:
         text.leans = session.adapts and self._repeats(session, text, sharing)
         ngram_tokens = rows if text.leans or not drafts else config.ngram_tokens
         ngram_tokens = ngram_tokens if config.ngram_tokens else 0
-        return Share(drafts and not text.leans, rows, ngram_tokens, remote)
+        drafts = drafts and not text.leans
+        least = max(LEAST_CHANCE, self._costs.least_chance(sharing, alone=not drafts))
+        return Share(drafts, rows, ngram_tokens, remote, least)
 
     def _repeats(self, session: ControlledSession, text: _Text, sharing: int) -> bool:
         """Whether n-gram proposals fill the rows that they are worth, and gain more than the draft

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from card.speculation.drafters.cascade import CascadeDrafter
+from card.speculation.drafters.hierarchy import HierarchyDrafter
 from card.speculation.drafters.interface import DraftConfig, DraftedSession, Drafter
 from card.speculation.drafters.tensorrt import TensorRTDrafter
 from card.speculation.drafters.tree import TreeDrafter
@@ -15,5 +16,6 @@ __all__ = ["DRAFTERS", "DraftConfig", "DraftedSession", "Drafter"]
 DRAFTERS: dict[str, type[Drafter]] = {
     "tree": TreeDrafter,
     "cascade": CascadeDrafter,
+    "hierarchy": HierarchyDrafter,
     "tensorrt": TensorRTDrafter,
 }

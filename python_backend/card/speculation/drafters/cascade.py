@@ -9,13 +9,11 @@ the target's `NgramSource` does behind every chain.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from card.speculation.drafters.tree import TreeDrafter
 
 
 class CascadeDrafter(TreeDrafter):
     """A tree drafter that reviews long chains of n-grams."""
 
-    most_proposals: ClassVar[int] = 10
+    most_proposals = 10
     """As many as the paper's bottom drafter copies."""

@@ -11,8 +11,9 @@ from card.constraints.compiler import Constraint
 from card.speculation.drafters.growth import GrowthConfig
 from card.speculation.tree import GrowingTree, Nodes, ReRoot
 
-Model = Literal["engine", "tensorrt_llm", "none"]
-"""What makes a drafter's passes: an `Engine`, TensorRT-LLM's `Runtime`, or no model at all."""
+Model = Literal["engine", "engines", "tensorrt_llm", "none"]
+"""What makes a drafter's passes: an `Engine`, that of the draft and that of `draft_small`,
+TensorRT-LLM's `Runtime`, or no model at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class DraftConfig:
     growth              key of `GROWTHS`: the rule of requests that name none
     growth_config       what growth rules go by
     ngram_tokens        n-gram proposals behind a node, at most
+    parcel              tokens that a smaller draft writes for one pass
     adapts              fewer nodes are expanded where their rows cost more than they promise
     prefill_chunk       tokens of a text that one pass reads, at most
     side_branches       requests beside the draft's own continuation (TensorRT-LLM)
@@ -36,6 +38,7 @@ class DraftConfig:
     growth: str = "best_first"
     growth_config: GrowthConfig = field(default_factory=GrowthConfig)
     ngram_tokens: int = 6
+    parcel: int = 4
     adapts: bool = True
     prefill_chunk: int = 64
     side_branches: int = 0

@@ -22,7 +22,7 @@ from card.speculation.drafters.growth.children import (
     ranked_children,
     ranking_of,
 )
-from card.speculation.drafters.growth.expansion import Expansion, Limits, choose_expansion
+from card.speculation.drafters.growth.expansion import Chosen, Expansion, Limits, choose_nodes
 from card.speculation.drafters.growth.masks import masks_of
 from card.speculation.drafters.growth.width import Width
 from card.speculation.drafters.interface import DraftConfig, DraftedSession, Model
@@ -70,6 +70,30 @@ class _Branches:
 
 
 @dataclass(frozen=True, slots=True)
+class Plan:
+    """What one session puts into a pass, before anything is proposed.
+
+    text    tokens of the text that the KV cache lacks; they come first
+    chunk   tokens that may be read at once
+    chosen  nodes behind them; None: text alone is read
+    """
+
+    text: Sequence[int]
+    chunk: int
+    chosen: Chosen | None = None
+
+    @property
+    def behind(self) -> Sequence[int]:
+        """Tokens from the text's end to where proposals may stand."""
+        return () if self.chosen is None else self.chosen.behind
+
+    @property
+    def proposals(self) -> int:
+        """Tokens that may be proposed, at most."""
+        return 0 if self.chosen is None else self.chosen.proposals
+
+
+@dataclass(frozen=True, slots=True)
 class _Pass:
     """What one session puts into a pass.
 
@@ -90,9 +114,9 @@ class TreeDrafter:
     """Grows trees on an engine whose sessions hold them."""
 
     model: ClassVar[Model] = "engine"
-    most_proposals: ClassVar[int] = 2
-    """N-gram proposals behind a node: each costs a row in every pass, and beside nodes to expand
-    more than two brought nothing."""
+    most_proposals: int = 2
+    """Proposals behind a node: each costs a row in every pass, and beside nodes to expand more than
+    two n-grams brought nothing."""
 
     def __init__(self, model: Engine, config: DraftConfig) -> None:
         self._engine = model
@@ -146,15 +170,28 @@ class TreeDrafter:
 
     def propose(self, sessions: Sequence[DraftedSession]) -> list[Nodes | None]:
         """Read what the KV cache lacks of a text, else expand the best nodes."""
-        passes = [
-            self._pass(session, chunk, len(sessions))
+        plans = [
+            self._plan(session, chunk, len(sessions))
             for session, chunk in self._with_chunks(sessions)
+        ]
+        planned = [(s, plan) for s, plan in zip(sessions, plans, strict=True) if plan is not None]
+        proposed = iter(self._proposed(planned))
+        passes = [
+            None if plan is None else self._pass(session, plan, next(proposed))
+            for session, plan in zip(sessions, plans, strict=True)
         ]
         batch = [planned.rows for planned in passes if planned is not None]
         logits = iter(self._engine.forward(batch) if batch else ())
         return [
             None if planned is None else self._grow(session, planned, next(logits))
             for session, planned in zip(sessions, passes, strict=True)
+        ]
+
+    def _proposed(self, planned: Sequence[tuple[DraftedSession, Plan]]) -> list[list[int]]:
+        """What each session adds to its pass, in a chain: n-grams."""
+        return [
+            self._branches[session.number].proposer.propose(plan.behind, plan.proposals)
+            for session, plan in planned
         ]
 
     def _with_chunks(
@@ -174,62 +211,67 @@ class TreeDrafter:
         known = self._engine.length(self._branches[session.number].engine_session)
         return len(session.tokens) - known > LONGEST_COMMIT
 
-    def _pass(self, session: DraftedSession, chunk: int, sharing: int) -> _Pass | None:
+    def _plan(self, session: DraftedSession, chunk: int, sharing: int) -> Plan | None:
         """What to forward for one of `sharing` sessions; None: nothing can be expanded."""
-        width, ngram_tokens, worth = self._share(sharing)
+        width, proposals, worth = self._share(sharing)
         branches = self._branches[session.number]
         depth = min(self._config.depth, session.tokens_left)
         known = self._engine.length(branches.engine_session)
         if known < len(session.tokens):
-            return self._text_pass(session, branches, known, chunk, min(ngram_tokens, depth - 1))
+            return self._text_plan(session, branches, known, chunk, min(proposals, depth - 1))
         _follow_text(branches.proposer, session.tokens, len(session.tokens))
         tree = session.tree
         room = tree.capacity - max(len(tree), branches.pending)
         exponent = score_exponent(greedy=session.request.parameters.is_greedy)
-        expansion = choose_expansion(
+        chosen = choose_nodes(
             branches.view(session, tree),
             branches.frontier,
-            branches.proposer,
-            Limits(width, min(ngram_tokens, self.most_proposals), depth, room),
+            Limits(width, min(proposals, self.most_proposals), depth, room),
             lambda scores: worth.worthwhile(scores, exponent),
         )
-        if not len(expansion):
-            return None
-        tokens, parents = expansion.tree_rows(tree, branches.entry, branches.pending)
-        positions, masks, ranking = self._ranking(session, branches, expansion)
-        rows = SequenceTokens(branches.engine_session, tokens, parents, ranking=ranking)
-        return _Pass(rows, 0, expansion, positions, masks)
+        return None if chosen is None else Plan((), chunk, chosen)
 
-    def _share(self, sessions: int) -> tuple[int, int, Width]:
-        """Width and n-gram tokens of one of `sessions` sessions: they share the rows of a pass."""
-        if sessions not in self._shares:
-            config = self._config
-            rows = max(1, DRAFT_ROWS // sessions)
-            width = min(config.width, rows)
-            costs_ms = self._engine.row_costs_ms if config.adapts else {}
-            ngram_tokens = min(config.ngram_tokens, rows - width)
-            self._shares[sessions] = width, ngram_tokens, Width(costs_ms, sessions)
-        return self._shares[sessions]
-
-    def _text_pass(
+    def _text_plan(
         self, session: DraftedSession, branches: _Branches, known: int, chunk: int, proposals: int
-    ) -> _Pass:
+    ) -> Plan:
         """Text the KV cache lacks; behind its end, as far as the chunk has room, proposals."""
         missing = session.tokens[known : known + chunk]
         end = known + len(missing)
         _follow_text(branches.proposer, session.tokens, end)
         if end < len(session.tokens):
-            return _Pass(SequenceTokens(branches.engine_session, missing, logits=0), len(missing))
-        limit = min(proposals, chunk - len(missing))
-        expansion = Expansion.of_root(branches.proposer.propose([], limit))
+            return Plan(missing, chunk)
+        most = max(0, min(proposals, chunk - len(missing)))
+        return Plan(missing, chunk, Chosen([ROOT], proposals=most))
+
+    def _pass(self, session: DraftedSession, plan: Plan, proposed: Sequence[int]) -> _Pass:
+        """The rows of a plan and of a chain of proposals."""
+        branches, text = self._branches[session.number], plan.text
+        if plan.chosen is None:
+            return _Pass(SequenceTokens(branches.engine_session, text, logits=0), len(text))
+        expansion = plan.chosen.with_proposals(proposed)
         positions, masks, ranking = self._ranking(session, branches, expansion)
-        rows = SequenceTokens(
-            branches.engine_session,
-            [*missing, *expansion.proposed],
-            logits=len(expansion),
-            ranking=ranking,
-        )
-        return _Pass(rows, len(missing), expansion, positions, masks)
+        if text:
+            rows = SequenceTokens(
+                branches.engine_session,
+                [*text, *proposed],
+                logits=len(expansion),
+                ranking=ranking,
+            )
+        else:
+            tokens, parents = expansion.tree_rows(session.tree, branches.entry, branches.pending)
+            rows = SequenceTokens(branches.engine_session, tokens, parents, ranking=ranking)
+        return _Pass(rows, len(text), expansion, positions, masks)
+
+    def _share(self, sessions: int) -> tuple[int, int, Width]:
+        """Width and proposals of one of `sessions` sessions: they share the rows of a pass."""
+        if sessions not in self._shares:
+            config = self._config
+            rows = max(1, DRAFT_ROWS // sessions)
+            width = min(config.width, rows)
+            costs_ms = self._engine.row_costs_ms if config.adapts else {}
+            proposals = min(config.ngram_tokens, rows - width)
+            self._shares[sessions] = width, proposals, Width(costs_ms, sessions)
+        return self._shares[sessions]
 
     def _ranking(
         self, session: DraftedSession, branches: _Branches, expansion: Expansion

@@ -1,4 +1,4 @@
-"""What one draft pass forwards: nodes to expand, and n-gram proposals behind one of them."""
+"""What one draft pass forwards: nodes to expand, and proposals behind one of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from card.cache import ROOT
 from card.engines import FOLLOWS_PREFIX
 from card.speculation.drafters.growth.frontier import Frontier, TreeView
-from card.speculation.ngram import LONGEST_CONTEXT, NgramProposer
 from card.speculation.tree import GrowingTree
 
 
@@ -22,11 +21,6 @@ class Expansion:
 
     nodes: list[int]
     proposals: list[tuple[int, int]]
-
-    @classmethod
-    def of_root(cls, proposed: Sequence[int]) -> Expansion:
-        """The text's end and a chain of proposals behind it."""
-        return cls([ROOT], list(enumerate(proposed)))
 
     def __len__(self) -> int:
         return len(self.nodes) + len(self.proposals)
@@ -62,33 +56,54 @@ class Expansion:
 class Limits:
     """Of one pass of one session.
 
-    width         nodes that are expanded, at most
-    ngram_tokens  n-gram proposals behind them, at most
-    depth         tokens that the tree may run ahead of the text
-    room          rows, all told
+    width      nodes that are expanded, at most
+    proposals  tokens proposed behind one of them, at most
+    depth      tokens that the tree may run ahead of the text
+    room       rows, all told
     """
 
     width: int
-    ngram_tokens: int
+    proposals: int
     depth: int
     room: int
 
 
-def choose_expansion(
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Nodes to expand, and where proposals may join them.
+
+    nodes      unexpanded nodes of the tree, or `ROOT` alone behind a text
+    place      in `nodes`, of the one that proposals stand behind
+    behind     tokens from the root to that one
+    proposals  tokens that may be proposed there, at most
+    """
+
+    nodes: list[int]
+    place: int = 0
+    behind: Sequence[int] = ()
+    proposals: int = 0
+
+    def with_proposals(self, proposed: Sequence[int]) -> Expansion:
+        """With a chain of them."""
+        above = [self.place, *range(len(self.nodes), len(self.nodes) + len(proposed))]
+        return Expansion(self.nodes, list(zip(above, proposed, strict=False)))
+
+
+def choose_nodes(
     view: TreeView,
     frontier: Frontier,
-    proposer: NgramProposer,
     limits: Limits,
     worthwhile: Callable[[Sequence[float]], int],
-) -> Expansion:
-    """The next nodes by the growth rule, and a chain of proposals behind the likeliest of them.
+) -> Chosen | None:
+    """The next nodes by the growth rule, None if there are none; proposals may follow the likeliest
+    of them.
 
     worthwhile  how many of nodes with such ranks are worth their rows
     """
     tree, rank = view.tree, view.rank
     nodes = frontier.take(view, min(limits.width, limits.room), limits.depth)
     if not nodes:
-        return Expansion([], [])
+        return None
     if len(nodes) > 1:
         count = worthwhile([rank[node] for node in nodes])
         for node in nodes[count:]:
@@ -97,12 +112,5 @@ def choose_expansion(
     # Proposals cost rows, so they go where the tree most likely gets deeper.
     place = max(range(len(nodes)), key=lambda row: rank[nodes[row]])
     node = nodes[place]
-    length = min(
-        limits.ngram_tokens,
-        limits.depth - 2 - tree.depth[node],
-        limits.room - len(nodes),
-    )
-    behind = tree.path(node, LONGEST_CONTEXT)
-    proposed = proposer.propose(behind, length) if length > 0 else []
-    above = [place, *range(len(nodes), len(nodes) + len(proposed))]
-    return Expansion(nodes, list(zip(above, proposed, strict=False)))
+    most = min(limits.proposals, limits.depth - 2 - tree.depth[node], limits.room - len(nodes))
+    return Chosen(nodes, place, tree.path(node), max(0, most))

@@ -1,0 +1,238 @@
+"""Hierarchical speculative decoding: a smaller draft drafts for the draft, and n-grams draft for
+the smaller one (HSD, arXiv 2510.19705).
+
+Each level collects a parcel of tokens that it agrees with and hands it upward: n-grams to
+`draft_small`, which reviews them until it has `parcel` tokens; these to the draft, which reviews
+them in one pass; what the draft keeps, to the target. Every level corrects the first token that it
+would not choose itself, and the level below goes on behind the correction. The target alone decides
+what becomes text, so the levels below it may be as lenient as they like: the draft keeps a token
+that is among its children worth a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from card.engines import Engine, Logits, SequenceTokens
+from card.sampling import PositionNoise
+from card.speculation.drafters.growth.children import ranked_children, ranking_of
+from card.speculation.drafters.interface import DraftConfig, DraftedSession, Model
+from card.speculation.drafters.tree import Plan, TreeDrafter
+from card.speculation.ngram import NgramProposer
+from card.speculation.tree import Nodes, ReRoot
+
+
+class HierarchyDrafter(TreeDrafter):
+    """A tree drafter that reviews parcels of a smaller draft. Its passes count as many as the tree
+    got layers: a pacing that waits for γ tokens waits for a parcel of γ."""
+
+    model: ClassVar[Model] = "engines"
+
+    def __init__(self, model: tuple[Engine, Engine], config: DraftConfig) -> None:
+        draft, small = model
+        super().__init__(draft, replace(config, ngram_tokens=config.parcel))
+        self.most_proposals = config.parcel
+        self._small = _SmallDraft(small, config.ngram_tokens)
+
+    def open(self, session: DraftedSession) -> None:
+        super().open(session)
+        self._small.open(session)
+
+    def close(self, session: DraftedSession) -> None:
+        super().close(session)
+        self._small.close(session)
+
+    def commit(self, session: DraftedSession, re_root: ReRoot) -> None:
+        super().commit(session, re_root)
+        self._small.commit(session)
+
+    def propose(self, sessions: Sequence[DraftedSession]) -> list[Nodes | None]:
+        return [
+            nodes and _counted_by_layers(session, nodes)
+            for session, nodes in zip(sessions, super().propose(sessions), strict=True)
+        ]
+
+    def _proposed(self, planned: Sequence[tuple[DraftedSession, Plan]]) -> list[list[int]]:
+        """The parcels of the small draft."""
+        parcels = []
+        for session, plan in planned:
+            branches = self._branches[session.number]
+            most = min(plan.proposals, session.tree.capacity - 1 - len(plan.behind))
+            parcels.append(
+                Parcel(session, branches.noise, branches.proposer, plan.behind, most, plan.chunk)
+            )
+        self._small.fill(parcels)
+        return [parcel.tokens for parcel in parcels]
+
+
+def _counted_by_layers(session: DraftedSession, nodes: Nodes) -> Nodes:
+    if not nodes.passes:
+        return nodes
+    layers = session.tree.with_nodes(nodes).height - session.tree.height
+    return replace(nodes, passes=max(1, layers))
+
+
+@dataclass(slots=True)
+class Parcel:
+    """Tokens that a session's draft will review.
+
+    noise     of the target; proposer: of n-grams
+    behind    tokens from the text's end to where they stand
+    most      tokens wanted, as far as the KV cache has room: the text's last token may be pending
+    chunk     tokens that may be read at once
+    tokens    so far
+    """
+
+    session: DraftedSession
+    noise: PositionNoise
+    proposer: NgramProposer
+    behind: Sequence[int]
+    most: int
+    chunk: int
+    tokens: list[int] = field(default_factory=list)
+
+    @property
+    def path(self) -> list[int]:
+        """All tokens behind the text."""
+        return [*self.behind, *self.tokens]
+
+
+@dataclass(slots=True)
+class _Chain:
+    """What the small draft keeps of one session.
+
+    engine_session  KV cache: its prefix begins the text, without the text's last token
+    pending         tokens of the entries behind the prefix, one behind the other
+    """
+
+    engine_session: int
+    pending: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What a parcel puts into a pass.
+
+    known      tokens that are read and lead to `proposed`
+    proposed   n-grams behind them
+    positions  of what follows the last known token, and of what follows each n-gram; empty: text
+               alone is read
+    """
+
+    rows: SequenceTokens
+    known: Sequence[int]
+    proposed: Sequence[int]
+    positions: list[int]
+
+
+class _SmallDraft:
+    """Writes parcels, reviewing n-grams. It reads a prompt while the draft does.
+
+    ngram_tokens  n-grams that one pass reviews, at most
+    """
+
+    def __init__(self, engine: Engine, ngram_tokens: int) -> None:
+        self._engine = engine
+        self._ngram_tokens = ngram_tokens
+        self._chains: dict[int, _Chain] = {}
+
+    def open(self, session: DraftedSession) -> None:
+        if session.request.reuses_kv:
+            number = self._engine.open_session(session.tokens[:-1], session.request.salt)
+        else:
+            number = self._engine.open_session()
+        self._chains[session.number] = _Chain(number)
+
+    def close(self, session: DraftedSession) -> None:
+        number = self._chains.pop(session.number).engine_session
+        if session.request.reuses_kv:
+            self._engine.remember(number, session.tokens, session.request.salt)
+        self._engine.close_session(number)
+
+    def commit(self, session: DraftedSession) -> None:
+        """Entries of the text join the prefix; behind them stay those of a chain that it is on."""
+        chain = self._chains[session.number]
+        text = session.tokens[self._engine.length(chain.engine_session) :]
+        right = _common(chain.pending, text)
+        self._keep(session, chain, len(chain.pending) if right == len(text) else right)
+
+    def fill(self, parcels: Sequence[Parcel]) -> None:
+        """Until each is full. All that lack tokens share a pass."""
+        lacking = [parcel for parcel in parcels if self._has_to_read(parcel)]
+        while lacking:
+            passes = [self._rows(parcel) for parcel in lacking]
+            found = self._engine.forward([planned.rows for planned in passes])
+            lacking = [
+                parcel
+                for parcel, rows, logits in zip(lacking, passes, found, strict=True)
+                if self._review(parcel, rows, logits)
+            ]
+
+    def _has_to_read(self, parcel: Parcel) -> bool:
+        """Whether tokens are wanted, or the prompt is still being read."""
+        chain, text = self._chains[parcel.session.number], parcel.session.tokens
+        unread = len(text) - self._engine.length(chain.engine_session) - len(chain.pending)
+        return parcel.most > 0 or unread > parcel.chunk
+
+    def _rows(self, parcel: Parcel) -> _Rows:
+        """What the KV cache lacks of the text and the path behind it, then n-grams."""
+        session = parcel.session
+        chain = self._chains[session.number]
+        wanted = session.tokens[self._engine.length(chain.engine_session) :] + parcel.path
+        # The last token is read again if need be: what follows it is asked for.
+        self._keep(session, chain, min(_common(chain.pending, wanted), len(wanted) - 1))
+        missing = wanted[len(chain.pending) :]
+        known = missing[: parcel.chunk]
+        proposed, positions = list[int](), list[int]()
+        if len(known) == len(missing):
+            room = min(parcel.most - len(parcel.tokens) - 1, parcel.chunk - len(known))
+            proposed = parcel.proposer.propose(parcel.path, min(self._ngram_tokens, max(0, room)))
+            first = len(session.tokens) + len(parcel.path)
+            positions = list(range(first, first + 1 + len(proposed)))
+        begin, count = len(chain.pending), len(known) + len(proposed)
+        ranking = ranking_of(positions, session.request.parameters, parcel.noise)
+        rows = SequenceTokens(
+            chain.engine_session,
+            [*known, *proposed],
+            range(begin - 1, begin - 1 + count) if begin else None,
+            logits=len(positions),
+            ranking=ranking if positions else None,
+        )
+        return _Rows(rows, known, proposed, positions)
+
+    def _review(self, parcel: Parcel, rows: _Rows, logits: Logits) -> bool:
+        """Take the n-grams that the small draft chooses itself, and its own token behind them;
+        whether the parcel lacks more."""
+        session = parcel.session
+        chain = self._chains[session.number]
+        if not rows.positions:
+            chain.pending += rows.known
+            self._keep(session, chain, len(chain.pending))
+            return False
+        choices = [
+            children[0].token
+            for children in ranked_children(logits, rows.positions, session.request.parameters)
+        ]
+        right = _common(rows.proposed, choices)
+        kept = len(chain.pending) + len(rows.known) + right
+        chain.pending += [*rows.known, *rows.proposed]
+        self._keep(session, chain, kept)
+        parcel.tokens += choices[: right + 1]
+        return len(parcel.tokens) < parcel.most
+
+    def _keep(self, session: DraftedSession, chain: _Chain, count: int) -> None:
+        """Drop all but the first `count` pending entries; those of the text join the prefix."""
+        lacks = len(session.tokens) - 1 - self._engine.length(chain.engine_session)
+        confirmed = max(0, min(count, lacks))
+        if confirmed or count < len(chain.pending):
+            number = chain.engine_session
+            self._engine.commit_kv(number, range(confirmed), range(confirmed, count))
+            chain.pending = chain.pending[confirmed:count]
+
+
+def _common(some: Sequence[int], others: Sequence[int]) -> int:
+    """How many tokens both begin with."""
+    pairs = zip(some, others, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(some), len(others)))

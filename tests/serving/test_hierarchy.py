@@ -1,0 +1,81 @@
+"""A smaller draft drafts for the draft on the real server, whatever else a request chooses."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from real_pair import PAIR
+from running_service import Overrides, RunningService, StartService
+
+from training.cutting import cut
+
+PROMPTS = ("def fibonacci(n):", "import os\n\n\ndef walk(path):\n    for name in")
+WAYS: tuple[dict[str, str], ...] = (
+    {},
+    {"decoding": "draft_then_verify"},
+    {"decoding": "pearl"},
+    {"decoding": "branch"},
+    {"decoding": "ssd"},
+    {"decoding": "card", "growth": "layered"},
+    {"decoding": "pearl", "growth": "sampled"},
+    {"decoding": "pearl", "growth": "graph"},
+    {"decoding": "draft_then_verify", "growth": "graph"},
+    {"decoding": "draft_then_verify", "growth": "branch"},
+    {"decoding": "branch", "growth": "best_first"},
+    {"decoding": "ssd", "growth": "layered"},
+    {"decoding": "card", "growth": "fan_out"},
+    {"decoding": "card", "growth": "graph"},
+)
+"""Combinations of the registries, beside phrases, subtrees and the hierarchy of the settings."""
+
+
+@pytest.fixture(scope="module")
+def service(
+    start_service: StartService, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningService]:
+    smaller: Path = tmp_path_factory.mktemp("draft-small")
+    cut(PAIR / "target", smaller, [0])
+    speculation = {"drafter": "hierarchy", "proposals": "phrases", "query": "subtree", "gamma": 4}
+    settings: Overrides = {"draft_small": {"path": str(smaller)}, "speculation": speculation}
+    with start_service(settings) as running:
+        yield running
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8, "seed": 5}])
+async def test_streams_of_every_combination_at_once_write_what_the_target_alone_writes(
+    service: RunningService, sampling: dict[str, Any]
+) -> None:
+    request = {"max_tokens": 64, **sampling}
+    alone = [await service.text(p, decoding="autoregressive", **request) for p in PROMPTS]
+    wanted = [(way, number) for way in WAYS for number in range(len(PROMPTS))]
+    texts = await asyncio.gather(
+        *(service.text(PROMPTS[number], **way, **request) for way, number in wanted)
+    )
+    for (way, number), text in zip(wanted, texts, strict=True):
+        assert text == alone[number], (way, PROMPTS[number])
+
+
+async def test_its_candidates_are_accepted(service: RunningService) -> None:
+    way: dict[str, Any] = {"max_tokens": 64, "end_id": -1, "return_perf_metrics": True, **WAYS[1]}
+    (answer,) = await service.ask(text_input=PROMPTS[0], **way)
+    assert answer.one("total_accepted_draft_tokens") > 16
+
+
+async def test_a_killed_draft_never_changes_a_text(service: RunningService) -> None:
+    request = {"max_tokens": 200, "end_id": -1}
+    alone = await service.text(PROMPTS[0], decoding="autoregressive", **request)
+    reading = [asyncio.create_task(service.text(PROMPTS[0], **way, **request)) for way in WAYS]
+    lost = service.pid_of("draft")
+    before = service.metric("card_committed_tokens_total")
+    await service.until(
+        lambda: service.metric("card_committed_tokens_total") > before, "the streams flow"
+    )
+    os.kill(lost, signal.SIGKILL)
+    assert await asyncio.gather(*reading) == [alone] * len(WAYS)
+    await service.until_back_without(lost)

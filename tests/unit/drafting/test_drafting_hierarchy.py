@@ -1,0 +1,121 @@
+"""A smaller draft writes parcels that the draft reviews."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from fake_engine import FakeEngine, FakeModel
+from one_process import OneProcess, autoregressive, repeating_text, request_of, settings_of
+
+from card.cache import ROOT, Tree
+from card.sampling import SamplingParameters
+
+MODEL = FakeModel()
+PARCEL = 4
+SAMPLED = SamplingParameters(temperature=0.8, seed=5)
+
+
+@contextmanager
+def ladder(small: FakeModel, **speculation: Any) -> Iterator[tuple[OneProcess, FakeEngine]]:
+    """Target and draft agree; and the engine of the smaller draft."""
+    target, draft = FakeEngine(MODEL, tree=False), FakeEngine(MODEL, tree=True)
+    settings = settings_of(
+        drafter="hierarchy", growth="layered", width=1, parcel=PARCEL, **speculation
+    )
+    with OneProcess(target, draft, settings) as both:
+        engine = FakeEngine(small, tree=True)
+        both.restart_draft(draft, engine)
+        yield both, engine
+
+
+def draft_of(both: OneProcess) -> FakeEngine:
+    engine = both.draft_engine
+    assert isinstance(engine, FakeEngine)
+    return engine
+
+
+def height_of(tree: Tree) -> int:
+    """Nodes of the longest path."""
+    depth: list[int] = []
+    for parent in tree.parent:
+        depth.append(1 if parent == ROOT else depth[parent] + 1)
+    return max(depth)
+
+
+def rows_of(engine: FakeEngine) -> list[int]:
+    """Of every pass of one session."""
+    return [len(rows.tokens) for batch in engine.batches for rows in batch]
+
+
+@pytest.mark.parametrize("parameters", [SamplingParameters(), SAMPLED])
+def test_one_pass_of_the_draft_reviews_a_parcel(parameters: SamplingParameters) -> None:
+    with ladder(MODEL) as (both, small):
+        stream = both.open(request_of([1, 2, 3], 30, parameters=parameters))
+        slot = both.pool.target_slot(stream.slot.index)
+        slot.adopt(stream.session_id)
+        for passes in (1, 2, 3):
+            assert both.draft.step()
+            assert rows_of(draft_of(both))[1:] == [1 + PARCEL] * (passes - 1)
+            assert len(small.batches) == passes * PARCEL
+            tree = slot.tree(stream.session_id, MODEL.vocabulary)
+            assert tree is not None
+            assert height_of(tree) == passes * (1 + PARCEL)
+
+
+def test_n_grams_draft_for_the_smaller_draft() -> None:
+    text = repeating_text(MODEL)
+    with ladder(MODEL, lookahead=4) as (both, small):
+        both.open(request_of(text, 8))
+        both.draft.step()
+        # Two n-grams are right, so that one pass gives three tokens, and another the fourth.
+        assert len(small.batches) == 2
+
+
+@pytest.mark.parametrize("parameters", [SamplingParameters(), SAMPLED])
+def test_hardly_a_token_is_read_twice_while_all_agree(parameters: SamplingParameters) -> None:
+    request = request_of([1, 2, 3], 60, parameters=parameters)
+    with ladder(MODEL) as (both, small):
+        stream = both.open(request)
+        assert both.run([stream], draft_steps=1) == [autoregressive(MODEL, request)]
+        # A path that ends in a token which was read already has that one read again.
+        assert sum(count > 1 for count in Counter(small.read).values()) <= 3
+
+
+def test_a_parcel_for_the_draft_is_one_that_the_draft_has_passed() -> None:
+    """Draft-then-verify waits for γ tokens, not for γ passes of so many."""
+    with ladder(MODEL) as (both, _):
+        stream = both.open(request_of([1, 2, 3], 40, "draft_then_verify", gamma=PARCEL + 1))
+        both.run([stream], draft_steps=4)
+        assert len(draft_of(both).batches) <= stream.counters.steps + 1
+
+
+def test_sessions_share_the_passes_of_the_smaller_draft() -> None:
+    with ladder(MODEL) as (both, small):
+        streams = [both.open(request_of([index, 2], 20), index) for index in range(3)]
+        both.draft.step()
+        assert [len(batch) for batch in small.batches] == [3] * PARCEL
+        both.run(streams)
+        both.close(streams)
+        assert small.open_sessions == 0
+
+
+def test_both_read_a_long_prompt_at_the_same_time() -> None:
+    prompt = [index % MODEL.vocabulary for index in range(100)]
+    with ladder(MODEL, lookahead=0) as (both, small):
+        both.open(request_of(prompt, 20))
+        for _ in range(13):
+            assert both.draft.step()
+        assert rows_of(draft_of(both)) == [8] * 12 + [4 + PARCEL]
+        assert rows_of(small) == [8] * 12 + [4] + [1] * (PARCEL - 1)
+
+
+def test_a_smaller_draft_that_is_always_wrong_costs_nothing_but_rows() -> None:
+    request = request_of([1, 2, 3], 40)
+    with ladder(FakeModel(seed=9)) as (both, _):
+        stream = both.open(request)
+        assert both.run([stream]) == [autoregressive(MODEL, request)]
+        assert stream.counters.accepted > 0

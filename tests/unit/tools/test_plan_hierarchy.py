@@ -1,0 +1,107 @@
+"""The shortest path through levels of drafts."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planning.hierarchy import (
+    PARCELS,
+    Ladder,
+    Level,
+    every_ladder,
+    quickest_ladder,
+    tokens_of_a_parcel,
+)
+from planning.report import advice_on
+
+NAMES = ("n-grams", "draft_small", "draft", "target")
+
+
+def levels_of(*pass_ms: float) -> list[Level]:
+    """N-grams for nothing, and levels whose passes cost so much, whatever their rows."""
+    models = [Level(name, {1: ms, 32: ms}) for name, ms in zip(NAMES[1:], pass_ms, strict=True)]
+    return [Level(NAMES[0], {}), *models]
+
+
+def test_a_parcel_passes_the_tokens_before_the_first_wrong_one_and_another() -> None:
+    assert tokens_of_a_parcel(0.0, 7) == 1.0
+    assert tokens_of_a_parcel(1.0, 7) == 8.0
+    assert tokens_of_a_parcel(0.5, 2) == 1.75
+
+
+def test_two_levels_cost_what_draft_then_verify_does() -> None:
+    draft, target = Level("draft", {1: 1.0}), Level("target", {1: 10.0, 32: 10.0})
+    found = quickest_ladder([draft, target], {("draft", "target"): 0.8})
+    costs = {
+        gamma: (gamma * 1.0 + 10.0) * (1 - 0.8) / (1 - 0.8 ** (gamma + 1)) for gamma in PARCELS
+    }
+    assert found.ms_per_token == pytest.approx(min(costs.values()))
+    assert costs[found.parcels[0]] == min(costs.values())
+
+
+def test_at_once_the_longer_of_both_counts() -> None:
+    draft, target = Level("draft", {1: 2.0}), Level("target", {1: 10.0, 32: 10.0})
+    found = quickest_ladder([draft, target], {("draft", "target"): 1.0}, at_once=True)
+    assert found.parcels == (5,), "as many tokens as the draft writes while the target computes"
+    assert found.ms_per_token == pytest.approx(10.0 / 6)
+
+
+shares = st.floats(0.0, 1.0)
+costs = st.floats(0.1, 10.0)
+
+
+def by_force(
+    levels: list[Level], agreements: dict[tuple[str, str], float], parcels: range
+) -> float:
+    """The least over all choices of levels and parcels, each computed from the bottom up."""
+    *below, last = levels
+    best = last.pass_ms(1)
+    for count in range(1, len(below) + 1):
+        for chosen in combinations(below, count):
+            for lengths in product(parcels, repeat=count):
+                ms = chosen[0].pass_ms(1)
+                for one, other, length in zip(chosen, [*chosen[1:], last], lengths, strict=True):
+                    passed = tokens_of_a_parcel(agreements[one.name, other.name], length)
+                    ms = (length * ms + other.pass_ms(length + 1)) / passed
+                best = min(best, ms)
+    return best
+
+
+@settings(max_examples=30, deadline=None)
+@given(costs, costs, costs, st.tuples(*[shares] * 6))
+def test_the_path_is_the_best_of_all_levels_and_parcels(
+    small_ms: float, draft_ms: float, target_ms: float, found: tuple[float, ...]
+) -> None:
+    levels = levels_of(small_ms, draft_ms, target_ms)
+    agreements = dict(zip(combinations(NAMES, 2), found, strict=True))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("planning.hierarchy.PARCELS", range(1, 5))
+        quickest = quickest_ladder(levels, agreements)
+        ladders = every_ladder(levels, agreements)
+    assert quickest.ms_per_token == pytest.approx(by_force(levels, agreements, range(1, 5)))
+    assert ladders[0].ms_per_token == pytest.approx(quickest.ms_per_token)
+    assert len(ladders) == 8
+
+
+def test_a_level_that_does_not_pay_is_named() -> None:
+    agreements = dict(zip(combinations(NAMES, 2), [0.3, 0.3, 0.3, 0.1, 0.1, 0.8], strict=True))
+    advice = advice_on(every_ladder(levels_of(0.9, 1.0, 10.0), agreements))
+    assert "Predicted quickest: n-grams → draft → target." in advice
+    assert "A level less is faster: n-grams → draft_small → draft → target takes" in advice
+    assert "drafter: cascade" in advice
+
+
+def test_a_level_that_pays_is_in_the_settings() -> None:
+    agreements = dict(zip(combinations(NAMES, 2), [0.3, 0.3, 0.3, 0.95, 0.9, 0.95], strict=True))
+    ladders = every_ladder(levels_of(0.1, 2.0, 20.0), agreements)
+    best = ladders[0]
+    assert isinstance(best, Ladder)
+    assert best.levels == NAMES
+    lookahead, parcel, gamma = best.parcels
+    advice = advice_on(ladders)
+    assert f"drafter: hierarchy, lookahead: {lookahead}, parcel: {parcel}, gamma: {gamma}" in advice
+    assert "faster than with a level less" in advice
