@@ -206,18 +206,26 @@ class TargetSession:
                 found = source.candidates(self, found, most, share.least_chance)
         if share.drafts:
             self.slot.count_query(hit=drafted > 0)
-        return Query(self._guided(found, limit), drafted, share.drafts, at_ns)
+        kept = self._fitting(found)
+        all_found = kept.followed_by(self._forced_behind(kept, limit))
+        return Query(all_found, min(drafted, len(kept)), share.drafts, at_ns)
 
-    def _guided(self, found: Candidates, limit: int) -> Candidates:
-        """A chain as far as the guide allows it, for the rest would be rejected, and behind that
-        what the guide forces."""
+    def _fitting(self, found: Candidates) -> Candidates:
+        """A chain as far as the guide allows it: the rest would be rejected."""
         if self.constraint is None or not found.is_chain:
             return found
         with suppress(GuideError):  # which verification will meet
-            found = found.first(self.constraint.fitting(found.tokens))
-            forced = self.constraint.forced_behind(found.tokens)[: limit - len(found)]
-            return found.followed_by(Candidates.chain(forced, [1.0] * len(forced)))
+            return found.first(self.constraint.fitting(found.tokens))
         return found
+
+    def _forced_behind(self, chain: Candidates, limit: int) -> Candidates:
+        """What the guide leaves no choice about, so that there are `limit` candidates at most."""
+        if self.constraint is None or not chain.is_chain:
+            return NO_CANDIDATES
+        with suppress(GuideError):
+            forced = self.constraint.forced_behind(chain.tokens)[: limit - len(chain)]
+            return Candidates.chain(forced, [1.0] * len(forced))
+        return NO_CANDIDATES
 
     def rows(self, candidates: Candidates) -> SequenceTokens:
         """The last committed token and the candidates behind it."""
