@@ -4,7 +4,7 @@ The fields of `GenerateRequest` (inputs) and `Response` (outputs) *are* that tab
 tensor, and its metadata says how it travels. Names and dtypes are those of TensorRT-LLM's Triton
 ensemble; `input_ids`, `min_p`, `stop_token_ids`, `logit_bias_ids`, `logit_bias_values`,
 `top_log_probs`, `return_prompt_log_probs`, `return_trace`, `decoding`, `drafter`, `growth`,
-`acceptance`, `draft_key`, `cache_salt`, `skip_reading_prefix_cache`, `finish_reason`,
+`acceptance`, `draft_key`, `cache_salt`, `skip_reading_prefix_cache`, `prediction`, `finish_reason`,
 `accepted_bytes`, `details`, `target_steps`, `cache_queries`, `cache_hits` and `foreign_tokens` are
 additions of CARD.
 
@@ -105,6 +105,7 @@ class GenerateRequest:
         "BYTES", "exact, or loose, which changes the text, where the server allows it."
     )
     draft_key: str | None = _tensor("BYTES", "Secret with which a device sends its drafts.")
+    prediction: str | None = _tensor("BYTES", "What the text may well say.")
     guided_decoding_guide_type: str | None = _tensor(
         "BYTES", "What guides the text: json, json_schema, regex, ebnf_grammar or choice."
     )

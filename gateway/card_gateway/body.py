@@ -80,6 +80,12 @@ class Prediction(Part):
     type: Literal["content"]
     content: str | list[TextPart]
 
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content)
+
 
 class SamplingBody(GuidedFields):
     """What completions and chats have in common."""
@@ -103,7 +109,7 @@ class SamplingBody(GuidedFields):
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     prediction: Prediction | None = None
-    """Accepted, without effect: candidates come from the draft and the text anyway."""
+    """What the text may well say. It makes candidates, so it changes speed alone."""
     n: Annotated[int, Field(ge=1, le=MOST_ANSWERS)] | None = None
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
     # Beyond OpenAI's API.
@@ -232,6 +238,8 @@ class SamplingBody(GuidedFields):
             skip_reading_prefix_cache=(
                 self.skip_reading_prefix_cache is True or self.cache_prompt is False or None
             ),
+            # An empty one predicts nothing.
+            prediction=None if self.prediction is None else self.prediction.text or None,
             guided_decoding_guide_type=None if guide is None else guide.kind,
             guided_decoding_guide=None if guide is None else guide.text,
         )

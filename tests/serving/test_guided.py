@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 import re
+import signal
 from typing import Annotated, Any, Literal
 
 import openai
 import pytest
 from pydantic import BaseModel, Field
 from running_gateway import MODEL, running_gateway
-from running_service import Refused, RunningService
+from running_service import Refused, RunningService, StartService
+
+from card_gateway.tools.definitions import Tool, tool_use
+from card_gateway.tools.grammar import grammar_of
 
 SCHEMA = {
     "type": "object",
@@ -26,6 +32,14 @@ SCHEMA = {
 OF_SCHEMA: dict[str, Any] = {
     "guided_decoding_guide_type": "json_schema",
     "guided_decoding_guide": json.dumps(SCHEMA),
+    "max_tokens": 160,
+}
+TOOLS = [
+    Tool.model_validate({"type": "function", "function": {"name": "find", "parameters": SCHEMA}})
+]
+OF_CALLS: dict[str, Any] = {
+    "guided_decoding_guide_type": "ebnf_grammar",
+    "guided_decoding_guide": grammar_of(tool_use(TOOLS, "required", None)),
     "max_tokens": 160,
 }
 PROMPTS = [f"def person_{place}():\n    return " for place in range(8)]
@@ -48,6 +62,28 @@ async def test_eight_guided_streams_write_what_the_target_alone_writes(
         assert await texts(decoding) == alone
     for text in alone:
         assert list(json.loads(text)) == SCHEMA["required"]
+
+
+@pytest.mark.parametrize("guide", [OF_SCHEMA, OF_CALLS], ids=["schema", "tools"])
+async def test_a_killed_draft_changes_no_guided_text(
+    start_service: StartService, guide: dict[str, Any]
+) -> None:
+    with start_service({}) as service:
+        request = guide | SAMPLINGS[1]
+        alone = [
+            await service.text(prompt, decoding="autoregressive", **request) for prompt in PROMPTS
+        ]
+        for streams in (1, 8):
+            asked = asyncio.gather(
+                *(service.text(prompt, decoding="card", **request) for prompt in PROMPTS[:streams])
+            )
+            with contextlib.closing(service.pool()) as pool:
+                await service.until(lambda: bool(pool.states.any()), "a text has begun")
+            victim = service.pid_of("draft")
+            os.kill(victim, signal.SIGKILL)
+            assert await asked == alone[:streams]
+            await service.until_back_without(victim)
+        assert await service.text(PROMPTS[0], decoding="card", **request) == alone[0]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +111,7 @@ async def test_every_kind_of_guide_is_kept(
         )
         if pattern is None:
             if reply.finish_reason == "stop":
-                json.loads(reply.text)
+                assert isinstance(json.loads(reply.text), dict | list)
         else:
             assert re.fullmatch(pattern, reply.text)
             assert reply.finish_reason == "stop"

@@ -18,7 +18,7 @@ import numpy as np
 
 CACHE_LINE = 64
 WORD_BYTES = 8
-MAGIC = 0x31_44_52_41_43_00_00_10  # "CARD1" and the layout's version
+MAGIC = 0x31_44_52_41_43_00_00_11  # "CARD1" and the layout's version
 ENGINES = ("draft", "target")
 BEATING = ("card", *ENGINES)
 """Processes that tell by a heartbeat that they live."""
@@ -218,7 +218,9 @@ def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
             ("bad_word_count", word),
             ("guide_kind", word),
             ("guide_length", word),
+            ("prediction_length", word),
             ("prompt", word, (geometry.prompt,)),
+            ("prediction", word, (geometry.output,)),
             ("bad_word_lengths", word, (max(1, geometry.bad_words),)),
             ("bad_word_tokens", word, (max(1, geometry.bad_word_tokens),)),
             ("logit_bias_ids", word, (max(1, geometry.logit_bias),)),

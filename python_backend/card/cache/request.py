@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ _NUMBERS = (
 )
 """Sampling parameters that are one word of the slot, of the same name."""
 
+
+_NO_PREDICTION = np.zeros(0, np.int64)
 
 ANY = "auto"
 """In the place of a drafter's or growth rule's key: whichever the draft's process takes."""
@@ -52,6 +54,7 @@ class SlotRequest:
     trace       whether the target is to tell of each step
     draft_key_digest  SHA-256 of the key with which a device sends candidates (see `digest_of`);
                       None: the draft's process makes them
+    prediction  [tokens] int64, what the output may well be
     """
 
     prompt: NDArray[np.int64]
@@ -70,6 +73,7 @@ class SlotRequest:
     salt: bytes = NO_SALT
     trace: bool = False
     draft_key_digest: bytes | None = None
+    prediction: NDArray[np.int64] = field(default_factory=lambda: _NO_PREDICTION)
 
     @property
     def is_remote(self) -> bool:
@@ -117,6 +121,8 @@ def write_request(record: Record, request: SlotRequest) -> None:
     record["reuses_kv"] = request.reuses_kv
     record["salt"][:] = np.frombuffer(request.salt, np.int64)
     record["trace"] = request.trace
+    record["prediction_length"] = len(request.prediction)
+    record["prediction"][: len(request.prediction)] = request.prediction
     parameters = request.parameters
     for name in _NUMBERS:
         record[name] = getattr(parameters, name)
@@ -156,6 +162,7 @@ def read_request(record: Record) -> SlotRequest:
         reuses_kv=bool(record["reuses_kv"]),
         salt=record["salt"].tobytes(),
         trace=bool(record["trace"]),
+        prediction=record["prediction"][: record["prediction_length"]].copy(),
         parameters=SamplingParameters(
             bad_words=tuple(words),
             logit_bias=_logit_bias(record),

@@ -43,7 +43,7 @@ _LONGEST_MESSAGE = 300
 def grammar_of(guide: Guide) -> str:
     """As llguidance wants it. Raises `GuideError` for what shows before anything is compiled."""
     if guide.kind == "json":
-        return _json_grammar({})
+        return _json_grammar({"type": ["object", "array"]})
     if guide.kind == "json_schema":
         return _json_grammar(_schema_of(guide.text))
     if guide.kind == "regex":

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 GUIDE_TYPES = ("json", "json_schema", "regex", "ebnf_grammar", "choice")
-"""The first four are TensorRT-LLM's. A grammar may also be one of Lark; `choice` is a JSON list of
-texts."""
+"""The first four are TensorRT-LLM's, whose `json` is an object or an array. A grammar may also be
+Lark's; `choice` is a JSON list of texts."""
 
 
 class GuideError(ValueError):

@@ -206,18 +206,26 @@ class TargetSession:
                 found = source.candidates(self, found, most, share.least_chance)
         if share.drafts:
             self.slot.count_query(hit=drafted > 0)
-        return Query(self._guided(found, limit), drafted, share.drafts, at_ns)
+        kept = self._fitting(found)
+        all_found = kept.followed_by(self._forced_behind(kept, limit))
+        return Query(all_found, min(drafted, len(kept)), share.drafts, at_ns)
 
-    def _guided(self, found: Candidates, limit: int) -> Candidates:
-        """A chain as far as the guide allows it, for the rest would be rejected, and behind that
-        what the guide forces."""
+    def _fitting(self, found: Candidates) -> Candidates:
+        """A chain as far as the guide allows it: the rest would be rejected."""
         if self.constraint is None or not found.is_chain:
             return found
         with suppress(GuideError):  # which verification will meet
-            found = found.first(self.constraint.fitting(found.tokens))
-            forced = self.constraint.forced_behind(found.tokens)[: limit - len(found)]
-            return found.followed_by(Candidates.chain(forced, [1.0] * len(forced)))
+            return found.first(self.constraint.fitting(found.tokens))
         return found
+
+    def _forced_behind(self, chain: Candidates, limit: int) -> Candidates:
+        """What the guide leaves no choice about, so that there are `limit` candidates at most."""
+        if self.constraint is None or not chain.is_chain:
+            return NO_CANDIDATES
+        with suppress(GuideError):
+            forced = self.constraint.forced_behind(chain.tokens)[: limit - len(chain)]
+            return Candidates.chain(forced, [1.0] * len(forced))
+        return NO_CANDIDATES
 
     def rows(self, candidates: Candidates) -> SequenceTokens:
         """The last committed token and the candidates behind it."""
@@ -228,10 +236,15 @@ class TargetSession:
         return SequenceTokens(self.engine_session, tokens, parents)
 
     def read_text(self, until: int) -> None:
-        """Let n-grams come from the text up to there, if the pacing asks for any. A long prompt is
-        taken in chunk by chunk, for running streams wait meanwhile."""
-        if self.pacing.queries:
-            self.proposer.extend(self.history.tokens[self.proposer.length : until].tolist())
+        """Let n-grams come from the text up to there, if the pacing asks for any, and from what may
+        follow the prompt. A long one is taken in chunk by chunk, for running streams wait
+        meanwhile."""
+        if not self.pacing.queries:
+            return
+        read, behind = self.proposer.length, len(self.request.prompt)
+        self.proposer.extend(self.history.tokens[read:until].tolist())
+        if read < behind <= self.proposer.length:
+            self.proposer.suppose(self.request.prediction.tolist())
 
     # --- what comes of it ---------------------------------------------------------------------
 

@@ -47,6 +47,7 @@ CONTRACT: dict[str, tuple[str, Any]] = {
     "return_perf_metrics": ("BOOL", False),
     "cache_salt": ("BYTES", "tenant"),
     "skip_reading_prefix_cache": ("BOOL", True),
+    "prediction": ("BYTES", "def f(x):"),
     "return_trace": ("BOOL", True),
     "decoding": ("BYTES", "card"),
     "drafter": ("BYTES", "tree"),

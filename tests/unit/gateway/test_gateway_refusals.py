@@ -156,7 +156,7 @@ NEUTRAL: list[tuple[str, list[Any]]] = [
     ("guided_json", [None]),
     ("unheard_of", [None, [], {}]),
     ("ignore_eos", [False]),
-    ("prediction", [None, {"type": "content", "content": "return n"}]),
+    ("prediction", [None, {"type": "content", "content": ""}]),
 ]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -58,6 +59,12 @@ class Vocabulary:
     def prompt_tokens(self, text: str) -> list[int]:
         """The prompt as the model reads it. Raises `Refusal`."""
         return self._encoded(text, "text_input", special=True)
+
+    def predicted_tokens(self, text: str) -> list[int]:
+        """A text that may follow the prompt, up to a token that the target never writes. Raises
+        `Refusal`."""
+        ids = self._encoded(text, "prediction", special=False)
+        return list(takewhile(lambda token: token < self.size, ids))
 
     def special_ids(self, words: tuple[str, ...]) -> tuple[int, ...]:
         """Ids of the words that are special tokens, which never are part of a text."""

@@ -234,6 +234,11 @@ class GenerateRequest:
     skip_reading_prefix_cache: bool = tensor(
         "BOOL", "Read the whole prompt, and keep nothing of this text.", default=False
     )
+    prediction: str | None = tensor(
+        "BYTES",
+        "What the text may well say: n-grams of it are proposed. It changes no token.",
+        allowed.bounded_text,
+    )
     guided_decoding_guide_type: str = tensor(
         "BYTES",
         f"What guides the text: {', '.join(GUIDE_TYPES)}.",

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
+from numpy.typing import NDArray
 
 from card.cache import ANY, MAX_END_IDS, Pool, SlotRequest, digest_of
 from card.engines.prefix_cache import BLOCK
@@ -186,7 +187,14 @@ class CardModel:
             reuses_kv=self._reuses_kv(request),
             salt=salt_of(request),
             trace=request.return_trace,
+            prediction=self._prediction(request, budget),
         )
+
+    def _prediction(self, request: GenerateRequest, budget: int) -> NDArray[np.int64]:
+        """As much of it as the text has room for."""
+        text = request.prediction
+        ids = [] if text is None else self._vocabulary.predicted_tokens(text)
+        return np.array(ids[:budget], np.int64)
 
     def _reuses_kv(self, request: GenerateRequest) -> bool:
         """Whether the text may begin behind another one, and others behind it."""

@@ -1,0 +1,48 @@
+"""What a client expects of a text makes candidates, and no token."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fake_engine import FakeEngine, FakeModel
+from one_process import OneProcess, autoregressive, request_of, settings_of
+
+from card.sampling import SamplingParameters
+
+TARGET = FakeModel(64)
+PROMPT = list(range(20))  # several chunks
+REQUEST = request_of(PROMPT, 40, "card", SamplingParameters(temperature=0.8, seed=2))
+TEXT = autoregressive(TARGET, REQUEST)
+
+
+WHAT_MAY_BE_SAID = {
+    "nothing": [],
+    "the text": TEXT,
+    "the text backwards": TEXT[::-1],
+    "one token": [63] * 40,
+    "the text with an edit": [*TEXT[:20], 1, 2, *TEXT[24:]],
+}
+
+
+def accepted(prediction: list[int], decoding: str = "card") -> int:
+    """Of the candidates of a text without a draft; the text is that of the target alone."""
+    request = replace(REQUEST, prediction=np.array(prediction, np.int64), pacing=decoding)
+    engines = FakeEngine(TARGET, tree=False), FakeEngine(TARGET, tree=True)
+    with OneProcess(*engines, settings_of(lookahead=4)) as both:
+        stream = both.open(request)
+        assert both.run([stream], draft_steps=0) == [TEXT]
+        return stream.counters.accepted
+
+
+@pytest.mark.parametrize("prediction", WHAT_MAY_BE_SAID.values(), ids=WHAT_MAY_BE_SAID)
+@pytest.mark.parametrize("decoding", ["card", "autoregressive"])
+def test_no_prediction_changes_a_token(prediction: list[int], decoding: str) -> None:
+    accepted(prediction, decoding)
+
+
+def test_most_of_a_text_that_was_predicted_is_accepted() -> None:
+    counts = {name: accepted(prediction) for name, prediction in WHAT_MAY_BE_SAID.items()}
+    assert counts["the text"] > len(TEXT) / 2
+    assert counts["the text"] > counts["the text with an edit"] > 3 * counts["nothing"]
