@@ -238,7 +238,9 @@ class _Routes:
             answer.follow(TraceTexts(self._tokens))
         if body.guide is not None:  # for who tells of an error
             request.state.guided_by = body.guide.field
-        texts = self._texts(wanted, request, answer.identity)
+        # Who asks for the prompt's log-probabilities has it read each time.
+        sharing = 1 if wanted[0].return_prompt_log_probs else body.candidates
+        texts = self._texts(wanted, request, answer.identity, sharing)
         usage = Usage(per_prompt=body.candidates)
         pieces = self.figures.counted(prompt_alone(texts) if body.is_prompt_alone else texts, usage)
         try:
@@ -255,7 +257,13 @@ class _Routes:
         events = answer_events(answer, first, pieces, texts=len(wanted), usage=usage, wanted=tells)
         return EventStream(events, pieces)
 
-    def _texts(self, wanted: list[GenerateRequest], request: Request, identity: str) -> Pieces:
+    def _texts(
+        self,
+        wanted: list[GenerateRequest],
+        request: Request,
+        identity: str,
+        per_prompt: int = 1,
+    ) -> Pieces:
         headers = traced(request.headers)
         texts = [
             generate(
@@ -268,7 +276,9 @@ class _Routes:
             )
             for index, generation in enumerate(wanted)
         ]
-        return texts[0] if len(texts) == 1 else side_by_side(texts, self._gateway.at_once)
+        if len(texts) == 1:
+            return texts[0]
+        return side_by_side(texts, self._gateway.at_once, per_prompt)
 
     def _prompt(self, chat: ChatBody) -> str:
         tools, variables = chat.tool_use.tools, chat.chat_template_kwargs

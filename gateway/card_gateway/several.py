@@ -12,26 +12,37 @@ from card_gateway.generation import Piece
 Pieces = AsyncGenerator[Piece, None]
 
 
-async def side_by_side(texts: Sequence[Pieces], at_once: int) -> Pieces:
+async def side_by_side(texts: Sequence[Pieces], at_once: int, per_prompt: int = 1) -> Pieces:
     """The pieces of all texts as they come, `at_once` texts being generated at most.
+
+    per_prompt  texts of one prompt, which follow each other: all wait until the first of them has
+                begun, for the server then keeps what it read of the prompt
 
     Raises what the first text that fails raises. However it ends, all texts are closed.
     """
     arrived: asyncio.Queue[Piece | BaseException | None] = asyncio.Queue(maxsize=at_once)
     turns = asyncio.Semaphore(at_once)
+    begun = [asyncio.Event() for _ in range(0, len(texts), per_prompt)]
 
-    async def follow(text: Pieces) -> None:
+    async def follow(place: int, text: Pieces) -> None:
+        prompt_read = begun[place // per_prompt]
         async with aclosing(text):
             try:
+                if place % per_prompt:
+                    await prompt_read.wait()
                 async with turns:
                     async for piece in text:
+                        if piece.says_something:
+                            prompt_read.set()
                         await arrived.put(piece)
             except Exception as error:
                 await arrived.put(error)  # whoever reads the pieces raises it
             else:
                 await arrived.put(None)
+            finally:
+                prompt_read.set()
 
-    tasks = [asyncio.ensure_future(follow(text)) for text in texts]
+    tasks = [asyncio.ensure_future(follow(*text)) for text in enumerate(texts)]
     try:
         left = len(tasks)
         while left:

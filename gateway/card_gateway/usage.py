@@ -33,8 +33,9 @@ class Usage:
 
     @property
     def _by_prompt(self) -> dict[int, Piece]:
-        """One piece of each prompt."""
-        return {index // self._per_prompt: last for index, last in self._last.items()}
+        """Of each prompt the piece of its first text: for the others its KV was kept."""
+        latest = sorted(self._last.items(), reverse=True)
+        return {index // self._per_prompt: last for index, last in latest}
 
     @property
     def completion_tokens(self) -> int:

@@ -26,13 +26,6 @@ server that was away for a minute alone for another half."""
 _AT_THE_DOOR = 256
 """Calls that are being refused or ended, besides those that have a place."""
 
-_GREETING_S = 10
-"""Within which a client must have spoken TLS, if so, and HTTP/2: then its connection is closed, as
-it takes a descriptor that another may want."""
-_WITHOUT_CALL_S = 3600
-"""After which a connection without a call is closed, as those are whose client vanished; others
-connect anew for the next. Not sooner: gRPC for Python writes a line about it at the client."""
-
 BEAT = b"."
 BEAT_S = 0.25
 """Between two of them."""
@@ -53,6 +46,10 @@ class Guard:
     calls          at a time, and as many more that their clients have just left; more are
                    RESOURCE_EXHAUSTED
     idle_s         seconds without a word, after which one more call takes the place of such a one
+    greeting_s     within which a client must have spoken TLS, if so, and HTTP/2: then its
+                   connection is closed, as it takes a descriptor that another may want
+    without_call_s after which a connection without a call is closed, as those are whose client
+                   vanished. Not sooner: gRPC for Python writes a line about it at the client
     connection_s   after which a client is asked to connect anew, so that it finds new servers;
                    open calls go on; None: never
     beats          file descriptor to write `BEAT` to while calls are taken; None: to none
@@ -66,6 +63,8 @@ class Guard:
     message_bytes: int = 4 << 20
     calls: int = 1024
     idle_s: float = 2.0
+    greeting_s: int = 10
+    without_call_s: int = 3600
     connection_s: int | None = None
     beats: int | None = None
     tls: Tls | None = None
@@ -134,8 +133,8 @@ def _for_clients(guard: Guard) -> list[tuple[str, int]]:
     options = [
         ("grpc.max_receive_message_length", guard.message_bytes),
         ("grpc.so_reuseport", 0),  # else two could listen on one port, and share its clients
-        ("grpc.server_handshake_timeout_ms", 1000 * _GREETING_S),
-        ("grpc.max_connection_idle_ms", 1000 * _WITHOUT_CALL_S),
+        ("grpc.server_handshake_timeout_ms", 1000 * guard.greeting_s),
+        ("grpc.max_connection_idle_ms", 1000 * guard.without_call_s),
     ]
     if guard.connection_s is not None:
         options.append(("grpc.max_connection_age_ms", 1000 * guard.connection_s))

@@ -17,7 +17,6 @@ from grpc.aio import StreamStreamCall
 LINGER_S = 3.0
 """At most. `card` sends who streams a first response when his text begins, or after a second in the
 queue; of who waits for his whole text Triton learns only with that that he has left."""
-_BEHIND_RESPONSE_S = 0.01
 STREAM_ENDED = (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
 """What writing to a stream raises that Triton or the client has ended."""
 
@@ -28,10 +27,21 @@ class TritonStream:
 
     call    the stream, still without a request
     answer  called with every message that Triton sends; once `is_left` nobody is there to hear them
+    linger_s           most seconds until a stream that is left is cancelled
+    behind_response_s  from the first response until then: Triton lets go of it just behind it
     """
 
-    def __init__(self, call: StreamStreamCall, answer: Callable[[bytes], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        call: StreamStreamCall,
+        answer: Callable[[bytes], Awaitable[None]],
+        *,
+        linger_s: float = LINGER_S,
+        behind_response_s: float = 0.01,
+    ) -> None:
         self._call = call
+        self._linger_s = linger_s
+        self._behind_response_s = behind_response_s
         self._answer = answer
         self._is_asked = False
         self._has_answered = asyncio.Event()
@@ -65,7 +75,7 @@ class TritonStream:
         try:
             if lingers and not self._call.done():
                 with contextlib.suppress(asyncio.TimeoutError, *STREAM_ENDED):
-                    await asyncio.wait_for(self._may_be_cancelled(), LINGER_S)
+                    await asyncio.wait_for(self._may_be_cancelled(), self._linger_s)
         finally:
             self._call.cancel()
             for task in filter(None, (self._writing, self._answering)):
@@ -78,7 +88,7 @@ class TritonStream:
         await self._call.done_writing()
         if self._is_asked:
             await self._has_answered.wait()
-            await asyncio.sleep(_BEHIND_RESPONSE_S)
+            await asyncio.sleep(self._behind_response_s)
         else:  # Triton ends what asks for nothing
             await self._call.code()
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import gguf_models
 import numpy as np
+import openvino as ov
 import pytest
 import tiny_models
 from numpy.typing import NDArray
-from tiny_models import random_tokens, read_alone
+from tiny_models import forward_rows, opened, random_tokens, read, read_alone
 from watched_passes import product_types
 
 from card.engines.calibration import (
@@ -20,7 +21,7 @@ from card.engines.calibration import (
     make_row_invariant,
 )
 from card.engines.checkpoints import DenseMatrix, GroupedMatrix, quantised
-from card.engines.interface import Engine
+from card.engines.interface import Engine, SequenceTokens
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.openvino.graph import ANY_ROWS
 from card.engines.openvino.weights import whole_zero_points
@@ -103,6 +104,21 @@ def test_rows_are_independent_and_threads_change_no_bit(tmp_path: Path, what: st
     assert engine.row_invariant
     assert engine.options.compressed
     assert check_alone(OpenVinoEngine.load(path, options))
+
+
+def test_attention_reads_float16_from_the_memory_of_our_pages(tmp_path: Path) -> None:
+    """Not from a widened copy of the plugin's, which would never be given back."""
+    engine = OpenVinoEngine.load(gguf(tmp_path, "Q4_1"), OPTIONS)
+    pages = engine._pages
+    assert pages is not None
+    assert pages.kind == ov.Type.f16
+    with opened(engine) as session:
+        read(engine, session, TEXT, [64])
+        [known] = forward_rows(engine, [SequenceTokens(session, TEXT[:1])])
+        engine.commit_kv(session, [])
+        pages.give_back()
+        [forgotten] = forward_rows(engine, [SequenceTokens(session, TEXT[:1])])
+    assert not np.array_equal(known, forgotten)
 
 
 def test_where_rows_influence_each_other_codes_are_unpacked(

@@ -280,7 +280,25 @@ async def test_a_target_of_an_older_epoch_that_wakes_up_harms_nobody(
 # --- the end ----------------------------------------------------------------------------------
 
 
-async def test_sigterm_lets_open_streams_finish_and_leaves_nothing(
+async def refused(service: RunningService, words: str) -> None:
+    """Whoever asks now, in whatever way, hears these words."""
+    with pytest.raises(Refused, match=words):
+        await service.ask(text_input="x", max_tokens=4)
+    with pytest.raises(Refused, match=words):
+        await service.ask(model="card", input_ids=[3], max_tokens=4)
+    _, body = await asyncio.to_thread(service.generate, text_input="x", max_tokens=4)
+    assert words in body["error"]
+    (event,) = await asyncio.to_thread(
+        service.generate_stream, text_input="x", max_tokens=4, stream=True
+    )
+    assert words in event["error"]
+    await service.until(
+        lambda: service.metric("card_rejections_total", reason="draining") == 4,
+        "all refusals are counted",
+    )
+
+
+async def test_a_draining_service_lets_streams_finish_refuses_others_and_leaves_nothing(
     service: RunningService, right: list[str]
 ) -> None:
     traces = Traces.of(service)
@@ -289,6 +307,7 @@ async def test_sigterm_lets_open_streams_finish_and_leaves_nothing(
     async with open_streams(service) as clients:
         service.process.send_signal(signal.SIGTERM)
         await service.until(lambda: state(service) == "draining", "the service drains")
+        await refused(service, "UNAVAILABLE: the service is draining")
     assert [client.error for client in clients] == [None] * len(clients)
     assert [client.text for client in clients] == right
     await service.until(lambda: service.process.poll() is not None, "the supervisor ends")

@@ -1,8 +1,7 @@
-"""How services end and begin: refusing while they drain, struck at the start, robbed, orphaned."""
+"""How services end and begin: struck at the start, robbed, orphaned."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import shutil
@@ -11,8 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
-import pytest
-from running_service import BACK_S, Refused, StartService
+from running_service import BACK_S, StartService
 from traces import Traces
 
 from card.serving.supervision.policy import ProcessState
@@ -21,36 +19,6 @@ from card.serving.supervision.stubs import process_state
 
 PROMPTS = ("def fibonacci(n):", "class Stack:\n", "import os\n", "x")
 DRAIN_S = 120.0
-
-
-async def test_a_draining_service_refuses_with_words_that_say_so(
-    start_service: StartService,
-) -> None:
-    words = "UNAVAILABLE: the service is draining"
-    with start_service({"serving": {"drain_s": DRAIN_S}}) as service:
-        request = {"max_tokens": 1000, "end_id": -1, "decoding": "autoregressive"}
-        streams = [asyncio.create_task(service.text(prompt, **request)) for prompt in PROMPTS]
-        await service.until(
-            lambda: service.metric("card_slots_in_use") == len(streams), "all streams are open"
-        )
-        service.process.send_signal(signal.SIGTERM)
-        await service.until(lambda: service.health.get("state") == "draining", "it drains")
-        with pytest.raises(Refused, match=words):
-            await service.ask(text_input="x", max_tokens=4)
-        with pytest.raises(Refused, match=words):
-            await service.ask(model="card", input_ids=[3], max_tokens=4)
-        _, body = await asyncio.to_thread(service.generate, text_input="x", max_tokens=4)
-        assert words in body["error"]
-        (event,) = await asyncio.to_thread(
-            service.generate_stream, text_input="x", max_tokens=4, stream=True
-        )
-        assert words in event["error"]
-        assert service.metric("card_slots_in_use") > 0
-        await service.until(
-            lambda: service.metric("card_rejections_total", reason="draining") == 4,
-            "all refusals are counted",
-        )
-        assert all(await asyncio.gather(*streams))
 
 
 async def test_a_server_that_does_not_survive_its_first_starts_gets_another(

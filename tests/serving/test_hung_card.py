@@ -16,14 +16,14 @@ from running_service import Refused, RunningService, StartService
 
 SLOW_WRITES_MS = "5"
 CLIENTS = 16
-LIMIT_S = 4.0
+SILENCE_S = 4.0
 LIMIT_S = 150.0
 
 
 async def leave(service: RunningService) -> None:
     """Begin a stream and go after its first piece, or when none has come for long."""
     stream = service.stream(
-        text_input="x", stream=True, max_tokens=1000, end_id=-1, client_timeout_s=LIMIT_S
+        text_input="x", stream=True, max_tokens=1000, end_id=-1, client_timeout_s=SILENCE_S
     )
     with contextlib.suppress(Refused, grpc.RpcError):
         async for reply in stream:

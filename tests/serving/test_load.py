@@ -18,6 +18,7 @@ import yaml
 from real_pair import DRAFT, TARGET
 from running_service import Refused, Reply, RunningService
 
+from card.cache import ENGINES
 from card_client import CardClient, Delta, GenerateRequest
 from loading.load import load
 from loading.soak import soak
@@ -206,21 +207,6 @@ async def test_a_full_service_refuses_before_a_text_is_tokenized(
     assert await service.text("class", max_tokens=4)
 
 
-async def test_who_waits_for_too_long_is_told_so(start_service: Any) -> None:
-    overrides = {"cache": {"slots": 1}, "limits": {"queue_timeout_s": 0.2}}
-    with start_service(overrides) as service:
-        stream = service.stream(**LONG)
-        await anext(stream)
-        with pytest.raises(Refused, match="UNAVAILABLE: no slot became free within 0"):
-            await service.ask(text_input="class", max_tokens=4)
-        await service.until(
-            lambda: service.metric("card_rejections_total", reason="queue_timeout") == 1,
-            "the refusal is counted",
-        )
-        assert not (await anext(stream)).finish_reason
-        await stream.aclose()
-
-
 async def test_all_who_leave_the_queue_together_give_their_places_up(
     one_slot: RunningService,
 ) -> None:
@@ -273,25 +259,26 @@ def is_settled(file: Path) -> bool:
 
 
 def test_what_models_found_out_at_load_is_believed_by_the_next_start(
-    start_service: Any, calibration_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: RunningService,
+    start_service: Any,
+    calibration_cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("CARD_SERVING__FINDINGS")
-    directory = tmp_path / "findings"
-    directory.mkdir()
-    for file in filter(is_settled, calibration_cache.glob("*.json")):  # of other services, if any
-        shutil.copy2(file, directory)
-    kept = []
-    for _ in range(2):
-        with start_service({"serving": {"findings": str(directory)}}) as service:
-            asyncio.run(
-                service.until(
-                    lambda: all(map(is_settled, directory.glob("*.json"))),
-                    "all is measured that is to be",
-                )
-            )
-            kept.append({file.name: file.stat().st_mtime_ns for file in directory.glob("*.json")})
-    assert kept[0] == kept[1]
-    assert {name.partition("-")[0] for name in kept[0]} == {"draft", "target"}
+
+    def found() -> list[Path]:
+        return list(filter(is_settled, calibration_cache.glob("*.json")))
+
+    def engines() -> set[str]:
+        return {file.name.partition("-")[0] for file in found()}
+
+    asyncio.run(server.until(lambda: engines() == set(ENGINES), "all is measured that is to be"))
+    kept = {file.name: shutil.copy2(file, tmp_path) for file in found()}
+    before = {name: Path(copy).stat().st_mtime_ns for name, copy in kept.items()}
+    with start_service({"serving": {"findings": str(tmp_path)}}):
+        after = {file.name: file.stat().st_mtime_ns for file in tmp_path.glob("*.json")}
+    assert after == before
 
 
 def test_models_give_back_what_large_passes_took(server: RunningService) -> None:

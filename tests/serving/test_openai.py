@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
 import pytest
 from real_pair import TARGET
 from running_gateway import MODEL, RunningGateway, running_gateway
-from running_service import RunningService, StartService
+from running_service import RunningService
 from tokenizers import Tokenizer
 
 PROMPT = "def fibonacci(n):"
@@ -356,34 +354,6 @@ async def test_clients_that_leave_leave_no_slot_in_use(
     )
     cancelled = server.metric("card_requests_total", outcome="cancelled") - before
     assert cancelled == len(connections)
-
-
-def test_a_full_server_says_so_and_recovers(start_service: StartService) -> None:
-    limits = {"queued_requests": 0}
-    with (
-        start_service({"cache": {"slots": 1}, "limits": limits}) as service,
-        running_gateway(service) as gateway,
-        ThreadPoolExecutor(4) as pool,
-    ):
-        client = gateway.client()
-
-        def ask(_: int) -> str:
-            try:
-                client.completions.create(
-                    model=MODEL, prompt="x", max_tokens=400, extra_body={"ignore_eos": True}
-                )
-            except openai.APIStatusError as error:
-                return f"{error.status_code} {error.message}"
-            return "answered"
-
-        answers = list(pool.map(ask, range(4)))
-        refusals = [answer for answer in answers if answer != "answered"]
-        assert 0 < len(refusals) < len(answers)
-        assert all(answer.startswith("503 ") for answer in refusals)
-        assert all("limits.queued_requests is 0" in answer for answer in refusals)
-        limit_s = time.monotonic() + 30
-        while (again := ask(0)) != "answered":  # the slot is free a moment behind the answer
-            assert time.monotonic() < limit_s, again
 
 
 def test_an_answer_that_takes_too_long_is_a_gateway_timeout(server: RunningService) -> None:

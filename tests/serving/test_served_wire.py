@@ -108,25 +108,8 @@ def test_grpc_infer_without_a_stream_says_that_the_model_is_decoupled(
 
 BAD: list[tuple[str, Any, str]] = [
     ("max_tokens", 0, "max_tokens is 0"),
-    ("max_tokens", 2000, "max_tokens is 2000"),
-    ("temperature", -1.0, "temperature is -1.0"),
     ("temperature", math.nan, "temperature is nan"),
-    ("temperature", math.inf, "temperature is inf"),
-    ("top_k", -1, "top_k is -1"),
-    ("top_p", 1.5, "top_p is 1.5"),
-    ("top_p", math.nan, "top_p is nan"),
-    ("repetition_penalty", 0.0, "repetition_penalty is 0.0"),
-    ("presence_penalty", math.nan, "presence_penalty is nan"),
-    ("frequency_penalty", math.inf, "frequency_penalty is inf"),
-    ("min_tokens", -1, "min_tokens is -1"),
     ("stop_words", ["x"] * 17, "stop_words has 17 elements"),
-    ("bad_words", ["x"] * 33, "bad_words has 33 elements"),
-    ("end_id", 3072, "end_id is 3072"),
-    ("pad_id", -2, "pad_id is -2"),
-    ("num_return_sequences", 2, "num_return_sequences is 2"),
-    ("beam_width", 2, "beam_width is 2"),
-    ("decoding", "beam", "decoding is 'beam'"),
-    ("text_input", "", "text_input is ''"),
     ("text_input", b"\xff\xfe", "text_input is b'\\xff\\xfe'"),
     ("text_input", "x " * 4000, "text_input is 4001 tokens long"),
     # Triton's own front end refuses these, by name too.
@@ -157,22 +140,13 @@ async def test_a_negative_timeout_is_refused_by_name(server: RunningService) -> 
     assert server.is_healthy()
 
 
-async def test_a_missing_prompt_is_refused_by_name(server: RunningService) -> None:
-    with pytest.raises(Refused, match="INVALID_ARGUMENT: text_input is missing"):
-        await server.ask(max_tokens=8)
-    assert await server.text(PROMPT, max_tokens=4)
-
-
 @pytest.mark.parametrize(
     ("body", "message"),
     [
         ({"text_input": "x", "max_token": 8}, "parameter is 'max_token'"),
         ({"text_input": "x", "timeout": -1}, "timeout is -1"),
         ({"text_input": "x", "priority": -1}, "priority is -1"),
-        ({"text_input": "x", "priority": "a"}, "priority is 'a'"),
         ({"text_input": "x", "timeout": "soon"}, "timeout is 'soon'"),
-        ({"text_input": "x", "decoding": "fast"}, "decoding is 'fast'"),
-        ({"text_input": "x", "top_p": 2}, "top_p is 2.0"),
         ({"max_tokens": 8}, "text_input is missing"),
         # Triton's HTTP front end refuses these and does not say which field it was.
         ({"text_input": "x", "max_tokens": "many"}, "Unable to parse"),
@@ -237,9 +211,6 @@ async def test_an_unknown_grpc_parameter_is_refused_by_name(server: RunningServi
         ({}, "request has 0 inputs"),
         ({"max_tokens": 8}, "input_ids is missing"),
         ({"input_ids": [3072]}, "input_ids is"),
-        ({"input_ids": [-1]}, "input_ids is"),
-        ({"input_ids": [1] * 2049}, "input_ids has 2049 elements"),
-        ({"input_ids": [1], "top_p": 1.5}, "top_p is 1.5"),
         ({"input_ids": [1] * 2048, "max_tokens": 257}, "max_tokens is 257"),
     ],
 )

@@ -119,26 +119,27 @@ def run(
     serving = serving.model_copy(update=ports)
     loaded = loaded.model_copy(update={"serving": serving})
     try:
-        asked = prompt_of(loaded, prompt, raw=raw, system=system)
+        asked = None if serves else prompt_of(loaded, prompt, raw=raw, system=system)
     except (CardError, ChatTemplateError) as error:
         _refuse(str(error))
-    if max_tokens is None:
-        max_tokens = allowed_tokens(loaded, asked.read, COMPLETION_TOKENS)
-    request = GenerateRequest(
-        asked.read,
-        max_tokens,
-        temperature=temperature,
-        seed=secrets.randbits(32) if seed is None and temperature > 0 else seed,
-        return_num_output_tokens=True,
-        return_perf_metrics=True,
-    )
+    question = None
+    if asked is not None:
+        if max_tokens is None:
+            max_tokens = allowed_tokens(loaded, asked.read, COMPLETION_TOKENS)
+        request = GenerateRequest(
+            asked.read,
+            max_tokens,
+            temperature=temperature,
+            seed=secrets.randbits(32) if seed is None and temperature > 0 else seed,
+            return_num_output_tokens=True,
+            return_perf_metrics=True,
+        )
+        question = request, asked.shown
     with tempfile.TemporaryFile() as log:
         gateway = GatewayProcess(serving, loaded.target.path, openai_port) if openai else None
         try:
             asyncio.run(
-                _with_server(
-                    loaded, settings, request, asked.shown, errors, None if serves else log, gateway
-                )
+                _with_server(loaded, settings, question, errors, None if serves else log, gateway)
             )
         except Interrupted:
             raise typer.Exit(0 if serves else INTERRUPTED) from None
@@ -155,13 +156,13 @@ def run(
 async def _with_server(
     settings: Settings,
     settings_file: Path | None,
-    request: GenerateRequest,
-    shown: str,
+    question: tuple[GenerateRequest, str] | None,
     errors: Console,
     log: IO[bytes] | None,
     gateway: GatewayProcess | None,
 ) -> None:
-    """Start the server, demonstrate (with a log) or serve (without), and stop it whatever happens.
+    """Start the server, demonstrate with a question (and what a person typed of it) or serve
+    without, and stop it whatever happens.
 
     Raises `Interrupted`, `SupervisorEndedError`, `GatewayEndedError` and `CardError`.
     """
@@ -181,7 +182,7 @@ async def _with_server(
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, interrupt)
     # Who interrupts a demonstration does not wait for its text.
-    variables = {} if log is None else {"CARD_SERVING__DRAIN_S": "0"}
+    variables = {} if question is None else {"CARD_SERVING__DRAIN_S": "0"}
     if "draft" not in settings.roles:
         variables["CARD_SPECULATION__DRAFTER"] = settings.drafter
     server = SupervisedServer(serving, settings_file=settings_file, variables=variables, output=log)
@@ -192,14 +193,14 @@ async def _with_server(
             if gateway is not None:
                 gateway.start()
                 await _unless(interrupted, _answers(gateway))
-        if log is None:
+        if question is None:
             _say_addresses(settings, server.host)
             if gateway is not None:
                 gateway.say_address()
             await _unless(interrupted, _watch(server, gateway))
         else:
             await _unless(
-                interrupted, compare(f"{server.host}:{serving.grpc_port}", request, shown, name)
+                interrupted, compare(f"{server.host}:{serving.grpc_port}", *question, name)
             )
     finally:
         stopping = True

@@ -12,11 +12,13 @@ import typer
 from card.settings import REPOSITORY_ROOT
 from training import corpus as corpus_files
 from training import stages
+from training.comparison import ON_POLICY_SHARES, adopt, compare
 from training.compute import Compute, compute_of, device_of
+from training.divergences import Divergence
 from training.fitting import Budget
 from training.fitting import Progress as Fitted
 from training.recipe import Recipe, read_recipe
-from training.terminal import bar, console, print_figures, told
+from training.terminal import bar, console, print_comparison, print_figures, told
 from training.workplace import Workplace, claim
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -113,6 +115,23 @@ def draft(
 def distil(
     output: Output = _OUTPUT,
     recipe: RecipeFile = None,
+    divergence: Annotated[
+        Divergence | None,
+        typer.Option(
+            help="What is lowered: KL from target to draft (forward_kl), KL from draft to target "
+            "(reverse_kl), the Jensen-Shannon divergence (jsd) or the total variation distance "
+            "(tvd). Default: the recipe's, forward_kl."
+        ),
+    ] = None,
+    on_policy: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Share of a batch that the draft itself writes; the rest is the target's and "
+            "corpus text. Default: the recipe's, 0.",
+        ),
+    ] = None,
     minutes: Minutes = None,
     steps: Steps = None,
     device: Device = "auto",
@@ -120,9 +139,17 @@ def distil(
     compile: Compile = False,
     overwrite: Overwrite = False,
 ) -> None:
-    """Distil the draft on greedy and sampled texts of the target."""
+    """Distil the draft on texts of the target, the corpus and, if asked, the draft itself.
+
+    Each divergence and share goes on from its own checkpoint; the first begins with the draft
+    that the stage `draft` trained.
+    """
     with told():
         place, chosen = _begin(output, recipe, overwrite)
+        asked = {"divergence": divergence, "on_policy_share": on_policy}
+        update = {name: value for name, value in asked.items() if value is not None}
+        distillation = chosen.distillation.model_copy(update=update)
+        chosen = chosen.model_copy(update={"distillation": distillation})
         _fit("distil", place, chosen, minutes, steps, compute_of(device, precision, compile))
 
 
@@ -151,6 +178,48 @@ def evaluate(
     """Print validation loss, agreement and ideal tokens per step of a pair; changes nothing."""
     with told():
         _evaluate(pair, prompts, limit, max_tokens, held_out, seed, device, json_file)
+
+
+@app.command(name="compare")
+def compare_objectives(
+    output: Output = Path("build/comparison"),
+    target: Annotated[
+        Path | None,
+        typer.Option(help="Folder of a trained target. Default: the one of --output."),
+    ] = None,
+    prompts: Annotated[Path, typer.Option(help="JSONL with a text `prompt` in each line.")] = (
+        _OWN_PROMPTS
+    ),
+    seeds: Annotated[int, typer.Option(min=1, help="Distillations of each kind.")] = 2,
+    source: Source = None,
+    recipe: RecipeFile = None,
+    steps: Steps = None,
+    device: Device = "auto",
+    precision: Precision = "auto",
+    overwrite: Overwrite = False,
+) -> None:
+    """Distil one draft by every divergence, on- and off-policy, and print agreement of each."""
+    with told():
+        compute = compute_of(device, precision, False)
+        place, chosen = _begin(output, recipe, overwrite)
+        if not (place.corpus / corpus_files.SUMMARY).is_file():
+            _corpus(place, chosen, source)
+        if target is not None and not place.model("target").is_dir():
+            adopt(place, target)
+        _fit("draft", place, chosen, None, None, compute)
+        budget = Budget(steps or stages.steps_of(chosen, "distil"))
+        runs = seeds * len(Divergence) * len(ON_POLICY_SHARES)
+        with bar("compare") as show:
+            done = 0
+
+            def on_run() -> None:
+                nonlocal done
+                done += 1
+                show(done / runs, f"{done} of {runs} drafts")
+
+            found = compare(place, chosen, range(seeds), budget, prompts, compute, on_run=on_run)
+        print_comparison(found)
+        (place.root / "comparison.json").write_text(json.dumps(asdict(found), indent=2) + "\n")
 
 
 @app.command(name="all")

@@ -1,7 +1,7 @@
-"""Teaches the draft the target's distribution, mostly on texts that the target wrote itself.
+"""Teaches the draft the target's distribution, on texts of the target, the corpus and the draft.
 
-While a pair serves, the draft reads nothing but the target's own text. Corpus text alone would
-leave it unprepared for the target's habits and repetitions.
+While a pair serves, the draft reads the target's own text and, while it runs ahead, its own
+candidates. Corpus text alone would leave it unprepared for the target's habits and repetitions.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from training.batches import corpus_batch, text_batch
 from training.decoding import Texts
+from training.divergences import Divergence
 from training.recipe import Distillation
 from training.tokenization import END_OF_TEXT, Tokens
 
@@ -64,22 +64,39 @@ def mixed_batch(
     return np.concatenate(parts)
 
 
-def divergence(target: nn.Module, draft: nn.Module, batch: Tensor) -> Tensor:
-    """KL from the target's to the draft's next-token distribution, in nats per position.
+def write_draft_texts(
+    draft: PreTrainedModel,
+    tokens: Tokens,
+    recipe: Distillation,
+    texts: int,
+    context: int,
+    seed: tuple[int, int],
+) -> tuple[npt.NDArray[np.int64], int]:
+    """Let the draft continue corpus prefixes at temperature 1, as on-policy distillation wants.
 
-    ``batch`` is int64 [sequences, context + 1]; the last token of each is not read.
+    Returns int64 [texts, prefix + at most ``draft_tokens``] and the length of the prefixes.
     """
+    generator = np.random.default_rng(seed)
+    noise = torch.Generator(device=draft.device).manual_seed(int(generator.integers(2**62)))
+    length = int(generator.integers(recipe.shortest_prefix, recipe.longest_prefix + 1))
+    prefixes = [_prefix(tokens, None, length, generator) for _ in range(texts)]
+    end = min(length + recipe.draft_tokens, context + 1)
+    written = _continued(draft, prefixes, torch.ones(texts), end, noise)
+    return written.astype(np.int64), length
+
+
+def distance(
+    target: nn.Module, draft: nn.Module, batch: Tensor, divergence: Divergence, prefix: int = 1
+) -> Tensor:
+    """Mean ``divergence`` of the predictions for the tokens behind the first ``prefix``.
+
+    ``batch`` is int64 [sequences, tokens]; the last token of each is not read.
+    """
+    read = batch[:, :-1]
     with torch.no_grad():
-        wanted = target(input_ids=batch[:, :-1], use_cache=False).logits.float()
-    given = draft(input_ids=batch[:, :-1], use_cache=False).logits.float()
-    total = F.kl_div(
-        F.log_softmax(given, dim=-1),
-        F.log_softmax(wanted, dim=-1),
-        log_target=True,
-        reduction="sum",
-    )
-    mean: Tensor = total / (given.shape[0] * given.shape[1])
-    return mean
+        wanted = target(input_ids=read, use_cache=False).logits[:, prefix - 1 :].float()
+    given = draft(input_ids=read, use_cache=False).logits[:, prefix - 1 :].float()
+    return divergence.between(wanted.log_softmax(dim=-1), given.log_softmax(dim=-1)).mean()
 
 
 def _temperature(recipe: Distillation, row: int) -> float:

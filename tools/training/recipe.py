@@ -10,6 +10,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from training.divergences import Divergence
+
 
 class RecipeError(ValueError):
     """A recipe file that cannot be used; the message names the field and what it allows."""
@@ -68,17 +70,24 @@ class Training(_Frozen):
 
 
 class Distillation(_Frozen):
-    """What the draft is distilled on: the target's own texts, mixed with corpus text.
+    """What is lowered, on which texts.
 
-    Of the target's texts, ``greedy_share`` are greedy; the others are sampled, the temperatures
-    taking turns. A text begins with a corpus prefix of a length between the two given, of a
-    document or from anywhere, in turns.
+    ``on_policy_share`` of a batch is written by the draft as it is at that step, and only what it
+    wrote counts; ``own_share`` of the others is the target's own text, the rest is corpus. Of the
+    target's texts, ``greedy_share`` are greedy; the others are sampled, the temperatures taking
+    turns. A text begins with a corpus prefix of a length between the two given; the target's
+    begin with that of a document or from anywhere, in turns.
     """
 
+    divergence: Divergence = Divergence.FORWARD_KL
     texts: int = Field(default=320, ge=1, description="sequences that the target continues")
     own_share: float = Field(
         default=0.6, ge=0, le=1, description="share of a batch that is its text"
     )
+    on_policy_share: float = Field(
+        default=0.0, ge=0, le=1, description="share of a batch that the draft writes"
+    )
+    draft_tokens: int = Field(default=128, ge=1, description="tokens that it writes for a text")
     greedy_share: float = Field(default=0.5, ge=0, le=1)
     temperatures: tuple[float, ...] = Field(default=(0.8, 1.0), min_length=1)
     shortest_prefix: int = Field(default=16, ge=1)

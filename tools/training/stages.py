@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
@@ -30,8 +31,9 @@ from training.checkpoint import restore_weights, steps_done
 from training.compute import Compute
 from training.distillation import (
     OwnTexts,
-    divergence,
+    distance,
     mixed_batch,
+    write_draft_texts,
     write_own_texts,
 )
 from training.draft_vocabulary import write_draft_vocabulary
@@ -64,6 +66,12 @@ def make_tokenizer(place: Workplace, recipe: Recipe) -> tuple[int, int]:
         corpus.texts(place.corpus, corpus.TRAIN), recipe.vocabulary
     )
     tokenization.save_tokenizer(tokenizer, place.tokenizer)
+    return encode(place)
+
+
+def encode(place: Workplace) -> tuple[int, int]:
+    """Encode the corpus; returns the tokens to train on and held out."""
+    tokenizer = tokenization.load_tokenizer(place.tokenizer)
     train, held_out = (
         tokenization.encode_corpus(tokenizer, corpus.texts(place.corpus, name), place.corpus / to)
         for name, to in ((corpus.TRAIN, _TRAIN_TOKENS), (corpus.HELD_OUT, _HELD_OUT_TOKENS))
@@ -149,20 +157,36 @@ def distil(
     Raises:
         FileNotFoundError: target or draft were not trained yet.
     """
-    draft = _undistilled(place, recipe, compute)
+    draft = undistilled(place, recipe, compute)
     texts = own_texts(place, recipe, compute)
     tokens = tokenization.load_tokens(place.corpus / _TRAIN_TOKENS)
-    training = recipe.distillation_training
+    training, chosen = recipe.distillation_training, recipe.distillation
+    on_policy = round(chosen.on_policy_share * training.batch)
     seed = _seed(recipe, "distil")
     target = architecture.load(place.model("target"), compute.device)
     teacher, pupil = compute.runnable(target), compute.runnable(draft)
 
+    def distance_on(batch: npt.NDArray[np.int64], prefix: int = 1) -> torch.Tensor:
+        """The divergence on a part of the batch, by that part's share of it."""
+        on_device = torch.from_numpy(batch).to(compute.device)
+        share = len(batch) / training.batch
+        return share * distance(teacher, pupil, on_device, chosen.divergence, prefix)
+
     def loss_of_step(step: int) -> torch.Tensor:
-        batch = mixed_batch(
-            texts, tokens, step, training.batch, recipe.distillation.own_share, seed
-        )
-        tokens_of_step = torch.from_numpy(batch).to(compute.device)
-        return divergence(teacher, pupil, tokens_of_step)
+        parts = []
+        if off_policy := training.batch - on_policy:
+            parts.append(
+                distance_on(mixed_batch(texts, tokens, step, off_policy, chosen.own_share, seed))
+            )
+        if on_policy:
+            parts.append(
+                distance_on(
+                    *write_draft_texts(
+                        draft, tokens, chosen, on_policy, recipe.context, (seed, step)
+                    )
+                )
+            )
+        return torch.stack(parts).sum()
 
     losses = fit(
         draft,
@@ -170,7 +194,7 @@ def distil(
         training,
         budget,
         compute,
-        place.checkpoint("distil"),
+        place.distilled(recipe),
         on_progress,
         save_every_s,
     )
@@ -239,7 +263,12 @@ def _fresh(place: Workplace, recipe: Recipe, role: str, compute: Compute) -> Pre
     return architecture.on_device(model, compute.device)
 
 
-def _undistilled(place: Workplace, recipe: Recipe, compute: Compute) -> PreTrainedModel:
+def undistilled(place: Workplace, recipe: Recipe, compute: Compute) -> PreTrainedModel:
+    """The draft as the stage `draft` left it.
+
+    Raises:
+        FileNotFoundError: it was not trained yet.
+    """
     trained = place.checkpoint("draft")
     if not trained.is_file():
         raise FileNotFoundError(f"{trained} is missing: run the stage `draft` first")

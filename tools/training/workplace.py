@@ -37,14 +37,21 @@ class Workplace:
     def checkpoint(self, stage: str) -> Path:
         return self.root / "checkpoints" / f"{stage}.safetensors"
 
+    def distilled(self, recipe: Recipe) -> Path:
+        """The checkpoint of a distillation: one for each divergence, mixture and seed."""
+        chosen = recipe.distillation
+        return self.checkpoint(
+            f"distil_{chosen.divergence.value}_{chosen.on_policy_share:g}_{recipe.seed}"
+        )
+
     @property
     def own_texts(self) -> Path:
         return self.root / "checkpoints" / "own_texts.safetensors"
 
     def built_on(self, role: str) -> tuple[Path, ...]:
         """What is out of date once ``target`` or ``draft`` was trained further."""
-        distilled = self.checkpoint("distil")
-        return (self.own_texts, distilled) if role == "target" else (distilled,)
+        distilled = tuple(self.checkpoint("").parent.glob("distil_*.safetensors"))
+        return (self.own_texts, *distilled) if role == "target" else distilled
 
 
 def claim(root: Path, recipe: Recipe, *, overwrite: bool = False) -> Workplace:

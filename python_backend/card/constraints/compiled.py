@@ -138,6 +138,16 @@ class GuidedText:
             return int(not self._tokens.ends.isdisjoint(path[:1]))
         return int(self._matcher.validate_tokens(path))
 
+    def forced_behind(self, path: list[int]) -> list[int]:
+        """What the text must go on with behind these, which it may have: the tokens that the
+        tokenizer writes it with. A model may choose to write it with others."""
+        if not self._tokens.ends.isdisjoint(path) or self._matcher.is_stopped():
+            return []
+        self._matcher.consume_tokens(path)
+        forced: list[int] = self._matcher.compute_ff_tokens()
+        self._matcher.rollback(len(path))
+        return forced
+
     def _problem(self) -> str:
         said = self._matcher.get_error().split("\n")[0]
         return "no text can go on from here" if said.startswith("NoExtension") else said

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from card.constraints.compiled import CompiledGuide, GuidedText, GuidedTokens
 from card.constraints.guide import Guide
+
+if TYPE_CHECKING:  # most services never meet a guide, and what compiles them takes memory
+    from card.constraints.compiled import CompiledGuide, GuidedText, GuidedTokens
 
 _KEPT = 32
 """Compiled guides: a few hundred kilobytes each, seldom tens of megabytes."""
 
 
 class GuideCompiler:
-    """Of one model, in one process; used from one thread."""
+    """Of one model, in one process; used from one thread.
 
-    def __init__(self, tokens: GuidedTokens) -> None:
-        self._tokens = tokens
+    load_tokens  called for the first guide; raises `GuideError` if no text can be guided
+    """
+
+    def __init__(self, load_tokens: Callable[[], GuidedTokens]) -> None:
+        self._tokens = cache(load_tokens)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="guides")
         self._compiled: OrderedDict[Guide, Future[CompiledGuide]] = OrderedDict()
 
@@ -27,12 +35,15 @@ class GuideCompiler:
         """What holds a text to the guide, as soon as that is compiled."""
         compiled = self._compiled.get(guide)
         if compiled is None:
-            compiled = self._thread.submit(self._tokens.compile, guide)
+            compiled = self._thread.submit(self._compile, guide)
             self._compiled[guide] = compiled
             if len(self._compiled) > _KEPT:
                 self._compiled.popitem(last=False)
         self._compiled.move_to_end(guide)
         return Constraint(compiled)
+
+    def _compile(self, guide: Guide) -> CompiledGuide:
+        return self._tokens().compile(guide)
 
 
 class Constraint:
@@ -66,6 +77,10 @@ class Constraint:
     def fitting(self, path: list[int]) -> int:
         """How many of these tokens, from the first, the text may go on with."""
         return self._read().fitting(path)
+
+    def forced_behind(self, path: list[int]) -> list[int]:
+        """What the text must go on with behind these, which it may have."""
+        return self._read().forced_behind(path)
 
     def _read(self) -> GuidedText:
         if self._text is None:

@@ -206,14 +206,17 @@ class TargetSession:
                 found = source.candidates(self, found, most)
         if share.drafts:
             self.slot.count_query(hit=drafted > 0)
-        return Query(self._fitting(found), drafted, share.drafts, at_ns)
+        return Query(self._guided(found, limit), drafted, share.drafts, at_ns)
 
-    def _fitting(self, found: Candidates) -> Candidates:
-        """A chain as far as the guide allows it: the rest would be rejected."""
+    def _guided(self, found: Candidates, limit: int) -> Candidates:
+        """A chain as far as the guide allows it, for the rest would be rejected, and behind that
+        what the guide forces."""
         if self.constraint is None or not found.is_chain:
             return found
         with suppress(GuideError):  # which verification will meet
-            return found.first(self.constraint.fitting(found.tokens))
+            found = found.first(self.constraint.fitting(found.tokens))
+            forced = self.constraint.forced_behind(found.tokens)[: limit - len(found)]
+            return found.followed_by(Candidates.chain(forced, [1.0] * len(forced)))
         return found
 
     def rows(self, candidates: Candidates) -> SequenceTokens:

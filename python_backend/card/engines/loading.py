@@ -43,10 +43,8 @@ def load_engine(settings: Settings, role: Role, *, quickly: bool = False) -> Eng
     """
     model = settings.draft if role == "draft" else settings.target
     speculation = settings.speculation
-    shared = None
-    if "draft" in settings.roles:
-        shared = shared_vocabulary(settings.draft.path, settings.target.path)
     is_draft = role == "draft"
+    shared = shared_vocabulary(settings.draft.path, settings.target.path) if is_draft else None
     kind = choose_engine(settings, model)
     branches = speculation.paths
     options = EngineOptions(
@@ -82,7 +80,7 @@ def load_engine(settings: Settings, role: Role, *, quickly: bool = False) -> Eng
     engine.know_costs(known.costs)
     if engine.awaits_decoders:
         _exchange_decoders(engine, known, threads_alone, memory)
-    if not is_draft or shared is None or shared.is_whole:
+    if shared is None or shared.is_whole:
         return engine
     log.info("%s", shared.note)
     return SharedIds(engine, shared)

@@ -68,6 +68,9 @@ def shared_vocabulary(draft: Path, target: Path) -> SharedVocabulary:
         drafts, targets = ours.token_table(), theirs.token_table()
     except ModelFilesError as error:
         raise EngineError(str(error)) from error
+    least = min(draft_size, target_size)
+    if drafts.ids == targets.ids and max(targets.ids.values(), default=0) < least:
+        return SharedVocabulary(target_size, draft_size)
     for token, identity in targets.ids.items():
         if drafts.ids.get(token, identity) != identity:
             raise EngineError(
@@ -75,7 +78,7 @@ def shared_vocabulary(draft: Path, target: Path) -> SharedVocabulary:
                 f"{drafts.ids[token]} in {draft}"
             )
     shared = {token for token in targets.ids if token in drafts.ids}
-    shared = {token for token in shared if targets.ids[token] < min(draft_size, target_size)}
+    shared = {token for token in shared if targets.ids[token] < least}
     _check_needless(targets, shared, target, draft)
     _check_needless(drafts, shared, draft, target)
     behind_draft = _by_id(drafts, shared, draft_size)

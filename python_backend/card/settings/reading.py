@@ -43,9 +43,7 @@ def load_settings(file: Path | None = None, **overrides: Any) -> Settings:
         raise SettingsError(problem)
 
     class FromFile(Settings):
-        model_config = SettingsConfigDict(
-            yaml_file=file, yaml_file_encoding="utf-8", use_attribute_docstrings=False
-        )
+        model_config = SettingsConfigDict(yaml_file=file, yaml_file_encoding="utf-8")
 
     # $CARD_SETTINGS itself carries the prefix of the environment overrides; it is no field.
     try:

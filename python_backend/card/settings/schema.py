@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import functools
+import inspect
+import itertools
 import json
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import BaseModel
+
+from card.settings.section import Section
 from card.settings.whole import Settings
 
 Place = tuple[int | str, ...]
@@ -78,7 +85,44 @@ def whole() -> Node:
 
 @functools.cache
 def _schema() -> dict[str, Any]:
-    return Settings.model_json_schema()
+    schema = Settings.model_json_schema()
+    _describe(schema, Settings)
+    for section in _sections(Section):
+        _describe(schema["$defs"].get(section.__name__, {}), section)
+    return schema
+
+
+def _describe(schema: dict[str, Any], model: type[BaseModel]) -> None:
+    """Put what a model's docstrings say into its schema. pydantic can do that, and would read them
+    at every start of every process."""
+    meanings = _docstrings(model)
+    for name, field in schema.get("properties", {}).items():
+        if name in meanings:
+            field["description"] = meanings[name]
+
+
+def _sections(base: type[Section]) -> Iterator[type[Section]]:
+    for section in base.__subclasses__():
+        yield section
+        yield from _sections(section)
+
+
+def _docstrings(model: type) -> dict[str, str]:
+    """What stands below each field in the source of a model and of those that it extends."""
+    found = {}
+    for cls in reversed(model.__mro__):
+        if not cls.__module__.startswith(__package__):
+            continue
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+        assert isinstance(definition, ast.ClassDef)
+        for field, below in itertools.pairwise(definition.body):
+            match field, below:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(text))),
+                ):
+                    found[name] = inspect.cleandoc(text)
+    return found
 
 
 def _resolved(schema: dict[str, Any]) -> dict[str, Any]:

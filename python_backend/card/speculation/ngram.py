@@ -92,7 +92,7 @@ class FollowerTable:
 class NgramProposer:
     """What may follow a growing text, by its own table and by others that it is given.
 
-    hit_rate  how often its likeliest proposal was right of late, in [0, 1]
+    hit_rate  how often it had a proposal of late and the likeliest one was right, in [0, 1]
     length    tokens of the text so far
 
     shared  a table that learns from this text and from others
@@ -102,7 +102,7 @@ class NgramProposer:
     def __init__(
         self, shared: FollowerTable | None = None, frozen: Followers | None = None
     ) -> None:
-        self.hit_rate: float = 0.5
+        self.hit_rate: float = 0.0
         self.length = 0
         self._learning = [FollowerTable(), *([shared] if shared is not None else [])]
         self._supposed = FollowerTable()
@@ -184,8 +184,7 @@ class NgramProposer:
                 if of_length[rank] > best_chance:
                     best, best_chance = follower, of_length[rank]
                 of_length[rank] += ((follower == token) - of_length[rank]) / _MEMORY
-        if best >= 0:
-            self.hit_rate += ((best == token) - self.hit_rate) / _MEMORY
+        self.hit_rate += ((best == token) - self.hit_rate) / _MEMORY
 
     def _followers(self, end: Sequence[Context]) -> list[tuple[int, float]]:
         """What tables answer to a text that ends so, each token with its chance, the likeliest

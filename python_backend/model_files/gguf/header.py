@@ -24,6 +24,7 @@ from gguf.constants import (
 from model_files.errors import ModelFilesError
 
 _MAGIC = b"GGUF"
+_LENGTH = struct.Struct("<Q")
 _VERSIONS = (2, 3)
 _MOST_DIMENSIONS = 4
 _SCALARS = {
@@ -209,7 +210,10 @@ class _Reader:
         return count
 
     def _text(self, what: str) -> str:
-        length = self._number("<Q")
+        # Not by way of `_numbers`: a vocabulary has a hundred thousand texts.
+        begin = self._at + _LENGTH.size
+        (length,) = _LENGTH.unpack(self._content[self._at : begin]) if begin <= self._size else (0,)
+        self._at = begin
         try:
             return self._bytes(length).decode("utf-8")
         except UnicodeDecodeError:

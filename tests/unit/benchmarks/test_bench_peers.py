@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -88,11 +87,17 @@ def test_a_peer_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.M
 def test_a_peer_that_cannot_be_installed_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "peer.txt").write_text("there-is-no-such-package-anywhere==1.0\n")
-    monkeypatch.setattr(peers, "_REQUIREMENTS", tmp_path)
+    """Without a network the installer ends with an error."""
+    pip = tmp_path / "peers/fake/bin/python"
+    python = tmp_path / "python"
+    python.write_text(
+        f"#!/bin/sh\nmkdir -p {pip.parent}\n"
+        f"printf '#!/bin/sh\\necho no-such-package >&2\\nexit 1\\n' >{pip}\nchmod +x {pip}\n"
+    )
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.setattr(peers, "HOME", tmp_path / "peers")
-    monkeypatch.setitem(os.environ, "PIP_NO_INDEX", "1")
-    environment = Environment("fake", ["peer.txt"], [])
+    environment = Environment("fake", ["base.txt"], [])
     pair: Any = SimpleNamespace(settings=load_settings(), dtype="bfloat16")
     with (
         pytest.raises(PeerError, match=r"fake cannot be installed: .*no-such-package"),

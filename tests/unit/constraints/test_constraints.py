@@ -95,7 +95,7 @@ def both_models(agreement: float, **speculation: Any) -> OneProcess:
         FakeEngine(TARGET, tree=False),
         FakeEngine(FakeModel(TOKENS.vocabulary, agreement=agreement), tree=True),
         settings_of(**speculation),
-        GuideCompiler(TOKENS),
+        GuideCompiler(lambda: TOKENS),
     )
 
 
@@ -122,6 +122,21 @@ def test_the_draft_proposes_what_the_guide_allows() -> None:
             assert counters.drafted > 10
             assert counters.accepted > 0.7 * counters.drafted
             both.close([stream])
+
+
+@pytest.mark.parametrize("query", ["chain", "subtree"])
+def test_what_a_guide_leaves_no_choice_about_takes_no_pass_a_token(query: str) -> None:
+    """Letters of which the tokenizer has no pairs, so each is a token."""
+    guide = Guide("choice", json.dumps([f"{first}-zqxjzqxjvkzqxj" for first in "01"]))
+    with both_models(0.0, query=query) as both:
+        stream = both.open(guided(guide, PARAMETERS[1]))
+        passes = 0
+        while stream.finish is Finish.RUNNING:  # the draft never runs
+            passes += both.target.step()  # none while the guide is compiled
+        [text] = both.run([stream])
+        assert text == alone(guided(guide, PARAMETERS[1]))
+        assert len(text) == 17
+        assert passes <= 5
 
 
 def test_a_target_that_is_loaded_anew_goes_on_with_the_guided_text() -> None:

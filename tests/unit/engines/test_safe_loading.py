@@ -25,8 +25,6 @@ SHIPPED = (
     "scripts",
     "benchmarks",
 )
-UNPICKLING = {"pickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
-"""Modules that run code while they read data."""
 
 
 def shipped_files() -> list[Path]:
@@ -35,63 +33,23 @@ def shipped_files() -> list[Path]:
     return files
 
 
-def nodes(file: Path) -> list[ast.AST]:
-    return list(ast.walk(ast.parse(file.read_text(encoding="utf-8"), file)))
-
-
-def imported(node: ast.AST) -> set[str]:
-    """Top-level names of the modules that an import statement names."""
-    if isinstance(node, ast.Import):
-        return {alias.name.partition(".")[0] for alias in node.names}
-    if isinstance(node, ast.ImportFrom) and node.module:
-        return {node.module.partition(".")[0]}
-    return set()
-
-
-def called(node: ast.AST) -> str:
-    """`torch.load` for a call of it; empty for anything else."""
-    return ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-
-
-def test_nothing_that_is_shipped_unpickles_or_executes_data() -> None:
-    wrong = []
-    for file in shipped_files():
-        for node in nodes(file):
-            forbidden = imported(node) & UNPICKLING
-            unsafe = called(node) in ("torch.load", "yaml.load", "eval", "exec", "__import__")
-            if forbidden or unsafe:
-                wrong.append(f"{file}: {ast.unparse(node)}")
-    assert wrong == []
-
-
-@pytest.mark.parametrize("switch", ["trust_remote_code", "allow_pickle"])
-def test_a_dangerous_switch_is_never_on_and_never_a_setting(switch: str) -> None:
+def test_a_dangerous_switch_is_never_on_and_never_a_setting() -> None:
     """Every place that names it says False, as an argument or in a dictionary."""
+    switches = {"trust_remote_code", "allow_pickle"}
     named = []
     for file in shipped_files():
-        for node in nodes(file):
-            if isinstance(node, ast.keyword) and node.arg == switch:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"), file)):
+            if isinstance(node, ast.keyword) and node.arg in switches:
                 named.append((file, ast.unparse(node.value)))
             if isinstance(node, ast.Dict):
                 named += [
                     (file, ast.unparse(value))
                     for key, value in zip(node.keys, node.values, strict=True)
-                    if isinstance(key, ast.Constant) and key.value == switch
+                    if isinstance(key, ast.Constant) and key.value in switches
                 ]
-            if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == switch:
+            if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) in switches:
                 named.append((file, "a field"))
     assert [place for place in named if place[1] != "False"] == []
-
-
-def test_no_shell_is_handed_a_text_to_run() -> None:
-    wrong = [
-        f"{file}: {ast.unparse(node)}"
-        for file in shipped_files()
-        for node in nodes(file)
-        if called(node) in ("os.system", "os.popen")
-        or (isinstance(node, ast.keyword) and node.arg == "shell")
-    ]
-    assert wrong == []
 
 
 class Bomb:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import openai
 import pytest
 from client_double import Request, refusal, response
 from gateway_double import CHAT, PROMPT, RunningGateway, events, scored, tell
+
+from card_gateway.generation import Piece
+from card_gateway.several import side_by_side
 
 
 def raw(request: Request, name: str) -> bytes | None:
@@ -63,6 +68,35 @@ def test_streamed_answers_are_told_apart_by_their_index(
     assert [text.rpartition(":")[2] for text in texts.values()] == ["5", "6"]
     assert sorted(c.choices[0].index for c in chunks if c.choices[0].delta.role) == [0, 1]
     assert sorted(c.choices[0].index for c in chunks if c.choices[0].finish_reason) == [0, 1]
+
+
+async def test_texts_of_a_prompt_begin_when_it_has_been_read() -> None:
+    begun: list[int] = []
+
+    async def text(index: int, turns: int = 0) -> AsyncGenerator[Piece, None]:
+        begun.append(index)
+        yield Piece(index=index)  # a sign of life
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if index == 0:
+            assert 1 not in begun
+            assert 2 not in begun
+        yield Piece("a", index)
+
+    texts = [text(0, turns=50), *map(text, range(1, 6))]
+    pieces = [piece async for piece in side_by_side(texts, at_once=6, per_prompt=3)]
+    assert sorted(piece.index for piece in pieces if piece.text) == [0, 1, 2, 3, 4, 5]
+    assert begun[:2] == [0, 3]
+
+
+async def test_texts_of_a_prompt_do_not_wait_for_one_that_fails() -> None:
+    async def text(problem: str) -> AsyncGenerator[Piece, None]:
+        yield Piece()
+        raise ValueError(problem)
+
+    with pytest.raises(ValueError, match="first"):
+        async for _ in side_by_side([text("first"), text("second")], at_once=1, per_prompt=2):
+            pass
 
 
 def test_the_best_answers_are_those_whose_tokens_are_likeliest(

@@ -15,7 +15,6 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from card.serving.supervision.ports import reserved_ports
 from card_client import CardClient, GenerateRequest
-from card_guard import server
 from card_guard.admission import Admission, FullError, LostError, Place
 from card_guard.server import Guard, serve
 
@@ -125,11 +124,9 @@ async def test_calls_that_say_nothing_shut_nobody_out(call: str) -> None:
             one.cancel()
 
 
-async def test_connections_that_say_nothing_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connections_that_say_nothing_are_closed() -> None:
     """Whether they never greet, or have no call for long."""
-    monkeypatch.setattr(server, "_GREETING_S", 1)
-    monkeypatch.setattr(server, "_WITHOUT_CALL_S", 1)
-    async with guarded() as (_, address, channel):
+    async with guarded(greeting_s=1, without_call_s=1) as (_, address, channel):
         host, port = address.split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         await asyncio.wait_for(reader.read(), LIMIT_S)  # returns at its end

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from unittest.mock import AsyncMock, Mock
 
@@ -14,12 +14,13 @@ import pytest
 from grpc.aio import ServicerContext, StreamStreamCall
 from tritonclient.grpc import service_pb2
 
-from card_guard import stream as streams
 from card_guard.admission import Admission, Place
 from card_guard.proxy import Proxy
 from card_guard.stream import TritonStream
 
 WAIT_S = 30.0
+TIME_TO_HEAR_S = 0.2
+"""Of a stand-in that may get no processor for a while."""
 ASKED_NO_MORE_AND_LEFT = ["asked", "answers", "will hear no more", "left"]
 
 
@@ -86,7 +87,7 @@ def stream_of(channel: grpc.aio.Channel) -> StreamStreamCall:
 
 async def stream_whose_client_left(channel: grpc.aio.Channel, triton: Triton) -> TritonStream:
     """Asked, and still unanswered; whoever waited for its end was cancelled."""
-    stream = TritonStream(stream_of(channel), drop)
+    stream = TritonStream(stream_of(channel), drop, behind_response_s=TIME_TO_HEAR_S)
     await stream.ask(b"a request")
     client = asyncio.create_task(stream.ends())
     await triton.is_asked.wait()
@@ -109,10 +110,12 @@ async def all_is_told(channel: grpc.aio.Channel) -> None:
         await channel.unary_unary("/Triton/Echo")(b"heard?")
 
 
-@pytest.fixture(autouse=True)
-def _time_to_hear(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a stand-in that may get no processor for a while."""
-    monkeypatch.setattr(streams, "_BEHIND_RESPONSE_S", 0.2)
+@pytest.fixture(scope="module", autouse=True)
+def _only_what_is_new_is_collected() -> Iterator[None]:
+    """Everything that other tests loaded takes seconds to look through."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
@@ -133,7 +136,7 @@ async def drop(message: bytes) -> None:
 async def test_who_leaves_before_the_first_answer_is_gone_behind_it() -> None:
     triton = Triton()
     async with channel_to(triton) as channel:
-        stream = TritonStream(stream_of(channel), drop)
+        stream = TritonStream(stream_of(channel), drop, behind_response_s=TIME_TO_HEAR_S)
         await stream.ask(b"a request")
         await triton.is_asked.wait()
         leaving = asyncio.create_task(stream.leave(lingers=True))
@@ -155,11 +158,8 @@ async def test_a_client_that_is_cancelled_while_it_waits_cancels_nothing_yet() -
     assert triton.seen == ASKED_NO_MORE_AND_LEFT
 
 
-async def test_answers_that_cannot_be_passed_on_end_nothing_yet(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_answers_that_cannot_be_passed_on_end_nothing_yet() -> None:
     """The client's stream is gone before anybody is told."""
-    monkeypatch.setattr(streams, "_BEHIND_RESPONSE_S", WAIT_S)
 
     async def fail(_: bytes) -> None:
         raise asyncio.InvalidStateError
@@ -167,7 +167,7 @@ async def test_answers_that_cannot_be_passed_on_end_nothing_yet(
     triton = Triton()
     triton.may_answer.set()
     async with channel_to(triton) as channel:
-        stream = TritonStream(stream_of(channel), fail)
+        stream = TritonStream(stream_of(channel), fail, behind_response_s=WAIT_S)
         await stream.ask(b"a request")
         with pytest.raises(asyncio.InvalidStateError):
             await stream.ends()
@@ -179,15 +179,12 @@ async def test_answers_that_cannot_be_passed_on_end_nothing_yet(
 
 
 @pytest.mark.parametrize("asked", [False, True])
-async def test_a_stream_that_gets_no_answer_is_left_all_the_same(
-    monkeypatch: pytest.MonkeyPatch, asked: bool
-) -> None:
+async def test_a_stream_that_gets_no_answer_is_left_all_the_same(asked: bool) -> None:
     """At once where none was asked for."""
-    monkeypatch.setattr(streams, "LINGER_S", 0.05 if asked else 2 * WAIT_S)
     triton = Triton()
     async with channel_to(triton) as channel:
         call = stream_of(channel)
-        stream = TritonStream(call, drop)
+        stream = TritonStream(call, drop, linger_s=0.05 if asked else 2 * WAIT_S)
         await call.wait_for_connection()
         if asked:
             await stream.ask(b"a request")

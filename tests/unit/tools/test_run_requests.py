@@ -81,8 +81,8 @@ def test_a_completion_asks_for_what_is_allowed_unless_told_otherwise(
     file.write_text("limits: {max_tokens: 32}", encoding="utf-8")
     asked: list[Any] = []
 
-    async def serve(settings: Settings, _: Path, request: Any, *__: Any) -> None:
-        asked.append(request.max_tokens)
+    async def serve(settings: Settings, _: Path, question: Any, *__: Any) -> None:
+        asked.append(question[0].max_tokens)
 
     monkeypatch.setattr(command, "_with_server", serve)
     monkeypatch.setattr(command, "check_ports", lambda *_: None)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch.distributions import Categorical, kl_divergence
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from card.engines.draft_vocabulary import read_draft_vocabulary
@@ -20,10 +20,12 @@ from training import stages
 from training.agreement import follow, read_prompts, summarize
 from training.architecture import build, load
 from training.checkpoint import steps_done
+from training.comparison import adopt, compare
 from training.compute import Compute
 from training.corpus import HELD_OUT, gather
 from training.decoding import PromptTooLong, Texts
-from training.distillation import divergence
+from training.distillation import distance, write_draft_texts
+from training.divergences import Divergence
 from training.draft_vocabulary import write_draft_vocabulary
 from training.fitting import Budget, FittingError, Progress
 from training.recipe import Architecture, Distillation, Recipe, Sources, Training
@@ -52,7 +54,6 @@ RECIPE = Recipe(
 class Pair:
     place: Workplace
     prompts: Path
-    divergences: list[float]
 
 
 class Interrupted(Exception):
@@ -101,11 +102,11 @@ def pair(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     place = begun(prepared, folder / "pair")
     for role in ("target", "draft"):
         stages.train_model(place, RECIPE, role, Budget(steps=STEPS), CPU)
-    divergences = stages.distil(place, RECIPE, Budget(steps=30), CPU)
+    stages.distil(place, RECIPE, Budget(steps=30), CPU)
     prompts = folder / "prompts.jsonl"
     lines = [{"prompt": text} for text in ("def add", "def add_two_3(left, right):\n    return")]
     prompts.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
-    return Pair(place, prompts, divergences)
+    return Pair(place, prompts)
 
 
 def test_interrupted_training_repeats_the_losses_and_weights_of_an_uninterrupted_one(
@@ -149,10 +150,6 @@ def test_written_directories_load_in_transformers(pair: Pair, role: str) -> None
     assert tokenizer.decode(ids) == text
     assert model(torch.tensor([ids])).logits.isfinite().all()
     assert not [file for file in folder.iterdir() if file.suffix in {".bin", ".pt", ".pkl"}]
-
-
-def test_distillation_brings_the_draft_closer_to_the_target(pair: Pair) -> None:
-    assert np.mean(pair.divergences[-5:]) < 0.9 * np.mean(pair.divergences[:5])
 
 
 def test_the_draft_ranks_the_most_frequent_half_of_the_vocabulary(pair: Pair) -> None:
@@ -220,19 +217,106 @@ def test_a_text_longer_than_the_models_positions_is_refused() -> None:
         Texts(model, [[0] * 40], room=9)
 
 
-def test_divergence_is_the_kl_from_target_to_draft() -> None:
+def formula(divergence: Divergence, p: Tensor, q: Tensor) -> Tensor:
+    """DistillSpec's definitions on probabilities [..., vocab], the target's first."""
+    half = (p + q) / 2
+    at_each_token = {
+        Divergence.FORWARD_KL: p * torch.log(p / q),
+        Divergence.REVERSE_KL: q * torch.log(q / p),
+        Divergence.JSD: (p * torch.log(p / half) + q * torch.log(q / half)) / 2,
+        Divergence.TVD: (p - q).abs() / 2,
+    }
+    return at_each_token[divergence].sum(dim=-1)
+
+
+@pytest.mark.parametrize("divergence", Divergence)
+def test_a_divergence_is_its_formula_over_the_counted_positions(divergence: Divergence) -> None:
     target, draft = (
         build(shape, vocabulary=400, positions=48, seed=2)
         for shape in (RECIPE.target, RECIPE.draft)
     )
+    with torch.no_grad():
+        for model in (target, draft):
+            model.get_input_embeddings().weight.mul_(20.0)  # distributions that differ widely
     batch = torch.arange(50).reshape(2, 25)
-    wanted, given = (
-        Categorical(logits=model(batch[:, :-1]).logits.double()) for model in (target, draft)
-    )
-    expected = kl_divergence(wanted, given).mean()
+    p, q = (model(batch[:, :-1]).logits.double().softmax(dim=-1) for model in (target, draft))
+    for prefix in (1, 9):
+        expected = formula(divergence, p, q)[:, prefix - 1 :].mean()
+        measured = distance(target, draft, batch, divergence, prefix).double()
+        torch.testing.assert_close(measured, expected, rtol=1e-5, atol=1e-7)
+    p, q = p[0, :3], q[0, :3]
     torch.testing.assert_close(
-        divergence(target, draft, batch).double(), expected, rtol=1e-4, atol=1e-6
+        divergence.between(p.log(), q.log()), formula(divergence, p, q), rtol=1e-12, atol=1e-14
     )
+
+
+@pytest.mark.parametrize("on_policy", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("divergence", Divergence)
+def test_each_divergence_falls_on_each_mixture_of_texts(
+    pair: Pair, tmp_path: Path, divergence: Divergence, on_policy: float
+) -> None:
+    chosen = RECIPE.distillation.model_copy(
+        update={"divergence": divergence, "on_policy_share": on_policy}
+    )
+    recipe = RECIPE.model_copy(update={"distillation": chosen})
+    place = Workplace(tmp_path / "pair")
+    shutil.copytree(pair.place.root, place.root)
+    losses = stages.distil(place, recipe, Budget(steps=30), CPU)
+    assert np.mean(losses[-5:]) < 0.9 * np.mean(losses[:5])
+
+
+def test_the_draft_writes_its_share_of_a_batch_and_only_that_counts(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    place = Workplace(tmp_path / "pair")
+    shutil.copytree(pair.place.root, place.root)
+    chosen = RECIPE.distillation.model_copy(update={"on_policy_share": 0.25, "draft_tokens": 5})
+    recipe = RECIPE.model_copy(update={"distillation": chosen})
+    seen: list[tuple[int, ...]] = []
+
+    def watched(
+        target: nn.Module, draft: nn.Module, batch: Tensor, divergence: Divergence, prefix: int
+    ) -> Tensor:
+        seen.append((*batch.shape, prefix))
+        return distance(target, draft, batch, divergence, prefix)
+
+    monkeypatch.setattr(stages, "distance", watched)
+    stages.distil(place, recipe, Budget(steps=1), CPU)
+    theirs, own = seen
+    assert theirs == (3, RECIPE.context + 1, 1)
+    assert own[0] == 1
+    assert own[1] == own[2] + 5
+    assert chosen.shortest_prefix <= own[2] <= chosen.longest_prefix
+
+
+def test_the_drafts_texts_are_the_drafts(pair: Pair) -> None:
+    draft = load(pair.place.model("draft"), CPU.device)
+    tokens = np.load(pair.place.corpus / "train.npy")
+    with torch.no_grad():
+        draft.get_input_embeddings().weight.mul_(300.0)  # sampling is greedy now
+    texts, prefix = write_draft_texts(draft, tokens, RECIPE.distillation, 3, 24, (1, 2))
+    assert texts.shape == (3, 25)
+    with torch.no_grad():
+        choices = draft(torch.from_numpy(texts[:, :-1])).logits.argmax(dim=-1).numpy()
+    assert (choices[:, prefix - 1 :] == texts[:, prefix:]).mean() > 0.9
+    again, _ = write_draft_texts(draft, tokens, RECIPE.distillation, 3, 24, (1, 2))
+    assert np.array_equal(again, texts)
+
+
+def test_a_comparison_measures_every_divergence_on_every_mixture(
+    pair: Pair, tmp_path: Path
+) -> None:
+    place = claim(tmp_path / "pair", RECIPE)
+    shutil.copytree(pair.place.corpus, place.corpus)
+    shutil.copytree(pair.place.root / "checkpoints", place.root / "checkpoints")
+    adopt(place, pair.place.model("target"))
+    found = compare(place, RECIPE, [4, 5], Budget(steps=1), pair.prompts, CPU, max_tokens=8)
+    assert set(found.before) == {0.0, 0.8}
+    kinds = {(result.divergence, result.on_policy_share) for result in found.after}
+    assert kinds == {(kind, share) for kind in Divergence for share in (0.0, 0.5, 1.0)}
+    assert all(len(shares) == 2 for each in found.after for shares in each.agreement.values())
+    again = compare(place, RECIPE, [4, 5], Budget(steps=1), pair.prompts, CPU, max_tokens=8)
+    assert again == found
 
 
 def test_a_draft_that_is_its_own_target_agrees_everywhere(pair: Pair) -> None:

@@ -199,9 +199,9 @@ def _dense(kind: str, content: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def _q8_0(blocks: NDArray[np.uint8]) -> GroupedMatrix:
-    """A block: a scale, then 32 signed codes. They are stored as unsigned ones."""
+    """A block: a scale, then 32 signed codes. They are stored as unsigned ones, 128 more."""
     scale = _halves(blocks, 0)
-    codes = (blocks[..., 2:].view(np.int8).astype(np.int16) + 128).astype(np.uint8)
+    codes = blocks[..., 2:] ^ np.uint8(128)
     return GroupedMatrix(_in_rows(codes), scale, -128 * scale, 8)
 
 
@@ -234,7 +234,11 @@ def _halves(blocks: NDArray[np.uint8], at: int) -> NDArray[np.float32]:
 
 def _nibbles(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """The low four bits of all bytes of a block, then the high ones."""
-    return np.concatenate([packed & 0x0F, packed >> 4], axis=-1)
+    half = packed.shape[-1]
+    codes = np.empty((*packed.shape[:-1], 2 * half), np.uint8)
+    np.bitwise_and(packed, 0x0F, out=codes[..., :half])
+    np.right_shift(packed, 4, out=codes[..., half:])
+    return codes
 
 
 def _in_rows(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:

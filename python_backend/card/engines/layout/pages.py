@@ -12,30 +12,18 @@ from numpy.typing import NDArray
 
 from card.engines.interface import SequenceTokens
 from card.engines.layout.plan import Pass, Scattered, Stretch, last_rows, rounded_up
-from card.engines.layout.sessions import Sessions
+from card.engines.layout.sessions import OneLaneEach
 
 
-class PageLayout:
+class PageLayout(OneLaneEach):
     """Implements `plan.Layout` with passes that attend nothing together.
 
     row_multiple  passes have a multiple of so many rows, for kernels that differ below it
     """
 
     def __init__(self, sessions: int, row_multiple: int) -> None:
+        super().__init__(sessions)
         self._multiple = row_multiple
-        self._sessions = Sessions(sessions)
-
-    def open(self, length: int = 0) -> int:
-        return self._sessions.open(length)
-
-    def close(self, session: int) -> None:
-        self._sessions.close(session)
-
-    def length(self, session: int) -> int:
-        return self._sessions.length[session]
-
-    def lanes(self, session: int) -> range:
-        return range(session, session + 1)
 
     def plan(self, batch: Sequence[SequenceTokens]) -> Pass:
         if any(rows.parents is not None for rows in batch):

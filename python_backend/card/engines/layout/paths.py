@@ -20,7 +20,7 @@ from card.engines.layout.plan import (
     SessionPaths,
     last_rows,
 )
-from card.engines.layout.sessions import Sessions
+from card.engines.layout.sessions import OneLaneEach
 
 
 class PathStore(Protocol):
@@ -30,30 +30,21 @@ class PathStore(Protocol):
         """Move the entries at `start + sources` of a lane to `start`, `start + 1`, ..."""
 
 
-class PathLayout:
+class PathLayout(OneLaneEach):
     """Implements `plan.Layout` with paths.
 
     pending  most unconfirmed entries of a session
     """
 
     def __init__(self, kv: PathStore, sessions: int, pending: int) -> None:
+        super().__init__(sessions)
         self._kv = kv
-        self._sessions = Sessions(sessions)
         self._pending = [_Pending(pending) for _ in range(sessions)]
 
     def open(self, length: int = 0) -> int:
-        session = self._sessions.open(length)
+        session = super().open(length)
         self._pending[session].clear()
         return session
-
-    def close(self, session: int) -> None:
-        self._sessions.close(session)
-
-    def length(self, session: int) -> int:
-        return self._sessions.length[session]
-
-    def lanes(self, session: int) -> range:
-        return range(session, session + 1)
 
     def plan(self, batch: Sequence[SequenceTokens]) -> Pass:
         paths = []

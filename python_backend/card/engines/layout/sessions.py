@@ -22,3 +22,22 @@ class Sessions:
 
     def close(self, session: int) -> None:
         self._taken[session] = False
+
+
+class OneLaneEach:
+    """The sessions of a layout that gives each of them the lane of its number."""
+
+    def __init__(self, sessions: int) -> None:
+        self._sessions = Sessions(sessions)
+
+    def open(self, length: int = 0) -> int:
+        return self._sessions.open(length)
+
+    def close(self, session: int) -> None:
+        self._sessions.close(session)
+
+    def length(self, session: int) -> int:
+        return self._sessions.length[session]
+
+    def lanes(self, session: int) -> range:
+        return range(session, session + 1)

@@ -23,10 +23,10 @@ from card.engines.layout.plan import (
     last_rows,
     rounded_up,
 )
-from card.engines.layout.sessions import Sessions
+from card.engines.layout.sessions import OneLaneEach
 
 
-class TreeLayout:
+class TreeLayout(OneLaneEach):
     """Implements `plan.Layout` with masks.
 
     pending     most unconfirmed entries of a session
@@ -37,11 +37,11 @@ class TreeLayout:
     def __init__(
         self, kv: KeyValueStore, sessions: int, pending: int, *, few_shapes: bool = False
     ) -> None:
+        super().__init__(sessions)
         self._kv = kv
         self._pending = pending
         self._lanes = sessions
         self._few_shapes = few_shapes
-        self._sessions = Sessions(sessions)
         self._depths: list[list[int]] = [[] for _ in range(sessions)]
         """Of every pending entry, 0 for those that follow the prefix."""
         # Row 0 is the prefix: it sees no pending entry. Row e + 1 is entry e. What lies behind
@@ -50,19 +50,10 @@ class TreeLayout:
         self._sees = [_seeing_nothing(0) for _ in range(sessions)]
 
     def open(self, length: int = 0) -> int:
-        session = self._sessions.open(length)
+        session = super().open(length)
         self._depths[session] = []
         self._sees[session] = _seeing_nothing(0)
         return session
-
-    def close(self, session: int) -> None:
-        self._sessions.close(session)
-
-    def length(self, session: int) -> int:
-        return self._sessions.length[session]
-
-    def lanes(self, session: int) -> range:
-        return range(session, session + 1)
 
     def plan(self, batch: Sequence[SequenceTokens]) -> Pass:
         for rows in batch:

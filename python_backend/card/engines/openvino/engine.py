@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import openvino as ov
 from numpy.typing import NDArray
 
 from card.engines.architecture import Architecture, read_architecture
@@ -17,7 +16,13 @@ from card.engines.checkpoints import Checkpoint, QuantisedCheckpoint, open_check
 from card.engines.draft_vocabulary import read_draft_vocabulary
 from card.engines.interface import EngineError, Logits, SequenceTokens
 from card.engines.layout import SHORT, Layout, PageLayout
-from card.engines.openvino.compiled import CompiledDecoder, Decoders, compile_decoders, pass_dtype
+from card.engines.openvino.compiled import (
+    CompiledDecoder,
+    Decoders,
+    compile_decoders,
+    kv_type,
+    pass_dtype,
+)
 from card.engines.openvino.decoder import DecoderOptions, build_decoder
 from card.engines.openvino.graph import ANY_ROWS
 from card.engines.openvino.inputs import Inputs
@@ -135,14 +140,14 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
             ranked = read_draft_vocabulary(directory, architecture.vocabulary)
         pages = None
         if options.paged:
-            pages = PageMemory(architecture, _pages(options), _kv_type(options))
+            pages = PageMemory(architecture, _pages(options), kv_type(options))
         with phase("read", directory):
             decoder = build_decoder(
                 architecture,
                 checkpoint,
                 DecoderOptions(
                     weights=weights,
-                    kv_type=_kv_type(options),
+                    kv_type=kv_type(options),
                     positions=options.context + MAX_PASS_ROWS,
                     ranks=options.grows_trees,
                     pages=pages,
@@ -393,11 +398,7 @@ def _cache(
     if pages is not None:
         paged = PagedCache(pages, lanes, places, first_page)
         return paged, PageLayout(options.sessions, options.row_multiple), partial(PagedFeed, paged)
-    kv = KeyValueCache(architecture, lanes + kept_lanes(options), places, _kv_type(options))
+    kv = KeyValueCache(architecture, lanes + kept_lanes(options), places, kv_type(options))
     # What was prepared for a shape is kept: ever other ones let a draft grow.
     layout = layout_under_masks(kv, options, few_shapes=True)
     return kv, layout, partial(MaskedFeed, architecture)
-
-
-def _kv_type(options: EngineOptions) -> ov.Type:
-    return ov.Type.f32 if pass_dtype(options) == "float32" else ov.Type.bf16

@@ -174,8 +174,9 @@ def _packed(codes: NDArray[np.uint8], kind: ov.Type) -> Node:
     stored = ov.Tensor(kind, list(codes.shape))
     flat = codes.reshape(-1)
     if kind == ov.Type.u4:
-        padded = np.append(flat, np.zeros(len(flat) % 2, np.uint8))
-        flat = padded[0::2] | (padded[1::2] << 4)
+        flat = flat if len(flat) % 2 == 0 else np.append(flat, np.uint8(0))
+        pairs = np.ascontiguousarray(flat).view("<u2")
+        flat = (pairs | pairs >> 4).astype(np.uint8)
     stored.data.view(np.uint8).reshape(-1)[: len(flat)] = flat
     return ops.constant(stored)
 

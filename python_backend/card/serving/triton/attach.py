@@ -22,8 +22,6 @@ KEY, DEADLINE, ATTACHED_EPOCH = "key", "deadline_ns", "epoch"
 """Tensors of the attach request and of its response."""
 
 WATCH_S = 0.1
-_FRESH_S = 0.5
-"""An engine silent for longer is not sent anything: it may be dead or stopped."""
 _ATTACH_LIMIT_NS = 5_000_000_000
 """An engine that does not attach in this time is asked again."""
 
@@ -36,6 +34,7 @@ class Attacher:
     is on the monotonic clock. `report(engine, alive)` is called whenever that changes.
 
     engines  those that this service has
+    fresh_s  an engine silent for longer is not sent anything: it may be dead or stopped
     """
 
     def __init__(
@@ -46,7 +45,9 @@ class Attacher:
         ask: Callable[[str, str, int], None],
         report: Callable[[str, bool], None],
         engines: Sequence[str] = ENGINES,
+        fresh_s: float = 0.5,
     ) -> None:
+        self._fresh_s = fresh_s
         self._engines = engines
         self._pool = pool
         self._key = key
@@ -107,7 +108,7 @@ class Attacher:
     def _should_ask(self, engine: str) -> bool:
         pool = self._pool
         loaded = pool.engine_state(engine) is EngineState.LOADED
-        if not loaded or pool.silence_s(engine) > _FRESH_S:
+        if not loaded or pool.silence_s(engine) > self._fresh_s:
             return False
         pid, deadline_ns = self._asked.get(engine, (0, 0))
         return pid != pool.pid(engine) or time.monotonic_ns() > deadline_ns

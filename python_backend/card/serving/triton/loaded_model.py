@@ -3,14 +3,12 @@ decodes on its own and is followed."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from card.cache import Pool
-from card.constraints import GuideError
-from card.constraints.compiled import GuidedTokens
 from card.constraints.compiler import GuideCompiler
 from card.decoding import TargetLoop
 from card.decoding.ngrams import ngram_memory
@@ -20,7 +18,8 @@ from card.serving.geometry import pool_geometry
 from card.serving.triton.engine_process import Loop
 from card.settings import Role, Settings
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:  # as in `card.constraints.compiler`
+    from card.constraints.compiled import GuidedTokens
 
 
 class LoadedModel(Protocol):
@@ -47,26 +46,25 @@ def load_model(settings: Settings, role: Role, server_pid: int) -> LoadedModel:
         return TensorRTTarget(runtime, settings)
     from card.engines.loading import load_engine, load_small_draft
 
-    engine, guides = load_engine(settings, role, quickly=True), guide_compiler(settings.target.path)
+    engine = load_engine(settings, role, quickly=True)
+    guides = GuideCompiler(partial(_guided_tokens, settings.target.path))
     if role == "draft":
         small = load_small_draft(settings, quickly=True)
         return _Draft(engine, settings, guides, small=small)
     return _Target(engine, settings, guides)
 
 
-def guide_compiler(target: Path) -> GuideCompiler | None:
-    """Of the target's tokens, which are the pair's; None if its texts cannot be guided."""
-    try:
-        return GuideCompiler(GuidedTokens.load(target))
-    except GuideError as error:
-        log.warning("guided decoding is not offered: %s", error)
-        return None
+def _guided_tokens(target: Path) -> GuidedTokens:
+    """Of the target's tokens, which are the pair's."""
+    from card.constraints.compiled import GuidedTokens
+
+    return GuidedTokens.load(target)
 
 
 class _Target:
     """An engine of ours under our loop. It goes with the process."""
 
-    def __init__(self, engine: Engine, settings: Settings, guides: GuideCompiler | None) -> None:
+    def __init__(self, engine: Engine, settings: Settings, guides: GuideCompiler) -> None:
         self._engine = engine
         self._settings = settings
         self._guides = guides

@@ -13,7 +13,7 @@ from card.cache import Pool
 from card.drafting.remote import RemoteDraftError, RemoteDrafts
 from card.serving.requests.refusal import Refusal
 from card.serving.requests.remote_request import TAKEN, check_sizes, read_draft
-from card.serving.requests.vocabulary import Vocabulary
+from card.serving.requests.vocabulary import vocabulary_size
 from card.serving.supervision.load_failure import announced
 from card.serving.triton.found_pool import FoundPool
 from card.serving.triton.triton_request import deadline_ns, input_arrays, refused, response
@@ -26,7 +26,7 @@ class RemoteModel:
     @announced
     def initialize(self, args: dict[str, str]) -> None:
         settings = load_settings()
-        self._vocabulary = Vocabulary.load(settings.target.path).size
+        self._vocabulary = vocabulary_size(settings.target.path)
         self._found = FoundPool(settings)
         self._pool: Pool | None = None
         self._drafts: RemoteDrafts | None = None

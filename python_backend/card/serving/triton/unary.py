@@ -11,6 +11,8 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache, partial
+from threading import Lock
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -24,7 +26,7 @@ from card.serving.requests.parsing import check_shapes, one_prompt, parse
 from card.serving.requests.refusal import Refusal
 from card.serving.requests.unary_answer import gathered, token_outputs
 from card.serving.requests.unary_request import UnaryRequest, arrays_for_card
-from card.serving.requests.vocabulary import Vocabulary
+from card.serving.requests.vocabulary import Vocabulary, vocabulary_size
 from card.serving.supervision.load_failure import announced
 from card.serving.triton.abandoning import Abandoning
 from card.serving.triton.triton_request import deadline_ns, refused, request_id, response
@@ -42,8 +44,10 @@ class UnaryModel:
     @announced
     def initialize(self, args: dict[str, str]) -> None:
         settings = load_settings()
-        self._vocabulary = Vocabulary.load(settings.target.path)
-        self._bounds = Bounds(settings.limits, self._vocabulary.size)
+        target = settings.target.path
+        self._load_vocabulary = cache(partial(Vocabulary.load, target))
+        self._loading = Lock()
+        self._bounds = Bounds(settings.limits, vocabulary_size(target))
         self._abandoning = Abandoning(settings)
         places = pool_geometry(settings).places
         self._workers = ThreadPoolExecutor(places, thread_name_prefix="unary")
@@ -76,10 +80,10 @@ class UnaryModel:
         check_shapes(UnaryRequest, {name: one.shape() for name, one in given.items()}, limits)
         arrays = {name: one.as_numpy() for name, one in given.items()}
         parsed = parse(UnaryRequest, arrays, self._bounds, required=one_prompt(arrays))
-        text = parsed.text_input
-        ids = list(parsed.input_ids) if text is None else self._vocabulary.prompt_tokens(text)
+        text, vocabulary = parsed.text_input, self._vocabulary()
+        ids = list(parsed.input_ids) if text is None else vocabulary.prompt_tokens(text)
         output_budget(parsed, len(ids), limits)
-        tokenizer = self._vocabulary.tokenizer
+        tokenizer = vocabulary.tokenizer
         for_card = arrays_for_card(parsed, arrays, ids, tokenizer, self._bounds)
         whole = gathered(self._deltas(request, for_card, is_cancelled))
         excludes = parsed.exclude_input_in_output if "exclude_input_in_output" in arrays else None
@@ -89,6 +93,11 @@ class UnaryModel:
         output = [*([] if excludes else ids), *whole.tokens]
         found = {one.name: one.array(whole) for one in OUTPUTS} | token_outputs(output)
         return response({name: found[name] for name in self.front.outputs})
+
+    def _vocabulary(self) -> Vocabulary:
+        """Loaded for the first request: most services get none for this front."""
+        with self._loading:
+            return self._load_vocabulary()
 
     def _deltas(
         self, request: Any, arrays: Mapping[str, NDArray[Any]], is_cancelled: Callable[[], bool]

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from card.cache import Candidates
 from card.engines.row_costs import CostCurve
 from card.sampling import SamplingParameters
-from card.speculation.control.costs import CONTENTION, MEMORY, PassCosts, ideal_tokens, size_of
+from card.speculation.control.accepted import AGREEMENT, PRIOR, Acceptance
+from card.speculation.control.costs import CONTENTION, PassCosts, ideal_tokens, size_of
 from card.speculation.control.fixed import UNMEASURED_ROWS
 from card.speculation.control.interface import (
     ControlConfig,
@@ -26,10 +27,6 @@ from card.speculation.control.interface import (
 )
 from card.speculation.control.trial import PAUSE, STOP, Trial
 
-AGREEMENT = 0.7
-"""Chance that a candidate is accepted, until measured."""
-PRIOR = 6.0
-"""Candidates or passes that what is assumed counts for beside what is measured."""
 SOUGHT = 4
 """Candidates that sessions which share a pass are asked for, for each row that it may have: where
 one text is easy and another is not, the easy one takes the rows of both."""
@@ -38,40 +35,6 @@ one text is easy and another is not, the easy one takes the rows of both."""
 def best_rows(costs_ms: Mapping[int, float]) -> int:
     """Rows of a pass that a session begins with, if it has the pass to itself."""
     return Measured(ControlConfig(costs_ms=costs_ms)).first_rows
-
-
-@dataclass(slots=True)
-class Acceptance:
-    """Of one session's candidates, of late, as far as they were reached.
-
-    reached, accepted  candidates; promised: the sum of their chances
-    """
-
-    reached: float = PRIOR
-    accepted: float = PRIOR * AGREEMENT
-    promised: float = PRIOR * AGREEMENT
-
-    @property
-    def rate(self) -> float:
-        """Chance that the next candidate is accepted."""
-        return self.accepted / self.reached
-
-    @property
-    def discount(self) -> float:
-        """What a candidate's chance is multiplied by, and each one's behind it once more."""
-        return min(1.0, self.accepted / self.promised)
-
-    def observe(self, outcome: Outcome) -> None:
-        accepted = min(outcome.accepted, outcome.drafted)
-        reached = accepted + (accepted < outcome.drafted and outcome.rejected)
-        above, promised = 1.0, 0.0
-        for chance in outcome.chances[:reached]:
-            promised += chance / above if above else 0.0
-            above = chance
-        fade = min(1.0, MEMORY / (self.reached + reached))
-        self.reached = (self.reached + reached) * fade
-        self.accepted = (self.accepted + accepted) * fade
-        self.promised = (self.promised + promised) * fade
 
 
 @dataclass(slots=True)
@@ -185,7 +148,7 @@ class Measured:
             for session, outcome in zip(sessions, outcomes, strict=True)
         ]
         if self._is_measured and any(session.adapts for session in sessions):
-            self._account(plan, counted)
+            self._account(plan, sessions, counted)
 
     def forget(self, session: ControlledSession) -> None:
         self._texts.pop(session.number, None)
@@ -214,20 +177,31 @@ class Measured:
             return Trial(drafts=True, debt=0.0)
         return Trial(drafts=False, debt=0.0 if pays else STOP, pause=round(PRIOR))
 
-    def _account(self, plan: Plan, outcomes: Sequence[Outcome]) -> None:
+    def _account(
+        self,
+        plan: Plan,
+        sessions: Sequence[ControlledSession],
+        outcomes: Sequence[Outcome],
+    ) -> None:
         """Charge the pass to the trial, or let it pay a debt back."""
         trial, count = self._trials[plan.kind], len(outcomes)
         if not trial.drafts:
             trial.pay()
         elif plan.drafts:
-            offered = [min(outcome.drafted, outcome.verified) for outcome in outcomes]
-            right = sum(
-                min(outcome.accepted, most) for outcome, most in zip(outcomes, offered, strict=True)
+            rows = count + sum(outcome.verified for outcome in outcomes)
+            tokens = count + sum(outcome.accepted for outcome in outcomes)
+            passes = self._costs.ms(rows, count, alone=False) / self._costs.ms(
+                count, count, alone=True
             )
-            cost_ms = self._costs.ms(count + sum(offered), count, alone=False)
-            loss = cost_ms / self._costs.ms(count, count, alone=True) - 1.0 - right / count
+            loss = passes - tokens / sum(self._by_ngrams(each, count) for each in sessions)
             with_candidates = sum(outcome.drafted > 0 for outcome in outcomes)
             trial.charge(loss, found=3 * with_candidates >= count)
+
+    def _by_ngrams(self, session: ControlledSession, sharing: int) -> float:
+        """Tokens that a session gains by n-grams alone, in the time of a pass without them."""
+        if not self._config.ngram_tokens or session.is_remote:
+            return 1.0
+        return self._gain(session.proposer.hit_rate, sharing, alone=True)[1]
 
     # --- rows ---------------------------------------------------------------------------------
 

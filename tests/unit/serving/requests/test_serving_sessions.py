@@ -13,7 +13,6 @@ import pytest
 from serving_double import GEOMETRY, HandPlayedTarget, make_pool, slot_request
 
 from card.cache import Finish, Pool, SlotState
-from card.serving.requests import sessions as module
 from card.serving.requests.refusal import Refusal
 from card.serving.requests.sessions import Session, Sessions
 
@@ -167,11 +166,10 @@ async def test_a_client_that_left_the_queue_takes_no_slot(pool: Pool) -> None:
 
 
 async def test_a_client_that_leaves_the_queue_gives_its_place_up_before_a_slot_is_free(
-    one_may_wait: Pool, monkeypatch: pytest.MonkeyPatch
+    one_may_wait: Pool,
 ) -> None:
-    monkeypatch.setattr(module, "_PRESENCE_S", 0.001)
     pool = one_may_wait
-    sessions = sessions_of(pool)
+    sessions = Sessions(pool, 30.0, presence_s=0.001)
     held = [await admit(sessions) for _ in range(2)]
     with pytest.raises(Refusal, match="CANCELLED: the client left while its request waited"):
         await sessions.admit(slot_request(), None, lambda _: True)

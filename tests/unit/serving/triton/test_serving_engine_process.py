@@ -277,16 +277,19 @@ class Asked:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
-    monkeypatch.setattr("card.serving.triton.attach._FRESH_S", LIMIT_S)
+def asked() -> Iterator[Asked]:
     asked = Asked()
     yield asked
     asked.hanging.set()
 
 
+def attacher_of(pool: Pool, asked: Asked) -> Attacher:
+    return Attacher(pool, "key", LIMIT_S, asked.ask, asked.report, fresh_s=LIMIT_S)
+
+
 def test_a_loaded_engine_is_asked_in_with_the_key(tmp_path: Path, asked: Asked) -> None:
     pool = make_pool(tmp_path)
-    attacher = Attacher(pool, "key", LIMIT_S, asked.ask, asked.report)
+    attacher = attacher_of(pool, asked)
     attacher.look()
     assert asked.requests == []
     pool.beat("target", EngineState.LOADED)
@@ -300,7 +303,7 @@ def test_an_engine_is_not_asked_twice_while_it_may_still_answer(
 ) -> None:
     asked.hanging.clear()
     pool = make_pool(tmp_path)
-    attacher = Attacher(pool, "key", LIMIT_S, asked.ask, asked.report)
+    attacher = attacher_of(pool, asked)
     for _ in range(3):
         pool.beat("target", EngineState.LOADED)
         attacher.look()
@@ -313,7 +316,7 @@ def test_a_new_process_is_asked_though_the_last_one_never_answered(
 ) -> None:
     asked.hanging.clear()
     pool = make_pool(tmp_path)
-    attacher = Attacher(pool, "key", LIMIT_S, asked.ask, asked.report)
+    attacher = attacher_of(pool, asked)
     pool.beat("target", EngineState.LOADED)
     attacher.look()
     pool.header["target_pid"] = os.getpid() + 1
@@ -324,7 +327,7 @@ def test_a_new_process_is_asked_though_the_last_one_never_answered(
 
 def test_a_silent_engine_is_never_sent_anything(tmp_path: Path, asked: Asked) -> None:
     pool = make_pool(tmp_path)
-    attacher = Attacher(pool, "key", LIMIT_S, asked.ask, asked.report)
+    attacher = attacher_of(pool, asked)
     pool.beat("target", EngineState.LOADED)
     pool.header["target_heartbeat_ns"] -= LONG_NS
     attacher.look()
@@ -333,7 +336,7 @@ def test_a_silent_engine_is_never_sent_anything(tmp_path: Path, asked: Asked) ->
 
 def test_life_and_death_of_an_engine_are_reported_once(tmp_path: Path, asked: Asked) -> None:
     pool = make_pool(tmp_path)
-    attacher = Attacher(pool, "key", LIMIT_S, asked.ask, asked.report)
+    attacher = attacher_of(pool, asked)
     attacher.look()
     pool.beat("draft", EngineState.ATTACHED)
     attacher.look()

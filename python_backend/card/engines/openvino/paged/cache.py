@@ -51,12 +51,15 @@ class PageMemory:
         """Keys and values [pages, kv_heads, PAGE, head_size] of a layer, for its attention.
 
         They are constants, although the attention writes into them: an input of the body of an If
-        would be copied in every pass.
+        would be copied in every pass. The plugin would widen those of float16 into memory of its
+        own, were it not told to keep them.
         """
         keys, values = (
             Constant(ov.Tensor(part[layer], list(part[layer].shape), self.kind), shared_memory=True)
             for part in self._buffers.values()
         )
+        for constant in (keys, values):
+            constant.get_rt_info()["keep_const_precision_0"] = ""
         return keys, values
 
     def copy(self, first: int, count: int, to: int) -> None:
