@@ -105,7 +105,8 @@ class TargetLoop:
         if not ready:
             return False
         streaming = [s for s in ready if not s.reads_prompt(self._engine)]
-        plan = self._plan(streaming, len(ready) - len(streaming), draft_lives=draft_lives)
+        reading = [s for s in ready if s not in streaming]
+        plan = self._plan(streaming, reading, draft_lives=draft_lives)
         turns = self._propose(ready, streaming, plan)
         queried = time.perf_counter_ns()
         logits = self._engine.forward([turn.rows for turn in turns])
@@ -186,17 +187,26 @@ class TargetLoop:
 
     # --- plan ---------------------------------------------------------------------------------
 
-    def _plan(self, streaming: Sequence[TargetSession], prompts: int, *, draft_lives: bool) -> Plan:
-        """What the pass does for each of those that stream, beside so many that read their prompts;
+    def _plan(
+        self,
+        streaming: Sequence[TargetSession],
+        reading: Sequence[TargetSession],
+        *,
+        draft_lives: bool,
+    ) -> Plan:
+        """What the pass does for each of those that stream, beside those that read their prompts;
         the draft and the engine hear of it."""
-        plan = Plan([])
-        if streaming:
-            most_rows = self._prefill.rows_of_streams(prompts) if prompts else None
-            plan = self._control.plan(streaming, draft_lives=draft_lives, most_rows=most_rows)
+        most_rows = self._prefill.rows_of_streams(len(reading)) if reading else None
+        plan = self._control.plan(
+            streaming, draft_lives=draft_lives, reading=reading, most_rows=most_rows
+        )
         begins = [
             session.tell_draft(works=share.drafts or not draft_lives)
             for session, share in zip(streaming, plan.shares, strict=True)
         ]
+        for session in reading:
+            works = plan.prepares or not session.adapts or not draft_lives
+            begins.append(session.tell_draft(works=works))
         if any(begins):
             self._pool.slot_bell.ring()
         self._tell_stopped()

@@ -203,7 +203,7 @@ class TargetSession:
                 drafted = len(found)
             elif not source.needs_draft:
                 most = min(limit, len(found) + share.ngram_tokens)
-                found = source.candidates(self, found, most)
+                found = source.candidates(self, found, most, share.least_chance)
         if share.drafts:
             self.slot.count_query(hit=drafted > 0)
         return Query(self._guided(found, limit), drafted, share.drafts, at_ns)

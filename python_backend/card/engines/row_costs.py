@@ -52,8 +52,9 @@ class CostCurve:
 
     def __init__(self, measured_ms: Mapping[int, float]) -> None:
         self._measured_ms = dict(sorted(measured_ms.items()))
+        self.numbers = list(self._measured_ms)
         self._known_ms: dict[int, float] = {}
-        self.choices = [rows for rows in self._measured_ms if rows <= MOST_CHOSEN]
+        self.choices = [rows for rows in self.numbers if rows <= MOST_CHOSEN]
 
     def shared(self, sharing: int) -> CostCurve:
         """Of passes that so many sessions share, by the rows of each."""

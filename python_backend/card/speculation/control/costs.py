@@ -62,6 +62,20 @@ class PassCosts:
             worth, sessions, lambda rows: self.ms(rows, sessions, alone=alone)
         )
 
+    def least_chance(self, sessions: int, *, alone: bool) -> float:
+        """Chance below which no candidate is worth its row, whatever others there are."""
+        plain_ms = self.ms(sessions, sessions, alone=alone)
+        return min(
+            (
+                (self.ms(rows, sessions, alone=alone) / plain_ms - 1.0)
+                * sessions
+                / (rows - sessions)
+                for rows in self._curve.numbers
+                if rows > sessions
+            ),
+            default=0.0,
+        )
+
     def knows_plain(self, sessions: int) -> bool:
         """Whether passes of one row for each session were measured without the draft."""
         known = self._ratio.get(self._key(sessions, sessions, alone=True))

@@ -28,6 +28,7 @@ class Fixed:
         sessions: Sequence[ControlledSession],
         *,
         draft_lives: bool,
+        reading: Sequence[ControlledSession] = (),
         most_rows: int | None = None,
     ) -> Plan:
         rows = self._config.num_rows or UNMEASURED_ROWS

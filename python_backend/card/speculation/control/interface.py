@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from card.cache import Candidates
+from card.cache import LEAST_CHANCE, Candidates
 from card.sampling import SamplingParameters
 from card.speculation.pacing import Pacing
 
@@ -56,12 +56,14 @@ class Share:
     num_rows      rows that it may ask candidates for, the last committed token's included
     ngram_tokens  n-gram proposals behind what the tree gave, at most
     is_remote     a device works for it, not the draft
+    least_chance  proposals that are less likely are worth no row
     """
 
     drafts: bool
     num_rows: int
     ngram_tokens: int
     is_remote: bool = False
+    least_chance: float = LEAST_CHANCE
 
     @property
     def num_candidates(self) -> int:
@@ -76,11 +78,13 @@ class Plan:
             decoded: plainly (one row), by n-grams (it does not draft), or as its pacing has it
     most_rows  rows of all sessions together, if each has one; None: any number
     kind       of the sessions, as the controller tells them apart
+    prepares   the draft reads the prompts of those that read theirs
     """
 
     shares: list[Share]
     most_rows: int | None = None
     kind: tuple[int, ...] = ()
+    prepares: bool = True
 
     @property
     def drafts(self) -> bool:
@@ -135,10 +139,12 @@ class Controller(Protocol):
         sessions: Sequence[ControlledSession],
         *,
         draft_lives: bool,
+        reading: Sequence[ControlledSession] = (),
         most_rows: int | None = None,
     ) -> Plan:
         """For the sessions that share the next pass.
 
+        reading    those beside them that still read their prompts
         most_rows  rows of all of them together, if each has one; None: any number
         """
 

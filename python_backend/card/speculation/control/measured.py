@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from card.cache import Candidates
+from card.cache import LEAST_CHANCE, Candidates
 from card.engines.row_costs import CostCurve
 from card.sampling import SamplingParameters
 from card.speculation.control.accepted import AGREEMENT, PRIOR, Acceptance
@@ -74,21 +74,23 @@ class Measured:
         sessions: Sequence[ControlledSession],
         *,
         draft_lives: bool,
+        reading: Sequence[ControlledSession] = (),
         most_rows: int | None = None,
     ) -> Plan:
-        kind = self._kind(sessions)
-        new = [session for session in sessions if session.number not in self._texts]
+        whole = [*sessions, *reading]
+        kind = self._kind(whole)
+        new = [session for session in whole if session.number not in self._texts]
         self._texts |= {session.number: _Text() for session in new}
         if kind not in self._trials:
-            self._trials[kind] = self._first_trial(len(sessions))
+            self._trials[kind] = self._first_trial(len(whole))
         elif new:
             self._trials[kind].begin_text()
         trial = self._trials[kind]
         if not draft_lives:
             trial.await_draft()
-        may_be_plain = self._is_measured and all(session.adapts for session in sessions)
-        if may_be_plain and self._costs.wants_plain(len(sessions)):
-            return Plan([Share(False, 1, 0) for _ in sessions], most_rows, kind)
+        adapt = bool(sessions) and all(session.adapts for session in sessions)
+        if self._is_measured and adapt and self._costs.wants_plain(len(sessions)):
+            return Plan([Share(False, 1, 0) for _ in sessions], most_rows, kind, trial.drafts)
         shares = [
             self._share(
                 session,
@@ -98,7 +100,7 @@ class Measured:
             )
             for session in sessions
         ]
-        return Plan(shares, most_rows, kind)
+        return Plan(shares, most_rows, kind, trial.drafts)
 
     def trim(
         self, plan: Plan, sessions: Sequence[ControlledSession], found: Sequence[Candidates]
@@ -227,7 +229,9 @@ class Measured:
         text.leans = session.adapts and self._repeats(session, text, sharing)
         ngram_tokens = rows if text.leans or not drafts else config.ngram_tokens
         ngram_tokens = ngram_tokens if config.ngram_tokens else 0
-        return Share(drafts and not text.leans, rows, ngram_tokens, remote)
+        drafts = drafts and not text.leans
+        least = max(LEAST_CHANCE, self._costs.least_chance(sharing, alone=not drafts))
+        return Share(drafts, rows, ngram_tokens, remote, least)
 
     def _repeats(self, session: ControlledSession, text: _Text, sharing: int) -> bool:
         """Whether n-gram proposals fill the rows that they are worth, and gain more than the draft

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Protocol
 
-from card.cache import Candidates, SlotRequest, Tree
+from card.cache import LEAST_CHANCE, Candidates, SlotRequest, Tree
 from card.sampling import History
 from card.speculation.acceptance import TargetRows, VerifyResult
 from card.speculation.ngram import NgramProposer
@@ -39,9 +39,14 @@ class Source(Protocol):
     def __init__(self, query: str, branches: int) -> None:
         """What `make_sources` is given."""
 
-    def candidates(self, session: QueriedSession, behind: Candidates, limit: int) -> Candidates:
+    def candidates(
+        self, session: QueriedSession, behind: Candidates, limit: int, least: float = LEAST_CHANCE
+    ) -> Candidates:
         """`behind`, which sources before this one found, with what this one adds; at most `limit`
-        candidates in all."""
+        candidates in all.
+
+        least  candidates less likely than this are worth no row: a source may leave them out
+        """
 
     def learn(
         self,

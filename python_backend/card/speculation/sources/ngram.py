@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from card.cache import Candidates
+from card.cache import LEAST_CHANCE, Candidates
 from card.speculation.acceptance import TargetRows, VerifyResult
 from card.speculation.sources.interface import QueriedSession
 
@@ -20,10 +20,15 @@ class NgramSource:
     def __init__(self, query: str = "chain", branches: int = 1) -> None:
         self._branches = branches
 
-    def candidates(self, session: QueriedSession, behind: Candidates, limit: int) -> Candidates:
+    def candidates(
+        self, session: QueriedSession, behind: Candidates, limit: int, least: float = LEAST_CHANCE
+    ) -> Candidates:
         if not behind.is_chain:
             return behind
-        found = session.proposer.candidates(behind.tokens, limit - len(behind), self._branches)
+        chance = behind.chances[-1] if behind.chances else 1.0
+        found = session.proposer.candidates(
+            behind.tokens, limit - len(behind), self._branches, least / max(chance, least)
+        )
         return behind.followed_by(found)
 
     def learn(

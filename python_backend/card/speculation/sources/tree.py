@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from card.cache import (
+    LEAST_CHANCE,
     ROOT,
     Candidates,
     Tree,
@@ -42,7 +43,9 @@ class TreeSource:
         self._shape = SHAPES[query]
         self._branches = branches
 
-    def candidates(self, session: QueriedSession, behind: Candidates, limit: int) -> Candidates:
+    def candidates(
+        self, session: QueriedSession, behind: Candidates, limit: int, least: float = LEAST_CHANCE
+    ) -> Candidates:
         if len(behind) or (found := _below_text(session)) is None:
             return behind
         return self._shape(*found, limit, self._branches, _exponent(session))
