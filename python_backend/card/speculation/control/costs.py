@@ -9,7 +9,7 @@ from card.engines.row_costs import CostCurve
 
 CONTENTION = 1.2
 """How much longer a pass takes beside a draft at work than alone on its threads, until measured."""
-SOUND = 3.0
+SOUND = 2.0
 """Passes whose mean is taken for what such a pass costs."""
 MEMORY = 96.0
 """Passes or candidates that are remembered; older ones fade."""
@@ -43,6 +43,7 @@ class PassCosts:
         self._prior = {True: alone_share, False: CONTENTION}
         self._common = _Mean(1.0)
         self._ratio: dict[tuple[bool, int, int], _Mean] = {}
+        self._was_plain = False
         self._begun: Counter[int] = Counter()
         self._since_plain: Counter[int] = Counter()
 
@@ -83,20 +84,22 @@ class PassCosts:
 
     def wants_plain(self, sessions: int) -> bool:
         """Whether a pass is to have no candidates, so that it is known what they cost: some of the
-        first ones of so many sessions, and later one of many. Called before every pass."""
+        first ones of so many sessions, and later two of many. Called before every pass."""
         size = size_of(sessions)
         self._since_plain[size] += 1
-        if self.knows_plain(sessions):
-            is_due = self._since_plain[size] > MEMORY
-        else:
+        if not self.knows_plain(sessions):
             self._begun[size] += 1
-            is_due = self._begun[size] <= 2 * SOUND
-        if is_due:
+            return self._begun[size] <= 2 + SOUND
+        if self._since_plain[size] > 2 * MEMORY:
             self._since_plain[size] = 0
-        return is_due
+        return self._since_plain[size] < 2
 
     def learn(self, rows: int, sessions: int, seconds: float, *, alone: bool) -> None:
-        """A pass took so long."""
+        """A pass took so long. The first one without candidates says nothing of those behind it:
+        a pass of other rows than the one before takes longer."""
+        was_plain, self._was_plain = self._was_plain, alone and rows == sessions
+        if self._was_plain and not was_plain:
+            return
         ratio = 1e3 * seconds / self._curve.pass_ms(rows)
         self._common.add(ratio / self._prior[alone])
         mean = self._ratio.setdefault(

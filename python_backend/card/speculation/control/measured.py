@@ -88,8 +88,8 @@ class Measured:
         trial = self._trials[kind]
         if not draft_lives:
             trial.await_draft()
-        adapt = bool(sessions) and all(session.adapts for session in sessions)
-        if self._is_measured and adapt and self._costs.wants_plain(len(sessions)):
+        alone = bool(sessions) and all(session.adapts for session in sessions) and not trial.drafts
+        if self._is_measured and alone and self._costs.wants_plain(len(sessions)):
             return Plan([Share(False, 1, 0) for _ in sessions], most_rows, kind, trial.drafts)
         shares = [
             self._share(
