@@ -111,6 +111,7 @@ def main() -> None:
     assert pool is not None
     draft = LyingDraft(pool, seed)
     told = 0
+    print("lies", flush=True)
     while not select.select([sys.stdin], [], [], 0.0002)[0]:
         for _ in range(4):
             draft.lie()

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from running_service import Refused, RunningService, StartService
+from test_guided import OF_SCHEMA, SAMPLINGS
+from test_guided import PROMPTS as GUIDED_PROMPTS
 
 from card.speculation.drafters.growth import GROWTHS
 from card.speculation.pacing import PACINGS
@@ -48,16 +50,25 @@ async def test_streams_of_every_way_at_once_write_what_the_target_alone_writes(
 
 
 async def test_a_killed_draft_never_changes_a_text_of_any_way(service: RunningService) -> None:
-    request = {"max_tokens": 200, "end_id": -1}
-    alone = await service.text(PROMPTS[0], decoding="autoregressive", **request)
-    reading = [asyncio.create_task(service.text(PROMPTS[0], **way, **request)) for way in WAYS]
+    """Nor one that a schema guides."""
+    plain, guided = {"max_tokens": 200, "end_id": -1}, OF_SCHEMA | SAMPLINGS[1]
+    asked = [(PROMPTS[0], plain, way) for way in WAYS]
+    asked += [(prompt, guided, {"decoding": "card"}) for prompt in GUIDED_PROMPTS[:2]]
+    alone = {
+        prompt: await service.text(prompt, decoding="autoregressive", **request)
+        for prompt, request, _ in asked[len(WAYS) - 1 :]
+    }
+    reading = [
+        asyncio.create_task(service.text(prompt, **way, **request))
+        for prompt, request, way in asked
+    ]
     lost = service.pid_of("draft")
     before = service.metric("card_committed_tokens_total")
     await service.until(
         lambda: service.metric("card_committed_tokens_total") > before, "the streams flow"
     )
     os.kill(lost, signal.SIGKILL)
-    assert await asyncio.gather(*reading) == [alone] * len(WAYS)
+    assert await asyncio.gather(*reading) == [alone[prompt] for prompt, _, _ in asked]
     await service.until_back_without(lost)
 
 

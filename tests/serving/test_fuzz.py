@@ -14,9 +14,9 @@ from running_guard import running_guard
 from running_service import RunningService
 
 SEED = 20
-REQUESTS = 400
-EXAMPLES = {"pool files": 50}
-"""Of boundaries where one input takes long; 150 of the others."""
+REQUESTS = 200
+EXAMPLES = {"pool files": 30}
+"""Of boundaries where one input takes long; 100 of the others."""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def test_every_request_is_answered_or_refused_and_nothing_dies(wire: WireFuzz, w
 
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 def test_every_input_is_taken_or_refused(boundary: str) -> None:
-    examples = EXAMPLES.get(boundary, 150)
+    examples = EXAMPLES.get(boundary, 100)
     tried = BOUNDARIES[boundary](SEED, examples)
     print(f"{tried} {boundary}")
     assert tried >= examples

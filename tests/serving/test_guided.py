@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
 import re
-import signal
 from typing import Annotated, Any, Literal
 
 import openai
 import pytest
 from pydantic import BaseModel, Field
 from running_gateway import MODEL, running_gateway
-from running_service import Refused, RunningService, StartService
+from running_service import Refused, RunningService
 
 SCHEMA = {
     "type": "object",
@@ -51,24 +48,6 @@ async def test_eight_guided_streams_write_what_the_target_alone_writes(
         assert await texts(decoding) == alone
     for text in alone:
         assert list(json.loads(text)) == SCHEMA["required"]
-
-
-async def test_a_killed_draft_changes_no_guided_text(start_service: StartService) -> None:
-    with start_service({}) as service:
-        request = OF_SCHEMA | SAMPLINGS[1]
-        alone = [
-            await service.text(prompt, decoding="autoregressive", **request) for prompt in PROMPTS
-        ]
-        asked = asyncio.gather(
-            *(service.text(prompt, decoding="card", **request) for prompt in PROMPTS * 2)
-        )
-        with contextlib.closing(service.pool()) as pool:
-            await service.until(lambda: bool(pool.states.any()), "a text has begun")
-        victim = service.pid_of("draft")
-        os.kill(victim, signal.SIGKILL)
-        assert await asked == alone * 2
-        await service.until_back_without(victim)
-        assert await service.text(PROMPTS[0], decoding="card", **request) == alone[0]
 
 
 @pytest.mark.parametrize(

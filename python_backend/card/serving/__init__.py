@@ -5,6 +5,6 @@
 `requests`     from tensors to a stream of text
 `metrics`      what `card` counts
 
-A room imports from those below it alone, and `metrics` from `requests`. `log` (one line per event)
-and `geometry` (the pool's sizes) serve all of them.
+A room imports from those below it alone, and `metrics` from `requests`. `log` (one line per event),
+`geometry` (the pool's sizes) and `spare_memory` (which goes back to the kernel) serve all of them.
 """

@@ -34,7 +34,7 @@ its inputs to eight bits. In groups of 32, its own choice, that moves the chat t
 (KL), and a greedy token whose lead was 0.51 changed; in groups of 16 by 0.0019 in the same time.
 Unrounded, bits of a row would depend on the number of rows."""
 _ROUNDED_INPUTS_OF_A_DRAFT = 32
-"""The chat pair's draft agrees with as many of its texts, and its pass takes a twelfth less."""
+"""The chat pair's draft agrees with as many tokens of its texts, and its pass takes 5 % less."""
 
 _PREPARED_CAPACITY = "CPU_RUNTIME_CACHE_CAPACITY"
 _PREPARED_OPERATORS = 256

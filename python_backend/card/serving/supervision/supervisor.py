@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+from card.serving.spare_memory import SpareMemory
 from card.serving.supervision.health import HealthServer
 from card.serving.supervision.journal import note, warn
 from card.serving.supervision.policy import ProcessState, RecoveryPolicy, Sight, stubs_of
@@ -52,6 +53,7 @@ class Supervisor:
             engine_timeout_s=serving.engine_timeout_s, load_timeout_s=serving.load_timeout_s
         )
         self._reloads = Reloads(self._policy)
+        self._spare_memory = SpareMemory()
         self._service: Service | None = None
         self._restarts = 0
         self._guard_restarts = 0
@@ -216,6 +218,7 @@ class Supervisor:
                 f"{self._run_directory.path} was removed while it served, and perhaps all of "
                 "this user's shared memory: see RemoveIPC in docs/operations.md"
             )
+        self._spare_memory.give_back()  # of tokenizers, which were read before the start
         sights = service.sights()
         if reason := self._reloads.heal(service, sights):
             return self._restart(reason)

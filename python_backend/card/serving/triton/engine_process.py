@@ -17,7 +17,7 @@ from typing import Protocol
 
 from card.cache import EngineState, Geometry, Pool
 from card.serving.requests.refusal import Refusal
-from card.serving.triton.spare_memory import SpareMemory
+from card.serving.spare_memory import SpareMemory
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Gives what an engine has freed back to the kernel, now and then.
+"""Gives what a process has freed back to the kernel, now and then.
 
 Passes of ever other sizes leave holes in the C library's memory, which it keeps by itself: under
 mixed load an engine grew by half a mebibyte a minute and more for a quarter of an hour. To give

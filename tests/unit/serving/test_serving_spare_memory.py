@@ -8,7 +8,7 @@ import psutil
 import pytest
 from told_clock import ToldClock
 
-from card.serving.triton.spare_memory import PERIOD_S, SpareMemory
+from card.serving.spare_memory import PERIOD_S, SpareMemory
 
 BLOCK_BYTES = 100_000
 """Below what the C library asks the kernel for piece by piece."""
