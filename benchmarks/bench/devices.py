@@ -79,8 +79,10 @@ def device(draft: Path, server: ThroughGrpc) -> Iterator[Device]:
     process.start()
     theirs.close()
     try:
-        if not ours.poll(_LOAD_S) or (said := ours.recv()) is not None:
-            raise ServerError(said if ours.poll(0) else "the device did not load its draft")
+        if not ours.poll(_LOAD_S):
+            raise ServerError(f"the device did not load its draft within {_LOAD_S:.0f} s")
+        if (said := ours.recv()) is not None:
+            raise ServerError(said)
         yield Device(ours, server)
     except EOFError:
         raise ServerError("the device ended while it loaded its draft; see above") from None

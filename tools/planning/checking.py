@@ -123,9 +123,10 @@ class _Replay:
 
     def _simulate(self, factor: float, draft_ms: float) -> list[Run]:
         around_ms = self.phases.around_ms or 0.0
+        alone = MeasuredCost(self._curve_alone(), 1.0, around_ms)
         machinery = Machinery(
             target=MeasuredCost(self._curve(self.phases), factor, around_ms),
-            target_alone=MeasuredCost(self._curve_alone(), 1.0, around_ms),
+            target_alone=alone if PACINGS[self.pacing].adapts else None,
             draft=MeasuredCost({1: draft_ms}),
             delays=self._delays(),
             prefill_ms=self.phases.time_to_first_token_ms,
@@ -236,6 +237,9 @@ class _Replay:
             return self.row.draft_ms_per_pass, "measured in this row"
         if self.phases.draft_ms_per_pass is not None:
             return self.phases.draft_ms_per_pass, "measured in process"
+        for other in self.result.rows:  # this one's was stopped all the time
+            if other.temperature == self.row.temperature and other.draft_ms_per_pass is not None:
+                return other.draft_ms_per_pass, f"measured with {other.system}"
         raise PlanError(
             f"the result tells no draft_ms_per_pass of {self.row.system}: measure again"
         )

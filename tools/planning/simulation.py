@@ -268,9 +268,10 @@ class _Loops:
 
     def _verify(self, rows: int, *, alone: bool) -> Iterator[Work]:
         """A pass over the last committed token and the candidates behind it."""
-        began = self.clock.now
-        cost = self.machinery.target
-        if alone and self.machinery.target_alone is not None:
+        began, cost = self.clock.now, self.machinery.target
+        alone = alone and self.machinery.target_alone is not None
+        if alone:
+            assert self.machinery.target_alone is not None
             cost = self.machinery.target_alone
         yield cost.work(rows, self.context(self.committed))
         self.result.steps += 1

@@ -14,6 +14,7 @@ from real_pair import PAIR_VARIABLES
 from typer.testing import CliRunner
 
 from bench.prompts import Prompt
+from bench.systems import SYSTEMS
 from card.engines import EngineError
 from card.speculation.ngram import NgramProposer
 from planning import checking, command, predicting
@@ -393,3 +394,49 @@ def test_a_profile_can_be_measured_on_the_texts_of_the_suite(
         monkeypatch.setenv(name, value)
     found = CliRunner().invoke(app, ["measure", str(tmp_path / "profile.yaml")])
     assert "all prompts were read" in found.stderr
+
+
+def test_of_the_family_those_systems_are_checked_whose_draft_model_grows_a_known_tree() -> None:
+    (row, *_) = Result.read(MEASURED).rows
+    known = {
+        name: built.decoding
+        for name in SYSTEMS
+        if (built := row.model_copy(update={"system": name}).built) is not None
+    }
+    assert known == {
+        "autoregressive": "autoregressive",
+        "draft_then_verify": "draft_then_verify",
+        "pearl": "pearl",
+        "card": "card",
+        "mcsd": "draft_then_verify",
+        "specbranch": "branch",
+        "ssd": "ssd",
+    }
+
+
+@pytest.mark.parametrize("system", ["specbranch", "ssd", "mcsd"])
+def test_a_system_of_the_family_is_simulated_with_its_own_growth(system: str) -> None:
+    result = Result.model_validate(few_texts())
+    waits = next(row for row in result.rows if row.system == "draft_then_verify")
+    row = waits.model_copy(update={"system": system, "gamma": 3, "width": 4, "rows": 4})
+    found = compare(result, row, GREEDY)
+    assert 2.0 < found.tokens_per_step <= 4.0
+
+
+def test_a_target_that_is_measured_alone_takes_what_its_own_passes_took() -> None:
+    """Its row says so; the cost curves were measured at another moment, on a machine as busy as it
+    was then."""
+    slow = {threads: {1: 9.0, 8: 9.9} for threads in (1, 2)}
+    result = Result.model_validate(few_texts() | {"row_costs_ms": slow})
+    row = next(row for row in result.rows if row.system == "autoregressive")
+    assert abs(compare(result, row, GREEDY).error) < 0.05
+
+
+def test_a_draft_that_was_stopped_all_the_time_costs_what_others_say() -> None:
+    content = few_texts()
+    for row in content["rows"]:
+        if row["system"] == "card":
+            row["draft_ms_per_pass"] = None
+    result = Result.model_validate(content)
+    card = next(r for r in result.rows if r.system == "card" and r.where == "in_process")
+    assert compare(result, card, GREEDY).draft_from == "measured with draft_then_verify"
