@@ -201,9 +201,10 @@ class Measured:
 
     def _by_ngrams(self, session: ControlledSession, sharing: int) -> float:
         """Tokens that a session gains by n-grams alone, in the time of a pass without them."""
-        if not self._config.ngram_tokens or session.is_remote:
+        proposer = session.proposer
+        if not self._config.ngram_tokens or session.is_remote or not proposer.propose([], 1):
             return 1.0
-        return self._gain(session.proposer.hit_rate, sharing, alone=True)[1]
+        return self._gain(proposer.hit_rate, sharing, alone=True)[1]
 
     # --- rows ---------------------------------------------------------------------------------
 
