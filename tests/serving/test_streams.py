@@ -129,7 +129,8 @@ async def test_what_is_asked_for_is_reported(server: RunningService) -> None:
 
 
 async def test_accepted_bytes_never_exceed_the_delta(server: RunningService) -> None:
-    replies = await server.ask(text_input=PROMPTS[0], max_tokens=96, stream=True, **UNLIKE_OTHERS)
+    asked = {"text_input": PROMPTS[0], "max_tokens": 96, "decoding": "draft_then_verify"}
+    replies = await server.ask(stream=True, **asked, **UNLIKE_OTHERS)
     accepted = [reply.one("accepted_bytes") for reply in replies]
     assert all(
         0 <= count <= len(reply.text.encode())

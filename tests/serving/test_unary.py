@@ -96,7 +96,7 @@ async def test_a_refusal_names_the_field_and_who_leaves_frees_the_slot(
         with pytest.raises(InferenceServerException, match="Deadline"):
             client.infer(
                 "ensemble_unary",
-                tensors(text_input=PROMPT, max_tokens=1024, end_id=-1),
+                tensors(text_input=PROMPT, max_tokens=1024, end_id=-1, decoding="autoregressive"),
                 client_timeout=0.3,
             )
     await server.until(
