@@ -139,7 +139,6 @@ def test_a_completion_is_shown_in_two_colours_with_its_figures(
             "tokens/s",
             "autoregressive",
             "mean accepted tokens per target step",
-            "cache hit rate",
             "The texts are identical.",
         ):
             assert wanted in run.shown

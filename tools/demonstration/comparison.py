@@ -82,15 +82,13 @@ def _table(name: str, card: Run, plain: Run) -> Table:
     table = Table()
     for heading in ("", name, "autoregressive"):
         table.add_column(heading, justify="right" if heading else "left")
-    accepted = mean_accepted(card.last)
+    accepted, hits = mean_accepted(card.last), hit_rate(card.last)
     speedup = f" ({card.tokens_per_s / plain.tokens_per_s:.2f}x)" if plain.tokens_per_s else ""
     table.add_row("tokens", str(card.tokens), str(plain.tokens))
     table.add_row("seconds", f"{card.seconds:.2f}", f"{plain.seconds:.2f}")
     table.add_row("tokens/s", f"{card.tokens_per_s:.1f}{speedup}", f"{plain.tokens_per_s:.1f}")
-    table.add_row("mean accepted tokens per target step", _known(accepted, ".2f"), "")
-    table.add_row("cache hit rate", _known(hit_rate(card.last), ".1%"), "")
+    if accepted is not None:
+        table.add_row("mean accepted tokens per target step", f"{accepted:.2f}", "")
+    if hits is not None:  # where no draft worked the cache was never asked
+        table.add_row("cache hit rate", f"{hits:.1%}", "")
     return table
-
-
-def _known(value: float | None, form: str) -> str:
-    return "unknown" if value is None else format(value, form)
