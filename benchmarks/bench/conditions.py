@@ -143,11 +143,21 @@ def counted(prompts: int) -> str:
     return f"{prompts} prompt{'s' * (prompts != 1)}"
 
 
+_FILES = (
+    ("target", "path"),
+    ("draft", "path"),
+    ("draft_small", "path"),
+    ("speculation", "ngram_table"),
+)
+"""Settings that name what models are made of."""
+
+
 def portable(settings: Settings) -> dict[str, Any]:
     """The settings as JSON, paths inside the repository relative to it."""
     content = settings.model_dump(mode="json")
-    for model in ("target", "draft", "draft_small"):
-        content[model]["path"] = relative(Path(content[model]["path"]))
+    for section, field in _FILES:
+        if isinstance(path := getattr(getattr(settings, section), field), Path):
+            content[section][field] = relative(path)
     return content
 
 
