@@ -9,33 +9,22 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import signal
-import time
 from collections.abc import Iterator
-from contextlib import aclosing, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from bench.activity import DraftActivity
 from bench.delaying_proxy import delaying_proxy
 from bench.measurement import Measurement, Task
+from bench.streamed import request_of, streamed
 from bench.through_grpc import ServerError, ThroughGrpc
-from card_client import CardClient, CardError, GenerateRequest
+from card_client import CardClient, CardError
 from card_client.edge import TransformersModel, stream
 
 DELAY_S = 0.02
 _LOAD_S = 120.0
 _END_S = 10.0
-
-
-@dataclass(frozen=True)
-class _Written:
-    """What the device saw of its text."""
-
-    text: str
-    generated: int
-    seconds: float
-    first_token_s: float
 
 
 class Device:
@@ -54,20 +43,10 @@ class Device:
             raise ServerError("the device that drafts has ended; see above") from error
         if isinstance(written, str):
             raise ServerError(written)
-        counters = self._server.last_counters()
-        return Measurement(
-            text=written.text,
-            tokens=None,
-            generated=written.generated,
-            seconds=written.seconds,
-            first_token_s=written.first_token_s,
-            steps=counters.steps,
-            drafted=counters.drafted,
-            accepted=counters.accepted,
-            queries=counters.queries,
-            hits=counters.hits,
-            draft=DraftActivity(0, 0, 0),
+        measured: Measurement = written.measured(
+            self._server.last_counters(), DraftActivity(0, 0, 0)
         )
+        return measured
 
 
 @contextmanager
@@ -113,32 +92,9 @@ async def _write_all(model: TransformersModel, address: str, parents: Connection
     async with delaying_proxy(address, DELAY_S) as proxy, CardClient(proxy) as client:
         while True:
             task, decoding, gamma = await asyncio.to_thread(parents.recv)
+            request = request_of(task, decoding)
             try:
-                parents.send(await _write(model, client, task, decoding, gamma))
+                deltas = stream(client, request, model, ahead=gamma, whole=True)
+                parents.send(await streamed(deltas))
             except CardError as error:
                 parents.send(str(error))
-
-
-async def _write(
-    model: TransformersModel, client: CardClient, task: Task, decoding: str, gamma: int
-) -> _Written:
-    request = GenerateRequest(
-        task.prompt.text,
-        task.max_tokens,
-        temperature=task.temperature,
-        seed=task.seed,
-        end_id=-1,
-        decoding=decoding,
-        skip_reading_prefix_cache=True,
-        return_num_output_tokens=True,
-    )
-    pieces: list[str] = []
-    generated, first_token_s, seconds = 0, 0.0, 0.0
-    started = time.perf_counter()
-    async with aclosing(stream(client, request, model, ahead=gamma, whole=True)) as deltas:
-        async for delta in deltas:
-            seconds = time.perf_counter() - started
-            first_token_s = first_token_s or seconds
-            pieces.append(delta.text)
-            generated = delta.num_output_tokens or 0
-    return _Written("".join(pieces), generated, seconds, first_token_s)

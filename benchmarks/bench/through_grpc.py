@@ -7,7 +7,7 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, aclosing, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from bench.activity import DraftActivity
 from bench.measurement import Measurement, Task
+from bench.streamed import request_of, streamed
 from card.cache import Pool, SlotCounters
 from card.serving.geometry import pool_geometry
 from card.serving.supervision.local_http import open_local
@@ -25,7 +26,7 @@ from card.serving.supervision.supervised import (
     reserved_serving,
 )
 from card.settings import Settings
-from card_client import CardClient, GenerateRequest
+from card_client import CardClient
 
 _LOOK_S = 0.1
 _ANSWER_S = 5.0
@@ -51,47 +52,11 @@ class ThroughGrpc:
 
         salt  the text begins behind what is kept with it; empty: behind nothing
         """
-        return self._loop.run_until_complete(self._complete(task, decoding, salt))
-
-    async def _complete(self, task: Task, decoding: str, salt: str) -> Measurement:
-        request = GenerateRequest(
-            task.prompt.text,
-            task.max_tokens,
-            temperature=task.temperature,
-            seed=task.seed,
-            end_id=-1,
-            decoding=decoding,
-            cache_salt=salt or None,
-            skip_reading_prefix_cache=not salt,
-            return_num_output_tokens=True,
-        )
         before = DraftActivity.told_by(self._pool)
-        pieces: list[str] = []
-        generated = 0
-        first_token_s: float | None = None
-        started = time.perf_counter()
-        seconds = 0.0
-        async with aclosing(self._client.stream(request)) as deltas:
-            async for delta in deltas:
-                seconds = time.perf_counter() - started
-                if first_token_s is None:
-                    first_token_s = seconds
-                pieces.append(delta.text)
-                generated = delta.num_output_tokens or 0
-        counters = self.last_counters()
-        return Measurement(
-            text="".join(pieces),
-            tokens=None,
-            generated=generated,
-            seconds=seconds,
-            first_token_s=first_token_s or seconds,
-            steps=counters.steps,
-            drafted=counters.drafted,
-            accepted=counters.accepted,
-            queries=counters.queries,
-            hits=counters.hits,
-            draft=DraftActivity.told_by(self._pool).since(before),
-        )
+        deltas = self._client.stream(request_of(task, decoding, salt))
+        seen = self._loop.run_until_complete(streamed(deltas))
+        activity = DraftActivity.told_by(self._pool).since(before)
+        return seen.measured(self.last_counters(), activity)
 
     def last_counters(self) -> SlotCounters:
         """Of the session that was opened last: nobody else speaks to this server."""
