@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from every_way import Asked, write_so_with_a_killed_draft, write_what_the_target_alone_writes
 from real_pair import PAIR
 from running_service import Overrides, RunningService, StartService
 
@@ -51,14 +49,7 @@ def service(
 async def test_streams_of_every_combination_at_once_write_what_the_target_alone_writes(
     service: RunningService, sampling: dict[str, Any]
 ) -> None:
-    request = {"max_tokens": 64, **sampling}
-    alone = [await service.text(p, decoding="autoregressive", **request) for p in PROMPTS]
-    wanted = [(way, number) for way in WAYS for number in range(len(PROMPTS))]
-    texts = await asyncio.gather(
-        *(service.text(PROMPTS[number], **way, **request) for way, number in wanted)
-    )
-    for (way, number), text in zip(wanted, texts, strict=True):
-        assert text == alone[number], (way, PROMPTS[number])
+    await write_what_the_target_alone_writes(service, WAYS, PROMPTS, sampling)
 
 
 async def test_its_candidates_are_accepted(service: RunningService) -> None:
@@ -69,13 +60,5 @@ async def test_its_candidates_are_accepted(service: RunningService) -> None:
 
 async def test_a_killed_draft_never_changes_a_text(service: RunningService) -> None:
     request = {"max_tokens": 200, "end_id": -1}
-    alone = await service.text(PROMPTS[0], decoding="autoregressive", **request)
-    reading = [asyncio.create_task(service.text(PROMPTS[0], **way, **request)) for way in WAYS]
-    lost = service.pid_of("draft")
-    before = service.metric("card_committed_tokens_total")
-    await service.until(
-        lambda: service.metric("card_committed_tokens_total") > before, "the streams flow"
-    )
-    os.kill(lost, signal.SIGKILL)
-    assert await asyncio.gather(*reading) == [alone] * len(WAYS)
-    await service.until_back_without(lost)
+    asked: list[Asked] = [(PROMPTS[0], request, way) for way in WAYS]
+    await write_so_with_a_killed_draft(service, asked)
