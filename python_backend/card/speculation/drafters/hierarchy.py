@@ -19,7 +19,12 @@ from card.engines import Engine, Logits, SequenceTokens
 from card.sampling import PositionNoise
 from card.speculation.drafters.growth.children import ranked_children, ranking_of
 from card.speculation.drafters.interface import DraftConfig, DraftedSession, Model
-from card.speculation.drafters.tree import Plan, TreeDrafter
+from card.speculation.drafters.tree import (
+    Plan,
+    TreeDrafter,
+    close_and_keep,
+    open_behind_kept,
+)
 from card.speculation.ngram import NgramProposer
 from card.speculation.tree import Nodes, ReRoot
 
@@ -139,17 +144,10 @@ class _SmallDraft:
         self._chains: dict[int, _Chain] = {}
 
     def open(self, session: DraftedSession) -> None:
-        if session.request.reuses_kv:
-            number = self._engine.open_session(session.tokens[:-1], session.request.salt)
-        else:
-            number = self._engine.open_session()
-        self._chains[session.number] = _Chain(number)
+        self._chains[session.number] = _Chain(open_behind_kept(self._engine, session))
 
     def close(self, session: DraftedSession) -> None:
-        number = self._chains.pop(session.number).engine_session
-        if session.request.reuses_kv:
-            self._engine.remember(number, session.tokens, session.request.salt)
-        self._engine.close_session(number)
+        close_and_keep(self._engine, self._chains.pop(session.number).engine_session, session)
 
     def commit(self, session: DraftedSession) -> None:
         """Entries of the text join the prefix; behind them stay those of a chain that it is on."""

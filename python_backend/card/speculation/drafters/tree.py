@@ -128,21 +128,12 @@ class TreeDrafter:
         noise = noise_for(session.request.parameters, self._engine.vocabulary)
         named, config = session.request.growth, self._config
         frontier = GROWTHS[config.growth if named == ANY else named](config.growth_config)
-        branches = _Branches(self._open_session(session), noise, frontier)
+        branches = _Branches(open_behind_kept(self._engine, session), noise, frontier)
         noise.forget(len(session.tokens))
         self._branches[session.number] = branches
 
-    def _open_session(self, session: DraftedSession) -> int:
-        """Behind text that is kept, if any is; the last token is read for what follows it."""
-        if not session.request.reuses_kv:
-            return self._engine.open_session()
-        return self._engine.open_session(session.tokens[:-1], session.request.salt)
-
     def close(self, session: DraftedSession) -> None:
-        engine_session = self._branches.pop(session.number).engine_session
-        if session.request.reuses_kv:
-            self._engine.remember(engine_session, session.tokens, session.request.salt)
-        self._engine.close_session(engine_session)
+        close_and_keep(self._engine, self._branches.pop(session.number).engine_session, session)
 
     # --- correct ------------------------------------------------------------------------------
 
@@ -337,6 +328,21 @@ class TreeDrafter:
         for at, index in enumerate(right):
             branches.entry[rows[1 + index]] = at
         branches.pending = len(right)
+
+
+def open_behind_kept(engine: Engine, session: DraftedSession) -> int:
+    """A session of the engine behind text that is kept, if any is; the last token is read for what
+    follows it."""
+    if not session.request.reuses_kv:
+        return engine.open_session()
+    return engine.open_session(session.tokens[:-1], session.request.salt)
+
+
+def close_and_keep(engine: Engine, number: int, session: DraftedSession) -> None:
+    """Close the engine's session of this number, and keep its text if the request allows that."""
+    if session.request.reuses_kv:
+        engine.remember(number, session.tokens, session.request.salt)
+    engine.close_session(number)
 
 
 def _follow_text(proposer: NgramProposer, tokens: Sequence[int], until: int) -> None:
