@@ -13,7 +13,7 @@ import numpy as np
 import typer
 
 from card.settings import REPOSITORY_ROOT
-from card.settings.paths import NGRAM_TABLE
+from card.settings.paths import own_table
 from card.speculation.ngram_file import MOST_FROZEN, table_of, write_table
 from model_files import ModelFiles, ModelFilesError, model_at, model_files_of
 
@@ -28,7 +28,7 @@ def main(
     ],
     output: Annotated[
         Path | None,
-        typer.Option(help="The table.", show_default=f"{NGRAM_TABLE} in the target's folder"),
+        typer.Option(help="The table.", show_default="ngrams.npz in the target's folder"),
     ] = None,
     target: Annotated[
         Path, typer.Option(help="The model whose tokens they are.", show_default="models/target")
@@ -39,7 +39,7 @@ def main(
 ) -> None:
     """Write the table."""
     model = model_at(target)
-    written = output or (model if model.is_dir() else model.parent) / NGRAM_TABLE
+    written = output or own_table(model)
     try:
         files = model_files_of(model)
         vocabulary = int(files.config()["vocab_size"])

@@ -104,8 +104,9 @@ class TargetLoop:
         self._count_waiting(started, works=bool(ready))
         if not ready:
             return False
-        streaming = [s for s in ready if not s.reads_prompt(self._engine)]
-        reading = [s for s in ready if s not in streaming]
+        streaming, reading = list[TargetSession](), list[TargetSession]()
+        for session in ready:
+            (reading if session.reads_prompt(self._engine) else streaming).append(session)
         plan = self._plan(streaming, reading, draft_lives=draft_lives)
         turns = self._propose(ready, streaming, plan)
         queried = time.perf_counter_ns()
@@ -116,8 +117,7 @@ class TargetLoop:
             self._commit(turn, result)
             self._learn(turn, result, rows)
         ended = time.perf_counter_ns()
-        is_comparable = len(streaming) == len(ready)
-        self._observe(plan, turns, results, (ended - started) / 1e9 if is_comparable else None)
+        self._observe(plan, turns, results, None if reading else (ended - started) / 1e9)
         self.times.steps += 1
         self._pool.count_pass()
         self.times.query += queried - started

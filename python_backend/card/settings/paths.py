@@ -20,8 +20,7 @@ PATHS = (
     ("serving", "tritonserver"),
 )
 """Every field that is a path."""
-NGRAM_TABLE = "ngrams.npz"
-"""What a target's own table is called, in its folder."""
+_NGRAM_TABLE = "ngrams.npz"
 _MODELS = ("target.path", "draft.path", "draft_small.path")
 """A folder that holds a GGUF file alone stands for that file."""
 _DIRECTORIES_TO_BE = (("serving", "findings"),)
@@ -39,11 +38,15 @@ def anchored(settings: Settings, base: Path) -> Settings:
     return _with_own_table(_with_paths(settings, found))
 
 
+def own_table(target: Path) -> Path:
+    """Where the table of n-grams of this model lies, if it has one: in its folder."""
+    return (target if os.path.isdir(target) else target.parent) / _NGRAM_TABLE
+
+
 def _with_own_table(settings: Settings) -> Settings:
     if settings.speculation.ngram_table != "auto":
         return settings
-    target = settings.target.path
-    table = (target if os.path.isdir(target) else target.parent) / NGRAM_TABLE
+    table = own_table(settings.target.path)
     changed = {"ngram_table": table if os.path.isfile(table) else None}
     speculation = settings.speculation.model_copy(update=changed)
     return settings.model_copy(update={"speculation": speculation})

@@ -9,8 +9,9 @@ The controller knows three things, and each follows what happened of late:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from card.cache import LEAST_CHANCE, Candidates
 from card.engines.row_costs import CostCurve
@@ -91,11 +92,17 @@ class Measured:
         alone = bool(sessions) and all(session.adapts for session in sessions) and not trial.drafts
         if self._is_measured and alone and self._costs.wants_plain(len(sessions)):
             return Plan([Share(False, 1, 0) for _ in sessions], most_rows, kind, trial.drafts)
+
+        @cache
+        def least_chance(drafts: bool) -> float:
+            return max(LEAST_CHANCE, self._costs.least_chance(len(sessions), alone=not drafts))
+
         shares = [
             self._share(
                 session,
                 len(sessions),
                 most_rows,
+                least_chance,
                 drafts=session.is_remote or (draft_lives and (trial.drafts or not session.adapts)),
             )
             for session in sessions
@@ -213,6 +220,7 @@ class Measured:
         session: ControlledSession,
         sharing: int,
         most_rows: int | None,
+        least_chance: Callable[[bool], float],
         *,
         drafts: bool,
     ) -> Share:
@@ -231,8 +239,7 @@ class Measured:
         ngram_tokens = rows if text.leans or not drafts else config.ngram_tokens
         ngram_tokens = ngram_tokens if config.ngram_tokens else 0
         drafts = drafts and not text.leans
-        least = max(LEAST_CHANCE, self._costs.least_chance(sharing, alone=not drafts))
-        return Share(drafts, rows, ngram_tokens, remote, least)
+        return Share(drafts, rows, ngram_tokens, remote, least_chance(drafts))
 
     def _repeats(self, session: ControlledSession, text: _Text, sharing: int) -> bool:
         """Whether n-gram proposals fill the rows that they are worth, and gain more than the draft
