@@ -105,12 +105,7 @@ class Scene:
         """Start answering a streamed request; the client, and the index of its slot."""
         client = Client()
         asked = GenerateRequest(input_ids=(0, 1, 2), stream=streams, **request)  # type: ignore[arg-type]
-        stream = Stream(
-            asked,
-            Detokenizer(LETTERS, (0, 1, 2), asked.stop_words),
-            "",
-            arrival_ns=0,
-        )
+        stream = Stream(asked, Detokenizer(LETTERS, (0, 1, 2), asked.stop_words), "", arrival_ns=0)
         session = await self.sessions.admit(
             slot_request(max_tokens, end_ids), None, lambda _: False
         )

@@ -13,15 +13,7 @@ from typing import Any
 import numpy as np
 from fake_engine import FakeEngine, FakeModel
 
-from card.cache import (
-    CardSlot,
-    EngineState,
-    Finish,
-    Geometry,
-    Pool,
-    SlotCounters,
-    SlotRequest,
-)
+from card.cache import CardSlot, EngineState, Finish, Geometry, Pool, SlotCounters, SlotRequest
 from card.constraints.compiler import GuideCompiler
 from card.decoding import TargetLoop
 from card.drafting import DraftLoop, make_drafters
@@ -108,11 +100,7 @@ class OneProcess:
     """A pool and both loops; use as a context."""
 
     def __init__(
-        self,
-        target: Engine,
-        draft: Engine,
-        settings: Settings,
-        guides: GuideCompiler | None = None,
+        self, target: Engine, draft: Engine, settings: Settings, guides: GuideCompiler | None = None
     ) -> None:
         self.target_engine = target
         self.draft_engine = draft

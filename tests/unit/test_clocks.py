@@ -7,13 +7,7 @@ from pathlib import Path
 
 from card.settings import REPOSITORY_ROOT
 
-WALL_CLOCKS = {
-    "time.time",
-    "time.time_ns",
-    "datetime.now",
-    "datetime.utcnow",
-    "datetime.today",
-}
+WALL_CLOCKS = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.today"}
 
 
 def wall_clock_calls(file: Path) -> set[str]:

@@ -86,12 +86,6 @@ def test_a_ring_before_the_wait_is_not_missed(pool: Pool) -> None:
     assert not waiting.is_alive()
 
 
-def test_who_waits_in_vain_returns_after_its_time(pool: Pool) -> None:
-    rings = pool.slot_bell.rings
-    pool.slot_bell.wait(rings, 0.01)
-    assert pool.slot_bell.rings == rings
-
-
 def test_the_count_goes_on_beyond_the_half_that_the_kernel_looks_at(pool: Pool) -> None:
     pool.header["slot_bell"] = (1 << 32) - 1
     rings = pool.slot_bell.rings

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from one_process import request_of
+from watched_record import Look, WatchedRecord
 
 from card.cache import (
+    STEPS_KEPT,
+    Candidates,
     CardSlot,
     DraftSlot,
     Finish,
@@ -18,6 +22,7 @@ from card.cache import (
     Pool,
     SlotRequest,
     SlotState,
+    Step,
     TargetSlot,
     Tree,
 )
@@ -27,38 +32,6 @@ from card.sampling import SamplingParameters
 GEOMETRY = Geometry(slots=1, nodes=64, prompt=16, output=16, bad_words=4, bad_word_tokens=8)
 VOCABULARY = 100
 OLD, NEW = 6, 7
-
-Look = Callable[[], None]
-
-
-class WatchedArray(np.ndarray[Any, Any]):
-    """Part of a slot; somebody looks after every store into it."""
-
-    look: Look
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        super().__setitem__(key, value)  # type: ignore[no-untyped-call]
-        self.look()
-
-
-class WatchedRecord:
-    """A slot's record; somebody looks after every store into it."""
-
-    def __init__(self, record: Record, look: Look) -> None:
-        self._record = record
-        self._look = look
-
-    def __getitem__(self, name: str) -> Any:
-        value = self._record[name]
-        if isinstance(value, np.ndarray) and value.ndim:
-            watched = value.view(WatchedArray)
-            watched.look = self._look
-            return watched
-        return value
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        self._record[name] = value
-        self._look()
 
 
 @pytest.fixture
@@ -130,11 +103,7 @@ def test_a_commit_is_seen_whole_or_not_at_all(pool: Pool) -> None:
         columns = (card.output(0, 4), card.is_accepted(0, 4), card.log_probabilities(0, 4))
         read = list(zip(*(column.tolist() for column in columns), strict=True))
         assert read[:count] == whole[:count]
-        assert (count, finish) in [
-            (0, Finish.RUNNING),
-            (2, Finish.RUNNING),
-            (4, Finish.END_ID),
-        ]
+        assert (count, finish) in [(0, Finish.RUNNING), (2, Finish.RUNNING), (4, Finish.END_ID)]
 
     pool.target_slot(0).adopt(NEW)
     target = TargetSlot(watched(pool, look), 0, pool.commit_bell)
@@ -178,3 +147,55 @@ def test_a_slot_is_open_only_once_the_whole_request_stands(pool: Pool) -> None:
     assert engine.state is SlotState.OPEN
     assert looks.count(True) == 1
     assert looks[-1]
+
+
+OF_STEPS = Geometry(slots=1, nodes=64, prompt=8, output=512, bad_words=1, bad_word_tokens=1)
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> tuple[CardSlot, TargetSlot, int]:
+    pool = Pool.create(tmp_path, 1, OF_STEPS)
+    card, target = pool.card_slot(0), pool.target_slot(0)
+    card.open(request_of([5, 6], 512), session_id := pool.new_session_id())
+    target.adopt(session_id)
+    return card, target, session_id
+
+
+def step(target: TargetSlot, candidates: list[int], accepted: int) -> None:
+    """Tell of a step that accepts so many of a chain, and commit its tokens."""
+    tokens = [*candidates[:accepted], 99]
+    chain = Candidates.chain(candidates, [])
+    target.trace(Step(chain, len(candidates) - 1, accepted, len(tokens), queried_ns=7))
+    target.commit(tokens, [True] * accepted + [False], [0.0] * len(tokens), Finish.RUNNING)
+
+
+def test_a_step_is_read_once_as_it_was_told(opened: tuple[CardSlot, TargetSlot, int]) -> None:
+    card, target, session_id = opened
+    step(target, [1, 2, 3], 2)
+    step(target, [4], 0)
+    (first, second), following = card.steps(session_id, 0)
+    assert first.candidates == Candidates.chain([1, 2, 3], [])
+    assert (first.drafted, first.accepted, first.committed, first.behind) == (2, 2, 3, 0)
+    assert (second.accepted, second.committed, second.behind) == (0, 1, 3)
+    assert first.queried_ns == 7 < first.committed_ns <= second.committed_ns
+    step(target, [8, 9], 1)
+    (third,), _ = card.steps(session_id, following)
+    assert (third.candidates.tokens, third.behind) == ([8, 9], 4)
+
+
+def test_who_looks_too_seldom_gets_the_latest(opened: tuple[CardSlot, TargetSlot, int]) -> None:
+    card, target, session_id = opened
+    for token in range(STEPS_KEPT + 10):
+        step(target, [token], 0)
+    found, following = card.steps(session_id, 3)
+    assert following == STEPS_KEPT + 10
+    # The oldest place is the one that the target may be writing.
+    assert [one.candidates.tokens for one in found] == [[n] for n in range(11, STEPS_KEPT + 10)]
+
+
+def test_steps_of_an_older_session_are_not_read(opened: tuple[CardSlot, TargetSlot, int]) -> None:
+    card, target, session_id = opened
+    step(target, [1], 1)
+    target.adopt(session_id + 1)
+    assert card.steps(session_id, 0) == ([], 0)
+    assert card.steps(session_id + 1, 0) == ([], 0)

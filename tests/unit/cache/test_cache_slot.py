@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from one_process import request_of
 
 from card.cache import Finish, Geometry, Pool, SlotRequest, SlotState
-from card.sampling import SamplingParameters, likeliest, log_probability
+from card.sampling import SamplingParameters
 from card.speculation.pacing import PACINGS
 
 GEOMETRY = Geometry(
@@ -188,23 +188,6 @@ def test_a_closed_slot_is_open_to_nobody(pool: Pool) -> None:
         assert not view.is_open(session_id)
 
 
-def test_a_role_has_no_method_for_what_another_role_writes(pool: Pool) -> None:
-    own = {
-        "card": {"open", "close", "reclaim"},
-        "target": {"adopt", "commit", "fail", "release", "count_step", "count_query", "trace"},
-        "draft": {"replace", "append", "count_re_root", "reset_counters"},
-    }
-    views = {
-        "card": pool.card_slot(0),
-        "target": pool.target_slot(0),
-        "draft": pool.draft_slot(0),
-    }
-    for role, view in views.items():
-        for owner, methods in own.items():
-            held = {name for name in methods if hasattr(view, name)}
-            assert held == (methods if owner == role else set()), (role, owner)
-
-
 def test_counters_tell_what_happened(pool: Pool) -> None:
     target, draft = pool.target_slot(0), pool.draft_slot(0)
     target.adopt(pool.new_session_id())
@@ -282,19 +265,45 @@ def test_a_request_arrives_as_it_was_sent(shared_pool: Pool, sent: list[SlotRequ
             assert getattr(found, name) == getattr(request, name), name
 
 
-def test_likeliest_ids_are_read_as_they_were_reported(shared_pool: Pool) -> None:
-    card, target = shared_pool.card_slot(0), shared_pool.target_slot(0)
-    found = likeliest(np.array([0.0, 3.0, 1.0, 3.0], np.float32), 2)
-    request = SlotRequest(np.arange(3), 2, "card", SamplingParameters(), likeliest=2)
-    card.open(request, session_id := shared_pool.new_session_id())
-    target.adopt(session_id)
-    target.score_prompt(1, -2.5, found)
-    target.commit([1], [False], [-0.75], Finish.RUNNING, [found])
-    assert card.prompt_log_probability(1) == -2.5
-    assert card.likeliest_of_prompt(1) == card.likeliest(0)
-    assert [token for token, _ in card.likeliest(0)] == [1, 3], "of equals the lower id is first"
-    assert card.likeliest(0)[0][1] == pytest.approx(
-        log_probability(np.array([0.0, 3.0, 1.0, 3.0], np.float32), 1)
-    )
-    card.close()
-    assert card.reclaim(target_is_dead=True)
+ONE_SLOT = Geometry(slots=1, nodes=64, prompt=32, output=32, bad_words=4, bad_word_tokens=16)
+SERVER = 4242
+
+
+def commit_plainly(pool: Pool, tokens: list[int]) -> None:
+    flags, scores = [False] * len(tokens), [0.0] * len(tokens)
+    pool.target_slot(0).commit(tokens, flags, scores, Finish.RUNNING)
+
+
+def engine_of(directory: Path) -> Pool:
+    """The pool as another process has it, mapped for as long as that lives."""
+    pool = Pool.open(directory, SERVER, ONE_SLOT)
+    assert pool is not None
+    return pool
+
+
+def test_commits_of_an_older_epoch_are_ignored(tmp_path: Path) -> None:
+    first = Pool.create(tmp_path, SERVER, ONE_SLOT)
+    old = first.new_session_id()
+    first.card_slot(0).open(request_of([1, 2], 20), old)
+    sleeper = engine_of(tmp_path)
+    sleeper.target_slot(0).adopt(old)
+    commit_plainly(sleeper, [11, 12])
+    first.close()
+
+    second = Pool.create(tmp_path, SERVER, ONE_SLOT)
+    slot = second.card_slot(0)
+    assert slot.state is SlotState.CLOSED
+    assert not slot.reclaim(target_is_dead=False), "it may still write: the slot is kept"
+    commit_plainly(sleeper, [13])
+    assert slot.reclaim(target_is_dead=True)
+    new = second.new_session_id()
+    slot.open(request_of([3, 4], 20), new)
+    commit_plainly(sleeper, [14, 15])
+    assert slot.committed(new) == 0
+    assert slot.finish(new) is Finish.RUNNING
+    assert not sleeper.target_slot(0).is_open(old), "and it sees that nobody wants its session"
+
+    successor = engine_of(tmp_path)
+    assert successor.target_slot(0).adopt(new) == 0
+    commit_plainly(successor, [21])
+    assert slot.output(0, slot.committed(new)).tolist() == [21]

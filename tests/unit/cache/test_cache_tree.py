@@ -80,14 +80,6 @@ def test_passes_below_another_root_do_not_count(pool: Pool) -> None:
     assert target.draft_progress(SESSION_ID + 1, 12).passes == 0
 
 
-def test_a_tree_of_another_session_is_a_miss(pool: Pool) -> None:
-    draft, target = pool.draft_slot(0), pool.target_slot(0)
-    draft.replace(SESSION_ID, 3, *nodes_of([ROOT, 0]))
-    assert target.tree(SESSION_ID, VOCABULARY) is not None
-    for other in (SESSION_ID - 1, SESSION_ID + 1, 0):
-        assert target.tree(other, VOCABULARY) is None
-
-
 def test_a_snapshot_does_not_change_any_more(pool: Pool) -> None:
     draft, target = pool.draft_slot(0), pool.target_slot(0)
     draft.replace(SESSION_ID, 3, *nodes_of([ROOT, 0]))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from card.cache import NO_CANDIDATES, ROOT, Candidates, Tree, best_chain, best_subtree, descend
+from card.cache import ROOT, Candidates, Tree, best_chain, best_subtree, descend
 
 LIKELY = 1e-2
 """Below this probability a candidate is not worth a row (`card.cache.query`)."""
@@ -22,10 +22,7 @@ def tree_of(nodes: list[tuple[int, int, float]], root_length: int = 5) -> Tree:
     for _, parent, probability in nodes:
         scores.append(math.log(probability) + (0.0 if parent == ROOT else scores[parent]))
     return Tree(
-        root_length,
-        [token for token, _, _ in nodes],
-        [parent for _, parent, _ in nodes],
-        scores,
+        root_length, [token for token, _, _ in nodes], [parent for _, parent, _ in nodes], scores
     )
 
 
@@ -168,37 +165,12 @@ def weights_of(tree: Tree, node: int, found: Candidates) -> list[float]:
     return [math.exp(tree.score[i] - base) for i in nodes]
 
 
-def test_a_chain_prefers_a_long_likely_branch_to_a_likelier_stub() -> None:
-    tree = tree_of([(1, ROOT, 0.5), (2, ROOT, 0.45), (3, 1, 0.9), (4, 2, 0.9)])
-    assert best_chain(tree, ROOT, 8) == Candidates([2, 3, 4], [ROOT, 0, 1])
-    assert best_chain(tree, ROOT, 1) == Candidates([1], [ROOT]), "one row: the likeliest token"
-
-
 @pytest.mark.parametrize("exponent", [1.0, 2.0, 4.0])
 def test_chances_are_the_probabilities_that_the_scores_were_made_of(exponent: float) -> None:
     tree = tree_of([(1, ROOT, 0.8**exponent), (2, 0, 0.5**exponent)])
-    for found in (
-        best_chain(tree, ROOT, 8, exponent),
-        best_subtree(tree, ROOT, 8, 2, exponent),
-    ):
+    for found in (best_chain(tree, ROOT, 8, exponent), best_subtree(tree, ROOT, 8, 2, exponent)):
         assert found.tokens == [1, 2]
         assert found.chances == pytest.approx([0.8, 0.4])
-
-
-def test_the_query_is_relative_to_what_is_committed() -> None:
-    tree = tree_of([(1, ROOT, 0.002), (2, ROOT, 0.9), (3, 0, 0.8), (4, 2, 0.8)])
-    node = descend(tree, ROOT, [1])
-    assert node == 0
-    assert best_chain(tree, node, 8).tokens == [3, 4]
-    assert best_subtree(tree, node, 8, 2).tokens == [3, 4]
-
-
-def test_an_empty_tree_has_no_candidates() -> None:
-    tree = tree_of([])
-    assert descend(tree, ROOT, []) == ROOT
-    assert descend(tree, ROOT, [1]) is None
-    assert best_chain(tree, ROOT, 4) == NO_CANDIDATES
-    assert best_subtree(tree, ROOT, 4, 2) == NO_CANDIDATES
 
 
 @given(

@@ -65,23 +65,5 @@ def test_while_nobody_streams_prompts_take_whole_chunks(costs: dict[int, float])
     assert [prefill.tokens(prompts, 0) for prompts in (1, 2, 3, 100)] == [64, 32, 21, 1]
 
 
-@pytest.mark.parametrize(
-    ("costs", "streaming", "tokens"),
-    [
-        (PROCESSOR, 1, 31),
-        (PROCESSOR, 6, 26),
-        (PROCESSOR, 16, 48),  # in half a chunk's rows prompts would be read far more slowly
-        (GPU, 1, 63),
-        (GPU, 16, 48),
-        (NOTHING_MEASURED, 1, 63),
-        (PROCESSOR, 64, 32),
-    ],
-)
-def test_half_a_chunk_serves_beside_few_rows_where_each_takes_its_time(
-    costs: dict[int, float], streaming: int, tokens: int
-) -> None:
-    assert Prefill(CHUNK, costs).tokens(1, streaming) == tokens
-
-
 def test_the_smallest_chunk_is_read_too() -> None:
     assert Prefill(1, PROCESSOR).tokens(1, 5) == 1

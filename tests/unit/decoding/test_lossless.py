@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import pytest
 from fake_engine import FakeEngine, FakeModel
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -286,19 +285,6 @@ def test_engines_that_die_and_come_back_leave_the_text_as_it_is(
             if who != "draft":
                 both.restart_target(target)
         assert both.run(streams) == texts
-
-
-@pytest.mark.parametrize("decoding", [name for name, pacing in PACINGS.items() if pacing.drafts])
-@pytest.mark.parametrize("passes", [0, 1, 4, 9])
-def test_a_draft_that_dies_midway_stops_nobody(decoding: str, passes: int) -> None:
-    request = request_of([1, 2, 3], 24, decoding, gamma=4)
-    with OneProcess(*fakes(0.9), settings_of()) as both:
-        stream = both.open(request)
-        for _ in range(passes):
-            both.draft.step()
-            both.target.step()
-        both.kill_draft()
-        assert both.run([stream], draft_steps=0) == [autoregressive(TARGET, request)]
 
 
 def test_speculation_is_worth_it_in_these_tests() -> None:

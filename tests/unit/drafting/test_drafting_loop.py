@@ -22,9 +22,8 @@ from one_process import (
     settings_of,
 )
 
-from card.cache import ROOT, Finish, SlotRequest, TargetSlot, Tree
+from card.cache import ROOT, Finish, TargetSlot, Tree
 from card.sampling import History, SamplingParameters, rank_candidates, sample
-from card.speculation.pacing import PACINGS
 
 MODEL = FakeModel()
 PROMPT = [3, 1, 4, 1, 5, 3, 1]
@@ -340,19 +339,6 @@ def test_a_cascade_reviews_longer_chains_of_proposals(drafter: str, proposals: i
         assert len(first_of_tree.tokens) == 1 + proposals
 
 
-def test_sessions_share_a_pass() -> None:
-    with drafting(width=3) as both:
-        streams = [both.open(request_of([i, 2], 8), i) for i in range(3)]
-        for _ in range(3):
-            both.draft.step()
-        passes = draft_of(both).batches
-        assert [len(batch) for batch in passes] == [3, 3, 3]
-        for stream in streams:
-            tree = adopted(both, stream).tree(stream.session_id, MODEL.vocabulary)
-            assert tree is not None
-            assert_read_correctly(tree, [stream.slot.index, 2], GREEDY)
-
-
 def test_a_reloaded_draft_starts_at_what_is_committed() -> None:
     with drafting() as both:
         stream = both.open(request_of(PROMPT, 20))
@@ -383,14 +369,6 @@ def test_a_new_session_in_the_same_slot_inherits_nothing() -> None:
         assert tree is not None
         assert_read_correctly(tree, [6, 6], GREEDY)
         assert slot.tree(old.session_id, MODEL.vocabulary) is None
-
-
-@pytest.mark.parametrize("decoding", PACINGS)
-def test_only_sessions_that_speculate_are_followed(decoding: str) -> None:
-    with drafting() as both:
-        request: SlotRequest = request_of(PROMPT, 8, decoding)
-        both.open(request)
-        assert both.draft.step() == (decoding != "autoregressive")
 
 
 def test_proposals_never_make_a_pass_larger_than_a_chunk() -> None:

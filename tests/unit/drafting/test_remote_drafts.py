@@ -12,6 +12,7 @@ import pytest
 from fake_engine import FakeEngine, FakeModel
 from one_process import OneProcess, autoregressive, request_of, settings_of
 from serving_double import HandPlayedTarget, make_pool, slot_request
+from watched_record import WatchedRecord
 
 from card.cache import LONGEST_CHAIN, CardSlot, Pool, RemoteSlot, SlotRequest, digest_of
 from card.cache.record import Record
@@ -183,35 +184,10 @@ def test_a_message_of_another_shape_is_refused_by_name(
 # --- one writer, and a reader that believes nothing ----------------------------------------------
 
 
-class WatchedArray(np.ndarray[Any, Any]):
-    """Part of a slot; somebody looks after every store into it."""
-
-    look: Any
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        super().__setitem__(key, value)  # type: ignore[no-untyped-call]
-        self.look()
-
-
-class WatchedRecord(Record):
-    """A slot's record; somebody looks after every store into one of its arrays."""
-
-    look: Any
-
-    def __getitem__(self, name: str) -> Any:
-        value = super().__getitem__(name)
-        if not isinstance(value, np.ndarray):
-            return value
-        watched = value.view(WatchedArray)
-        watched.look = self.look
-        return watched
-
-
 def test_a_chain_is_seen_as_it_was_or_as_it_is(pool: Pool) -> None:
     session_id = opened(pool, KEY).session_id
-    record = WatchedRecord(pool.slots, 0)
     seen: list[object] = []
-    record.look = lambda: seen.append(chain(pool))
+    record: Any = WatchedRecord(Record(pool.slots, 0), lambda: seen.append(chain(pool)))
     slot = RemoteSlot(record, 0)
     before = None
     for length, tokens in ((3, [1, 2, 3]), (4, [9]), (9, list(range(64))), (10, [])):

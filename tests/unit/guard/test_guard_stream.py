@@ -133,20 +133,6 @@ async def drop(message: bytes) -> None:
     assert message == b"an answer"
 
 
-async def test_who_leaves_before_the_first_answer_is_gone_behind_it() -> None:
-    triton = Triton()
-    async with channel_to(triton) as channel:
-        stream = TritonStream(stream_of(channel), drop, behind_response_s=TIME_TO_HEAR_S)
-        await stream.ask(b"a request")
-        await triton.is_asked.wait()
-        leaving = asyncio.create_task(stream.leave(lingers=True))
-        await all_is_told(channel)
-        triton.may_answer.set()
-        await asyncio.wait_for(leaving, WAIT_S)
-        await asyncio.wait_for(triton.is_left.wait(), WAIT_S)
-    assert triton.seen == ASKED_NO_MORE_AND_LEFT
-
-
 async def test_a_client_that_is_cancelled_while_it_waits_cancels_nothing_yet() -> None:
     triton = Triton()
     async with channel_to(triton) as channel:

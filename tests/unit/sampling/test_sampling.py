@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from card.sampling import (
-    LARGEST_NOISE,
     History,
     InvalidLogitsError,
     SamplingParameters,
@@ -20,7 +19,6 @@ from card.sampling import (
     log_probability,
     sample,
 )
-from card.sampling.filters import top_k_indices, top_p_indices
 
 Row = NDArray[np.float32]
 NOTHING_SEEN: list[int] = []
@@ -135,30 +133,6 @@ def test_filters_equal_a_sort_of_the_whole_row(
     assert sample(row, history, parameters) == sampled_in_full(row, history, parameters)
 
 
-@given(rows, temperatures, st.sampled_from([1e-6, 0.1, 0.5, 0.9, 0.95, 0.999, 0.999999]))
-def test_top_p_looks_as_far_down_the_row_as_it_must(
-    row: Row, temperature: float, top_p: float
-) -> None:
-    expected = kept_by_sorting(row, SamplingParameters(temperature=temperature, top_p=top_p))
-    np.testing.assert_array_equal(top_p_indices(row, temperature, top_p), expected)
-
-
-@given(rows, st.integers(1, 3000))
-def test_top_k_looks_as_far_down_the_row_as_it_must(row: Row, k: int) -> None:
-    expected = kept_by_sorting(row, SamplingParameters(top_k=k))
-    np.testing.assert_array_equal(top_k_indices(row, k), expected)
-
-
-@given(rows, st.integers(1, 60))
-def test_top_k_chooses_all_of_the_best_ids_and_no_other(row: Row, k: int) -> None:
-    """At a very high temperature every kept id comes up, at any other only kept ones do."""
-    kept = set(by_rank(row)[:k].tolist())
-    parameters = SamplingParameters(temperature=5.0, top_k=k, seed=3)
-    for length in range(20):
-        history = History(np.zeros(length, np.int64), length)
-        assert sample(row, history, parameters) in kept
-
-
 def test_ties_at_a_cut_go_to_the_lowest_ids() -> None:
     row = np.zeros(1000, np.float32)
     row[700] = 1.0
@@ -180,17 +154,6 @@ def test_ties_go_to_the_lowest_id_when_greedy() -> None:
     assert sample(row, history_of(0), SamplingParameters(temperature=2.0, top_k=1)) == 1
 
 
-def test_top_p_keeps_the_id_that_crosses_the_threshold_and_at_least_one() -> None:
-    row = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
-    for top_p, kept in ((0.4, {0}), (0.6, {0, 1}), (0.81, {0, 1, 2}), (0.96, {0, 1, 2, 3})):
-        parameters = SamplingParameters(temperature=1.0, top_p=top_p)
-        seen = {
-            sample(row, History(np.zeros(length, np.int64), length), parameters)
-            for length in range(400)
-        }
-        assert seen == kept
-
-
 @given(rows, seeds)
 def test_the_row_is_never_modified(row: Row, seed: int) -> None:
     row.flags.writeable = False
@@ -203,17 +166,6 @@ def test_the_row_is_never_modified(row: Row, seed: int) -> None:
         sample(row, history_of(0), chosen)
     log_probability(row, 0)
     np.testing.assert_array_equal(row, before)
-
-
-@given(rows, st.integers(1, 7), seeds)
-def test_the_choice_does_not_depend_on_where_the_row_lies_in_memory(
-    row: Row, offset: int, seed: int
-) -> None:
-    parameters = SamplingParameters(temperature=0.9, top_p=0.9, seed=seed)
-    batch = np.full(offset + row.size, 9e9, np.float32)
-    batch[offset:] = row
-    moved = sample(batch[offset:], history_of(5), parameters)
-    assert moved == sample(row, history_of(5), parameters)
 
 
 def penalised_plainly(row: Row, tokens: list[int], parameters: SamplingParameters) -> Row:
@@ -405,10 +357,3 @@ def test_history_is_a_view_that_grows_in_place() -> None:
 def test_a_parameter_out_of_range_is_refused_by_name(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=field):
         SamplingParameters(**{field: value})  # type: ignore[arg-type]
-
-
-def test_parameters_say_when_noise_cannot_matter() -> None:
-    assert SamplingParameters().is_greedy
-    assert SamplingParameters(temperature=1.0, top_k=1).is_greedy
-    assert not SamplingParameters(temperature=1.0, top_k=2).is_greedy
-    assert 22.0 < LARGEST_NOISE < 24.0

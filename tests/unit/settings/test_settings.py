@@ -35,11 +35,6 @@ def test_defaults_run_the_chat_pair_on_a_processor() -> None:
     assert settings.speculation.decoding == "card"
 
 
-@pytest.mark.parametrize("text", ["", "# nothing\n", "limits: {}\n"])
-def test_a_file_that_sets_nothing_leaves_the_defaults(write: Write, text: str) -> None:
-    assert load_settings(write(text)) == load_settings()
-
-
 def test_the_file_sets_what_it_names_and_nothing_else(write: Write) -> None:
     settings = load_settings(
         write(
@@ -89,42 +84,23 @@ def test_the_environment_can_name_the_file(write: Write, monkeypatch: pytest.Mon
     assert load_settings().cache.slots == 3
 
 
-def test_relative_model_paths_start_at_the_files_folder(
+def test_relative_paths_start_at_the_files_folder(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Where there is no file, or it names none, at the repository."""
     monkeypatch.chdir("/")
-    settings = load_settings(write("target: {path: pair/target}\ndraft: {path: ../draft}"))
-    assert settings.target.path == tmp_path / "pair/target"
-    assert settings.draft.path == tmp_path.parent / "draft"
-
-
-def test_a_file_elsewhere_that_names_no_model_runs_the_chat_pair(
-    write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir("/")
-    settings = load_settings(write("target: {threads: 2}"))
-    (target,) = (REPOSITORY_ROOT / "models/target").glob("*.gguf")
-    assert settings.target.path == target
-    assert settings.draft.path == REPOSITORY_ROOT / "models/draft"
-
-
-def test_every_other_relative_path_starts_there_too(tmp_path: Path) -> None:
-    file = tmp_path / "card.yaml"
-    file.write_text(
-        "serving: {findings: known, tritonserver: bin/tritonserver}\ncache: {directory: shm}",
-        encoding="utf-8",
+    settings = load_settings(
+        write(
+            "draft: {path: ../draft}\ncache: {directory: shm}\n"
+            "serving: {findings: known, tritonserver: bin/tritonserver}"
+        )
     )
-    settings = load_settings(file)
+    assert settings.draft.path == tmp_path.parent / "draft"
     assert settings.serving.findings == tmp_path / "known"
     assert settings.serving.tritonserver == tmp_path / "bin/tritonserver"
     assert settings.cache.directory == tmp_path / "shm"
-    assert load_settings().serving.findings is None
-
-
-def test_relative_model_paths_without_a_file_start_at_the_repository(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir("/")
+    (target,) = (REPOSITORY_ROOT / "models/target").glob("*.gguf")
+    assert settings.target.path == target
     monkeypatch.setenv("CARD_DRAFT__PATH", "models/other")
     assert load_settings().draft.path == REPOSITORY_ROOT / "models/other"
 

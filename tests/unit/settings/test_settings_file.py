@@ -1,4 +1,4 @@
-"""A settings file that cannot be read, or is none, is refused in one line that names it."""
+"""A settings file that cannot be read, or a path that leads nowhere, is refused in one line."""
 
 from __future__ import annotations
 
@@ -9,22 +9,25 @@ import pytest
 from settings_files import Write, refusal
 
 from card.settings import SettingsError, load_settings
+from card.settings.paths import PATHS
+from card.settings.schema import whole
 
 pytestmark = pytest.mark.usefixtures("no_overrides")
 
 
-def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
-    assert f"{tmp_path / 'absent.yaml'} does not exist" in refusal(tmp_path / "absent.yaml")
-
-
-def test_a_folder_is_no_settings_file(tmp_path: Path) -> None:
-    assert f"{tmp_path} is no regular file" in refusal(tmp_path)
-
-
-def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "settings.yaml"
-    file.write_bytes(b"\xff\xfe\x00")
-    assert f"{file} cannot be read" in refusal(file)
+def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
+    """A named pipe too, instead of being waited for."""
+    pipe, binary = tmp_path / "pipe.yaml", tmp_path / "binary.yaml"
+    os.mkfifo(pipe)
+    binary.write_bytes(b"\xff\xfe\x00")
+    for file, said in (
+        (tmp_path / "absent.yaml", "does not exist"),
+        (tmp_path, "is no regular file"),
+        (pipe, "is no regular file"),
+        (binary, "cannot be read"),
+        (tmp_path / ("a" * 300), "cannot be read"),
+    ):
+        assert f"{file} {said}" in refusal(file)
 
 
 @pytest.mark.parametrize(
@@ -74,18 +77,73 @@ def test_broken_yaml_is_refused_with_its_place(tmp_path: Path) -> None:
     assert "is not valid YAML: line 3, column 1: " in refusal(file)
 
 
-def test_a_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
-    assert "cannot be read" in refusal(tmp_path / ("a" * 300))
-
-
-def test_a_named_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
-    pipe = tmp_path / "settings.yaml"
-    os.mkfifo(pipe)
-    assert "is no regular file" in refusal(pipe)
-
-
 def test_a_section_named_by_a_number_of_thousands_of_digits_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text(f"? 0x{'f' * 6000}\n: 1\n")
     with pytest.raises(SettingsError, match="a number of thousands of digits is no field"):
         load_settings(file)
+
+
+NAMES = [".".join(place) for place in PATHS]
+
+
+def setting(name: str, path: str | Path) -> str:
+    section, field = name.split(".")
+    return f"{section}: {{{field}: '{path}'}}"
+
+
+@pytest.fixture
+def circle(tmp_path: Path) -> Path:
+    """A link to a link back to it."""
+    (tmp_path / "there").symlink_to("back")
+    (tmp_path / "back").symlink_to("there")
+    return tmp_path / "there"
+
+
+def test_no_path_is_left_out() -> None:
+    of_schema = {
+        leaf.place
+        for leaf in whole().leaves()
+        if "path" in [part.get("format") for part in (leaf.schema, *leaf.schema.get("anyOf", ()))]
+    }
+    assert of_schema == set(PATHS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_in_a_circle_are_refused(write: Write, circle: Path, name: str) -> None:
+    file = write(setting(name, circle))
+    assert refusal(file) == (
+        f"settings file {file}: {name}: it leads nowhere: Too many levels of symbolic links "
+        f"(got '{circle}')"
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("path", ["a" * 256, "a/" * 2500], ids=["name", "path"])
+def test_names_that_no_file_has_are_refused_and_cut(write: Write, name: str, path: str) -> None:
+    message = refusal(write(setting(name, path)))
+    assert f"{name}: it leads nowhere: File name too long (got '" in message
+    assert message.endswith("...)")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_path_through_a_file_is_refused(write: Write, tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    message = refusal(write(setting(name, "file/further")))
+    assert f"{name}: it leads nowhere: Not a directory" in message
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_not_there_is_for_those_who_need_it(write: Write, name: str) -> None:
+    assert load_settings(write(setting(name, "not/there")))
+
+
+def test_what_is_kept_from_start_to_start_needs_a_directory(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "taken").touch()
+    message = refusal(write("serving: {findings: taken}"))
+    assert "serving.findings: it must be a directory, or nothing yet (got" in message
+
+
+def test_a_settings_file_behind_links_in_a_circle_is_no_traceback(circle: Path) -> None:
+    with pytest.raises(SettingsError, match=r"cannot be read: .*symbolic links"):
+        load_settings(circle)

@@ -1,18 +1,20 @@
-"""What `python -m card.settings` prints: a settings file with every field, and what it takes."""
+"""`python -m card.settings`: prints a file with every field, and says whether one is well."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 from pydantic import BaseModel
-from settings_files import Write
+from settings_files import Write, refusal
+from typer.testing import CliRunner
 
 from card.settings import Settings, load_settings
+from card.settings.__main__ import main
 from card.settings.reference import reference
 from card.settings.schema import whole
 
@@ -71,6 +73,32 @@ def test_every_field_is_told_what_it_takes_and_what_it_is_for() -> None:
     assert max(map(len, reference().splitlines())) <= 100
 
 
-def test_the_command_prints_it() -> None:
-    command = [sys.executable, "-m", "card.settings"]
-    assert subprocess.run(command, capture_output=True, text=True, timeout=60).stdout == reference()
+def checked(file: Path) -> tuple[int, str, str]:
+    """Exit code, standard output, standard error."""
+    app = typer.Typer()
+    app.command()(main)
+    done = CliRunner().invoke(app, ["--check", str(file)])
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_what_the_command_prints_without_the_option_is_well(write: Write) -> None:
+    file = write(reference())
+    assert checked(file) == (0, f"{file} is well\n", "")
+
+
+@pytest.mark.parametrize("text", ["cache: {slots: 0}", "cache: {slots: 4"])
+def test_a_file_that_is_not_well_is_refused_in_the_words_of_a_start(
+    write: Write, text: str
+) -> None:
+    file = write(text)
+    assert checked(file) == (2, "", f"error: {refusal(file)}\n")
+
+
+def test_the_environment_counts_as_it_does_at_a_start(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write("cache: {slots: 4}")
+    monkeypatch.setenv("CARD_CACHE__SLOTS", "0")
+    code, said, error = checked(file)
+    assert (code, said) == (2, "")
+    assert "CARD_CACHE__SLOTS" in error

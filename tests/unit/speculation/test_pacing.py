@@ -54,21 +54,6 @@ def test_before_the_first_commit_only_a_draft_apart_runs_and_keeps_to_a_head_sta
     assert found == [apart, apart, False]
 
 
-def test_in_pearl_both_make_rounds_of_gamma() -> None:
-    def draft(passes: int, inherited: int) -> bool:
-        return may_run("pearl", passes=passes, inherited=inherited)[0]
-
-    def target(ahead: int, passes: int) -> bool:
-        return may_run("pearl", passes=passes, ahead=ahead)[1]
-
-    assert [draft(made, 0) for made in (0, 3, 4)] == [True, True, False], "pre-verify"
-    assert [draft(made, 3) for made in (0, 3, 4)] == [True, True, False], "post-verify"
-    assert [draft(made, 1) for made in (5, 6)] == [True, False], "it ends the chunk first"
-    assert target(ahead=0, passes=0), "pre-verify needs no candidate"
-    assert [target(ahead, 0) for ahead in (1, 2, 3)] == [False, False, True]
-    assert target(ahead=1, passes=4), "the draft made its round"
-
-
 def test_branches_are_followed_while_the_target_verifies_what_is_before_them() -> None:
     assert [may_run("branch", passes=2, forks=forks)[1] for forks in (False, True)] == [False, True]
     assert [may_run("branch", ahead=ahead)[1] for ahead in (3, 4)] == [False, True]

@@ -13,7 +13,6 @@ from real_pair import TARGET
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from card.text import Delta, Detokenizer
-from card.text.stops import StopStrings
 from card.text.window import TextWindow
 
 TRAINED = TARGET / "tokenizer.json"
@@ -102,8 +101,7 @@ any_bytes = st.binary(max_size=6).map(lambda data: [byte_ids()[byte] for byte in
 split_text = st.text(CHARACTERS, max_size=4).map(utf8)
 # Bytes that begin, continue or can never be part of a character, one after the other.
 broken_bytes = st.lists(
-    st.sampled_from([0x41, 0x80, 0x9F, 0xBF, 0xC2, 0xE0, 0xE2, 0xED, 0xF0, 0xF4, 0xFF]),
-    max_size=12,
+    st.sampled_from([0x41, 0x80, 0x9F, 0xBF, 0xC2, 0xE0, 0xE2, 0xED, 0xF0, 0xF4, 0xFF]), max_size=12
 ).map(lambda data: [byte_ids()[byte] for byte in data])
 # Ids beyond the tokenizer's, as checkpoints with a padded vocabulary can produce.
 padded = st.lists(
@@ -176,35 +174,12 @@ def test_a_run_of_bytes_may_begin_far_back_in_the_prompt() -> None:
         assert joined(parts) == text_after(tokenizer, prompt, continuation)
 
 
-def test_special_tokens_do_not_end_a_run_of_bytes() -> None:
-    parts = deltas(
-        Detokenizer(sentencepiece("llama"), pieces("▁the")),
-        pieces("<0xE2>", "<s>", "<0x82>", "</s>", "<0xAC>", "s"),
-    )
-    assert joined(parts) == "€s"
-
-
-def test_what_the_prompt_showed_is_not_shown_again() -> None:
-    """A prompt of token ids may end inside a character, which then counts as the prompt's."""
-    smile = utf8("😀")
-    parts = deltas(Detokenizer(trained(), smile[:1]), [*smile[1:], *utf8("x")])
-    assert joined(parts) == "x" == text_after(trained(), smile[:1], [*smile[1:], *utf8("x")])
-
-
 def test_finish_gives_an_incomplete_character_as_the_tokenizer_does() -> None:
     detokenizer = Detokenizer(trained(), [])
     tokens = [*utf8("ok "), *utf8("😀")[:3]]
     assert detokenizer.push(tokens, [False] * len(tokens)).text == "ok "
     assert detokenizer.finish().text == "\ufffd"
     assert detokenizer.finish() == Delta("", 0)
-
-
-def test_special_tokens_have_no_text() -> None:
-    end = trained().token_to_id("<|endoftext|>")
-    assert end is not None
-    smile = utf8("😀")
-    parts = deltas(Detokenizer(trained(), [end]), [*smile[:2], end, *smile[2:], end])
-    assert [part.text for part in parts if part.text] == ["😀"]
 
 
 @pytest.mark.parametrize(
@@ -263,25 +238,6 @@ def test_text_ends_before_the_stop_that_is_complete_first(
         assert detokenizer.tokens_used == needed
 
 
-@given(
-    st.lists(st.text("ab", max_size=5), max_size=16),
-    st.lists(st.text("ab", min_size=1, max_size=9), min_size=1, max_size=4),
-)
-def test_stop_strings_that_repeat_themselves_are_found(pieces: list[str], words: list[str]) -> None:
-    stops = StopStrings(words)
-    text = "".join(pieces)
-    expected, end = first_stop(text, words)
-    emitted, stopped = 0, False
-    for piece in pieces:
-        count, stopped = stops.feed(piece)
-        emitted += count
-        if stopped:
-            break
-    assert stopped == (end is not None)
-    emitted += stops.release()
-    assert text[:emitted] == expected
-
-
 @given(st.text(STOP_LETTERS, max_size=30), st.lists(st.text("abc", min_size=1), max_size=3))
 def test_only_what_could_begin_a_stop_string_is_held_back(text: str, words: list[str]) -> None:
     detokenizer = Detokenizer(trained(), [], words)
@@ -312,17 +268,6 @@ def test_a_stop_string_may_begin_and_end_inside_a_token() -> None:
     assert detokenizer.tokens_used == 3
 
 
-def test_the_stop_that_is_complete_first_wins_within_one_token() -> None:
-    token = trained().token_to_id("return")
-    assert token is not None
-    for words, text in (
-        (["retur", "t"], "re"),
-        (["turn", "return"], ""),
-        (["urn", "eturx"], "ret"),
-    ):
-        assert joined(deltas(Detokenizer(trained(), [], words), [token])) == text
-
-
 def test_a_stop_string_that_never_completes_is_text() -> None:
     detokenizer = Detokenizer(trained(), [], ["abcd"])
     assert detokenizer.push(utf8("xabc"), [True, True, False, True]) == Delta("x", 1)
@@ -336,11 +281,6 @@ def test_a_stop_string_can_be_complete_only_at_the_end() -> None:
     parts = deltas(detokenizer, pieces("▁cat", "<0xE2>", "<0x82>", "<0xAC>"))
     assert joined(parts) == " cat"
     assert detokenizer.stopped
-
-
-def test_the_prompt_never_completes_a_stop_string() -> None:
-    detokenizer = Detokenizer(trained(), utf8("ab"), ["abc"])
-    assert joined(deltas(detokenizer, utf8("cabx"))) == "cabx"
 
 
 def test_accepted_bytes_are_the_leading_run_from_the_cache() -> None:
@@ -378,8 +318,3 @@ def test_every_delta_says_whose_its_first_bytes_are(
         own = flags[place : place + size]
         assert part.accepted_bytes == (own.index(False) if False in own else size)
         place += size
-
-
-def test_flags_must_match_tokens() -> None:
-    with pytest.raises(ValueError, match="2 tokens with 1"):
-        Detokenizer(trained(), []).push(utf8("ab"), [True])

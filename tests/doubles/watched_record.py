@@ -1,0 +1,38 @@
+"""A slot's record in the cache; somebody looks after every store into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from card.cache.record import Record
+
+Look = Callable[[], None]
+
+
+class _WatchedArray(np.ndarray[Any, Any]):
+    look: Look
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, value)  # type: ignore[no-untyped-call]
+        self.look()
+
+
+class WatchedRecord:
+    def __init__(self, record: Record, look: Look) -> None:
+        self._record = record
+        self._look = look
+
+    def __getitem__(self, name: str) -> Any:
+        value = self._record[name]
+        if isinstance(value, np.ndarray) and value.ndim:
+            watched = value.view(_WatchedArray)
+            watched.look = self._look
+            return watched
+        return value
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._record[name] = value
+        self._look()
