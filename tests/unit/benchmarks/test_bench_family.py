@@ -30,10 +30,6 @@ def test_every_system_is_settings_that_a_server_would_take(name: str) -> None:
     assert system.paper
 
 
-def test_the_target_alone_comes_first_and_is_what_others_are_compared_with() -> None:
-    assert SYSTEMS[next(iter(SYSTEMS))].decoding == PLAIN
-
-
 def test_the_table_has_a_row_a_system_with_its_speed_up_and_the_claim_beside(
     tmp_path: Path,
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from bench.activity import DraftActivity
 from bench.contest import Completion, Contender
-from bench.figures import Row, median_curve, summarise
+from bench.figures import Row, summarise
 from bench.measurement import Measurement, Phases, Task
 from bench.prompts import Prompt
 from bench.ratios import Ratio, interval, ratios
@@ -82,11 +82,7 @@ def test_only_our_texts_must_be_equal_and_a_peers_common_prefix_is_told() -> Non
         RANKS,
     )
     told = {row.system: (row.texts_equal, row.common_prefix) for row in rows}
-    assert told == {
-        "autoregressive": (True, None),
-        "card": (False, None),
-        "llama_cpp": (None, 0.5),
-    }
+    assert told == {"autoregressive": (True, None), "card": (False, None), "llama_cpp": (None, 0.5)}
 
 
 def test_tokens_per_step_are_held_against_those_of_the_drafts_best_chain() -> None:
@@ -95,11 +91,6 @@ def test_tokens_per_step_are_held_against_those_of_the_drafts_best_chain() -> No
     assert (card.agreement, card.ideal_tokens_per_step) == (0.75, 4.0)
     assert card.share_of_ideal == pytest.approx(2.0 / 4.0)
     assert row_of(rows, "autoregressive").ideal_tokens_per_step is None
-
-
-def test_a_chain_of_gamma_needs_a_row_more_than_it_has_candidates() -> None:
-    rows = summarise([*speeds(ALONE, a=100), *speeds(TURNS, a=100)], RANKS)
-    assert row_of(rows, "draft_then_verify").ideal_tokens_per_step == 4.0  # 3 and its correction
 
 
 def test_shares_are_of_all_texts_together() -> None:
@@ -127,15 +118,6 @@ def test_shares_are_of_all_texts_together() -> None:
     assert row.ms_per_step == pytest.approx(200)  # 1.6 s behind the first token, 8 steps
 
 
-def test_what_cannot_be_seen_through_grpc_is_none() -> None:
-    row = row_of(summarise([*speeds(ALONE, a=100), *speeds(SERVED, a=150)], RANKS), "card", "grpc")
-    assert (row.forward_ms, row.target_wait_share) == (None, None)
-
-
-def test_a_cost_curve_is_the_median_of_its_measurements() -> None:
-    assert median_curve([{4: 3.0, 1: 1.0}, {1: 2.0, 4: 9.0}, {1: 9.0, 4: 4.0}]) == {1: 2.0, 4: 4.0}
-
-
 # --- ratios -----------------------------------------------------------------------------------
 
 
@@ -148,11 +130,7 @@ def test_a_ratio_is_the_geometric_mean_of_what_each_text_gained() -> None:
 
 def test_the_best_of_a_peer_is_the_mode_that_is_fastest_over_all_texts() -> None:
     found = ratios(
-        [
-            *speeds(CARD, a=200, b=200),
-            *speeds(PLAIN, a=100, b=100),
-            *speeds(LOOKUP, a=50, b=400),
-        ]
+        [*speeds(CARD, a=200, b=200), *speeds(PLAIN, a=100, b=100), *speeds(LOOKUP, a=50, b=400)]
     )
     ratio = answer(found, "CARD / llama.cpp's best")
     assert ratio.to == "llama_cpp_prompt_lookup"
@@ -166,32 +144,9 @@ def test_texts_that_one_of_both_did_not_write_do_not_count() -> None:
     assert ratio.value == pytest.approx(2.0)
 
 
-def test_every_kind_of_prompts_has_its_ratio() -> None:
-    categories = {"a": "HumanEval", "b": "SpecBench/qa", "c": "SpecBench/rag", "d": ""}
-    completions = [
-        completion(contender, prompt, speed, category=category)
-        for contender, speed in ((ALONE, 100.0), (CARD, 300.0))
-        for prompt, category in categories.items()
-    ]
-    texts = {ratio.kind: ratio.texts for ratio in ratios(completions)}
-    assert texts == {
-        "all": 4,
-        "HumanEval": 1,
-        "SpecBench": 2,
-        "SpecBench/qa": 1,
-        "SpecBench/rag": 1,
-    }
-
-
 def test_what_is_served_is_compared_with_itself_in_process() -> None:
     found = ratios([*speeds(CARD, a=400), *speeds(SERVED, a=300)])
     assert answer(found, "CARD through gRPC / in process").value == pytest.approx(0.75)
-
-
-def test_an_interval_of_equal_texts_is_a_point_and_is_the_same_each_time() -> None:
-    assert list(interval([1.5] * 20)) == pytest.approx([1.5, 1.5])
-    quotients = np.exp(np.random.default_rng(1).normal(0.3, 0.5, 60)).tolist()
-    assert interval(quotients) == interval(quotients)
 
 
 def test_the_interval_holds_the_true_ratio_about_nineteen_times_in_twenty() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from fake_engine import FakeEngine, FakeModel
 from one_process import OneProcess, autoregressive, request_of, settings_of
-from real_pair import TARGET
+from real_pair import DRAFT, TARGET
 from tokenizers import Tokenizer
 
 from bench.activity import DraftActivity
@@ -20,6 +21,8 @@ from bench.foresight import ranks_of, read_along
 from bench.in_process import Loops, parameters_of, text_of
 from bench.measurement import Measurement, Task
 from bench.prompts import Prompt
+from bench.streams_figures import row_of
+from bench.unrelated import unrelated_draft
 from card.decoding import TargetLoop
 from card.drafting import loop as drafting_loop
 from card.sampling import rank_candidates
@@ -131,10 +134,10 @@ def test_a_draft_is_idle_only_while_a_session_is_open(monkeypatch: pytest.Monkey
         assert idle() == 1_000, "the time between requests is nobody's"
 
 
-@pytest.mark.parametrize("task", [TASK, SAMPLED], ids=["greedy", "sampled"])
-def test_a_draft_that_is_the_target_foresees_every_token(task: Task) -> None:
-    ranks = ranks_of(FakeEngine(MODEL, tree=True), task, text_alone(task))
-    assert ranks.tolist() == [0] * task.max_tokens
+def test_a_draft_that_was_started_afresh_says_nothing_of_the_text() -> None:
+    before = DraftActivity(100, 1_000, 7)
+    assert DraftActivity(150, 1_400, 9).since(before) == DraftActivity(50, 400, 2)
+    assert DraftActivity(0, 400, 2).since(before) == DraftActivity(0, 0, 0)
 
 
 @pytest.mark.parametrize("task", [TASK, SAMPLED], ids=["greedy", "sampled"])
@@ -176,3 +179,33 @@ def test_every_text_is_read_along_once_whoever_of_the_target_alone_wrote_it() ->
     ]
     ranks = read_along(FakeEngine(MODEL, tree=True), completions)
     assert {temperature: len(texts) for temperature, texts in ranks.items()} == {0.0: 2, 0.8: 1}
+
+
+def test_latency_is_per_token_and_the_rate_that_of_all_streams() -> None:
+    commits = [
+        [(0.1, 1), (0.2, 5), (0.4, 2)],  # gaps 100 ms for 5 tokens, 200 ms for 2
+        [(0.3, 1), (0.5, 1)],
+    ]
+    row = row_of("card", commits, 2.0, True)
+    assert row.tokens_per_s == pytest.approx(10 / 0.5)
+    assert row.full_tokens_per_s == pytest.approx(9 / 0.4)
+    assert row.p50_ms == pytest.approx(20.0)  # 20 ms five times, 100 ms twice, 200 ms once
+    assert row.gap_p99_ms == pytest.approx(200.0)
+    assert row.first_token_ms == pytest.approx(200.0)
+
+
+def test_an_unrelated_draft_has_the_shape_but_not_the_weights() -> None:
+    from safetensors.torch import load_file
+
+    own = DRAFT
+    with unrelated_draft(own) as path:
+        assert json.loads((path / "config.json").read_text()) == json.loads(
+            (own / "config.json").read_text()
+        )
+        before, after = (load_file(folder / "model.safetensors") for folder in (own, path))
+    assert {n: (w.shape, w.dtype) for n, w in before.items()} == {
+        n: (w.shape, w.dtype) for n, w in after.items()
+    }
+    matrices = [name for name, weight in before.items() if weight.dim() > 1]
+    assert not any(torch.equal(before[name], after[name]) for name in matrices)
+    assert not path.exists()

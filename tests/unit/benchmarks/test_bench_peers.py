@@ -106,17 +106,6 @@ def test_a_peer_that_cannot_be_installed_says_why(
         raise AssertionError("it was installed")
 
 
-def test_a_peer_of_gguf_files_is_left_out_where_the_target_is_none() -> None:
-    pair: Any = SimpleNamespace(
-        settings=load_settings(target={"path": REPOSITORY_ROOT / "models"}), dtype="bfloat16"
-    )
-    with (
-        pytest.raises(PeerError, match="llama_cpp runs GGUF files"),
-        line_up_peer(peers.LLAMA_CPP, pair, TOKENIZER, 2),
-    ):
-        raise AssertionError("it was started")
-
-
 def test_a_model_is_converted_again_when_it_its_target_or_the_script_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,12 +126,3 @@ def test_a_model_is_converted_again_when_it_its_target_or_the_script_changes(
     assert converted() == first
     target.write_bytes(b"two")
     assert converted() != first
-
-
-def test_every_peer_is_pinned_to_the_last_package() -> None:
-    for environment in peers.ENVIRONMENTS.values():
-        for name in (*environment.requirements, *environment.bare):
-            lines = (REPOSITORY_ROOT / "requirements" / name).read_text().splitlines()
-            wanted = [line for line in lines if line and not line.startswith(("#", "--"))]
-            assert wanted
-            assert all("==" in line for line in wanted)

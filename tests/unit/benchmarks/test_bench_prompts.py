@@ -1,4 +1,4 @@
-"""Prompt files: what is read, and what is refused by name."""
+"""Prompts, questions and options of the benchmark: what is read, and what is refused by name."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from real_pair import TARGET
+from real_pair import PAIR_VARIABLES, TARGET
 from tokenizers import Tokenizer
+from typer.testing import CliRunner
 
+from bench.command import app
 from bench.prompts import PromptsError, check_room, read_prompts
+from bench.questions import KINDS, Question, questions
 from card.settings import REPOSITORY_ROOT, LimitSettings
 
 TOKENIZER = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
@@ -31,11 +34,6 @@ def test_a_prompt_has_the_tokens_that_the_server_gives_it(tmp_path: Path) -> Non
     (prompt,) = read_prompts(file_of(tmp_path, line("a", text)), TOKENIZER)
     assert list(prompt.tokens) == TOKENIZER.encode(text).ids
     assert (prompt.id, prompt.text) == ("a", text)
-
-
-def test_the_limit_takes_the_first_prompts(tmp_path: Path) -> None:
-    file = file_of(tmp_path, line("a", "x"), "", line("b", "y"), line("c", "z"))
-    assert [prompt.id for prompt in read_prompts(file, TOKENIZER, 2)] == ["a", "b"]
 
 
 def test_a_chat_is_rendered_by_the_template_that_is_given(tmp_path: Path) -> None:
@@ -106,3 +104,50 @@ def test_what_the_limits_do_not_admit_is_refused_by_name(tmp_path: Path) -> None
         check_room(prompts, 9, limits)
     with pytest.raises(PromptsError, match="--max-tokens is 17; at most 16"):
         check_room(prompts, 17, limits)
+
+
+def test_the_questions_are_always_the_same_and_half_of_each_kind() -> None:
+    asked = questions(200)
+    assert asked == questions(200)
+    assert Counter(question.kind for question in asked) == dict.fromkeys(KINDS, 100)
+    assert len({question.prompt for question in asked}) == 200
+    assert all(question.prompt.endswith("\nAnswer:") for question in asked)
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        (" then the sum is 46.\n\nQuestion: What is 1 plus 1?", True),
+        (" then the sum is 46", True),
+        (" then the sum is 146.", False),
+        (" then the sum is 45.\n46.", False),
+        ("", False),
+    ],
+)
+def test_the_first_line_must_end_with_the_answer(text: str, right: bool) -> None:
+    assert Question("sums", "?", "46").is_answered_by(text) is right
+
+
+@pytest.mark.parametrize("command", ["suite", "family", "streams"])
+@pytest.mark.parametrize("place", ["folder", "file/further.json", "a" * 300])
+def test_figures_that_could_not_be_written_are_refused_before_anything_is_measured(
+    tmp_path: Path, command: str, place: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    ended = CliRunner().invoke(app, [command, "--json", str(tmp_path / place)])
+    assert ended.exit_code == 2
+    assert "cannot be written" in " ".join(ended.output.replace("│", " ").split())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_asking_where_figures_may_go_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in PAIR_VARIABLES.items():
+        monkeypatch.setenv(name, value)
+    file = tmp_path / "new" / "figures.json"
+    ended = CliRunner().invoke(app, ["suite", "--json", str(file), "--prompts", "/nowhere"])
+    assert ended.exit_code == 2
+    assert "/nowhere" in ended.output
+    assert not file.exists()

@@ -14,8 +14,8 @@ from test_bench_figures import ALONE, CARD, LOOKUP, PLAIN, RANKS, completion
 from bench.conditions import Conditions, Machine
 from bench.figures import summarise
 from bench.ratios import ratios
-from bench.report import Report, print_report
-from bench.terminal import make_console, say_reservation
+from bench.report import Report
+from bench.terminal import say_reservation
 
 MACHINE = Machine("a processor", 2, 8.0, "Linux", "3.11", "2.13", "2026.4", 0.1)
 
@@ -80,11 +80,3 @@ def test_too_few_prompts_are_told(wanted: int, finished: int, said: str | None) 
     say_reservation(Console(file=output, width=200), conditions)
     assert (said or "nothing") in (markdown if said else "nothing")
     assert bool(output.getvalue()) == (said is not None)
-
-
-def test_off_a_terminal_no_heading_is_broken(capsys: pytest.CaptureFixture[str]) -> None:
-    found = report()
-    print_report(make_console(), found)
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    for table in found.tables()[:-1]:
-        assert " ".join(table.headings).split() in lines

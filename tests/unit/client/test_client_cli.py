@@ -17,10 +17,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import card_client
-from card_client import Delta, GenerateRequest
+from card_client import Delta
 from card_client.cli import app
-from card_client.conversation import SYSTEM, RawConversation
-from card_client.display import Tally, TextPrinter, hit_rate, mean_accepted
+from card_client.conversation import SYSTEM
+from card_client.display import TextPrinter, hit_rate, mean_accepted
 from card_client.wire import INPUTS
 
 
@@ -220,13 +220,6 @@ def test_a_template_that_is_none_is_said_before_the_first_turn(triton: TritonDou
     assert not triton.requests
 
 
-def test_chat_prefixes_mark_who_speaks_and_stop_the_model() -> None:
-    conversation = RawConversation("User: ", "\nModel: ")
-    conversation.commit("hello", "hi")
-    assert conversation.prompt("bye") == "User: hello\nModel: hi\nUser: bye\nModel: "
-    assert conversation.stop_words == ["User:"]
-
-
 def printed(deltas: list[Delta], *, terminal: bool) -> str:
     file = io.StringIO()
     console = Console(
@@ -254,31 +247,12 @@ def test_a_long_line_is_neither_wrapped_nor_cut() -> None:
     assert printed([Delta(text=text, accepted_bytes=7)], terminal=False) == text
 
 
-def test_figures_count_from_the_request_to_the_last_text() -> None:
-    times = iter([10.0, 10.5, 12.0])
-    tally = Tally(clock=lambda: next(times))
-    tally.add(Delta(text="a", finish_reason=""))
-    tally.add(Delta(text="b", finish_reason="stop", num_output_tokens=8))
-    assert tally.text == "ab"
-    assert tally.figures() == (
-        "8 tokens, 2.00 s, 4.0 tokens/s, first text after 0.50 s, ended by stop"
-    )
-
-
 def test_rates_are_of_what_the_server_counted_and_unknown_where_it_counted_nothing() -> None:
     assert mean_accepted(Delta(total_accepted_draft_tokens=9, target_steps=3)) == 3.0
     assert hit_rate(Delta(cache_hits=3, cache_queries=4)) == 0.75
     for silent in (Delta(), Delta(total_accepted_draft_tokens=0, target_steps=0, cache_hits=0)):
         assert mean_accepted(silent) is None
         assert hit_rate(silent) is None
-
-
-def test_a_request_is_immutable() -> None:
-    with pytest.raises(AttributeError):
-        GenerateRequest("x", 1).max_tokens = 2  # type: ignore[misc]
-
-
-WITHOUT_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 from client_double import Request, Responses, TritonDouble, refusal, response, served
 from typer.testing import CliRunner
 
-from card_client import CardClient, CardError, GenerateRequest
+from card_client import CardClient, GenerateRequest
 from card_client.cli import app
 from card_client.edge import Device, TransformersModel, stream
 from card_client.wire import Delta, Draft
@@ -227,26 +227,7 @@ async def test_a_draft_is_sent_when_the_one_before_is_answered(triton: TritonDou
     assert made_by_the_answer == [1, 2, 3]
 
 
-async def test_no_two_texts_share_a_key(triton: TritonDouble) -> None:
-    triton.answer = lambda request: [committed([2], "stop")]
-    async with CardClient(triton.address) as client:
-        await heard(client, Counting())
-        await heard(client, Counting())
-    texts = [request for request in triton.requests if not is_draft(request)]
-    first_key, other_key = (raw_of(request, "draft_key") for request in texts)
-    assert first_key != other_key
-
-
-async def test_the_texts_own_error_is_one(triton: TritonDouble) -> None:
-    triton.answer = lambda request: [refusal("UNAVAILABLE: the queue is full")]
-    async with CardClient(triton.address) as client:
-        with pytest.raises(CardError, match="the queue is full"):
-            await heard(client, Counting())
-
-
-async def test_a_model_that_fails_costs_no_text_and_is_told_behind_it(
-    triton: TritonDouble,
-) -> None:
+async def test_a_model_that_fails_costs_no_text_and_is_told_behind_it(triton: TritonDouble) -> None:
     class Failing(Counting):
         def next_token(self, tokens: Sequence[int]) -> int:
             raise RuntimeError("out of memory")

@@ -58,13 +58,6 @@ def test_every_argument_is_one_that_the_runtime_knows_and_arrives_unchanged(pack
         assert {name: getattr(made, name) for name in arguments} == arguments
 
 
-def test_the_target_alone_has_a_drafter_and_only_one_that_was_given(package: Any) -> None:
-    settings = load_settings(target=TARGET, draft=TARGET)
-    assert "speculative_config" in target_arguments(settings, package.llmapi, object())
-    assert "speculative_config" not in target_arguments(settings, package.llmapi, None)
-    assert "speculative_config" not in draft_arguments(settings, package.llmapi)
-
-
 def test_the_settings_reach_the_runtime(package: Any) -> None:
     config = {
         "devices": [2, 3],
@@ -95,29 +88,12 @@ def test_the_settings_reach_the_runtime(package: Any) -> None:
     assert made.speculative_config.drafter is drafter
 
 
-def test_only_the_draft_shares_blocks_unless_the_settings_say_so(package: Any) -> None:
-    settings = load_settings()
-    target = target_arguments(settings, package.llmapi, object())
-    assert not target["kv_cache_config"].enable_block_reuse
-    assert draft_arguments(settings, package.llmapi)["kv_cache_config"].enable_block_reuse
-
-
 def test_a_pass_must_hold_the_rows_of_every_slot(package: Any) -> None:
     settings = load_settings(
         target={**TARGET, "tensorrt_llm": {"batch_tokens": 64}}, cache={"slots": 9}
     )
     with pytest.raises(EngineError, match="is 72 rows per pass; allowed: at most"):
         target_arguments(settings, package.llmapi, object())
-
-
-def test_a_target_with_a_drafter_runs_without_overlap_and_with_the_torch_sampler(
-    package: Any,
-) -> None:
-    settings = load_settings(target=TARGET)
-    target = target_arguments(settings, package.llmapi, object())
-    assert target["disable_overlap_scheduler"] is True
-    assert target["sampler_type"] == "TorchSampler"
-    assert "disable_overlap_scheduler" not in draft_arguments(settings, package.llmapi)
 
 
 def test_the_draft_has_room_for_all_side_branches(package: Any) -> None:
@@ -127,6 +103,7 @@ def test_the_draft_has_room_for_all_side_branches(package: Any) -> None:
 
 def test_the_package_is_imported_with_its_own_devices_in_sight(package: Any) -> None:
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
+    assert os.environ["TRTLLM_NO_USAGE_STATS"] == "1", "it would report how it is used"
     assert import_tensorrt_llm([3]) is package
     with pytest.raises(EngineError, match="cannot be moved to '0,1'"):
         import_tensorrt_llm([0, 1])
@@ -190,43 +167,6 @@ def test_greedy_is_greedy_in_every_version() -> None:
         **OFF, "max_tokens": 9, "end_id": 4, "pad_id": 4, "top_k": 1,
     }  # fmt: skip
     assert arguments_of(end_ids=(4,), temperature=0.7, top_k=1)["top_k"] == 1
-
-
-def test_sampling_sends_temperature_top_k_and_top_p_together() -> None:
-    """Up to 1.1 a temperature without the others would be greedy."""
-    found = arguments_of(end_ids=(4,), temperature=0.7, seed=11)
-    assert (found["temperature"], found["top_k"], found["top_p"], found["seed"]) == (
-        0.7,
-        0,
-        1.0,
-        11,
-    )
-    found = arguments_of(end_ids=(4,), temperature=0.7, top_k=5, top_p=0.9)
-    assert (found["top_k"], found["top_p"]) == (5, 0.9)
-
-
-def test_every_other_parameter_has_its_own_name() -> None:
-    found = arguments_of(
-        repetition_penalty=1.1,
-        presence_penalty=0.2,
-        frequency_penalty=0.3,
-        min_tokens=2,
-        bad_words=((7,), (8,)),
-        log_probabilities=True,
-    )
-    assert found == {
-        **OFF,
-        "max_tokens": 9,
-        "end_id": -1,
-        "ignore_eos": True,
-        "top_k": 1,
-        "repetition_penalty": 1.1,
-        "presence_penalty": 0.2,
-        "frequency_penalty": 0.3,
-        "min_tokens": 2,
-        "bad_token_ids": [7, 8],
-        "logprobs": 1,
-    }
 
 
 def test_the_runtime_takes_them_all_and_what_is_off_keeps_its_default(package: Any) -> None:

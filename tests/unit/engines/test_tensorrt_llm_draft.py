@@ -188,11 +188,6 @@ def test_a_used_up_spine_is_continued_where_it_ended(draft: Draft) -> None:
     assert spines[0].sampling.max_tokens == 3
 
 
-def test_the_tree_never_runs_past_the_last_token(draft: Draft) -> None:
-    draft.open(max_tokens=3)
-    assert draft.runtime.requests[0].sampling.max_tokens == 3
-
-
 def test_no_alternatives_told_is_no_reason_to_stop(draft: Draft) -> None:
     slot = draft.open()
     draft.runtime.give(draft.runtime.requests[0], [8, 9])
@@ -217,11 +212,6 @@ def test_a_request_that_gives_nothing_is_not_made_again_before_the_next_commit(
     assert draft.runtime.requests[-1].prompt == [*PROMPT, 8]
 
 
-def test_an_autoregressive_session_is_not_drafted_for(draft: Draft) -> None:
-    draft.open(decoding="autoregressive")
-    assert draft.runtime.requests == []
-
-
 def test_a_full_tree_stops_growing(draft: Draft) -> None:
     slot = draft.open(max_tokens=64)
     for _ in range(40):
@@ -243,11 +233,3 @@ def test_a_target_that_waits_hears_when_the_draft_has_settled(tmp_path: Path) ->
     assert draft.progress(slot) == DraftProgress(4 + 2, exhausted=True)
     draft.runtime.shutdown()
     draft.cache.pool.unlink()
-
-
-def test_a_closed_session_ends_its_requests(draft: Draft) -> None:
-    slot = draft.open()
-    draft.give(draft.runtime.requests[0], [8, 9], [18, 19])
-    slot.close()
-    draft.loop.step()
-    assert all(request.was_aborted for request in draft.runtime.requests)

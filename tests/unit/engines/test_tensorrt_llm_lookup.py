@@ -171,16 +171,6 @@ def test_accepted_tokens_are_published_with_what_came_from_the_cache(
     assert (counters.queries, counters.hits) == (2, 1)
 
 
-def test_the_targets_own_token_is_never_counted_as_accepted(
-    cache: Cache, lookup: CandidateLookup
-) -> None:
-    slot = cache.open(PROMPT, client_id=2)
-    cache.draft(slot, len(PROMPT), [8, 9, 10])
-    lookup.answer([EngineRequest(2, [*PROMPT, 8])])
-    lookup.answer([EngineRequest(2, [*PROMPT, 8, 9])])
-    assert slot.is_accepted(0, 2).tolist() == [False, False]
-
-
 def test_nothing_is_published_twice(cache: Cache, lookup: CandidateLookup) -> None:
     slot = cache.open(PROMPT, client_id=2)
     for _ in range(3):
@@ -287,12 +277,6 @@ def test_a_request_without_speculation_keeps_its_end_tokens_when_time_is_up(
 
 
 # --- attaching ------------------------------------------------------------------------------------
-
-
-def test_it_attaches_at_its_first_call(cache: Cache, lookup: CandidateLookup) -> None:
-    assert not cache.bindings.followed
-    lookup.answer([])
-    assert cache.bindings.followed
 
 
 def test_without_a_pool_or_a_table_there_are_no_candidates(cache: Cache, tmp_path: Path) -> None:

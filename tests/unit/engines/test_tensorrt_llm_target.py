@@ -66,17 +66,6 @@ def target(cache: Cache, runtime: ScriptedRuntime) -> Target:
     return Target(cache, runtime)
 
 
-def test_the_first_request_makes_the_hook_attach_before_any_session_comes(target: Target) -> None:
-    assert target.first_request.sampling.max_tokens > 1, "the hook runs behind the first token"
-    assert not target.first_request.was_aborted
-
-
-def test_a_session_becomes_a_streamed_request_for_its_prompt(target: Target) -> None:
-    _, output = target.open(hook=True, max_tokens=9)
-    assert output.prompt == PROMPT
-    assert (output.sampling.max_tokens, output.sampling.end_id) == (9, END)
-
-
 def test_the_hook_publishes_while_it_runs_and_the_rest_comes_at_the_end(target: Target) -> None:
     slot, output = target.open(hook=True)
     target.cache.draft(slot, len(PROMPT), [8, 9, 10, 11])

@@ -11,6 +11,7 @@ import pytest
 from real_pair import DRAFT, TARGET
 
 from card.engines import EngineError
+from card.engines.draft_vocabulary import DRAFT_VOCABULARY, read_draft_vocabulary
 from card.engines.vocabulary import SharedVocabulary, shared_vocabulary
 
 BPE = {"a": 0, "b": 1, "ab": 2}
@@ -100,12 +101,6 @@ def test_the_same_size_with_other_ids_is_refused_by_the_first_difference(
     assert named in message
 
 
-def test_other_added_tokens_are_refused(tmp_path: Path) -> None:
-    draft = model(tmp_path / "draft", size=5, added=[{"content": "<end>", "id": 3}])
-    target = model(tmp_path / "target", size=5, added=[{"content": "<end>", "id": 4}])
-    assert "'<end>' is id 4" in refusal(draft, target)
-
-
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
 def test_a_file_that_is_not_there_is_named(tmp_path: Path, name: str) -> None:
     draft, target = model(tmp_path / "draft"), model(tmp_path / "target")
@@ -119,3 +114,49 @@ def test_a_file_that_makes_no_sense_is_named(tmp_path: Path, name: str, content:
     draft, target = model(tmp_path / "draft"), model(tmp_path / "target")
     (target / name).write_text(content)
     assert str(target / name) in refusal(draft, target)
+
+
+VOCABULARY = 100
+
+
+def test_without_a_list_all_ids_are_ranked(tmp_path: Path) -> None:
+    assert read_draft_vocabulary(tmp_path, VOCABULARY) is None
+
+
+def test_ids_are_taken_once_and_in_order(tmp_path: Path) -> None:
+    (tmp_path / DRAFT_VOCABULARY).write_text('{"ids": [7, 99, 0, 7]}')
+    ids = read_draft_vocabulary(tmp_path, VOCABULARY)
+    assert ids is not None
+    assert ids.tolist() == [0, 7, 99]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "Invalid JSON"),
+        (b'{"ids": [1, 2', "Invalid JSON"),
+        (b"\xff", "Invalid JSON"),
+        (b"[1, 2]", "object"),
+        (b"{}", "ids"),
+        (b'{"ids": []}', "ids"),
+        (b'{"ids": [1, -1]}', "ids.1"),
+        (b'{"ids": [1.5]}', "ids.0"),
+        (b'{"ids": ["1"]}', "ids.0"),
+        (b'{"ids": [1], "more": 2}', "more"),
+        (b'{"ids": [100]}', "id 100 is none of the vocabulary's 100"),
+        (b'{"ids": [1180591620717411303424]}', "is none of the vocabulary's 100"),
+    ],
+)
+def test_a_list_that_cannot_be_meant_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
+    file = tmp_path / DRAFT_VOCABULARY
+    file.write_bytes(content)
+    with pytest.raises(EngineError) as error:
+        read_draft_vocabulary(tmp_path, VOCABULARY)
+    assert str(error.value).startswith(str(file))
+    assert said in str(error.value)
+
+
+def test_a_list_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / DRAFT_VOCABULARY).mkdir()
+    with pytest.raises(EngineError, match="cannot be read"):
+        read_draft_vocabulary(tmp_path, VOCABULARY)

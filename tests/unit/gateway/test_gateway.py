@@ -6,16 +6,7 @@ import json
 
 import openai
 import pytest
-from gateway_double import (
-    CHAT,
-    PROMPT,
-    RunningGateway,
-    events,
-    number,
-    scored,
-    tell,
-    two_pieces,
-)
+from gateway_double import CHAT, PROMPT, RunningGateway, events, number, scored, tell, two_pieces
 
 
 def test_a_completion_is_the_whole_text_with_its_usage(client: openai.OpenAI) -> None:

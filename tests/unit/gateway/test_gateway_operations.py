@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 from client_double import response
-from gateway_double import CHAT, PROMPT, RunningGateway, running_gateway, tell
+from gateway_double import CHAT, PROMPT, RunningGateway, events, running_gateway, tell
 from prometheus_client.parser import text_string_to_metric_families
 from real_pair import TARGET
+from tokenizers import Tokenizer
 
 KEY = "secret"
 PAGE = "https://page.example"
@@ -136,3 +140,91 @@ def test_text_becomes_tokens_and_text_again(guarded: RunningGateway) -> None:
     assert guarded.ask("/tokenize", {}, AUTHORISED)[0] == 400
     listed = json.loads(asked(guarded, "GET", "/v1/models", AUTHORISED)[2])
     assert listed["data"][0]["max_model_len"] == 2304
+
+
+TOKENIZER = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
+DEF, SELF = (TOKENIZER.encode(text, add_special_tokens=False).ids[0] for text in ("def", " self"))
+STEP = {"us": 9, "behind": 0, "queried_us": 5, "candidates": [[SELF, -1]], "drafted": 1,
+        "accepted": 0, "tokens": [DEF]}  # fmt: skip
+TREE = {"us": 4, "behind": 0, "known": 0, "nodes": [[SELF, -1, -0.5], [DEF, 0, -1.0]]}
+
+
+def test_a_browser_gets_the_page_without_a_key_and_no_text_without_one() -> None:
+    with running_gateway(page=True, api_key=KEY) as gateway:
+        kinds = {"/": "text/html", "/page.js": "text/javascript", "/page.css": "text/css"}
+        for path, kind in kinds.items():
+            status, headers, text = gateway.ask(path)
+            assert (status, headers["content-type"]) == (200, f"{kind}; charset=utf-8")
+            policy = headers["content-security-policy"]
+            assert "default-src 'none'" in policy
+            assert "unsafe" not in policy
+            assert "://" not in text.replace("http://www.w3.org/2000/svg", "")
+        for path in ("/v1/models", "/metrics"):
+            assert gateway.ask(path)[0] == 401
+        assert gateway.ask("/v1/completions", PROMPT)[0] == 401
+
+
+def test_there_is_no_page_unless_it_is_asked_for() -> None:
+    with running_gateway() as gateway:
+        status, _, text = gateway.ask("/")
+        assert (status, text) == (404, '{"error":{"message":"GET /: Not Found","type":'
+                                  '"invalid_request_error","param":null,"code":null}}')  # fmt: skip
+        assert gateway.ask("/page.js")[0] == 404
+
+
+@pytest.mark.parametrize("body", [PROMPT, CHAT])
+def test_a_stream_that_asks_is_told_what_speculation_did(body: dict[str, Any]) -> None:
+    """Each token's text once, where the event is that names it first."""
+    path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+    with running_gateway(tokenizer=TARGET) as gateway:
+        gateway.triton.answer = lambda _: pieces()
+        _, _, text = gateway.ask(path, body | {"stream": True, "return_trace": True})
+        assert gateway.sent()["return_trace"] == b"\x01"
+        told = [
+            event["choices"][0]["trace"]
+            for event in events(text)[:-1]
+            if "trace" in event["choices"][0]
+        ]
+        assert told[0] == {"events": [TREE], "texts": {str(SELF): " self", str(DEF): "def"}}
+        assert told[1] == {"events": [STEP], "texts": {}}
+        _, _, text = gateway.ask(path, body | {"stream": True})
+        assert "return_trace" not in gateway.sent()
+        assert "trace" not in text
+        refused = gateway.ask(path, body | {"return_trace": True})
+        assert (refused[0], "return_trace is only allowed when stream" in refused[2]) == (400, True)
+
+
+def pieces() -> list[Any]:
+    """The first says nothing but what the draft did while the prompt was read."""
+    waiting = response(text_output="", num_output_tokens=0, finish_reason="")
+    last = response(text_output="def", num_output_tokens=1, finish_reason="length")
+    tell(waiting, trace=[TREE])
+    tell(last, trace=[STEP])
+    return [waiting, last]
+
+
+PROGRAM = """
+import resource
+from card_guard import descriptors
+from {package} import command
+descriptors.MOST = 800
+command.{server}.run = lambda *_, **__: print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
+command.app({arguments}, standalone_mode=False)
+"""
+TOKENIZER_OPTION = f"--tokenizer={TARGET}"
+
+
+@pytest.mark.parametrize(
+    ("package", "server", "arguments"),
+    [("card_guard", "asyncio", []), ("card_gateway", "uvicorn", [TOKENIZER_OPTION])],
+)
+@pytest.mark.parametrize(("soft", "hard", "expected"), [(300, 500, 500), (300, 1_000, 800)])
+def test_it_asks_for_as_many_descriptors_as_it_may_have(
+    package: str, server: str, arguments: list[str], soft: int, hard: int, expected: int
+) -> None:
+    program = PROGRAM.format(
+        package=package, server=server, arguments=arguments, soft=soft, hard=hard
+    )
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert shown.stdout == f"{expected} {hard}\n", shown.stderr

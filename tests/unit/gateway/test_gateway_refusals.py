@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,7 @@ from gateway_double import (
     two_pieces,
 )
 
-from card_client import CardClient, exchange
-from card_gateway import Gateway, create_app
+from card_client import exchange
 
 NOT_OFFERED: list[tuple[str, Any]] = [
     ("n", True),
@@ -122,17 +120,6 @@ def test_values_are_written_as_in_json(
 def test_a_negative_seed_is_one_of_its_own(gateway: RunningGateway, client: openai.OpenAI) -> None:
     client.completions.create(**PROMPT, seed=-3)
     assert number(gateway, "seed", "<Q") == 2**64 - 3
-
-
-def test_four_stop_texts_reach_triton(gateway: RunningGateway, client: openai.OpenAI) -> None:
-    client.completions.create(**PROMPT, stop=["a", "b", "c", "d"])
-    sent = gateway.sent()["stop_words"]
-    words = []
-    while sent:
-        (length,) = struct.unpack("<I", sent[:4])
-        words.append(sent[4 : 4 + length])
-        sent = sent[4 + length :]
-    assert words == [b"a", b"b", b"c", b"d"]
 
 
 NEUTRAL: list[tuple[str, list[Any]]] = [
@@ -337,27 +324,6 @@ def test_a_triton_that_is_not_there_is_503_and_not_healthy(tmp_path: Path) -> No
         assert status == 503
         assert "cannot reach" in json.loads(text)["error"]["message"]
         assert gateway.ask("/health")[0] == 503
-
-
-def test_requests_take_turns_on_the_pods_of_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, Any] = {}
-
-    def remember(url: str, **config: Any) -> CardClient:
-        asked.update(config, url=url)
-        return CardClient(url, **config)
-
-    monkeypatch.setattr("card_gateway.app.CardClient", remember)
-    create_app(Gateway(triton="card-pods:8001"))
-    assert asked == {"url": "card-pods:8001", "model": "ensemble", "tls": None, "balanced": True}
-
-
-def test_health_follows_triton(gateway: RunningGateway) -> None:
-    assert gateway.ask("/health")[0] == 200
-    gateway.triton.models_ready["ensemble"] = False
-    try:
-        assert gateway.ask("/health")[0] == 503
-    finally:
-        gateway.triton.models_ready["ensemble"] = True
 
 
 # --- keys and leaving --------------------------------------------------------------------------

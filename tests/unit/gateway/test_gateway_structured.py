@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import openai
 import pytest
 from client_double import refusal
-from gateway_double import CHAT, PROMPT, RunningGateway, pieces_of
-from llguidance import LLMatcher, LLTokenizer
-from pydantic import BaseModel
+from gateway_double import CHAT, PROMPT, RunningGateway, fits
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}
 OBJECT: dict[str, Any] = {"type": "object"}
@@ -83,38 +80,16 @@ def test_a_response_is_asked_for_by_its_format(gateway: RunningGateway) -> None:
     assert (status, json.loads(text)["error"]["param"]) == (400, "text.format")
 
 
-def test_a_parsed_model_is_asked_for_by_its_schema(
-    gateway: RunningGateway, client: openai.OpenAI
-) -> None:
-    class Person(BaseModel):
-        name: str
-        age: int
-
-    gateway.triton.answer = lambda _: pieces_of('{"name": "Ann", "age": 3}', 4)
-    parsed = client.chat.completions.parse(**CHAT, response_format=Person)
-    assert parsed.choices[0].message.parsed == Person(name="Ann", age=3)
-    kind, guide = asked(gateway)
-    assert kind == "json_schema"
-    assert guide["required"] == ["name", "age"]
-
-
 def test_beside_tools_the_answer_is_of_the_schema_or_calls(gateway: RunningGateway) -> None:
     tool = {"type": "function", "function": {"name": "clock"}}
     gateway.ask("/v1/chat/completions", CHAT | {"tools": [tool], "guided_json": SCHEMA})
     kind, guide = asked(gateway)
     assert kind == "ebnf_grammar"
-    grammar = LLMatcher.grammar_from_lark(guide)
-
-    def fits(text: str) -> bool:
-        matcher = LLMatcher(LLTokenizer("byte"), grammar)
-        tokens = list(text.encode())
-        return bool(matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting())
-
     call = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
-    assert fits('{"a": 5}')
-    assert fits(call)
-    assert not fits("hello")
-    assert not fits(call + '{"a": 5}')
+    assert fits(guide, '{"a": 5}')
+    assert fits(guide, call)
+    assert not fits(guide, "hello")
+    assert not fits(guide, call + '{"a": 5}')
 
 
 @pytest.mark.parametrize(

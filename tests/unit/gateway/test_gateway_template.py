@@ -10,12 +10,10 @@ import pytest
 from gateway_double import CHAT, PROMPT, running_gateway, two_pieces
 from gateway_models import directory, tokenizer
 from real_pair import TARGET
-from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from card_client.chat_template import ChatTemplate, ChatTemplateError
 from card_gateway.template import read_model
-from card_gateway.tokens import TokenTexts
 
 TALK = [
     {"role": "system", "content": "Be brief."},
@@ -71,10 +69,7 @@ def test_a_token_that_the_tokenizer_adds_is_not_written_twice(tmp_path: Path) ->
 
 
 def test_a_file_of_its_own_wins_and_a_list_gives_its_default(tmp_path: Path) -> None:
-    named = [
-        {"name": "tool_use", "template": "tools"},
-        {"name": "default", "template": "{{ x }}"},
-    ]
+    named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "{{ x }}"}]
     folder = directory(tmp_path, chat_template=named)
     assert template_of(folder).render(TALK, {"x": "from the list"}) == "from the list"
     (folder / "chat_template.jinja").write_text("from the file", encoding="utf-8")
@@ -169,15 +164,3 @@ def test_a_gguf_files_template_renders_with_its_own_tokens(tmp_path: Path) -> No
     expected = template_of(directory(folder, chat_template=LLAMA)).render(TALK)
     assert f"<s>{template.render(TALK)}" == expected
     assert found.encode("ab").ids == [94, 2]
-
-
-@pytest.mark.parametrize("text", ["def f(x):\n    return x  ", "é🙂 naïve", "", "  "])
-@pytest.mark.parametrize("count", [1, 3, 12])
-def test_pieces_are_as_many_as_tokens_and_make_up_the_text(text: str, count: int) -> None:
-    tokens = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
-    pieces = TokenTexts(tokens).cut(text, count)
-    assert len(pieces) == count
-    assert "".join(pieces) == text
-    exact = tokens.encode(text, add_special_tokens=False)
-    if len(exact.ids) == count and text.isascii():
-        assert pieces == [tokens.decode([one]) for one in exact.ids]

@@ -8,14 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planning.hierarchy import (
-    PARCELS,
-    Ladder,
-    Level,
-    every_ladder,
-    quickest_ladder,
-    tokens_of_a_parcel,
-)
+from planning.hierarchy import Ladder, Level, every_ladder, quickest_ladder, tokens_of_a_parcel
 from planning.report import advice_on
 
 NAMES = ("n-grams", "draft_small", "draft", "target")
@@ -31,16 +24,6 @@ def test_a_parcel_passes_the_tokens_before_the_first_wrong_one_and_another() -> 
     assert tokens_of_a_parcel(0.0, 7) == 1.0
     assert tokens_of_a_parcel(1.0, 7) == 8.0
     assert tokens_of_a_parcel(0.5, 2) == 1.75
-
-
-def test_two_levels_cost_what_draft_then_verify_does() -> None:
-    draft, target = Level("draft", {1: 1.0}), Level("target", {1: 10.0, 32: 10.0})
-    found = quickest_ladder([draft, target], {("draft", "target"): 0.8})
-    costs = {
-        gamma: (gamma * 1.0 + 10.0) * (1 - 0.8) / (1 - 0.8 ** (gamma + 1)) for gamma in PARCELS
-    }
-    assert found.ms_per_token == pytest.approx(min(costs.values()))
-    assert costs[found.parcels[0]] == min(costs.values())
 
 
 def test_at_once_the_longer_of_both_counts() -> None:
@@ -85,14 +68,6 @@ def test_the_path_is_the_best_of_all_levels_and_parcels(
     assert quickest.ms_per_token == pytest.approx(by_force(levels, agreements, range(1, 5)))
     assert ladders[0].ms_per_token == pytest.approx(quickest.ms_per_token)
     assert len(ladders) == 8
-
-
-def test_a_level_that_does_not_pay_is_named() -> None:
-    agreements = dict(zip(combinations(NAMES, 2), [0.3, 0.3, 0.3, 0.1, 0.1, 0.8], strict=True))
-    advice = advice_on(every_ladder(levels_of(0.9, 1.0, 10.0), agreements))
-    assert "Predicted quickest: n-grams → draft → target." in advice
-    assert "A level less is faster: n-grams → draft_small → draft → target takes" in advice
-    assert "drafter: cascade" in advice
 
 
 def test_a_level_that_pays_is_in_the_settings() -> None:

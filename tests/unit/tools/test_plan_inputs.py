@@ -10,26 +10,15 @@ import numpy as np
 import pytest
 import yaml
 from fake_engine import FakeEngine, FakeModel
-from real_pair import PAIR_VARIABLES
 from typer.testing import CliRunner
 
 from bench.prompts import Prompt
-from bench.systems import SYSTEMS
-from card.engines import EngineError
-from card.speculation.ngram import NgramProposer
 from planning import checking, command, predicting
-from planning.acceptance import (
-    LEVELS,
-    Likeness,
-    Profile,
-    TextRecord,
-    children_table,
-    weights_hash,
-)
+from planning.acceptance import Likeness, Profile, weights_hash
 from planning.checking import compare
 from planning.command import PROFILES, app
 from planning.errors import PlanError
-from planning.hardware import BYTES, catalogue, preset_names, read_preset, scenes
+from planning.hardware import catalogue, preset_names, read_preset, scenes
 from planning.measuring import measure_foresight
 from planning.predicting import predict
 from planning.results import Result
@@ -64,27 +53,6 @@ def test_a_draft_that_is_the_target_foresees_everything() -> None:
     assert found.agreement == 1.0
 
 
-def test_measured_proposals_are_those_of_the_proposer() -> None:
-    model = FakeModel()
-    prompt = (3, 1, 4, 1, 5)
-    target = FakeEngine(model, tree=False)
-    found = measure_foresight(
-        target, FakeEngine(model, tree=True), [Prompt("a", "", prompt)], 24, 0.0
-    )
-    lookup = NgramProposer()
-    lookup.extend(prompt)
-    assert found.texts[0].hit_rate == pytest.approx(lookup.hit_rate, abs=1e-3)
-    assert len(found.texts[0].proposals) == 24
-
-
-def test_levels_that_were_never_seen_take_the_nearest() -> None:
-    table = children_table([2, 2, 7], [[0.4, 0.2], [0.5], [0.95]])
-    assert len(table) == LEVELS
-    assert table[0] == table[2]
-    assert table[2][:2] == [0.45, 0.1]
-    assert table[9] == table[7]
-
-
 @pytest.mark.parametrize("agreement", [0.6, 0.75, 0.9])
 def test_drawn_texts_agree_as_often_as_asked(agreement: float) -> None:
     drawn = Likeness(GREEDY, 0.3).draw(agreement, 4, 500)
@@ -103,13 +71,6 @@ def test_drawn_confidence_is_calibrated() -> None:
     assert shares == sorted(shares)
 
 
-def test_drawn_texts_are_as_persistent_as_the_drift_makes_them() -> None:
-    still = Likeness(GREEDY, 0.0).draw(0.75, 8, 1000).persistence
-    moving = Likeness(GREEDY, 0.9).draw(0.75, 8, 1000).persistence
-    assert abs(still) < 0.05
-    assert moving > 0.2
-
-
 def test_a_profile_that_lacks_texts_says_so() -> None:
     with pytest.raises(PlanError, match="texts, number 1000 is needed"):
         GREEDY.limited([0, 1000], 10)
@@ -126,11 +87,6 @@ def test_a_result_is_simulated_on_the_texts_that_it_measured() -> None:
         _ = result.model_copy(update={"prompt_numbers": None}).texts
 
 
-def test_text_records_are_checked() -> None:
-    with pytest.raises(ValueError, match="equally long"):
-        TextRecord(prompt_tokens=1, hit_rate=0, ranks="00", confidence="0", proposals="-")
-
-
 # --- hardware -----------------------------------------------------------------------------------
 
 
@@ -140,20 +96,6 @@ def test_every_preset_can_be_read_and_names_its_sources() -> None:
     devices, models = catalogue()
     assert all(device.source for device in devices.values())
     assert all(model.source for model in models.values())
-
-
-@pytest.mark.parametrize(
-    ("name", "billions"),
-    [
-        ("llama-3.1-70b", 70.6),
-        ("llama-3.1-8b", 8.03),
-        ("llama-3.2-1b", 1.24),
-        ("qwen2.5-32b", 32.8),
-    ],
-)
-def test_shapes_have_the_size_of_their_models(name: str, billions: float) -> None:
-    model = catalogue()[1][name]
-    assert model.stored_bytes("bf16") / BYTES["bf16"] / 1e9 == pytest.approx(billions, rel=0.01)
 
 
 def write(folder: Path, **changes: object) -> Path:
@@ -241,13 +183,6 @@ def test_every_measured_pacing_is_reproduced_within_a_tenth() -> None:
             assert abs(found.error) < 0.10, row
 
 
-def test_pearl_verifies_as_many_rows_as_it_had_in_the_run() -> None:
-    result = Result.model_validate(few_texts())
-    waits = next(row for row in result.rows if row.system == "draft_then_verify")
-    few = waits.model_copy(update={"system": "pearl", "rows": 3, "gamma": 3, "width": 1})
-    assert compare(result, few, GREEDY).tokens_per_step <= 3
-
-
 def test_who_waits_takes_the_rows_that_are_worth_it_where_it_did_so_in_the_run() -> None:
     dear = {rows: 10.0 * rows for rows in (1, 4, 8)}
     result = Result.model_validate(few_texts() | {"target_row_costs_ms": dear})
@@ -273,21 +208,6 @@ def test_step_costs_of_the_result_are_used(tmp_path: Path) -> None:
         card = next(r for r in result.rows if r.system == "card")
         speeds.append(compare(result, card, GREEDY).predicted)
     assert speeds[1] < 0.9 * speeds[0]
-
-
-def test_rows_are_chosen_by_the_costs_that_were_known_at_load(tmp_path: Path) -> None:
-    """Each row beyond the first is told to be as dear as ten, so none but the first is worth it."""
-    content = few_texts()
-    content["settings"]["speculation"]["rows"] = "auto"
-    dear = {rows: 10.0 * rows for rows in (1, 4, 8)}
-    shares = []
-    for name, told in (("as_now", {}), ("dear", {"target_row_costs_ms": dear})):
-        file = tmp_path / f"{name}.json"
-        file.write_text(json.dumps({**content, **told}))
-        result = Result.read(file)
-        card = next(r for r in result.rows if r.system == "card" and r.temperature == 0)
-        shares.append(compare(result, card, GREEDY).tokens_per_step)
-    assert shares[1] < 0.5 * shares[0], shares
 
 
 def test_check_prints_every_pacing_and_fails_beyond_the_tolerance(tmp_path: Path) -> None:
@@ -326,24 +246,15 @@ def test_what_is_served_is_compared_but_decides_nothing(tmp_path: Path) -> None:
     assert "leaves out, 7" in found.output, "three quarters too slow, or nearly"
 
 
-def test_a_result_that_holds_nothing_to_predict_is_refused(tmp_path: Path) -> None:
-    content = json.loads(MEASURED.read_text())
-    content["rows"] = [{**row, "system": "something else"} for row in content["rows"]]
-    file = tmp_path / "others.json"
-    file.write_text(json.dumps(content))
-    found = CliRunner().invoke(
-        app, ["check", str(file), "--profile", str(PROFILES / "prompts.yaml")]
-    )
-    assert found.exit_code == 2
-    assert "no system in process" in found.stderr
-
-
-def test_a_file_that_is_no_result_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    path.write_text("{}")
-    found = CliRunner().invoke(app, ["check", str(path)])
-    assert found.exit_code == 2
-    assert "./scripts/bench" in found.stderr
+def test_what_holds_nothing_to_predict_is_refused(tmp_path: Path) -> None:
+    others = json.loads(MEASURED.read_text())
+    others["rows"] = [{**row, "system": "something else"} for row in others["rows"]]
+    file, profile = tmp_path / "a.json", f"--profile={PROFILES / 'prompts.yaml'}"
+    for content, said in (({}, "./scripts/bench"), (others, "no system in process")):
+        file.write_text(json.dumps(content))
+        found = CliRunner().invoke(app, ["check", str(file), profile])
+        assert found.exit_code == 2
+        assert said in found.stderr
 
 
 @pytest.mark.parametrize(
@@ -381,39 +292,6 @@ def test_a_profile_belongs_to_the_weights_of_a_gguf_file_too(
         command._profile_of(result)
 
 
-def test_a_profile_can_be_measured_on_the_texts_of_the_suite(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Chats among them: every prompt is read before a model is loaded."""
-
-    def load_nothing(*_: object) -> FakeEngine:
-        raise EngineError("all prompts were read")
-
-    monkeypatch.setattr("card.engines.loading.load_engine", load_nothing)
-    for name, value in PAIR_VARIABLES.items():
-        monkeypatch.setenv(name, value)
-    found = CliRunner().invoke(app, ["measure", str(tmp_path / "profile.yaml")])
-    assert "all prompts were read" in found.stderr
-
-
-def test_of_the_family_those_systems_are_checked_whose_draft_model_grows_a_known_tree() -> None:
-    (row, *_) = Result.read(MEASURED).rows
-    known = {
-        name: built.decoding
-        for name in SYSTEMS
-        if (built := row.model_copy(update={"system": name}).built) is not None
-    }
-    assert known == {
-        "autoregressive": "autoregressive",
-        "draft_then_verify": "draft_then_verify",
-        "pearl": "pearl",
-        "card": "card",
-        "mcsd": "draft_then_verify",
-        "specbranch": "branch",
-        "ssd": "ssd",
-    }
-
-
 @pytest.mark.parametrize("system", ["specbranch", "ssd", "mcsd"])
 def test_a_system_of_the_family_is_simulated_with_its_own_growth(system: str) -> None:
     result = Result.model_validate(few_texts())
@@ -430,13 +308,3 @@ def test_a_target_that_is_measured_alone_takes_what_its_own_passes_took() -> Non
     result = Result.model_validate(few_texts() | {"row_costs_ms": slow})
     row = next(row for row in result.rows if row.system == "autoregressive")
     assert abs(compare(result, row, GREEDY).error) < 0.05
-
-
-def test_a_draft_that_was_stopped_all_the_time_costs_what_others_say() -> None:
-    content = few_texts()
-    for row in content["rows"]:
-        if row["system"] == "card":
-            row["draft_ms_per_pass"] = None
-    result = Result.model_validate(content)
-    card = next(r for r in result.rows if r.system == "card" and r.where == "in_process")
-    assert compare(result, card, GREEDY).draft_from == "measured with draft_then_verify"

@@ -8,10 +8,9 @@ import pytest
 
 from card.speculation.control import ControlConfig
 from card.speculation.control.measured import Measured
-from card.speculation.drafters.growth import GrowthConfig
 from card.speculation.pacing import PACINGS
 from planning.acceptance import LEVELS, Foresight, TextRecord
-from planning.candidates import CandidateTree, NgramProposals, Text
+from planning.candidates import CandidateTree, Text
 from planning.clock import Clock, Process, Signal, Work
 from planning.costs import MeasuredCost
 from planning.simulation import Delays, Machinery, Speculation, simulate
@@ -53,37 +52,6 @@ def test_two_processes_on_one_device_share_its_bandwidth() -> None:
     assert [at for _, at in ended] == pytest.approx([7.5, 12.5])
 
 
-def test_demands_below_the_whole_do_not_slow_each_other() -> None:
-    clock, ended = Clock(), []
-
-    def process(ms: float) -> Process:
-        yield Work(ms, "device", 0.5)
-        ended.append(clock.now)
-
-    clock.start(process(8.0))
-    clock.start(process(5.0))
-    clock.run()
-    assert ended == [5.0, 8.0]
-
-
-def test_a_signal_is_heard_after_its_delay() -> None:
-    clock, signal, heard = Clock(), Signal(delay_ms=2.0), []
-
-    def sleeper() -> Process:
-        yield signal
-        heard.append(clock.now)
-
-    def caller() -> Process:
-        yield Work(3.0)
-        signal.raised += 1
-        yield Work(10.0)
-
-    clock.start(caller())
-    clock.start(sleeper())
-    clock.run()
-    assert heard == [5.0]
-
-
 def test_loops_that_wait_for_each_other_are_named() -> None:
     clock, signal = Clock(), Signal()
 
@@ -93,13 +61,6 @@ def test_loops_that_wait_for_each_other_are_named() -> None:
     clock.start(sleeper())
     with pytest.raises(RuntimeError, match="wait for each other"):
         clock.run()
-
-
-def test_autoregressive_decoding_takes_one_pass_a_token() -> None:
-    run = simulate(text_of("0" * 50), "autoregressive", Speculation(), machinery())
-    assert run.steps == 49
-    assert run.ms == pytest.approx(490.0)
-    assert run.draft_passes == 0
 
 
 def test_a_draft_that_is_always_right_fills_every_row() -> None:
@@ -167,18 +128,6 @@ def test_the_target_does_not_see_nodes_before_they_are_published() -> None:
     assert [node.on_path for node in tree.query(-1, 4, 5.0).nodes] == [True]
 
 
-def test_proposals_end_where_the_hit_rate_ends() -> None:
-    text = text_of("0" * 20, proposals="1" * 20, hit_rate=0.5)
-    # 0.5, 0.25, then 0.125: not worth a row.
-    assert list(NgramProposals(text).behind(0, 8, on_path=True)) == [True, True]
-
-
-def test_right_proposals_save_passes() -> None:
-    config = Speculation(width=1, rows=6, ngram_tokens=5)
-    text = text_of("." * 60, proposals="1" * 60, hit_rate=1.0)
-    assert simulate(text, "card", config, machinery()).steps < 20
-
-
 @pytest.mark.parametrize("pacing", PACINGS)
 def test_the_same_seed_gives_the_same_figures(pacing: str) -> None:
     text = text_of("00100.0020" * 6)
@@ -224,60 +173,6 @@ def test_a_draft_that_is_always_wrong_is_stopped_and_the_next_text_begins_so() -
 
 
 # --- growth rules of pacings ----------------------------------------------------------------------
-
-
-def doubtful(ranks: str, first: float, second: float, confidence: str = "0") -> Text:
-    """Every child of a node is as likely as that; greedy, so probabilities are sharpened."""
-    record = TextRecord(
-        prompt_tokens=8,
-        hit_rate=0.0,
-        ranks=ranks,
-        confidence=confidence * len(ranks),
-        proposals="-" * len(ranks),
-    )
-    children = [[first, second, 1 - first - second]] * LEVELS
-    return Text(record, Foresight(temperature=0, children=children, texts=[record]))
-
-
-def test_a_sure_draft_of_specbranch_hangs_one_chain() -> None:
-    tree = CandidateTree(text_of("0" * 40), 64, 0, "branch", num_draft_tokens=4)
-    tree.expand(tree.root, 0.0)
-    for _ in range(6):
-        (node,) = tree.grow(4, 16)
-        tree.expand(node, 0.0)
-    assert (tree.count, tree.height) == (7, 7)
-    assert tree.ahead(-1, 4, 1.0) == (4, False)
-
-
-def test_a_doubtful_token_of_specbranch_has_branches_and_they_go_on_together() -> None:
-    text, config = doubtful("0" * 40, 0.36, 0.33), GrowthConfig(doubt=0.5, doubt_branches=3)
-    tree = CandidateTree(text, 64, 0, "branch", config, num_draft_tokens=4)
-    tree.expand(tree.root, 0.0)
-    assert len(tree.root.children) == 2, "3 (1 - 0.34), two at least"
-    assert tree.ahead(-1, 4, 1.0) == (1, True)
-    assert tree.grow(4, 16) == tree.root.children
-
-
-def test_ssd_prepares_a_chain_for_every_answer() -> None:
-    tree = CandidateTree(doubtful("0" * 40, 0.8, 0.15), 64, 0, "fan_out", num_draft_tokens=2)
-    tree.expand(tree.root, 0.0)
-    spine = tree.root
-    for _ in range(2):
-        spine = spine.children[0]
-        assert tree.grow(12, 16) == [spine]
-        tree.expand(spine, 0.0)
-    forks = tree.grow(12, 16)
-    assert {fork.place for fork in forks} == {0, 1, 2}
-    assert not {spine, tree.root.children[0]} & set(forks)
-
-
-def test_a_pacing_with_siblings_grows_as_deep_as_its_list_is() -> None:
-    config = GrowthConfig(siblings=(2, 1))
-    tree = CandidateTree(doubtful("0" * 40, 0.6, 0.3), 64, 0, "sampled", config)
-    tree.expand(tree.root, 0.0)
-    for node in tree.grow(8, 16):
-        tree.expand(node, 0.0)
-    assert (tree.count, tree.grow(8, 16)) == (4, [])
 
 
 @pytest.mark.parametrize("pacing", ["branch", "ssd"])

@@ -62,11 +62,6 @@ def test_a_server_takes_no_prompt(option: str) -> None:
     assert shown.stderr.startswith("error: a server is asked by its clients: leave out the prompt")
 
 
-def test_without_a_tokenizer_the_limit_of_tokens_still_counts(tmp_path: Path) -> None:
-    settings = pair_settings(target={"path": tmp_path}, limits={"max_tokens": 5})
-    assert allowed_tokens(settings, "x", 64) == 5
-
-
 def test_a_prompt_that_is_no_text_is_measured_all_the_same() -> None:
     assert allowed_tokens(pair_settings(), "a\udcff", 64) == 64
 

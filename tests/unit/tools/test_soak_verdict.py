@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import typer
 
+from loading import perf_analyzer
 from loading.clients import Tally
 from loading.folder import results_folder
-from loading.resources import MEBIBYTE, Sample, growth
+from loading.perf_analyzer import (
+    NothingMeasuredError,
+    PerfAnalyzerError,
+    _asked_directly,
+    _texts_ns,
+    measure,
+)
+from loading.resources import MEBIBYTE, Sample
 from loading.soak import Observed
 
 LONG_S = 600.0
@@ -83,20 +93,48 @@ def test_every_fault_fails_the_soak_and_is_named(
     assert said in line
 
 
-def test_memory_that_grows_under_load_is_a_fault_even_if_it_is_given_back() -> None:
-    found = found_nothing()
-    grow(found)
-    found.rested = AT_REST
-    (line,) = found.judge(LONG_S)
-    assert "card grows by 1.50 MiB a minute over the second half" in line
-
-
-def test_growth_is_the_slope_of_the_second_half_alone() -> None:
-    assert growth(found_nothing().samples, "card") == pytest.approx(0.0, abs=1e-6)
-
-
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(typer.BadParameter, match="file/x cannot be made: Not a directory"):
         results_folder(tmp_path / "file/x", "soak")
     assert results_folder(tmp_path / "new", "soak").is_dir()
+
+
+def test_empty_responses_of_the_time_in_the_queue_are_no_text() -> None:
+    request = {
+        "response_timestamps": [10, 20, 30, 40],
+        "response_outputs": [{"text_output": text} for text in ("", "", "a", "")],
+    }
+    assert _texts_ns(request) == [30, 40]
+
+
+@pytest.mark.parametrize(
+    ("said", "in_vain"),
+    [("No valid requests recorded within time interval.", True), ("connection refused", False)],
+)
+@pytest.mark.parametrize("left", [(), ("001.csv", "001.json")], ids=["empty", "used"])
+def test_a_level_at_which_no_request_ended_is_told_from_a_run_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, in_vain: bool, left: tuple[str, ...]
+) -> None:
+    @contextmanager
+    def started(options: list[str]) -> Iterator[Mock]:
+        yield Mock(communicate=lambda: (said, None))
+
+    for name in left:  # of a run before, in the same folder
+        (tmp_path / name).write_text("figures")
+    monkeypatch.setattr(perf_analyzer, "_started", started)
+    with pytest.raises(PerfAnalyzerError, match=said) as failed:
+        measure("localhost:1", [{}], 1, 1.0, tmp_path)
+    assert isinstance(failed.value, NothingMeasuredError) == in_vain
+
+
+def test_hosts_that_the_environment_keeps_from_proxies_are_kept_from_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("no_grpc_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    here = _asked_directly()
+    assert "127.0.0.1" in here.split(",")
+    for name, host in (("no_proxy", "triton.internal"), ("no_grpc_proxy", "other.internal")):
+        monkeypatch.setenv(name, host)
+        assert _asked_directly() == f"{host},{here}", name

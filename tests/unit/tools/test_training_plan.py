@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models
 
-from training.agreement import PromptsError, ideal_tokens_per_step, read_prompts, summarize
+from training.agreement import PromptsError, ideal_tokens_per_step, read_prompts
 from training.checkpoint import RunState
-from training.fitting import Budget, learning_rate
-from training.recipe import Recipe, RecipeError, Training, read_recipe
+from training.fitting import Budget
+from training.recipe import Recipe, RecipeError, read_recipe
 from training.workplace import WorkplaceError, claim
 
 RECIPES = Path(__file__).parents[3] / "tools" / "training"
@@ -24,22 +24,6 @@ def test_ideal_tokens_per_step_counts_runs_of_agreement() -> None:
     assert ideal_tokens_per_step(ranks, rows=4) == 9 / 4
     assert ideal_tokens_per_step(ranks, rows=1) == 1.0
     assert ideal_tokens_per_step([np.array([1, 1])], rows=16) == 1.0
-
-
-def test_agreement_counts_tokens_by_the_drafts_rank() -> None:
-    figures = summarize([np.array([0, 1, 3]), np.array([9])], temperature=0.8)
-    assert figures.tokens == 4
-    assert figures.top_1 == 0.25
-    assert figures.within == {2: 0.5, 4: 0.75, 8: 0.75}
-
-
-def test_the_rate_warms_up_holds_and_falls_to_zero() -> None:
-    training = Training(steps=100, peak_rate=1.0, warmup_steps=10, hold=0.5)
-    assert learning_rate(training, 0, 0.0) == pytest.approx(0.1)
-    assert learning_rate(training, 20, 0.2) == 1.0
-    assert learning_rate(training, 50, 0.5) == 1.0
-    assert learning_rate(training, 75, 0.75) == pytest.approx(0.5)
-    assert learning_rate(training, 100, 1.0) == 0.0
 
 
 def test_a_budget_ends_with_whatever_is_spent_first() -> None:

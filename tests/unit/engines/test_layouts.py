@@ -1,0 +1,243 @@
+"""Passes that several growing trees share come in few shapes, and every row sees what it should."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from card.engines import FOLLOWS_PREFIX, EngineError, SequenceTokens
+from card.engines.layout import EXTENT_MULTIPLE, PageLayout, PathLayout, Scattered, TreeLayout
+from card.engines.layout.plan import doubled_up
+
+SESSIONS = 12
+PLACES = 5 * EXTENT_MULTIPLE
+
+
+class Places:
+    """A KV cache that is only as large as one."""
+
+    places = PLACES
+
+    def copy(self, source: int, start: int, stop: int, lanes: range, to: int) -> None:
+        raise NotImplementedError
+
+    def gather(self, lane: int, start: int, sources: NDArray[np.int64]) -> None:
+        raise NotImplementedError
+
+
+@given(st.integers(1, 900), st.sampled_from([1, 128]), st.sampled_from([16, 900, 1280]))
+def test_sizes_are_doubled_until_they_are_enough(value: int, unit: int, most: int) -> None:
+    found = doubled_up(value, unit, most)
+    assert found >= min(value, most)
+    assert found == most or (found % unit == 0 and (found // unit).bit_count() == 1)
+    assert found == most or found < 2 * max(value, unit)
+
+
+@given(
+    lengths=st.dictionaries(
+        st.integers(0, SESSIONS - 1), st.integers(0, 400), min_size=2, max_size=SESSIONS
+    )
+)
+def test_a_shared_pass_covers_its_lanes_and_places_and_hides_what_others_wrote(
+    lengths: dict[int, int],
+) -> None:
+    layout = TreeLayout(Places(), SESSIONS, pending=64, few_shapes=True)
+    for _ in range(SESSIONS):
+        layout.open()
+    for session, length in lengths.items():
+        layout._sessions.length[session] = length
+    batch = [SequenceTokens(session, [1, 2], [FOLLOWS_PREFIX, 0]) for session in lengths]
+    (group,) = layout.plan(batch).groups
+    assert set(lengths) <= set(group.lanes)
+    assert group.lanes.stop <= SESSIONS
+    assert len(group.lanes) in (2, 4, 8, SESSIONS)
+    assert max(lengths.values()) + 2 <= group.extent <= PLACES
+    assert group.extent in (128, 256, 512)
+    for session, length in lengths.items():
+        mask = group.mask[session - group.lanes.start]
+        seen = np.flatnonzero(mask[1] == 0) + group.mask_from
+        assert seen.tolist() == list(range(group.mask_from, length + 2))
+
+
+@given(
+    grown=st.lists(st.integers(1, 60), min_size=1, max_size=12),
+    seed=st.integers(0, 99),
+    shared=st.booleans(),
+)
+def test_every_entry_sees_its_ancestors_however_many_there_are(
+    grown: list[int], seed: int, shared: bool
+) -> None:
+    """Of trees that need more room again and again, in passes of their own and beside another."""
+    draw = np.random.default_rng(seed)
+    layout = TreeLayout(Places(), sessions=2, pending=sum(grown))
+    session, other = layout.open(), layout.open()
+    seen: list[set[int]] = []
+    for count in grown:
+        first = len(seen)
+        parents = []
+        for entry in range(first, first + count):
+            parents.append(int(draw.integers(FOLLOWS_PREFIX, entry)))
+            above = set() if parents[-1] == FOLLOWS_PREFIX else seen[parents[-1]]
+            seen.append({entry, *above})
+        batch = [SequenceTokens(session, [1] * len(parents), parents)]
+        if shared and not layout._depths[other]:
+            batch.append(SequenceTokens(other, [1]))
+        (group,) = layout.plan(batch).groups
+        for row, ancestors in enumerate(seen[first:]):
+            assert set(np.flatnonzero(group.mask[0, row] == 0.0)) == ancestors
+
+
+def test_masks_take_what_the_entries_of_a_session_need() -> None:
+    layout = TreeLayout(Places(), sessions=4, pending=8192)
+    taken = sum(masks.nbytes for masks in layout._sees)
+    assert taken < 1 << 20
+    for _ in range(4):
+        layout.plan([SequenceTokens(layout.open(), [1] * 100)])
+    assert sum(masks.nbytes for masks in layout._sees) < 1 << 20
+    layout.plan([SequenceTokens(0, [1] * 4000, [FOLLOWS_PREFIX] * 4000)])
+    layout.close(0)
+    layout.open()
+    assert sum(masks.nbytes for masks in layout._sees) < 1 << 20
+
+
+PENDING = 24
+
+
+@dataclass
+class Lanes:
+    """The token that stands at each place of two lanes."""
+
+    tokens: NDArray[np.int64] = field(default_factory=lambda: np.full((2, 200), -1))
+
+    def gather(self, lane: int, start: int, sources: NDArray[np.int64]) -> None:
+        self.tokens[lane, start : start + len(sources)] = self.tokens[lane, start + sources]
+
+
+class Model:
+    """The same session as plain lists: a token and a parent for every pending entry."""
+
+    def __init__(self) -> None:
+        self.prefix: list[int] = []
+        self.pending: list[tuple[int, int]] = []
+
+    def text(self, entry: int) -> list[int]:
+        """Everything that an entry sees, itself included."""
+        path: list[int] = []
+        while entry != FOLLOWS_PREFIX:
+            token, entry = self.pending[entry]
+            path.append(token)
+        return [*self.prefix, *reversed(path)]
+
+    def commit_kv(self, confirmed: list[int], surviving: list[int]) -> None:
+        self.prefix += [self.pending[entry][0] for entry in confirmed]
+        renumbered = {old: new for new, old in enumerate(surviving)}
+        self.pending = [
+            (self.pending[old][0], renumbered.get(self.pending[old][1], FOLLOWS_PREFIX))
+            for old in surviving
+        ]
+
+
+@given(st.data())
+def test_a_row_sees_its_ancestors_in_order_through_growth_and_pruning(data: st.DataObject) -> None:
+    lanes = Lanes()
+    layout = PathLayout(lanes, 2, PENDING)
+    sessions = [layout.open(), layout.open()]
+    models = {session: Model() for session in sessions}
+    token = 0
+    for _ in range(data.draw(st.integers(1, 5))):
+        batch = []
+        for session in sessions:
+            model = models[session]
+            count = data.draw(st.integers(1, min(5, PENDING - len(model.pending)) or 1))
+            first = len(model.pending)
+            parents = [
+                data.draw(st.integers(FOLLOWS_PREFIX, first + row - 1)) for row in range(count)
+            ]
+            batch.append(SequenceTokens(session, list(range(token, token + count)), parents))
+            model.pending += zip(batch[-1].tokens, parents, strict=True)
+            token += count
+        this = layout.plan(batch)
+        assert this.paths is not None
+        assert isinstance(this.destination, Scattered)
+        lanes.tokens[this.destination.lane, this.destination.place] = this.tokens
+        at = 0
+        for rows, paths in zip(batch, this.paths, strict=True):
+            model = models[rows.session]
+            first = len(model.pending) - len(rows.tokens)
+            for row, entry in enumerate(range(first, len(model.pending))):
+                behind = paths.places[row, : paths.depths[row] + 1]
+                seen = lanes.tokens[paths.lane, [*range(paths.start), *behind]]
+                assert seen.tolist() == model.text(entry)
+                assert this.positions[at + row] == len(seen) - 1
+                parent = model.pending[entry][1] - first
+                assert paths.follows[row] == max(parent, -1)
+            at += len(rows.tokens)
+        for session in sessions:
+            keep_a_path(data, layout, models[session], session)
+
+
+def keep_a_path(data: st.DataObject, layout: PathLayout, model: Model, session: int) -> None:
+    """Confirm the way to some entry; some of what stands below it survives."""
+    path = []
+    entry = data.draw(st.integers(FOLLOWS_PREFIX, len(model.pending) - 1))
+    while entry != FOLLOWS_PREFIX:
+        path.append(entry)
+        entry = model.pending[entry][1]
+    path.reverse()
+    surviving: list[int] = []
+    for candidate, (_, parent) in enumerate(model.pending):
+        below = parent in surviving or parent == (path[-1] if path else FOLLOWS_PREFIX)
+        if candidate not in path and below and data.draw(st.booleans()):
+            surviving.append(candidate)
+    layout.commit_kv(session, path, surviving)
+    model.commit_kv(path, surviving)
+    assert layout.length(session) == len(model.prefix)
+
+
+def test_more_rows_than_a_session_holds_are_refused() -> None:
+    layout = PathLayout(Lanes(), 2, PENDING)
+    with pytest.raises(EngineError, match=f"{PENDING + 1} pending entries"):
+        layout.plan([SequenceTokens(layout.open(), [0] * (PENDING + 1))])
+
+
+def values(array: NDArray[np.int64] | None) -> list[int] | None:
+    return None if array is None else array.tolist()
+
+
+def test_rows_of_sessions_stand_behind_their_prefixes() -> None:
+    layout = PageLayout(sessions=2, row_multiple=1)
+    one, other = layout.open(), layout.open()
+    layout.plan([SequenceTokens(other, [7, 8, 9])])
+    layout.commit_kv(other, range(2), ())
+    planned = layout.plan([SequenceTokens(one, [1, 2], logits=1), SequenceTokens(other, [3])])
+    assert values(planned.tokens) == [1, 2, 3]
+    assert values(planned.positions) == [0, 1, 2]
+    assert values(planned.logit_rows) == [1, 2]
+    assert planned.groups == []
+    assert values(planned.destination.lane) == [one, one, other]  # type: ignore[arg-type]
+
+
+def test_padding_repeats_the_last_row_and_has_no_logits() -> None:
+    layout = PageLayout(sessions=1, row_multiple=4)
+    planned = layout.plan([SequenceTokens(layout.open(), [5, 6, 7])])
+    assert values(planned.tokens) == [5, 6, 7, 7]
+    assert values(planned.positions) == [0, 1, 2, 2]
+    assert values(planned.logit_rows) == [0, 1, 2]
+
+
+def test_a_layout_of_pages_knows_one_chain_and_keeps_its_beginning() -> None:
+    layout = PageLayout(sessions=1, row_multiple=1)
+    session = layout.open()
+    with pytest.raises(ValueError, match="no branches"):
+        layout.plan([SequenceTokens(session, [1, 2], [FOLLOWS_PREFIX, FOLLOWS_PREFIX])])
+    layout.plan([SequenceTokens(session, [1, 2])])
+    with pytest.raises(ValueError, match="in order"):
+        layout.commit_kv(session, [1], ())
+    with pytest.raises(ValueError, match="pending"):
+        layout.commit_kv(session, [0], [1])
+    assert layout.length(session) == 0
