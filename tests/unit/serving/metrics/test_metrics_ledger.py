@@ -5,20 +5,23 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from serving_double import GEOMETRY, slot_request
 
-from card.cache import Finish, Pool, SlotRequest
+from card.cache import DRAFT_COUNTERS, Finish, Geometry, Pool, SlotRequest, choice_words
 from card.sampling import SamplingParameters
 from card.serving.log import RequestLog, open_log
 from card.serving.metrics import FAMILIES, Metrics
-from card.serving.metrics.exporter import Exporter
-from card.serving.metrics.progress import Progress, ProgressReader
+from card.serving.metrics.progress import ProgressReader
 from card.serving.requests.refusal import REASONS, Refusal, invalid
 from card.serving.requests.sessions import Session
 from card.settings import ObservabilitySettings
@@ -253,15 +256,6 @@ def test_gauges_say_what_holds_now(scene: Scene) -> None:
     assert scene.told("card_draft_rests") == [1]
 
 
-def test_an_unknown_series_is_refused() -> None:
-    with pytest.raises(KeyError, match="no series"):
-        Exporter(MetricFamily).add("card_requests_total", 1, decoding="card", outcome="bored")
-
-
-def test_tokens_are_the_sum_of_the_steps() -> None:
-    assert Progress({}, np.array([5, 2, 0, 1])).committed == 5
-
-
 # --- what the log says of requests ---------------------------------------------------------------
 
 
@@ -304,3 +298,27 @@ def test_settings_decide_what_is_said_of_requests(
     log.answered("abc", SECRET, tokens=2)
     log.refused(invalid("stop_words", "x", "y"), "abc", SECRET)
     assert [event["prompt"] for event in events(capsys)] == [SECRET, SECRET] * wanted
+
+
+THREE_SLOTS = Geometry(slots=3, nodes=64, prompt=32, output=32, bad_words=4, bad_word_tokens=16)
+WORDS = st.one_of(
+    st.sampled_from([0, 1, -1, (1 << 63) - 1, -(1 << 63), 1 << 62, -(1 << 62)]), st.integers(0, 99)
+)
+
+
+@given(
+    st.lists(st.lists(WORDS, min_size=THREE_SLOTS.slots, max_size=THREE_SLOTS.slots), max_size=6)
+)
+def test_garbage_in_the_drafts_counters_never_decreases_a_metric(looks: list[list[int]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        pool = Pool.create(Path(folder), 1, THREE_SLOTS)
+        pool.slots["session_id"] = pool.slots["commit_session_id"] = [7, 8, 9]
+        pool.slots["tree_session_id"] = [[7, 7], [8, 8], [9, 9]]
+        pool.slots["pacing"] = choice_words("card")
+        reader = ProgressReader(pool)
+        for words in looks:
+            for name in DRAFT_COUNTERS:
+                pool.slots[name] = words
+            for progress in reader.read().values():
+                assert min(progress.counters.values()) >= 0
+        pool.close()

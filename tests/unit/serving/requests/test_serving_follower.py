@@ -5,9 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from follower_double import Scene
+from follower_double import Scene, comes_true
 
 from card.cache import Finish, Pool, SlotState
+from card.serving.requests import gathering
+from card.serving.requests.follower import TICK_S
+from card.serving.requests.gathering import Gathering
+from card.serving.requests.listening import Listener
+from card.settings import ServingSettings
 
 
 @pytest.fixture
@@ -54,15 +59,6 @@ async def test_a_stop_word_closes_the_slot_though_the_target_would_go_on(scene: 
     scene.follower.tick(1)
     assert (client.texts, client.ended) == (["d"], 1)
     assert scene.state(slot) is SlotState.CLOSED
-
-
-async def test_sessions_do_not_hear_of_each_other(scene: Scene) -> None:
-    first, one = await scene.open()
-    second, two = await scene.open()
-    scene.target.commit(one, [3])
-    scene.target.commit(two, [4])
-    scene.follower.tick(1)
-    assert (first.texts, second.texts) == (["d"], ["e"])
 
 
 async def test_a_deadline_ends_the_session_with_its_error(scene: Scene) -> None:
@@ -216,3 +212,119 @@ async def test_whether_the_queue_is_full_is_told_when_it_changes(scene: Scene) -
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     for task in waiting:
         task.cancel()
+
+
+async def test_the_task_sleeps_until_something_is_open(scene: Scene) -> None:
+    task = asyncio.ensure_future(scene.follower.run())
+    await asyncio.sleep(0)
+    client, slot = await scene.open()
+    scene.target.commit(slot, [3] * 8, Finish.LENGTH)
+    scene.target.release(slot)
+    while not client.ended:
+        await asyncio.sleep(0)
+    assert client.texts == ["dddddddd"]
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_it_looks_often_at_beginnings_and_ends_and_otherwise_when_a_delta_is_due(
+    pool: Pool,
+) -> None:
+    scene = Scene(pool, flush_ns=7_000_000)
+    _, slot = await scene.open(max_tokens=100)
+    assert scene.follower.pause_s(0) == 0.01
+    scene.target.commit(slot, [3])
+    scene.follower.tick(0)
+    assert scene.follower.pause_s(1_000_000) == 0.006
+    assert scene.follower.pause_s(8_000_000) == TICK_S
+    await scene.open(max_tokens=100)
+    assert scene.follower.pause_s(1_000_000) == 0.006
+
+
+async def test_many_streams_gather_for_longer_but_first_and_last_deltas_leave_at_once(
+    pool: Pool,
+) -> None:
+    scene = Scene(pool, flush_ns=10, deltas_per_s=1e9 / 20)  # two streams: each every 40 ns
+    clients = [await scene.open() for _ in range(2)]
+    for _, slot in clients:
+        scene.target.commit(slot, [0])
+    scene.follower.tick(100)
+    for now_ns, token in ((120, 1), (139, 2)):
+        for _, slot in clients:
+            scene.target.commit(slot, [token])
+        scene.follower.tick(now_ns)
+    assert [client.texts for client, _ in clients] == [["a"], ["a"]]
+    scene.follower.tick(140)
+    assert [client.texts for client, _ in clients] == [["a", "bc"], ["a", "bc"]]
+    (staying, stays), (_, leaves) = clients
+    scene.target.commit(leaves, [3] * 5, Finish.LENGTH)
+    scene.target.commit(stays, [4])
+    scene.follower.tick(141)
+    assert [client.texts[2:] for client, _ in clients] == [[], ["ddddd"]]
+    scene.follower.tick(160)  # alone now, it waits for 20 ns
+    assert staying.texts[2:] == ["e"]
+
+
+async def test_who_does_not_stream_makes_nobody_wait(pool: Pool) -> None:
+    scene = Scene(pool, flush_ns=10, deltas_per_s=1e9 / 20)
+    await scene.open(streams=False)
+    client, slot = await scene.open()
+    scene.target.commit(slot, [0])
+    scene.follower.tick(100)
+    scene.target.commit(slot, [1])
+    scene.follower.tick(120)
+    assert client.texts == ["a", "b"]
+
+
+async def test_a_long_gathering_does_not_hide_what_else_may_happen(pool: Pool) -> None:
+    scene = Scene(pool, flush_ns=10**9)
+    _, streamed = await scene.open(max_tokens=100)
+    _, whole = await scene.open(max_tokens=100, streams=False)
+    for slot in (streamed, whole):
+        scene.target.commit(slot, [3])
+    scene.follower.tick(0)
+    assert scene.follower.pause_s(0) == 0.01
+
+
+async def test_a_beginning_an_end_and_a_release_are_looked_at_when_they_are_rung(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scene.follower, "pause_s", lambda now_ns: 3600.0)
+    following = asyncio.create_task(scene.follower.run())
+    listener = Listener(scene.pool.commit_bell, asyncio.get_running_loop(), scene.follower.wake)
+    client, slot = await scene.open()
+    scene.target.commit(slot, [3])
+    await comes_true(lambda: client.texts == ["d"])
+    scene.target.commit(slot, [4] * 7, Finish.LENGTH)
+    await comes_true(lambda: client.ended == 1)
+    scene.target.release(slot)
+    await comes_true(lambda: scene.state(slot) is SlotState.FREE)
+    assert client.texts == ["d", "e" * 7]
+    following.cancel()
+    listener.stop()
+
+
+MS = 1_000_000
+
+
+def test_few_streams_gather_for_flush_ms_and_many_share_the_deltas_of_a_second() -> None:
+    gathered = Gathering.of(ServingSettings(flush_ms=20, deltas_per_s=400))
+    assert [gathered.interval_ns(streams) // MS for streams in (0, 1, 8, 16, 32)] == [
+        20, 20, 20, 40, 80,
+    ]  # fmt: skip
+
+
+def test_nobodys_text_is_kept_back_for_more_than_a_second() -> None:
+    gathered = Gathering.of(ServingSettings(flush_ms=20, deltas_per_s=1))
+    assert gathered.interval_ns(256) == 1_000 * MS
+
+
+def test_without_a_setting_every_core_is_worth_as_many_deltas(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    serving = ServingSettings(flush_ms=20)
+    monkeypatch.setattr(gathering, "usable_cores", lambda: 2)
+    assert Gathering.of(serving).interval_ns(16) == 80 * MS
+    monkeypatch.setattr(gathering, "usable_cores", lambda: 16)
+    assert Gathering.of(serving).interval_ns(32) == 20 * MS

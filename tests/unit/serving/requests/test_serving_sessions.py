@@ -1,4 +1,4 @@
-"""Slots and their queue: bounded, in order, nothing lost."""
+"""Slots and their queue: bounded, in order, nothing lost, nobody in it bothered without need."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ import pytest
 from serving_double import GEOMETRY, HandPlayedTarget, make_pool, slot_request
 
 from card.cache import Finish, Pool, SlotState
+from card.serving.requests.delta import SIGN_NS, Delta, Numbers
 from card.serving.requests.refusal import Refusal
 from card.serving.requests.sessions import Session, Sessions
+from card.serving.requests.waiting import WaitingClient
 
 
 @pytest.fixture
@@ -38,15 +40,6 @@ def give_back(sessions: Sessions, pool: Pool, session: Session) -> None:
     sessions.reclaim(target_is_dead=False)
 
 
-async def test_each_session_has_a_slot_and_an_id_of_its_own(pool: Pool) -> None:
-    sessions = sessions_of(pool)
-    first, second = await admit(sessions), await admit(sessions)
-    assert first.slot.index != second.slot.index
-    assert first.session_id != second.session_id
-    assert sessions.in_use == 2
-    assert first.slot.is_open(first.session_id)
-
-
 async def test_a_closed_slot_is_used_again_only_when_the_target_let_go_of_it(pool: Pool) -> None:
     sessions = sessions_of(pool)
     first, _ = await admit(sessions), await admit(sessions)
@@ -58,14 +51,6 @@ async def test_a_closed_slot_is_used_again_only_when_the_target_let_go_of_it(poo
     HandPlayedTarget(pool).release(first.slot.index)
     assert sessions.reclaim(target_is_dead=False) == [first]
     assert (await waiting).slot.index == first.slot.index
-
-
-async def test_a_dead_target_holds_no_slot(pool: Pool) -> None:
-    sessions = sessions_of(pool)
-    session = await admit(sessions)
-    sessions.close(session)
-    assert sessions.reclaim(target_is_dead=True) == [session]
-    assert sessions.in_use == 0
 
 
 async def test_slots_that_an_earlier_card_closed_are_reclaimed_too(
@@ -123,17 +108,6 @@ async def test_a_full_queue_refuses_at_once(one_may_wait: Pool) -> None:
     with pytest.raises(Refusal, match=r"UNAVAILABLE: all 2 slots .*1 requests .*requests is 1"):
         await admit(sessions)
     waiting.cancel()
-
-
-async def test_without_a_queue_nobody_waits(tmp_path: Path) -> None:
-    pool = make_pool(tmp_path, replace(GEOMETRY, queue=0))
-    sessions = sessions_of(pool)
-    for _ in range(2):
-        assert not sessions.is_full
-        await admit(sessions)
-    with pytest.raises(Refusal, match=r"UNAVAILABLE: all 2 slots .*queued_requests is 0"):
-        await admit(sessions)
-    pool.close()
 
 
 async def test_waiting_ends_at_the_queues_own_limit(pool: Pool) -> None:
@@ -269,3 +243,85 @@ async def test_nobody_in_the_queue_shares_a_place_with_a_slot_or_another(pool: P
     places = [place for (place,) in seen.values()]
     assert set(places) == set(range(pool.geometry.slots, pool.geometry.places))
     assert all(len({*places[at : at + queue]}) == queue for at in range(0, len(places), queue))
+
+
+class Client:
+    """Remembers what it was sent; an ensemble's client never seems to leave."""
+
+    def __init__(self) -> None:
+        self.sent: list[Delta] = []
+        self.gone = False
+
+    def send(self, delta: Delta, *, last: bool) -> None:
+        assert not last
+        self.sent.append(delta)
+
+    def is_gone(self) -> bool:
+        return self.gone
+
+
+class Scene:
+    """A client that waits at its place, on a clock of its own."""
+
+    def __init__(self, pool: Pool, *, streams: bool, place: int = 0) -> None:
+        self.pool = pool
+        self.place = pool.geometry.slots + place
+        self.now_ns = 10**9
+        self.client = Client()
+        sign = (lambda *at: Delta("", Numbers(*at))) if streams else None
+        self.waiting = WaitingClient(self.client, pool, sign, clock_ns=lambda: self.now_ns)
+
+    def wait(self, signs: float) -> bool:
+        """Let as many signs' time pass; whether the client is gone then."""
+        self.now_ns += int(signs * SIGN_NS)
+        return self.waiting.is_gone(self.place)
+
+    def postprocess(self, delta: Delta) -> None:
+        """What `postprocessing` does when nobody is there to read a delta."""
+        self.pool.abandoned[delta.numbers.place] = delta.numbers.session_id
+
+
+def test_a_streaming_client_gets_an_empty_delta_now_and_then(pool: Pool) -> None:
+    scene = Scene(pool, streams=True)
+    assert not scene.wait(0.9)
+    assert scene.client.sent == []
+    assert not scene.wait(0.2)
+    assert not scene.wait(0.5)
+    (sign,) = scene.client.sent
+    assert sign.text == ""
+    assert sign.numbers.finish_reason == 0
+    assert not scene.wait(1.0)
+    assert len(scene.client.sent) == 2
+
+
+def test_a_client_that_postprocessing_saw_leave_is_gone(pool: Pool) -> None:
+    scene, other = (Scene(pool, streams=True, place=place) for place in (1, 2))
+    for each in (scene, other):
+        assert not each.wait(1.0)
+    scene.postprocess(scene.client.sent[0])
+    assert scene.wait(0.1)
+    assert not other.wait(0.1)
+
+
+def test_all_who_leave_together_are_gone_before_another_sign(pool: Pool) -> None:
+    scenes = [Scene(pool, streams=True, place=place) for place in range(pool.geometry.queue)]
+    for each in scenes:
+        assert not each.wait(1.0)
+        each.postprocess(each.client.sent[0])
+    assert all(each.wait(0.5) for each in scenes)
+
+
+def test_who_waited_at_a_place_before_is_not_taken_for_who_waits_there_now(pool: Pool) -> None:
+    before, now = Scene(pool, streams=True), Scene(pool, streams=True)
+    assert not before.wait(1.0)
+    before.postprocess(before.client.sent[0])
+    assert not now.wait(0.1)
+    assert not now.wait(1.0)
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_a_client_that_card_itself_sees_leave_is_gone(pool: Pool, streams: bool) -> None:
+    scene = Scene(pool, streams=streams)
+    scene.client.gone = True
+    assert scene.wait(5.0)
+    assert scene.client.sent == []

@@ -1,19 +1,27 @@
-"""What a process that handles text reads of a model: no weights, and clear errors."""
+"""What a process that handles text reads of a model and of settings: no weights, clear errors."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from google.protobuf import text_format
 from real_pair import TARGET
 from tokenizers import Tokenizer, models
+from tritonclient.grpc import model_config_pb2
 
+from card.serving.requests.admission import Admission
+from card.serving.requests.chat_parameters import as_protobuf_text, chat_parameters
 from card.serving.requests.refusal import Refusal
 from card.serving.requests.vocabulary import Vocabulary
-from card.settings import SettingsError
+from card.serving.requests.wire import GenerateRequest
+from card.settings import REPOSITORY_ROOT, Settings, SettingsError
+from card_client.chat_template import template_of
 
 
 @pytest.fixture
@@ -22,12 +30,6 @@ def checkpoint(tmp_path: Path) -> Path:
     (tmp_path / "tokenizer.json").write_bytes((TARGET / "tokenizer.json").read_bytes())
     (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 3072, "eos_token_id": 5}))
     return tmp_path
-
-
-def test_a_real_target_has_a_vocabulary_and_an_end_id() -> None:
-    vocabulary = Vocabulary.load(TARGET)
-    assert (vocabulary.size, vocabulary.end_ids) == (3072, (0,))
-    assert vocabulary.tokenizer.encode("def f(n):").ids
 
 
 @pytest.mark.parametrize(
@@ -213,3 +215,71 @@ def test_text_that_a_tokenizer_has_no_token_for_is_refused_by_its_field() -> Non
     with pytest.raises(Refusal) as refusal:
         vocabulary.bad_word_tokens(("ü",))
     assert refusal.value.field == "bad_words"
+
+
+TEMPLATE = """{{ bos_token }}{% for message in messages %}
+"\\\t{{ message.content }} \u200bé🙂'\x07
+{% endfor %}"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    for name in ("config.json", "tokenizer.json"):
+        shutil.copy(TARGET / name, tmp_path)
+    config = {"bos_token": {"content": "<|pad|>"}, "add_bos_token": True, "unk_token": None}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+    return tmp_path
+
+
+def read_back(parameters: dict[str, str]) -> dict[str, str]:
+    """As Triton reads the configuration that they are added to."""
+    ensemble = (REPOSITORY_ROOT / "model_repository/ensemble/config.pbtxt").read_text()
+    added = as_protobuf_text(parameters)
+    config = text_format.Parse(f"{ensemble}\n{added}", model_config_pb2.ModelConfig())
+    return {name: value.string_value for name, value in config.parameters.items()}
+
+
+def test_a_client_gets_the_template_its_tokens_and_the_token_that_is_added(model: Path) -> None:
+    told = read_back(chat_parameters(model))
+    assert told == {"chat_template": TEMPLATE, "bos_token": "<|pad|>", "leading_token": "<|pad|>"}
+    template = template_of(told)
+    assert template is not None
+    prompt = template.render([{"role": "user", "content": "Hi"}])
+    assert "Hi" in prompt
+    assert "<|pad|>" not in prompt  # the server's tokenizer adds it
+
+
+def test_a_model_without_a_template_tells_nothing(model: Path) -> None:
+    assert read_back(chat_parameters(TARGET)) == {}
+    assert template_of({}) is None
+    (model / "tokenizer.json").write_text("{")
+    assert chat_parameters(model) == {}
+
+
+def admission(**speculation: Any) -> Admission:
+    return Admission(Settings.model_validate({"speculation": speculation}))
+
+
+def test_a_rule_that_changes_the_text_is_refused_unless_settings_list_it() -> None:
+    wanted = GenerateRequest(acceptance="loose")
+    with pytest.raises(Refusal, match=r"acceptance is 'loose'; it must be one of exact \(") as told:
+        admission().acceptance(wanted)
+    assert told.value.field == "acceptance"
+    allows = admission(lossy_acceptance=["loose"])
+    assert allows.acceptance(wanted) == "loose"
+    assert allows.acceptance(GenerateRequest()) == "exact", "and it is nobody else's"
+
+
+def test_a_drafter_that_is_not_loaded_is_refused_by_name() -> None:
+    assert admission().drafter(GenerateRequest(drafter="tree")) == "tree"
+    with pytest.raises(Refusal, match="drafter is 'tensorrt'; it must be tree, which is loaded"):
+        admission().drafter(GenerateRequest(drafter="tensorrt"))
+
+
+def test_tensorrt_llm_verifies_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("card.serving.requests.admission.installed_version", lambda: "1.3.0rc24")
+    target = {"path": "models/target", "engine": "tensorrt_llm"}
+    settings = {"target": target, "speculation": {"lossy_acceptance": ["loose"]}}
+    with pytest.raises(Refusal, match="acceptance is 'loose'"):
+        Admission(Settings.model_validate(settings)).acceptance(GenerateRequest(acceptance="loose"))

@@ -68,11 +68,6 @@ def test_a_fraction_means_what_was_written_not_what_32_bits_make_of_it() -> None
     assert (request.temperature, request.top_p) == (0.8, 0.95)
 
 
-def test_empty_words_mean_none() -> None:
-    request = parse(GenerateRequest, arrays(stop_words=[""], bad_words=["", "x"]), BOUNDS)
-    assert (request.stop_words, request.bad_words) == ((), ("x",))
-
-
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
@@ -169,11 +164,6 @@ def test_a_long_value_is_shown_shortened() -> None:
 def test_an_unknown_request_parameter_is_refused_by_name(name: str) -> None:
     with pytest.raises(Refusal, match=f"parameter is '{name}'"):
         check_parameters([name])
-
-
-def test_known_request_parameters_pass() -> None:
-    names = ("id", "priority", "timeout", "triton_enable_empty_final_response")
-    check_parameters(names)
 
 
 def test_the_output_budget_is_what_was_asked_for_if_there_is_room() -> None:

@@ -44,10 +44,7 @@ OUTWARD: Declared = {output.name: (DATA_TYPES[output.dtype], output.dims) for ou
 OF_DEVICES: Declared = {
     name: (DATA_TYPES[dtype], [-1 if name == CANDIDATES else 1]) for name, dtype in DTYPES.items()
 }
-TOKENS: Declared = {
-    OUTPUT_IDS: ("TYPE_INT32", [-1, -1]),
-    SEQUENCE_LENGTH: ("TYPE_INT32", [-1]),
-}
+TOKENS: Declared = {OUTPUT_IDS: ("TYPE_INT32", [-1, -1]), SEQUENCE_LENGTH: ("TYPE_INT32", [-1])}
 
 
 def table(kind: type[GenerateRequest]) -> Declared:
@@ -102,8 +99,7 @@ def test_what_answers_once_has_the_tensors_of_its_table(model: str, front: Front
 
 
 @pytest.mark.parametrize(
-    "model",
-    ["ensemble", *(model for model in STUBS if model != "postprocessing")],
+    "model", ["ensemble", *(model for model in STUBS if model != "postprocessing")]
 )
 def test_no_input_is_required_by_triton_so_that_every_refusal_names_what_is_missing(
     model: str,
@@ -123,11 +119,6 @@ def test_the_ensemble_connects_every_tensor_to_its_namesake() -> None:
         takes_ids = step.model_name == "card"
         assert dict(step.input_map) == (inputs | made if takes_ids else inputs)
         assert dict(step.output_map) == (outputs | made if is_first else outputs)
-
-
-def test_card_alone_is_decoupled() -> None:
-    decoupled = [m for m in STUBS if config(m).model_transaction_policy.decoupled]
-    assert decoupled == ["card"]
 
 
 @pytest.mark.parametrize("model", STUBS)

@@ -86,10 +86,6 @@ def test_a_model_that_does_not_fit_is_refused_by_its_folder(
     assert "\n" not in problem
 
 
-def test_a_pair_that_fits_is_not_refused() -> None:
-    assert check_model_files(pair_settings()) is None
-
-
 @pytest.mark.parametrize("role", ["target", "draft"])
 def test_a_gguf_file_that_tensorrt_llm_is_to_run(tmp_path: Path, role: str) -> None:
     """Named by itself, or by the folder that holds it alone."""

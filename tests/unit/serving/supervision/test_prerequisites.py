@@ -9,14 +9,13 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from real_pair import pair_settings
 
 from card.serving import supervisor
+from card.serving.supervision.ports import reserved_ports
 from card.serving.supervision.prerequisites import (
     check_disk,
     check_numpy,
@@ -148,12 +147,6 @@ def test_setup_refuses_what_is_no_python_by_name(checkout: Path, python: str) ->
     assert line.startswith(f"setup: PYTHON={python} is no Python: set it to the path of a CPython")
 
 
-def test_setup_refuses_an_argument_it_does_not_know(checkout: Path) -> None:
-    result = set_up(checkout, sys.executable, "--develop")
-    assert result.returncode == 2
-    assert "--develop" in result.stderr
-
-
 def test_setup_takes_the_first_suitable_python_on_path(checkout: Path, tmp_path: Path) -> None:
     too_new = tmp_path / "too_new"
     too_new.mkdir()
@@ -254,16 +247,10 @@ def test_setup_that_failed_is_not_taken_for_done(checkout: Path, tmp_path: Path)
     assert journal.read_text().count("requirements/base.txt") == 2
 
 
-def test_busy_port_names_the_option_and_the_port(busy_port: int) -> None:
-    problem = check_ports({"--grpc-port": busy_port}, "127.0.0.1")
-    assert problem is not None
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
+def test_a_port_that_is_busy_at_one_address_is_busy_for_all(busy_port: int, address: str) -> None:
+    problem = str(check_ports({"--grpc-port": busy_port}, address))
     assert problem.startswith(f"--grpc-port: port {busy_port} is busy")
-
-
-def test_port_busy_at_one_address_is_busy_for_all_addresses(busy_port: int) -> None:
-    problem = check_ports({"--http-port": busy_port}, "0.0.0.0")
-    assert problem is not None
-    assert f"port {busy_port} is busy" in problem
 
 
 def test_port_is_free_again_right_after_a_server_ended() -> None:
@@ -280,14 +267,9 @@ def test_port_is_free_again_right_after_a_server_ended() -> None:
     assert check_ports({"--http-port": port}, "127.0.0.1") is None
 
 
-@pytest.mark.parametrize("port", [0, -1, 65536])
-def test_port_out_of_range_is_refused_with_the_range(port: int) -> None:
-    assert check_ports({"--http-port": port}) == (
-        f"--http-port is {port}: choose a port from 1 to 65535"
-    )
-
-
-def test_one_port_for_two_services_is_refused() -> None:
+def test_ports_that_cannot_be_meant_are_refused() -> None:
+    for port in (0, -1, 65536):
+        assert "choose a port from 1 to 65535" in str(check_ports({"--http-port": port}))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -307,14 +289,6 @@ def test_too_little_shared_memory_says_how_to_get_more(tmp_path: Path) -> None:
     assert problem is not None
     assert f"{1 << 40} MiB are needed" in problem
     assert "--shm-size" in problem
-
-
-def test_one_folder_that_is_too_small_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton's regions and the pool share it unless the settings say otherwise."""
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1))
-    monkeypatch.setattr(supervisor, "check_ports", lambda *_: None)
-    (problem,) = unmet_prerequisites(pair_settings())
-    assert problem.startswith("shared memory /dev/shm has 0 MiB free")
 
 
 @pytest.mark.parametrize("folder", ["/nowhere", "/proc"])
@@ -337,16 +311,12 @@ def test_a_folder_of_the_settings_is_refused_with_its_field(
     assert ": set cache.directory to " in problem
 
 
-@pytest.mark.parametrize("name", ["/dev/shm", "/var/lib/card_1/a-b.c"])
-def test_a_path_that_a_shell_takes_as_it_is_is_well(name: str) -> None:
-    assert check_shell_proof(Path(name), "cache.directory") is None
-
-
-@pytest.mark.parametrize("name", ["/tmp/a b", "/tmp/$(id)", "/tmp/a;b", "/tmp/a'b", "/tmp/a\nb"])
-def test_a_path_that_a_shell_would_take_apart_is_refused_by_its_field(name: str) -> None:
-    problem = check_shell_proof(Path(name), "cache.directory")
-    assert problem is not None
-    assert problem.startswith(f"cache.directory is {name!r}")
+@pytest.mark.parametrize("piece", [" ", "$(id)", ";", "'", "\n", "b"])
+def test_a_path_that_a_shell_would_take_apart_is_refused_by_its_field(piece: str) -> None:
+    name = f"/var/lib/card_1/a-{piece}.c"
+    problem = check_shell_proof(Path(name), "cache.directory") or ""
+    assert problem.startswith(f"cache.directory is {name!r}" if piece != "b" else "")
+    assert bool(problem) == (piece != "b")
     assert "\n" not in problem
 
 
@@ -366,9 +336,23 @@ def test_numpy_2_is_refused_because_it_corrupts_texts(version: str) -> None:
     assert check_numpy("1.26.4") is None
 
 
-def test_missing_numpy_points_to_setup(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(name: str) -> str:
-        raise metadata.PackageNotFoundError(name)
+HOST = "127.0.0.1"
+MANY = 300
 
-    monkeypatch.setattr(metadata, "version", absent)
-    assert check_numpy() == "NumPy is not installed in this environment: run scripts/setup"
+
+def test_nobody_is_given_a_reserved_port() -> None:
+    """Of many drawn by turns, some would be drawn twice if they were not kept."""
+    with reserved_ports(MANY) as ones, reserved_ports(MANY) as others:
+        assert len({*ones, *others}) == 2 * MANY
+
+
+def test_one_server_listens_at_a_reserved_port_and_no_second_one() -> None:
+    with reserved_ports(1) as (port,), socket.create_server((HOST, port)):
+        socket.create_connection((HOST, port)).close()
+        with pytest.raises(OSError, match="in use"):
+            socket.create_server((HOST, port))
+
+
+def test_nobody_answers_at_a_reserved_port() -> None:
+    with reserved_ports(1) as (port,), socket.socket() as client:
+        assert client.connect_ex((HOST, port)) != 0

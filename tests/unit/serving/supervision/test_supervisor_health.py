@@ -1,4 +1,4 @@
-"""Liveness and readiness say what the supervisor sees, and nothing rosier."""
+"""What the supervisor hears of its engines and says of itself: nothing rosier than it is."""
 
 from __future__ import annotations
 
@@ -13,16 +13,26 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from told_clock import ToldClock
 
-from card.serving.supervision.health import (
-    STALLED_S,
-    HealthServer,
+from card.cache import EngineState, Geometry, Pool, SlotState
+from card.serving.supervision.health import STALLED_S, HealthServer
+from card.serving.supervision.heartbeats import Heartbeats
+from card.serving.supervision.policy import CARD, DRAFT, REMOTE, STUBS, TARGET
+from card.serving.supervision.sighting import (
+    STATES,
+    GuardHealth,
+    ModelHealth,
+    ServiceHealth,
+    state_of,
 )
-from card.serving.supervision.sighting import STATES, GuardHealth, ModelHealth, ServiceHealth
+from card.serving.supervision.supervisor import _meets_strangers
+from card.settings import ServingSettings
 
 
 @pytest.fixture
@@ -73,19 +83,10 @@ def test_a_supervisor_that_looks_no_more_is_neither_live_nor_ready(
     health.publish(ServiceHealth("ready"))
     clock.now_s += STALLED_S
     assert get(health, "/live")[0] == get(health, "/ready")[0] == 200
+    assert figures(health)["card_service_ready", ""] == 1
     clock.now_s += 0.1
     assert get(health, "/live")[0] == get(health, "/ready")[0] == 503
-
-
-def test_a_wrong_path_says_which_there_are(health: HealthServer) -> None:
-    code, detail = get(health, "/healthz")
-    assert code == 404
-    assert detail == {"error": "/healthz is unknown; allowed: /live, /ready, /metrics"}
-
-
-def test_a_taken_port_is_refused(health: HealthServer) -> None:
-    with pytest.raises(OSError, match="in use"):
-        HealthServer("127.0.0.1", health.port)
+    assert figures(health)["card_service_ready", ""] == 0
 
 
 def figures(health: HealthServer) -> dict[tuple[str, str], float]:
@@ -129,15 +130,6 @@ def test_reloads_do_not_begin_anew_while_the_server_restarts(health: HealthServe
     assert told["card_guard_restarts_total", ""] == 2
     assert told["card_model_well", "target"] == 0
     assert not [name for name, _ in told if name == "card_model_reloads_total"]
-
-
-def test_a_supervisor_that_looks_no_more_is_not_ready_for_prometheus_either(
-    health: HealthServer, clock: ToldClock
-) -> None:
-    health.publish(ServiceHealth("ready"))
-    assert figures(health)["card_service_ready", ""] == 1
-    clock.now_s += STALLED_S + 0.1
-    assert figures(health)["card_service_ready", ""] == 0
 
 
 def test_processes_that_have_ended_are_left_out(health: HealthServer) -> None:
@@ -187,3 +179,107 @@ def test_a_probe_may_ask_for_the_head_alone(health: HealthServer) -> None:
     head, _, body = answer.partition(b"\r\n\r\n")
     assert b" 200 " in head.splitlines()[0]
     assert body == b""
+
+
+WELL_GUARD = GuardHealth("well", 7)
+
+
+def states(**of: str) -> dict[str, ModelHealth]:
+    return {model: ModelHealth(of.get(model, "well")) for model in STUBS}
+
+
+@pytest.mark.parametrize(
+    ("answers", "models", "guard", "state"),
+    [
+        (True, {}, None, "ready"),
+        (True, {}, WELL_GUARD, "ready"),
+        (True, {DRAFT: "gone"}, WELL_GUARD, "degraded"),
+        (True, {DRAFT: "recovering"}, None, "degraded"),
+        (True, {REMOTE: "gone"}, None, "degraded"),
+        (True, {TARGET: "silent"}, None, "unready"),
+        (True, {DRAFT: "gone", CARD: "stopped"}, None, "unready"),
+        (True, {}, GuardHealth("gone", 7), "unready"),
+        (True, {DRAFT: "gone"}, GuardHealth("gone", 7), "unready"),
+        (False, {}, None, "unready"),
+        (False, {DRAFT: "gone"}, WELL_GUARD, "unready"),
+    ],
+)
+def test_only_losing_what_drafts_leaves_a_service_that_answers(
+    answers: bool, models: dict[str, str], guard: GuardHealth | None, state: str
+) -> None:
+    assert state in STATES
+    assert state_of(answers, states(**models), guard) == state
+
+
+SERVER = 4711
+GEOMETRY = Geometry(2, 16, 8, 8, 2, 4)
+
+
+def test_a_pool_is_heard_as_soon_as_it_is_there_and_only_its_own_process(tmp_path: Path) -> None:
+    heartbeats = Heartbeats(tmp_path, SERVER, GEOMETRY)
+    assert heartbeats.of("target", os.getpid()) is None
+    assert heartbeats.open_slots() == 0
+    pool = Pool.create(tmp_path, SERVER, GEOMETRY)
+    assert heartbeats.of("target", os.getpid()) is None, "it has not beaten yet"
+    pool.beat("target", EngineState.ATTACHED)
+    pulse = heartbeats.of("target", os.getpid())
+    assert pulse is not None
+    assert pulse.attached
+    assert heartbeats.of("target", os.getpid() + 1) is None
+    heartbeats.close()
+    pool.close()
+
+
+def test_card_is_heard_from_its_first_beat_on_and_none_before_it(tmp_path: Path) -> None:
+    heartbeats = Heartbeats(tmp_path, SERVER, GEOMETRY)
+    assert heartbeats.card_silence_s(os.getpid()) == 0.0
+    pool = Pool.create(tmp_path, SERVER, GEOMETRY)
+    assert heartbeats.card_silence_s(os.getpid()) == 0.0, "it has not beaten yet"
+    pool.beat("card")
+    pool.header["card_heartbeat_ns"] -= 20_000_000_000
+    assert 20.0 <= heartbeats.card_silence_s(os.getpid()) < 200.0
+    assert heartbeats.card_silence_s(os.getpid() + 1) == 0.0, "that was its predecessor"
+    pool.close()
+    pool = Pool.create(tmp_path, SERVER, GEOMETRY)
+    assert heartbeats.card_silence_s(os.getpid()) == 0.0, "a successor may have the same number"
+    heartbeats.close()
+    pool.close()
+
+
+def test_the_pool_of_a_card_that_came_back_behind_a_sweep_is_heard(tmp_path: Path) -> None:
+    """Another service of this user swept what nobody locked for a moment."""
+    heartbeats = Heartbeats(tmp_path, SERVER, GEOMETRY)
+    lost = Pool.create(tmp_path, SERVER, GEOMETRY)
+    lost.beat("target", EngineState.LOADED)
+    lost.slots["state"][0] = SlotState.OPEN
+    assert heartbeats.open_slots() == 1
+    lost.close()
+    assert Pool.sweep(tmp_path)
+    assert heartbeats.open_slots() == 0
+    pool = Pool.create(tmp_path, SERVER, GEOMETRY)
+    pool.beat("target", EngineState.ATTACHED)
+    pulse = heartbeats.of("target", os.getpid())
+    assert pulse is not None
+    assert pulse.attached
+    heartbeats.close()
+    pool.close()
+
+
+@pytest.mark.parametrize(
+    ("serving", "meets"),
+    [
+        ({}, False),
+        ({"address": "127.0.0.2"}, False),
+        ({"address": "0.0.0.0"}, True),
+        ({"address": "10.0.0.7"}, True),
+        ({"address": "0.0.0.0", "guard": True}, True),
+        ({"address": "0.0.0.0", "http_inference": False}, True),
+        ({"address": "0.0.0.0", "guard": True, "http_inference": False}, False),
+        (
+            {"address": "0.0.0.0", "guard": True, "triton_arguments": ["--http-address=127.0.0.1"]},
+            False,
+        ),
+    ],
+)
+def test_open_doors_are_told_of(serving: dict[str, Any], meets: bool) -> None:
+    assert _meets_strangers(ServingSettings(**serving)) is meets

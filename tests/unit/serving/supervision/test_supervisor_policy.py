@@ -93,10 +93,6 @@ def restarts(actions: list[Action]) -> bool:
     return [type(action) for action in actions] == [RestartServer]
 
 
-def test_nothing_is_done_while_all_is_well(watch: Watch) -> None:
-    assert watch.look() == []
-
-
 @pytest.mark.parametrize("model", STUBS)
 def test_a_dead_model_is_reloaded_at_once_and_once(watch: Watch, model: str) -> None:
     assert models(watch.look(sights={model: GONE})) == [model]

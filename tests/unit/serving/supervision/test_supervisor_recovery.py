@@ -1,10 +1,13 @@
-"""One model's recovery: the order of its steps, and what it says when one fails."""
+"""One model's recovery, and what the supervisor hears from a server meanwhile."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -20,7 +23,7 @@ from card.serving.supervision.recovery import (
     StuckLoadError,
     reload_model,
 )
-from card.serving.supervision.repository import RepositoryError
+from card.serving.supervision.repository import Repository, RepositoryError
 from card.serving.supervision.stubs import Stub
 
 
@@ -132,13 +135,6 @@ def test_requests_that_are_lost_with_a_model_are_said(monkeypatch: pytest.Monkey
     assert ("load", "draft") not in repository.calls
 
 
-def test_a_refused_load_is_said() -> None:
-    repository = FakeRepository()
-    repository.refusal = "the server did not load draft: no such file"
-    with pytest.raises(RecoveryError, match="no such file"):
-        Recovery(repository).run()
-
-
 def test_a_model_that_does_not_get_well_has_failed() -> None:
     with pytest.raises(RecoveryError, match=r"not serving within 0\.05 s"):
         Recovery(FakeRepository(), well_after=1000).run(timeout_s=0.05)
@@ -205,3 +201,64 @@ def test_a_load_whose_process_died_is_not_waited_for(
         with pytest.raises(StuckLoadError, match="did not survive its loading"):
             recovery.run(timeout_s=60)
     repository.answers.set()
+
+
+KEY = {"card-supervisor": "secret"}
+
+
+class Triton(BaseHTTPRequestHandler):
+    """Every model is ready for everybody; who lists them must know the header."""
+
+    loaded = ({"name": "card", "version": "1", "state": "READY"}, {"name": "spare"})
+
+    def do_GET(self) -> None:
+        self._answer(200, {})
+
+    def do_POST(self) -> None:
+        own = self.headers.get("card-supervisor") == KEY["card-supervisor"]
+        self._answer(*((200, self.loaded) if own else (403, {"error": "restricted"})))
+
+    def _answer(self, status: int, body: object) -> None:
+        content = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Triton) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def test_a_server_serves_what_it_lists_as_ready(port: int) -> None:
+    own = Repository("127.0.0.1", port, KEY)
+    assert own.serves(["card"])
+    assert not own.serves(["card", "spare"])
+    assert not own.serves(["card", "draft"])
+    assert (own.is_unloaded("card"), own.is_unloaded("spare")) == (False, True)
+
+
+def test_nothing_is_believed_of_another_server_that_has_the_port(port: int) -> None:
+    """It may be just such a service, with all models ready."""
+    foreign = Repository("127.0.0.1", port, {"card-supervisor": "another secret"})
+    assert foreign.is_ready("card")
+    with pytest.raises(RepositoryError, match="did not list its models: restricted"):
+        foreign.serves(["card"])
+
+
+@pytest.mark.parametrize("listed", ["<html>", {"error": "none"}, [7], [{"model": "card"}]])
+def test_a_server_that_lists_no_models_is_not_ours(
+    port: int, monkeypatch: pytest.MonkeyPatch, listed: object
+) -> None:
+    monkeypatch.setattr(Triton, "loaded", listed)
+    with pytest.raises(RepositoryError, match="what the server lists are no models"):
+        Repository("127.0.0.1", port, KEY).serves(["card"])

@@ -1,16 +1,22 @@
-"""What a dead supervisor leaves behind is found and removed; what lives is left alone."""
+"""What a supervisor leaves in files: swept when it is dead, left alone while it lives."""
 
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
 from fake_stub import fake_stub
 
+from card.engines import EngineError
+from card.serving.requests.refusal import Refusal
 from card.serving.supervision import residue
+from card.serving.supervision.load_failure import announced
+from card.serving.supervision.notices import NOTICES_VARIABLE, Notices
 from card.serving.supervision.policy import ProcessState
-from card.serving.supervision.residue import RunDirectory, remove_region, sweep
+from card.serving.supervision.residue import RunDirectory, sweep
+from card.serving.supervision.user_cache import user_cache
 
 
 @pytest.fixture
@@ -102,16 +108,6 @@ def test_a_pool_that_nobody_locks_is_swept(mount: Path) -> None:
     assert sweep(mount) == [home]
 
 
-def test_removing_one_region_spares_the_others(mount: Path) -> None:
-    run = RunDirectory(mount)
-    dead, living = region_of(run, mount, "dead"), region_of(run, mount, "living")
-    remove_region(dead.name)
-    remove_region(dead.name)
-    assert not dead.exists()
-    assert living.exists()
-    run.close()
-
-
 def test_models_are_staged_with_what_is_added_to_their_configuration(
     mount: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -128,3 +124,86 @@ def test_models_are_staged_with_what_is_added_to_their_configuration(
     assert (repository / "ensemble/config.pbtxt").read_text() == "name: 'ensemble'\n"
     run.close()
     assert (repository / "card/config.pbtxt").exists()
+
+
+def test_a_notice_stands_until_it_is_withdrawn(tmp_path: Path) -> None:
+    written, read = Notices(tmp_path).queue_full, Notices(tmp_path).queue_full
+    assert not read.stands
+    written.post()
+    written.post()
+    assert read.stands
+    assert not Notices(tmp_path).draining.stands
+    written.withdraw()
+    written.withdraw()
+    assert not read.stands
+
+
+def test_a_notice_says_what_was_posted_last(tmp_path: Path) -> None:
+    notice = Notices(tmp_path).load_failed
+    assert notice.text == ""
+    notice.post("no weights")
+    notice.post("Gewichte fehlen: ö")
+    assert Notices(tmp_path).load_failed.text == "Gewichte fehlen: ö"
+    assert Notices(None).load_failed.text == ""
+
+
+def test_a_model_that_cannot_be_loaded_tells_the_supervisor_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @announced
+    def initialize(model: object, args: dict[str, str]) -> None:
+        raise EngineError("this engine does not compute in int8")
+
+    monkeypatch.setenv(NOTICES_VARIABLE, str(tmp_path))
+    with pytest.raises(EngineError):
+        initialize(object(), {"model_name": "target"})
+    why = "target cannot be loaded: this engine does not compute in int8"
+    assert Notices(tmp_path).load_failed.text == why
+
+
+def test_a_draining_service_refuses_with_words_of_its_own(tmp_path: Path) -> None:
+    notices = Notices(tmp_path)
+    notices.check_draining()
+    notices.draining.post()
+    with pytest.raises(Refusal, match="UNAVAILABLE: the service is draining") as refused:
+        notices.check_draining()
+    assert refused.value.reason == "draining"
+
+
+def test_without_a_supervisor_nothing_is_ever_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(NOTICES_VARIABLE, raising=False)
+    notices = Notices.of_this_service()
+    notices.draining.post()
+    notices.check_draining()
+    notices.draining.withdraw()
+
+
+def test_a_new_server_begins_without_notices_of_the_last(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    Notices(run.fresh_notices()).draining.post()
+    assert not Notices(run.fresh_notices()).draining.stands
+    run.close()
+
+
+def test_it_is_made_for_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    found = user_cache()
+    assert found == tmp_path / "cache" / "card-triton"
+    assert stat.S_IMODE(found.stat().st_mode) == 0o700
+
+
+def test_one_that_others_may_write_to_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "card-triton").mkdir()
+    (tmp_path / "card-triton").chmod(0o770)
+    assert user_cache() is None
+
+
+def test_where_none_can_be_made_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert user_cache() is None

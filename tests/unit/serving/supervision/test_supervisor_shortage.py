@@ -88,9 +88,7 @@ def test_the_first_start_gives_up_and_says_why(
 
 
 def test_a_restart_is_tried_again_after_a_pause(
-    guarded: Settings,
-    install: TritonInstall,
-    monkeypatch: pytest.MonkeyPatch,
+    guarded: Settings, install: TritonInstall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ShortageError, "pause_s", 0.01)
     supervisor = started_supervisor(guarded, install, monkeypatch)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from card.serving.supervision import startup as module
-from card.serving.supervision.policy import CARD, DRAFT, STUBS, ProcessState, Sight, stubs_of
+from card.serving.supervision.policy import CARD, DRAFT, STUBS, ProcessState, Sight
 from card.serving.supervision.startup import CrashError, StartError, Startup, UnloadableError
 
 
@@ -53,13 +53,6 @@ def service() -> FakeService:
 
 def started(service: FakeService, limit_s: float = 60.0) -> Startup:
     return Startup(service, limit_s)  # type: ignore[arg-type]
-
-
-def test_a_start_that_goes_on_is_left_alone(service: FakeService) -> None:
-    startup = started(service)
-    service.conditions[CARD] = "gone"  # it has not been started yet
-    startup.check()
-    assert 0 <= startup.seconds < 60
 
 
 def test_a_model_that_cannot_be_loaded_says_why_and_is_no_matter_of_time(
@@ -143,8 +136,3 @@ def test_a_start_that_takes_too_long_names_what_is_missing(
     service.guard.condition = "well"
     with pytest.raises(StartError, match="the ensemble"):
         startup.check()
-
-
-def test_a_service_without_a_draft_waits_for_none() -> None:
-    assert stubs_of(("draft", "target")) == STUBS
-    assert set(STUBS) - set(stubs_of(("target",))) == {DRAFT}

@@ -59,9 +59,7 @@ def test_the_server_of_the_wheel_runs_and_knows_every_option(install: TritonInst
     assert [a for a in arguments if a.split("=")[0] not in known] == []
 
 
-def test_the_backend_has_the_stub_of_the_running_python_beside_it(
-    install: TritonInstall,
-) -> None:
+def test_the_backend_has_the_stub_of_the_running_python_beside_it(install: TritonInstall) -> None:
     staged = {path.name: path.resolve() for path in (install.backends / "python").iterdir()}
     assert set(staged) == {
         "libtriton_python.so",
@@ -103,11 +101,18 @@ def test_the_virtual_environments_python_comes_first_on_path(install: TritonInst
     assert [Path(path) for path in libraries] == [*install.library_paths, Path("/mine")]
 
 
-def test_only_the_named_models_are_loaded_and_only_on_request(install: TritonInstall) -> None:
-    command = install.command(OPTIONS)
+def test_the_command_says_what_the_options_say(install: TritonInstall) -> None:
+    """What an operator adds comes last, so that it wins."""
+    extra = ("--grpc-use-ssl=true", "--log-verbose=2")
+    command = install.command(replace(OPTIONS, extra_arguments=extra))
+    assert tuple(command[-2:]) == extra
     assert "--model-control-mode=explicit" in command
     loaded = [argument for argument in command if argument.startswith("--load-model")]
     assert loaded == ["--load-model=card", "--load-model=draft"]
+    for service, port in (("http", 8000), ("grpc", 8001), ("metrics", 8002)):
+        assert f"--{service}-port={port}" in command
+        assert f"--{service}-address=127.0.0.1" in command
+    assert "--backend-config=python,shm-region-prefix-name=card_1_" in command
 
 
 def test_control_apis_want_the_header_over_both_protocols(install: TritonInstall) -> None:
@@ -131,25 +136,6 @@ def test_a_header_that_triton_would_misread_is_refused(name: str, value: str) ->
         Restriction(name, value)
 
 
-def test_every_port_and_address_reaches_the_server(install: TritonInstall) -> None:
-    command = install.command(
-        replace(OPTIONS, http_port=1, grpc_port=2, metrics_port=3, address="127.0.0.1")
-    )
-    for service, port in (("http", 1), ("grpc", 2), ("metrics", 3)):
-        assert f"--{service}-port={port}" in command
-        assert f"--{service}-address=127.0.0.1" in command
-
-
-def test_extra_arguments_come_last_so_that_they_win(install: TritonInstall) -> None:
-    extra = ("--grpc-use-ssl=true", "--log-verbose=2")
-    command = install.command(replace(OPTIONS, extra_arguments=extra))
-    assert tuple(command[-2:]) == extra
-
-
-def test_shared_memory_files_carry_the_given_prefix(install: TritonInstall) -> None:
-    assert "--backend-config=python,shm-region-prefix-name=card_1_" in install.command(OPTIONS)
-
-
 def test_a_container_uses_its_own_server(container: Path, tmp_path: Path) -> None:
     found = find_triton(tmp_path)
     assert found.binary == container / "bin/tritonserver"
@@ -157,20 +143,12 @@ def test_a_container_uses_its_own_server(container: Path, tmp_path: Path) -> Non
     assert find_triton(tmp_path, "wheel").binary != found.binary
 
 
-def numpy_2(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_server, "check_numpy", lambda: "NumPy 2.1.0 is installed")
-
-
-def test_the_wheels_server_refuses_numpy_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    numpy_2(monkeypatch)
-    with pytest.raises(TritonNotFoundError, match=r"NumPy 2\.1\.0 is installed"):
-        find_triton(tmp_path, "wheel")
-
-
-def test_a_containers_server_reads_strings_of_numpy_2(
+def test_the_wheels_server_refuses_numpy_2_and_a_containers_takes_it(
     container: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    numpy_2(monkeypatch)
+    monkeypatch.setattr(triton_server, "check_numpy", lambda: "NumPy 2.1.0 is installed")
+    with pytest.raises(TritonNotFoundError, match=r"NumPy 2\.1\.0 is installed"):
+        find_triton(tmp_path, "wheel")
     assert find_triton(tmp_path).binary == container / "bin/tritonserver"
 
 
@@ -209,11 +187,3 @@ def test_no_server_at_all_says_what_to_run(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(TritonNotFoundError, match="run scripts/setup"):
         find_triton(tmp_path)
-
-
-def test_a_python_without_a_stub_names_those_that_have_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(triton_server, "shared_libpython", lambda: None)
-    with pytest.raises(TritonNotFoundError, match=r"3\.10, 3\.11, 3\.12"):
-        wheel_install(tmp_path)

@@ -101,15 +101,6 @@ def state(pool: Pool) -> EngineState:
     return pool.engine_state("target")
 
 
-def test_a_loaded_engine_shows_itself_as_soon_as_there_is_a_pool(
-    engine: Engine, tmp_path: Path
-) -> None:
-    pool = make_pool(tmp_path)
-    assert eventually(lambda: state(pool) is EngineState.LOADED)
-    assert pool.pid("target") == os.getpid()
-    assert not pool.is_alive("target", TIMEOUT_S)
-
-
 def test_the_right_key_attaches_and_the_loop_runs(engine: Engine, tmp_path: Path) -> None:
     pool = make_pool(tmp_path)
     assert engine.attach(pool.new_key()) == pool.epoch
@@ -177,11 +168,6 @@ def test_a_stranger_is_refused_and_nothing_changes(
             engine.process.attach(key, FAR_NS)
         assert pool.denials == denied
     assert state(pool) is not EngineState.ATTACHED
-
-
-def test_before_there_is_a_pool_every_key_is_wrong(engine: Engine) -> None:
-    with pytest.raises(Refusal, match="PERMISSION_DENIED"):
-        engine.process.attach("any", FAR_NS)
 
 
 def test_an_attach_request_read_too_late_is_refused(engine: Engine, tmp_path: Path) -> None:

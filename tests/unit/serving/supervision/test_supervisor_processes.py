@@ -1,0 +1,258 @@
+"""The processes of a server: found, judged, tied to their parent, and told to stop."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from signal import SIGKILL
+
+import psutil
+import pytest
+from child_process import child, next_line
+from fake_stub import fake_stub, status_of
+
+from card.serving.supervision.command_line import conceal
+from card.serving.supervision.policy import ProcessState
+from card.serving.supervision.server import TritonProcess
+from card.serving.supervision.stop_requests import StopRequests
+from card.serving.supervision.stubs import Stub, find_orphans, find_stubs, process_state
+from card.serving.supervision.tether import tethered
+from card.serving.supervision.triton_server import Restriction, ServerOptions, TritonInstall
+
+
+def state_of(stub: Stub) -> ProcessState:
+    """Now; as an attribute it would be taken for what it was."""
+    return stub.state
+
+
+def until(status: str, stub: Stub) -> None:
+    """Wait for the kernel to get there."""
+    while status_of(stub) != status:
+        os.sched_yield()
+
+
+def test_stubs_are_told_apart_by_their_models(tmp_path: Path) -> None:
+    with (
+        fake_stub(tmp_path, "draft", "one") as draft,
+        fake_stub(tmp_path, "target", "two") as target,
+    ):
+        stubs = find_stubs(os.getpid())
+        assert stubs == {"draft": draft, "target": target}
+        assert (draft.region, target.region) == ("one", "two")
+
+
+def test_a_running_a_stopped_and_a_dead_stub_look_different(tmp_path: Path) -> None:
+    with fake_stub(tmp_path, "draft") as stub:
+        assert state_of(stub) is ProcessState.RUNNING
+        stub.process.send_signal(signal.SIGSTOP)
+        until(psutil.STATUS_STOPPED, stub)
+        assert state_of(stub) is ProcessState.STOPPED
+        stub.process.send_signal(signal.SIGKILL)
+        until(psutil.STATUS_ZOMBIE, stub)
+        assert stub.state is ProcessState.GONE
+        assert find_stubs(os.getpid()) == {}
+    assert stub.state is ProcessState.GONE
+
+
+def test_orphans_are_found_by_their_region(tmp_path: Path) -> None:
+    mine = f"mine_{secrets.token_hex(8)}_"
+    with fake_stub(tmp_path, "draft", f"{mine}1") as stub, fake_stub(tmp_path, "target", "yours_1"):
+        assert find_orphans(mine) == [stub.process]
+
+
+def test_who_only_looks_at_a_region_is_no_orphan() -> None:
+    region = f"mine_{secrets.token_hex(8)}_1"
+    waiting = "import sys; print(flush=True); sys.stdin.read()"
+    with child(sys.executable, "-c", waiting, region) as bystander:
+        next_line(bystander)
+        assert find_orphans(region) == []
+
+
+def test_what_another_user_runs_is_no_orphan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    region = f"mine_{secrets.token_hex(8)}_1"
+    with fake_stub(tmp_path, "draft", region):
+        monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
+        assert find_orphans(region) == []
+
+
+def test_a_server_takes_every_child_along_whatever_its_command_line_says(tmp_path: Path) -> None:
+    """A child that is just being executed has none, and one of them outlived its server so."""
+    binary = tmp_path / "tritonserver"
+    binary.write_text("#!/bin/sh\nsleep 1000 &\nwait\n")
+    binary.chmod(0o700)
+    restriction = Restriction("name", "value")
+    options = ServerOptions(tmp_path, (), restriction, "mine_", 8000, 8001, 8002, "127.0.0.1")
+    server = TritonProcess(TritonInstall(binary, tmp_path, ()), options, {})
+    observed = psutil.Process(server.pid)
+    while not (children := observed.children()):
+        os.sched_yield()
+    server.kill()
+    assert [process_state(child) for child in children] == [ProcessState.GONE]
+    assert server.ending == "killed by SIGKILL"
+    server.kill()
+
+
+SECRET = "0123456789abcdef" * 4
+
+
+def test_a_concealed_argument_is_read_by_nobody_any_more() -> None:
+    say = "import sys; print(flush=True); sys.stdin.readline()"
+    command = [sys.executable, "-c", say, f"--first={SECRET}", f"--again={SECRET}", "plain"]
+    with child(*command) as process:
+        next_line(process)
+        line = Path(f"/proc/{process.pid}/cmdline")
+        assert line.read_bytes().count(SECRET.encode()) == 2
+        assert conceal(process.pid, SECRET)
+        shown = line.read_bytes()
+        assert SECRET.encode() not in shown
+        assert b"--first=*" in shown
+        assert b"plain" in shown
+        process.communicate(b"\n", timeout=10)
+
+
+def test_a_process_that_is_gone_hides_nothing() -> None:
+    with child(sys.executable, "-c", "") as process:
+        process.wait(10)
+    assert not conceal(process.pid, SECRET)
+
+
+RAISED = """
+import resource, subprocess, sys
+from card.serving.supervision import descriptors
+descriptors.MOST = 800
+resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
+print(descriptors.raise_limit())
+inherited = "import resource; print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
+sys.stdout.flush()
+subprocess.run([sys.executable, "-c", inherited], check=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "expected"),
+    [(64, 500, 500), (64, 1_000, 800), (900, 1_000, 900)],
+    ids=["all there are", "no more than are needed", "never fewer"],
+)
+def test_the_limit_is_raised_for_children_too(soft: int, hard: int, expected: int) -> None:
+    shown = subprocess.run(
+        [sys.executable, "-c", RAISED.format(soft=soft, hard=hard)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    raised, inherited = shown.stdout.splitlines()
+    assert int(raised) == expected
+    assert inherited == f"{expected} {hard}"
+
+
+TIED = "import signal\nprint('tied', flush=True)\nsignal.pause()"
+PARENT = f"""
+import subprocess, sys
+from signal import SIGKILL
+from card.serving.supervision.tether import tethered
+
+command = [sys.executable, "-c", {TIED!r}]
+child = subprocess.Popen(tethered(SIGKILL, command), stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid, flush=True)
+child.wait()
+"""
+
+
+def outcome(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+
+
+def test_a_tethered_child_dies_with_its_killed_parent() -> None:
+    with child(sys.executable, "-c", PARENT) as parent:
+        tied = psutil.Process(int(next_line(parent)))
+        assert tied.is_running()
+        parent.kill()
+        parent.wait()
+    limit = time.monotonic() + 10
+    while process_state(tied) is not ProcessState.GONE:
+        assert time.monotonic() < limit, f"{tied} lives on"
+        os.sched_yield()
+
+
+def test_a_parent_that_died_before_the_tie_was_made_leaves_no_child() -> None:
+    command = tethered(SIGKILL, ["echo", "started"])
+    orphaned = [str(os.getppid()) if word == str(os.getpid()) else word for word in command]
+    ending = outcome(orphaned)
+    assert (ending.returncode, ending.stdout) == (1, "")
+
+
+def test_the_child_is_the_command_with_its_words_and_its_environment() -> None:
+    said = 'import os, sys; print(os.getppid(), sys.argv, os.environ["GIVEN"])'
+    command = tethered(SIGKILL, ["a name", "-c", said, "two words"], sys.executable)
+    ending = subprocess.run(
+        command, env={"GIVEN": "on"}, capture_output=True, text=True, check=True, timeout=20
+    )
+    assert ending.stdout == f"{os.getpid()} ['-c', 'two words'] on\n"
+
+
+def test_the_child_ignores_no_signal_that_the_launcher_ignores() -> None:
+    def ignored(command: list[str]) -> str:
+        return outcome(command).stdout
+
+    own = ["grep", "SigIgn", "/proc/self/status"]
+    assert ignored(tethered(SIGKILL, own)) == ignored(own) != ""
+
+
+def test_a_program_that_is_not_there_is_one_line() -> None:
+    ending = outcome(tethered(SIGKILL, ["/no/such/program"]))
+    assert ending.returncode == 127
+    assert ending.stderr == "/no/such/program cannot be started: No such file or directory\n"
+
+
+LONG_S = 60.0
+
+INTERRUPTED = """
+import faulthandler, sys
+from card.serving.supervision.stop_requests import StopRequests
+
+faulthandler.dump_traceback_later(30, exit=True)
+requests = StopRequests()
+
+def handler(frame, event, argument):
+    requests.ask()
+    return handler
+
+sys.settrace(handler)  # calls it before every line of Python that is run from here on
+for number in range(1, 100):
+    requests.ask()
+    assert requests.has_come(number, 60.0)
+sys.settrace(None)
+print("through", flush=True)
+"""
+
+
+def test_every_request_counts_and_stays() -> None:
+    requests = StopRequests()
+    requests.ask()
+    assert requests.has_come(1, LONG_S)
+    assert not requests.has_come(2, 0.0)
+    requests.ask()
+    assert requests.has_come(2, LONG_S)
+    assert requests.has_come(1, 0.0)
+
+
+def test_more_requests_than_a_pipe_holds_make_nobody_wait() -> None:
+    requests = StopRequests()
+    for _ in range(1 << 17):
+        requests.ask()
+    assert requests.has_come(2, 0.0)
+
+
+def test_requests_interrupt_anything_and_hang_nobody() -> None:
+    """A handler that runs in the midst of the wait, or of another request."""
+    with child(sys.executable, "-c", INTERRUPTED) as interrupted:
+        assert next_line(interrupted) == b"through"
+        assert interrupted.wait(LONG_S) == 0
