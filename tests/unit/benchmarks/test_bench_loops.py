@@ -21,7 +21,7 @@ from bench.foresight import ranks_of, read_along
 from bench.in_process import Loops, parameters_of, text_of
 from bench.measurement import Measurement, Task
 from bench.prompts import Prompt
-from bench.streams_figures import row_of
+from bench.streams_figures import StreamedText, row_of
 from bench.unrelated import unrelated_draft
 from card.decoding import TargetLoop
 from card.drafting import loop as drafting_loop
@@ -182,11 +182,11 @@ def test_every_text_is_read_along_once_whoever_of_the_target_alone_wrote_it() ->
 
 
 def test_latency_is_per_token_and_the_rate_that_of_all_streams() -> None:
-    commits = [
-        [(0.1, 1), (0.2, 5), (0.4, 2)],  # gaps 100 ms for 5 tokens, 200 ms for 2
-        [(0.3, 1), (0.5, 1)],
+    texts = [
+        StreamedText(0.0, [(0.1, 1), (0.2, 5), (0.4, 2)]),  # gaps 100 ms for 5 tokens, 200 ms for 2
+        StreamedText(0.0, [(0.3, 1), (0.5, 1)]),
     ]
-    row = row_of("card", commits, 2.0, True)
+    row = row_of("card", 2, texts, 2.0, True)
     assert row.tokens_per_s == pytest.approx(10 / 0.5)
     assert row.full_tokens_per_s == pytest.approx(9 / 0.4)
     assert row.p50_ms == pytest.approx(20.0)  # 20 ms five times, 100 ms twice, 200 ms once
