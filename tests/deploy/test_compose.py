@@ -66,16 +66,6 @@ def test_docker_fills_the_volume_with_the_pair_of_the_cpu_image() -> None:
         assert mounts(service)["/models"][0] == Path("models"), name
 
 
-def test_a_pair_of_ones_own_is_mounted_in_its_place(profile: str) -> None:
-    given = services_of(profile, ("CARD_MODELS", "/srv/pair"))[TRITON[profile]]
-    assert mounts(given)["/models"] == (Path("/srv/pair"), True)
-
-
-def test_the_settings_find_the_models(settings: Settings) -> None:
-    assert str(settings.target.path) == "/models/target"
-    assert str(settings.draft.path) == "/models/draft"
-
-
 def test_all_ports_are_published_to_this_host_alone(triton: Service, settings: Settings) -> None:
     numbers = settings.serving.ports.values()
     assert ports(triton) == {port: ("127.0.0.1", port) for port in numbers}
@@ -103,13 +93,6 @@ def test_what_is_published_to_clients_is_theirs_alone() -> None:
         everywhere: MONITORING,
         loopback: {8000} | CLIENTS,
     }
-
-
-def test_a_restart_by_the_runbook_gives_the_time_to_drain(profile: str, triton: Service) -> None:
-    """`docker compose restart` of some versions knows `stop_grace_period` and of others not."""
-    page = (REPOSITORY_ROOT / "docs/operations.md").read_text(encoding="utf-8")
-    (given,) = re.findall(rf"--timeout (\d+) {TRITON[profile]}\b", page)
-    assert float(given) == seconds(triton["stop_grace_period"])
 
 
 def test_a_container_is_given_the_time_to_drain(triton: Service, settings: Settings) -> None:
@@ -156,18 +139,8 @@ def test_prometheus_scrapes_the_server_and_the_supervisor(
     (static,) = job["static_configs"]
     serving = settings.serving
     assert job["metrics_path"] == "/metrics"
-    assert static["targets"] == [
-        f"triton:{serving.metrics_port}",
-        f"triton:{serving.health_port}",
-    ]
+    assert static["targets"] == [f"triton:{serving.metrics_port}", f"triton:{serving.health_port}"]
     assert triton["networks"]["default"]["aliases"] == ["triton"]
-
-
-def test_prometheus_reads_the_rules_that_are_mounted() -> None:
-    file = REPOSITORY_ROOT / "deploy/prometheus/prometheus.yml"
-    (pattern,) = yaml.safe_load(file.read_text(encoding="utf-8"))["rule_files"]
-    assert Path(pattern).parent == Path("/etc/prometheus")
-    assert list(file.parent.glob(Path(pattern).name))
 
 
 def test_prometheus_takes_its_configuration(tmp_path: Path) -> None:

@@ -60,12 +60,6 @@ def _ignored(path: Path) -> bool:
     return bool(spec.match_file(path.relative_to(REPOSITORY_ROOT).as_posix()))
 
 
-def test_the_cpu_image_is_made_from_a_slim_python_that_the_server_knows() -> None:
-    version = re.fullmatch(r"python:3\.(\d+)-slim-bookworm", stages()["cpu"].base)
-    assert version
-    assert 10 <= int(version.group(1)) <= 12
-
-
 def test_everything_copied_is_there_and_not_ignored() -> None:
     for stage in stages().values():
         for source in _copied(stage):
@@ -150,10 +144,6 @@ def test_an_image_starts_the_supervisor_below_an_init(image: Stage) -> None:
     assert copied.split()[-2:] == ["model_repository", str(values["model_repository"])]
 
 
-def test_nvidias_entry_point_is_kept() -> None:
-    assert stages()["gpu"].words("ENTRYPOINT")[2] == "/opt/nvidia/nvidia_entrypoint.sh"
-
-
 def test_the_health_check_asks_what_the_supervisor_answers(image: Stage) -> None:
     value = image.last("HEALTHCHECK")
     found = re.search(r"http://127\.0\.0\.1:(\d+)(/\w+)", value)
@@ -164,12 +154,6 @@ def test_the_health_check_asks_what_the_supervisor_answers(image: Stage) -> None
         assert health.answer(found.group(2))[0] is not HTTPStatus.NOT_FOUND
     finally:
         health.close()
-
-
-def test_the_ports_of_the_defaults_are_exposed(image: Stage) -> None:
-    serving = ServingSettings()
-    ports = (serving.http_port, serving.grpc_port, serving.metrics_port, serving.health_port)
-    assert image.last("EXPOSE").split() == [str(port) for port in ports]
 
 
 ONLY_FOR_PROCESSORS = {"openvino"}
@@ -188,24 +172,3 @@ def test_the_gpu_image_brings_every_package_that_the_code_imports() -> None:
     for name in imported - ours - elsewhere:
         found = {canonicalize_name(each) for each in distributions[PARTS.get(name, name)]}
         assert required & found, name
-
-
-def test_the_gpu_image_changes_nothing_that_the_container_brought() -> None:
-    (install,) = [run for run in stages()["gpu"].all("RUN") if "container.txt" in run]
-    assert "pip list --format=freeze > /opt/card/container.txt" in install
-    assert "--constraint /opt/card/container.txt --requirement" in " ".join(install.split())
-    assert "--no-deps /built/wheels/" in " ".join(install.split())
-
-
-def test_the_cpu_image_installs_what_the_setup_installs() -> None:
-    setup = (REPOSITORY_ROOT / "scripts/setup").read_text(encoding="utf-8")
-    (install,) = [run for run in stages()["cpu"].all("RUN") if "constraints.txt" in run]
-    for file in ("constraints.txt", "base.txt", "server.txt"):
-        assert f"/requirements/{file}" in install
-        assert f"requirements/{file}" in setup
-
-
-def test_an_image_holds_the_guard_that_its_settings_ask_for(image: Stage) -> None:
-    (install,) = (run for run in image.all("RUN") if "pip install" in run)
-    assert "from=gateway-wheels,target=/built" in install
-    assert "/built/wheels/*.whl /built/gateway-wheels/*.whl" in install

@@ -82,10 +82,6 @@ def test_the_image_starts_the_gateway_below_an_init_for_others_to_reach(
     assert image.last("USER") == "1000:1000"
 
 
-def test_the_image_is_of_the_python_of_the_cpu_image(image: Stage) -> None:
-    assert image.base == stages()["cpu"].base
-
-
 def test_the_image_finds_the_tokenizer_where_the_settings_have_the_target(
     in_image: dict[str, Any], settings: Settings
 ) -> None:
@@ -97,15 +93,6 @@ def test_the_health_check_asks_what_the_gateway_answers(
 ) -> None:
     assert f"http://127.0.0.1:{in_image['port']}/health" in image.last("HEALTHCHECK")
     assert "/health" in routes()
-
-
-def test_the_image_holds_the_gateways_wheels_alone(image: Stage) -> None:
-    (build,) = stages()["gateway-wheels"].all("RUN")
-    assert build.endswith("./client ./gateway")
-    (install,) = (run for run in image.all("RUN") if "pip install" in run)
-    assert "from=gateway-wheels" in install
-    assert "--constraint /requirements/constraints.txt /wheels/*.whl" in install
-    assert "--no-deps" not in install
 
 
 def test_the_gateway_requires_every_package_that_it_imports() -> None:
@@ -216,13 +203,6 @@ def test_it_asks_all_pods_of_the_service_and_may_reach_them(
     assert "grpc" in {port["port"] for port in clients["ports"]}
 
 
-def test_its_clients_are_those_of_the_service(
-    manifests_of_gateway: list[Manifest], manifests: list[Manifest]
-) -> None:
-    (rule,) = only(manifests_of_gateway, "NetworkPolicy")["spec"]["ingress"]
-    assert rule["from"] == only(manifests, "NetworkPolicy")["spec"]["ingress"][0]["from"]
-
-
 def test_it_reads_the_targets_tokenizer_from_the_models(
     manifests_of_gateway: list[Manifest], image: Stage, settings: Settings
 ) -> None:
@@ -258,21 +238,11 @@ def test_beside_the_chat_pair_it_reads_the_tokenizer_of_the_cpu_image(
     assert manifests == manifests_of_gateway
 
 
-def test_a_pod_may_drain_as_long_as_the_gateway_does(
-    manifests_of_gateway: list[Manifest],
-) -> None:
+def test_a_pod_may_drain_as_long_as_the_gateway_does(manifests_of_gateway: list[Manifest]) -> None:
     container = container_of(manifests_of_gateway)
     _, before = container["lifecycle"]["preStop"]["exec"]["command"]
     needed_s = int(before) + options(container["args"], {})["drain_s"]
     assert needed_s < pod_of(manifests_of_gateway)["spec"]["terminationGracePeriodSeconds"]
-
-
-def test_its_key_is_a_secret_that_need_not_be_there(
-    manifests_of_gateway: list[Manifest],
-) -> None:
-    (variable,) = container_of(manifests_of_gateway)["env"]
-    assert variable["name"] == KEY_VARIABLE
-    assert variable["valueFrom"]["secretKeyRef"]["optional"] is True
 
 
 def test_variables_of_services_cannot_be_taken_for_options(

@@ -142,17 +142,6 @@ def test_the_probes_ask_what_the_supervisor_answers(manifests: list[Manifest]) -
         health.close()
 
 
-def test_prometheus_scrapes_the_server_and_the_supervisor(manifests: list[Manifest]) -> None:
-    ends = only(manifests, "PodMonitor")["spec"]["podMetricsEndpoints"]
-    assert [(end["port"], end["path"]) for end in ends] == [
-        ("metrics", "/metrics"),
-        ("health", "/metrics"),
-    ]
-    policy = only(manifests, "NetworkPolicy")["spec"]["ingress"]
-    scraped = {end["port"] for end in ends}
-    assert any({port["port"] for port in rule["ports"]} == scraped for rule in policy)
-
-
 def test_the_route_leads_to_the_service(manifests: list[Manifest]) -> None:
     services = {name_of(service): service["spec"] for service in of_kind(manifests, "Service")}
     (rule,) = only(manifests, "GRPCRoute")["spec"]["rules"]
@@ -217,12 +206,6 @@ def test_every_volume_is_mounted_once_and_every_mount_has_one(manifests: list[Ma
             assert len({mount["mountPath"] for mount in mounts}) == len(mounts)
 
 
-def test_the_mounted_settings_are_the_generated_ones(manifests: list[Manifest]) -> None:
-    generated = only(manifests, "ConfigMap")
-    assert volume(manifests, "/etc/card")["configMap"]["name"] == name_of(generated)
-    assert list(generated["data"]) == ["settings.yaml"]
-
-
 @pytest.mark.parametrize("overlay", ["gpu-2", "gpu-tp"], indirect=True)
 def test_the_models_are_where_the_settings_look_and_cannot_be_written(
     manifests: list[Manifest], settings: Settings
@@ -263,20 +246,6 @@ def test_the_download_reads_the_pair_that_is_named() -> None:
         assert variable.lower() == container["name"]
 
 
-def test_the_pod_for_copies_is_that_of_the_download_with_an_idle_command() -> None:
-    pod = yaml.safe_load((KUBERNETES / "models/copy.yaml").read_text(encoding="utf-8"))["spec"]
-    job = only(rendered(MODELS), "Job")["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    for name in ("securityContext", "nodeSelector", "automountServiceAccountToken"):
-        assert pod[name] == job[name]
-    for name in ("image", "securityContext"):
-        assert container[name] == job["containers"][0][name]
-    assert container["command"][0] == "sleep"
-    (mount,), (copied_to,) = container["volumeMounts"], pod["volumes"]
-    assert mount["mountPath"] == "/models"
-    assert copied_to in job["volumes"]
-
-
 def test_the_pod_gets_as_many_gpus_as_its_settings_name(
     manifests: list[Manifest], settings: Settings
 ) -> None:
@@ -285,13 +254,6 @@ def test_the_pod_gets_as_many_gpus_as_its_settings_name(
     assert resources["requests"] == resources["limits"]
     assert int(resources["limits"].get(GPU, 0)) == len(devices)
     assert devices == set(range(len(devices)))
-
-
-def test_the_tensor_parallel_target_shares_no_device_with_its_draft(tmp_path: Path) -> None:
-    settings = settings_of(rendered("gpu-tp"), tmp_path)
-    assert settings.target.tensorrt_llm.tensor_parallel > 1
-    target, draft = settings.target.tensorrt_llm.devices, settings.draft.tensorrt_llm.devices
-    assert not set(target) & set(draft)
 
 
 # --- confinement ---------------------------------------------------------------------------------
@@ -353,18 +315,6 @@ def test_the_autoscaler_asks_for_what_the_adapter_offers(manifests: list[Manifes
         for metric in only(manifests, "HorizontalPodAutoscaler")["spec"]["metrics"]
     }
     assert asked == {rule["name"]["as"] for rule in _adapter_rules()}
-
-
-def test_the_adapter_asks_the_prometheus_that_scrapes(manifests: list[Manifest]) -> None:
-    prometheus = _adapter_values()["prometheus"]
-    namespace = re.fullmatch(r"http://prometheus-operated\.(\w+)\.svc", prometheus["url"])
-    assert namespace is not None
-    assert prometheus["port"] == 9090
-    rules = only(manifests, "NetworkPolicy")["spec"]["ingress"]
-    (scraping,) = [rule for rule in rules if rule["ports"][0]["port"] == "metrics"]
-    (source,) = scraping["from"]
-    labels = source["namespaceSelector"]["matchLabels"]
-    assert labels == {"kubernetes.io/metadata.name": namespace.group(1)}
 
 
 def test_the_adapter_reads_gauges_that_the_code_exports() -> None:

@@ -11,15 +11,7 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
-from rendered_manifests import (
-    APART,
-    KUBERNETES,
-    MODELS,
-    OVERLAYS,
-    Manifest,
-    folder,
-    rendered,
-)
+from rendered_manifests import APART, KUBERNETES, MODELS, OVERLAYS, Manifest, folder, rendered
 
 KUBERNETES_VERSIONS = ("1.27.0", "1.37.0")
 """The oldest and the newest that we validate against."""
@@ -78,21 +70,6 @@ def test_every_manifest_is_valid(name: str, version: str) -> None:
 @pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
 def test_the_pod_for_copies_is_valid(version: str) -> None:
     _validate(yaml.safe_load((folder(MODELS) / "copy.yaml").read_text(encoding="utf-8")), version)
-
-
-@pytest.mark.parametrize("overlay_name", OVERLAYS)
-def test_an_overlay_has_all_that_a_service_needs(overlay_name: str) -> None:
-    kinds = {manifest["kind"] for manifest in rendered(overlay_name)}
-    assert kinds == {
-        "ConfigMap",
-        "Deployment",
-        "GRPCRoute",
-        "HorizontalPodAutoscaler",
-        "NetworkPolicy",
-        "PodDisruptionBudget",
-        "PodMonitor",
-        "Service",
-    }
 
 
 @pytest.mark.parametrize("name", [*OVERLAYS, *APART])
