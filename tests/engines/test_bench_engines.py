@@ -19,8 +19,7 @@ from bench.foresight import ranks_of
 from bench.in_process import InProcess, parameters_of
 from bench.measurement import Task
 from bench.prompts import Prompt
-from card.engines import EngineError, SequenceTokens
-from card.engines.calibration import measure_row_costs
+from card.engines import SequenceTokens
 from card.engines.loading import load_engine
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
@@ -28,12 +27,6 @@ from card.settings import Settings, load_settings
 from card.speculation.drafters.growth.children import noise_for, ranking_of
 
 OPTIONS = EngineOptions(context=400, sessions=1, dtype="float32", threads=2, row_multiple=4)
-
-
-@pytest.fixture
-def engine(engine_class: Any, tmp_path: Path) -> Any:
-    tiny_models.save(tmp_path, "llama3")
-    return engine_class.load(tmp_path, OPTIONS)
 
 
 def test_a_model_is_loaded_once_for_each_thread_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,11 +88,6 @@ def test_a_target_that_is_loaded_as_served_serves_fewer_threads_too(
     assert on_three._compiled is not served._compiled
 
 
-def test_a_pair_that_no_checkpoint_engine_runs_is_refused() -> None:
-    with pytest.raises(EngineError, match=r"set draft\.engine to auto, openvino or torch"):
-        Engines(load_settings(draft={"engine": "tensorrt_llm"}))
-
-
 def test_who_waits_has_the_rows_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """As served; a fixed number of them only grows until all candidates fit."""
     target = SimpleNamespace(row_costs_ms={1: 1.0, 4: 1.1, 8: 40.0})
@@ -112,19 +100,6 @@ def test_who_waits_has_the_rows_of_the_settings(monkeypatch: pytest.MonkeyPatch)
     assert adapting.rows_for(8) == adapting.rows < 8
     assert [fixed.rows_for(candidates) for candidates in (1, 2, 8)] == [3, 3, 9]
     assert fixed.room_for(8, 4) == {"width": 4, "rows": 9}
-
-
-def test_costs_are_measured_on_an_engine_that_knows_none(
-    engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engines, "load_engine", lambda settings, role: engine)
-    engine.know_costs(measure_row_costs(engine))
-    known = engine.row_costs_ms
-    pair = Engines(load_settings())
-    assert pair.probe(2).row_costs_ms == {}
-    assert pair.probe(2) is pair.probe(2)
-    assert set(pair.row_costs_ms(2)) == set(known)
-    assert engine.row_costs_ms is known
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

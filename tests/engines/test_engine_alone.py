@@ -93,14 +93,6 @@ def test_a_target_that_is_never_alone_takes_no_more_memory(larger: OpenVinoEngin
     assert held[-1] - held[0] < 8
 
 
-def test_the_same_graphs_serve_more_threads(checkpoint: Path) -> None:
-    engine = OpenVinoEngine.load(checkpoint, OPTIONS)
-    threads = {
-        decoder.graph.get_property("INFERENCE_NUM_THREADS") for decoder in engine._compiled.values()
-    }
-    assert threads == {2}
-
-
 def test_without_a_way_to_let_threads_rest_there_are_no_more(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,6 @@ from card.engines.loading import load_engine
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.row_costs import RowCosts
-from card.serving.supervision.residue import RunDirectory
 from card.settings import Settings, load_settings
 
 
@@ -236,12 +235,3 @@ def test_what_another_device_computes_is_not_remembered(pair: Settings, service:
     memory = CalibrationCache.of_this_service("target", "torch", pair.target.path, options)
     memory.remember(Calibration.of(options, RowCosts({1: 1.0})))
     assert not service.exists()
-
-
-def test_every_server_of_a_supervisor_shares_one_directory(tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path)
-    run.calibration_cache.mkdir()
-    (run.calibration_cache / "target.json").write_text("{}")
-    assert [path.name for path in run.calibration_cache.iterdir()] == ["target.json"]
-    run.close()
-    assert not list(tmp_path.iterdir())

@@ -12,7 +12,7 @@ from tiny_models import random_tokens, read, read_alone
 from transformers import AutoModelForCausalLM
 from watched_passes import product_types, recorded_passes
 
-from card.engines import EngineError, SequenceTokens
+from card.engines import SequenceTokens
 from card.engines.calibration import check_row_invariance, choice, make_row_invariant
 from card.engines.calibration_cache import Calibration
 from card.engines.interface import Engine
@@ -83,14 +83,6 @@ def test_no_pass_has_more_rows_than_keep_their_bits(
     for logits, start, size in zip(found, starts, sizes, strict=True):
         for row in range(size):
             np.testing.assert_array_equal(logits.row(row), expected[start + row])
-
-
-def test_more_rows_than_that_are_refused(tmp_path: Path) -> None:
-    engine = OpenVinoEngine.load(checkpoint(tmp_path, torch.bfloat16), OPTIONS)
-    session = engine.open_session()
-    assert len(engine.forward([SequenceTokens(session, TEXT[: engine.most_rows])])) == 1
-    with pytest.raises(EngineError, match=f"a pass takes {engine.most_rows}"):
-        engine.forward([SequenceTokens(session, TEXT[: engine.most_rows + 1])])
 
 
 def test_a_processor_on_which_such_rows_influence_each_other_unfolds_the_matrices(

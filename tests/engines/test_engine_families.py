@@ -124,16 +124,6 @@ def test_each_branch_of_a_tree_equals_transformers_on_its_own_path(
         assert_close(found[path], expected[PREFIX:])
 
 
-def test_best_gives_the_likeliest_ids_and_their_log_probabilities(checkpoint: Checkpoint) -> None:
-    engine = checkpoint.engine(branches=0)
-    session = engine.open_session()
-    rows = SequenceTokens(session, TEXT, logits=3, ranking=Ranking(5))
-    ids, values = engine.forward([rows])[0].best()
-    expected = torch.from_numpy(checkpoint.expected[-3:]).log_softmax(-1).topk(5)
-    assert ids.tolist() == expected.indices.tolist()
-    np.testing.assert_allclose(values, expected.values.numpy(), atol=CLOSE)
-
-
 def test_best_ranks_by_perturbed_logits_where_noise_is_given(checkpoint: Checkpoint) -> None:
     engine = checkpoint.engine(branches=0)
     one, other = engine.open_session(), engine.open_session()

@@ -14,12 +14,7 @@ from numpy.typing import NDArray
 from tiny_models import forward_rows, opened, random_tokens, read, read_alone
 from watched_passes import product_types
 
-from card.engines.calibration import (
-    check_alone,
-    check_row_invariance,
-    choice,
-    make_row_invariant,
-)
+from card.engines.calibration import check_alone, check_row_invariance, choice, make_row_invariant
 from card.engines.checkpoints import DenseMatrix, GroupedMatrix, quantised
 from card.engines.interface import Engine, SequenceTokens
 from card.engines.openvino.engine import OpenVinoEngine
@@ -149,12 +144,6 @@ def test_a_weight_is_moved_by_less_than_a_step(bits: int, most_error: float) -> 
     steps = np.abs(matrix.dense() - weights).reshape(8, 8, 32) / matrix.scale[..., None]
     assert steps.max() < most_error + 0.2  # scales are float16's
     assert not whole_zero_points(matrix)[1].any()
-
-
-def test_a_group_of_nothing_but_zeros_stays_so() -> None:
-    for bits in (4, 8):
-        matrix = quantised(DenseMatrix(np.zeros((2, 64), np.float32)), bits, 32)
-        assert not matrix.dense().any()
 
 
 def test_codes_and_remainders_give_the_weights_of_the_file() -> None:

@@ -135,21 +135,6 @@ def test_places_behind_the_prefix_never_influence_a_chain(chains: AnyEngine) -> 
     np.testing.assert_array_equal(found[1], found[0])
 
 
-def test_nothing_may_survive_beside_a_chain(chains: AnyEngine) -> None:
-    with opened(chains) as session:
-        forward_rows(chains, [SequenceTokens(session, [1, 2, 3])])
-        with pytest.raises(ValueError, match="no pending entries"):
-            chains.commit_kv(session, [0], [1])
-
-
-def test_more_branches_than_lanes_are_refused(chains: AnyEngine) -> None:
-    with (
-        opened(chains) as session,
-        pytest.raises(ValueError, match="5 branches in a pass; the engine holds 4"),
-    ):
-        forward_rows(chains, [SequenceTokens(session, [1] * 5, [FOLLOWS_PREFIX] * 5)])
-
-
 # --- growing trees --------------------------------------------------------------------------------
 
 
@@ -315,19 +300,3 @@ def test_a_reopened_session_holds_nothing_of_the_old_one(
     for session in sessions:
         engine.close_session(session)
     np.testing.assert_array_equal(everything(), untouched)
-
-
-@pytest.mark.parametrize("branches", [BRANCHES, 0], ids=["chains", "growing_tree"])
-def test_confirming_nothing_drops_what_is_pending(
-    directory: Path, branches: int, engine_class: type[AnyEngine]
-) -> None:
-    engine = load(engine_class, directory, branches)
-    session = engine.open_session()
-    text = random_tokens(20)
-    read(engine, session, text, [20])
-    forward_rows(engine, [SequenceTokens(session, [1, 2], [FOLLOWS_PREFIX, FOLLOWS_PREFIX])])
-    engine.commit_kv(session, [])
-    assert engine.length(session) == len(text)
-    found = forward_rows(engine, [SequenceTokens(session, [3, 4])])[0]
-    engine.close_session(session)
-    assert_close(found, read_alone(engine, [*text, 3, 4], [22])[-2:])

@@ -84,7 +84,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 @pytest.fixture(
     scope="module",
-    params=[("k_proj", 0), ("v_proj", 0), ("k_proj", 1), ("v_proj", 1)],
+    params=[("k_proj", 0), ("v_proj", 1)],
     ids=lambda where: f"{where[0]} of layer {where[1]}",
 )
 def load(

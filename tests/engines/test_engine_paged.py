@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from real_pair import PAIR, TARGET
 from this_processor import skip_unless_computed_in
 from tiny_models import FAMILIES, SLIDING_WINDOW, forward_rows, opened, random_tokens, read
-from watched_passes import product_types, recorded_passes
+from watched_passes import recorded_passes
 
 from card.engines import EngineError, SequenceTokens
 from card.engines.calibration import (
@@ -26,7 +26,6 @@ from card.engines.calibration import (
 )
 from card.engines.loading import load_engine
 from card.engines.openvino.engine import OpenVinoEngine
-from card.engines.openvino.paged.cache import PAGE
 from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions
 from card.engines.processor import resolve_dtype
 from card.settings import load_settings
@@ -44,7 +43,6 @@ OPTIONS = EngineOptions(
 )
 TEXT = random_tokens(100)
 CLOSE = 1e-4
-MIB = 1 << 20
 
 
 @pytest.fixture
@@ -104,12 +102,7 @@ def subject(request: pytest.FixtureRequest) -> Subject:
     model, dtype, graph_rows = request.param
     skip_unless_computed_in(dtype)
     options = replace(
-        OPTIONS,
-        context=512,
-        dtype=dtype,
-        threads_alone=2,
-        graph_rows=graph_rows,
-        compressed=True,
+        OPTIONS, context=512, dtype=dtype, threads_alone=2, graph_rows=graph_rows, compressed=True
     )
     # On a busy machine more threads may not look faster; here they are to be proven right.
     with patch.object(choice, "is_faster_alone", return_value=True):
@@ -192,21 +185,6 @@ def test_what_lies_behind_a_row_is_not_looked_at(checkpoint: Path) -> None:
 
 
 # --- memory and passes ----------------------------------------------------------------------------
-
-
-def test_matrices_stay_in_sixteen_bits_without_more_ado(tmp_path: Path) -> None:
-    tiny_models.build(FAMILIES["qwen2"]).bfloat16().save_pretrained(tmp_path)
-    engine = OpenVinoEngine.load(tmp_path, replace(OPTIONS, compressed=True, graph_rows=()))
-    for decoder in engine._compiled.values():
-        assert product_types(decoder.graph).keys() == {"bf16"}
-
-
-def test_a_lane_has_whole_pages(checkpoint: Path) -> None:
-    engine = OpenVinoEngine.load(checkpoint, OPTIONS)
-    a = engine.architecture
-    entry = 2 * a.layers * a.kv_heads * a.head_size * 4
-    assert engine.kv_bytes_per_session % (PAGE * entry) == 0
-    assert engine.kv_bytes_per_session >= OPTIONS.context * entry
 
 
 def test_chunks_and_short_rows_share_passes_up_to_the_largest_decoder(

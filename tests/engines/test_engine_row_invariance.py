@@ -111,11 +111,9 @@ def in_bfloat16(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def subject(request: pytest.FixtureRequest, one_head_per_group: Path, in_bfloat16: Path) -> Subject:
     kind, model, dtype = request.param
-    directory = {
-        "trained": TARGET,
-        "tiny": one_head_per_group,
-        "tiny_in_bfloat16": in_bfloat16,
-    }[model]
+    directory = {"trained": TARGET, "tiny": one_head_per_group, "tiny_in_bfloat16": in_bfloat16}[
+        model
+    ]
     engine_class = OpenVinoEngine if kind == "openvino" else TorchEngine
     skip_unless_computed_in(dtype)
     # On a busy machine more threads may not look faster; here they are to be proven right.

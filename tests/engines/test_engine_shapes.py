@@ -39,16 +39,6 @@ def test_a_pass_has_room_for_what_it_needs(needed: list[int]) -> None:
     assert all(padding.pad(rows) >= rows for rows in needed)
 
 
-def test_without_costs_every_pass_gets_its_own_shape() -> None:
-    padding = RowPadding(None)
-    assert [padding.pad(rows) for rows in (8, 1, 6, 2)] == [8, 1, 6, 2]
-
-
-def test_a_few_smaller_passes_keep_the_shape() -> None:
-    padding = RowPadding(COSTS)
-    assert [padding.pad(rows) for rows in (8, 6, 8, 4, 8, 6)] == [8] * 6
-
-
 def test_a_run_of_smaller_passes_changes_the_shape_once_to_the_most_they_need() -> None:
     padding = RowPadding(COSTS)
     padding.pad(8)
@@ -56,12 +46,6 @@ def test_a_run_of_smaller_passes_changes_the_shape_once_to_the_most_they_need() 
     assert found[0] == 8
     assert found[-1] == 2
     assert len(set(found)) == 2
-
-
-def test_what_costs_more_than_a_change_is_not_paid_once() -> None:
-    padding = RowPadding(COSTS)
-    padding.pad(64)
-    assert padding.pad(8) == 8
 
 
 @given(rent=st.floats(0.01, 2), price=st.floats(0.1, 5), count=st.integers(1, 50))
@@ -148,21 +132,6 @@ def test_rows_of_branches_find_their_way_back_through_padded_lanes(
 
 
 # --- memory that would come and go ----------------------------------------------------------------
-
-
-def test_all_shapes_of_an_input_lie_in_one_block_of_memory() -> None:
-    bound = BoundTensors()
-    inputs = Inputs(cast(ov.InferRequest, bound))
-    widest = inputs.array("mask", 2, 1, 8, 128)
-    for shape in ((1, 1, 2, 128), (2, 1, 4, 256), (2, 1, 8, 128)):
-        array = inputs.array("mask", *shape)
-        array[...] = 7.0
-        assert np.shares_memory(array, widest)
-        assert bound["mask"].shape == shape
-        assert (bound["mask"] == 7.0).all()
-    inputs.put("mask", np.full((4, 1, 8, 128), 5.0))
-    assert bound["mask"].shape == (4, 1, 8, 128)
-    assert (bound["mask"] == 5.0).all()
 
 
 class RecordedRequest:

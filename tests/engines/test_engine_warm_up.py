@@ -80,11 +80,6 @@ def test_a_context_that_takes_long_to_read_is_not_read_to_its_end(
     assert shared[0] == (64, SHORT)
 
 
-def test_every_session_is_free_again(engine: RecordedEngine) -> None:
-    sessions = [engine.open_session() for _ in range(SESSIONS)]
-    assert [engine.length(session) for session in sessions] == [0] * SESSIONS
-
-
 def test_no_later_pass_needs_more_memory_for_its_inputs(engine: RecordedEngine) -> None:
     before = block_sizes(engine)
     sessions = [engine.open_session() for _ in range(SESSIONS)]

@@ -167,13 +167,6 @@ def test_linear_scaling_is_applied(tmp_path: Path) -> None:
     assert difference(file, model) < CLOSE
 
 
-def test_the_size_of_a_head_may_stand_in_the_tensors_alone(tmp_path: Path) -> None:
-    file = tmp_path / "model.gguf"
-    config = gguf_models.FAMILIES["qwen2"]
-    gguf_models.write(file, "qwen2", "F16", config=type(config)(**config.to_dict()))
-    assert read_architecture(file).head_size == 64
-
-
 def tensor(name: str, rows: int = 32) -> Callable[[GGUFWriter], None]:
     return lambda writer: writer.add_tensor(name, np.zeros((rows, 32), np.float32))
 

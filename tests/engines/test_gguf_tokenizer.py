@@ -63,25 +63,7 @@ def byte_level_tokens() -> tuple[list[str], list[int], list[str]]:
 
 
 def sentencepiece_tokens() -> tuple[list[str], list[int], list[float]]:
-    words = [
-        "▁",
-        "▁▁",
-        "▁▁▁▁",
-        "t",
-        "h",
-        "e",
-        "T",
-        "q",
-        "u",
-        "i",
-        "c",
-        "k",
-        "o",
-        "r",
-        "d",
-        "s",
-        "1",
-    ]
+    words = ["▁", "▁▁", "▁▁▁▁", *"theTquickords1"]
     words += ["2", "he", "the", "▁t", "▁the", "qu", "ick", "ic", "quick", "▁quick", "or", "ord"]
     words += ["12", "日", "本", "日本", "é", "'", "s's", "'s"]
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *words]

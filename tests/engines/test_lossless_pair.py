@@ -134,10 +134,7 @@ def alone(
 
 @pytest.mark.parametrize("decoding", SPECULATING, ids=str)
 def test_sessions_decoded_together_equal_the_target_alone(
-    pair: Bundle,
-    alone: tuple[SamplingParameters, list[list[int]]],
-    decoding: str,
-    query: str,
+    pair: Bundle, alone: tuple[SamplingParameters, list[list[int]]], decoding: str, query: str
 ) -> None:
     parameters, texts = alone
     found, accepted = pair.write(pair.prompts, decoding, parameters, query)
@@ -162,10 +159,7 @@ def test_no_shape_of_speculation_changes_a_token(
 
 @pytest.mark.parametrize("decoding", SPECULATING, ids=str)
 def test_one_session_equals_the_target_alone(
-    pair: Bundle,
-    alone: tuple[SamplingParameters, list[list[int]]],
-    decoding: str,
-    query: str,
+    pair: Bundle, alone: tuple[SamplingParameters, list[list[int]]], decoding: str, query: str
 ) -> None:
     parameters, texts = alone
     found, accepted = pair.write(pair.prompts[:1], decoding, parameters, query)

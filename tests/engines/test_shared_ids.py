@@ -58,10 +58,7 @@ def test_no_id_is_proposed_that_only_one_has(
 
 
 def children_of(
-    engine: TorchEngine,
-    shared: SharedVocabulary,
-    text: list[int],
-    parameters: SamplingParameters,
+    engine: TorchEngine, shared: SharedVocabulary, text: list[int], parameters: SamplingParameters
 ) -> list[list[Child]]:
     draft = SharedIds(engine, shared)
     assert draft.vocabulary == shared.target_size

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import tiny_models
@@ -34,14 +33,6 @@ WITHOUT_DEVICE = Devices("2.13.0", "12.9", ())
 HOPPERS = Devices("2.13.0", "12.9", ((9, 0), (9, 0)))
 TURING = Devices("2.13.0", "12.9", ((7, 5),))
 OPTIONS = EngineOptions(context=256, sessions=4, branches=2, dtype="float32", device="cuda:0")
-
-
-@pytest.mark.parametrize(
-    ("wanted", "found"),
-    [("cpu", "cpu"), ("cuda", "cuda:0"), ("cuda:0", "cuda:0"), ("cuda:1", "cuda:1")],
-)
-def test_a_device_that_is_there_is_taken(wanted: str, found: str) -> None:
-    assert choose_device(wanted, HOPPERS) == torch.device(found)
 
 
 @pytest.mark.parametrize(
@@ -97,21 +88,6 @@ def test_no_product_may_round_or_split_its_sums() -> None:
     assert not products.allow_bf16_reduced_precision_reduction_split_k
 
 
-class OldProducts:
-    """`torch.backends.cuda.matmul` before torch 2.10, which took one bool for each dtype."""
-
-    def __init__(self) -> None:
-        self.set: dict[str, bool] = {}
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name == "set":
-            super().__setattr__(name, value)
-        elif isinstance(value, bool):
-            self.set[name] = value
-        else:
-            raise TypeError(f"{name}: expected a bool")
-
-
 def test_where_sums_may_not_be_split_the_library_that_can_obey_is_chosen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -121,19 +97,6 @@ def test_where_sums_may_not_be_split_the_library_that_can_obey_is_chosen(
     forbid_varying_arithmetic()
     assert not torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction_split_k
     assert chosen == ["cublaslt"]
-
-
-def test_a_torch_that_cannot_forbid_split_sums_is_asked_for_no_library(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    products = OldProducts()
-    monkeypatch.setattr(torch.version, "cuda", "12.4")
-    monkeypatch.setattr(torch.backends, "cuda", SimpleNamespace(matmul=products))
-    forbid_varying_arithmetic()
-    assert products.set == {
-        "allow_bf16_reduced_precision_reduction": False,
-        "allow_fp16_reduced_precision_reduction": False,
-    }
 
 
 def test_a_missing_device_is_noticed_before_any_file_is_read(
@@ -218,10 +181,3 @@ def test_a_refusal_names_the_context_that_would_fit() -> None:
     assert "16 slots of 2048 positions (limits.context_tokens)" in message
     assert refusal(need, replace(options, context=2048), need.total(16, 2048)) is None
     assert "16.0 GiB" in message
-
-
-def test_a_device_too_small_for_the_weights_is_said_so() -> None:
-    need = Need(weights=16 << 30, workspace=1 << 30, kv_position=1 << 17, spare=512)
-    message = refusal(need, OPTIONS, 12 << 30)
-    assert message is not None
-    assert "not even one slot" in message

@@ -25,10 +25,7 @@ from tiny_models import forward_rows, opened, random_tokens, read, read_alone
 from torch import Tensor
 
 from card.engines import FOLLOWS_PREFIX, Ranking, SequenceTokens
-from card.engines.calibration import (
-    check_row_invariance,
-    make_row_invariant,
-)
+from card.engines.calibration import check_row_invariance, make_row_invariant
 from card.engines.options import Dtype, EngineOptions
 from card.engines.torch.captured import decoder as captured_decoder
 from card.engines.torch.captured import engine as captured_engine
@@ -188,19 +185,6 @@ def test_places_that_weigh_nothing_change_no_bit_of_a_sum(
 # --- static buffers -------------------------------------------------------------------------------
 
 
-def test_passes_of_one_shape_share_their_buffers(directory: Path) -> None:
-    engine = CapturedEngine.load(directory, options())
-    with opened(engine) as session:
-        read(engine, session, random_tokens(100), [1, 2, 3, 5])
-        assert len(engine._passes) == 1
-        read(engine, session, random_tokens(100), [3])
-        assert len(engine._passes) == 2, "over the border of the places looked at"
-        static = next(iter(engine._passes.values()))
-        before = static._inputs.bytes.data_ptr()
-        read(engine, session, random_tokens(10), [3])
-        assert static._inputs.bytes.data_ptr() == before
-
-
 def test_no_more_shapes_are_kept_than_allowed(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,12 +245,6 @@ def test_an_engine_that_is_dropped_frees_its_memory_at_once(directory: Path) -> 
         assert keys() is None
     finally:
         gc.enable()
-
-
-def test_an_engine_that_is_only_a_template_takes_no_memory(directory: Path) -> None:
-    engine = CapturedEngine.load(directory, options())
-    make_row_invariant(engine)
-    assert "keys" not in vars(engine._kv)
 
 
 def test_the_check_of_rows_ends_when_its_time_is_over(

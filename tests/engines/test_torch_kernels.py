@@ -27,12 +27,7 @@ from card.engines.torch.captured.kernels import finishing
 from card.engines.torch.captured.kernels.attention import attend
 from card.engines.torch.captured.kernels.decoder import KernelDecoder
 from card.engines.torch.captured.kernels.pages import PAGE
-from card.engines.torch.captured.kernels.products import (
-    INPUT_TILE,
-    OUTPUT_TILE,
-    SkinnyLinear,
-    splits_of,
-)
+from card.engines.torch.captured.kernels.products import SkinnyLinear
 from card.engines.torch.engine import TorchEngine
 
 pytestmark = [
@@ -88,16 +83,6 @@ def test_more_rows_than_one_launch_takes_have_the_same_bits() -> None:
     rows = random(130, 64, dtype=torch.bfloat16)
     found = linear.partial(rows)
     assert torch.equal(found[:, 100:], linear.partial(rows[100:].contiguous()))
-
-
-@pytest.mark.parametrize(
-    ("outputs", "inputs"), [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (960, 576)]
-)
-def test_every_multiprocessor_of_a_large_device_gets_work(outputs: int, inputs: int) -> None:
-    splits = splits_of(outputs, inputs, multiprocessors=132)
-    tiles, steps = -(-outputs // OUTPUT_TILE), -(-inputs // INPUT_TILE)
-    assert tiles * splits >= min(132, tiles * steps)
-    assert -(-steps // splits) * (splits - 1) < steps, "no split is empty"
 
 
 # --- what follows a product -----------------------------------------------------------------------
