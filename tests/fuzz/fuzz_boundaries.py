@@ -18,19 +18,9 @@ from pydantic import BaseModel
 from real_pair import TARGET
 from trying import try_inputs
 
-from card.cache import (
-    ROOT,
-    Geometry,
-    Pool,
-    PoolError,
-    Tree,
-    best_chain,
-    best_subtree,
-    descend,
-)
+from card.cache import Geometry, Pool, PoolError
 from card.serving.requests.vocabulary import Vocabulary
 from card.settings import Settings, SettingsError, load_settings
-from card.text import Detokenizer
 
 # --- the settings file ---------------------------------------------------------------------------
 
@@ -103,14 +93,6 @@ def fuzz_environment(seed: int, examples: int) -> int:
 # --- the cache -----------------------------------------------------------------------------------
 
 _GEOMETRY = Geometry(slots=2, nodes=64, prompt=32, output=32, bad_words=4, bad_word_tokens=16)
-_VOCABULARY = 50
-_SESSION_ID = 77
-_DRAFT_FIELDS = ("flip", "tree_session_id", "root_length", "node_count", "passes", "exhausted")
-_WORDS = st.one_of(
-    st.sampled_from([0, 1, 2, -1, 63, 64, 65, _SESSION_ID, (1 << 63) - 1, -(1 << 63)]),
-    st.integers(-70, 70),
-)
-_SCORES = st.one_of(st.floats(-9, 0), st.floats())
 
 
 @contextlib.contextmanager
@@ -119,52 +101,6 @@ def _pool() -> Iterator[Pool]:
         pool = Pool.create(Path(folder), 1, _GEOMETRY)
         yield pool
         pool.close()
-
-
-@st.composite
-def _trees(draw: st.DrawFn) -> dict[str, Any]:
-    """What a draft might leave in its fields, most often nearly a tree."""
-    count = draw(st.integers(0, 64))
-    lie: dict[str, Any] = {name: [draw(_WORDS), draw(_WORDS)] for name in _DRAFT_FIELDS}
-    lie["flip"] = draw(_WORDS)
-    if draw(st.integers(0, 4)):
-        lie["tree_session_id"] = [_SESSION_ID] * 2
-        lie["node_count"] = [count] * 2
-    tokens = [draw(st.integers(0, _VOCABULARY - 1)) for _ in range(count)]
-    parents = [draw(st.integers(ROOT, n - 1)) for n in range(count)]
-    scores = [draw(_SCORES) for _ in range(count)]
-    for _ in range(draw(st.integers(0, 3)) if count else 0):
-        at = draw(st.integers(0, count - 1))
-        draw(st.sampled_from([tokens, parents]))[at] = draw(_WORDS)
-    return lie | {"node_token": tokens, "node_parent": parents, "node_score": scores}
-
-
-def fuzz_tree(seed: int, examples: int) -> int:
-    """Whatever a draft publishes, a query gives a few tokens of the vocabulary, or none."""
-    with _pool() as pool:
-
-        def check(lie: dict[str, Any]) -> None:
-            record = pool.slots[0]
-            for name in _DRAFT_FIELDS:
-                record[name] = lie[name]
-            for name in ("node_token", "node_parent", "node_score"):
-                record[name][:, : len(lie[name])] = lie[name]
-            slot = pool.target_slot(0)
-            slot.draft_progress(_SESSION_ID, 3)
-            if (tree := slot.tree(_SESSION_ID, _VOCABULARY)) is not None:
-                _query(tree)
-
-        return try_inputs(_trees(), check, seed=seed, examples=examples)
-
-
-def _query(tree: Tree) -> None:
-    nodes = [ROOT, *range(len(tree.token))][:5]
-    for node in nodes:
-        descend(tree, node, [1, 2, 3])
-        for found in (best_chain(tree, node, 7), best_subtree(tree, node, 7, 3)):
-            assert len(found.tokens) == len(found.parents) <= 7
-            assert all(0 <= token < _VOCABULARY for token in found.tokens)
-            assert all(ROOT <= parent < at for at, parent in enumerate(found.parents))
 
 
 def fuzz_pool_file(seed: int, examples: int) -> int:
@@ -232,48 +168,10 @@ def fuzz_prompts(seed: int, examples: int) -> int:
     return try_inputs(texts, check, seed=seed, examples=examples)
 
 
-@st.composite
-def _token_streams(draw: st.DrawFn) -> tuple[list[int], list[int], list[int], tuple[str, ...]]:
-    """Prompt, tokens, where the stream is cut, stop words."""
-    ids = st.integers(0, _vocabulary().size - 1)
-    tokens = draw(st.lists(ids, max_size=40))
-    cuts = sorted(draw(st.lists(st.integers(0, len(tokens)), max_size=6)))
-    words = st.text(st.sampled_from("ab \n():=\u00e9"), min_size=1, max_size=4)
-    return draw(st.lists(ids, max_size=8)), tokens, cuts, tuple(draw(st.lists(words, max_size=3)))
-
-
-def fuzz_texts(seed: int, examples: int) -> int:
-    """Any tokens, however they arrive, give the same text; and it is one that can be sent."""
-    vocabulary = _vocabulary()
-
-    def check(stream: tuple[list[int], list[int], list[int], tuple[str, ...]]) -> None:
-        prompt, tokens, cuts, words = stream
-        texts = {
-            _written(Detokenizer(vocabulary.tokenizer, prompt, words), tokens, at)
-            for at in (cuts, [], list(range(len(tokens))))
-        }
-        (text,) = texts
-        text.encode()
-        assert not any(word in text for word in words)
-
-    return try_inputs(_token_streams(), check, seed=seed, examples=examples)
-
-
-def _written(detokenizer: Detokenizer, tokens: list[int], cuts: list[int]) -> str:
-    text, start = "", 0
-    for stop in (*cuts, len(tokens)):
-        piece = tokens[start:stop]
-        text += detokenizer.push(piece, [True] * len(piece)).text
-        start = stop
-    return text + detokenizer.finish().text
-
-
 BOUNDARIES = {
     "settings file": fuzz_settings,
     "settings in the environment": fuzz_environment,
-    "candidate trees": fuzz_tree,
     "pool files": fuzz_pool_file,
     "prompts": fuzz_prompts,
-    "token streams": fuzz_texts,
 }
 """What is tried, by name: functions of a seed and a number of examples."""

@@ -65,10 +65,7 @@ def main(
 
 
 def _take_turns(
-    boundaries: dict[str, Callable[[int, int], int]],
-    tried: Counter[str],
-    seed: int,
-    end_s: float,
+    boundaries: dict[str, Callable[[int, int], int]], tried: Counter[str], seed: int, end_s: float
 ) -> None:
     turn = 0
     while turn == 0 or time.monotonic() < end_s:

@@ -44,10 +44,7 @@ class Ending:
 
 
 def start(
-    folder: Path,
-    settings: Mapping[str, Mapping[str, Any]],
-    *,
-    prefix: Sequence[str] = (),
+    folder: Path, settings: Mapping[str, Mapping[str, Any]], *, prefix: Sequence[str] = ()
 ) -> Ending:
     """Start a supervisor and wait for its end; `prefix` is a program that becomes it."""
     with reserved_serving() as ports:

@@ -10,7 +10,6 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 import psutil
@@ -18,7 +17,7 @@ import pytest
 from running_service import UNLIKE_OTHERS, Refused, RunningService, StartService
 from test_faults_start import GIVEN_UP, start
 from test_guard import PROMPT, classified, overflowing
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2_grpc
 
 BOUND = 200_000
 
@@ -73,16 +72,6 @@ async def test_requests_that_end_a_server_come_to_nobody(guarded: RunningService
     assert guarded.server_pid == pid
 
 
-async def test_the_text_is_the_same(guarded: RunningService, server: RunningService) -> None:
-    request: dict[str, Any] = {
-        "text_input": PROMPT,
-        "max_tokens": 64,
-        "temperature": 0.8,
-        "seed": 7,
-    }
-    assert await guarded.text(**request) == await server.text(**request)
-
-
 def test_clients_reach_the_guard_alone(guarded: RunningService) -> None:
     serving = guarded.settings.serving
     assert serving.grpc_port in listening(guard_of(guarded))
@@ -90,14 +79,6 @@ def test_clients_reach_the_guard_alone(guarded: RunningService) -> None:
     (socket,) = Path(guarded.settings.cache.directory).glob("card_run_*/grpc:*")
     assert socket.is_socket()
     assert stat.S_IMODE(socket.parent.stat().st_mode) == 0o700
-
-
-def test_model_control_is_unknown_behind_it(guarded: RunningService) -> None:
-    with grpc.insecure_channel(guarded.grpc) as channel:
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        with pytest.raises(grpc.RpcError) as refused:
-            stub.RepositoryIndex(service_pb2.RepositoryIndexRequest(), timeout=30)
-    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
@@ -115,13 +96,6 @@ async def test_a_guard_that_dies_or_hangs_is_replaced(
     assert not psutil.pid_exists(lost)
     assert guarded.server_pid == server_pid, "nothing else was lost"
     await guarded.until(lambda: guarded.metric("card_slots_in_use") == 0, "the slot is free")
-    assert await guarded.text(PROMPT, max_tokens=8)
-
-
-async def test_a_guard_that_somebody_else_ends_is_replaced(guarded: RunningService) -> None:
-    lost = guard_of(guarded)
-    os.kill(lost, signal.SIGTERM)
-    await guarded.until(lambda: is_back(guarded, lost), "another guard serves")
     assert await guarded.text(PROMPT, max_tokens=8)
 
 

@@ -64,12 +64,10 @@ async def test_eight_guided_streams_write_what_the_target_alone_writes(
         assert list(json.loads(text)) == SCHEMA["required"]
 
 
-@pytest.mark.parametrize("guide", [OF_SCHEMA, OF_CALLS], ids=["schema", "tools"])
-async def test_a_killed_draft_changes_no_guided_text(
-    start_service: StartService, guide: dict[str, Any]
-) -> None:
+async def test_a_killed_draft_changes_no_text_of_calls(start_service: StartService) -> None:
+    """Nor one of a schema (`test_family`)."""
     with start_service({}) as service:
-        request = guide | SAMPLINGS[1]
+        request = OF_CALLS | SAMPLINGS[1]
         alone = [
             await service.text(prompt, decoding="autoregressive", **request) for prompt in PROMPTS
         ]

@@ -135,9 +135,7 @@ async def _leave_http(server: RunningService) -> None:
     await writer.wait_closed()
 
 
-async def test_a_flood_is_answered_or_refused_and_leaves_nothing(
-    start_service: Any,
-) -> None:
+async def test_a_flood_is_answered_or_refused_and_leaves_nothing(start_service: Any) -> None:
     """Four times what fits: whoever is refused hears UNAVAILABLE, everybody else his own text."""
     overrides = {"cache": {"slots": 2}, "limits": {"queued_requests": 14}}
     with start_service(overrides) as service:
@@ -168,9 +166,7 @@ def one_slot(start_service: Any) -> Iterator[RunningService]:
         yield service
 
 
-async def test_a_full_service_refuses_before_a_text_is_tokenized(
-    one_slot: RunningService,
-) -> None:
+async def test_a_full_service_refuses_before_a_text_is_tokenized(one_slot: RunningService) -> None:
     """`preprocessing` does, once `card` has told it; whoever calls `card` is refused there. Those
     who wait get their turn, and no number before it that none of their tokens has."""
     service = one_slot

@@ -53,25 +53,23 @@ TROUBLE = {
     "CardModelReloading": {'card_model_reloads_total{model="draft"}': f"0+1x{HOUR}"},
     "CardServerRestarted": {"card_server_restarts_total": f"0x55 1x{HOUR}"},
     "CardGuardRestarted": {"card_guard_restarts_total": f"0x55 1x{HOUR}"},
-    "CardFailing": {
-        'card_requests_total{decoding="card",outcome="internal"}': f"0+20x{HOUR}",
-    },
+    "CardFailing": {'card_requests_total{decoding="card",outcome="internal"}': f"0+20x{HOUR}"},
     "CardRejecting": {'card_rejections_total{reason="queue_full"}': f"0+60x{HOUR}"},
     "CardQueueing": {"card_queued_requests": f"3x{HOUR}"},
     "CardDeadlinesExceeded": {
-        'card_requests_total{decoding="card",outcome="deadline_exceeded"}': f"0+60x{HOUR}",
+        'card_requests_total{decoding="card",outcome="deadline_exceeded"}': f"0+60x{HOUR}"
     },
     "CardFirstTokenSlow": {
-        'card_time_to_first_token_seconds_bucket{decoding="card",le="1"}': f"0+10x{HOUR}",
+        'card_time_to_first_token_seconds_bucket{decoding="card",le="1"}': f"0+10x{HOUR}"
     },
     "CardStreamsStalling": {
-        'card_inter_token_latency_seconds_bucket{decoding="card",le="0.05"}': f"0+500x{HOUR}",
+        'card_inter_token_latency_seconds_bucket{decoding="card",le="0.05"}': f"0+500x{HOUR}"
     },
     "CardCacheMissing": {'card_query_hits_total{decoding="card"}': f"0+100x{HOUR}"},
     "CardCandidatesRejected": {'card_accepted_tokens_total{decoding="card"}': f"0+50x{HOUR}"},
     "CardSlotsHeld": {'card_open_sessions{decoding="card"}': f"1x{HOUR}"},
     "CardMemoryGrowing": {
-        'card_process_resident_memory_bytes{process="card"}': f"100000000+2000000x{HOUR}",
+        'card_process_resident_memory_bytes{process="card"}': f"100000000+2000000x{HOUR}"
     },
     "CardFilesGrowing": {'card_process_open_files{process="server"}': f"60+2x{HOUR}"},
 }

@@ -175,16 +175,6 @@ async def test_every_request_leaves_a_line_with_its_id_and_its_prompt_if_asked_t
     assert told()["bad-2"]["component"] == "card"
 
 
-async def test_no_line_holds_what_a_client_wrote_unless_the_settings_ask_for_it(
-    server: RunningService,
-) -> None:
-    ask_with_ids(server)
-    ids = [f" request_id={name} " for name in ("good-1", "bad-1", "bad-2")]
-    log = server.log
-    await server.until(lambda: all(one in log.read_text() for one in ids), "three lines")
-    assert SECRET not in log.read_text(encoding="utf-8")
-
-
 async def test_all_lines_of_ours_are_json_objects(observed: RunningService) -> None:
     told = events(observed)
     assert {event["component"] for event in told} >= {"supervisor"}

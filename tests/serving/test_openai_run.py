@@ -38,12 +38,3 @@ def test_the_printed_line_works_and_everything_stops_on_ctrl_c(ports: list[int])
         assert run.residue() == []
         with socket.socket() as gone:
             assert gone.connect_ex(("127.0.0.1", port)) != 0
-
-
-def test_a_busy_port_is_one_line_that_says_what_to_do(ports: list[int]) -> None:
-    *ports, port = ports
-    other = socket.create_server(("127.0.0.1", port))
-    with other, terminal("--openai", f"--openai-port={port}", ports=ports) as run:
-        assert run.end() == 2
-        (line,) = run.shown.splitlines()
-        assert line.startswith(f"error: --openai-port: port {port} is busy: ")

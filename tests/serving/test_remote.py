@@ -282,7 +282,4 @@ async def test_devices_that_nobody_waits_for_share_the_passes_of_one_target(
 
 def figures(service: RunningService) -> tuple[float, float]:
     """Steps of all sessions, and passes."""
-    return (
-        service.metric("card_target_steps_total"),
-        service.metric("card_target_passes_total"),
-    )
+    return (service.metric("card_target_steps_total"), service.metric("card_target_passes_total"))

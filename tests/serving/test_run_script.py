@@ -191,12 +191,3 @@ def test_a_busy_port_is_one_line_that_says_what_to_do(ports: list[int]) -> None:
         (line,) = run.shown.splitlines()
         assert line.startswith(f"error: --grpc-port: port {ports[1]} is busy: ")
         assert run.residue() == []
-
-
-def test_a_wrong_settings_file_is_one_line(ports: list[int], tmp_path: Path) -> None:
-    settings = tmp_path / "settings.yaml"
-    settings.write_text("cache: {slots: 0}\n", encoding="utf-8")
-    with terminal(PROMPT, f"--settings={settings}", ports=ports) as run:
-        assert run.end() == 2
-        (line,) = run.shown.splitlines()
-        assert "cache.slots" in line

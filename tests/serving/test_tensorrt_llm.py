@@ -207,12 +207,11 @@ async def streams_while(service: RunningService, victim: int) -> list[str | None
     return list(await asyncio.gather(*tasks))
 
 
-@pytest.mark.parametrize("model", ["draft", "target"])
 async def test_a_worker_that_dies_while_nobody_asks_is_replaced(
-    service: RunningService, right: list[str], model: str
+    service: RunningService, right: list[str]
 ) -> None:
-    old = service.pid_of(model)
-    os.kill(worker_of(service, model), signal.SIGKILL)
+    old = service.pid_of("target")
+    os.kill(worker_of(service, "target"), signal.SIGKILL)
     await service.until_back_without(old)
     assert await service.text(PROMPTS[0], max_tokens=MAX_TOKENS) == right[0]
 

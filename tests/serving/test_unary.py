@@ -69,9 +69,7 @@ async def test_tokens_in_tokens_out_under_the_name_of_tensorrt_llm(server: Runni
         stopped = client.infer(
             "tensorrt_llm",
             tensors(
-                **sent,
-                exclude_input_in_output=True,
-                stop_words_list=np.array([[[wanted[5]], [1]]]),
+                **sent, exclude_input_in_output=True, stop_words_list=np.array([[[wanted[5]], [1]]])
             ),
         )
         with pytest.raises(InferenceServerException, match="input_lengths is 3; it must be 9"):
