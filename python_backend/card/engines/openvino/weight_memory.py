@@ -17,6 +17,8 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino.op import Constant
 
+_ON_DISK = "/var/tmp"
+"""A service's own temporary files lie in memory."""
 _PART = 64 << 20
 """Bytes of the file that are mapped at once, or more for a larger constant."""
 _ALIGNMENT = 64
@@ -49,7 +51,7 @@ class WeightMemory:
 
     def _map(self, size: int) -> mmap.mmap:
         try:
-            with tempfile.TemporaryFile() as file:
+            with tempfile.TemporaryFile(dir=_ON_DISK) as file:
                 os.posix_fallocate(file.fileno(), 0, size)  # or a full disk would end the process
                 part = mmap.mmap(file.fileno(), size)
         except OSError:
