@@ -19,8 +19,9 @@ class CopiedBuffers(Protocol):
 class KeptTexts:
     """Blocks of texts in spare lanes of a KV cache.
 
-    They are copied there and back, so no session depends on what becomes of them. With the chat
-    pair that takes a fiftieth of the time in which they are read, later less.
+    They are copied there and back, so no session depends on what becomes of them; paged buffers
+    share whole pages instead. With the chat pair a copy takes a fiftieth of the time in which they
+    are read, later less.
 
     first_lane  of the spare ones
     places      of a lane, a multiple of `BLOCK`

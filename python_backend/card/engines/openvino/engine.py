@@ -224,6 +224,7 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
         """Compute with the decoders of `with_fixed_rows` from the next pass on. Another thread may
         be computing one now."""
         self._adopted = Runners(self._fixed, self._make_runner), threads_alone
+        _unload_raw(self._fixed)  # under load, costs are not known for long
 
     def _take_adopted(self) -> None:
         if self._adopted is None:
@@ -314,8 +315,7 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
     def know_costs(self, costs: RowCosts) -> None:
         super().know_costs(costs)
         self._runners.know_costs(costs)
-        for decoder in self._decoders.values():
-            decoder.memory.unload()  # some is read in first passes alone
+        _unload_raw(self._decoders)
 
     def _logits(self, batch: Sequence[SequenceTokens], runner: Runner) -> list[Logits]:
         """Copies, for the next pass overwrites the outputs: of all sessions at once where these ask
@@ -383,6 +383,12 @@ def weight_format(options: EngineOptions, matrices_are: str) -> WeightFormat:
     if options.dtype == "float32" and options.compressed and stored is not None:
         return stored(memory)
     return Float32Weights(memory) if options.dtype == "float32" else Bfloat16Weights(memory)
+
+
+def _unload_raw(decoders: Decoders) -> None:
+    """Drop weights that only compiling and first passes read."""
+    for decoder in decoders.values():
+        decoder.memory.unload()
 
 
 def _pages(options: EngineOptions) -> int:
