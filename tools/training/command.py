@@ -12,13 +12,12 @@ import typer
 from card.settings import REPOSITORY_ROOT
 from training import corpus as corpus_files
 from training import stages
-from training.comparison import ON_POLICY_SHARES, adopt, compare
 from training.compute import Compute, compute_of, device_of
 from training.divergences import Divergence
 from training.fitting import Budget
 from training.fitting import Progress as Fitted
 from training.recipe import Recipe, read_recipe
-from training.terminal import bar, console, print_comparison, print_figures, told
+from training.terminal import bar, console, print_figures, told
 from training.workplace import Workplace, claim
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -77,38 +76,28 @@ def tokenizer(
         _tokenizer(*_begin(output, recipe, overwrite))
 
 
-@app.command()
-def target(
-    output: Output = _OUTPUT,
-    recipe: RecipeFile = None,
-    minutes: Minutes = None,
-    steps: Steps = None,
-    device: Device = "auto",
-    precision: Precision = "auto",
-    compile: Compile = False,
-    overwrite: Overwrite = False,
-) -> None:
-    """Train the target model on the corpus."""
-    with told():
-        place, chosen = _begin(output, recipe, overwrite)
-        _fit("target", place, chosen, minutes, steps, compute_of(device, precision, compile))
+def _model(role: str) -> None:
+    """Add the stage that trains one model."""
+
+    def stage(
+        output: Output = _OUTPUT,
+        recipe: RecipeFile = None,
+        minutes: Minutes = None,
+        steps: Steps = None,
+        device: Device = "auto",
+        precision: Precision = "auto",
+        compile: Compile = False,
+        overwrite: Overwrite = False,
+    ) -> None:
+        with told():
+            place, chosen = _begin(output, recipe, overwrite)
+            _fit(role, place, chosen, minutes, steps, compute_of(device, precision, compile))
+
+    app.command(role, help=f"Train the {role} model on the corpus.")(stage)
 
 
-@app.command()
-def draft(
-    output: Output = _OUTPUT,
-    recipe: RecipeFile = None,
-    minutes: Minutes = None,
-    steps: Steps = None,
-    device: Device = "auto",
-    precision: Precision = "auto",
-    compile: Compile = False,
-    overwrite: Overwrite = False,
-) -> None:
-    """Train the draft model on the corpus."""
-    with told():
-        place, chosen = _begin(output, recipe, overwrite)
-        _fit("draft", place, chosen, minutes, steps, compute_of(device, precision, compile))
+for _role in ("target", "draft"):
+    _model(_role)
 
 
 @app.command()
@@ -178,48 +167,6 @@ def evaluate(
     """Print validation loss, agreement and ideal tokens per step of a pair; changes nothing."""
     with told():
         _evaluate(pair, prompts, limit, max_tokens, held_out, seed, device, json_file)
-
-
-@app.command(name="compare")
-def compare_objectives(
-    output: Output = Path("build/comparison"),
-    target: Annotated[
-        Path | None,
-        typer.Option(help="Folder of a trained target. Default: the one of --output."),
-    ] = None,
-    prompts: Annotated[Path, typer.Option(help="JSONL with a text `prompt` in each line.")] = (
-        _OWN_PROMPTS
-    ),
-    seeds: Annotated[int, typer.Option(min=1, help="Distillations of each kind.")] = 2,
-    source: Source = None,
-    recipe: RecipeFile = None,
-    steps: Steps = None,
-    device: Device = "auto",
-    precision: Precision = "auto",
-    overwrite: Overwrite = False,
-) -> None:
-    """Distil one draft by every divergence, on- and off-policy, and print agreement of each."""
-    with told():
-        compute = compute_of(device, precision, False)
-        place, chosen = _begin(output, recipe, overwrite)
-        if not (place.corpus / corpus_files.SUMMARY).is_file():
-            _corpus(place, chosen, source)
-        if target is not None and not place.model("target").is_dir():
-            adopt(place, target)
-        _fit("draft", place, chosen, None, None, compute)
-        budget = Budget(steps or stages.steps_of(chosen, "distil"))
-        runs = seeds * len(Divergence) * len(ON_POLICY_SHARES)
-        with bar("compare") as show:
-            done = 0
-
-            def on_run() -> None:
-                nonlocal done
-                done += 1
-                show(done / runs, f"{done} of {runs} drafts")
-
-            found = compare(place, chosen, range(seeds), budget, prompts, compute, on_run=on_run)
-        print_comparison(found)
-        (place.root / "comparison.json").write_text(json.dumps(asdict(found), indent=2) + "\n")
 
 
 @app.command(name="all")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from statistics import fmean
 
 import typer
 from rich.console import Console
@@ -13,7 +12,6 @@ from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
 from training.checkpoint import CheckpointError
-from training.comparison import Comparison
 from training.corpus import CorpusError
 from training.fitting import FittingError
 from training.stages import Evaluation
@@ -90,25 +88,5 @@ def print_figures(figures: Evaluation, prompts: str) -> None:
             f"{row.top_1:.3f}",
             "  ".join(f"{share:.3f}" for share in row.within.values()),
             "  ".join(f"{tokens:.2f}" for tokens in row.ideal.values()),
-        )
-    console.print(table)
-
-
-def print_comparison(found: Comparison) -> None:
-    """Print agreement before and after each distillation: the mean, and least to most by seed."""
-    table = Table(title="agreement")
-    table.add_column("divergence")
-    table.add_column("on-policy", justify="right")
-    for temperature in found.before:
-        table.add_column(f"at {temperature:g}", justify="right")
-    table.add_row("none", "", *(f"{share:.3f}" for share in found.before.values()))
-    for result in found.after:
-        table.add_row(
-            result.divergence.value,
-            f"{result.on_policy_share:g}",
-            *(
-                f"{fmean(shares):.3f} ({min(shares):.3f} to {max(shares):.3f})"
-                for shares in result.agreement.values()
-            ),
         )
     console.print(table)

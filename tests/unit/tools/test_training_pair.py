@@ -20,7 +20,6 @@ from training import stages
 from training.agreement import follow, read_prompts, summarize
 from training.architecture import build, load
 from training.checkpoint import steps_done
-from training.comparison import adopt, compare
 from training.compute import Compute
 from training.corpus import HELD_OUT, gather
 from training.decoding import PromptTooLong, Texts
@@ -301,22 +300,6 @@ def test_the_drafts_texts_are_the_drafts(pair: Pair) -> None:
     assert (choices[:, prefix - 1 :] == texts[:, prefix:]).mean() > 0.9
     again, _ = write_draft_texts(draft, tokens, RECIPE.distillation, 3, 24, (1, 2))
     assert np.array_equal(again, texts)
-
-
-def test_a_comparison_measures_every_divergence_on_every_mixture(
-    pair: Pair, tmp_path: Path
-) -> None:
-    place = claim(tmp_path / "pair", RECIPE)
-    shutil.copytree(pair.place.corpus, place.corpus)
-    shutil.copytree(pair.place.root / "checkpoints", place.root / "checkpoints")
-    adopt(place, pair.place.model("target"))
-    found = compare(place, RECIPE, [4, 5], Budget(steps=1), pair.prompts, CPU, max_tokens=8)
-    assert set(found.before) == {0.0, 0.8}
-    kinds = {(result.divergence, result.on_policy_share) for result in found.after}
-    assert kinds == {(kind, share) for kind in Divergence for share in (0.0, 0.5)}
-    assert all(len(shares) == 2 for each in found.after for shares in each.agreement.values())
-    again = compare(place, RECIPE, [4, 5], Budget(steps=1), pair.prompts, CPU, max_tokens=8)
-    assert again == found
 
 
 def test_a_draft_that_is_its_own_target_agrees_everywhere(pair: Pair) -> None:
