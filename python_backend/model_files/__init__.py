@@ -7,5 +7,3 @@ nothing of `card`, so that servers, the gateway and scripts read a model's files
 from model_files.errors import ModelFilesError
 from model_files.interface import ModelFiles
 from model_files.opening import model_at, model_files_of
-
-__all__ = ["ModelFiles", "ModelFilesError", "model_at", "model_files_of"]

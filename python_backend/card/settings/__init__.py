@@ -26,29 +26,3 @@ from card.settings.service import (
     SpeculationSettings,
 )
 from card.settings.whole import ENVIRONMENT_PREFIX, Role, Settings
-
-__all__ = [
-    "ENVIRONMENT_PREFIX",
-    "REPOSITORY_ROOT",
-    "SETTINGS_VARIABLE",
-    "CacheSettings",
-    "DraftSettings",
-    "DraftTensorRTSettings",
-    "EngineName",
-    "LimitSettings",
-    "LogFormat",
-    "ModelSettings",
-    "ObservabilitySettings",
-    "Role",
-    "ServingSettings",
-    "Settings",
-    "SettingsError",
-    "SpeculationSettings",
-    "TargetSettings",
-    "TargetTensorRTSettings",
-    "TensorRTSettings",
-    "freeze",
-    "in_ascii",
-    "load_settings",
-    "without_settings",
-]

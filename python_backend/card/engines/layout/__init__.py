@@ -26,23 +26,3 @@ from card.engines.layout.plan import (
     rounded_up,
 )
 from card.engines.layout.trees import TreeLayout
-
-__all__ = [
-    "EXTENT_MULTIPLE",
-    "HIDDEN",
-    "SHORT",
-    "AttentionGroup",
-    "ChainLayout",
-    "Destination",
-    "KeyValueStore",
-    "Layout",
-    "PageLayout",
-    "Pass",
-    "PathLayout",
-    "Scattered",
-    "SessionPaths",
-    "Stretch",
-    "TreeLayout",
-    "doubled_up",
-    "rounded_up",
-]
