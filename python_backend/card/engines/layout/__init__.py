@@ -16,6 +16,7 @@ from card.engines.layout.plan import (
     SHORT,
     AttentionGroup,
     Destination,
+    KeyValueBuffers,
     KeyValueStore,
     Layout,
     Pass,

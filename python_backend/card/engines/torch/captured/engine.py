@@ -21,7 +21,7 @@ from card.engines.interface import Logits, SequenceTokens
 from card.engines.layout import SHORT, Pass
 from card.engines.options import MAX_PASS_ROWS, EngineOptions
 from card.engines.sessions import SessionEngine, check_context
-from card.engines.torch.captured.arithmetic import Arithmetic, DeviceBuffers, FixedShape
+from card.engines.torch.captured.arithmetic import Arithmetic, FixedShape
 from card.engines.torch.captured.device import (
     Devices,
     choose_device,
@@ -30,6 +30,7 @@ from card.engines.torch.captured.device import (
 )
 from card.engines.torch.captured.graphs import Replayed
 from card.engines.torch.captured.kernels.support import can_run, failure_of
+from card.engines.torch.captured.kv import DeviceBuffers
 from card.engines.torch.captured.memory import check_fits, need_of
 from card.engines.torch.captured.model import DeviceModel
 from card.engines.torch.engine import TensorLogits
