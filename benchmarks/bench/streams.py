@@ -27,7 +27,6 @@ from bench.line_up import thread_counts
 from bench.measurement import Task
 from bench.names import name_of
 from bench.options import SettingsFile
-from bench.plots import plot_streams
 from bench.progress import shown
 from bench.streams_figures import Commit, ContextCost, SlotMemory, StreamsRow, row_of
 from bench.terminal import (
@@ -137,14 +136,14 @@ class StreamsReport:
     slot_memory: SlotMemory
 
     def store(self, file: Path) -> list[Path]:
-        """Write the JSON, Markdown and a picture beside it; returns their paths."""
+        """Write the JSON and Markdown beside it; returns their paths."""
         file.parent.mkdir(parents=True, exist_ok=True)
         content = asdict(self)
         content["slot_memory"]["total"] = self.slot_memory.total
         file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         beside = file.with_suffix(".md")
         beside.write_text(self.markdown(), encoding="utf-8")
-        return [file, beside, plot_streams(file.with_suffix(".png"), self.rows, self.context_costs)]
+        return [file, beside]
 
     def markdown(self) -> str:
         headings = [heading for heading, _ in _COLUMNS]
