@@ -128,11 +128,8 @@ def distil(
     compile: Compile = False,
     overwrite: Overwrite = False,
 ) -> None:
-    """Distil the draft on texts of the target, the corpus and, if asked, the draft itself.
-
-    Each divergence and share goes on from its own checkpoint; the first begins with the draft
-    that the stage `draft` trained.
-    """
+    """Distil the draft, as the stage `draft` left it, on texts of the target, the corpus and, if
+    asked, the draft itself."""
     with told():
         place, chosen = _begin(output, recipe, overwrite)
         asked = {"divergence": divergence, "on_policy_share": on_policy}
@@ -188,7 +185,10 @@ def everything(
             _corpus(place, chosen, source)
         if not (place.tokenizer / "tokenizer.json").is_file():
             _tokenizer(place, chosen)
+        done = {"target": place.model("target"), "draft": place.undistilled}
         for stage, share in _SHARES.items():
+            if stage in done and done[stage].is_dir():
+                continue
             _fit(stage, place, chosen, minutes and minutes * share, None, compute)
         _evaluate(place.root, _OWN_PROMPTS, None, 128, None, 0, device, None)
 

@@ -11,7 +11,6 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
-from training.checkpoint import CheckpointError
 from training.corpus import CorpusError
 from training.fitting import FittingError
 from training.stages import Evaluation
@@ -21,7 +20,6 @@ console = Console()
 disable_progress_bar()  # the bars here are enough
 
 _EXPECTED = (
-    CheckpointError,
     FittingError,
     FileNotFoundError,
     ValueError,
@@ -53,14 +51,14 @@ def bar(stage: str) -> Iterator[Callable[[float | None, str], None]]:
 
 @contextmanager
 def told() -> Iterator[None]:
-    """Turn an expected error into one line, and Ctrl-C into a word about resuming."""
+    """Turn an expected error into one line, and Ctrl-C into a word."""
     try:
         yield
     except _EXPECTED as error:
         console.print(f"[red]error:[/red] {error}", soft_wrap=True, highlight=False)
         raise typer.Exit(2) from error
     except KeyboardInterrupt:
-        console.print("stopped; the same command continues from the last checkpoint")
+        console.print("stopped; `all` goes on behind the stages that are done")
         raise typer.Exit(130) from None
 
 
