@@ -194,7 +194,7 @@ def _said(row: Row) -> tuple[str, str]:
     return system.claim, system.paper
 
 
-_FAMILY: Columns = (
+_FAMILY: Columns[Row] = (
     *WHO,
     ("tokens/s", lambda row: f"{row.tokens_per_s:.0f}"),
     ("lossless", lambda row: "yes" if row.lossless else "no"),
