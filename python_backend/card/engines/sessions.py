@@ -123,11 +123,6 @@ class SessionEngine(Generic[Buffers]):
     def most_rows(self) -> int:
         return MAX_PASS_ROWS
 
-    @property
-    def kv_bytes_per_session(self) -> int:
-        """Bytes of KV cache that one session takes."""
-        return self._kv.bytes_per_lane * max(1, self.options.branches)
-
     def open_session(self, text: Text = (), salt: bytes = b"") -> int:
         blocks = self._kept.find(text, salt)
         session = self._layout.open(len(blocks) * BLOCK)

@@ -111,9 +111,6 @@ class Pass:
 class KeyValueBuffers(Protocol):
     """Keys and values of every lane."""
 
-    @property
-    def bytes_per_lane(self) -> int: ...
-
     def copy(self, source: int, start: int, stop: int, lanes: range, to: int) -> None:
         """Copy places [start, stop) of lane `source` to `lanes`, from place `to` on."""
 

@@ -38,10 +38,6 @@ class KeyValueCache:
     def places(self) -> int:
         return self._places
 
-    @property
-    def bytes_per_lane(self) -> int:
-        return int(self.keys[:, 0].nbytes + self.values[:, 0].nbytes)
-
     def tensors(self) -> dict[str, ov.Tensor]:
         """The graph's inputs; they share memory with the cache."""
         found = {}

@@ -43,10 +43,6 @@ class PageMemory:
             for name, memory in self._memory.items()
         }
 
-    @property
-    def bytes_per_page(self) -> int:
-        return sum(buffers.nbytes for buffers in self._buffers.values()) // self.pages
-
     def of_layer(self, layer: int) -> tuple[Node, Node]:
         """Keys and values [pages, kv_heads, PAGE, head_size] of a layer, for its attention.
 
@@ -87,10 +83,6 @@ class PagedCache:
         self.pages_per_lane = places // PAGE
         self.first_page = first_page
         self.pages = memory.pages
-
-    @property
-    def bytes_per_lane(self) -> int:
-        return self._memory.bytes_per_page * self.pages_per_lane
 
     def tensors(self) -> dict[str, ov.Tensor]:
         """None: the graph refers to the pages by itself."""

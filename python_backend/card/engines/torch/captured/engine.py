@@ -116,11 +116,6 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
         return (self.options, *padded) if self.options.kernels else padded
 
     @property
-    def kv_bytes_per_session(self) -> int:
-        # Paths need no lane for each branch.
-        return self._kv.bytes_per_lane if self.options.kernels else super().kv_bytes_per_session
-
-    @property
     def costed_rows(self) -> tuple[int, ...]:
         """The first and the last of those that are padded to the same."""
         return (1, 16, 17, 32, 33, 64)

@@ -48,17 +48,8 @@ class DeviceBuffers(ABC):
         """Take the memory now, if it is not taken yet. Raises `EngineError` if it is not there."""
         _ = self.keys, self.values
 
-    @property
-    @abstractmethod
-    def bytes_per_lane(self) -> int: ...
-
     @abstractmethod
     def copy(self, source: int, start: int, stop: int, lanes: range, to: int) -> None: ...
-
-    def _bytes_of(self, places: int) -> int:
-        """Of so many places of a lane; the last three dimensions are heads, places and size."""
-        layers, _, heads, _, size = self._shape
-        return 2 * layers * heads * places * size * self._dtype.itemsize
 
 
 class DeviceKeyValueCache(DeviceBuffers):
@@ -87,10 +78,6 @@ class DeviceKeyValueCache(DeviceBuffers):
         self._heads = a.kv_heads
         shape = (a.layers, lanes + spare, a.kv_heads, self.stride, a.head_size)
         super().__init__(shape, dtype, device)
-
-    @property
-    def bytes_per_lane(self) -> int:
-        return self._bytes_of(self.stride)
 
     def first_places(self, lane: NDArray[np.int64], place: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where head 0 of each entry stands in a flat layer; head h stands h * stride further."""

@@ -48,10 +48,6 @@ class PagedKeyValueCache(DeviceBuffers):
         super().allocate()
         _ = self.table
 
-    @property
-    def bytes_per_lane(self) -> int:
-        return self._bytes_of(self._of_lane * PAGE)
-
     def slots(self, lane: NDArray[np.int64], place: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where places of lanes lie: page * PAGE + place within the page."""
         found: NDArray[np.int64] = self._table[lane, place // PAGE].astype(np.int64) * PAGE
