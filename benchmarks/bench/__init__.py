@@ -14,7 +14,7 @@
 `in_process`    both loops without a server, on the pair's `engines`; what a draft did (`activity`)
 `through_grpc`  a real server through the supervisor, and the client
 `peers`         what a user would run instead, in environments of their own
-`unrelated`     a draft of random weights: the worst case
+`drafts`        made of the pair's own: a smaller one, and one of random weights, the worst case
 `foresight`     how often the draft, reading along, would have picked the target's token
 `figures`       from completions to rows
 `ratios`        how much faster one system is than another, with intervals

@@ -4,7 +4,6 @@ Values come from a YAML file, then from environment variables (``CARD_LIMITS__MA
 and are validated together: an error names the field, its value and what is allowed.
 """
 
-from card.settings.freezing import freeze, without_settings
 from card.settings.models import (
     REPOSITORY_ROOT,
     DraftSettings,
@@ -16,7 +15,13 @@ from card.settings.models import (
     TensorRTSettings,
 )
 from card.settings.paths import in_ascii
-from card.settings.reading import SETTINGS_VARIABLE, SettingsError, load_settings
+from card.settings.reading import (
+    SETTINGS_VARIABLE,
+    SettingsError,
+    freeze,
+    load_settings,
+    without_settings,
+)
 from card.settings.service import (
     CacheSettings,
     LimitSettings,

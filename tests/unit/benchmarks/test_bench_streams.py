@@ -11,8 +11,8 @@ import torch
 from rich.console import Console
 
 from bench import progress
+from bench.drafts import unrelated_draft
 from bench.streams_figures import row_of
-from bench.unrelated import unrelated_draft
 from card.settings import load_settings
 
 

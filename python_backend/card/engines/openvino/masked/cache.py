@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from card.engines.architecture import Architecture
 from card.engines.layout import Destination, Pass, Stretch
-from card.engines.openvino.elements import ELEMENTS
+from card.engines.openvino.nodes import ELEMENTS
 
 _OUTPUTS = ("keys", "values")
 

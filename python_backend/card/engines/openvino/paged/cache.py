@@ -14,8 +14,7 @@ from openvino.op import Constant
 
 from card.engines.architecture import Architecture
 from card.engines.layout import Pass
-from card.engines.openvino.elements import ELEMENTS
-from card.engines.openvino.nodes import Node
+from card.engines.openvino.nodes import ELEMENTS, Node
 
 PAGE = 32
 """Places of a page; the operator of the graph knows no other size on a processor."""
