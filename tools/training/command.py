@@ -32,7 +32,6 @@ RecipeFile = Annotated[
 Overwrite = Annotated[bool, typer.Option(help="Take the folder though it holds something else.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Precision = Annotated[str, typer.Option(help="auto, bf16 or fp32, for training.")]
-Compile = Annotated[bool, typer.Option("--compile", help="Compile the models (CUDA only).")]
 Minutes = Annotated[
     float | None,
     typer.Option(help="Minutes of optimisation, instead of the recipe's steps."),
@@ -86,12 +85,11 @@ def _model(role: str) -> None:
         steps: Steps = None,
         device: Device = "auto",
         precision: Precision = "auto",
-        compile: Compile = False,
         overwrite: Overwrite = False,
     ) -> None:
         with told():
             place, chosen = _begin(output, recipe, overwrite)
-            _fit(role, place, chosen, minutes, steps, compute_of(device, precision, compile))
+            _fit(role, place, chosen, minutes, steps, compute_of(device, precision))
 
     app.command(role, help=f"Train the {role} model on the corpus.")(stage)
 
@@ -125,7 +123,6 @@ def distil(
     steps: Steps = None,
     device: Device = "auto",
     precision: Precision = "auto",
-    compile: Compile = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Distil the draft, as the stage `draft` left it, on texts of the target, the corpus and, if
@@ -136,7 +133,7 @@ def distil(
         update = {name: value for name, value in asked.items() if value is not None}
         distillation = chosen.distillation.model_copy(update=update)
         chosen = chosen.model_copy(update={"distillation": distillation})
-        _fit("distil", place, chosen, minutes, steps, compute_of(device, precision, compile))
+        _fit("distil", place, chosen, minutes, steps, compute_of(device, precision))
 
 
 @app.command()
@@ -174,12 +171,11 @@ def everything(
     minutes: Minutes = None,
     device: Device = "auto",
     precision: Precision = "auto",
-    compile: Compile = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Run every stage that is not yet done, then evaluate."""
     with told():
-        compute = compute_of(device, precision, compile)
+        compute = compute_of(device, precision)
         place, chosen = _begin(output, recipe, overwrite)
         if not (place.corpus / corpus_files.SUMMARY).is_file():
             _corpus(place, chosen, source)

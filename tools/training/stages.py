@@ -94,11 +94,10 @@ def train_model(
     training = recipe.target_training if role == "target" else recipe.draft_training
     seed = _seed(recipe, role)
     model = _fresh(place, recipe, role, compute)
-    run = compute.runnable(model)
 
     def loss_of_step(step: int) -> torch.Tensor:
         batch = corpus_batch(tokens, step, training.batch, recipe.context, seed)
-        return next_token_loss(run, torch.from_numpy(batch).to(compute.device))
+        return next_token_loss(model, torch.from_numpy(batch).to(compute.device))
 
     losses = fit(model, loss_of_step, training, budget, compute, on_progress)
     model.cpu()
@@ -152,13 +151,12 @@ def distil(
     on_policy = round(chosen.on_policy_share * training.batch)
     seed = _seed(recipe, "distil")
     target = architecture.load(place.model("target"), compute.device)
-    teacher, pupil = compute.runnable(target), compute.runnable(draft)
 
     def distance_on(batch: npt.NDArray[np.int64], prefix: int = 1) -> torch.Tensor:
         """The divergence on a part of the batch, by that part's share of it."""
         on_device = torch.from_numpy(batch).to(compute.device)
         share = len(batch) / training.batch
-        return share * distance(teacher, pupil, on_device, chosen.divergence, prefix)
+        return share * distance(target, draft, on_device, chosen.divergence, prefix)
 
     def loss_of_step(step: int) -> torch.Tensor:
         parts = []
