@@ -32,9 +32,8 @@ class _EngineModel:
         self._denials = Denials(open_log(self.role, settings.observability.log_format))
         server_pid = os.getppid()
         loading = Notices.of_this_service().loading[self.role]
-        with watched_by(loading.post):
+        with watched_by(loading.post):  # and by threads that go on when it is loaded
             self._model = load_model(settings, self.role, server_pid)
-        loading.withdraw()
         self._process = EngineProcess(
             self.role,
             settings.cache.directory,
