@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from card.engines.interface import Text
+from card.engines.layout import KeyValueBuffers
 from card.engines.prefix_cache import BLOCK, PrefixCache
-
-
-class CopiedBuffers(Protocol):
-    """Keys and values of every lane."""
-
-    def copy(self, source: int, start: int, stop: int, lanes: range, to: int) -> None:
-        """Copy places [start, stop) of lane `source` to `lanes`, from place `to` on."""
 
 
 class KeptTexts:
@@ -28,7 +21,7 @@ class KeptTexts:
     tokens      that are kept at most
     """
 
-    def __init__(self, kv: CopiedBuffers, first_lane: int, places: int, tokens: int) -> None:
+    def __init__(self, kv: KeyValueBuffers, first_lane: int, places: int, tokens: int) -> None:
         self._kv = kv
         self._first_lane = first_lane
         self._places = places

@@ -9,8 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from card.settings.choices import OneOf
-from card.settings.section import OfWrongKindError, Section
+from card.settings.section import OfWrongKindError, OneOf, Section
 from card.speculation.acceptance import RULES
 from card.speculation.control import CONTROLLERS
 from card.speculation.drafters import DRAFTERS

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import time
 from io import StringIO
-from pathlib import Path
 
 import pytest
 import torch
 from rich.console import Console
 
 from bench import progress
-from bench.plots import plot_streams
-from bench.streams_figures import ContextCost, StreamedText, row_of
-from bench.unrelated import unrelated_draft
+from bench.drafts import unrelated_draft
+from bench.streams_figures import StreamedText, row_of
 from card.settings import load_settings
 
 
@@ -29,12 +27,6 @@ def test_latency_is_per_token_and_the_rate_that_of_all_streams() -> None:
     assert row.p50_ms == pytest.approx(20.0)  # 20 ms five times, 100 ms twice, 200 ms once
     assert row.gap_p99_ms == pytest.approx(200.0)
     assert row.first_token_ms == pytest.approx(200.0)
-
-
-def test_streams_have_a_picture(tmp_path: Path) -> None:
-    rows = [row_of("card", 1, [StreamedText(0.0, [(0.1, 1), (0.2, 5)])], 2.0, True)]
-    file = plot_streams(tmp_path / "streams.png", rows, [ContextCost(64, 1, 2.0)])
-    assert file.stat().st_size
 
 
 def test_an_unrelated_draft_has_the_shape_but_not_the_weights() -> None:

@@ -28,7 +28,7 @@ from card.serving.requests.unary_answer import gathered, token_outputs
 from card.serving.requests.unary_request import UnaryRequest, arrays_for_card
 from card.serving.requests.vocabulary import Vocabulary, vocabulary_size
 from card.serving.supervision.load_failure import announced
-from card.serving.triton.abandoning import Abandoning
+from card.serving.triton.found_pool import FoundPool
 from card.serving.triton.triton_request import deadline_ns, refused, request_id, response
 from card.serving.triton.unary_fronts import ENSEMBLE_UNARY, TENSORRT_LLM, Front
 from card.settings import load_settings
@@ -48,7 +48,7 @@ class UnaryModel:
         self._load_vocabulary = cache(partial(Vocabulary.load, target))
         self._loading = Lock()
         self._bounds = Bounds(settings.limits, vocabulary_size(target))
-        self._abandoning = Abandoning(settings)
+        self._pool = FoundPool(settings)
         places = pool_geometry(settings).places
         self._workers = ThreadPoolExecutor(places, thread_name_prefix="unary")
 
@@ -118,7 +118,7 @@ class UnaryModel:
                 continue
             delta = Delta.unpack(found, self._bounds.limits.max_tokens)
             if is_cancelled():
-                self._abandoning.mark(delta.numbers.place, delta.numbers.session_id)
+                self._pool.abandon(delta.numbers.place, delta.numbers.session_id)
             yield delta
 
 

@@ -14,8 +14,7 @@ from openvino.op import Constant
 
 from card.engines.architecture import Architecture
 from card.engines.layout import Pass
-from card.engines.openvino.elements import ELEMENTS
-from card.engines.openvino.nodes import Node
+from card.engines.openvino.nodes import ELEMENTS, Node
 
 PAGE = 32
 """Places of a page; the operator of the graph knows no other size on a processor."""
@@ -43,10 +42,6 @@ class PageMemory:
             name: np.frombuffer(memory, ELEMENTS[kind]).reshape(shape)
             for name, memory in self._memory.items()
         }
-
-    @property
-    def bytes_per_page(self) -> int:
-        return sum(buffers.nbytes for buffers in self._buffers.values()) // self.pages
 
     def of_layer(self, layer: int) -> tuple[Node, Node]:
         """Keys and values [pages, kv_heads, PAGE, head_size] of a layer, for its attention.
@@ -86,10 +81,6 @@ class PagedCache:
         self._writable = np.zeros(shape, np.bool_)
         self._holders = [0] * memory.pages
         self._free = list(range(first_page, first_page + self.table.size))[::-1]
-
-    @property
-    def bytes_per_lane(self) -> int:
-        return self._memory.bytes_per_page * self.table.shape[1]
 
     @property
     def free_pages(self) -> int:
