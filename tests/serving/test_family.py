@@ -20,8 +20,13 @@ PROMPTS = (
     "import os\n\n\ndef walk(path):\n    for name in",
     "    return sorted(",
 )
-WAYS = [{"decoding": name} for name, pacing in PACINGS.items() if pacing.drafts] + [
-    {"growth": name} for name in GROWTHS
+WAYS = [
+    *({"decoding": name} for name, pacing in PACINGS.items() if pacing.drafts),
+    *({"growth": name} for name in GROWTHS),
+    {"drafter": "ngram"},
+    {"drafter": "ngram", "decoding": "pearl"},
+    {"forbidden_drafter": "ngram"},
+    {"forbidden_drafter": "tree", "decoding": "auto"},
 ]
 LOOSE = {"acceptance": "loose", "max_tokens": 160, "end_id": -1}
 

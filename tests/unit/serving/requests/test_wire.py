@@ -103,7 +103,7 @@ def test_empty_words_mean_none() -> None:
         ("logit_bias_ids", [-1], "0 to 8191"),
         ("logit_bias_values", [math.nan], "between -100.0 and 100.0"),
         ("top_log_probs", 21, "between 0 and 20"),
-        ("decoding", "beam", "card, pearl, draft_then_verify, branch, ssd, autoregressive"),
+        ("decoding", "beam", "auto, card, pearl, draft_then_verify, branch, ssd, autoregressive"),
         ("growth", "wild", "best_first, layered, sampled, fan_out, branch, graph"),
         ("drafter", "oracle", "tree"),
         ("acceptance", "any", "exact, loose"),
