@@ -214,14 +214,18 @@ async def test_a_strangers_key_reaches_no_session(service: RunningService) -> No
     assert (served.text, served.ids) == (right.text, right.ids)
 
 
-async def test_what_takes_drafts_may_die_and_the_text_goes_on(service: RunningService) -> None:
-    victim = service.pid_of("remote")
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@pytest.mark.parametrize("model", ["remote", "draft"])
+async def test_what_takes_drafts_may_die_and_the_text_goes_on(
+    service: RunningService, model: str, blow: signal.Signals
+) -> None:
+    victim = service.pid_of(model)
     async with CardClient(service.grpc) as client:
         right = await alone(client, PROMPTS[0])
         request = request_for(PROMPTS[0])
         async with aclosing(stream(client, request, Recorded(right.ids, 0.1))) as deltas:
             beginning = (await anext(deltas)).text
-            os.kill(victim, signal.SIGKILL)
+            os.kill(victim, blow)
             rest = await read(deltas)
         assert beginning + rest.text == right.text
         await service.until(lambda: service.is_back_without(victim), "it is back", BACK_S)
