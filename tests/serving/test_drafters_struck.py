@@ -20,7 +20,7 @@ from running_service import Overrides, RunningService, StartService
 from training.cutting import cut
 
 PROMPTS = ("def fibonacci(n):", "import os\n\n\ndef walk(path):\n    for name in")
-WAYS = ({}, {"decoding": "draft_then_verify"}, {"decoding": "pearl"})
+WAYS: tuple[dict[str, str], ...] = ({}, {"decoding": "draft_then_verify"}, {"decoding": "pearl"})
 SAMPLINGS: tuple[dict[str, Any], ...] = ({}, {"temperature": 0.8, "seed": 5})
 
 
@@ -40,13 +40,13 @@ DRAFTERS = {
 }
 
 
-@pytest.fixture(scope="module", params=DRAFTERS.values(), ids=DRAFTERS)
+@pytest.fixture(scope="module", params=DRAFTERS)
 def struck(
     request: pytest.FixtureRequest,
     start_service: StartService,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[RunningService, Drafter]]:
-    drafter: Drafter = request.param
+    drafter = DRAFTERS[request.param]
     smaller: Path = tmp_path_factory.mktemp("draft-small")
     cut(PAIR / "target", smaller, [0])
     settings: Overrides = {

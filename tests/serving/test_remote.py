@@ -17,6 +17,7 @@ from running_service import BACK_S, RunningService, StartService
 from tritonclient.grpc.aio import InferenceServerClient
 
 from bench.delaying_proxy import delaying_proxy
+from bench.recorded import Recorded
 from card_client import CardClient, CardError, GenerateRequest
 from card_client.edge import LONGEST_CHAIN, TransformersModel, stream
 from card_client.wire import Draft, encode_draft
@@ -73,24 +74,6 @@ async def alone(client: CardClient, prompt: str, **inputs: object) -> Text:
         prompt, decoding="autoregressive", draft_key=secrets.token_hex(16), **inputs
     )
     return await read(client.stream(request))
-
-
-class Recorded:
-    """Drafts that were recorded before: of a text that it knows, but for some of its tokens."""
-
-    end_ids: frozenset[int] = frozenset()
-
-    def __init__(self, right: Sequence[int], share_wrong: float) -> None:
-        chance = random.Random(len(right))
-        self._right = list(right)
-        self._drafted = [1 if chance.random() < share_wrong else token for token in right]
-
-    def tokens(self, text: str) -> list[int]:
-        return [0]
-
-    def next_token(self, tokens: Sequence[int]) -> int:
-        text = list(tokens[1:])
-        return self._drafted[len(text)] if text == self._right[: len(text)] else 1
 
 
 class Lying:

@@ -321,7 +321,8 @@ def every_pair() -> list[dict[str, str]]:
 @pytest.mark.parametrize("chosen", every_pair(), ids=lambda chosen: "-".join(chosen.values()))
 def test_every_pair_of_choices_gives_the_text_of_the_target_alone(chosen: dict[str, str]) -> None:
     decoding = chosen["decoding"]
-    settings = {"lookahead": 4, **{name: key for name, key in chosen.items() if name != "decoding"}}
+    settings: dict[str, Any] = {"lookahead": 4}
+    settings |= {name: key for name, key in chosen.items() if name != "decoding"}
     with OneProcess(*fakes(0.8), settings_of(nodes=64, **settings)) as both:
         wanted = [
             Session([1, 2, 1, 2], 24, decoding, parameters, 4) for parameters in PARAMETERS[:2]
