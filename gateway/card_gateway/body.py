@@ -124,6 +124,7 @@ class SamplingBody(GuidedFields):
     ignore_eos: bool | None = None
     decoding: str | None = None
     drafter: str | None = None
+    forbidden_drafter: str | None = None
     growth: str | None = None
     acceptance: str | None = None
     cache_salt: _Text | None = None
@@ -232,6 +233,7 @@ class SamplingBody(GuidedFields):
             return_trace=self.return_trace,
             decoding=self.decoding,
             drafter=self.drafter,
+            forbidden_drafter=self.forbidden_drafter,
             growth=self.growth,
             acceptance=self.acceptance,
             cache_salt=self.cache_salt,

@@ -204,7 +204,7 @@ def test_matrices_stay_in_sixteen_bits_without_more_ado(tmp_path: Path) -> None:
 def test_a_lane_has_pages_for_all_places(checkpoint: Path) -> None:
     engine = OpenVinoEngine.load(checkpoint, OPTIONS)
     assert isinstance(engine._kv, PagedCache)
-    assert engine._kv.pages_per_lane * PAGE >= OPTIONS.context
+    assert engine._kv.table.shape[1] * PAGE >= OPTIONS.context
 
 
 def test_chunks_and_short_rows_share_passes_up_to_the_largest_decoder(

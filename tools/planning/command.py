@@ -247,7 +247,7 @@ def hierarchy(
         _refuse(error)
     levels = [Level(NGRAMS, {})]
     levels += [Level(name, engine.row_costs_ms) for name, engine in engines.items()]
-    at_once = PACINGS[settings.speculation.decoding].parallel
+    at_once = PACINGS[settings.decoding].parallel
     target = engines.pop(TARGET)
     records = []
     for at in dict.fromkeys(temperature or [0.0, 0.8]):

@@ -24,7 +24,7 @@ NUMPY = {"temperature": np.float32, "top_p": np.float32, "repetition_penalty": n
          "min_p": np.float32, "logit_bias_values": np.float32, "length_penalty": np.float32,
          "seed": np.uint64}  # fmt: skip
 TEXTS = ("text_input", "stop_words", "bad_words", "decoding", "drafter", "growth", "acceptance",
-         "guided_decoding_guide_type",
+         "forbidden_drafter", "guided_decoding_guide_type",
          "guided_decoding_guide")  # fmt: skip
 
 
@@ -103,9 +103,10 @@ def test_empty_words_mean_none() -> None:
         ("logit_bias_ids", [-1], "0 to 8191"),
         ("logit_bias_values", [math.nan], "between -100.0 and 100.0"),
         ("top_log_probs", 21, "between 0 and 20"),
-        ("decoding", "beam", "card, pearl, draft_then_verify, branch, ssd, autoregressive"),
+        ("decoding", "beam", "auto, card, pearl, draft_then_verify, branch, ssd, autoregressive"),
         ("growth", "wild", "best_first, layered, sampled, fan_out, branch, graph"),
         ("drafter", "oracle", "tree"),
+        ("forbidden_drafter", "oracle", "tree"),
         ("acceptance", "any", "exact, loose"),
         ("guided_decoding_guide_type", "yaml", "json, json_schema, regex, ebnf_grammar, choice"),
         ("guided_decoding_guide", "x" * 65537, "at most 65536 bytes"),
