@@ -260,8 +260,9 @@ class SamplingBody(GuidedFields):
             )
 
     def _check_stream_options(self) -> None:
-        for name in ("stream_options", "return_trace"):
-            if getattr(self, name) and not self.stream:
+        tells_usage = self.include_usage or self.continuous_usage
+        for name, wanted in (("stream_options", tells_usage), ("return_trace", self.return_trace)):
+            if wanted and not self.stream:
                 raise refused(name, f"{name} is only allowed when stream is true")
 
 
@@ -272,7 +273,7 @@ class CompletionBody(SamplingBody):
 
     prompt: _Text | list[_Text] | _TokenIds | list[_TokenIds]
     max_tokens: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
-    logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | Literal[False] | None = None
     echo: bool | None = None
     best_of: Annotated[int, Field(ge=1, le=MOST_ANSWERS)] | None = None
 
@@ -302,7 +303,7 @@ class CompletionBody(SamplingBody):
 
     @property
     def wants_log_probs(self) -> bool:
-        return self.logprobs is not None
+        return self.logprobs is not None and self.logprobs is not False
 
     @property
     def alternatives(self) -> int:

@@ -137,11 +137,12 @@ class GuidedFields(Guided):
 def _plain(
     regex: str | None, choice: list[str] | None, grammar: str | None, prefix: str
 ) -> Iterator[Guide]:
-    if regex is not None:
+    """An empty one asks for nothing."""
+    if regex:
         yield Guide("regex", regex, f"{prefix}regex")
-    if choice is not None:
+    if choice:
         yield Guide("choice", json.dumps(choice), f"{prefix}choice")
-    if grammar is not None:
+    if grammar:
         yield Guide("ebnf_grammar", grammar, f"{prefix}grammar")
 
 

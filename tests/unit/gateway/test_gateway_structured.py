@@ -60,6 +60,7 @@ def asked(gateway: RunningGateway) -> tuple[str | None, Any]:
         ({"nvext": {"guided_regex": "a+", "top_k": 2}}, "regex", "a+"),
         ({"nvext": {"guided_choice": ["a", "b"]}}, "choice", ["a", "b"]),
         ({"nvext": {"guided_grammar": 'start: "a"'}}, "ebnf_grammar", 'start: "a"'),
+        ({"guided_choice": [], "structured_outputs": {"choice": [], "regex": ""}}, None, None),
     ],
 )
 def test_every_way_to_ask_becomes_a_guide(
