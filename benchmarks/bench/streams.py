@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated
 
@@ -29,7 +30,8 @@ from bench.names import name_of
 from bench.options import SettingsFile
 from bench.plots import plot_streams
 from bench.progress import shown
-from bench.streams_figures import Commit, ContextCost, SlotMemory, StreamsRow, row_of
+from bench.prompts import Prompt
+from bench.streams_figures import ContextCost, SlotMemory, StreamedText, StreamsRow, row_of
 from bench.terminal import (
     DIFFER,
     INTERRUPTED,
@@ -74,6 +76,7 @@ def streams(
             max=256,
         ),
     ] = None,
+    texts: Annotated[int, typer.Option(min=1, help="Texts of each run, of several kinds.")] = 32,
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each; the median counts.")] = 3,
     json_file: Annotated[Path | None, results_option("DATE-streams.json")] = None,
     settings_file: SettingsFile = None,
@@ -88,8 +91,8 @@ def streams(
         vocabulary = Vocabulary.load(settings.target.path)
         chosen = prompts_of(settings, vocabulary, prompts, None, max_tokens)
         pair = InProcess(settings, vocabulary.tokenizer)
-        tasks = tasks_of(chosen, [temperature], max_tokens)
-        rows = _measure_streams(console, pair, tasks, counts, repeats)
+        tasks = tasks_of(_spread(chosen, texts), [temperature], max_tokens)
+        rows = _measure_streams(console, pair, tasks, counts, repeats, texts)
         costs = _context_costs(pair)
     except REFUSALS as error:
         refuse(str(error))
@@ -187,13 +190,28 @@ _COLUMNS: tuple[tuple[str, Callable[[StreamsRow], str]], ...] = (
 )
 
 
+def _spread(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
+    """At most so many prompts of all kinds, which lie one behind the other in a file, by turns."""
+    every = max(1, len(prompts) // count)
+    of_all = list(prompts[::every])[:count]
+    half = (len(of_all) + 1) // 2
+    return [
+        prompt for pair in zip_longest(of_all[:half], of_all[half:]) for prompt in pair if prompt
+    ]
+
+
 def _with_slots(settings: Settings, count: int) -> Settings:
     slots = max(count, settings.cache.slots)
     return settings.model_copy(update={"cache": settings.cache.model_copy(update={"slots": slots})})
 
 
 def _measure_streams(
-    console: Console, pair: InProcess, tasks: Sequence[Task], counts: list[int], repeats: int
+    console: Console,
+    pair: InProcess,
+    tasks: Sequence[Task],
+    counts: list[int],
+    repeats: int,
+    texts: int,
 ) -> list[StreamsRow]:
     """Both systems by turns for every count, round after round."""
     found: dict[tuple[str, int], list[StreamsRow]] = {}
@@ -205,12 +223,12 @@ def _measure_streams(
             for _ in range(repeats):
                 for number, system in work:
                     threads = _threads(pair, system)
-                    wanted = [tasks[index % len(tasks)] for index in range(number)]
+                    wanted = [tasks[index % len(tasks)] for index in range(max(number, texts))]
                     for task in wanted:
                         if task not in alone:
                             found_alone = loops.complete(task, PLAIN, threads=threads)
                             alone[task] = list(found_alone.tokens or ())
-                    row = _run(loops, wanted, system, threads, alone)
+                    row = _run(loops, number, wanted, system, threads, alone)
                     found.setdefault((system, number), []).append(row)
                     advance()
     return [_median_row(rows) for rows in found.values()]
@@ -225,51 +243,59 @@ def _threads(pair: InProcess, system: str) -> int:
 
 def _run(
     loops: Loops,
+    number: int,
     tasks: Sequence[Task],
     system: str,
     threads: int,
     alone: dict[Task, list[int]],
 ) -> StreamsRow:
+    """All tasks, `number` at once."""
     loops.use(threads, system)
     pool = loops.pool
-    opened: list[tuple[CardSlot, int]] = []
-    requests = [
-        SlotRequest(
-            np.array(t.prompt.tokens, np.int64),
-            t.max_tokens,
-            system,
-            parameters_of(t),
-            reuses_kv=False,
-        )
-        for t in tasks
-    ]
+    free = [pool.card_slot(index) for index in range(number)]
+    waiting = list(reversed(tasks))
+    opened: list[tuple[CardSlot, int, Task, StreamedText]] = []
+    closed: list[CardSlot] = []
+    texts: list[StreamedText] = []
+    steps, equal = 0, True
     started = time.perf_counter()
-    for index, request in enumerate(requests):
-        slot, session_id = pool.card_slot(index), pool.new_session_id()
-        slot.open(request, session_id)
-        opened.append((slot, session_id))
-    commits: list[list[Commit]] = [[] for _ in tasks]
-    seen = [0] * len(tasks)
-    while any(slot.finish(session_id) is Finish.RUNNING for slot, session_id in opened):
+    while waiting or opened or closed:
+        while free and waiting:
+            slot, session_id, task = free.pop(), pool.new_session_id(), waiting.pop()
+            text = StreamedText(time.perf_counter() - started)
+            slot.open(_request(task, system), session_id)
+            opened.append((slot, session_id, task, text))
         loops.step()
         now = time.perf_counter() - started
-        for index, (slot, session_id) in enumerate(opened):
+        for stream in list(opened):
+            slot, session_id, task, text = stream
+            runs = slot.finish(session_id) is Finish.RUNNING
             committed = slot.committed(session_id)
-            if committed > seen[index]:
-                commits[index].append((now, committed - seen[index]))
-                seen[index] = committed
-    for index, (slot, session_id) in enumerate(opened):
-        committed = slot.committed(session_id)
-        if committed > seen[index]:
-            commits[index].append((time.perf_counter() - started, committed - seen[index]))
-    texts = [slot.output(0, slot.committed(g)).tolist() for slot, g in opened]
-    steps = sum(slot.counters().steps for slot, _ in opened)
-    for slot, _ in opened:
-        slot.close()
-    while not all(slot.reclaim() for slot, _ in opened if slot.state.name != "FREE"):
-        loops.step()
-    equal = texts == [alone[task] for task in tasks]
-    return row_of(system, commits, sum(map(len, texts)) / steps, equal)
+            if committed > text.tokens:
+                text.commits.append((now, committed - text.tokens))
+            if runs:
+                continue
+            equal = equal and slot.output(0, committed).tolist() == alone[task]
+            steps += slot.counters().steps
+            slot.close()
+            texts.append(text)
+            opened.remove(stream)
+            closed.append(slot)
+        for slot in list(closed):
+            if slot.reclaim():
+                closed.remove(slot)
+                free.append(slot)
+    return row_of(system, number, texts, sum(text.tokens for text in texts) / steps, equal)
+
+
+def _request(task: Task, system: str) -> SlotRequest:
+    return SlotRequest(
+        np.array(task.prompt.tokens, np.int64),
+        task.max_tokens,
+        system,
+        parameters_of(task),
+        reuses_kv=False,
+    )
 
 
 _MEDIANS = (

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 Commit = tuple[float, int]
-"""Seconds since the beginning, and how many tokens came."""
+"""Seconds since the run began, and how many tokens came."""
 
 
 @dataclass(frozen=True)
 class StreamsRow:
-    """So many streams at once, all begun together.
+    """So many streams at once; where a text ends the next one begins.
 
-    tokens_per_s       of all streams, from their beginning to the end of the last
-    full_tokens_per_s  the same to the end of the first, while there are so many
+    tokens_per_s       of all texts, from the beginning of the first to the end of the last
+    full_tokens_per_s  the same while there are so many streams: until no text is left to begin
     p50_ms, p99_ms     inter-token latency: the time between two commits of a stream, divided among
                        the tokens of the later one
     gap_p99_ms         time between two commits of a stream, not divided
-    first_token_ms     median over the streams
+    first_token_ms     from the beginning of a text, median over the texts
     texts_equal        every text is what autoregressive decoding wrote to a stream by itself
     """
 
@@ -59,30 +59,47 @@ class SlotMemory:
         return self.target_kv + self.draft_kv + self.pool
 
 
+@dataclass
+class StreamedText:
+    """One text: when it began, in seconds, and what came of it."""
+
+    begun_s: float
+    commits: list[Commit] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> int:
+        return sum(count for _, count in self.commits)
+
+    @property
+    def ended_s(self) -> float:
+        return self.commits[-1][0]
+
+
 def row_of(
     system: str,
-    commits: Sequence[Sequence[Commit]],
+    streams: int,
+    texts: Sequence[StreamedText],
     tokens_per_step: float,
     texts_equal: bool,
 ) -> StreamsRow:
-    """The figures of one run; `commits` by stream."""
-    tokens = sum(count for stream in commits for _, count in stream)
-    ends = [stream[-1][0] for stream in commits]
-    full = sum(count for stream in commits for at, count in stream if at <= min(ends))
+    """The figures of one run."""
+    ends = sorted(text.ended_s for text in texts)
+    full_s = ends[-streams]
+    full = sum(count for text in texts for at, count in text.commits if at <= full_s)
     gaps, per_token = [], []
-    for stream in commits:
-        for (before, _), (now, count) in itertools.pairwise(stream):
+    for text in texts:
+        for (before, _), (now, count) in itertools.pairwise(text.commits):
             gaps.append(now - before)
             per_token += [(now - before) / count] * count
     return StreamsRow(
         system=system,
-        streams=len(commits),
-        tokens_per_s=tokens / max(ends),
-        full_tokens_per_s=full / min(ends),
+        streams=streams,
+        tokens_per_s=sum(text.tokens for text in texts) / ends[-1],
+        full_tokens_per_s=full / full_s,
         p50_ms=1e3 * _percentile(per_token, 50),
         p99_ms=1e3 * _percentile(per_token, 99),
         gap_p99_ms=1e3 * _percentile(gaps, 99),
-        first_token_ms=1e3 * _percentile([stream[0][0] for stream in commits], 50),
+        first_token_ms=1e3 * _percentile([text.commits[0][0] - text.begun_s for text in texts], 50),
         tokens_per_step=tokens_per_step,
         texts_equal=texts_equal,
     )

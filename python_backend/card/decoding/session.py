@@ -24,7 +24,7 @@ from card.engines import FOLLOWS_PREFIX, Engine, Logits, SequenceTokens
 from card.sampling import History, SamplingParameters, likeliest, log_probability
 from card.speculation.acceptance import VerifyResult
 from card.speculation.control import Share
-from card.speculation.ngram import NgramProposer
+from card.speculation.ngram import JUDGED, NgramProposer
 from card.speculation.pacing import PACINGS, Pacing, Progress
 from card.speculation.sources import Source, chain_ahead
 
@@ -242,7 +242,8 @@ class TargetSession:
         if not self.pacing.queries:
             return
         read, behind = self.proposer.length, len(self.request.prompt)
-        self.proposer.extend(self.history.tokens[read:until].tolist())
+        judged = until - max(read, behind - JUDGED)
+        self.proposer.extend(self.history.tokens[read:until].tolist(), judged)
         if read < behind <= self.proposer.length:
             self.proposer.suppose(self.request.prediction.tolist())
 

@@ -33,6 +33,9 @@ MOST_CONTEXTS = 1 << 17
 _MEMORY = 16
 """About so many tokens decide how likely answers are."""
 
+JUDGED = 2 * _MEMORY
+"""Of a prompt's last tokens: what came before them says little any more."""
+
 _WORTH_A_ROW = 0.2
 """A proposal less likely than this costs the draft more than it gains."""
 
@@ -113,11 +116,17 @@ class NgramProposer:
         self._end: list[Context] = []
         """Every context at the end of the text, the longest first."""
 
-    def extend(self, tokens: Sequence[int]) -> None:
-        """The text grew: learn how good its proposals would have been, then store its n-grams."""
+    def extend(self, tokens: Sequence[int], judged: int | None = None) -> None:
+        """The text grew: learn how good its proposals would have been, then store its n-grams.
+
+        judged  tokens at the end whose proposals count, for looking them up takes most of the time;
+                None: all
+        """
         self.length += len(tokens)
-        for token in tokens:
-            self._judge(token)
+        first = 0 if judged is None else len(tokens) - judged
+        for at, token in enumerate(tokens):
+            if at >= first:
+                self._judge(token)
             for table in self._learning:
                 table.add(self._end, token)
             self._end = _extended(self._end, token)

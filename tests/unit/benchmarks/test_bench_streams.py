@@ -13,17 +13,17 @@ from rich.console import Console
 
 from bench import progress
 from bench.plots import plot_streams
-from bench.streams_figures import ContextCost, row_of
+from bench.streams_figures import ContextCost, StreamedText, row_of
 from bench.unrelated import unrelated_draft
 from card.settings import load_settings
 
 
 def test_latency_is_per_token_and_the_rate_that_of_all_streams() -> None:
-    commits = [
-        [(0.1, 1), (0.2, 5), (0.4, 2)],  # gaps 100 ms for 5 tokens, 200 ms for 2
-        [(0.3, 1), (0.5, 1)],
+    texts = [
+        StreamedText(0.0, [(0.1, 1), (0.2, 5), (0.4, 2)]),  # gaps 100 ms for 5 tokens, 200 ms for 2
+        StreamedText(0.0, [(0.3, 1), (0.5, 1)]),
     ]
-    row = row_of("card", commits, 2.0, True)
+    row = row_of("card", 2, texts, 2.0, True)
     assert row.tokens_per_s == pytest.approx(10 / 0.5)
     assert row.full_tokens_per_s == pytest.approx(9 / 0.4)
     assert row.p50_ms == pytest.approx(20.0)  # 20 ms five times, 100 ms twice, 200 ms once
@@ -32,7 +32,7 @@ def test_latency_is_per_token_and_the_rate_that_of_all_streams() -> None:
 
 
 def test_streams_have_a_picture(tmp_path: Path) -> None:
-    rows = [row_of("card", [[(0.1, 1), (0.2, 5)]], 2.0, True)]
+    rows = [row_of("card", 1, [StreamedText(0.0, [(0.1, 1), (0.2, 5)])], 2.0, True)]
     file = plot_streams(tmp_path / "streams.png", rows, [ContextCost(64, 1, 2.0)])
     assert file.stat().st_size
 
