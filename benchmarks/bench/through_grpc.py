@@ -78,7 +78,7 @@ def through_grpc(settings: Settings, settings_file: Path | None) -> Iterator[Thr
             serving, settings_file=settings_file, variables=variables, output=log
         )
         stack.callback(_stop, server)
-        server_pid = _wait_until_ready(server, serving.health_port, log)
+        server_pid = _wait_until_settled(server, serving.health_port, log)
         pool = Pool.open(settings.cache.directory, server_pid, pool_geometry(settings))
         if pool is None:
             raise ServerError(f"the server has no cache pool under {settings.cache.directory}")
@@ -91,10 +91,10 @@ def through_grpc(settings: Settings, settings_file: Path | None) -> Iterator[Thr
         yield ThroughGrpc(address, client, loop, pool)
 
 
-def _wait_until_ready(server: SupervisedServer, health_port: int, log: IO[bytes]) -> int:
+def _wait_until_settled(server: SupervisedServer, health_port: int, log: IO[bytes]) -> int:
     """Returns the process id of Triton's server."""
     try:
-        while not server.is_ready():
+        while not server.is_settled():
             time.sleep(_LOOK_S)
     except SupervisorEndedError as error:
         raise ServerError(f"{error}\n{last_words(log)}") from error

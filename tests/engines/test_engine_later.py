@@ -17,6 +17,7 @@ from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.openvino.graph import ANY_ROWS
 from card.engines.openvino.later import Exchange
 from card.engines.options import EngineOptions
+from card.engines.phases import watched_by
 from card.engines.row_costs import RowCosts
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -67,7 +68,10 @@ def test_what_a_load_before_measured_is_not_measured_again(
     for measure in ("is_faster_alone", "measure_row_costs"):
         monkeypatch.setattr(later, measure, lambda _: pytest.fail("it is known"))
     costs = RowCosts({1: 1.0, 64: 9.0})
-    Exchange(engine, 2, lambda *_: pytest.fail("nothing new was found"), (0, costs)).wait()
+    heard: list[str] = []
+    with watched_by(heard.append):
+        Exchange(engine, 2, lambda *_: pytest.fail("nothing new was found"), (0, costs)).wait()
+    assert heard == ["exchange decoders", "compile", "exchange decoders", ""]  # as `/ready` tells
     assert engine._decoders.keys() == {1, 4, 16, 64}
     assert engine.row_costs is costs
     assert engine.options.threads_alone == 0

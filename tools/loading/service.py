@@ -91,7 +91,7 @@ def running_service(settings: Settings, settings_file: Path | None, log: Path) -
             output=output,
         )
         try:
-            while not server.is_ready():
+            while not server.is_settled():
                 time.sleep(_LOOK_S)
             yield Service(settings.model_copy(update={"serving": serving}), server.host, server.pid)
         finally:

@@ -11,11 +11,13 @@ from contextvars import ContextVar
 log = logging.getLogger(__name__)
 
 _watcher: ContextVar[Callable[[str], object]] = ContextVar("watcher", default=lambda name: None)
+_lasting: ContextVar[str] = ContextVar("lasting", default="")
 
 
 @contextlib.contextmanager
 def watched_by(tell: Callable[[str], object]) -> Iterator[None]:
-    """Let `tell` hear the name of each phase as it begins, and an empty one when it is over."""
+    """Let `tell` hear the name of each phase as it begins, and when it is over that of the phase
+    around it, or an empty one."""
     token = _watcher.set(tell)
     try:
         yield
@@ -26,11 +28,13 @@ def watched_by(tell: Callable[[str], object]) -> Iterator[None]:
 @contextlib.contextmanager
 def phase(name: str, subject: object) -> Iterator[None]:
     """A part of the load of `subject`, as in ``with phase("compile", path)``."""
-    tell = _watcher.get()
+    tell, around = _watcher.get(), _lasting.get()
+    token = _lasting.set(name)
     tell(name)
     began_s = time.monotonic()
     try:
         yield
     finally:
-        tell("")
+        _lasting.reset(token)
+        tell(around)
     log.info("%s: %s took %.1f s", subject, name, time.monotonic() - began_s)

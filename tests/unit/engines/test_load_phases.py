@@ -42,5 +42,3 @@ def test_the_supervisor_reads_the_phase_and_how_long_it_has_lasted(tmp_path: Pat
     assert seconds > 0
     model.post("")
     assert supervisor.phase is None
-    model.withdraw()
-    assert supervisor.phase is None

@@ -13,6 +13,8 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +24,7 @@ from card.engines.calibration import (
     measure_row_costs,
     same_bits,
 )
+from card.engines.phases import phase
 from card.engines.row_costs import RowCosts
 
 log = logging.getLogger(__name__)
@@ -76,7 +79,8 @@ class Exchange:
         self._threads_alone = threads_alone if known is None else known[0]
         self._then = then
         self._known = known
-        self._thread = threading.Thread(target=self._run, name="decoders", daemon=True)
+        run = partial(copy_context().run, self._run)  # whoever watches the load hears of this too
+        self._thread = threading.Thread(target=run, name="decoders", daemon=True)
         self._thread.start()
 
     def wait(self) -> None:
@@ -86,6 +90,10 @@ class Exchange:
     def _run(self) -> None:
         with contextlib.suppress(OSError):  # where the system does not let it, it is only sooner
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LEAST_URGENT)
+        with phase("exchange decoders", self._engine.directory):
+            self._exchange()
+
+    def _exchange(self) -> None:
         engine, began_s = self._engine, time.monotonic()
         fixed = engine.with_fixed_rows(self._threads_alone)
         if not same_bits(engine.likeness(), fixed):

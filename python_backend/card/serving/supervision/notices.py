@@ -48,7 +48,7 @@ class Notice:
 
 
 class LoadNotice:
-    """Which phase of its load a model is in."""
+    """Which phase of its load a model is in; a target's goes on while it serves."""
 
     def __init__(self, directory: Path | None, model: str) -> None:
         self._notice = Notice(directory, f"loading_{model}")
@@ -56,9 +56,6 @@ class LoadNotice:
     def post(self, phase: str) -> None:
         """That a phase begins; an empty name: that none lasts."""
         self._notice.post(f"{time.monotonic_ns()} {phase}" if phase else "")
-
-    def withdraw(self) -> None:
-        self._notice.withdraw()
 
     @property
     def phase(self) -> tuple[str, float] | None:

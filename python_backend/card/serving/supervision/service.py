@@ -225,7 +225,7 @@ class Service:
         )
 
     def load_progress(self, model: str) -> LoadProgress | None:
-        """How far the load of an engine has come; None for others, and for one that is loaded."""
+        """How far the load of an engine has come; None for others, and when all of it is done."""
         notice = self._notices.loading.get(model)
         lasting = None if notice is None else notice.phase
         return None if lasting is None else LoadProgress(lasting[0], round(lasting[1], 1))

@@ -20,7 +20,8 @@ class LoadProgress:
 
 @dataclass(frozen=True, slots=True)
 class ModelHealth:
-    """One model: `well`, or else what is known to be wrong. `loading` is None unless it loads."""
+    """One model: `well`, or else what is known to be wrong. `loading` is None when its load is
+    done, of which a part may go on while it serves."""
 
     state: str
     pid: int | None = None

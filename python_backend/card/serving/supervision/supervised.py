@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import signal
 import subprocess
@@ -99,6 +100,17 @@ class SupervisedServer:
                 return bool(answer.status == http.client.OK)
         except OSError:  # not bound yet, or an answer that says no
             return False
+
+    def is_settled(self) -> bool:
+        """Whether it is ready and no model prepares anything any more, so that requests have the
+        processor to themselves. Raises `SupervisorEndedError`."""
+        self.check_alive()
+        try:
+            with open_local(self._ready_url, _ANSWER_S) as answer:
+                models = json.load(answer)["models"].values()
+        except OSError:
+            return False
+        return all(model["loading"] is None for model in models)
 
     def check_alive(self) -> None:
         """Raises `SupervisorEndedError` if the supervisor has ended."""

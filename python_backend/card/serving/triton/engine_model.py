@@ -35,9 +35,8 @@ class _EngineModel:
         if getattr(settings, self.role).device == "cpu":
             take_long_slices()  # before the engine makes its threads
         loading = Notices.of_this_service().loading[self.role]
-        with watched_by(loading.post):
+        with watched_by(loading.post):  # and by threads that go on when it is loaded
             self._model = load_model(settings, self.role, server_pid)
-        loading.withdraw()
         self._process = EngineProcess(
             self.role,
             settings.cache.directory,
