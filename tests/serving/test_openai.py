@@ -212,7 +212,7 @@ def test_what_the_server_refuses_names_openais_field(client: openai.OpenAI) -> N
             client.completions.create(model=MODEL, prompt=PROMPT, extra_body={field: value})
         assert caught.value.param == field
     with pytest.raises(openai.BadRequestError, match="tokens long"):
-        client.completions.create(model=MODEL, prompt="x " * 4000)
+        client.completions.create(model=MODEL, prompt="x " * 5000)
     with pytest.raises(openai.NotFoundError):
         client.completions.create(model="gpt-4", prompt=PROMPT)
     assert client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=1).choices[0]

@@ -127,12 +127,12 @@ class CacheSettings(Section):
 class LimitSettings(Section):
     """What one request may ask for; more is refused by name."""
 
-    context_tokens: Annotated[int, Field(ge=2, le=1 << 20)] = 2304
+    context_tokens: Annotated[int, Field(ge=2, le=1 << 20)] = 4352
     """Prompt and output together; at most what the models were built for."""
     prompt_tokens: Annotated[int, Field(ge=1, le=1 << 20)] = Field(
-        default_factory=lambda set_: min(2048, set_["context_tokens"] - 1)
+        default_factory=lambda set_: min(4096, set_["context_tokens"] - 1)
     )
-    """Default: 2048, or what a smaller context leaves."""
+    """Default: 4096, or what a smaller context leaves."""
     prompt_bytes: Annotated[int, Field(ge=1, le=1 << 26)] = Field(
         default_factory=lambda set_: max(4096, 32 * set_["prompt_tokens"])
     )

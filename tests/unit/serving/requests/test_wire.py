@@ -95,8 +95,8 @@ def test_empty_words_mean_none() -> None:
         ("bad_words", ["x"] * 33, "has 33 elements; it must have at most 32"),
         ("end_id", 8192, "0 to 8191"),
         ("pad_id", -2, "0 to 8191"),
-        ("num_return_sequences", 2, "1, the only number served"),
-        ("beam_width", 2, "1, the only number served"),
+        ("num_return_sequences", 2, "1; for several texts send a request each, with its own seed"),
+        ("beam_width", 2, "1; for several texts send a request each, with its own seed"),
         ("min_p", 1.5, "between 0 and 1"),
         ("length_penalty", math.nan, "a number"),
         ("stop_token_ids", [8192], "0 to 8191"),
@@ -144,7 +144,7 @@ class Unread:
 
 @pytest.mark.parametrize(
     ("name", "allowed"),
-    [("input_ids", "at most 2048"), ("stop_words", "at most 16"), ("bad_words", "at most 32"),
+    [("input_ids", "at most 4096"), ("stop_words", "at most 16"), ("bad_words", "at most 32"),
      ("text_input", "one value"), ("temperature", "one value")],
 )  # fmt: skip
 def test_too_many_elements_are_refused_before_any_is_looked_at(name: str, allowed: str) -> None:
