@@ -3,7 +3,7 @@
 `command`       the command line
 `suite`         ours and the peers, one stream: chooses settings, lets them compete, reports
 `family`        systems of the literature, which are listed in `systems`, beside each other
-`streams`       many streams at once; its figures (`streams_figures`) and its picture (`plots`)
+`streams`       many streams at once; its figures (`streams_figures`)
 `turns`         how soon each turn of a chat begins
 `terminal`      what the commands share; `progress`: how far the work is
 `prompts`       what is decoded
@@ -14,7 +14,7 @@
 `in_process`    both loops without a server, on the pair's `engines`; what a draft did (`activity`)
 `through_grpc`  a real server through the supervisor, and the client
 `peers`         what a user would run instead, in environments of their own
-`unrelated`     a draft of random weights: the worst case
+`drafts`        made of the pair's own: a smaller one, and one of random weights, the worst case
 `foresight`     how often the draft, reading along, would have picked the target's token
 `figures`       from completions to rows
 `ratios`        how much faster one system is than another, with intervals

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from bench.figures import Row
 from bench.names import name_of, place_of, setting_of
@@ -20,9 +20,10 @@ class Cells:
     rows: list[list[str]]
 
 
-Columns = Sequence[tuple[str, Callable[[Row], str]]]
+Shown = TypeVar("Shown")
+Columns = Sequence[tuple[str, Callable[[Shown], str]]]
 
-WHO: Columns = (
+WHO: Columns[Row] = (
     ("system", lambda row: name_of(row.system)),
     ("setting", setting_of),
     ("where", lambda row: place_of(row.where)),
@@ -30,7 +31,7 @@ WHO: Columns = (
 )
 
 
-def table(title: str, columns: Columns, rows: Sequence[Row]) -> Cells:
+def table(title: str, columns: Columns[Shown], rows: Sequence[Shown]) -> Cells:
     headings = [heading for heading, _ in columns]
     return Cells(title, headings, [[show(row) for _, show in columns] for row in rows])
 

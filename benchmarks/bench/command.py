@@ -1,4 +1,4 @@
-"""The command line: `suite`, `family`, `quality`, `streams` and `turns`."""
+"""The command line: `suite`, `family`, `sled`, `quality`, `streams` and `turns`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import typer
 
 from bench.family import family
 from bench.quality import quality
+from bench.sled import sled
 from bench.streams import streams
 from bench.suite import suite
 from bench.turns import turns
@@ -18,6 +19,7 @@ app = typer.Typer(
 )
 app.command()(suite)
 app.command()(family)
+app.command()(sled)
 app.command()(quality)
 app.command()(streams)
 app.command()(turns)

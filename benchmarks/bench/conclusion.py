@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from bench.contest import Completion
-from bench.report import Report, print_report
+from bench.report import Report, print_report, store
 from bench.terminal import DIFFER, RESULTS, name_differences, say_reservation
 
 
@@ -27,7 +27,7 @@ def conclude(
     print_report(console, report)
     say_reservation(console, report.conditions)
     date = report.conditions.date.replace(":", "").split("+")[0]
-    for path in report.store(json_file or RESULTS / f"{date}-{command}.json"):
+    for path in store(report, json_file or RESULTS / f"{date}-{command}.json"):
         console.print(str(path), highlight=False, soft_wrap=True)
     if not all(row.texts_equal in (True, None) for row in (*report.rows, *report.tried)):
         name_differences(completions)

@@ -19,9 +19,6 @@ Peer = Literal[
     "llama_cpp_draft",
     "openvino",
     "openvino_speculative",
-    "transformers",
-    "transformers_assisted",
-    "transformers_prompt_lookup",
 ]
 System = str
 """One of ours, a `Peer`, or `draft_alone`: the draft model, decoded autoregressively by our engine.

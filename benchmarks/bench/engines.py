@@ -22,9 +22,6 @@ class CheckpointEngine(ConfigurableEngine, Protocol):
     @property
     def architecture(self) -> Architecture: ...
 
-    @property
-    def kv_bytes_per_session(self) -> int: ...
-
 
 class Engines:
     """Loads a model when it is first asked for with a number of threads, and keeps it. A target

@@ -16,6 +16,7 @@ from bench.cells import WHO, Cells, Columns, known, shown, table
 from bench.conclusion import conclude
 from bench.conditions import conditions_of, this_machine
 from bench.contest import Contender, fastest_settings
+from bench.drafts import with_small_draft
 from bench.figures import Row, summarise
 from bench.in_process import InProcess
 from bench.line_up import line_up_devices, line_up_family, quickest, thread_counts
@@ -32,7 +33,6 @@ from bench.options import (
 from bench.ratios import Question, Ratio, ratios
 from bench.report import TRIED, Report
 from bench.rounds import Rounds, clock_of
-from bench.small_draft import with_small_draft
 from bench.systems import SYSTEMS, System
 from bench.terminal import (
     INTERRUPTED,
@@ -194,7 +194,7 @@ def _said(row: Row) -> tuple[str, str]:
     return system.claim, system.paper
 
 
-_FAMILY: Columns = (
+_FAMILY: Columns[Row] = (
     *WHO,
     ("tokens/s", lambda row: f"{row.tokens_per_s:.0f}"),
     ("lossless", lambda row: "yes" if row.lossless else "no"),

@@ -9,11 +9,11 @@ from typing import Any
 
 from bench.contest import Contender, ContenderError, Ours
 from bench.devices import Device, device
+from bench.drafts import unrelated_draft
 from bench.in_process import InProcess, Loops
 from bench.measurement import Measurement, Task
 from bench.systems import SYSTEMS, System
 from bench.through_grpc import ServerError, through_grpc
-from bench.unrelated import unrelated_draft
 from card.speculation.pacing import PACINGS, PLAIN
 
 _EVERY_COUNT_UP_TO = 4

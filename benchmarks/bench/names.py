@@ -1,4 +1,4 @@
-"""What systems and places are called in tables and pictures."""
+"""What systems and places are called in tables."""
 
 from __future__ import annotations
 
@@ -15,9 +15,6 @@ _SYSTEMS = {
     "llama_cpp_draft": "llama.cpp, our draft",
     "openvino": "OpenVINO GenAI",
     "openvino_speculative": "OpenVINO GenAI, speculative",
-    "transformers": "transformers",
-    "transformers_assisted": "transformers, assisted",
-    "transformers_prompt_lookup": "transformers, prompt lookup",
 }
 _PLACES = {"in_process": "in process", "grpc": "gRPC", "peer": "peer"}
 _OWN_PROCESSES = (

@@ -90,17 +90,7 @@ OPENVINO = Environment(
     bare=["peers-openvino-converter.txt"],
     converts=["target", "draft"],
 )
-TRANSFORMERS = Environment(
-    "transformers",
-    ["peers-transformers.txt"],
-    [
-        Mode("transformers", "generate"),
-        *(Mode("transformers_assisted", "assisted", tokens) for tokens in (None, 5)),
-        Mode("transformers_prompt_lookup", "prompt_lookup", 10),
-    ],
-)
-ENVIRONMENTS = {peer.name: peer for peer in (LLAMA_CPP, OPENVINO, TRANSFORMERS)}
-DEFAULT = (LLAMA_CPP.name, OPENVINO.name)
+ENVIRONMENTS = {peer.name: peer for peer in (LLAMA_CPP, OPENVINO)}
 
 
 @contextmanager

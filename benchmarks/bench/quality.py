@@ -11,14 +11,15 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from bench.cells import Columns, table
 from bench.in_process import InProcess, Loops
 from bench.measurement import Measurement, Task
 from bench.options import SettingsFile
 from bench.progress import shown
 from bench.prompts import Prompt
 from bench.questions import KINDS, Question, questions
+from bench.report import draw
 from bench.terminal import INTERRUPTED, REFUSALS, make_console, refuse
 from card.serving.requests.vocabulary import Vocabulary
 from card.settings import Settings, load_settings
@@ -120,23 +121,18 @@ def _quality(
 
 def _show(console: Console, settings: Settings, found: Sequence[Quality]) -> None:
     speculation = settings.speculation
-    table = Table(
-        title=f"Right answers of {found[0].questions}, greedy "
+    title = (
+        f"Right answers of {found[0].questions}, greedy "
         f"(θ {speculation.loose_entropy:g}, W {speculation.loose_window})"
     )
-    headings = (
-        *("acceptance", "right", *KINDS, "texts that differ"),
-        *("tokens not the target's", "tokens/step"),
-    )
-    for heading in headings:
-        table.add_column(heading)
-    for entry in found:
-        table.add_row(
-            entry.acceptance,
-            str(sum(entry.right.values())),
-            *(str(count) for count in entry.right.values()),
-            str(entry.other_texts),
-            f"{entry.foreign_tokens} of {entry.tokens}",
-            f"{entry.tokens_per_step:.2f}",
-        )
-    console.print(table)
+    draw(console, [table(title, _COLUMNS, found)])
+
+
+_COLUMNS: Columns[Quality] = (
+    ("acceptance", lambda entry: entry.acceptance),
+    ("right", lambda entry: str(sum(entry.right.values()))),
+    *((kind, lambda entry, kind=kind: str(entry.right[kind])) for kind in KINDS),
+    ("texts that differ", lambda entry: str(entry.other_texts)),
+    ("tokens not the target's", lambda entry: f"{entry.foreign_tokens} of {entry.tokens}"),
+    ("tokens/step", lambda entry: f"{entry.tokens_per_step:.2f}"),
+)

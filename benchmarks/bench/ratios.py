@@ -43,11 +43,6 @@ QUESTIONS = (
         True,
     ),
     Question("CARD / OpenVINO GenAI's best", "card", ("openvino", "openvino_speculative"), True),
-    Question(
-        "CARD / transformers' best",
-        "card",
-        ("transformers", "transformers_assisted", "transformers_prompt_lookup"),
-    ),
     Question("CARD through gRPC / in process", "card@grpc", ("card",)),
     Question("CARD / the draft model alone", "card", ("draft_alone",)),
     Question(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from rich import box
 from rich.console import Console
@@ -33,14 +34,6 @@ class Report:
     skipped: list[str]
     title: ClassVar[str] = "Benchmark suite"
 
-    def store(self, file: Path) -> list[Path]:
-        """Write the JSON and the Markdown beside it; returns their paths."""
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(self.content(), indent=2) + "\n", encoding="utf-8")
-        beside = file.with_suffix(".md")
-        beside.write_text(self.markdown(), encoding="utf-8")
-        return [file, beside]
-
     def content(self) -> dict[str, Any]:
         """What the JSON holds."""
         content = asdict(self)
@@ -63,10 +56,7 @@ class Report:
         ]
         if run.reservation is not None:
             lines += ["", f"**{run.reservation}**"]
-        for cells in self.tables():
-            lines += ["", f"## {cells.title}", "", f"| {' | '.join(cells.headings)} |"]
-            lines.append(f"|{' --- |' * len(cells.headings)}")
-            lines += [f"| {' | '.join(row)} |" for row in cells.rows]
+        lines += in_markdown(self.tables())
         if self.skipped:
             lines += ["", "Left out:", "", *(f"- {line}" for line in self.skipped)]
         return "\n".join(lines) + "\n"
@@ -129,23 +119,52 @@ class Report:
         return list(dict.fromkeys(ratio.kind for ratio in self.ratios))
 
 
+class Written(Protocol):
+    """What a report is to be written."""
+
+    def content(self) -> dict[str, Any]: ...
+
+    def markdown(self) -> str: ...
+
+
+def store(report: Written, file: Path) -> list[Path]:
+    """Write the JSON and the Markdown beside it; returns their paths."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(report.content(), indent=2) + "\n", encoding="utf-8")
+    beside = file.with_suffix(".md")
+    beside.write_text(report.markdown(), encoding="utf-8")
+    return [file, beside]
+
+
+def in_markdown(tables: Sequence[Cells]) -> Iterator[str]:
+    """Lines, each table behind its title."""
+    for cells in tables:
+        yield from ("", f"## {cells.title}", "", f"| {' | '.join(cells.headings)} |")
+        yield f"|{' --- |' * len(cells.headings)}"
+        yield from (f"| {' | '.join(row)} |" for row in cells.rows)
+
+
 def print_report(console: Console, report: Report) -> None:
-    for cells in report.tables()[:-1]:
+    draw(console, report.tables()[:-1])
+    console.print(report.texts_said().replace("**", ""), highlight=False, soft_wrap=True)
+
+
+def draw(console: Console, tables: Sequence[Cells]) -> None:
+    for cells in tables:
         drawn = Table(title=cells.title, title_justify="left", box=box.SIMPLE_HEAD)
         for place, heading in enumerate(cells.headings):
             drawn.add_column(heading, justify="right" if place else "left")
         for row in cells.rows:
             drawn.add_row(*row)
         console.print(drawn)
-    console.print(report.texts_said().replace("**", ""), highlight=False, soft_wrap=True)
 
 
 def _best_of(ratio: Ratio) -> str:
     return name_of(ratio.to)
 
 
-TRIED: Columns = (*WHO, ("tokens/s", lambda row: f"{row.tokens_per_s:.0f}"))
-_SPEED: Columns = (
+TRIED: Columns[Row] = (*WHO, ("tokens/s", lambda row: f"{row.tokens_per_s:.0f}"))
+_SPEED: Columns[Row] = (
     *WHO,
     ("texts", lambda row: str(row.texts)),
     ("tokens/s", lambda row: f"{row.tokens_per_s:.0f}"),
@@ -154,7 +173,7 @@ _SPEED: Columns = (
     ("same text", lambda row: {True: "equal", False: "DIFFER", None: ""}[row.texts_equal]),
     ("common prefix", lambda row: known(row.common_prefix, ".0%")),
 )
-_SPECULATION: Columns = (
+_SPECULATION: Columns[Row] = (
     *WHO,
     ("agreement", lambda row: known(row.agreement, ".3f")),
     ("rows", lambda row: str(row.rows)),
@@ -168,7 +187,7 @@ _SPECULATION: Columns = (
     ("draft idle", lambda row: known(row.draft_idle_share, ".1%")),
     ("ms/draft pass", lambda row: known(row.draft_ms_per_pass, ".2f")),
 )
-_STEP: Columns = (
+_STEP: Columns[Row] = (
     ("system", lambda row: name_of(row.system)),
     ("t", lambda row: f"{row.temperature:g}"),
     ("ms/step", lambda row: known(row.ms_per_step, ".2f")),

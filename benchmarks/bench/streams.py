@@ -1,37 +1,34 @@
-"""`bench streams`: many streams at once, a step's cost by context, memory per slot."""
+"""`bench streams`: many streams at once, CARD and decoding alone by turns."""
 
 from __future__ import annotations
 
-import json
 import shlex
 import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
+from bench.cells import Cells, Columns, table
 from bench.conditions import Machine, named_engines, portable, this_machine
-from bench.engines import let_torch_use
 from bench.in_process import InProcess, Loops, parameters_of
 from bench.line_up import thread_counts
 from bench.measurement import Task
 from bench.names import name_of
 from bench.options import SettingsFile
-from bench.plots import plot_streams
 from bench.progress import shown
 from bench.prompts import Prompt
-from bench.streams_figures import ContextCost, SlotMemory, StreamedText, StreamsRow, row_of
+from bench.report import draw, in_markdown, store
+from bench.streams_figures import StreamedText, StreamsRow, row_of
 from bench.terminal import (
     DIFFER,
     INTERRUPTED,
@@ -45,19 +42,13 @@ from bench.terminal import (
     tasks_of,
 )
 from card.cache import CardSlot, Finish, SlotRequest
-from card.cache.layout import slot_dtype
 from card.cores import usable_cores
-from card.engines import SequenceTokens
-from card.serving.geometry import pool_geometry
 from card.serving.requests.vocabulary import Vocabulary
 from card.settings import Settings, load_settings
 from card.speculation.pacing import PACINGS, PLAIN
 
 COUNTS = (1, 2, 4, 8, 16, 32)
-CONTEXTS = (64, 128, 256, 512, 1024, 1536, 2048)
 SYSTEMS = (PLAIN, "card")
-_COST_REPEATS = 15
-_PREFILL = 64
 
 
 def streams(
@@ -81,7 +72,7 @@ def streams(
     json_file: Annotated[Path | None, results_option("DATE-streams.json")] = None,
     settings_file: SettingsFile = None,
 ) -> None:
-    """Measure many streams at once, a step's cost by context, and memory per slot."""
+    """Measure many streams at once."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     machine, console = this_machine(), make_console()
     try:
@@ -93,7 +84,6 @@ def streams(
         pair = InProcess(settings, vocabulary.tokenizer)
         tasks = tasks_of(_spread(chosen, texts), [temperature], max_tokens)
         rows = _measure_streams(console, pair, tasks, counts, repeats, texts)
-        costs = _context_costs(pair)
     except REFUSALS as error:
         refuse(str(error))
     except KeyboardInterrupt:
@@ -110,12 +100,10 @@ def streams(
         temperature=temperature,
         repeats=repeats,
         rows=rows,
-        context_costs=costs,
-        slot_memory=_slot_memory(pair),
     )
     file = json_file or RESULTS / f"{date.replace(':', '').split('+')[0]}-streams.json"
-    _show(console, found)
-    for path in found.store(file):
+    draw(console, found.tables())
+    for path in store(found, file):
         console.print(str(path), highlight=False, soft_wrap=True)
     if not all(row.texts_equal for row in rows):
         print("error: a stream's text is not what it is alone", file=sys.stderr)
@@ -136,23 +124,16 @@ class StreamsReport:
     temperature: float
     repeats: int
     rows: list[StreamsRow]
-    context_costs: list[ContextCost]
-    slot_memory: SlotMemory
 
-    def store(self, file: Path) -> list[Path]:
-        """Write the JSON, Markdown and a picture beside it; returns their paths."""
-        file.parent.mkdir(parents=True, exist_ok=True)
-        content = asdict(self)
-        content["slot_memory"]["total"] = self.slot_memory.total
-        file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        beside = file.with_suffix(".md")
-        beside.write_text(self.markdown(), encoding="utf-8")
-        return [file, beside, plot_streams(file.with_suffix(".png"), self.rows, self.context_costs)]
+    def tables(self) -> list[Cells]:
+        return [table("Streams", _COLUMNS, self.rows)]
+
+    def content(self) -> dict[str, Any]:
+        return asdict(self)
 
     def markdown(self) -> str:
-        headings = [heading for heading, _ in _COLUMNS]
         lines = [
-            "# Streams",
+            "# Many streams",
             "",
             f"`{self.command}`, {self.date}",
             "",
@@ -160,23 +141,12 @@ class StreamsReport:
             f"{self.machine.load:g} before the start; {named_engines(self.engines)} in "
             f"{self.dtype}; {self.max_tokens} tokens a stream at temperature "
             f"{self.temperature:g}, medians of {self.repeats}.",
-            "",
-            f"| {' | '.join(headings)} |",
-            f"|{' --- |' * len(headings)}",
-        ]
-        lines += [f"| {' | '.join(show(row) for _, show in _COLUMNS)} |" for row in self.rows]
-        lines += ["", "| context | rows | ms/step |", "| --- | --- | --- |"]
-        lines += [f"| {c.context} | {c.rows} | {c.step_ms:.2f} |" for c in self.context_costs]
-        memory = self.slot_memory
-        lines += [
-            "",
-            f"One slot takes {_mib(memory.total)}: KV cache {_mib(memory.target_kv)} in the target "
-            f"and {_mib(memory.draft_kv)} in the draft, {_mib(memory.pool)} in the pool.",
+            *in_markdown(self.tables()),
         ]
         return "\n".join(lines) + "\n"
 
 
-_COLUMNS: tuple[tuple[str, Callable[[StreamsRow], str]], ...] = (
+_COLUMNS: Columns[StreamsRow] = (
     ("system", lambda row: name_of(row.system)),
     ("streams", lambda row: str(row.streams)),
     ("tokens/s", lambda row: f"{row.tokens_per_s:.0f}"),
@@ -312,53 +282,3 @@ _MEDIANS = (
 def _median_row(rows: Sequence[StreamsRow]) -> StreamsRow:
     medians = {name: statistics.median(getattr(row, name) for row in rows) for name in _MEDIANS}
     return replace(rows[0], **medians, texts_equal=all(row.texts_equal for row in rows))
-
-
-def _context_costs(pair: InProcess) -> list[ContextCost]:
-    """One row and CARD's rows behind longer and longer texts, as far as the context goes."""
-    threads = pair.settings.target.threads
-    engine = pair.engines.probe(threads)
-    let_torch_use(threads)
-    room = engine.context - pair.rows
-    wanted = sorted({min(context, room) for context in CONTEXTS})
-    session = engine.open_session()
-    found = []
-    token = 1
-    for context in wanted:
-        while (missing := context - engine.length(session)) > 0:
-            chunk = [token] * min(_PREFILL, missing)
-            engine.forward([SequenceTokens(session, chunk, logits=0)])
-            engine.commit_kv(session, range(len(chunk)))
-        for rows in (1, pair.rows):
-            taken = []
-            for _ in range(_COST_REPEATS):
-                started = time.perf_counter()
-                engine.forward([SequenceTokens(session, [token] * rows)])
-                taken.append(time.perf_counter() - started)
-            found.append(ContextCost(context, rows, 1e3 * statistics.median(taken)))
-    engine.close_session(session)
-    return found
-
-
-def _slot_memory(pair: InProcess) -> SlotMemory:
-    return SlotMemory(
-        target_kv=pair.target.kv_bytes_per_session,
-        draft_kv=pair.draft.kv_bytes_per_session,
-        pool=slot_dtype(pool_geometry(pair.settings)).itemsize,
-    )
-
-
-def _show(console: Console, found: StreamsReport) -> None:
-    table = Table(title="Streams", title_justify="left", box=box.SIMPLE_HEAD)
-    for heading, _ in _COLUMNS:
-        table.add_column(heading, justify="left" if heading == "system" else "right")
-    for row in found.rows:
-        table.add_row(*(show(row) for _, show in _COLUMNS))
-    console.print(table)
-    costs = ", ".join(f"{c.context}: {c.step_ms:.2f}" for c in found.context_costs if c.rows == 1)
-    console.print(f"ms of a one-row pass by context: {costs}", highlight=False)
-    console.print(f"memory per slot: {_mib(found.slot_memory.total)}", highlight=False)
-
-
-def _mib(count: int) -> str:
-    return f"{count / (1 << 20):.2f} MiB"

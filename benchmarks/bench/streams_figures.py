@@ -37,28 +37,6 @@ class StreamsRow:
     texts_equal: bool
 
 
-@dataclass(frozen=True)
-class ContextCost:
-    """Median milliseconds of a target pass of `rows` behind `context` tokens."""
-
-    context: int
-    rows: int
-    step_ms: float
-
-
-@dataclass(frozen=True)
-class SlotMemory:
-    """Bytes that one more slot takes."""
-
-    target_kv: int
-    draft_kv: int
-    pool: int
-
-    @property
-    def total(self) -> int:
-        return self.target_kv + self.draft_kv + self.pool
-
-
 @dataclass
 class StreamedText:
     """One text: when it began, in seconds, and what came of it."""

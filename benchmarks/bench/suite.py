@@ -29,7 +29,7 @@ from bench.options import (
     SettingsFile,
     Temperatures,
 )
-from bench.peers import DEFAULT, ENVIRONMENTS, PeerError, line_up_peer
+from bench.peers import ENVIRONMENTS, PeerError, line_up_peer
 from bench.ratios import ratios
 from bench.report import Report
 from bench.rounds import Rounds, clock_of
@@ -61,7 +61,7 @@ def suite(
     temperature: Temperatures = None,
     peer: Annotated[
         list[PeerName] | None,
-        typer.Option(help="A peer. May be repeated.", show_default=", ".join(DEFAULT)),
+        typer.Option(help="A peer. May be repeated.", show_default=", ".join(ENVIRONMENTS)),
     ] = None,
     peers: Annotated[bool, typer.Option(help="Measure peers too.")] = True,
     grpc: Annotated[bool, typer.Option(help="Measure CARD through a real server too.")] = True,
@@ -84,7 +84,7 @@ def suite(
             if grpc:
                 contenders += line_up_through_grpc(stack, pair, settings_file)
             if peers:
-                names = [name.value for name in peer] if peer else DEFAULT
+                names = [name.value for name in peer] if peer else list(ENVIRONMENTS)
                 contenders += _peers(stack, console, pair, vocabulary.tokenizer, names, skipped)
             contest = Rounds(console, pair, skipped)
             pilot = contest.try_settings(contenders, tasks)

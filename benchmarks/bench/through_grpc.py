@@ -58,6 +58,11 @@ class ThroughGrpc:
         activity = DraftActivity.told_by(self._pool).since(before)
         return seen.measured(self.last_counters(), activity)
 
+    @property
+    def target_passes(self) -> int:
+        """Since the server began."""
+        return self._pool.target_passes
+
     def last_counters(self) -> SlotCounters:
         """Of the session that was opened last: nobody else speaks to this server."""
         return self._pool.card_slot(int(np.argmax(self._pool.session_ids))).counters()

@@ -4,14 +4,3 @@ from card_client.client import CardClient, Tls
 from card_client.errors import CardError
 from card_client.health import Health, ModelState
 from card_client.wire import Completion, Delta, GenerateRequest
-
-__all__ = [
-    "CardClient",
-    "CardError",
-    "Completion",
-    "Delta",
-    "GenerateRequest",
-    "Health",
-    "ModelState",
-    "Tls",
-]

@@ -10,7 +10,7 @@ from tritonclient.utils import InferenceServerException
 
 # Asked one by one where the server keeps its repository index to itself.
 CARD_MODELS = (
-    *("ensemble", "ensemble_unary", "tensorrt_llm"),
+    *("ensemble", "ensemble_unary", "tensorrt_llm", "llmapi"),
     *("preprocessing", "card", "draft", "target", "postprocessing"),
 )
 

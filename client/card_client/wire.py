@@ -3,10 +3,10 @@
 The fields of `GenerateRequest` (inputs) and `Response` (outputs) *are* that table: a field is a
 tensor, and its metadata says how it travels. Names and dtypes are those of TensorRT-LLM's Triton
 ensemble; `input_ids`, `min_p`, `stop_token_ids`, `logit_bias_ids`, `logit_bias_values`,
-`top_log_probs`, `return_prompt_log_probs`, `return_trace`, `decoding`, `drafter`, `growth`,
-`acceptance`, `draft_key`, `cache_salt`, `skip_reading_prefix_cache`, `prediction`, `finish_reason`,
-`accepted_bytes`, `details`, `target_steps`, `cache_queries`, `cache_hits` and `foreign_tokens` are
-additions of CARD.
+`top_log_probs`, `return_prompt_log_probs`, `return_trace`, `decoding`, `drafter`,
+`forbidden_drafter`, `growth`, `acceptance`, `draft_key`, `cache_salt`, `skip_reading_prefix_cache`,
+`prediction`, `finish_reason`, `accepted_bytes`, `details`, `target_steps`, `cache_queries`,
+`cache_hits` and `foreign_tokens` are additions of CARD.
 
 The model batches at most one request, so every input is sent with a leading 1: shape [1, 1],
 or [1, n] for a list.
@@ -97,9 +97,10 @@ class GenerateRequest:
     )
     return_trace: bool | None = _tensor("BOOL", "Report in details, step by step, what happened.")
     decoding: str | None = _tensor(
-        "BYTES", "card, pearl, draft_then_verify, branch, ssd or autoregressive."
+        "BYTES", "auto, card, pearl, draft_then_verify, branch, ssd or autoregressive."
     )
     drafter: str | None = _tensor("BYTES", "Who makes candidates, of what the server has loaded.")
+    forbidden_drafter: str | None = _tensor("BYTES", "Who makes no candidates.")
     growth: str | None = _tensor("BYTES", "best_first, layered, sampled, fan_out, branch or graph.")
     acceptance: str | None = _tensor(
         "BYTES", "exact, or loose, which changes the text, where the server allows it."

@@ -32,25 +32,9 @@ class RequireKey:
         await self._app(scope, receive, send)
 
 
-class RefuseEncodedBody:
-    """Answers 415 to a compressed body, which would be no JSON."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            encoding = Headers(scope=scope).get("content-encoding", "identity").strip().lower()
-            if encoding not in ("", "identity"):
-                message = f"the body has Content-Encoding {encoding[:40]!r}; send it without any"
-                error = ApiError(415, message, code="unsupported_media_type")
-                await error.response()(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-
-class LimitBody:
-    """Answers 413 to a body of more than `most` bytes, however its length is announced."""
+class CheckBody:
+    """Answers 415 to a compressed body, which would be no JSON, and 413 to one of more than `most`
+    bytes, however its length is announced."""
 
     def __init__(self, app: ASGIApp, most: int) -> None:
         self._app = app
@@ -60,7 +44,14 @@ class LimitBody:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        announced = Headers(scope=scope).get("content-length", "")
+        headers = Headers(scope=scope)
+        announced = headers.get("content-length", "")
+        encoding = headers.get("content-encoding", "").strip().lower()
+        if encoding not in ("", "identity"):
+            message = f"the body has Content-Encoding {encoding[:40]!r}; send it without any"
+            error = ApiError(415, message, code="unsupported_media_type")
+            await error.response()(scope, receive, send)
+            return
         if announced.isdecimal() and int(announced) > self._most:
             await self._too_large().response()(scope, receive, send)
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
@@ -28,7 +27,7 @@ class Answer(ABC):
     chunk_kind: str
 
     def __init__(self, model: str, scores: Scores | None) -> None:
-        self.identity = f"{self.prefix}-{secrets.token_hex(12)}"
+        self.identity = ""
         self._model = model
         self._created = int(time.time())
         self._scores = scores

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,22 @@ from starlette.requests import ClientDisconnect
 
 from card_client import CardClient, CardError, GenerateRequest, Tls
 from card_client.chat_template import ChatTemplate
-from card_gateway.admission import LimitBody, RefuseEncodedBody, RequireKey
+from card_gateway.admission import CheckBody, RequireKey
 from card_gateway.answer import Answer, ChatAnswer, CompletionAnswer
 from card_gateway.body import ChatBody, CompletionBody, SamplingBody
 from card_gateway.errors import ApiError, answer_error, refused
-from card_gateway.events import EventStream, UsageWanted, answer_events
+from card_gateway.events import EventStream, answer_events
 from card_gateway.figures import CountAnswers, Figures
-from card_gateway.generation import begin, gather, generate, prompt_alone, unless_client_leaves
+from card_gateway.generation import (
+    Piece,
+    begin,
+    gather,
+    generate,
+    prompt_alone,
+    unless_client_leaves,
+)
 from card_gateway.identity import HEADER, NameRequest, identifier_of, traced
-from card_gateway.operations import Context, Operations
+from card_gateway.operations import Operations
 from card_gateway.page import add_page
 from card_gateway.prompt import prompt_of
 from card_gateway.responses.body import ResponseBody
@@ -113,8 +121,7 @@ def create_app(gateway: Gateway) -> FastAPI:
         open_paths.update(add_page(app))
     for kind in (CardError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, answer_error)
-    app.add_middleware(LimitBody, most=gateway.body_bytes)
-    app.add_middleware(RefuseEncodedBody)
+    app.add_middleware(CheckBody, most=gateway.body_bytes)
     if gateway.api_key is not None:
         app.add_middleware(RequireKey, key=gateway.api_key, open_paths=open_paths)
     app.add_middleware(CountAnswers, figures=routes.figures)
@@ -145,8 +152,7 @@ class _Routes:
             gateway.triton, model=gateway.triton_model, tls=gateway.tls, balanced=True
         )
         self.figures = Figures(gateway.model)
-        self._context = Context(self.client)
-        self.operations = Operations(self.figures, self._context, self._template, self._tokens)
+        self.operations = Operations(self.figures, self.client, self._template, self._tokens)
 
     async def complete(self, request: Request, body: CompletionBody) -> Response:
         self._check_model(body.model)
@@ -177,8 +183,6 @@ class _Routes:
         chat = body.chat(self._items)
         prompt = self._prompt(chat)
         generation = chat.generate_request(prompt, self._template.stop_words)
-        if chat.guide is not None:  # for who tells of an error
-            request.state.guided_by = chat.guide.field
         usage = Usage()
         identity = f"resp_{identifier_of(request)}"
         answer = ResponseAnswer(
@@ -186,18 +190,16 @@ class _Routes:
         )
         pieces = self.figures.counted(self._texts([generation], request, identity), usage)
         memory = None if body.store is False else self._items
-        try:
-            with tools_named(chat.tool_use):
-                if body.stream:
-                    first = await unless_client_leaves(request, begin(pieces))
-                    return EventStream(response_events(answer, first, pieces, memory), pieces)
-                (text,) = await unless_client_leaves(request, gather(pieces))
-        except ClientDisconnect:
-            return Response(status_code=CLIENT_CLOSED_REQUEST)
-        answer.finish(text)
-        if memory is not None:
-            memory.keep(answer.output)
-        return JSONResponse(answer.response())
+
+        def whole(texts: list[Piece]) -> dict[str, Any]:
+            answer.finish(texts[0])
+            if memory is not None:
+                memory.keep(answer.output)
+            return answer.response()
+
+        events = partial(response_events, answer, pieces=pieces, memory=memory)
+        with tools_named(chat.tool_use):
+            return await self._told(request, chat, pieces, whole, events)
 
     async def models(self) -> dict[str, Any]:
         return {"object": "list", "data": [await self.model(self._gateway.model)]}
@@ -209,7 +211,7 @@ class _Routes:
             "object": "model",
             "created": self._created,
             "owned_by": "card",
-            "max_model_len": await self._context.tokens(),
+            "max_model_len": await self.operations.context_tokens(),
         }
 
     async def health(self) -> Response:
@@ -236,26 +238,41 @@ class _Routes:
         answer.identity = f"{answer.prefix}-{identifier_of(request)}"
         if body.return_trace:
             answer.follow(TraceTexts(self._tokens))
-        if body.guide is not None:  # for who tells of an error
-            request.state.guided_by = body.guide.field
         # Who asks for the prompt's log-probabilities has it read each time.
         sharing = 1 if wanted[0].return_prompt_log_probs else body.candidates
         texts = self._texts(wanted, request, answer.identity, sharing)
         usage = Usage(per_prompt=body.candidates)
         pieces = self.figures.counted(prompt_alone(texts) if body.is_prompt_alone else texts, usage)
+
+        def whole(texts: list[Piece]) -> dict[str, Any]:
+            if body.candidates > body.answers:
+                texts = best(texts, body.candidates, body.answers)
+            return answer.whole(texts, usage)
+
+        events = partial(
+            answer_events, answer, pieces=pieces, texts=len(wanted), usage=usage, body=body
+        )
+        return await self._told(request, body, pieces, whole, events)
+
+    async def _told(
+        self,
+        request: Request,
+        body: SamplingBody,
+        pieces: Pieces,
+        whole: Callable[[list[Piece]], dict[str, Any]],
+        events: Callable[[Piece], AsyncIterator[bytes]],
+    ) -> Response:
+        """The answer made of `pieces`: all of it, or event by event from the first piece on."""
+        if body.guide is not None:  # for who tells of an error
+            request.state.guided_by = body.guide.field
         try:
             if not body.stream:
-                whole = await unless_client_leaves(request, gather(pieces))
-                if body.candidates > body.answers:
-                    whole = best(whole, body.candidates, body.answers)
-                return JSONResponse(answer.whole(whole, usage))
+                return JSONResponse(whole(await unless_client_leaves(request, gather(pieces))))
             # Refusals come before the first piece, while they can still have a status.
             first = await unless_client_leaves(request, begin(pieces))
         except ClientDisconnect:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
-        tells = UsageWanted(body.continuous_usage, body.include_usage)
-        events = answer_events(answer, first, pieces, texts=len(wanted), usage=usage, wanted=tells)
-        return EventStream(events, pieces)
+        return EventStream(events(first), pieces)
 
     def _texts(
         self,

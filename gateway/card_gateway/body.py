@@ -124,6 +124,7 @@ class SamplingBody(GuidedFields):
     ignore_eos: bool | None = None
     decoding: str | None = None
     drafter: str | None = None
+    forbidden_drafter: str | None = None
     growth: str | None = None
     acceptance: str | None = None
     cache_salt: _Text | None = None
@@ -183,13 +184,6 @@ class SamplingBody(GuidedFields):
             return 0.0
         return DEFAULT_TEMPERATURE if self.temperature is None else self.temperature
 
-    @property
-    def effective_repetition_penalty(self) -> float | None:
-        """What Triton is asked for: the body's own, else that of `nvext`."""
-        if self.repetition_penalty is None and self.nvext is not None:
-            return self.nvext.repetition_penalty
-        return self.repetition_penalty
-
     def to_triton(
         self,
         prompt: str | list[int],
@@ -200,8 +194,10 @@ class SamplingBody(GuidedFields):
         """The request on Triton's wire, `stop_words` added to those of the body."""
         extra = self.nvext or NvExt()
         stops = [self.stop] if isinstance(self.stop, str) else (self.stop or [])
-        ignore_eos = extra.ignore_eos if self.ignore_eos is None else self.ignore_eos
-        top_k = extra.top_k if self.top_k is None else self.top_k
+        ignore_eos, top_k, repetition_penalty = (
+            getattr(extra if getattr(self, name) is None else self, name)
+            for name in ("ignore_eos", "top_k", "repetition_penalty")
+        )
         guide = self.guide
         bias = self._bias()
         return GenerateRequest(
@@ -212,7 +208,7 @@ class SamplingBody(GuidedFields):
             top_k=None if top_k is None else max(top_k, 0),  # -1 is vLLM's way to turn it off
             top_p=self.top_p,
             min_p=self.min_p,
-            repetition_penalty=self.effective_repetition_penalty,
+            repetition_penalty=repetition_penalty,
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
             min_tokens=self.min_tokens,
@@ -232,6 +228,7 @@ class SamplingBody(GuidedFields):
             return_trace=self.return_trace,
             decoding=self.decoding,
             drafter=self.drafter,
+            forbidden_drafter=self.forbidden_drafter,
             growth=self.growth,
             acceptance=self.acceptance,
             cache_salt=self.cache_salt,
@@ -253,15 +250,10 @@ class SamplingBody(GuidedFields):
             found[int(name)] = bias
         return found
 
-    def _check_count(self, prompts: int) -> None:
-        if (texts := prompts * self.candidates) > MOST_TEXTS:
-            raise refused(
-                "prompt", f"prompt and n ask for {texts} texts; at most {MOST_TEXTS} are generated"
-            )
-
     def _check_stream_options(self) -> None:
-        for name in ("stream_options", "return_trace"):
-            if getattr(self, name) and not self.stream:
+        tells_usage = self.include_usage or self.continuous_usage
+        for name, wanted in (("stream_options", tells_usage), ("return_trace", self.return_trace)):
+            if wanted and not self.stream:
                 raise refused(name, f"{name} is only allowed when stream is true")
 
 
@@ -272,7 +264,7 @@ class CompletionBody(SamplingBody):
 
     prompt: _Text | list[_Text] | _TokenIds | list[_TokenIds]
     max_tokens: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
-    logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | Literal[False] | None = None
     echo: bool | None = None
     best_of: Annotated[int, Field(ge=1, le=MOST_ANSWERS)] | None = None
 
@@ -281,7 +273,10 @@ class CompletionBody(SamplingBody):
         self._check_stream_options()
         if not self.prompts:
             raise refused("prompt", "prompt holds nothing; send at least one text")
-        self._check_count(len(self.prompts))
+        if (texts := len(self.prompts) * self.candidates) > MOST_TEXTS:
+            raise refused(
+                "prompt", f"prompt and n ask for {texts} texts; at most {MOST_TEXTS} are generated"
+            )
         if self.max_tokens == 0 and not self.echo:
             raise refused("max_tokens", "max_tokens is 0; it must be at least 1, or echo be true")
         if self.candidates < self.answers:
@@ -302,7 +297,7 @@ class CompletionBody(SamplingBody):
 
     @property
     def wants_log_probs(self) -> bool:
-        return self.logprobs is not None
+        return self.logprobs is not None and self.logprobs is not False
 
     @property
     def alternatives(self) -> int:

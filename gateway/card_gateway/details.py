@@ -24,35 +24,15 @@ class ScoredToken:
         return cls(told["id"], told["logprob"], tuple((token, lp) for token, lp in told["top"]))
 
 
-@dataclass(frozen=True, slots=True)
-class Details:
-    """The output `details` of one response.
-
-    drafts       target passes that verified candidates
-    accepted_at  candidates accepted by their place behind the text
-    cached_tokens  of the prompt, whose KV was kept
-    trace        events of speculation, as Triton tells them
-    """
-
-    prompt: tuple[ScoredToken, ...] = ()
-    tokens: tuple[ScoredToken, ...] = ()
-    drafts: int = 0
-    accepted_at: tuple[int, ...] = ()
-    cached_tokens: int = 0
-    trace: tuple[dict[str, Any], ...] = ()
-
-    @classmethod
-    def read(cls, text: str | None) -> Details:
-        """Of a server that says nothing, none."""
-        if not text:
-            return cls()
-        told = json.loads(text)
-        speculation = told.get("speculation", {})
-        return cls(
-            tuple(map(ScoredToken.of, told.get("prompt", ()))),
-            tuple(map(ScoredToken.of, told.get("tokens", ()))),
-            speculation.get("drafts", 0),
-            tuple(speculation.get("accepted_at", ())),
-            told.get("cached_tokens", 0),
-            tuple(told.get("trace", ())),
-        )
+def read_details(text: str | None) -> dict[str, Any]:
+    """What the output `details` of one response tells, as fields of `Piece`."""
+    told = json.loads(text or "{}")
+    speculation = told.get("speculation", {})
+    return {
+        "prompt": tuple(map(ScoredToken.of, told.get("prompt", ()))),
+        "tokens": tuple(map(ScoredToken.of, told.get("tokens", ()))),
+        "drafts": speculation.get("drafts", 0),
+        "accepted_at": tuple(speculation.get("accepted_at", ())),
+        "cached_tokens": told.get("cached_tokens", 0),
+        "trace": tuple(told.get("trace", ())),
+    }

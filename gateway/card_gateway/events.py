@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any
 
 from fastapi.responses import StreamingResponse
@@ -13,20 +12,13 @@ from starlette.types import Receive, Scope, Send
 
 from card_client import CardError
 from card_gateway.answer import Answer
+from card_gateway.body import SamplingBody
 from card_gateway.errors import from_triton
 from card_gateway.generation import Piece
 from card_gateway.usage import Usage
 
 DONE = b"data: [DONE]\n\n"
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-
-
-@dataclass(frozen=True)
-class UsageWanted:
-    """When a stream tells its usage: in every event, and in one behind the last piece."""
-
-    always: bool = False
-    at_end: bool = False
 
 
 class EventStream(StreamingResponse):
@@ -48,7 +40,7 @@ async def answer_events(
     *,
     texts: int,
     usage: Usage,
-    wanted: UsageWanted,
+    body: SamplingBody,
 ) -> AsyncIterator[bytes]:
     """An answer piece by piece, `[DONE]` at its end.
 
@@ -57,25 +49,28 @@ async def answer_events(
     """
 
     def extra() -> dict[str, Any]:
-        if wanted.always:
+        if body.continuous_usage:
             return {"usage": usage.as_json()}
         # With the usage behind them, all other events carry an empty one.
-        return {"usage": None} if wanted.at_end else {}
+        return {"usage": None} if body.include_usage else {}
 
     for opening in answer.openings(texts):
-        yield _event(opening | extra())
-    yield _event(answer.chunk(first) | extra())
+        yield event_of(opening | extra())
+    yield event_of(answer.chunk(first) | extra())
     try:
         async for piece in pieces:
-            yield _event(answer.chunk(piece) | extra())
+            yield event_of(answer.chunk(piece) | extra())
     except CardError as error:
         # The status has long been sent; clients look for this in the stream.
-        yield _event(from_triton(error).body())
+        yield event_of(from_triton(error).body())
     else:
-        if wanted.at_end:
-            yield _event(answer.usage_chunk(usage))
+        if body.include_usage:
+            yield event_of(answer.usage_chunk(usage))
     yield DONE
 
 
-def _event(content: dict[str, Any]) -> bytes:
-    return f"data: {json.dumps(content, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
+def event_of(content: dict[str, Any], kind: str = "") -> bytes:
+    """`kind` is the event's name, where a stream has several."""
+    data = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    name = f"event: {kind}\n" if kind else ""
+    return f"{name}data: {data}\n\n".encode()

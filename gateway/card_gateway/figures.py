@@ -121,9 +121,9 @@ class Figures:
         self._prefix_queries.inc(usage.prompt_tokens)
         self._prefix_hits.inc(usage.cached_tokens)
         self._generation_tokens.inc(usage.completion_tokens)
-        self._drafts.inc(usage.drafts)
-        self._drafted.inc(usage.drafted)
-        self._accepted.inc(usage.accepted)
+        self._drafts.inc(usage.total("drafts"))
+        self._drafted.inc(usage.total("drafted"))
+        self._accepted.inc(usage.total("accepted"))
         for place, count in enumerate(usage.accepted_at):
             self._accepted_at.labels(self._model, str(place)).inc(count)
 

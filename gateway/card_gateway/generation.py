@@ -12,7 +12,7 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 
 from card_client import CardClient, GenerateRequest
-from card_gateway.details import Details, ScoredToken
+from card_gateway.details import ScoredToken, read_details
 
 Result = TypeVar("Result")
 
@@ -22,31 +22,36 @@ class Piece:
     """The next piece of a text; counts are totals so far.
 
     index          of the text, where a request wants several
-    tokens         those of this piece; empty unless log-probabilities are asked for
-    prompt         the prompt's tokens, once; empty unless asked for
-    trace          what speculation did; empty unless asked for
     finish_reason  None until the last piece
-    steps, drafts, drafted, accepted, accepted_at  of speculation, see `card_gateway.usage`; the
-                   second and the last are known behind the text's end
-    foreign        accepted candidates that the target would not have chosen
-    cached_tokens  of the prompt, whose KV was kept; known there too
+    steps          forward passes of the target
+    drafted        candidates that were verified
+    accepted       those of them that became part of the text
+    foreign        those of these that the target would not have chosen: 0 unless `acceptance` is a
+                   rule that changes the text
+    prompt         the prompt's tokens, once; empty unless asked for
+    tokens         those of this piece; empty unless log-probabilities are asked for
+    trace          events of speculation; empty unless asked for
+    drafts         target passes that verified candidates; this and what follows is known behind the
+                   text's end
+    accepted_at    candidates accepted by their place behind the text
+    cached_tokens  of the prompt, whose KV was kept
     """
 
     text: str = ""
     index: int = 0
-    tokens: tuple[ScoredToken, ...] = ()
-    prompt: tuple[ScoredToken, ...] = ()
     finish_reason: str | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
     steps: int = 0
     drafted: int = 0
     accepted: int = 0
+    foreign: int = 0
+    prompt: tuple[ScoredToken, ...] = ()
+    tokens: tuple[ScoredToken, ...] = ()
+    trace: tuple[dict[str, Any], ...] = ()
     drafts: int = 0
     accepted_at: tuple[int, ...] = ()
     cached_tokens: int = 0
-    trace: tuple[dict[str, Any], ...] = ()
-    foreign: int = 0
 
     @property
     def says_something(self) -> bool:
@@ -79,23 +84,17 @@ async def generate(
     stream = client.stream(request, timeout_s=timeout_s, request_id=request_id, headers=headers)
     async with aclosing(stream) as deltas:
         async for delta in deltas:
-            details = Details.read(delta.details)
             yield Piece(
                 delta.text,
                 index,
-                details.tokens,
-                details.prompt,
                 delta.finish_reason or None,
                 delta.num_input_tokens or 0,
                 delta.num_output_tokens or 0,
                 delta.target_steps or 0,
                 delta.total_draft_tokens or 0,
                 delta.total_accepted_draft_tokens or 0,
-                details.drafts,
-                details.accepted_at,
-                details.cached_tokens,
-                details.trace,
                 delta.foreign_tokens or 0,
+                **read_details(delta.details),
             )
 
 

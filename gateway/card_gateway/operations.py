@@ -42,39 +42,33 @@ class DetokenizeBody(_Body):
     tokens: list[Annotated[int, Field(ge=0, lt=1 << 31)]]
 
 
-class Context:
-    """How many tokens the server's model takes, asked once."""
-
-    def __init__(self, client: CardClient) -> None:
-        self._client = client
-        self._tokens: int | None = None
-
-    async def tokens(self) -> int | None:
-        """Prompt and text together; None if the server is away or does not say."""
-        if self._tokens is None:
-            try:
-                told = (await self._client.parameters()).get("context_tokens", "")
-            except CardError:
-                return None
-            self._tokens = int(told) if told.isdecimal() else None
-        return self._tokens
-
-
 class Operations:
     """The routes."""
 
     def __init__(
         self,
         figures: Figures,
-        context: Context,
+        client: CardClient,
         template: ChatTemplate,
         tokens: TokenTexts | None,
     ) -> None:
         """`tokens` is None where the gateway was given no tokenizer."""
         self._figures = figures
-        self._context = context
+        self._client = client
+        self._context_tokens: int | None = None
         self._template = template
         self._tokens = tokens
+
+    async def context_tokens(self) -> int | None:
+        """How many tokens the server's model takes, prompt and text together, asked once; None if
+        the server is away or does not say."""
+        if self._context_tokens is None:
+            try:
+                told = (await self._client.parameters()).get("context_tokens", "")
+            except CardError:
+                return None
+            self._context_tokens = int(told) if told.isdecimal() else None
+        return self._context_tokens
 
     async def metrics(self, request: Request) -> Response:
         return Response(self._figures.exposition(), media_type=CONTENT_TYPE_LATEST)
@@ -93,7 +87,7 @@ class Operations:
         ids = tokens.ids(text, add_special_tokens=special)
         return {
             "count": len(ids),
-            "max_model_len": await self._context.tokens(),
+            "max_model_len": await self.context_tokens(),
             "tokens": ids,
             "token_strs": [tokens.of(token) for token in ids] if body.return_token_strs else None,
         }

@@ -117,7 +117,8 @@ class GuidedFields(Guided):
         if wanted.json_schema is None:
             field = "response_format.json_schema"
             raise refused(field, f"{field} is missing", "missing_required_parameter")
-        yield Guide("json_schema", json.dumps(wanted.json_schema.schema_ or {}), "response_format")
+        schema = _schema(wanted.json_schema.schema_ or {}, {})
+        yield Guide("json_schema", schema, "response_format")
 
     def _of_structured_outputs(self) -> Iterator[Guide]:
         wanted = self.structured_outputs
@@ -137,11 +138,12 @@ class GuidedFields(Guided):
 def _plain(
     regex: str | None, choice: list[str] | None, grammar: str | None, prefix: str
 ) -> Iterator[Guide]:
-    if regex is not None:
+    """An empty one asks for nothing."""
+    if regex:
         yield Guide("regex", regex, f"{prefix}regex")
-    if choice is not None:
+    if choice:
         yield Guide("choice", json.dumps(choice), f"{prefix}choice")
-    if grammar is not None:
+    if grammar:
         yield Guide("ebnf_grammar", grammar, f"{prefix}grammar")
 
 
@@ -155,4 +157,45 @@ def _schema(schema: str | dict[str, Any], spacing: dict[str, Any]) -> str:
         if not isinstance(read, dict):
             return schema
         schema = read
+    schema = closed(schema)
     return json.dumps({**schema, "x-guidance": spacing} if spacing else schema)
+
+
+_COMPOSES = ("allOf", "if", "dependentSchemas", "not", "unevaluatedProperties")
+_COMPOSES_BESIDE_PROPERTIES = ("$ref", "anyOf", "oneOf")
+_OF_OTHERS = ("additionalProperties", "patternProperties")
+
+
+class _ComposedError(Exception):
+    """Several schemas say together what an object is."""
+
+
+def closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema, whose objects have the properties that they name and no others, unless they say
+    something of others. One that is composed stays open: each part must bear what others name."""
+    try:
+        return {**_closed(schema)}
+    except (_ComposedError, RecursionError):
+        return schema
+
+
+def _closed(schema: Any) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+    beside = _COMPOSES_BESIDE_PROPERTIES if "properties" in schema else ()
+    if any(name in schema for name in (*_COMPOSES, *beside)):
+        raise _ComposedError
+    found = dict(schema)
+    for name, value in schema.items():
+        if name in ("properties", "$defs", "definitions") and isinstance(value, dict):
+            found[name] = {inner: _closed(part) for inner, part in value.items()}
+        elif name in ("anyOf", "oneOf", "prefixItems") and isinstance(value, list):
+            found[name] = [_closed(part) for part in value]
+        elif name in ("items", "additionalProperties"):
+            found[name] = _closed(value)
+    names = found.get("properties")
+    if isinstance(names, dict) and not any(name in found for name in _OF_OTHERS):
+        required = found.get("required", [])
+        if isinstance(required, list) and set(map(str, required)) <= names.keys():
+            found["additionalProperties"] = False
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Literal
 
 from card_gateway.generation import Piece
 
@@ -39,37 +39,18 @@ class Usage:
 
     @property
     def completion_tokens(self) -> int:
-        return self._sum("completion_tokens")
+        return self.total("completion_tokens")
 
-    @property
-    def steps(self) -> int:
-        """Forward passes of the target."""
-        return self._sum("steps")
-
-    @property
-    def drafts(self) -> int:
-        """Those of them that verified candidates."""
-        return self._sum("drafts")
-
-    @property
-    def drafted(self) -> int:
-        """Candidates that were verified."""
-        return self._sum("drafted")
-
-    @property
-    def accepted(self) -> int:
-        """Candidates that became part of a text."""
-        return self._sum("accepted")
-
-    @property
-    def foreign(self) -> int:
-        """Of these, candidates that the target would not have chosen: 0 unless `acceptance` is a
-        rule that changes the text."""
-        return self._sum("foreign")
+    def total(
+        self,
+        name: Literal["completion_tokens", "steps", "drafts", "drafted", "accepted", "foreign"],
+    ) -> int:
+        """Of all texts, a count of `Piece`."""
+        return sum(getattr(last, name) for last in self._last.values())
 
     @property
     def accepted_at(self) -> list[int]:
-        """The same by place: the first candidates of all passes, the second ones, and so on."""
+        """Accepted candidates by place: the first of all passes, the second ones, and so on."""
         histograms = (last.accepted_at for last in self._last.values())
         return [sum(counts) for counts in zip_longest(*histograms, fillvalue=0)]
 
@@ -81,21 +62,19 @@ class Usage:
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
         }
-        if self.steps:
+        if steps := self.total("steps"):
+            drafted, accepted = self.total("drafted"), self.total("accepted")
             found["prompt_tokens_details"] = {"cached_tokens": self.cached_tokens}
             found["completion_tokens_details"] = {
-                "accepted_prediction_tokens": self.accepted,
-                "rejected_prediction_tokens": self.drafted - self.accepted,
+                "accepted_prediction_tokens": accepted,
+                "rejected_prediction_tokens": drafted - accepted,
             }
             found["speculation"] = {
-                "drafted": self.drafted,
-                "accepted": self.accepted,
-                "steps": self.steps,
-                "tokens_per_step": round(self.completion_tokens / self.steps, 3),
+                "drafted": drafted,
+                "accepted": accepted,
+                "steps": steps,
+                "tokens_per_step": round(self.completion_tokens / steps, 3),
             }
-            if self.foreign:
-                found["speculation"]["foreign"] = self.foreign
+            if foreign := self.total("foreign"):
+                found["speculation"]["foreign"] = foreign
         return found
-
-    def _sum(self, name: str) -> int:
-        return sum(getattr(last, name) for last in self._last.values())

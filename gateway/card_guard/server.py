@@ -59,7 +59,7 @@ class Guard:
 
     listen: str
     triton: str = "localhost:8001"
-    models: tuple[str, ...] = ("ensemble", "ensemble_unary", "tensorrt_llm", "remote")
+    models: tuple[str, ...] = ("ensemble", "ensemble_unary", "tensorrt_llm", "llmapi", "remote")
     message_bytes: int = 4 << 20
     calls: int = 1024
     idle_s: float = 2.0

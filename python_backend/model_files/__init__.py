@@ -4,8 +4,5 @@ A model is a Hugging Face directory or a GGUF file. This package loads no weight
 nothing of `card`, so that servers, the gateway and scripts read a model's files in one way.
 """
 
-from model_files.errors import ModelFilesError
-from model_files.interface import ModelFiles
+from model_files.interface import ModelFiles, ModelFilesError
 from model_files.opening import model_at, model_files_of
-
-__all__ = ["ModelFiles", "ModelFilesError", "model_at", "model_files_of"]

@@ -16,8 +16,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
-from model_files.errors import ModelFilesError
-from model_files.interface import ModelFiles, special_tokens
+from model_files.interface import ModelFiles, ModelFilesError, special_tokens
 
 _ANSWER = "forty-two"
 """What an assistant says in a conversation that shows where its turn ends."""

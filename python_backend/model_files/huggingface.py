@@ -8,12 +8,9 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from model_files.errors import ModelFilesError
-from model_files.interface import SPECIAL_TOKENS, special_tokens
-from model_files.json_file import read_json_object
+from model_files.interface import SPECIAL_TOKENS, ModelFilesError, TokenTable, special_tokens
+from model_files.json_file import is_irregular, read_json_object
 from model_files.prompt_start import with_bos_token
-from model_files.regular_file import is_irregular
-from model_files.token_table import TokenTable
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,29 @@
-"""What every kind of model tells about itself."""
+"""What every kind of model tells about itself, and what reading it may raise."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from tokenizers import Tokenizer
 
-from model_files.token_table import TokenTable
+
+class ModelFilesError(ValueError):
+    """A file beside a model's weights is missing or wrong; the message names it and says why."""
+
+
+@dataclass(frozen=True)
+class TokenTable:
+    """Which token of a vocabulary stands behind which id.
+
+    ids    of the tokens, as the vocabulary spells them
+    added  tokens that stand beside the words and their parts: special ones, reserved ones, padding
+    """
+
+    ids: Mapping[str, int]
+    added: frozenset[str]
 
 
 class ModelFiles(Protocol):

@@ -1,4 +1,4 @@
-"""Reading a JSON file that may come from a stranger."""
+"""Reading a JSON file that may come from a stranger, and no named pipe, which is waited for."""
 
 from __future__ import annotations
 
@@ -6,8 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-from model_files.errors import ModelFilesError
-from model_files.regular_file import is_irregular
+from model_files.interface import ModelFilesError
+
+
+def is_irregular(file: Path) -> bool:
+    """Whether something is there that is no regular file. What cannot be looked at is not: reading
+    it says why."""
+    try:
+        return file.exists() and not file.is_file()
+    except OSError:
+        return False
 
 
 class JsonFileError(ModelFilesError):

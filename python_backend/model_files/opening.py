@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from model_files.errors import ModelFilesError
 from model_files.huggingface import HuggingFaceFiles
-from model_files.interface import ModelFiles
-from model_files.regular_file import is_irregular
+from model_files.interface import ModelFiles, ModelFilesError
+from model_files.json_file import is_irregular
 
 
 def is_gguf(path: Path) -> bool:

@@ -32,6 +32,10 @@ class Session:
     is_remote: bool = False
 
     @property
+    def drafts(self) -> bool:
+        return self.pacing.drafts
+
+    @property
     def adapts(self) -> bool:
         return self.pacing.adapts and not self.is_remote
 

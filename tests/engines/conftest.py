@@ -41,7 +41,7 @@ def larger_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
         num_hidden_layers=8,
         num_attention_heads=8,
         num_key_value_heads=2,
-        max_position_embeddings=2304,
+        max_position_embeddings=4352,
         tie_word_embeddings=True,
     )
     tiny_models.build(config).bfloat16().save_pretrained(directory)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import openvino as ov
 import pytest
 import tiny_models
 import torch
@@ -20,6 +21,7 @@ from card.engines import FOLLOWS_PREFIX, SequenceTokens
 from card.engines.architecture import read_architecture
 from card.engines.calibration import make_row_invariant
 from card.engines.openvino.engine import OpenVinoEngine
+from card.engines.openvino.paged.cache import PagedCache, PageMemory
 from card.engines.options import EngineOptions
 from card.engines.prefix_cache import BLOCK
 from card.engines.torch.captured.engine import CapturedEngine
@@ -165,6 +167,26 @@ def test_a_growing_tree_stands_behind_kept_text(
         engine.remember(session, text)
         engine.close_session(session)
     np.testing.assert_allclose(found[1], found[0], atol=1e-4)
+
+
+def test_a_text_takes_no_pages_for_being_kept(tmp_path: Path) -> None:
+    tiny_models.save(tmp_path, "qwen3")
+    memory = PageMemory(read_architecture(tmp_path), 12, ov.Type.f32)
+    kv, kept = PagedCache(memory, 3, 4 * BLOCK), 2
+    kv.make_writable(0, np.arange(3 * BLOCK))
+    written = kv.table[0, :2].tolist()
+    kv.copy(0, 0, 2 * BLOCK, range(kept, kept + 1), BLOCK)
+    assert kv.free_pages == 9
+    kv.release(0)
+    assert kv.free_pages == 10
+    kv.copy(kept, BLOCK, 3 * BLOCK, range(2), 0)
+    assert kv.table[:2, :2].tolist() == [written, written]
+    kv.make_writable(1, np.array([BLOCK - 1, BLOCK]))  # of another text that begins in this lane
+    assert kv.free_pages == 8
+    assert not set(written) & set(kv.table[1, :2].tolist())
+    for lane in range(3):
+        kv.release(lane)
+    assert kv.free_pages == 12
 
 
 def test_places_are_copied_to_any_part_of_a_page(tmp_path: Path) -> None:

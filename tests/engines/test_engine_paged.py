@@ -26,6 +26,7 @@ from card.engines.calibration import (
 )
 from card.engines.loading import load_engine
 from card.engines.openvino.engine import OpenVinoEngine
+from card.engines.openvino.paged.cache import PAGE, PagedCache
 from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions
 from card.engines.processor import resolve_dtype
 from card.settings import load_settings
@@ -185,6 +186,12 @@ def test_what_lies_behind_a_row_is_not_looked_at(checkpoint: Path) -> None:
 
 
 # --- memory and passes ----------------------------------------------------------------------------
+
+
+def test_a_lane_has_pages_for_all_places(checkpoint: Path) -> None:
+    engine = OpenVinoEngine.load(checkpoint, OPTIONS)
+    assert isinstance(engine._kv, PagedCache)
+    assert engine._kv.table.shape[1] * PAGE >= OPTIONS.context
 
 
 def test_chunks_and_short_rows_share_passes_up_to_the_largest_decoder(

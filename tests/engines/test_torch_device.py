@@ -145,7 +145,7 @@ def test_what_is_reckoned_is_at_least_what_is_taken(tmp_path: Path, family: str)
         tensor.nbytes for tensor in tiny_models.build(tiny_models.FAMILIES[family]).parameters()
     )
     assert 0.9 * stored <= need.weights <= 1.1 * stored
-    taken = OPTIONS.sessions * engine.kv_bytes_per_session
+    taken = sum(buffers.nbytes for buffers in (engine._kv.keys, engine._kv.values))
     assert taken <= need.kv(OPTIONS.sessions, OPTIONS.context) <= 1.5 * taken
 
 

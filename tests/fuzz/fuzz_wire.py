@@ -25,7 +25,7 @@ from card.serving.requests.delta import Numbers
 
 MODELS = (
     *("ensemble", "card", "draft", "target", "preprocessing", "postprocessing"),
-    *("ensemble_unary", "tensorrt_llm", "remote"),
+    *("ensemble_unary", "tensorrt_llm", "llmapi", "remote"),
 )
 PROMPT = b"def fibonacci(n):"
 ANSWER_S = 60.0

@@ -29,8 +29,13 @@ async def write_what_the_target_alone_writes(
         assert text == alone[number], (way, prompts[number])
 
 
-async def write_so_with_a_killed_draft(service: RunningService, asked: Sequence[Asked]) -> None:
-    """Kill the draft while they stream; it comes back."""
+async def write_so_while_one_is_struck(
+    service: RunningService,
+    asked: Sequence[Asked],
+    victim: str = "draft",
+    blow: signal.Signals = signal.SIGKILL,
+) -> None:
+    """Strike a model's process while they stream; another one takes its place."""
     alone: dict[str, str] = {}
     for prompt, request, _ in asked:
         if prompt not in alone:
@@ -39,11 +44,11 @@ async def write_so_with_a_killed_draft(service: RunningService, asked: Sequence[
         asyncio.create_task(service.text(prompt, **way, **request))
         for prompt, request, way in asked
     ]
-    lost = service.pid_of("draft")
+    lost = service.pid_of(victim)
     before = service.metric("card_committed_tokens_total")
     await service.until(
         lambda: service.metric("card_committed_tokens_total") > before, "the streams flow"
     )
-    os.kill(lost, signal.SIGKILL)
+    os.kill(lost, blow)
     assert await asyncio.gather(*reading) == [alone[prompt] for prompt, _, _ in asked]
     await service.until_back_without(lost)

@@ -321,6 +321,7 @@ DTYPES = {
             "text_input",
             "decoding",
             "drafter",
+            "forbidden_drafter",
             "growth",
             "acceptance",
             "cache_salt",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from every_way import Asked, write_so_with_a_killed_draft, write_what_the_target_alone_writes
+from every_way import Asked, write_so_while_one_is_struck, write_what_the_target_alone_writes
 from running_service import Refused, RunningService, StartService
 from test_guided import OF_SCHEMA, SAMPLINGS
 from test_guided import PROMPTS as GUIDED_PROMPTS
@@ -20,8 +20,13 @@ PROMPTS = (
     "import os\n\n\ndef walk(path):\n    for name in",
     "    return sorted(",
 )
-WAYS = [{"decoding": name} for name, pacing in PACINGS.items() if pacing.drafts] + [
-    {"growth": name} for name in GROWTHS
+WAYS = [
+    *({"decoding": name} for name, pacing in PACINGS.items() if pacing.drafts),
+    *({"growth": name} for name in GROWTHS),
+    {"drafter": "ngram"},
+    {"drafter": "ngram", "decoding": "pearl"},
+    {"forbidden_drafter": "ngram"},
+    {"forbidden_drafter": "tree", "decoding": "auto"},
 ]
 LOOSE = {"acceptance": "loose", "max_tokens": 160, "end_id": -1}
 
@@ -45,7 +50,7 @@ async def test_a_killed_draft_never_changes_a_text_of_any_way(service: RunningSe
     plain, guided = {"max_tokens": 200, "end_id": -1}, OF_SCHEMA | SAMPLINGS[1]
     asked: list[Asked] = [(PROMPTS[0], plain, way) for way in WAYS]
     asked += [(prompt, guided, {"decoding": "card"}) for prompt in GUIDED_PROMPTS[:2]]
-    await write_so_with_a_killed_draft(service, asked)
+    await write_so_while_one_is_struck(service, asked)
 
 
 async def test_loose_acceptance_tells_how_many_tokens_are_not_the_targets(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from every_way import Asked, write_so_with_a_killed_draft, write_what_the_target_alone_writes
+from every_way import write_what_the_target_alone_writes
 from real_pair import PAIR
 from running_service import Overrides, RunningService, StartService
 
@@ -56,9 +56,3 @@ async def test_its_candidates_are_accepted(service: RunningService) -> None:
     way: dict[str, Any] = {"max_tokens": 64, "end_id": -1, "return_perf_metrics": True, **WAYS[1]}
     (answer,) = await service.ask(text_input=PROMPTS[0], **way)
     assert answer.one("total_accepted_draft_tokens") > 16
-
-
-async def test_a_killed_draft_never_changes_a_text(service: RunningService) -> None:
-    request = {"max_tokens": 200, "end_id": -1}
-    asked: list[Asked] = [(PROMPTS[0], request, way) for way in WAYS]
-    await write_so_with_a_killed_draft(service, asked)

@@ -48,7 +48,8 @@ async def free(service: RunningService) -> None:
 async def test_a_prompt_at_the_limit_is_served_and_one_token_more_is_refused(
     server: RunningService,
 ) -> None:
-    ids = [1 + number % 3000 for number in range(2048)]
+    most = server.settings.limits.prompt_tokens
+    ids = [1 + number % 3000 for number in range(most)]
     request: dict[str, Any] = {"model": "card", "max_tokens": 256, "end_id": -1}
     outputs = [
         await server.ask(input_ids=ids, decoding=decoding, **request)
@@ -57,7 +58,7 @@ async def test_a_prompt_at_the_limit_is_served_and_one_token_more_is_refused(
     texts = [replies[-1].tensors["delta_text"] for replies in outputs]
     assert texts[0] == texts[1]
     assert texts[0] != ["", ""]
-    with pytest.raises(Refused, match="input_ids has 2049 elements; it must have at most 2048"):
+    with pytest.raises(Refused, match=f"has {most + 1} elements; it must have at most {most}"):
         await server.ask(input_ids=[*ids, 1], **request)
 
 

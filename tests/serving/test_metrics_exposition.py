@@ -11,6 +11,7 @@ import pytest
 from otlp_collector import Collector, attributes, running_collector
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_server import check_with_promtool
+from running_gateway import MODEL, running_gateway
 from running_service import UNLIKE_OTHERS, Refused, RunningService, StartService
 
 from card.serving.metrics import FAMILIES
@@ -212,6 +213,16 @@ async def test_a_request_becomes_a_trace_of_its_caller(
         while span is not root:
             span = by_id[span["parentSpanId"]]
     assert {resource["service.name"] for resource in collector.resources} == {"card"}
+    with running_gateway(observed) as door:
+        door.client().completions.create(
+            model=MODEL, prompt="def f(x):", max_tokens=8,
+            extra_headers={"traceparent": f"00-{TRACE[::-1]}-{PARENT}-01", "x-request-id": "door"},
+        )  # fmt: skip
+
+    def names() -> set[str]:
+        return {span["name"] for span in collector.spans if span["traceId"] == TRACE[::-1]}
+
+    await observed.until(lambda: parts <= names(), "the spans of a request through the gateway")
     told = json.dumps(collector.spans)
     assert "untraced-1" not in told
     assert "def f(x)" not in told

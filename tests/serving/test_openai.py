@@ -182,7 +182,7 @@ def test_speculation_changes_no_token_of_what_is_asked_for(
 
 def test_what_the_server_refuses_harms_nobody(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="tokens long"):
-        client.completions.create(model=MODEL, prompt="x " * 4000)
+        client.completions.create(model=MODEL, prompt="x " * 5000)
     with pytest.raises(openai.NotFoundError):
         client.completions.create(model="gpt-4", prompt=PROMPT)
     assert client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=1).choices[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,10 +39,10 @@ def page(tmp_path: Path) -> Iterator[Page]:
         yield page
 
 
-def run(page: Page) -> None:
+def run(page: Page, mode: str = "text") -> None:
     """Decode the prompt with CARD and plainly."""
     page.wait_for(DONE)
-    page.set("#mode", "text")
+    page.set("#mode", mode)
     page.set("#prompt", PROMPT)
     page.set("#tokens", str(TOKENS))
     page.click("#run")
@@ -85,6 +86,29 @@ async def test_a_person_sees_a_text_come_and_its_candidates_again(
     page.wait_for(f"document.querySelector('#moment').value == {moments}")
     assert count(page, "#text .ahead") == 0
     assert page.problems == [], "an exception, a violated policy or another host"
+
+
+def test_a_text_of_a_schema_and_a_call_are_shown_as_they_are_written(
+    gateway: RunningGateway, page: Page
+) -> None:
+    page.open(f"http://127.0.0.1:{gateway.port}/")
+    wanted = {"name", "age", "city"}
+    page.set("#shape", "schema")
+    run(page, "chat")
+    assert json.loads(page.text("#text")).keys() == wanted
+    page.set("#shape", "tools")
+    run(page, "chat")
+    written, call = page.text("#text"), page.text("#calls")
+    assert call.startswith("remember {")
+    assert json.loads(call.removeprefix("remember ")).keys() == wanted
+    assert written.startswith("<tool_call>")
+    assert call.removeprefix("remember ") in written
+    assert count(page, "#text span") > 0
+    assert page.text("#verdict").endswith("The texts are identical.")
+    page.set("#fields", "{")
+    page.click("#run")
+    page.wait_for("document.querySelector('#problem').textContent")
+    assert page.problems == []
 
 
 def test_a_narrow_window_shows_all_of_it(gateway: RunningGateway, page: Page) -> None:

@@ -17,6 +17,7 @@ from running_service import BACK_S, RunningService, StartService
 from tritonclient.grpc.aio import InferenceServerClient
 
 from bench.delaying_proxy import delaying_proxy
+from bench.recorded import Recorded
 from card_client import CardClient, CardError, GenerateRequest
 from card_client.edge import LONGEST_CHAIN, TransformersModel, stream
 from card_client.wire import Draft, encode_draft
@@ -73,24 +74,6 @@ async def alone(client: CardClient, prompt: str, **inputs: object) -> Text:
         prompt, decoding="autoregressive", draft_key=secrets.token_hex(16), **inputs
     )
     return await read(client.stream(request))
-
-
-class Recorded:
-    """Drafts that were recorded before: of a text that it knows, but for some of its tokens."""
-
-    end_ids: frozenset[int] = frozenset()
-
-    def __init__(self, right: Sequence[int], share_wrong: float) -> None:
-        chance = random.Random(len(right))
-        self._right = list(right)
-        self._drafted = [1 if chance.random() < share_wrong else token for token in right]
-
-    def tokens(self, text: str) -> list[int]:
-        return [0]
-
-    def next_token(self, tokens: Sequence[int]) -> int:
-        text = list(tokens[1:])
-        return self._drafted[len(text)] if text == self._right[: len(text)] else 1
 
 
 class Lying:
@@ -214,14 +197,18 @@ async def test_a_strangers_key_reaches_no_session(service: RunningService) -> No
     assert (served.text, served.ids) == (right.text, right.ids)
 
 
-async def test_what_takes_drafts_may_die_and_the_text_goes_on(service: RunningService) -> None:
-    victim = service.pid_of("remote")
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@pytest.mark.parametrize("model", ["remote", "draft"])
+async def test_what_takes_drafts_may_die_and_the_text_goes_on(
+    service: RunningService, model: str, blow: signal.Signals
+) -> None:
+    victim = service.pid_of(model)
     async with CardClient(service.grpc) as client:
         right = await alone(client, PROMPTS[0])
         request = request_for(PROMPTS[0])
         async with aclosing(stream(client, request, Recorded(right.ids, 0.1))) as deltas:
             beginning = (await anext(deltas)).text
-            os.kill(victim, signal.SIGKILL)
+            os.kill(victim, blow)
             rest = await read(deltas)
         assert beginning + rest.text == right.text
         await service.until(lambda: service.is_back_without(victim), "it is back", BACK_S)

@@ -111,7 +111,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("temperature", math.nan, "temperature is nan"),
     ("stop_words", ["x"] * 17, "stop_words has 17 elements"),
     ("text_input", b"\xff\xfe", "text_input is b'\\xff\\xfe'"),
-    ("text_input", "x " * 4000, "text_input is 4001 tokens long"),
+    ("text_input", "x " * 5000, "text_input is 5001 tokens long"),
     # Triton's own front end refuses these, by name too.
     ("max_tokens", np.array([[16]], np.int64), "'max_tokens' data-type is 'INT64'"),
     ("temperature", np.array([[1]], np.int32), "'temperature' data-type is 'INT32'"),
@@ -211,7 +211,7 @@ async def test_an_unknown_grpc_parameter_is_refused_by_name(server: RunningServi
         ({}, "request has 0 inputs"),
         ({"max_tokens": 8}, "input_ids is missing"),
         ({"input_ids": [3072]}, "input_ids is"),
-        ({"input_ids": [1] * 2048, "max_tokens": 257}, "max_tokens is 257"),
+        ({"input_ids": [1] * 4096, "max_tokens": 257}, "max_tokens is 257"),
     ],
 )
 async def test_card_called_directly_is_as_strict(

@@ -72,11 +72,40 @@ async def test_tokens_in_tokens_out_under_the_name_of_tensorrt_llm(server: Runni
                 **sent, exclude_input_in_output=True, stop_words_list=np.array([[[wanted[5]], [1]]])
             ),
         )
+        streamed_tokens = client.infer(
+            "tensorrt_llm", tensors(**sent | {"streaming": True}), parameters={"Streaming": True}
+        )
         with pytest.raises(InferenceServerException, match="input_lengths is 3; it must be 9"):
             client.infer("tensorrt_llm", tensors(**sent | {"input_lengths": 3}))
     assert answer.as_numpy("output_ids").tolist() == [[[*ids, *wanted]]]
     assert answer.as_numpy("sequence_length").tolist() == [[len(ids) + 16]]
     assert stopped.as_numpy("output_ids")[0, 0].tolist() == wanted[:6]
+    assert streamed_tokens.as_numpy("output_ids")[0, 0].tolist() == wanted
+
+
+async def test_a_text_under_the_names_of_the_llm_api(server: RunningService) -> None:
+    """As NVIDIA's client sends it, without batches and with a parameter of its own."""
+    wanted = await server.text(PROMPT, max_tokens=16)
+    prompt = grpc.InferInput("text_input", [1], "BYTES")
+    prompt.set_data_from_numpy(np.array([PROMPT], np.object_))
+    limit = grpc.InferInput("sampling_param_max_tokens", [1], "INT32")
+    with grpc.InferenceServerClient(server.grpc) as client:
+        limit.set_data_from_numpy(np.array([16], np.int32))
+        answer = client.infer("llmapi", [prompt, limit], parameters={"Streaming": False})
+        limit.set_data_from_numpy(np.array([0], np.int32))
+        with pytest.raises(InferenceServerException, match="sampling_param_max_tokens is 0"):
+            client.infer("llmapi", [prompt, limit])
+    assert answer.as_numpy("text_output").tolist() == [(PROMPT + wanted).encode()]
+    assert answer.as_numpy("finish_reason").tolist() == [b"length"]
+    asked: dict[str, Any] = {"text_input": PROMPT, "sampling_param_max_tokens": 64}
+    stop = wanted[4:8]
+    own: dict[str, Any] = {
+        "sampling_param_exclude_input_from_output": True,
+        "sampling_param_stop": [stop],
+    }
+    status, body = server.generate(model="llmapi", **asked, **own)
+    assert status == 200
+    assert body["text_output"] == wanted[: wanted.index(stop)]
 
 
 async def test_a_refusal_names_the_field_and_who_leaves_frees_the_slot(

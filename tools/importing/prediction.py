@@ -30,7 +30,7 @@ def predicted_speed_up(settings: Settings, measured: Measured) -> float:
         runs = [simulate(text, pacing, config, machinery, seed) for seed, text in enumerate(texts)]
         return sum(run.tokens for run in runs) / sum(run.ms for run in runs)
 
-    pacing = settings.speculation.decoding
+    pacing = settings.decoding
     return speed(pacing, _speculation(settings, measured)) / speed(PLAIN, Speculation(rows=1))
 
 

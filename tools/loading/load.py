@@ -1,7 +1,9 @@
-"""Streams at several levels of concurrency, measured by perf_analyzer against a running server."""
+"""Streams at several levels of concurrency, measured by perf_analyzer against a running server; or
+what a server of its own holds under long texts."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -10,11 +12,15 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.prompts import PromptsError, read_prompts
+from card.serving.supervision.supervised import SupervisorEndedError
 from card.settings import REPOSITORY_ROOT, SettingsError, load_settings
+from card_client import CardError
 from card_client.chat_template import ChatTemplateError
 from card_gateway.template import read_model
 from loading.folder import results_folder
+from loading.memory import long_texts, look, most_held, show
 from loading.perf_analyzer import Measurement, NothingMeasuredError, PerfAnalyzerError, measure
+from loading.service import running_service
 
 CONCURRENCIES = (1, 4, 8)
 PROMPTS = REPOSITORY_ROOT / "benchmarks" / "prompts" / "suite.jsonl"
@@ -52,12 +58,23 @@ def load(
         Path | None,
         typer.Option(help="Folder for the raw CSV files.", show_default="build/load/TIME"),
     ] = None,
+    memory: Annotated[
+        bool,
+        typer.Option(
+            "--memory",
+            help="Start a server of its own and fill every slot with a prompt of 1,000 tokens and "
+            "1,000 new ones: what does each process hold?",
+        ),
+    ] = False,
 ) -> None:
     """Measure a server that is running (`scripts/run --serve`) and keep the raw CSV files.
 
     Exit codes: 0 measured; 2 nothing was: no server, no perf_analyzer, or too few --seconds.
     """
     folder = results_folder(output, "load")
+    if memory:
+        _measure_memory(settings_file, folder / "service.log")
+        return
     request: dict[str, Any] = {"max_tokens": max_tokens, "stream": True, "end_id": -1}
     if decoding is not None:
         request["decoding"] = decoding
@@ -82,6 +99,21 @@ def load(
     console.print(f"raw figures: {folder}", highlight=False)
     if not table.rows:
         raise typer.Exit(LACKING)
+
+
+def _measure_memory(settings_file: Path | None, log: Path) -> None:
+    try:
+        settings = load_settings(settings_file)
+        texts = long_texts(settings)
+        with (
+            console.status(f"{len(texts)} long texts"),
+            running_service(settings, settings_file, log) as service,
+        ):
+            looks = {"ready": look(service)}
+            looks[f"{len(texts)} streams"] = asyncio.run(most_held(service, texts))
+            console.print(show(looks))
+    except (SettingsError, ChatTemplateError, CardError, SupervisorEndedError) as error:
+        _refuse(error)
 
 
 def _chats(file: Path, settings_file: Path | None) -> list[str]:

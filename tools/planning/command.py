@@ -219,8 +219,8 @@ def hierarchy(
     """Measure what every level of a hierarchy of drafts costs and how often it agrees with those
     above it, and say which levels pay, with parcels of how many tokens, and what they gain."""
     from bench.conditions import relative
+    from bench.drafts import with_small_draft
     from bench.prompts import PromptsError
-    from bench.small_draft import with_small_draft
     from bench.terminal import prompts_of
     from card.engines import EngineError
     from card.engines.loading import load_engine
@@ -247,7 +247,7 @@ def hierarchy(
         _refuse(error)
     levels = [Level(NGRAMS, {})]
     levels += [Level(name, engine.row_costs_ms) for name, engine in engines.items()]
-    at_once = PACINGS[settings.speculation.decoding].parallel
+    at_once = PACINGS[settings.decoding].parallel
     target = engines.pop(TARGET)
     records = []
     for at in dict.fromkeys(temperature or [0.0, 0.8]):

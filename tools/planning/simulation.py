@@ -152,7 +152,7 @@ class _Loops:
         self.commits: list[tuple[float, int]] = []
         self.known = 0
         self.control = control
-        self.drafts = True
+        self.is_drafting = True
         self.number = id(self)
         self.parameters = SamplingParameters(temperature=text.foresight.temperature)
         self.proposer = _Proposer(self)
@@ -169,6 +169,10 @@ class _Loops:
         self.result.tokens = len(self.text)
         self.result.ms = self.clock.now + self.machinery.delays.stream
         return self.result
+
+    @property
+    def drafts(self) -> bool:
+        return self.pacing.drafts
 
     @property
     def is_remote(self) -> bool:
@@ -195,7 +199,7 @@ class _Loops:
             while not self._target_may_run():
                 yield self.drafted_signal
             plan = self._plan()
-            self.drafts = plan.drafts
+            self.is_drafting = plan.drafts
             outcome = self._query(plan)
             began = self.clock.now
             yield from self._verify(1 + outcome.verified, alone=not plan.drafts)
@@ -303,7 +307,7 @@ class _Loops:
     def _draft_may_run(self) -> bool:
         begun = self.known > 0
         return (
-            self.drafts
+            self.is_drafting
             and not self.exhausted
             and self.pacing.draft_may_run(
                 Progress(

@@ -12,13 +12,12 @@ import typer
 from card.settings import REPOSITORY_ROOT
 from training import corpus as corpus_files
 from training import stages
-from training.comparison import ON_POLICY_SHARES, adopt, compare
 from training.compute import Compute, compute_of, device_of
 from training.divergences import Divergence
 from training.fitting import Budget
 from training.fitting import Progress as Fitted
 from training.recipe import Recipe, read_recipe
-from training.terminal import bar, console, print_comparison, print_figures, told
+from training.terminal import bar, console, print_figures, told
 from training.workplace import Workplace, claim
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -33,7 +32,6 @@ RecipeFile = Annotated[
 Overwrite = Annotated[bool, typer.Option(help="Take the folder though it holds something else.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Precision = Annotated[str, typer.Option(help="auto, bf16 or fp32, for training.")]
-Compile = Annotated[bool, typer.Option("--compile", help="Compile the models (CUDA only).")]
 Minutes = Annotated[
     float | None,
     typer.Option(help="Minutes of optimisation, instead of the recipe's steps."),
@@ -77,38 +75,27 @@ def tokenizer(
         _tokenizer(*_begin(output, recipe, overwrite))
 
 
-@app.command()
-def target(
-    output: Output = _OUTPUT,
-    recipe: RecipeFile = None,
-    minutes: Minutes = None,
-    steps: Steps = None,
-    device: Device = "auto",
-    precision: Precision = "auto",
-    compile: Compile = False,
-    overwrite: Overwrite = False,
-) -> None:
-    """Train the target model on the corpus."""
-    with told():
-        place, chosen = _begin(output, recipe, overwrite)
-        _fit("target", place, chosen, minutes, steps, compute_of(device, precision, compile))
+def _model(role: str) -> None:
+    """Add the stage that trains one model."""
+
+    def stage(
+        output: Output = _OUTPUT,
+        recipe: RecipeFile = None,
+        minutes: Minutes = None,
+        steps: Steps = None,
+        device: Device = "auto",
+        precision: Precision = "auto",
+        overwrite: Overwrite = False,
+    ) -> None:
+        with told():
+            place, chosen = _begin(output, recipe, overwrite)
+            _fit(role, place, chosen, minutes, steps, compute_of(device, precision))
+
+    app.command(role, help=f"Train the {role} model on the corpus.")(stage)
 
 
-@app.command()
-def draft(
-    output: Output = _OUTPUT,
-    recipe: RecipeFile = None,
-    minutes: Minutes = None,
-    steps: Steps = None,
-    device: Device = "auto",
-    precision: Precision = "auto",
-    compile: Compile = False,
-    overwrite: Overwrite = False,
-) -> None:
-    """Train the draft model on the corpus."""
-    with told():
-        place, chosen = _begin(output, recipe, overwrite)
-        _fit("draft", place, chosen, minutes, steps, compute_of(device, precision, compile))
+for _role in ("target", "draft"):
+    _model(_role)
 
 
 @app.command()
@@ -136,21 +123,17 @@ def distil(
     steps: Steps = None,
     device: Device = "auto",
     precision: Precision = "auto",
-    compile: Compile = False,
     overwrite: Overwrite = False,
 ) -> None:
-    """Distil the draft on texts of the target, the corpus and, if asked, the draft itself.
-
-    Each divergence and share goes on from its own checkpoint; the first begins with the draft
-    that the stage `draft` trained.
-    """
+    """Distil the draft, as the stage `draft` left it, on texts of the target, the corpus and, if
+    asked, the draft itself."""
     with told():
         place, chosen = _begin(output, recipe, overwrite)
         asked = {"divergence": divergence, "on_policy_share": on_policy}
         update = {name: value for name, value in asked.items() if value is not None}
         distillation = chosen.distillation.model_copy(update=update)
         chosen = chosen.model_copy(update={"distillation": distillation})
-        _fit("distil", place, chosen, minutes, steps, compute_of(device, precision, compile))
+        _fit("distil", place, chosen, minutes, steps, compute_of(device, precision))
 
 
 @app.command()
@@ -180,48 +163,6 @@ def evaluate(
         _evaluate(pair, prompts, limit, max_tokens, held_out, seed, device, json_file)
 
 
-@app.command(name="compare")
-def compare_objectives(
-    output: Output = Path("build/comparison"),
-    target: Annotated[
-        Path | None,
-        typer.Option(help="Folder of a trained target. Default: the one of --output."),
-    ] = None,
-    prompts: Annotated[Path, typer.Option(help="JSONL with a text `prompt` in each line.")] = (
-        _OWN_PROMPTS
-    ),
-    seeds: Annotated[int, typer.Option(min=1, help="Distillations of each kind.")] = 2,
-    source: Source = None,
-    recipe: RecipeFile = None,
-    steps: Steps = None,
-    device: Device = "auto",
-    precision: Precision = "auto",
-    overwrite: Overwrite = False,
-) -> None:
-    """Distil one draft by every divergence, on- and off-policy, and print agreement of each."""
-    with told():
-        compute = compute_of(device, precision, False)
-        place, chosen = _begin(output, recipe, overwrite)
-        if not (place.corpus / corpus_files.SUMMARY).is_file():
-            _corpus(place, chosen, source)
-        if target is not None and not place.model("target").is_dir():
-            adopt(place, target)
-        _fit("draft", place, chosen, None, None, compute)
-        budget = Budget(steps or stages.steps_of(chosen, "distil"))
-        runs = seeds * len(Divergence) * len(ON_POLICY_SHARES)
-        with bar("compare") as show:
-            done = 0
-
-            def on_run() -> None:
-                nonlocal done
-                done += 1
-                show(done / runs, f"{done} of {runs} drafts")
-
-            found = compare(place, chosen, range(seeds), budget, prompts, compute, on_run=on_run)
-        print_comparison(found)
-        (place.root / "comparison.json").write_text(json.dumps(asdict(found), indent=2) + "\n")
-
-
 @app.command(name="all")
 def everything(
     output: Output = _OUTPUT,
@@ -230,18 +171,20 @@ def everything(
     minutes: Minutes = None,
     device: Device = "auto",
     precision: Precision = "auto",
-    compile: Compile = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Run every stage that is not yet done, then evaluate."""
     with told():
-        compute = compute_of(device, precision, compile)
+        compute = compute_of(device, precision)
         place, chosen = _begin(output, recipe, overwrite)
         if not (place.corpus / corpus_files.SUMMARY).is_file():
             _corpus(place, chosen, source)
         if not (place.tokenizer / "tokenizer.json").is_file():
             _tokenizer(place, chosen)
+        done = {"target": place.model("target"), "draft": place.undistilled}
         for stage, share in _SHARES.items():
+            if stage in done and done[stage].is_dir():
+                continue
             _fit(stage, place, chosen, minutes and minutes * share, None, compute)
         _evaluate(place.root, _OWN_PROMPTS, None, 128, None, 0, device, None)
 

@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 
 class ComputeError(ValueError):
@@ -19,14 +18,9 @@ class Compute:
 
     device: torch.device
     bf16: bool
-    compiled: bool = False
 
     def autocast(self) -> AbstractContextManager[object]:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
-
-    def runnable(self, model: nn.Module) -> nn.Module:
-        """The model itself, or its compiled twin that shares its weights."""
-        return torch.compile(model) if self.compiled else model  # type: ignore[return-value]
 
 
 def device_of(name: str) -> torch.device:
@@ -44,8 +38,8 @@ def device_of(name: str) -> torch.device:
     return torch.device(name)
 
 
-def compute_of(device: str, precision: str, compiled: bool) -> Compute:
-    """What the options ``--device``, ``--precision`` and ``--compile`` ask for.
+def compute_of(device: str, precision: str) -> Compute:
+    """What the options ``--device`` and ``--precision`` ask for.
 
     Raises:
         ComputeError: an option has a value that is not allowed, or not on this machine.
@@ -53,10 +47,8 @@ def compute_of(device: str, precision: str, compiled: bool) -> Compute:
     chosen = device_of(device)
     if precision not in {"auto", "bf16", "fp32"}:
         raise ComputeError(f"--precision {precision}: must be auto, bf16 or fp32")
-    if compiled and chosen.type != "cuda":
-        raise ComputeError("--compile: needs --device cuda")
     if precision == "auto":
         # bf16 without hardware for it is emulated, and slower than fp32.
         fast = chosen.type == "cuda" or bool(torch.cpu.get_capabilities().get("avx512_bf16"))
         precision = "bf16" if fast else "fp32"
-    return Compute(chosen, precision == "bf16", compiled)
+    return Compute(chosen, precision == "bf16")

@@ -6,12 +6,10 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from training.checkpoint import RunState, restore_run, save_run
 from training.compute import Compute
 from training.recipe import Training
 
@@ -39,10 +37,10 @@ class Budget:
         if self.minutes is not None and not (math.isfinite(self.minutes) and self.minutes > 0):
             raise ValueError(f"minutes is {self.minutes}: it must be above 0")
 
-    def spent(self, state: RunState) -> float:
+    def spent(self, step: int, seconds: float) -> float:
         """The share of the budget that is used up; at least 1 when the run is over."""
-        by_steps = 0.0 if self.steps is None else state.step / self.steps
-        by_minutes = 0.0 if self.minutes is None else state.seconds / (60 * self.minutes)
+        by_steps = 0.0 if self.steps is None else step / self.steps
+        by_minutes = 0.0 if self.minutes is None else seconds / (60 * self.minutes)
         return max(by_steps, by_minutes)
 
 
@@ -68,59 +66,50 @@ def fit(
     training: Training,
     budget: Budget,
     compute: Compute,
-    checkpoint: Path,
     on_progress: Callable[[Progress], None] = lambda _: None,
-    save_every_s: float = 60.0,
 ) -> list[float]:
-    """Train ``model`` in place from its checkpoint, if there is one, to the budget's end.
-
-    ``loss_of_step`` must depend on the step and the weights alone: then a resumed run repeats
-    exactly what an uninterrupted one does. Returns the loss of every step since the first.
+    """Train ``model`` in place to the budget's end. Returns the loss of every step.
 
     Raises:
         FittingError: the loss is no longer a number.
-        CheckpointError: the checkpoint belongs to another architecture.
     """
     optimizer = _optimizer(model, training)
-    state = restore_run(checkpoint, model, optimizer)
     read_at_once = _LOSSES_READ_AT_ONCE.get(compute.device.type, 1)
+    losses: list[float] = []
     unread: list[Tensor] = []
-    started = time.perf_counter() - state.seconds
-    saved_at = state.seconds
+    started = time.perf_counter()
+
+    def spent() -> float:
+        return budget.spent(len(losses) + len(unread), time.perf_counter() - started)
 
     def read_losses() -> None:
-        state.losses.extend(torch.stack(unread).tolist())
+        losses.extend(torch.stack(unread).tolist())
         unread.clear()
-        if not math.isfinite(state.losses[-1]):
+        if not math.isfinite(losses[-1]):
             raise FittingError(
-                f"the loss is {state.losses[-1]} at step {state.step}: "
+                f"the loss is {losses[-1]} at step {len(losses)}: "
                 f"lower peak_rate ({training.peak_rate}) and start afresh with --overwrite"
             )
-        on_progress(Progress(state.step, min(1.0, budget.spent(state)), state.losses[-1]))
+        on_progress(Progress(len(losses), min(1.0, spent()), losses[-1]))
 
     model.train()
-    while (spent := budget.spent(state)) < 1.0:
+    while (share := spent()) < 1.0:
+        step = len(losses) + len(unread)
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(training, state.step, spent)
+            group["lr"] = learning_rate(training, step, share)
         with compute.autocast():
-            loss = loss_of_step(state.step)
+            loss = loss_of_step(step)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), training.clip)
         optimizer.step()
         unread.append(loss.detach())
-        state.step += 1
-        state.seconds = time.perf_counter() - started
         if len(unread) >= read_at_once:
             read_losses()
-        if not unread and state.seconds - saved_at >= save_every_s:
-            save_run(checkpoint, model, optimizer, state)
-            saved_at = state.seconds
     if unread:
         read_losses()
-    save_run(checkpoint, model, optimizer, state)
     model.eval()
-    return state.losses
+    return losses
 
 
 def _optimizer(model: nn.Module, training: Training) -> torch.optim.AdamW:

@@ -27,7 +27,6 @@ from training.agreement import (
     validation_loss,
 )
 from training.batches import corpus_batch
-from training.checkpoint import restore_weights, steps_done
 from training.compute import Compute
 from training.distillation import (
     OwnTexts,
@@ -86,37 +85,27 @@ def train_model(
     budget: Budget,
     compute: Compute,
     on_progress: OnProgress = lambda _: None,
-    save_every_s: float = 60.0,
 ) -> list[float]:
     """Train ``target`` or ``draft`` on the corpus and write its directory; returns the losses.
 
-    A run that was over already changes nothing: a distilled draft stays what it is.
+    A draft is also kept as it is now, for `distil`. What was made of a former target is removed.
     """
     tokens = tokenization.load_tokens(place.corpus / _TRAIN_TOKENS)
     training = recipe.target_training if role == "target" else recipe.draft_training
     seed = _seed(recipe, role)
     model = _fresh(place, recipe, role, compute)
-    run = compute.runnable(model)
-    before = steps_done(place.checkpoint(role))
 
     def loss_of_step(step: int) -> torch.Tensor:
         batch = corpus_batch(tokens, step, training.batch, recipe.context, seed)
-        return next_token_loss(run, torch.from_numpy(batch).to(compute.device))
+        return next_token_loss(model, torch.from_numpy(batch).to(compute.device))
 
-    losses = fit(
-        model,
-        loss_of_step,
-        training,
-        budget,
-        compute,
-        place.checkpoint(role),
-        on_progress,
-        save_every_s,
-    )
-    if len(losses) > before:
-        for outdated in place.built_on(role):
-            outdated.unlink(missing_ok=True)
-        architecture.save(model.cpu(), place.tokenizer, place.model(role))
+    losses = fit(model, loss_of_step, training, budget, compute, on_progress)
+    model.cpu()
+    if role == "target":
+        place.own_texts.unlink(missing_ok=True)
+    else:
+        architecture.save(model, place.tokenizer, place.undistilled)
+    architecture.save(model, place.tokenizer, place.model(role))
     return losses
 
 
@@ -139,7 +128,6 @@ def own_texts(
                 _seed(recipe, "own texts"),
                 on_texts,
             )
-        place.own_texts.parent.mkdir(parents=True, exist_ok=True)
         save_file({"texts": texts}, place.own_texts)
     return load_file(place.own_texts)["texts"]
 
@@ -150,27 +138,25 @@ def distil(
     budget: Budget,
     compute: Compute,
     on_progress: OnProgress = lambda _: None,
-    save_every_s: float = 60.0,
 ) -> list[float]:
     """Distil the draft on the target's texts; writes its directory, returns the losses.
 
     Raises:
         FileNotFoundError: target or draft were not trained yet.
     """
-    draft = undistilled(place, recipe, compute)
+    draft = architecture.load(place.undistilled, compute.device)
     texts = own_texts(place, recipe, compute)
     tokens = tokenization.load_tokens(place.corpus / _TRAIN_TOKENS)
     training, chosen = recipe.distillation_training, recipe.distillation
     on_policy = round(chosen.on_policy_share * training.batch)
     seed = _seed(recipe, "distil")
     target = architecture.load(place.model("target"), compute.device)
-    teacher, pupil = compute.runnable(target), compute.runnable(draft)
 
     def distance_on(batch: npt.NDArray[np.int64], prefix: int = 1) -> torch.Tensor:
         """The divergence on a part of the batch, by that part's share of it."""
         on_device = torch.from_numpy(batch).to(compute.device)
         share = len(batch) / training.batch
-        return share * distance(teacher, pupil, on_device, chosen.divergence, prefix)
+        return share * distance(target, draft, on_device, chosen.divergence, prefix)
 
     def loss_of_step(step: int) -> torch.Tensor:
         parts = []
@@ -188,16 +174,7 @@ def distil(
             )
         return torch.stack(parts).sum()
 
-    losses = fit(
-        draft,
-        loss_of_step,
-        training,
-        budget,
-        compute,
-        place.distilled(recipe),
-        on_progress,
-        save_every_s,
-    )
+    losses = fit(draft, loss_of_step, training, budget, compute, on_progress)
     folder = place.model("draft")
     architecture.save(draft.cpu(), place.tokenizer, folder)
     size = draft.config.vocab_size
@@ -261,20 +238,6 @@ def _fresh(place: Workplace, recipe: Recipe, role: str, compute: Compute) -> Pre
     shape = recipe.target if role == "target" else recipe.draft
     model = architecture.build(shape, vocabulary, recipe.positions, _seed(recipe, role))
     return architecture.on_device(model, compute.device)
-
-
-def undistilled(place: Workplace, recipe: Recipe, compute: Compute) -> PreTrainedModel:
-    """The draft as the stage `draft` left it.
-
-    Raises:
-        FileNotFoundError: it was not trained yet.
-    """
-    trained = place.checkpoint("draft")
-    if not trained.is_file():
-        raise FileNotFoundError(f"{trained} is missing: run the stage `draft` first")
-    draft = _fresh(place, recipe, "draft", compute)
-    restore_weights(trained, draft)
-    return draft
 
 
 def _encoded(tokenizer: Tokenizer, documents: Path) -> tokenization.Tokens:

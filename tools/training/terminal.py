@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from statistics import fmean
 
 import typer
 from rich.console import Console
@@ -12,8 +11,6 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
-from training.checkpoint import CheckpointError
-from training.comparison import Comparison
 from training.corpus import CorpusError
 from training.fitting import FittingError
 from training.stages import Evaluation
@@ -23,7 +20,6 @@ console = Console()
 disable_progress_bar()  # the bars here are enough
 
 _EXPECTED = (
-    CheckpointError,
     FittingError,
     FileNotFoundError,
     ValueError,
@@ -55,14 +51,14 @@ def bar(stage: str) -> Iterator[Callable[[float | None, str], None]]:
 
 @contextmanager
 def told() -> Iterator[None]:
-    """Turn an expected error into one line, and Ctrl-C into a word about resuming."""
+    """Turn an expected error into one line, and Ctrl-C into a word."""
     try:
         yield
     except _EXPECTED as error:
         console.print(f"[red]error:[/red] {error}", soft_wrap=True, highlight=False)
         raise typer.Exit(2) from error
     except KeyboardInterrupt:
-        console.print("stopped; the same command continues from the last checkpoint")
+        console.print("stopped; `all` goes on behind the stages that are done")
         raise typer.Exit(130) from None
 
 
@@ -90,25 +86,5 @@ def print_figures(figures: Evaluation, prompts: str) -> None:
             f"{row.top_1:.3f}",
             "  ".join(f"{share:.3f}" for share in row.within.values()),
             "  ".join(f"{tokens:.2f}" for tokens in row.ideal.values()),
-        )
-    console.print(table)
-
-
-def print_comparison(found: Comparison) -> None:
-    """Print agreement before and after each distillation: the mean, and least to most by seed."""
-    table = Table(title="agreement")
-    table.add_column("divergence")
-    table.add_column("on-policy", justify="right")
-    for temperature in found.before:
-        table.add_column(f"at {temperature:g}", justify="right")
-    table.add_row("none", "", *(f"{share:.3f}" for share in found.before.values()))
-    for result in found.after:
-        table.add_row(
-            result.divergence.value,
-            f"{result.on_policy_share:g}",
-            *(
-                f"{fmean(shares):.3f} ({min(shares):.3f} to {max(shares):.3f})"
-                for shares in result.agreement.values()
-            ),
         )
     console.print(table)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -67,12 +67,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     return Tokenizer.from_file(str(path))
 
 
-def encode_corpus(
-    tokenizer: Tokenizer,
-    texts: Iterable[str],
-    path: Path,
-    on_text: Callable[[], None] = lambda: None,
-) -> int:
+def encode_corpus(tokenizer: Tokenizer, texts: Iterable[str], path: Path) -> int:
     """Write the documents as one uint16 array [tokens], each ended by ``END_OF_TEXT``.
 
     Returns the number of tokens.
@@ -81,7 +76,6 @@ def encode_corpus(
     for batch in _batches(texts):
         for encoding in tokenizer.encode_batch_fast(batch, add_special_tokens=False):
             pieces.append(np.array([*encoding.ids, END_OF_TEXT], dtype=np.uint16))
-            on_text()
     tokens = np.concatenate(pieces)
     np.save(path, tokens, allow_pickle=False)
     return len(tokens)

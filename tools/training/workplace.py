@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,24 +35,14 @@ class Workplace:
         """The Hugging Face directory of ``target`` or ``draft``."""
         return self.root / role
 
-    def checkpoint(self, stage: str) -> Path:
-        return self.root / "checkpoints" / f"{stage}.safetensors"
-
-    def distilled(self, recipe: Recipe) -> Path:
-        """The checkpoint of a distillation: one for each divergence, mixture and seed."""
-        chosen = recipe.distillation
-        return self.checkpoint(
-            f"distil_{chosen.divergence.value}_{chosen.on_policy_share:g}_{recipe.seed}"
-        )
+    @property
+    def undistilled(self) -> Path:
+        """The draft as the stage `draft` left it."""
+        return self.root / "undistilled"
 
     @property
     def own_texts(self) -> Path:
-        return self.root / "checkpoints" / "own_texts.safetensors"
-
-    def built_on(self, role: str) -> tuple[Path, ...]:
-        """What is out of date once ``target`` or ``draft`` was trained further."""
-        distilled = tuple(self.checkpoint("").parent.glob("distil_*.safetensors"))
-        return (self.own_texts, *distilled) if role == "target" else distilled
+        return self.root / "own_texts.safetensors"
 
 
 def claim(root: Path, recipe: Recipe, *, overwrite: bool = False) -> Workplace:
@@ -86,7 +77,6 @@ def claim(root: Path, recipe: Recipe, *, overwrite: bool = False) -> Workplace:
 
 def _forget(place: Workplace) -> None:
     """Remove what a former recipe left, so that no stage continues from it."""
-    for folder in (place.corpus, place.tokenizer, place.root / "checkpoints"):
-        if folder.is_dir():
-            for file in folder.iterdir():
-                file.unlink()
+    for folder in (place.corpus, place.tokenizer, place.model("target"), place.undistilled):
+        shutil.rmtree(folder, ignore_errors=True)
+    place.own_texts.unlink(missing_ok=True)

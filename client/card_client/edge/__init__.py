@@ -8,5 +8,3 @@
 from card_client.edge.answer import stream
 from card_client.edge.device import DEFAULT_AHEAD, LONGEST_CHAIN, Device
 from card_client.edge.model import DraftModel, TransformersModel
-
-__all__ = ["DEFAULT_AHEAD", "LONGEST_CHAIN", "Device", "DraftModel", "TransformersModel", "stream"]

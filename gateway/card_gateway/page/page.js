@@ -40,11 +40,28 @@ async function* eventsOf(answer) {
   }
 }
 
+/** Fields that say what the text must be, to begin with: whoever asks may change them. */
+const PERSON = {
+  type: "object",
+  properties: { name: { type: "string", maxLength: 20 }, age: { type: "integer" }, city: { enum: ["Oslo", "Lima"] } },
+  required: ["name", "age", "city"],
+  additionalProperties: false,
+};
+const SHAPES = {
+  schema: { response_format: { type: "json_schema", json_schema: { name: "person", schema: PERSON } } },
+  tools: {
+    tools: [{ type: "function", function: { name: "remember", description: "Remember a person.", parameters: PERSON } }],
+    tool_choice: "required",
+    parallel_tool_calls: false,
+  },
+};
+
 /** What is asked of the gateway: [path, body]. */
 function question(decoding, seed) {
   const isChat = at("mode").value === "chat";
   const prompt = at("prompt").value;
   const body = {
+    ...(at("shape").value ? JSON.parse(at("fields").value) : {}),
     model,
     ...(isChat ? { messages: [{ role: "user", content: prompt }] } : { prompt }),
     max_tokens: at("tokens").valueAsNumber,
@@ -589,20 +606,24 @@ const text = new TextView();
 const player = new Player(tree, text);
 let running = null;
 
-/** Decode what stands in the form; `take` gets each choice. Returns the whole text. */
+/** Decode what stands in the form; `take` gets each choice. Returns the whole text and its calls. */
 async function decode(decoding, seed, meter, signal, take) {
   const [path, body] = question(decoding, seed);
   let whole = "";
+  const calls = [];
   for await (const event of eventsOf(await ask(path, body, signal))) {
     const choice = event.choices[0];
     if (choice) {
       const piece = choice.delta?.content ?? choice.text ?? "";
       whole += piece;
-      take(piece, choice);
+      for (const call of choice.delta?.tool_calls ?? []) {
+        calls[call.index] = (calls[call.index] ?? `${call.function.name} `) + call.function.arguments;
+      }
+      take(piece, choice, calls);
     }
     meter.add(event.usage);
   }
-  return whole;
+  return [whole, ...calls].join("\n");
 }
 
 async function run() {
@@ -613,6 +634,7 @@ async function run() {
   at("stop").disabled = false;
   at("problem").textContent = at("verdict").textContent = "";
   text.clear();
+  at("calls").replaceChildren();
   player.clear(recording);
   delete rates.without;
   const meter = new Meter("with-card");
@@ -620,9 +642,13 @@ async function run() {
   try {
     say("Decoding with CARD …");
     player.follow();
-    const mine = await decode("card", seed, meter, running.signal, (piece, choice) => {
+    const mine = await decode("card", seed, meter, running.signal, (piece, choice, calls) => {
+      const before = recording.tokens.length;
       if (choice.trace) recording.add(choice.trace);
-      text.add(piece, recording, Boolean(choice.finish_reason));
+      // Of calls the answer tells what they say; here stands how the model wrote them.
+      const written = recording.tokens.slice(before).map(({ token }) => recording.textOf(token)).join("");
+      text.add(at("shape").value === "tools" ? written : piece, recording, Boolean(choice.finish_reason));
+      showCalls(calls);
     });
     player.end();
     if (at("plain").checked) {
@@ -643,6 +669,14 @@ async function run() {
     at("run").disabled = false;
     at("stop").disabled = true;
   }
+}
+
+function showCalls(calls) {
+  at("calls").replaceChildren(...calls.map((call) => {
+    const item = document.createElement("li");
+    item.textContent = call;
+    return item;
+  }));
 }
 
 function compare(isSame) {
@@ -671,6 +705,11 @@ async function greet() {
 }
 
 at("ask").addEventListener("submit", (event) => { event.preventDefault(); run(); });
+at("shape").addEventListener("input", () => {
+  const fields = SHAPES[at("shape").value];
+  at("fields-label").hidden = !fields;
+  at("fields").value = fields ? JSON.stringify(fields, null, 1) : "";
+});
 at("stop").addEventListener("click", () => running?.abort());
 at("key-form").addEventListener("submit", (event) => {
   event.preventDefault();

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Any
 
 from card_client import CardError
 from card_gateway.errors import from_triton
+from card_gateway.events import event_of
 from card_gateway.generation import Piece
 from card_gateway.responses.memory import ItemMemory
 from card_gateway.responses.output import ResponseAnswer
@@ -20,21 +19,15 @@ async def response_events(
     memory: ItemMemory | None,
 ) -> AsyncIterator[bytes]:
     """The answer piece by piece; its items go to `memory` at the end."""
-    for event in answer.opening():
-        yield _event(event)
-    for event in answer.events(first):
-        yield _event(event)
+    for event in (*answer.opening(), *answer.events(first)):
+        yield event_of(event, event["type"])
     try:
         async for piece in pieces:
             for event in answer.events(piece):
-                yield _event(event)
+                yield event_of(event, event["type"])
     except CardError as error:
-        yield _event(answer.failed(from_triton(error)))
+        event = answer.failed(from_triton(error))
+        yield event_of(event, event["type"])
     else:
         if memory is not None:
             memory.keep(answer.output)
-
-
-def _event(content: dict[str, Any]) -> bytes:
-    data = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-    return f"event: {content['type']}\ndata: {data}\n\n".encode()

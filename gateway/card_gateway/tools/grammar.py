@@ -10,12 +10,12 @@ import json
 import re
 from typing import Any
 
+from card_gateway.structured import closed
 from card_gateway.tools.definitions import Function, ToolUse
 from card_gateway.tools.written import CALL, END_OF_CALL
 
 _RULE = re.compile(r"call_(\d+):")
 _NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
-_COMPOSED = ("$ref", "allOf", "anyOf", "oneOf", "patternProperties", "additionalProperties")
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """One way to write an object, the one that models know best: spaces are no place to get lost in."""
 _STRICT = {**_SPACING, "coerce_one_of": True}
@@ -81,6 +81,4 @@ def arguments_schema(function: Function) -> dict[str, Any]:
         _NO_ARGUMENTS if function.parameters is None else function.parameters
     )
     schema.setdefault("type", "object")
-    if "properties" in schema and not any(name in schema for name in _COMPOSED):
-        schema["additionalProperties"] = False
-    return schema | {"x-guidance": _STRICT if function.strict else _LENIENT}
+    return closed(schema) | {"x-guidance": _STRICT if function.strict else _LENIENT}

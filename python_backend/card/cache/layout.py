@@ -211,6 +211,7 @@ def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
             ("log_probabilities", word),
             ("likeliest", word),
             ("prompt_log_probabilities", word),
+            ("proposes", word),
             ("reuses_kv", word),
             ("salt", word, (SALT_BYTES // WORD_BYTES,)),
             ("trace", word),

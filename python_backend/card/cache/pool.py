@@ -67,7 +67,7 @@ class Pool:
             the target when it wants candidates of a draft that it had stopped.
         commit_bell: rung by the target when a session begins, ends, or is let go.
         abandoned: [places] int64: session id of the request whose client left; written by the
-            model that answers that client, `postprocessing`, `ensemble_unary` or `tensorrt_llm`.
+            model that answers that client, `postprocessing` or one of those that answer once.
         slots: [slots] structured array (see `layout.slot_dtype`).
     """
 

@@ -48,6 +48,7 @@ class SlotRequest:
                        and of the prompt if that is scored
     prompt_log_probabilities  whether it is to report those of the prompt's tokens
     guide       what the text must be; None: anything
+    proposes    whether the target may add candidates by itself
     reuses_kv   whether the engines may begin behind text that is kept, and keep this text
     salt        [SALT_BYTES] only texts with the same one share KV and n-grams; `NO_SALT` shares KV
                 alone
@@ -69,6 +70,7 @@ class SlotRequest:
     likeliest: int = 0
     prompt_log_probabilities: bool = False
     guide: Guide | None = None
+    proposes: bool = True
     reuses_kv: bool = True
     salt: bytes = NO_SALT
     trace: bool = False
@@ -118,6 +120,7 @@ def write_request(record: Record, request: SlotRequest) -> None:
     record["log_probabilities"] = request.log_probabilities
     record["likeliest"] = request.likeliest
     record["prompt_log_probabilities"] = request.prompt_log_probabilities
+    record["proposes"] = request.proposes
     record["reuses_kv"] = request.reuses_kv
     record["salt"][:] = np.frombuffer(request.salt, np.int64)
     record["trace"] = request.trace
@@ -159,6 +162,7 @@ def read_request(record: Record) -> SlotRequest:
         log_probabilities=bool(record["log_probabilities"]),
         likeliest=record["likeliest"],
         prompt_log_probabilities=bool(record["prompt_log_probabilities"]),
+        proposes=bool(record["proposes"]),
         reuses_kv=bool(record["reuses_kv"]),
         salt=record["salt"].tobytes(),
         trace=bool(record["trace"]),

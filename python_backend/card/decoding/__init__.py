@@ -7,5 +7,3 @@
 """
 
 from card.decoding.loop import TargetLoop, TargetTimes, control_config
-
-__all__ = ["TargetLoop", "TargetTimes", "control_config"]

@@ -216,7 +216,7 @@ class TargetLoop:
     def _draft_computes(self) -> bool:
         """Whether the draft works for any session. While a prompt is read it does not yet."""
         return any(
-            session.pacing.drafts and not session.stops_draft and session.history.generated
+            session.drafts and not session.stops_draft and session.history.generated
             for session in self._sessions.values()
             if not session.is_remote
         )

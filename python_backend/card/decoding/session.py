@@ -26,7 +26,7 @@ from card.speculation.acceptance import VerifyResult
 from card.speculation.control import Share
 from card.speculation.ngram import JUDGED, NgramProposer
 from card.speculation.pacing import PACINGS, Pacing, Progress
-from card.speculation.sources import Source, chain_ahead
+from card.speculation.sources import WITHOUT_DRAFT, Source, chain_ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +112,11 @@ class TargetSession:
         return PACINGS[self.request.pacing]
 
     @property
+    def drafts(self) -> bool:
+        """Whether the draft, or a device, makes candidates for it."""
+        return self.pacing.drafts and self.request.drafter not in WITHOUT_DRAFT
+
+    @property
     def is_remote(self) -> bool:
         """Whether its candidates come from a device."""
         return self.request.is_remote
@@ -152,7 +157,7 @@ class TargetSession:
         """Whether what the pacing waits for is there, or has been waited for long enough. A dead
         draft is never waited for; of a device nobody knows whether it lives. The last token has no
         room for a candidate."""
-        may_have_some = (draft_lives or self.is_remote) and self.room > 0
+        may_have_some = self.drafts and (draft_lives or self.is_remote) and self.room > 0
         if not may_have_some or self.pacing.target_may_run(self._progress()):
             self.draft_wait.restore()
             return True
@@ -201,7 +206,7 @@ class TargetSession:
             if source.needs_draft and share.drafts:
                 found = source.candidates(self, found, limit)
                 drafted = len(found)
-            elif not source.needs_draft:
+            elif self.request.proposes and not source.needs_draft:
                 most = min(limit, len(found) + share.ngram_tokens)
                 found = source.candidates(self, found, most, share.least_chance)
         if share.drafts:
@@ -236,10 +241,10 @@ class TargetSession:
         return SequenceTokens(self.engine_session, tokens, parents)
 
     def read_text(self, until: int) -> None:
-        """Let n-grams come from the text up to there, if the pacing asks for any, and from what may
+        """Let n-grams come from the text up to there, if any are asked for, and from what may
         follow the prompt. A long one is taken in chunk by chunk, for running streams wait
         meanwhile."""
-        if not self.pacing.queries:
+        if not (self.pacing.queries and self.request.proposes):
             return
         read, behind = self.proposer.length, len(self.request.prompt)
         judged = until - max(read, behind - JUDGED)

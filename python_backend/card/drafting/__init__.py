@@ -8,5 +8,3 @@
 
 from card.drafting.drafters import make_drafters
 from card.drafting.loop import DraftLoop, DraftTimes
-
-__all__ = ["DraftLoop", "DraftTimes", "make_drafters"]

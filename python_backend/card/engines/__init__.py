@@ -9,5 +9,3 @@ from card.engines.interface import (
     SequenceTokens,
     Text,
 )
-
-__all__ = ["FOLLOWS_PREFIX", "Engine", "EngineError", "Logits", "Ranking", "SequenceTokens", "Text"]

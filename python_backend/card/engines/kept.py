@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from card.engines.interface import Text
+from card.engines.layout import KeyValueBuffers
 from card.engines.prefix_cache import BLOCK, PrefixCache
-
-
-class CopiedBuffers(Protocol):
-    """Keys and values of every lane."""
-
-    def copy(self, source: int, start: int, stop: int, lanes: range, to: int) -> None:
-        """Copy places [start, stop) of lane `source` to `lanes`, from place `to` on."""
 
 
 class KeptTexts:
     """Blocks of texts in spare lanes of a KV cache.
 
-    They are copied there and back, so no session depends on what becomes of them. With the chat
-    pair that takes a fiftieth of the time in which they are read, later less.
+    They are copied there and back, so no session depends on what becomes of them; paged buffers
+    share whole pages instead. With the chat pair a copy takes a fiftieth of the time in which they
+    are read, later less.
 
     first_lane  of the spare ones
     places      of a lane, a multiple of `BLOCK`
     tokens      that are kept at most
     """
 
-    def __init__(self, kv: CopiedBuffers, first_lane: int, places: int, tokens: int) -> None:
+    def __init__(self, kv: KeyValueBuffers, first_lane: int, places: int, tokens: int) -> None:
         self._kv = kv
         self._first_lane = first_lane
         self._places = places

@@ -6,6 +6,7 @@ import importlib.util
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from card.cores import usable_cores
 from card.engines.calibration import (
@@ -83,7 +84,7 @@ def load_engine(settings: Settings, role: Role, *, quickly: bool = False) -> Eng
     if shared is None or shared.is_whole:
         return engine
     log.info("%s", shared.note)
-    return SharedIds(engine, shared)
+    return cast(Engine, SharedIds(engine, shared))
 
 
 def load_small_draft(settings: Settings, *, quickly: bool = False) -> Engine | None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from card.engines.architecture import Architecture
 from card.engines.interface import EngineError, Text
@@ -14,6 +14,7 @@ from card.engines.kept import KeptTexts
 from card.engines.layout import (
     EXTENT_MULTIPLE,
     ChainLayout,
+    KeyValueBuffers,
     KeyValueStore,
     Layout,
     TreeLayout,
@@ -22,17 +23,6 @@ from card.engines.layout import (
 from card.engines.options import MAX_PASS_ROWS, EngineOptions
 from card.engines.prefix_cache import BLOCK
 from card.engines.row_costs import COSTED_ROWS, RowCosts
-
-
-class KeyValueBuffers(Protocol):
-    """Buffers of an engine, whatever they are made of."""
-
-    @property
-    def bytes_per_lane(self) -> int: ...
-
-    def copy(self, source: int, start: int, stop: int, lanes: range, to: int) -> None:
-        """Copy places [start, stop) of lane `source` to `lanes`, from place `to` on."""
-
 
 Buffers = TypeVar("Buffers", bound=KeyValueBuffers)
 
@@ -132,11 +122,6 @@ class SessionEngine(Generic[Buffers]):
     @property
     def most_rows(self) -> int:
         return MAX_PASS_ROWS
-
-    @property
-    def kv_bytes_per_session(self) -> int:
-        """Bytes of KV cache that one session takes."""
-        return self._kv.bytes_per_lane * max(1, self.options.branches)
 
     def open_session(self, text: Text = (), salt: bytes = b"") -> int:
         blocks = self._kept.find(text, salt)

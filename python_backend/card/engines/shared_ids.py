@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from card.engines.interface import Engine, EngineError, Logits, Ranking, SequenceTokens, Text
+from card.engines.interface import Engine, EngineError, Logits, Ranking, SequenceTokens
 from card.engines.vocabulary import SharedVocabulary
 
 _NEVER = np.float32(-1e30)
@@ -17,7 +17,8 @@ _NEVER = np.float32(-1e30)
 
 
 class SharedIds:
-    """Implements `card.engines.interface.Engine` with the ids of the target.
+    """Implements `card.engines.interface.Engine` with the ids of the target. A draft is never told
+    that it is `alone`.
 
     An id that the draft does not have is read as another one: the text before it stays, and what
     the draft proposes behind it is a worse candidate, never a wrong text.
@@ -34,64 +35,18 @@ class SharedIds:
         self._other = int(shown[0])
 
     def __getattr__(self, name: str) -> Any:
-        """What the draft's engine has beyond the protocol."""
+        """Everything else is the draft's engine's."""
         return getattr(self._engine, name)
-
-    @property
-    def alone(self) -> bool:
-        return self._engine.alone
-
-    @alone.setter
-    def alone(self, value: bool) -> None:
-        self._engine.alone = value
 
     @property
     def vocabulary(self) -> int:
         return self._vocabulary
 
-    @property
-    def context(self) -> int:
-        return self._engine.context
-
-    @property
-    def most_rows(self) -> int:
-        return self._engine.most_rows
-
-    @property
-    def row_invariant(self) -> bool:
-        return self._engine.row_invariant
-
-    @property
-    def row_costs_ms(self) -> dict[int, float]:
-        return self._engine.row_costs_ms
-
-    @property
-    def alone_share(self) -> float:
-        return self._engine.alone_share
-
-    def open_session(self, text: Text = (), salt: bytes = b"") -> int:
-        return self._engine.open_session(text, salt)
-
-    def remember(self, session: int, text: Text, salt: bytes = b"") -> None:
-        self._engine.remember(session, text, salt)
-
-    def close_session(self, session: int) -> None:
-        self._engine.close_session(session)
-
-    def length(self, session: int) -> int:
-        return self._engine.length(session)
-
-    def commit_kv(
-        self, session: int, confirmed: Sequence[int], surviving: Sequence[int] = ()
-    ) -> None:
-        self._engine.commit_kv(session, confirmed, surviving)
-
     def forward(self, batch: Sequence[SequenceTokens]) -> list[Logits]:
         found = self._engine.forward([self._read(rows) for rows in batch])
-        return [self._shared(logits) for logits in found]
-
-    def _shared(self, logits: Logits) -> Logits:
-        return _SharedLogits(logits, self._proposed, self._other, self._vocabulary)
+        return [
+            _SharedLogits(logits, self._proposed, self._other, self._vocabulary) for logits in found
+        ]
 
     def _read(self, rows: SequenceTokens) -> SequenceTokens:
         """The rows with ids that the draft has, and noise for as many."""

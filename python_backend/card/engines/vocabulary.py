@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from card.engines.interface import EngineError
 from model_files import ModelFiles, ModelFilesError, model_files_of
-from model_files.token_table import TokenTable
+from model_files.interface import TokenTable
 
 _RESERVED = re.compile(
     r"[<\[]\W*(.*(reserved|unused|placeholder|dummy|extra_|control_).*|pad(ding)?\W*\d*)\W*[>\]]",

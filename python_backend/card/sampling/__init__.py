@@ -13,19 +13,3 @@ from card.sampling.noise import LARGEST_NOISE, PositionNoise, gumbel
 from card.sampling.parameters import SamplingParameters
 from card.sampling.processors import banned_ids, biased
 from card.sampling.ranking import rank_candidates
-
-__all__ = [
-    "LARGEST_NOISE",
-    "History",
-    "InvalidLogitsError",
-    "Likeliest",
-    "PositionNoise",
-    "SamplingParameters",
-    "banned_ids",
-    "biased",
-    "gumbel",
-    "likeliest",
-    "log_probability",
-    "rank_candidates",
-    "sample",
-]

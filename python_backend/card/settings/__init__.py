@@ -4,7 +4,6 @@ Values come from a YAML file, then from environment variables (``CARD_LIMITS__MA
 and are validated together: an error names the field, its value and what is allowed.
 """
 
-from card.settings.freezing import freeze, without_settings
 from card.settings.models import (
     REPOSITORY_ROOT,
     DraftSettings,
@@ -16,7 +15,13 @@ from card.settings.models import (
     TensorRTSettings,
 )
 from card.settings.paths import in_ascii
-from card.settings.reading import SETTINGS_VARIABLE, SettingsError, load_settings
+from card.settings.reading import (
+    SETTINGS_VARIABLE,
+    SettingsError,
+    freeze,
+    load_settings,
+    without_settings,
+)
 from card.settings.service import (
     CacheSettings,
     LimitSettings,
@@ -26,29 +31,3 @@ from card.settings.service import (
     SpeculationSettings,
 )
 from card.settings.whole import ENVIRONMENT_PREFIX, Role, Settings
-
-__all__ = [
-    "ENVIRONMENT_PREFIX",
-    "REPOSITORY_ROOT",
-    "SETTINGS_VARIABLE",
-    "CacheSettings",
-    "DraftSettings",
-    "DraftTensorRTSettings",
-    "EngineName",
-    "LimitSettings",
-    "LogFormat",
-    "ModelSettings",
-    "ObservabilitySettings",
-    "Role",
-    "ServingSettings",
-    "Settings",
-    "SettingsError",
-    "SpeculationSettings",
-    "TargetSettings",
-    "TargetTensorRTSettings",
-    "TensorRTSettings",
-    "freeze",
-    "in_ascii",
-    "load_settings",
-    "without_settings",
-]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from card.settings.models import REPOSITORY_ROOT
 from card.settings.paths import anchored, wrong_paths
 from card.settings.refusals import explain, shown
 from card.settings.variables import wrong_variable
-from card.settings.whole import Settings
-from model_files.regular_file import is_irregular
+from card.settings.whole import Settings, section_of
+from model_files.json_file import is_irregular
 
 SETTINGS_VARIABLE = "CARD_SETTINGS"
 """Environment variable naming the settings file; every Triton model process reads it."""
@@ -119,3 +120,17 @@ def _problem(error: Exception) -> str:
     if isinstance(error, AttributeError | LookupError):
         return "a value does not fit the tag before it (!!timestamp, !!bool, !!int, !!float)"
     return " ".join(str(error).split())
+
+
+def freeze(settings: Settings, file: Path) -> None:
+    """Write them to `file`, complete and with every path absolute."""
+    file.write_text(yaml.safe_dump(settings.model_dump(mode="json")), encoding="utf-8")
+
+
+def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """What is left of an environment without the variables that would win over such a file."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if section_of(name) not in Settings.model_fields
+    }

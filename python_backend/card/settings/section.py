@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationInfo, field_validator
+from pydantic_core import CoreSchema, core_schema
+
+
+class OneOf:
+    """For `Annotated[str, OneOf(keys)]`: like `Literal`, of keys that are known at run time."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._keys = list(keys)
+
+    def __get_pydantic_core_schema__(self, _: Any, __: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.literal_schema(self._keys)
 
 
 class OfWrongKindError(ValueError):

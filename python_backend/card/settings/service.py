@@ -9,8 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from card.settings.choices import OneOf
-from card.settings.section import OfWrongKindError, Section
+from card.settings.section import OfWrongKindError, OneOf, Section
 from card.speculation.acceptance import RULES
 from card.speculation.control import CONTROLLERS
 from card.speculation.drafters import DRAFTERS
@@ -25,8 +24,9 @@ LogFormat = Literal["text", "json"]
 class SpeculationSettings(Section):
     """How the draft grows its tree and what the target takes from it."""
 
-    decoding: Annotated[str, OneOf(PACINGS)] = "card"
-    """Used when a request names none."""
+    decoding: Annotated[str, OneOf(("auto", *PACINGS))] = "auto"
+    """Used when a request names none; ``auto``: before each pass the controller chooses among the
+    draft, n-grams and neither, by what it measures."""
     drafter: Annotated[str, OneOf(("auto", *DRAFTERS, *WITHOUT_DRAFT))] = "auto"
     """What makes candidates in the draft's process; ``auto``: what suits the draft's engine.
     ``hierarchy`` needs a `draft_small` too.
@@ -127,12 +127,12 @@ class CacheSettings(Section):
 class LimitSettings(Section):
     """What one request may ask for; more is refused by name."""
 
-    context_tokens: Annotated[int, Field(ge=2, le=1 << 20)] = 2304
+    context_tokens: Annotated[int, Field(ge=2, le=1 << 20)] = 4352
     """Prompt and output together; at most what the models were built for."""
     prompt_tokens: Annotated[int, Field(ge=1, le=1 << 20)] = Field(
-        default_factory=lambda set_: min(2048, set_["context_tokens"] - 1)
+        default_factory=lambda set_: min(4096, set_["context_tokens"] - 1)
     )
-    """Default: 2048, or what a smaller context leaves."""
+    """Default: 4096, or what a smaller context leaves."""
     prompt_bytes: Annotated[int, Field(ge=1, le=1 << 26)] = Field(
         default_factory=lambda set_: max(4096, 32 * set_["prompt_tokens"])
     )

@@ -27,7 +27,7 @@ from card.settings.service import (
     SpeculationSettings,
 )
 from card.speculation.drafters import DRAFTERS
-from card.speculation.pacing import PACINGS
+from card.speculation.pacing import ADAPTING, PACINGS
 from card.speculation.sources import WITHOUT_DRAFT
 
 Role = Literal["draft", "target"]
@@ -111,6 +111,12 @@ class Settings(BaseSettings):
             if self.engine_of(self.draft) == "tensorrt_llm":
                 self._check_shared_devices()
         return self
+
+    @property
+    def decoding(self) -> str:
+        """Registry key of the pacing of requests that name none."""
+        named = self.speculation.decoding
+        return ADAPTING if named == "auto" else named
 
     @property
     def drafter(self) -> str:
@@ -208,7 +214,7 @@ class Settings(BaseSettings):
 
     def _check_tensorrt_target(self) -> None:
         runtime = self.target.tensorrt_llm
-        if PACINGS[self.speculation.decoding].waits:
+        if PACINGS[self.decoding].waits:
             allowed = " or ".join(name for name, pacing in PACINGS.items() if not pacing.waits)
             raise ValueError(
                 f"speculation.decoding must be {allowed} where the target's engine is "

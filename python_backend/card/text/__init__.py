@@ -1,5 +1,3 @@
 """Tokens become text as they are committed: whole characters, stop strings, attribution."""
 
 from card.text.detokenizer import Delta, Detokenizer
-
-__all__ = ["Delta", "Detokenizer"]

@@ -6,8 +6,8 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from model_files.errors import ModelFilesError
 from model_files.gguf.header import Header
+from model_files.interface import ModelFilesError
 
 ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
 """Values of ``general.architecture`` that are known; each is Hugging Face's `model_type` too."""

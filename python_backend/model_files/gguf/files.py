@@ -8,11 +8,10 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from model_files.errors import ModelFilesError
 from model_files.gguf.configuration import configuration
 from model_files.gguf.header import Header, read_header
 from model_files.gguf.tokenizer import build_tokenizer, token_table
-from model_files.token_table import TokenTable
+from model_files.interface import ModelFilesError, TokenTable
 
 _TOKENS = {
     "bos_token": "bos_token_id",

@@ -21,7 +21,7 @@ from gguf.constants import (
     GGUFValueType,
 )
 
-from model_files.errors import ModelFilesError
+from model_files.interface import ModelFilesError
 
 _MAGIC = b"GGUF"
 _LENGTH = struct.Struct("<Q")

@@ -9,11 +9,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
 
-from model_files.errors import ModelFilesError
 from model_files.gguf.header import Header
 from model_files.gguf.pre_tokenizers import PRE_TOKENIZERS, pre_tokenizer
-from model_files.interface import special_tokens
-from model_files.token_table import TokenTable
+from model_files.interface import ModelFilesError, TokenTable, special_tokens
 
 MODELS = ("gpt2", "llama")
 """Values of ``tokenizer.ggml.model``: BPE over bytes, and SentencePiece's BPE."""

@@ -13,6 +13,7 @@ from test_bench_report import report
 from bench.family import FamilyReport
 from bench.figures import summarise
 from bench.ratios import Question, ratios
+from bench.report import store
 from bench.systems import SYSTEMS
 from card.settings import Settings
 from card.speculation.pacing import PACINGS, PLAIN
@@ -45,7 +46,7 @@ def test_the_table_has_a_row_a_system_with_its_speed_up_and_the_claim_beside(
     questions = [Question(name, name, (PLAIN,)) for name in SYSTEMS]
     rows = summarise(completions, {})
     found = FamilyReport(base.conditions, ratios(completions, questions), rows, rows, [])
-    json_file, _ = found.store(tmp_path / "family.json")
+    json_file, _ = store(found, tmp_path / "family.json")
     told = {row["system"]: row for row in json.loads(json_file.read_text())["rows"]}
     assert [told[name]["lossless"] for name in told] == [True, True, False]
     assert told["pearl"]["texts_equal"] is None

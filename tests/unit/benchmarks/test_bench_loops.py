@@ -17,12 +17,12 @@ from tokenizers import Tokenizer
 
 from bench.activity import DraftActivity
 from bench.contest import Completion, Contender, System
+from bench.drafts import unrelated_draft
 from bench.foresight import ranks_of, read_along
 from bench.in_process import Loops, parameters_of, text_of
 from bench.measurement import Measurement, Task
 from bench.prompts import Prompt
 from bench.streams_figures import StreamedText, row_of
-from bench.unrelated import unrelated_draft
 from card.decoding import TargetLoop
 from card.drafting import loop as drafting_loop
 from card.sampling import rank_candidates

@@ -14,7 +14,7 @@ from test_bench_figures import ALONE, CARD, LOOKUP, PLAIN, RANKS, completion
 from bench.conditions import Conditions, Machine
 from bench.figures import summarise
 from bench.ratios import ratios
-from bench.report import Report
+from bench.report import Report, store
 from bench.terminal import say_reservation
 
 MACHINE = Machine("a processor", 2, 8.0, "Linux", "3.11", "2.13", "2026.4", 0.1)
@@ -37,7 +37,7 @@ def report(wanted: int = 4, *, equal: bool = True) -> Report:
 
 
 def test_the_stored_figures_hold_everything(tmp_path: Path) -> None:
-    json_file, markdown_file = report().store(tmp_path / "new" / "suite.json")
+    json_file, markdown_file = store(report(), tmp_path / "new" / "suite.json")
     content = json.loads(json_file.read_text())
     assert content["settings"] == {"engine": "torch"}
     assert content["prompt_numbers"] == [0, 1, 2, 3]

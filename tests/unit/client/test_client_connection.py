@@ -128,6 +128,7 @@ async def test_health_asks_model_by_model_where_the_index_is_private(triton: Tri
         "ensemble",
         "ensemble_unary",
         "tensorrt_llm",
+        "llmapi",
         "preprocessing",
         "card",
         "draft",

@@ -50,6 +50,7 @@ CONTRACT: dict[str, tuple[str, Any]] = {
     "return_trace": ("BOOL", True),
     "decoding": ("BYTES", "card"),
     "drafter": ("BYTES", "tree"),
+    "forbidden_drafter": ("BYTES", "ngram"),
     "growth": ("BYTES", "graph"),
     "acceptance": ("BYTES", "exact"),
     "draft_key": ("BYTES", "0f" * 16),

@@ -22,7 +22,7 @@ class Scripted(Fixed):
 
     def plan(self, sessions: Sequence[ControlledSession], **_: Any) -> Plan:
         works = type(self).drafts()
-        return Plan([Share(works or not s.pacing.adapts, 8, 4) for s in sessions])
+        return Plan([Share(works or not s.adapts, 8, 4) for s in sessions])
 
 
 @pytest.fixture

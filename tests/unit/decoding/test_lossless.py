@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, replace
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
+import pytest
 from fake_engine import FakeEngine, FakeModel
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -150,6 +153,8 @@ class Session:
     gamma: int
     growth: str = ANY
     salt: bytes = NO_SALT
+    drafter: str = ANY
+    proposes: bool = True
 
 
 sessions = st.builds(
@@ -161,6 +166,8 @@ sessions = st.builds(
     gamma=st.integers(1, 7),
     growth=st.sampled_from([ANY, *GROWTHS]),
     salt=st.sampled_from([NO_SALT, b"a" * SALT_BYTES, b"b" * SALT_BYTES]),
+    drafter=st.sampled_from([ANY, *WITHOUT_DRAFT]),
+    proposes=st.booleans(),
 )
 speculations = st.fixed_dictionaries(
     {
@@ -188,7 +195,9 @@ def opened(both: OneProcess, wanted: list[Session]) -> tuple[list[Stream], list[
     streams, texts = [], []
     for index, s in enumerate(wanted):
         request = request_of(s.prompt, s.max_tokens, s.decoding, s.parameters, s.gamma)
-        request = replace(request, growth=s.growth, salt=s.salt)
+        request = replace(
+            request, growth=s.growth, salt=s.salt, drafter=s.drafter, proposes=s.proposes
+        )
         streams.append(both.open(request, index))
         texts.append(autoregressive(TARGET, request))
     return streams, texts
@@ -284,6 +293,41 @@ def test_engines_that_die_and_come_back_leave_the_text_as_it_is(
                 both.restart_draft(draft)
             if who != "draft":
                 both.restart_target(target)
+        assert both.run(streams) == texts
+
+
+AXES = {
+    "decoding": tuple(PACINGS),
+    "drafter": (*ON_AN_ENGINE, *WITHOUT_DRAFT),
+    "growth": tuple(GROWTHS),
+    "proposals": WITHOUT_DRAFT,
+    "query": tuple(SHAPES),
+}
+
+
+def every_pair() -> list[dict[str, str]]:
+    """Combinations of the registries in which each pair of two axes' choices occurs."""
+    every = list(product(*AXES.values()))
+    random.Random(1).shuffle(every)  # in their order too many would be needed
+    found, seen = [], set[Any]()
+    for choices in every:
+        pairs = set(combinations(enumerate(choices), 2))
+        if not pairs <= seen:
+            seen |= pairs
+            found.append(dict(zip(AXES, choices, strict=True)))
+    return found
+
+
+@pytest.mark.parametrize("chosen", every_pair(), ids=lambda chosen: "-".join(chosen.values()))
+def test_every_pair_of_choices_gives_the_text_of_the_target_alone(chosen: dict[str, str]) -> None:
+    decoding = chosen["decoding"]
+    settings: dict[str, Any] = {"lookahead": 4}
+    settings |= {name: key for name, key in chosen.items() if name != "decoding"}
+    with OneProcess(*fakes(0.8), settings_of(nodes=64, **settings)) as both:
+        wanted = [
+            Session([1, 2, 1, 2], 24, decoding, parameters, 4) for parameters in PARAMETERS[:2]
+        ]
+        streams, texts = opened(both, wanted)
         assert both.run(streams) == texts
 
 

@@ -114,6 +114,11 @@ class Lanes:
 
     tokens: NDArray[np.int64] = field(default_factory=lambda: np.full((2, 200), -1))
 
+    places = PENDING
+
+    def copy(self, source: int, start: int, stop: int, lanes: range, to: int) -> None:
+        raise AssertionError("paths lie in one lane")
+
     def gather(self, lane: int, start: int, sources: NDArray[np.int64]) -> None:
         self.tokens[lane, start : start + len(sources)] = self.tokens[lane, start + sources]
 

@@ -144,6 +144,9 @@ NEUTRAL: list[tuple[str, list[Any]]] = [
     ("unheard_of", [None, [], {}]),
     ("ignore_eos", [False]),
     ("prediction", [None, {"type": "content", "content": ""}]),
+    ("logprobs", [False, None]),
+    ("stream_options", [{}, {"include_usage": False}]),
+    ("guided_choice", [[]]),
 ]
 
 

@@ -9,8 +9,13 @@ import pytest
 from client_double import refusal
 from gateway_double import CHAT, PROMPT, RunningGateway, fits
 
-SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}},
+    "additionalProperties": False,
+}
 OBJECT: dict[str, Any] = {"type": "object"}
+CLOSED = {"additionalProperties": False}
 TIGHT = SCHEMA | {"x-guidance": {"whitespace_flexible": False}}
 
 
@@ -57,6 +62,7 @@ def asked(gateway: RunningGateway) -> tuple[str | None, Any]:
         ({"nvext": {"guided_regex": "a+", "top_k": 2}}, "regex", "a+"),
         ({"nvext": {"guided_choice": ["a", "b"]}}, "choice", ["a", "b"]),
         ({"nvext": {"guided_grammar": 'start: "a"'}}, "ebnf_grammar", 'start: "a"'),
+        ({"guided_choice": [], "structured_outputs": {"choice": [], "regex": ""}}, None, None),
     ],
 )
 def test_every_way_to_ask_becomes_a_guide(
@@ -66,6 +72,33 @@ def test_every_way_to_ask_becomes_a_guide(
         status, _, text = gateway.ask(f"/v1/{route}", body | fields)
         assert status == 200, text
         assert asked(gateway) == (kind, guide)
+
+
+INTEGER = {"type": "integer"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "guide"),
+    [
+        (
+            {"properties": {"properties": {"properties": {"a": INTEGER}}}},
+            {"properties": {"properties": {"properties": {"a": INTEGER}} | CLOSED}} | CLOSED,
+        ),
+        (
+            {"anyOf": [{"items": {"properties": {"a": INTEGER}}}, {"$ref": "#/$defs/x"}]},
+            {"anyOf": [{"items": {"properties": {"a": INTEGER}} | CLOSED}, {"$ref": "#/$defs/x"}]},
+        ),
+        ({"properties": {}, "additionalProperties": INTEGER}, None),
+        ({"properties": {"a": INTEGER}, "required": ["b"]}, None),
+        ({"properties": {"a": INTEGER}, "anyOf": [{"required": ["a"]}]}, None),
+        ({"properties": {"a": {"allOf": [{"properties": {"b": INTEGER}}]}}}, None),
+    ],
+)
+def test_objects_have_the_properties_that_they_name_unless_they_say_more(
+    gateway: RunningGateway, schema: dict[str, Any], guide: dict[str, Any] | None
+) -> None:
+    gateway.ask("/v1/chat/completions", CHAT | {"guided_json": schema})
+    assert asked(gateway) == ("json_schema", guide or schema)
 
 
 def test_a_response_is_asked_for_by_its_format(gateway: RunningGateway) -> None:

@@ -26,14 +26,14 @@ from card.settings import Settings
 settings = Settings.model_validate({{"speculation": {{"rows": 8, **{speculation!r}}}}})
 model = FakeModel(vocabulary=4)
 request = replace(
-    request_of([1, 2, 3], 24, settings.speculation.decoding),
+    request_of([1, 2, 3], 24, settings.decoding),
     drafter=settings.drafter, acceptance=settings.speculation.acceptance,
 )
 with OneProcess(FakeEngine(model, tree=False), FakeEngine(model, tree=True), settings) as both:
     stream = both.open(request)
     assert both.run([stream]) == [autoregressive(model, request)]
     assert stream.counters.accepted > 0
-assert settings.speculation.decoding in DECODINGS and settings.speculation.decoding in WIRE
+assert settings.decoding in DECODINGS and settings.decoding in WIRE
 """
 
 

@@ -11,7 +11,7 @@ from real_pair import PAIR, pair_settings
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from bench.small_draft import with_small_draft
+from bench.drafts import with_small_draft
 from card.engines.loading import load_engine
 from card.serving.supervision.model_files import check_model_files
 from training.batches import corpus_batch

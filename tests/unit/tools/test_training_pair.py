@@ -19,15 +19,13 @@ from card.sampling import gumbel
 from training import stages
 from training.agreement import follow, read_prompts
 from training.architecture import build, load
-from training.checkpoint import steps_done
-from training.comparison import adopt, compare
 from training.compute import Compute
 from training.corpus import HELD_OUT, gather
 from training.decoding import Texts
 from training.distillation import distance, write_draft_texts
 from training.divergences import Divergence
 from training.draft_vocabulary import write_draft_vocabulary
-from training.fitting import Budget, FittingError, Progress
+from training.fitting import Budget, FittingError
 from training.recipe import Architecture, Distillation, Recipe, Sources, Training
 from training.tokenization import END_OF_TEXT, load_tokenizer
 from training.workplace import Workplace, claim
@@ -54,10 +52,6 @@ RECIPE = Recipe(
 class Pair:
     place: Workplace
     prompts: Path
-
-
-class Interrupted(Exception):
-    """Stands for a machine that was switched off."""
 
 
 def write_sources(folder: Path) -> None:
@@ -109,33 +103,6 @@ def pair(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return Pair(place, prompts)
 
 
-def test_interrupted_training_repeats_the_losses_and_weights_of_an_uninterrupted_one(
-    prepared: Path, tmp_path: Path
-) -> None:
-    whole, broken = begun(prepared, tmp_path / "whole"), begun(prepared, tmp_path / "broken")
-
-    def train(place: Workplace, stop_at: int | None = None) -> list[float]:
-        def on_progress(at: Progress) -> None:
-            if at.step == stop_at:
-                raise Interrupted
-
-        return stages.train_model(
-            place, RECIPE, "target", Budget(steps=STEPS), CPU, on_progress, save_every_s=0.0
-        )
-
-    losses = train(whole)
-    with pytest.raises(Interrupted):
-        train(broken, stop_at=4)
-    assert steps_done(broken.checkpoint("target")) == 3
-    assert train(broken) == losses
-
-    assert len(losses) == STEPS
-    weights, again = (
-        load(place.model("target"), CPU.device).state_dict() for place in (whole, broken)
-    )
-    assert all(torch.equal(weights[name], again[name]) for name in weights)
-
-
 @pytest.mark.parametrize("role", ["target", "draft"])
 def test_written_directories_load_in_transformers(pair: Pair, role: str) -> None:
     folder = pair.place.model(role)
@@ -165,23 +132,19 @@ def test_the_draft_ranks_the_most_frequent_half_of_the_vocabulary(pair: Pair) ->
     write_draft_vocabulary(texts, size, 0.5, pair.place.model("draft"))
 
 
-def test_repeating_a_finished_draft_stage_keeps_the_distilled_draft(pair: Pair) -> None:
-    weights = pair.place.model("draft") / "model.safetensors"
-    before = weights.read_bytes()
-    stages.train_model(pair.place, RECIPE, "draft", Budget(steps=STEPS), CPU)
-    assert weights.read_bytes() == before
+def test_a_distillation_begins_with_the_draft_that_was_trained(pair: Pair, tmp_path: Path) -> None:
+    place = Workplace(tmp_path / "pair")
+    shutil.copytree(pair.place.root, place.root)
+    once, again = (stages.distil(place, RECIPE, Budget(steps=2), CPU) for _ in range(2))
+    assert once == again
 
 
-def test_a_target_trained_further_outdates_the_texts_it_wrote(
-    prepared: Path, tmp_path: Path
-) -> None:
+def test_a_target_trained_again_outdates_the_texts_it_wrote(prepared: Path, tmp_path: Path) -> None:
     place = begun(prepared, tmp_path / "pair")
     stages.train_model(place, RECIPE, "target", Budget(steps=1), CPU)
     stages.own_texts(place, RECIPE, CPU)
     assert place.own_texts.is_file()
     stages.train_model(place, RECIPE, "target", Budget(steps=1), CPU)
-    assert place.own_texts.is_file()
-    stages.train_model(place, RECIPE, "target", Budget(steps=2), CPU)
     assert not place.own_texts.exists()
 
 
@@ -296,22 +259,6 @@ def test_the_drafts_texts_are_the_drafts(pair: Pair) -> None:
     assert (choices[:, prefix - 1 :] == texts[:, prefix:]).mean() > 0.9
     again, _ = write_draft_texts(draft, tokens, RECIPE.distillation, 3, 24, (1, 2))
     assert np.array_equal(again, texts)
-
-
-def test_a_comparison_measures_every_divergence_on_every_mixture(
-    pair: Pair, tmp_path: Path
-) -> None:
-    place = claim(tmp_path / "pair", RECIPE)
-    shutil.copytree(pair.place.corpus, place.corpus)
-    shutil.copytree(pair.place.root / "checkpoints", place.root / "checkpoints")
-    adopt(place, pair.place.model("target"))
-    found = compare(place, RECIPE, [4, 5], Budget(steps=1), pair.prompts, CPU, max_tokens=8)
-    assert set(found.before) == {0.0, 0.8}
-    kinds = {(result.divergence, result.on_policy_share) for result in found.after}
-    assert kinds == {(kind, share) for kind in Divergence for share in (0.0, 0.5)}
-    assert all(len(shares) == 2 for each in found.after for shares in each.agreement.values())
-    again = compare(place, RECIPE, [4, 5], Budget(steps=1), pair.prompts, CPU, max_tokens=8)
-    assert again == found
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

@@ -10,7 +10,6 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from training.agreement import PromptsError, ideal_tokens_per_step, read_prompts
-from training.checkpoint import RunState
 from training.fitting import Budget
 from training.recipe import Recipe, RecipeError, read_recipe
 from training.workplace import WorkplaceError, claim
@@ -28,8 +27,8 @@ def test_ideal_tokens_per_step_counts_runs_of_agreement() -> None:
 
 def test_a_budget_ends_with_whatever_is_spent_first() -> None:
     budget = Budget(steps=10, minutes=1.0)
-    assert budget.spent(RunState(step=5, seconds=6)) == 0.5
-    assert budget.spent(RunState(step=1, seconds=60)) == 1.0
+    assert budget.spent(step=5, seconds=6) == 0.5
+    assert budget.spent(step=1, seconds=60) == 1.0
     for bad in ({}, {"steps": 0}, {"minutes": -1.0}, {"minutes": float("nan")}):
         with pytest.raises(ValueError, match=r"steps|minutes"):
             Budget(**bad)
@@ -48,14 +47,13 @@ def test_a_folder_that_holds_anything_else_is_never_taken_silently(tmp_path: Pat
 
 def test_a_pair_of_another_recipe_is_continued_only_on_request(tmp_path: Path) -> None:
     place = claim(tmp_path / "pair", Recipe())
-    place.checkpoint("target").parent.mkdir()
-    place.checkpoint("target").write_bytes(b"of seed 0")
+    place.undistilled.mkdir()
     assert claim(tmp_path / "pair", Recipe()) == place
     with pytest.raises(WorkplaceError, match="another recipe"):
         claim(tmp_path / "pair", Recipe(seed=1))
-    assert place.checkpoint("target").is_file()
+    assert place.undistilled.is_dir()
     claim(tmp_path / "pair", Recipe(seed=1), overwrite=True)
-    assert not place.checkpoint("target").exists()
+    assert not place.undistilled.exists()
 
 
 def test_a_recipe_overrides_some_fields_and_keeps_the_others(tmp_path: Path) -> None:

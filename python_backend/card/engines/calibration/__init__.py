@@ -8,23 +8,9 @@
 `choice`      the cheapest variant whose rows are independent
 """
 
-from __future__ import annotations
-
 from card.engines.calibration.alone import check_alone, is_faster_alone
 from card.engines.calibration.choice import known_invariant, make_row_invariant
 from card.engines.calibration.interface import ConfigurableEngine
 from card.engines.calibration.invariance import check_row_invariance, same_bits
 from card.engines.calibration.readings import drop
 from card.engines.calibration.timing import measure_row_costs
-
-__all__ = [
-    "ConfigurableEngine",
-    "check_alone",
-    "check_row_invariance",
-    "drop",
-    "is_faster_alone",
-    "known_invariant",
-    "make_row_invariant",
-    "measure_row_costs",
-    "same_bits",
-]

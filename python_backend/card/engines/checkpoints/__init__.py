@@ -4,16 +4,3 @@ from card.engines.checkpoints.matrices import DenseMatrix, GroupedMatrix, Matrix
 from card.engines.checkpoints.opening import open_checkpoint
 from card.engines.checkpoints.quantised import QuantisedCheckpoint, quantised
 from card.engines.checkpoints.tensors import Checkpoint, LayerTensors, LinearTensors
-
-__all__ = [
-    "Checkpoint",
-    "DenseMatrix",
-    "GroupedMatrix",
-    "LayerTensors",
-    "LinearTensors",
-    "Matrix",
-    "QuantisedCheckpoint",
-    "open_checkpoint",
-    "quantised",
-    "stacked",
-]

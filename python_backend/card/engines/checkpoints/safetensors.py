@@ -22,8 +22,7 @@ from card.engines.checkpoints.matrices import DenseMatrix, is_finite, stacked, w
 from card.engines.checkpoints.tensors import LayerTensors, LinearTensors
 from card.engines.interface import EngineError
 from card.engines.quantised import check_tensor_not_quantised
-from model_files.json_file import JsonFileError, read_json_object
-from model_files.regular_file import is_irregular
+from model_files.json_file import JsonFileError, is_irregular, read_json_object
 
 _STORED: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),

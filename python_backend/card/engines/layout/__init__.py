@@ -16,6 +16,7 @@ from card.engines.layout.plan import (
     SHORT,
     AttentionGroup,
     Destination,
+    KeyValueBuffers,
     KeyValueStore,
     Layout,
     Pass,
@@ -26,23 +27,3 @@ from card.engines.layout.plan import (
     rounded_up,
 )
 from card.engines.layout.trees import TreeLayout
-
-__all__ = [
-    "EXTENT_MULTIPLE",
-    "HIDDEN",
-    "SHORT",
-    "AttentionGroup",
-    "ChainLayout",
-    "Destination",
-    "KeyValueStore",
-    "Layout",
-    "PageLayout",
-    "Pass",
-    "PathLayout",
-    "Scattered",
-    "SessionPaths",
-    "Stretch",
-    "TreeLayout",
-    "doubled_up",
-    "rounded_up",
-]

@@ -8,13 +8,12 @@ and no row depends on where another one lies.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from card.engines.interface import FOLLOWS_PREFIX, EngineError, SequenceTokens
 from card.engines.layout.plan import (
+    KeyValueStore,
     Pass,
     Scattered,
     SessionPaths,
@@ -23,20 +22,13 @@ from card.engines.layout.plan import (
 from card.engines.layout.sessions import OneLaneEach
 
 
-class PathStore(Protocol):
-    """What the layout asks of the buffers that hold keys and values of every lane."""
-
-    def gather(self, lane: int, start: int, sources: NDArray[np.int64]) -> None:
-        """Move the entries at `start + sources` of a lane to `start`, `start + 1`, ..."""
-
-
 class PathLayout(OneLaneEach):
     """Implements `plan.Layout` with paths.
 
     pending  most unconfirmed entries of a session
     """
 
-    def __init__(self, kv: PathStore, sessions: int, pending: int) -> None:
+    def __init__(self, kv: KeyValueStore, sessions: int, pending: int) -> None:
         super().__init__(sessions)
         self._kv = kv
         self._pending = [_Pending(pending) for _ in range(sessions)]

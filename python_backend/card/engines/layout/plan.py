@@ -108,15 +108,22 @@ class Pass:
     paths: list[SessionPaths] | None = None
 
 
+class KeyValueBuffers(Protocol):
+    """Keys and values of every lane."""
+
+    def copy(self, source: int, start: int, stop: int, lanes: range, to: int) -> None:
+        """Copy places [start, stop) of lane `source` to `lanes`, from place `to` on."""
+
+
 class KeyValueStore(Protocol):
-    """What a layout asks of the buffers that hold keys and values of every lane."""
+    """What a layout asks of them."""
 
     @property
     def places(self) -> int:
         """Positions of one lane."""
 
     def copy(self, source: int, start: int, stop: int, lanes: range, to: int) -> None:
-        """Copy places [start, stop) of lane `source` to `lanes`, from place `to` on."""
+        """As of `KeyValueBuffers`."""
 
     def gather(self, lane: int, start: int, sources: NDArray[np.int64]) -> None:
         """Move the entries at `start + sources` of a lane to `start`, `start + 1`, ..."""

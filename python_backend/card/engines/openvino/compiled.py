@@ -17,6 +17,7 @@ from card.cores import usable_cores
 from card.engines.architecture import Architecture
 from card.engines.openvino.graph import ANY_ROWS, build_graph, choice_of, is_choice, output_of
 from card.engines.openvino.threads import PassThreads, thread_limit
+from card.engines.openvino.weight_memory import WeightMemory
 from card.engines.openvino.weights import WeightFormat
 from card.engines.options import EngineOptions
 from card.engines.processor import computes_in_bfloat16
@@ -46,11 +47,12 @@ hour."""
 @dataclass(frozen=True, slots=True)
 class CompiledDecoder:
     """The decoder of so many rows (or `ANY_ROWS`) of a compiled graph, whose decoders share
-    `threads`."""
+    `threads`. The graph refers to the `memory` of its weights."""
 
     graph: ov.CompiledModel
     rows: int
     threads: PassThreads
+    memory: WeightMemory
 
     def create_infer_request(self) -> ov.InferRequest:
         """One that runs this decoder."""
@@ -93,7 +95,10 @@ def compile_decoders(
     for row_counts, graph in zip(sharing, compiled, strict=True):
         most = int(graph.get_property(properties.inference_num_threads))
         threads = PassThreads(thread_limit(), most, len(sharing))
-        found |= {rows: CompiledDecoder(graph, rows, threads) for rows in row_counts}
+        found |= {
+            rows: CompiledDecoder(graph, rows, threads, weights.memory) for rows in row_counts
+        }
+    weights.memory.unload()
     return found
 
 

@@ -34,6 +34,7 @@ from card.engines.openvino.runner import Feed, Runner
 from card.engines.openvino.runners import Runners
 from card.engines.openvino.shapes import Padding
 from card.engines.openvino.threads import thread_limit
+from card.engines.openvino.weight_memory import WeightMemory
 from card.engines.openvino.weights import (
     COMPRESSED_FORMATS,
     Bfloat16Weights,
@@ -223,6 +224,7 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
         """Compute with the decoders of `with_fixed_rows` from the next pass on. Another thread may
         be computing one now."""
         self._adopted = Runners(self._fixed, self._make_runner), threads_alone
+        _unload_raw(self._fixed)  # under load, costs are not known for long
 
     def _take_adopted(self) -> None:
         if self._adopted is None:
@@ -305,9 +307,15 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
         runner.run(this, batch, self.threads, exactly=not self.row_invariant)
         return self._logits(batch, runner)
 
+    def close_session(self, session: int) -> None:
+        if isinstance(self._kv, PagedCache):
+            self._kv.release(session)
+        super().close_session(session)
+
     def know_costs(self, costs: RowCosts) -> None:
         super().know_costs(costs)
         self._runners.know_costs(costs)
+        _unload_raw(self._decoders)
 
     def _logits(self, batch: Sequence[SequenceTokens], runner: Runner) -> list[Logits]:
         """Copies, for the next pass overwrites the outputs: of all sessions at once where these ask
@@ -366,14 +374,21 @@ def weight_format(options: EngineOptions, matrices_are: str) -> WeightFormat:
 
     matrices_are  as of `Checkpoint`
     """
+    memory = WeightMemory()
     dense: WeightFormat
-    dense = Bfloat16Weights() if computes_in_bfloat16() else Float32Weights()
+    dense = Bfloat16Weights(memory) if computes_in_bfloat16() else Float32Weights(memory)
     if options.dtype in ("auto", *_CODE_BITS):
         return GroupedWeights(dense) if options.compressed else dense
     stored = COMPRESSED_FORMATS.get(matrices_are)
     if options.dtype == "float32" and options.compressed and stored is not None:
-        return stored()
-    return Float32Weights() if options.dtype == "float32" else Bfloat16Weights()
+        return stored(memory)
+    return Float32Weights(memory) if options.dtype == "float32" else Bfloat16Weights(memory)
+
+
+def _unload_raw(decoders: Decoders) -> None:
+    """Drop weights that only compiling and first passes read."""
+    for decoder in decoders.values():
+        decoder.memory.unload()
 
 
 def _pages(options: EngineOptions) -> int:
@@ -396,7 +411,7 @@ def _cache(
     """A KV cache, where rows stand in it, and what tells a graph so."""
     lanes, places = kv_size(options)
     if pages is not None:
-        paged = PagedCache(pages, lanes, places, first_page)
+        paged = PagedCache(pages, lanes + kept_lanes(options), places, first_page)
         return paged, PageLayout(options.sessions, options.row_multiple), partial(PagedFeed, paged)
     kv = KeyValueCache(architecture, lanes + kept_lanes(options), places, kv_type(options))
     # What was prepared for a shape is kept: ever other ones let a draft grow.

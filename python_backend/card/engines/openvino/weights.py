@@ -17,6 +17,7 @@ from openvino import opset13 as ops
 
 from card.engines.checkpoints import GroupedMatrix, Matrix
 from card.engines.openvino.nodes import Node, integers
+from card.engines.openvino.weight_memory import WeightMemory
 
 
 class Activations:
@@ -40,11 +41,13 @@ class WeightFormat(Protocol):
     name        of what is stored, for the log
     itemsize    bytes that a weight takes, about
     compressed  whether passes are computed in float32 although weights take fewer bits
+    memory      of the constants
     """
 
     name: str
     itemsize: float
     compressed: bool
+    memory: WeightMemory
 
     def constant(self, matrix: Matrix) -> Node:
         """[outputs, inputs] of a matrix whose rows are looked up too."""
@@ -55,6 +58,9 @@ class WeightFormat(Protocol):
 
 class _Plain:
     """A product by a constant."""
+
+    def __init__(self, memory: WeightMemory) -> None:
+        self.memory = memory
 
     def constant(self, matrix: Matrix) -> Node:
         raise NotImplementedError
@@ -71,7 +77,7 @@ class Float32Weights(_Plain):
     compressed = False
 
     def constant(self, matrix: Matrix) -> Node:
-        return ops.constant(matrix.dense())
+        return self.memory.constant(matrix.dense(), ov.Type.f32, matrix.shape)
 
 
 class Bfloat16Weights(_Plain):
@@ -82,10 +88,8 @@ class Bfloat16Weights(_Plain):
     compressed = False
 
     def constant(self, matrix: Matrix) -> Node:
-        # The tensor owns its memory: one made of an array would only borrow the array's.
-        stored = ov.Tensor(ov.Type.bf16, list(matrix.shape))
-        stored.data.view(np.int16)[:] = to_bfloat16(matrix.dense())
-        return _decompressing(ops.convert(ops.constant(stored), ov.Type.f32))
+        stored = self.memory.constant(to_bfloat16(matrix.dense()), ov.Type.bf16, matrix.shape)
+        return _decompressing(ops.convert(stored, ov.Type.f32))
 
 
 class CompressedBfloat16Weights(Bfloat16Weights):
@@ -102,8 +106,11 @@ class CompressedFloat16Weights(_Plain):
     compressed = True
 
     def constant(self, matrix: Matrix) -> Node:
-        stored = ops.constant(matrix.dense().astype(np.float16))
+        stored = self.memory.constant(matrix.dense().astype(np.float16), ov.Type.f16, matrix.shape)
         return _decompressing(ops.convert(stored, ov.Type.f32))
+
+
+_CODES = {4: ov.Type.u4, 8: ov.Type.u8}
 
 
 class GroupedWeights:
@@ -123,23 +130,49 @@ class GroupedWeights:
 
     def __init__(self, dense: WeightFormat) -> None:
         self._dense = dense
+        self.memory = dense.memory
 
     def constant(self, matrix: Matrix) -> Node:
         if isinstance(matrix, GroupedMatrix):
             zeros, remainder = whole_zero_points(matrix)
             if not remainder.any():  # which only a product could add
-                return _widened(matrix, zeros)
+                return self._widened(matrix, zeros)
         return self._dense.constant(matrix)
 
     def product(self, inputs: Activations, matrix: Matrix) -> Node:
         if not isinstance(matrix, GroupedMatrix):
             return self._dense.product(inputs, matrix)
         zeros, remainder = whole_zero_points(matrix)
-        product = ops.matmul(inputs.node, _widened(matrix, zeros), False, True)
+        product = ops.matmul(inputs.node, self._widened(matrix, zeros), False, True)
         if not remainder.any():
             return product
         sums = inputs.group_sums(matrix.group, matrix.shape[1])
-        return ops.add(product, ops.matmul(sums, ops.constant(remainder), False, True))
+        shared = self.memory.constant(remainder, ov.Type.f32, remainder.shape)
+        return ops.add(product, ops.matmul(sums, shared, False, True))
+
+    def _widened(self, matrix: GroupedMatrix, zeros: NDArray[np.uint8]) -> Node:
+        """[outputs, inputs]: scale · (code - zero), as OpenVINO's converters write it."""
+        outputs, inputs = matrix.shape
+        kind = _CODES[matrix.bits]
+        codes = self._packed(matrix.codes.reshape(outputs, -1, matrix.group), kind)
+        if zeros.min() == zeros.max():
+            zeros = zeros[:1, :1]
+            kind = ov.Type.u8
+        zero = self._packed(zeros[..., None], kind)
+        # Not of sixteen bits: the plugin would widen them anew for each decoder of a graph.
+        scales = matrix.scale.astype(np.float32)
+        scale = self.memory.constant(scales, ov.Type.f32, [*scales.shape, 1])
+        scaled = ops.multiply(ops.subtract(codes, zero), scale)
+        return _decompressing(ops.reshape(scaled, integers([outputs, inputs]), False))
+
+    def _packed(self, codes: NDArray[np.uint8], kind: ov.Type) -> Node:
+        """Codes in float32; of those of four bits two share a byte, the first in its low half."""
+        flat = codes.reshape(-1)
+        if kind == ov.Type.u4:
+            flat = flat if len(flat) % 2 == 0 else np.append(flat, np.uint8(0))
+            pairs = np.ascontiguousarray(flat).view("<u2")
+            flat = (pairs | pairs >> 4).astype(np.uint8)
+        return ops.convert(self.memory.constant(flat, kind, codes.shape), ov.Type.f32)
 
 
 def whole_zero_points(matrix: GroupedMatrix) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
@@ -149,36 +182,6 @@ def whole_zero_points(matrix: GroupedMatrix) -> tuple[NDArray[np.uint8], NDArray
     zeros = np.clip(np.round(-matrix.minimum / divisor), 0, most).astype(np.float32)
     remainder = matrix.minimum + zeros * matrix.scale
     return zeros.astype(np.uint8), remainder.astype(np.float32)
-
-
-_CODES = {4: ov.Type.u4, 8: ov.Type.u8}
-
-
-def _widened(matrix: GroupedMatrix, zeros: NDArray[np.uint8]) -> Node:
-    """[outputs, inputs]: scale · (code - zero), as OpenVINO's converters write it."""
-    outputs, inputs = matrix.shape
-    kind, shape = _CODES[matrix.bits], [outputs, -1, matrix.group]
-    codes = ops.convert(_packed(matrix.codes.reshape(shape), kind), ov.Type.f32)
-    if zeros.min() == zeros.max():
-        zeros = zeros[:1, :1]
-        kind = ov.Type.u8
-    zero = ops.convert(_packed(zeros[..., None], kind), ov.Type.f32)
-    # Not of sixteen bits: the plugin would widen them anew for each decoder of a graph.
-    scale = ops.constant(matrix.scale.astype(np.float32)[..., None])
-    scaled = ops.multiply(ops.subtract(codes, zero), scale)
-    return _decompressing(ops.reshape(scaled, integers([outputs, inputs]), False))
-
-
-def _packed(codes: NDArray[np.uint8], kind: ov.Type) -> Node:
-    """A constant; of codes of four bits two share a byte, the first in its low half."""
-    stored = ov.Tensor(kind, list(codes.shape))
-    flat = codes.reshape(-1)
-    if kind == ov.Type.u4:
-        flat = flat if len(flat) % 2 == 0 else np.append(flat, np.uint8(0))
-        pairs = np.ascontiguousarray(flat).view("<u2")
-        flat = (pairs | pairs >> 4).astype(np.uint8)
-    stored.data.view(np.uint8).reshape(-1)[: len(flat)] = flat
-    return ops.constant(stored)
 
 
 COMPRESSED_FORMATS: dict[str, type[CompressedBfloat16Weights | CompressedFloat16Weights]] = {

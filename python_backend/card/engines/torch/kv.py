@@ -68,10 +68,6 @@ class KeyValueCache:
         self._value_plane = np.arange(a.kv_heads, dtype=np.int64) * places
         self._key_plane = np.arange(a.kv_heads * a.head_size, dtype=np.int64) * places
 
-    @property
-    def bytes_per_lane(self) -> int:
-        return 2 * self._keys[:, 0].numel() * self._keys.element_size()
-
     def flattened(self, destination: Destination) -> Stretch | FlatDestination:
         """Where rows are stored, computed once per pass and used by every layer."""
         if isinstance(destination, Stretch):

@@ -6,5 +6,3 @@
 
 from card.serving.metrics.families import FAMILIES, Family
 from card.serving.metrics.ledger import Metrics
-
-__all__ = ["FAMILIES", "Family", "Metrics"]

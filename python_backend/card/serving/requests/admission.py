@@ -12,7 +12,7 @@ from card.serving.requests.refusal import invalid
 from card.serving.requests.wire import GenerateRequest
 from card.settings import Settings
 from card.speculation.acceptance import RULES
-from card.speculation.pacing import PACINGS, PLAIN
+from card.speculation.pacing import ADAPTING, PACINGS, PLAIN
 
 
 class Admission:
@@ -25,12 +25,22 @@ class Admission:
         if settings.engine_of(settings.target) == "tensorrt_llm":
             self._version = installed_version()
 
-    def drafter(self, request: GenerateRequest) -> str:
-        """Who makes candidates. Raises `Refusal` naming what is loaded."""
-        loaded = self._settings.drafter
-        if request.drafter not in (None, loaded):
-            raise invalid("drafter", request.drafter, f"{loaded}, which is loaded")
-        return loaded
+    def drafter(self, request: GenerateRequest) -> str | None:
+        """Who makes candidates, of what is loaded and not forbidden; None: nobody. Raises `Refusal`
+        naming what is loaded."""
+        loaded = [self._settings.drafter]
+        if self._version is None and self._settings.proposals not in loaded:
+            loaded.append(self._settings.proposals)
+        if request.drafter not in (None, *loaded):
+            raise invalid("drafter", request.drafter, f"{' or '.join(loaded)}, which is loaded")
+        forbidden = request.forbidden_drafter
+        if forbidden is not None and forbidden == request.drafter:
+            raise invalid("forbidden_drafter", forbidden, "another one than drafter")
+        return request.drafter or next((name for name in loaded if name != forbidden), None)
+
+    def proposes(self, request: GenerateRequest) -> bool:
+        """Whether the target may add candidates by itself."""
+        return request.forbidden_drafter != self._settings.proposals
 
     def acceptance(self, request: GenerateRequest) -> str:
         """What makes a candidate final. Raises `Refusal` naming the rules that are allowed."""
@@ -53,6 +63,10 @@ class Admission:
 
         Raises `Refusal` naming what the engine cannot do.
         """
+        if wanted == "auto":
+            wanted = ADAPTING
+        if request.draft_key is None and self.drafter(request) is None:
+            wanted = PLAIN
         if self._version is None:
             return wanted
         if PACINGS[wanted].waits:

@@ -55,7 +55,7 @@ def only_false(value: bool, _: Bounds) -> str | None:
 
 
 def only_one(value: int, _: Bounds) -> str | None:
-    return None if value == 1 else "1, the only number served"
+    return None if value == 1 else "1; for several texts send a request each, with its own seed"
 
 
 def between(low: float, high: float | Callable[[Bounds], float]) -> Check:

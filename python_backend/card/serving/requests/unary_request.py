@@ -1,6 +1,6 @@
-"""What a unary request may say beside those of the ensemble: the tensors of `tensorrt_llm`.
+"""What a unary request may say beside those of the ensemble: tensors of TensorRT-LLM's models.
 
-TensorRT-LLM's model of that name takes words as rows of tokens and a bias for every token. They
+`tensorrt_llm` takes words as rows of tokens and a bias for every token. They
 become what `card` takes: words as text, and the biases that are not 0.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from card.serving.requests.allowed import Bounds, only_false
+from card.serving.requests.allowed import Bounds, only_false, only_one
 from card.serving.requests.refusal import invalid
 from card.serving.requests.wire import VOCABULARY, GenerateRequest, tensor, tensors
 
@@ -24,7 +24,7 @@ WORDS = [2, -1]
 
 @dataclass(frozen=True, kw_only=True)
 class UnaryRequest(GenerateRequest):
-    """One request as `ensemble_unary` and `tensorrt_llm` take it."""
+    """One request as `ensemble_unary`, `tensorrt_llm` and `llmapi` take it."""
 
     input_lengths: int | None = tensor("INT32", "How many tokens the prompt has.")
     stop_words_list: tuple[int, ...] = tensor(
@@ -39,6 +39,9 @@ class UnaryRequest(GenerateRequest):
     return_trace: bool = tensor("BOOL", "Not offered: streams have it.", only_false, default=False)
     return_context_logits: bool = tensor("BOOL", "Not offered.", only_false, default=False)
     return_generation_logits: bool = tensor("BOOL", "Not offered.", only_false, default=False)
+    best_of: int = tensor("INT32", "How many texts.", only_one, default=1)
+    return_finish_reason: bool = tensor("BOOL", "Accepted: it is always told.", default=False)
+    return_stop_reason: bool = tensor("BOOL", "Not offered.", only_false, default=False)
 
 
 _OWN = {one.name for one in tensors(UnaryRequest)} - {one.name for one in tensors(GenerateRequest)}

@@ -22,7 +22,8 @@ from card.speculation.drafters.growth import GROWTHS
 from card.speculation.pacing import PACINGS
 from card.speculation.sources import WITHOUT_DRAFT
 
-DECODINGS = tuple(PACINGS)
+DECODINGS = ("auto", *PACINGS)
+_DRAFTERS = (*DRAFTERS, *WITHOUT_DRAFT)
 
 VOCABULARY = "vocabulary"
 """In place of a limit: a list of one element for each token."""
@@ -205,7 +206,10 @@ class GenerateRequest:
     drafter: str | None = tensor(
         "BYTES",
         "Who makes candidates, of those that are loaded.",
-        allowed.one_of((*DRAFTERS, *WITHOUT_DRAFT)),
+        allowed.one_of(_DRAFTERS),
+    )
+    forbidden_drafter: str | None = tensor(
+        "BYTES", "Who makes no candidates, of those that are loaded.", allowed.one_of(_DRAFTERS)
     )
     growth: str | None = tensor(
         "BYTES",

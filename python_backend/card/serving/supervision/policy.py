@@ -21,7 +21,7 @@ CARD = "card"
 POSTPROCESSING = "postprocessing"
 ENSEMBLE = "ensemble"
 PREPROCESSING = "preprocessing"
-UNARY = ("ensemble_unary", "tensorrt_llm")
+UNARY = ("ensemble_unary", "tensorrt_llm", "llmapi")
 REMOTE = "remote"
 EXPENDABLE = (DRAFT, REMOTE)
 """Models whose loss costs speed, and never an answer."""

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from card.serving.supervision.prerequisites import check_numpy, shared_libpython
 
@@ -24,13 +23,8 @@ SYSTEM_ROOT = Path("/opt/tritonserver")
 RESTRICTED_APIS = ("model-repository", "shared-memory", "trace", "logging")
 """What only the supervisor may call: these load code, map memory and write files."""
 
-GRPC_HEADER_PREFIX = "triton-grpc-protocol-"
-"""Triton looks for a restriction's header in gRPC metadata under its name with this prefix."""
-
 MINIMUM_REGION_BYTES = 1 << 20
 """The Python backend refuses a smaller shared-memory region per model instance."""
-
-Source = Literal["auto", "system", "wheel"]
 
 
 class TritonNotFoundError(RuntimeError):
@@ -65,10 +59,6 @@ class Restriction:
     @property
     def http_headers(self) -> dict[str, str]:
         return {self.name: self.value}
-
-    @property
-    def grpc_headers(self) -> dict[str, str]:
-        return {GRPC_HEADER_PREFIX + self.name: self.value}
 
 
 @dataclass(frozen=True)
@@ -145,15 +135,13 @@ class TritonInstall:
         return environment
 
 
-def find_triton(runtime_directory: Path, source: Source = "auto") -> TritonInstall:
-    """Locate the server; `auto` prefers a container's own installation to the wheel.
+def find_triton(runtime_directory: Path) -> TritonInstall:
+    """Locate the server: a container's own installation, else that of the wheel.
 
     The wheel's Python backend is staged under `runtime_directory`, which must outlive the server.
-
-    Raises:
-        TritonNotFoundError: neither is there, or the one asked for is not.
+    Raises `TritonNotFoundError` where neither is there.
     """
-    if source == "system" or (source == "auto" and (SYSTEM_ROOT / "bin/tritonserver").exists()):
+    if (SYSTEM_ROOT / "bin/tritonserver").exists():
         return system_install(SYSTEM_ROOT)
     return wheel_install(runtime_directory)
 

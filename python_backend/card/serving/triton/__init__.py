@@ -8,6 +8,5 @@
 `engine_model`    the draft and the target: each an `engine_process` that runs a `loaded_model`
 `attach`          `card` asks the engines in to its pool; `denials` tells of those it refuses
 `triton_request`  Triton's requests and responses, as little as possible of them
-`found_pool`, `abandoning`        the pool, for models that look into it now and then
-`time_slice`      an engine's time, as the kernel gives it
+`found_pool`      the pool, for models that look into it now and then
 """

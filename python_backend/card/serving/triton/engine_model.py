@@ -17,7 +17,6 @@ from card.serving.triton.attach import ATTACHED_EPOCH, DEADLINE, KEY
 from card.serving.triton.denials import Denials
 from card.serving.triton.engine_process import EngineProcess
 from card.serving.triton.loaded_model import load_model
-from card.serving.triton.time_slice import take_long_slices
 from card.serving.triton.triton_request import input_arrays, refused, response
 from card.settings import Role, load_settings
 
@@ -32,8 +31,6 @@ class _EngineModel:
         settings = load_settings()
         self._denials = Denials(open_log(self.role, settings.observability.log_format))
         server_pid = os.getppid()
-        if getattr(settings, self.role).device == "cpu":
-            take_long_slices()  # before the engine makes its threads
         loading = Notices.of_this_service().loading[self.role]
         with watched_by(loading.post):  # and by threads that go on when it is loaded
             self._model = load_model(settings, self.role, server_pid)

@@ -9,7 +9,7 @@ from typing import Any
 
 from card.serving.requests.delta import OUTPUTS, Delta
 from card.serving.requests.refusal import Refusal
-from card.serving.triton.abandoning import Abandoning
+from card.serving.triton.found_pool import FoundPool
 from card.serving.triton.triton_request import input_arrays, refused, response
 from card.settings import load_settings
 
@@ -19,7 +19,7 @@ class PostprocessingModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         settings = load_settings()
-        self._abandoning = Abandoning(settings)
+        self._pool = FoundPool(settings)
         self._most_tokens = settings.limits.max_tokens
 
     def execute(self, requests: list[Any]) -> list[Any]:
@@ -31,5 +31,5 @@ class PostprocessingModel:
         except ValueError as error:
             return refused(Refusal("INVALID_ARGUMENT", str(error)))
         if request.is_cancelled():
-            self._abandoning.mark(delta.numbers.place, delta.numbers.session_id)
+            self._pool.abandon(delta.numbers.place, delta.numbers.session_id)
         return response({output.name: output.array(delta) for output in OUTPUTS})

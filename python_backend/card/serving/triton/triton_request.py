@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -51,12 +51,12 @@ def checked_arrays(
     return input_arrays(request)
 
 
-def deadline_ns(request: Any) -> int | None:
+def deadline_ns(request: Any, without_effect: Collection[str] = ()) -> int | None:
     """When the request wants to be answered, on the monotonic clock; None if it does not say.
 
     gRPC's `timeout` becomes a property of the request, that of HTTP `generate` stays a parameter;
     both are microseconds. Raises `Refusal` for a timeout that is none, and for parameters that
-    nobody understands.
+    nobody understands but those `without_effect`.
     """
     try:
         parameters: Mapping[str, object] = json.loads(request.parameters() or "{}")
@@ -66,7 +66,7 @@ def deadline_ns(request: Any) -> int | None:
             "a parameter, or the request's id, holds bytes that are no UTF-8; send text",
             field="parameters",
         ) from error
-    check_parameters(parameters)
+    check_parameters(name for name in parameters if name not in without_effect)
     _natural(parameters, "priority", _PRIORITY)
     wanted = _natural(parameters, "timeout", _TIMEOUT)
     timeout_us = wanted or request.timeout()

@@ -1,4 +1,5 @@
-"""One request, one response, for clients that do not stream: `ensemble_unary` and `tensorrt_llm`.
+"""One request, one response, for clients that do not stream: `ensemble_unary`, `tensorrt_llm` and
+`llmapi`.
 
 Requests wait in threads of their own; the text comes from `card` as a stream, between whose pieces
 a model sees whether its client is still there. (An ensemble would not let a model see that before
@@ -28,9 +29,9 @@ from card.serving.requests.unary_answer import gathered, token_outputs
 from card.serving.requests.unary_request import UnaryRequest, arrays_for_card
 from card.serving.requests.vocabulary import Vocabulary, vocabulary_size
 from card.serving.supervision.load_failure import announced
-from card.serving.triton.abandoning import Abandoning
+from card.serving.triton.found_pool import FoundPool
 from card.serving.triton.triton_request import deadline_ns, refused, request_id, response
-from card.serving.triton.unary_fronts import ENSEMBLE_UNARY, TENSORRT_LLM, Front
+from card.serving.triton.unary_fronts import ENSEMBLE_UNARY, LLMAPI, TENSORRT_LLM, Front
 from card.settings import load_settings
 
 log = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class UnaryModel:
         self._load_vocabulary = cache(partial(Vocabulary.load, target))
         self._loading = Lock()
         self._bounds = Bounds(settings.limits, vocabulary_size(target))
-        self._abandoning = Abandoning(settings)
+        self._pool = FoundPool(settings)
         places = pool_geometry(settings).places
         self._workers = ThreadPoolExecutor(places, thread_name_prefix="unary")
 
@@ -74,11 +75,12 @@ class UnaryModel:
         sender.send(answer, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def _generated(self, request: Any, is_cancelled: Callable[[], bool]) -> Any:
-        deadline_ns(request)  # a wrong timeout is refused before any work
+        front = self.front
+        deadline_ns(request, front.parameters)  # a wrong timeout is refused before any work
         limits = self._bounds.limits
-        given = {self.front.ours(tensor.name()): tensor for tensor in request.inputs()}
+        given = {front.ours(tensor.name()): tensor for tensor in request.inputs()}
         check_shapes(UnaryRequest, {name: one.shape() for name, one in given.items()}, limits)
-        arrays = {name: one.as_numpy() for name, one in given.items()}
+        arrays = {name: one.as_numpy().reshape(1, -1) for name, one in given.items()}
         parsed = parse(UnaryRequest, arrays, self._bounds, required=one_prompt(arrays))
         text, vocabulary = parsed.text_input, self._vocabulary()
         ids = list(parsed.input_ids) if text is None else vocabulary.prompt_tokens(text)
@@ -86,13 +88,18 @@ class UnaryModel:
         tokenizer = vocabulary.tokenizer
         for_card = arrays_for_card(parsed, arrays, ids, tokenizer, self._bounds)
         whole = gathered(self._deltas(request, for_card, is_cancelled))
-        excludes = parsed.exclude_input_in_output if "exclude_input_in_output" in arrays else None
-        if excludes is False:
+        excludes = front.excludes
+        if "exclude_input_in_output" in arrays:
+            excludes = parsed.exclude_input_in_output
+        # Who streams from TensorRT-LLM is told new tokens alone.
+        if not (excludes or parsed.stream):
             prompt = tokenizer.decode(ids, skip_special_tokens=True) if text is None else text
-            whole = replace(whole, text=prompt + whole.text)
-        output = [*([] if excludes else ids), *whole.tokens]
-        found = {one.name: one.array(whole) for one in OUTPUTS} | token_outputs(output)
-        return response({name: found[name] for name in self.front.outputs})
+            whole = replace(whole, text=prompt + whole.text, tokens=(*ids, *whole.tokens))
+        told = {one.name: one.array(whole) for one in OUTPUTS} | token_outputs(whole.tokens)
+        answer = {name: told[front.ours(name)] for name in front.outputs}
+        if not front.batched:
+            answer = {name: array.reshape(-1) for name, array in answer.items()}
+        return response(answer)
 
     def _vocabulary(self) -> Vocabulary:
         """Loaded for the first request: most services get none for this front."""
@@ -118,7 +125,7 @@ class UnaryModel:
                 continue
             delta = Delta.unpack(found, self._bounds.limits.max_tokens)
             if is_cancelled():
-                self._abandoning.mark(delta.numbers.place, delta.numbers.session_id)
+                self._pool.abandon(delta.numbers.place, delta.numbers.session_id)
             yield delta
 
 
@@ -132,6 +139,12 @@ class TensorRtLlmModel(UnaryModel):
     """Tokens in, tokens out: the tensors of TensorRT-LLM's model `tensorrt_llm`."""
 
     front = TENSORRT_LLM
+
+
+class LlmApiModel(UnaryModel):
+    """Text in, text out: the tensors of TensorRT-LLM's model for its LLM API."""
+
+    front = LLMAPI
 
 
 class _CardError(Exception):

@@ -1,4 +1,4 @@
-"""The two models that answer once: which tensors each has, and what it calls them."""
+"""The models that answer once: which tensors each has, and what it calls them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,23 @@ from card.serving.requests.wire import GenerateRequest, tensors
 class Front:
     """One of them.
 
-    inputs   its names of what it takes
-    outputs  its names of what it gives
-    renamed  ours of those of its inputs that `UnaryRequest` calls otherwise
+    inputs      its names of what it takes
+    outputs     its names of what it gives
+    renamed     ours of those of its tensors that `UnaryRequest` and `OUTPUTS` call otherwise
+    excludes    whether the prompt is no part of the answer, where the request does not say
+    batched     whether tensors have a leading batch dimension
+    parameters  request parameters that its clients send without effect
     """
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     renamed: Mapping[str, str]
+    excludes: bool = False
+    batched: bool = True
+    parameters: tuple[str, ...] = ("Streaming",)
 
     def ours(self, name: str) -> str:
-        """The input as `UnaryRequest` calls it."""
+        """The tensor as `UnaryRequest` or `OUTPUTS` calls it."""
         return self.renamed.get(name, name)
 
     def in_its_words(self, refusal: Refusal) -> Refusal:
@@ -38,10 +44,15 @@ class Front:
 
 
 ENSEMBLE_UNARY = Front(
-    tuple(one.name for one in tensors(GenerateRequest)), tuple(one.name for one in OUTPUTS), {}
+    tuple(one.name for one in tensors(GenerateRequest)),
+    tuple(one.name for one in OUTPUTS),
+    {},
+    excludes=True,
+    parameters=(),
 )
 
 _OF_TEXTS = ("text_output", "accepted_bytes", "details")
+_SAMPLING = "sampling_param_"
 
 TENSORRT_LLM = Front(
     (
@@ -56,11 +67,7 @@ TENSORRT_LLM = Front(
     (
         OUTPUT_IDS,
         SEQUENCE_LENGTH,
-        *(
-            one.name
-            for one in OUTPUTS
-            if one.name not in ("text_output", "accepted_bytes", "details")
-        ),
+        *(one.name for one in OUTPUTS if one.name not in _OF_TEXTS),
     ),
     {
         "request_output_len": "max_tokens",
@@ -69,4 +76,32 @@ TENSORRT_LLM = Front(
         "len_penalty": "length_penalty",
         "streaming": "stream",
     },
+)
+
+_SAMPLED = {
+    **{name: name for name in ("max_tokens", "best_of", "temperature", "top_k", "top_p", "seed")},
+    **{name: name for name in ("frequency_penalty", "presence_penalty", "return_perf_metrics")},
+    "stop": "stop_words",
+    "exclude_input_from_output": "exclude_input_in_output",
+}
+
+LLMAPI = Front(
+    (
+        *("text_input", "streaming", *(f"{_SAMPLING}{name}" for name in _SAMPLED)),
+        *("return_finish_reason", "return_stop_reason", "return_cumulative_logprob"),
+    ),
+    (
+        *("text_output", "finish_reason", "cumulative_logprob", "acceptance_rate"),
+        *("total_accepted_draft_tokens", "total_draft_tokens", "kv_cache_reused_block"),
+        *("kv_cache_alloc_new_blocks", "kv_cache_alloc_total_blocks", "arrival_time_ns"),
+        *("first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns"),
+    ),
+    {
+        **{f"{_SAMPLING}{name}": ours for name, ours in _SAMPLED.items()},
+        "streaming": "stream",
+        "return_cumulative_logprob": "return_log_probs",
+        "cumulative_logprob": "cum_log_probs",
+        "kv_cache_reused_block": "kv_cache_reused_blocks",
+    },
+    batched=False,
 )

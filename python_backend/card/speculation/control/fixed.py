@@ -35,7 +35,7 @@ class Fixed:
         return Plan(
             [
                 Share(
-                    (draft_lives or session.is_remote) and session.pacing.drafts,
+                    (draft_lives or session.is_remote) and session.drafts,
                     rows,
                     self._config.ngram_tokens,
                     session.is_remote,

@@ -8,7 +8,6 @@ from typing import Protocol
 
 from card.cache import LEAST_CHANCE, Candidates
 from card.sampling import SamplingParameters
-from card.speculation.pacing import Pacing
 
 
 class Proposals(Protocol):
@@ -30,10 +29,11 @@ class ControlledSession(Protocol):
     def number(self) -> int: ...
 
     @property
-    def pacing(self) -> Pacing: ...
+    def parameters(self) -> SamplingParameters: ...
 
     @property
-    def parameters(self) -> SamplingParameters: ...
+    def drafts(self) -> bool:
+        """The draft, or a device, makes candidates for it."""
 
     @property
     def is_remote(self) -> bool:

@@ -225,7 +225,7 @@ class Measured:
         drafts: bool,
     ) -> Share:
         text, config, remote = self._texts[session.number], self._config, session.is_remote
-        drafts = drafts and session.pacing.drafts
+        drafts = drafts and session.drafts
         if not config.is_chain:  # nothing is left out later
             rows = self._best_rows(text.acceptance.rate, sharing)
             if most_rows is not None:

@@ -10,7 +10,7 @@ from card.speculation.pacing.interface import Pacing, Progress
 from card.speculation.pacing.pearl import Pearl
 from card.speculation.pacing.ssd import Ssd
 
-__all__ = ["PACINGS", "PLAIN", "Pacing", "Progress", "title_of"]
+__all__ = ["ADAPTING", "PACINGS", "PLAIN", "Pacing", "Progress", "title_of"]
 
 PACINGS: dict[str, Pacing] = {
     "card": Card(),
@@ -23,6 +23,8 @@ PACINGS: dict[str, Pacing] = {
 
 PLAIN = next(name for name, pacing in PACINGS.items() if not pacing.queries)
 """The pacing of requests that must be decoded without candidates."""
+ADAPTING = next(name for name, pacing in PACINGS.items() if pacing.adapts)
+"""The pacing of `decoding: auto`: before each pass the controller chooses among what is loaded."""
 
 
 def title_of(pacing: str) -> str:

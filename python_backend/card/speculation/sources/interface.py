@@ -28,7 +28,7 @@ class QueriedSession(Protocol):
         """A snapshot of what the draft published."""
 
 
-class Source(Protocol):
+class Source:
     """One way to find candidates.
 
     needs_draft  the candidates come from the draft's process
@@ -47,6 +47,7 @@ class Source(Protocol):
 
         least  candidates less likely than this are worth no row: a source may leave them out
         """
+        raise NotImplementedError
 
     def learn(
         self,

@@ -8,11 +8,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from card.cache import LEAST_CHANCE, Candidates
-from card.speculation.acceptance import TargetRows, VerifyResult
-from card.speculation.sources.interface import QueriedSession
+from card.speculation.sources.interface import QueriedSession, Source
 
 
-class NgramSource:
+class NgramSource(Source):
     """Asks the session's `NgramProposer`."""
 
     needs_draft: ClassVar[bool] = False
@@ -30,11 +29,3 @@ class NgramSource:
             behind.tokens, limit - len(behind), self._branches, least / max(chance, least)
         )
         return behind.followed_by(found)
-
-    def learn(
-        self,
-        session: QueriedSession,
-        verified: Candidates,
-        result: VerifyResult,
-        rows: TargetRows,
-    ) -> None: ...

@@ -16,9 +16,8 @@ from card.cache import (
     descend,
     follow,
 )
-from card.speculation.acceptance import TargetRows, VerifyResult
 from card.speculation.score import path_ranks, score_exponent
-from card.speculation.sources.interface import QueriedSession
+from card.speculation.sources.interface import QueriedSession, Source
 
 Shape = Callable[[Tree, int, int, int, float], Candidates]
 """Chooses at most `limit` candidates on at most `branches` paths below a node of a tree whose
@@ -34,7 +33,7 @@ SHAPES: dict[str, Shape] = {"chain": chain, "subtree": best_subtree}
 """By the value of the setting `speculation.query`."""
 
 
-class TreeSource:
+class TreeSource(Source):
     """Walks from the tree's root along what is committed, then takes the best of what is below."""
 
     needs_draft: ClassVar[bool] = True
@@ -49,14 +48,6 @@ class TreeSource:
         if len(behind) or (found := _below_text(session)) is None:
             return behind
         return self._shape(*found, limit, self._branches, _exponent(session))
-
-    def learn(
-        self,
-        session: QueriedSession,
-        verified: Candidates,
-        result: VerifyResult,
-        rows: TargetRows,
-    ) -> None: ...
 
 
 def chain_ahead(session: QueriedSession, limit: int) -> tuple[int, bool]:

@@ -24,7 +24,7 @@ NUMPY = {"temperature": np.float32, "top_p": np.float32, "repetition_penalty": n
          "min_p": np.float32, "logit_bias_values": np.float32, "length_penalty": np.float32,
          "seed": np.uint64}  # fmt: skip
 TEXTS = ("text_input", "stop_words", "bad_words", "decoding", "drafter", "growth", "acceptance",
-         "guided_decoding_guide_type",
+         "forbidden_drafter", "guided_decoding_guide_type",
          "guided_decoding_guide")  # fmt: skip
 
 
@@ -90,17 +90,18 @@ def test_a_fraction_means_what_was_written_not_what_32_bits_make_of_it() -> None
         ("bad_words", ["x"] * 33, "has 33 elements; it must have at most 32"),
         ("end_id", 8192, "0 to 8191"),
         ("pad_id", -2, "0 to 8191"),
-        ("num_return_sequences", 2, "1, the only number served"),
-        ("beam_width", 2, "1, the only number served"),
+        ("num_return_sequences", 2, "1; for several texts send a request each, with its own seed"),
+        ("beam_width", 2, "1; for several texts send a request each, with its own seed"),
         ("min_p", 1.5, "between 0 and 1"),
         ("length_penalty", math.nan, "a number"),
         ("stop_token_ids", [8192], "0 to 8191"),
         ("logit_bias_ids", [-1], "0 to 8191"),
         ("logit_bias_values", [math.nan], "between -100.0 and 100.0"),
         ("top_log_probs", 21, "between 0 and 20"),
-        ("decoding", "beam", "card, pearl, draft_then_verify, branch, ssd, autoregressive"),
+        ("decoding", "beam", "auto, card, pearl, draft_then_verify, branch, ssd, autoregressive"),
         ("growth", "wild", "best_first, layered, sampled, fan_out, branch, graph"),
         ("drafter", "oracle", "tree"),
+        ("forbidden_drafter", "oracle", "tree"),
         ("acceptance", "any", "exact, loose"),
         ("guided_decoding_guide_type", "yaml", "json, json_schema, regex, ebnf_grammar, choice"),
         ("guided_decoding_guide", "x" * 65537, "at most 65536 bytes"),
@@ -138,7 +139,7 @@ class Unread:
 
 @pytest.mark.parametrize(
     ("name", "allowed"),
-    [("input_ids", "at most 2048"), ("stop_words", "at most 16"), ("bad_words", "at most 32"),
+    [("input_ids", "at most 4096"), ("stop_words", "at most 16"), ("bad_words", "at most 32"),
      ("text_input", "one value"), ("temperature", "one value")],
 )  # fmt: skip
 def test_too_many_elements_are_refused_before_any_is_looked_at(name: str, allowed: str) -> None:

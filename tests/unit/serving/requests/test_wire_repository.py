@@ -15,7 +15,7 @@ from card.serving.requests.unary_answer import OUTPUT_IDS, SEQUENCE_LENGTH
 from card.serving.requests.unary_request import UnaryRequest
 from card.serving.requests.wire import GenerateRequest, tensors
 from card.serving.triton.attach import ATTACHED_EPOCH, DEADLINE, KEY
-from card.serving.triton.unary_fronts import ENSEMBLE_UNARY, TENSORRT_LLM, Front
+from card.serving.triton.unary_fronts import ENSEMBLE_UNARY, LLMAPI, TENSORRT_LLM, Front
 
 REPOSITORY = Path(__file__).parents[4] / "model_repository"
 STUBS = (
@@ -26,6 +26,7 @@ STUBS = (
     "postprocessing",
     "ensemble_unary",
     "tensorrt_llm",
+    "llmapi",
     "remote",
 )
 
@@ -88,14 +89,17 @@ def test_declared_tensors_are_those_of_the_tables(
 
 
 @pytest.mark.parametrize(
-    ("model", "front"), [("ensemble_unary", ENSEMBLE_UNARY), ("tensorrt_llm", TENSORRT_LLM)]
+    ("model", "front"),
+    [("ensemble_unary", ENSEMBLE_UNARY), ("tensorrt_llm", TENSORRT_LLM), ("llmapi", LLMAPI)],
 )
 def test_what_answers_once_has_the_tensors_of_its_table(model: str, front: Front) -> None:
     """Each is one of ours, of the same kind, whatever it is called there."""
     declaration = config(model)
     inputs = table(UnaryRequest)
     assert declared(declaration.input) == {n: inputs[front.ours(n)] for n in front.inputs}
-    assert declared(declaration.output) == {n: (OUTWARD | TOKENS)[n] for n in front.outputs}
+    assert declared(declaration.output) == {
+        n: (OUTWARD | TOKENS)[front.ours(n)] for n in front.outputs
+    }
 
 
 @pytest.mark.parametrize(

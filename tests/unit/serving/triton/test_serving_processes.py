@@ -1,13 +1,10 @@
-"""Processes of engines: those that ended are counted, and those that run let others in."""
+"""Processes of engines: those that ended are counted, and who may not attach is told of seldom."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,7 +15,6 @@ from card.cache import EngineState, Pool
 from card.serving.log import open_log
 from card.serving.triton.attach import Losses, is_dead
 from card.serving.triton.denials import QUIET_S, Denials
-from card.serving.triton.time_slice import ENGINE_SLICE_NS, slice_ns, take_long_slices
 
 LIVING = "import sys; sys.stdin.read()"
 
@@ -74,42 +70,3 @@ def test_many_denials_are_one_line_now_and_one_later(capsys: pytest.CaptureFixtu
     denials.count()
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith("requests=500")
-
-
-def in_a_thread(work: Callable[[], int]) -> int:
-    """What `work` returns in a thread of its own, which ends with what it changed."""
-    with ThreadPoolExecutor(1) as executor:
-        return executor.submit(work).result()
-
-
-def kernel_has_slices() -> bool:
-    """Linux has them since 6.12, and a sandbox may not let anybody see them."""
-    try:
-        return slice_ns() > 0
-    except OSError:
-        return False
-
-
-@pytest.mark.skipif(not kernel_has_slices(), reason="this kernel keeps no slice of a thread's own")
-def test_a_thread_and_those_that_it_starts_take_long_slices() -> None:
-    before = slice_ns()
-
-    def slices() -> int:
-        take_long_slices()
-        assert slice_ns() == ENGINE_SLICE_NS
-        return in_a_thread(slice_ns)
-
-    assert in_a_thread(slices) == ENGINE_SLICE_NS != before
-    assert slice_ns() == before
-
-
-def test_policy_and_niceness_stay() -> None:
-    def niceness() -> int:
-        thread = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, thread, before + 1)
-        take_long_slices()
-        assert os.sched_getscheduler(0) == os.SCHED_OTHER
-        return os.getpriority(os.PRIO_PROCESS, thread)
-
-    before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-    assert in_a_thread(niceness) == before + 1

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from card.engines.architecture import Architecture
 from card.engines.layout import Destination, Pass, Stretch
-from card.engines.openvino.elements import ELEMENTS
+from card.engines.openvino.nodes import ELEMENTS
 
 _OUTPUTS = ("keys", "values")
 
@@ -37,10 +37,6 @@ class KeyValueCache:
     @property
     def places(self) -> int:
         return self._places
-
-    @property
-    def bytes_per_lane(self) -> int:
-        return int(self.keys[:, 0].nbytes + self.values[:, 0].nbytes)
 
     def tensors(self) -> dict[str, ov.Tensor]:
         """The graph's inputs; they share memory with the cache."""

@@ -14,13 +14,13 @@ from openvino.op import Constant
 
 from card.engines.architecture import Architecture
 from card.engines.layout import Pass
-from card.engines.openvino.elements import ELEMENTS
-from card.engines.openvino.nodes import Node
+from card.engines.openvino.nodes import ELEMENTS, Node
 
 PAGE = 32
 """Places of a page; the operator of the graph knows no other size on a processor."""
 
 _KINDS = ("keys", "values")
+_NONE = -1
 
 
 class PageMemory:
@@ -43,10 +43,6 @@ class PageMemory:
             for name, memory in self._memory.items()
         }
 
-    @property
-    def bytes_per_page(self) -> int:
-        return sum(buffers.nbytes for buffers in self._buffers.values()) // self.pages
-
     def of_layer(self, layer: int) -> tuple[Node, Node]:
         """Keys and values [pages, kv_heads, PAGE, head_size] of a layer, for its attention.
 
@@ -62,11 +58,6 @@ class PageMemory:
             constant.get_rt_info()["keep_const_precision_0"] = ""
         return keys, values
 
-    def copy(self, first: int, count: int, to: int) -> None:
-        """Copy so many pages from `first` on to those from `to` on."""
-        for buffers in self._buffers.values():
-            buffers[:, to : to + count] = buffers[:, first : first + count]
-
     def give_back(self) -> None:
         """Return the memory of all pages to the system; they are zero again."""
         for memory in self._memory.values():
@@ -74,23 +65,26 @@ class PageMemory:
 
 
 class PagedCache:
-    """Pages divided among lanes; those of a lane lie one after another. A lane takes as much memory
-    as its longest text took.
+    """Pages that lanes look up in a table. A copy of whole pages shares them, so a text takes no
+    more memory for being kept.
 
+    lanes       all, those for kept texts too
     places      of a lane, a multiple of PAGE
-    first_page  where the first lane begins
+    first_page  of those that the lanes have, one for each page of a lane
     """
 
     def __init__(self, memory: PageMemory, lanes: int, places: int, first_page: int = 0) -> None:
         self._memory = memory
-        self.lanes = lanes
-        self.pages_per_lane = places // PAGE
-        self.first_page = first_page
-        self.pages = memory.pages
+        shape = (lanes, places // PAGE)
+        self.table: NDArray[np.int32] = np.full(shape, _NONE, np.int32)
+        """[lanes, pages of a lane], which page is there."""
+        self._writable = np.zeros(shape, np.bool_)
+        self._holders = [0] * memory.pages
+        self._free = list(range(first_page, first_page + self.table.size))[::-1]
 
     @property
-    def bytes_per_lane(self) -> int:
-        return self._memory.bytes_per_page * self.pages_per_lane
+    def free_pages(self) -> int:
+        return len(self._free)
 
     def tensors(self) -> dict[str, ov.Tensor]:
         """None: the graph refers to the pages by itself."""
@@ -99,13 +93,38 @@ class PagedCache:
     def store(self, this: Pass, output: Callable[[str], NDArray[Any]]) -> None:
         """The graph has done it."""
 
-    def copy(self, source: int, start: int, stop: int, lanes: range, to: int) -> None:
-        """Copy places [start, stop) of lane `source`, which are whole pages, to `lanes`, from place
-        `to` on, where a page begins."""
-        first, count = self._page(source, start), (stop - start) // PAGE
-        for lane in lanes:
-            self._memory.copy(first, count, self._page(lane, to))
+    def make_writable(self, lane: NDArray[np.int64] | int, places: NDArray[np.int64]) -> None:
+        """Give lanes pages of their own where a pass writes. Nothing that is shared is confirmed
+        there: confirmed places are never written again."""
+        lanes, pages = np.broadcast_arrays(lane, places // PAGE)
+        writable = self._writable[lanes, pages]
+        if writable.all():
+            return
+        for at in set(zip(lanes[~writable].tolist(), pages[~writable].tolist(), strict=True)):
+            self._put(at, self._free.pop())
+            self._writable[at] = True
 
-    def _page(self, lane: int, place: int) -> int:
-        """Where that place of a lane begins."""
-        return self.first_page + lane * self.pages_per_lane + place // PAGE
+    def copy(self, source: int, start: int, stop: int, lanes: range, to: int) -> None:
+        """Let `lanes` share places [start, stop) of lane `source`, which are whole pages. They are
+        places from `to` on there, where a page begins."""
+        for lane in lanes:
+            for offset in range((stop - start) // PAGE):
+                at = source, start // PAGE + offset
+                self._put((lane, to // PAGE + offset), int(self.table[at]))
+                self._writable[at] = False
+
+    def release(self, lane: int) -> None:
+        """The text of a lane has ended."""
+        for page in np.flatnonzero(self.table[lane] != _NONE).tolist():
+            self._put((lane, page), _NONE)
+
+    def _put(self, at: tuple[int, int], page: int) -> None:
+        before = int(self.table[at])
+        if page != _NONE:
+            self._holders[page] += 1
+        if before != _NONE:
+            self._holders[before] -= 1
+            if self._holders[before] == 0:
+                self._free.append(before)
+        self.table[at] = page
+        self._writable[at] = False

@@ -18,15 +18,16 @@ class PagedFeed:
 
     def __init__(self, cache: PagedCache, inputs: Inputs, padding: Padding) -> None:
         self._inputs = inputs
-        self._pages_per_lane = cache.pages_per_lane
-        self._first_page = cache.first_page
+        self._cache = cache
         self._padding = padding
         self._rows = 0
-        inputs.put("pages", np.arange(cache.pages, dtype=np.int32))
 
     def write(self, this: Pass) -> int:
         """Every input but the KV cache and the ranking; returns how many rows the graph gives
         logits of."""
+        lane, table = this.destination.lane, self._cache.table
+        self._cache.make_writable(lane, this.positions)
+        self._inputs.put("pages", table.reshape(-1))
         needed = len(this.tokens)
         rows = self._padding.pad(needed)
         array = self._inputs.array
@@ -38,7 +39,7 @@ class PagedFeed:
         past[:-1] = array("positions", rows)
         past[-1] = 0
         first_page = array("first_page", rows + 2)
-        first_page[:needed] = self._first_page + this.destination.lane * self._pages_per_lane
+        first_page[:needed] = lane * table.shape[1]
         first_page[needed:] = first_page[needed - 1]
         if rows != self._rows:
             begins = array("begins", rows + 2)

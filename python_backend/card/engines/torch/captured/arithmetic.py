@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from card.engines.layout import Layout, Pass
+from card.engines.torch.captured.kv import DeviceBuffers
 
 
 class FixedShape(Protocol):
@@ -25,23 +26,6 @@ class Arrays(Protocol):
 
     @property
     def bytes(self) -> Tensor: ...
-
-
-class DeviceBuffers(Protocol):
-    """Keys and values on a device."""
-
-    @property
-    def keys(self) -> Tensor:
-        """Of every layer; taken at the first use."""
-
-    @property
-    def bytes_per_lane(self) -> int: ...
-
-    def copy(self, source: int, start: int, stop: int, lanes: range, to: int) -> None:
-        """Copy places [start, stop) of lane `source` to `lanes`, from place `to` on."""
-
-    def allocate(self) -> None:
-        """Take the memory now, if it is not taken yet. Raises `EngineError` if it is not there."""
 
 
 Shape = TypeVar("Shape", bound=FixedShape)

@@ -21,7 +21,7 @@ from card.engines.interface import Logits, SequenceTokens
 from card.engines.layout import SHORT, Pass
 from card.engines.options import MAX_PASS_ROWS, EngineOptions
 from card.engines.sessions import SessionEngine, check_context
-from card.engines.torch.captured.arithmetic import Arithmetic, DeviceBuffers, FixedShape
+from card.engines.torch.captured.arithmetic import Arithmetic, FixedShape
 from card.engines.torch.captured.device import (
     Devices,
     choose_device,
@@ -30,6 +30,7 @@ from card.engines.torch.captured.device import (
 )
 from card.engines.torch.captured.graphs import Replayed
 from card.engines.torch.captured.kernels.support import can_run, failure_of
+from card.engines.torch.captured.kv import DeviceBuffers
 from card.engines.torch.captured.memory import check_fits, need_of
 from card.engines.torch.captured.model import DeviceModel
 from card.engines.torch.engine import TensorLogits
@@ -113,11 +114,6 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
             replace(self.options, kernels=False, row_multiple=rows) for rows in (16, 32, 64)
         )
         return (self.options, *padded) if self.options.kernels else padded
-
-    @property
-    def kv_bytes_per_session(self) -> int:
-        # Paths need no lane for each branch.
-        return self._kv.bytes_per_lane if self.options.kernels else super().kv_bytes_per_session
 
     @property
     def costed_rows(self) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from functools import cached_property
 
 import numpy as np
@@ -14,35 +15,16 @@ from card.engines.interface import EngineError
 from card.engines.layout import EXTENT_MULTIPLE
 
 
-class DeviceKeyValueCache:
-    """Keys and values [layers, lanes, kv_heads, stride, head_size], zero at first.
-
-    A lane has `places` positions and, behind them, places where padded rows write: nobody reads
-    those. A place that nobody confirmed may hold any keys, and any values that are finite
-    (`torch.kv.storable`): masks keep it out.
-
-    lanes, spare  lanes that passes are about, and how many there are behind them
+class DeviceBuffers(ABC):
+    """Keys and values [layers, ...] of every lane on a device, zero at first.
 
     Memory is taken at the first use, so that an engine that is only a template takes none.
     """
 
-    def __init__(
-        self,
-        architecture: Architecture,
-        lanes: int,
-        places: int,
-        dtype: torch.dtype,
-        device: torch.device,
-        spare: int = 0,
-    ) -> None:
-        a = architecture
-        self.lanes = lanes
-        self.places = places
-        self.stride = places + EXTENT_MULTIPLE
-        self._shape = (a.layers, lanes + spare, a.kv_heads, self.stride, a.head_size)
-        self._dtype = dtype
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
         self.device = device
-        self._heads = a.kv_heads
+        self._shape = shape
+        self._dtype = dtype
 
     @cached_property
     def keys(self) -> Tensor:
@@ -66,10 +48,36 @@ class DeviceKeyValueCache:
         """Take the memory now, if it is not taken yet. Raises `EngineError` if it is not there."""
         _ = self.keys, self.values
 
-    @property
-    def bytes_per_lane(self) -> int:
-        layers, _, heads, stride, size = self._shape
-        return 2 * layers * heads * stride * size * self._dtype.itemsize
+    @abstractmethod
+    def copy(self, source: int, start: int, stop: int, lanes: range, to: int) -> None: ...
+
+
+class DeviceKeyValueCache(DeviceBuffers):
+    """Keys and values [layers, lanes, kv_heads, stride, head_size].
+
+    A lane has `places` positions and, behind them, places where padded rows write: nobody reads
+    those. A place that nobody confirmed may hold any keys, and any values that are finite
+    (`torch.kv.storable`): masks keep it out.
+
+    lanes, spare  lanes that passes are about, and how many there are behind them
+    """
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        lanes: int,
+        places: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        spare: int = 0,
+    ) -> None:
+        a = architecture
+        self.lanes = lanes
+        self.places = places
+        self.stride = places + EXTENT_MULTIPLE
+        self._heads = a.kv_heads
+        shape = (a.layers, lanes + spare, a.kv_heads, self.stride, a.head_size)
+        super().__init__(shape, dtype, device)
 
     def first_places(self, lane: NDArray[np.int64], place: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where head 0 of each entry stands in a flat layer; head h stands h * stride further."""

@@ -10,20 +10,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from card.engines.architecture import Architecture
-from card.engines.interface import EngineError
+from card.engines.torch.captured.kv import DeviceBuffers
 
 PAGE = 64
 """Places of a page. Attention takes them as one block, so pages begin at multiples of it."""
 
 
-class PagedKeyValueCache:
-    """Keys and values [layers, pages, kv_heads, PAGE, head_size], zero at first.
+class PagedKeyValueCache(DeviceBuffers):
+    """Keys and values [layers, pages, kv_heads, PAGE, head_size].
 
     table   [lanes, pages of a lane] int32: the page of each 64 places of a lane
     refuse  the slot of rows that pad a pass: page * PAGE + place, in a page of no lane
-
-    Implements `layout.paths.PathStore`. Memory is taken at the first use, so that an engine that is
-    only a template takes none.
     """
 
     def __init__(
@@ -37,44 +34,19 @@ class PagedKeyValueCache:
         a = architecture
         self.lanes = lanes
         self.places = places
-        self.device = device
         self._of_lane = -(-places // PAGE)
         pages = lanes * self._of_lane
-        self._shape = (a.layers, pages + 1, a.kv_heads, PAGE, a.head_size)
-        self._dtype = dtype
         self.refuse = pages * PAGE
         self._table = np.arange(pages, dtype=np.int32).reshape(lanes, self._of_lane)
-
-    @cached_property
-    def keys(self) -> Tensor:
-        return self._allocated()
-
-    @cached_property
-    def values(self) -> Tensor:
-        return self._allocated()
+        super().__init__((a.layers, pages + 1, a.kv_heads, PAGE, a.head_size), dtype, device)
 
     @cached_property
     def table(self) -> Tensor:
         return torch.from_numpy(self._table).to(self.device)
 
-    def _allocated(self) -> Tensor:
-        try:
-            return torch.zeros(self._shape, dtype=self._dtype, device=self.device)
-        except torch.OutOfMemoryError as error:
-            raise EngineError(
-                f"the KV cache does not fit on {self.device}, where less is free than when the "
-                "model was loaded; give the device to fewer processes, or lower cache.slots or "
-                "limits.context_tokens"
-            ) from error
-
     def allocate(self) -> None:
-        """Take the memory now, if it is not taken yet. Raises `EngineError` if it is not there."""
-        _ = self.keys, self.values, self.table
-
-    @property
-    def bytes_per_lane(self) -> int:
-        layers, _, heads, page, size = self._shape
-        return 2 * layers * self._of_lane * heads * page * size * self._dtype.itemsize
+        super().allocate()
+        _ = self.table
 
     def slots(self, lane: NDArray[np.int64], place: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where places of lanes lie: page * PAGE + place within the page."""

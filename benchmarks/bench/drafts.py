@@ -1,4 +1,4 @@
-"""A draft that knows nothing: the shape of the pair's draft, random weights."""
+"""Drafts made of the pair's own: one that is smaller, and one that knows nothing."""
 
 from __future__ import annotations
 
@@ -11,8 +11,25 @@ from tempfile import TemporaryDirectory
 import torch
 from safetensors.torch import load_file, save_file
 
+from card.settings import Settings
+from model_files.opening import is_gguf
+from training.cutting import cut
+
 _SPREAD = 0.02
 _SEED = 0
+
+
+@contextmanager
+def with_small_draft(settings: Settings) -> Iterator[Settings]:
+    """Settings whose `draft_small` is there, as far as one can be made of the draft."""
+    small, draft = settings.draft_small, settings.draft
+    if small.path.exists() or is_gguf(draft.path):
+        yield settings
+        return
+    with TemporaryDirectory(prefix="card-bench-draft-small-") as home:
+        cut(draft.path, Path(home), [0])
+        made = small.model_copy(update={"path": Path(home)})
+        yield settings.model_copy(update={"draft_small": made})
 
 
 @contextmanager

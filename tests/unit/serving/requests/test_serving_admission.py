@@ -1,0 +1,67 @@
+"""What settings allow a request to choose of speculation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from card.sampling import SamplingParameters
+from card.serving.requests.admission import Admission
+from card.serving.requests.refusal import Refusal
+from card.serving.requests.wire import GenerateRequest
+from card.settings import Settings
+
+
+def admission(**speculation: Any) -> Admission:
+    return Admission(Settings.model_validate({"speculation": speculation}))
+
+
+def test_a_rule_that_changes_the_text_is_refused_unless_settings_list_it() -> None:
+    wanted = GenerateRequest(acceptance="loose")
+    with pytest.raises(Refusal, match=r"acceptance is 'loose'; it must be one of exact \(") as told:
+        admission().acceptance(wanted)
+    assert told.value.field == "acceptance"
+    allows = admission(lossy_acceptance=["loose"])
+    assert allows.acceptance(wanted) == "loose"
+    assert allows.acceptance(GenerateRequest()) == "exact", "and it is nobody else's"
+
+
+def test_a_drafter_that_is_not_loaded_is_refused_by_name() -> None:
+    for name in ("tree", "ngram"):
+        assert admission().drafter(GenerateRequest(drafter=name)) == name
+    for unloaded in ("tensorrt", "phrases"):
+        with pytest.raises(Refusal, match=f"drafter is '{unloaded}'; it must be tree or ngram, wh"):
+            admission().drafter(GenerateRequest(drafter=unloaded))
+    with pytest.raises(Refusal, match="drafter is 'tree'; it must be ngram, which is loaded"):
+        admission(drafter="ngram").drafter(GenerateRequest(drafter="tree"))
+
+
+def test_what_a_request_forbids_makes_no_candidates() -> None:
+    by, none, tree, ngram = (
+        admission(),
+        *(GenerateRequest(forbidden_drafter=name) for name in (None, "tree", "ngram")),
+    )
+    assert [by.drafter(request) for request in (none, tree, ngram)] == ["tree", "ngram", "tree"]
+    assert [by.proposes(request) for request in (none, tree, ngram)] == [True, True, False]
+    with pytest.raises(Refusal, match="forbidden_drafter is 'tree'; it must be another one"):
+        by.drafter(GenerateRequest(drafter="tree", forbidden_drafter="tree"))
+
+
+def test_auto_is_the_pacing_that_adapts_and_plain_decoding_where_nothing_is_left() -> None:
+    def decided(by: Admission, **request: Any) -> str:
+        return by.decoding(GenerateRequest(**request), SamplingParameters(), "auto")
+
+    assert decided(admission()) == "card"
+    assert decided(admission(), forbidden_drafter="tree") == "card"
+    assert decided(admission(drafter="ngram"), forbidden_drafter="ngram") == "autoregressive"
+    keyed = {"forbidden_drafter": "ngram", "draft_key": "0" * 32}
+    assert decided(admission(drafter="ngram"), **keyed) == "card", "a device drafts"
+
+
+def test_tensorrt_llm_verifies_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("card.serving.requests.admission.installed_version", lambda: "1.3.0rc24")
+    target = {"path": "models/target", "engine": "tensorrt_llm"}
+    settings = {"target": target, "speculation": {"lossy_acceptance": ["loose"]}}
+    with pytest.raises(Refusal, match="acceptance is 'loose'"):
+        Admission(Settings.model_validate(settings)).acceptance(GenerateRequest(acceptance="loose"))
