@@ -30,10 +30,11 @@ class Session:
     proposer: NgramProposer = field(default_factory=NgramProposer)
     tokens: int = 0
     is_remote: bool = False
+    by_ngrams: bool = False
 
     @property
     def drafts(self) -> bool:
-        return self.pacing.drafts
+        return self.pacing.drafts and not self.by_ngrams
 
     @property
     def adapts(self) -> bool:
@@ -123,6 +124,8 @@ class World:
         return given
 
     def _candidates(self, session: Session, drafts: bool, most: int, sharing: int) -> Candidates:
+        if session.by_ngrams:
+            return self._chain(self.random.randint(0, most))
         if not drafts or not (self.draft_lives or session.is_remote):
             self._lateness[session.number] = self.late
             return NO_CANDIDATES
@@ -130,6 +133,9 @@ class World:
             self._lateness[session.number] -= 1
             return NO_CANDIDATES
         count = min(most, self.random.randint(0, 2 * self.supply // sharing))
+        return self._chain(count)
+
+    def _chain(self, count: int) -> Candidates:
         return Candidates.chain([0] * count, [self.promise ** (at + 1) for at in range(count)])
 
     def _verified(self, session: Session, candidates: Candidates, count: int) -> Outcome:
@@ -138,7 +144,7 @@ class World:
         while accepted < count and self.random.random() < chance:
             accepted += 1
         return Outcome(
-            drafted=len(candidates),
+            drafted=0 if session.by_ngrams else len(candidates),
             verified=count,
             accepted=accepted,
             rejected=accepted < count,

@@ -179,7 +179,8 @@ def test_a_device_gains_without_a_draft_and_nothing_stops_it() -> None:
     assert world.drafted_passes == 0
 
 
-def test_devices_that_are_right_keep_no_draft_at_work_that_is_wrong() -> None:
-    world = World()
-    world.write([world.session(0.0), world.session(0.95, is_remote=True, tokens=-4000)], 600)
+@pytest.mark.parametrize("kind", ["is_remote", "by_ngrams"])
+def test_others_that_are_right_keep_no_draft_at_work_that_gives_nothing(kind: str) -> None:
+    world = World(late=10_000)
+    world.write([world.session(0.4), world.session(0.9, **{kind: True}, tokens=-4000)], 600)
     assert world.drafted_passes < 50, "of some two hundred that both shared"

@@ -151,9 +151,9 @@ class Measured:
             text = self._texts[session.number]
             text.acceptance.observe(outcome)
             text.surprised = outcome.rejected
-        # What a device sends says nothing about the draft, and its text gains nothing by that.
+        # What others give says nothing about the draft, and their texts gain nothing by it.
         counted = [
-            Outcome() if session.is_remote else outcome
+            outcome if _is_drafted(session) else Outcome()
             for session, outcome in zip(sessions, outcomes, strict=True)
         ]
         if self._is_measured and any(session.adapts for session in sessions):
@@ -209,7 +209,7 @@ class Measured:
     def _by_ngrams(self, session: ControlledSession, sharing: int) -> float:
         """Tokens that a session gains by n-grams alone, in the time of a pass without them."""
         proposer = session.proposer
-        if not self._config.ngram_tokens or session.is_remote or not proposer.propose([], 1):
+        if not (self._config.ngram_tokens and _is_drafted(session) and proposer.propose([], 1)):
             return 1.0
         return self._gain(proposer.hit_rate, sharing, alone=True)[1]
 
@@ -272,6 +272,11 @@ class Measured:
             ),
             key=lambda found: found[1],
         )
+
+
+def _is_drafted(session: ControlledSession) -> bool:
+    """Whether the draft makes candidates for it: no device does, nor n-grams alone."""
+    return session.drafts and not session.is_remote
 
 
 def _sampling_of(parameters: SamplingParameters) -> tuple[int, int]:
