@@ -54,6 +54,10 @@ class Contender:
     lossless: bool = field(default=True, kw_only=True)
     complete: Callable[[Task], Measurement] = field(compare=False, repr=False, kw_only=True)
 
+    def is_like(self, other: Contender) -> bool:
+        """Whether they are settings of one system in one place."""
+        return (self.system, self.where) == (other.system, other.where)
+
     @property
     def is_ours(self) -> bool:
         """Whether it is no peer, nor another model."""
@@ -92,7 +96,8 @@ def compete(
 
     on_failure  told of a contender that cannot go on, which then leaves; absent: the error is
                 raised
-    has_time    asked before each prompt but the first; no further one is begun without
+    has_time    asked before each prompt but the first; no further one is begun without. Within one,
+                asked before each setting of a system that has another one there already
     """
     left: set[Contender] = set()
     completions: list[Completion] = []
@@ -106,6 +111,9 @@ def compete(
         first = visit % len(able)
         found: dict[Contender, Measurement] = {}
         for contender in (*able[first:], *able[:first]):
+            another = contender is not able[0] and any(map(contender.is_like, found))
+            if another and not has_time():
+                continue
             try:
                 found[contender] = contender.complete(task)
             except ContenderError as error:

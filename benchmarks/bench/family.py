@@ -89,9 +89,9 @@ def family(
                 contenders = line_up_family(stack, pair, threads, systems, [best])
                 contenders += _devices(stack, pair, settings_file, systems, skipped)
             turns = Rounds(console, pair, skipped)
-            pilot = turns.try_settings(contenders, tasks)
+            pilot = turns.try_settings(contenders, tasks, clock_of(minutes / 2))
             fastest = fastest_settings(pilot)
-            completions = turns.run(fastest, tasks, clock_of(60 * minutes))
+            completions = turns.run(fastest, tasks, clock_of(minutes))
     except REFUSALS as error:
         refuse(str(error))
     except KeyboardInterrupt:

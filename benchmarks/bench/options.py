@@ -17,7 +17,12 @@ Limit = Annotated[
 ]
 MaxTokens = Annotated[int, typer.Option(min=2, help="Tokens written for a prompt.")]
 Minutes = Annotated[
-    float, typer.Option(min=0.1, help="No prompt is begun later, counted from the first one.")
+    float,
+    typer.Option(
+        min=0.1,
+        help="No prompt is begun later, counted from the first one. Settings are chosen in half "
+        "as many.",
+    ),
 ]
 SettingsFile = Annotated[
     Path | None,

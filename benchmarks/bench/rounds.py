@@ -38,11 +38,15 @@ class Rounds:
         self._visits = 0
 
     def try_settings(
-        self, contenders: Sequence[Contender], tasks: Sequence[Task]
+        self,
+        contenders: Sequence[Contender],
+        tasks: Sequence[Task],
+        has_time: Callable[[], bool],
     ) -> list[Completion]:
         """What settings make of a few short texts: all of them of the first, then the faster half
-        of those of each system of the next one, and so on."""
-        able = warm_up(self._console, contenders, _of_phase("warm up", tasks)[0])
+        of those of each system of the next one, and so on. Where time is up, of each system the
+        first setting alone is tried."""
+        able = warm_up(self._console, contenders, _of_phase("warm up", tasks)[0], has_time)
         prompts = list(dict.fromkeys(task.prompt for task in tasks))[:PILOT_PROMPTS]
         short = [
             replace(task, max_tokens=min(PILOT_TOKENS, task.max_tokens))
@@ -51,9 +55,11 @@ class Rounds:
         line_up: dict[float, list[Contender]] = {task.temperature: able for task in tasks}
         completions: list[Completion] = []
         for number, prompt in enumerate(prompts, 1):
+            if completions and not has_time():
+                break
             texts = [task for task in short if task.prompt == prompt]
             what = f"choosing settings, text {number} of {len(prompts)}"
-            completions += self._take_turns(what, line_up, texts, lambda: True)
+            completions += self._take_turns(what, line_up, texts, has_time)
             line_up = faster_half(completions)
         return completions
 
@@ -105,7 +111,7 @@ def _of_phase(name: str, tasks: Sequence[Task]) -> list[Task]:
     ]
 
 
-def clock_of(seconds: float) -> Callable[[], bool]:
+def clock_of(minutes: float) -> Callable[[], bool]:
     """Whether there is time left, from now on."""
-    ends = time.monotonic() + seconds
+    ends = time.monotonic() + 60 * minutes
     return lambda: time.monotonic() < ends

@@ -87,9 +87,9 @@ def suite(
                 names = [name.value for name in peer] if peer else list(ENVIRONMENTS)
                 contenders += _peers(stack, console, pair, vocabulary.tokenizer, names, skipped)
             contest = Rounds(console, pair, skipped)
-            pilot = contest.try_settings(contenders, tasks)
+            pilot = contest.try_settings(contenders, tasks, clock_of(minutes / 2))
             chosen_settings = fastest_settings(pilot)
-            completions = contest.run(chosen_settings, tasks, clock_of(60 * minutes))
+            completions = contest.run(chosen_settings, tasks, clock_of(minutes))
         ranks = read_along(pair.draft, completions)
     except REFUSALS as error:
         refuse(str(error))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from io import TextIOWrapper
 from pathlib import Path
@@ -103,18 +103,31 @@ def tasks_of(prompts: Sequence[Prompt], temperatures: list[float], max_tokens: i
     ]
 
 
-def warm_up(console: Console, contenders: Sequence[Contender], task: Task) -> list[Contender]:
-    """Every contender writes a few tokens; returns those that could."""
+def warm_up(
+    console: Console,
+    contenders: Sequence[Contender],
+    task: Task,
+    has_time: Callable[[], bool] = lambda: True,
+) -> list[Contender]:
+    """Every contender writes a few tokens; returns those that could.
+
+    has_time  asked before each setting of a system but its first, which is left out without
+    """
     short = replace(task, max_tokens=min(WARM_UP_TOKENS, task.max_tokens))
-    able = []
+    able: list[Contender] = []
     with shown(console, "warming up", len(contenders)) as advance:
         for contender in contenders:
+            if any(contender.is_like(other) for other in able) and not has_time():
+                continue
             try:
                 contender.complete(short)
                 able.append(contender)
             except ContenderError as error:
                 console.print(f"left out: {error}", highlight=False, soft_wrap=True)
             advance()
+    if len(able) < len(contenders):
+        told = f"settings that take part: {len(able)} of {len(contenders)}"
+        console.print(told, highlight=False, soft_wrap=True)
     return able
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from rich.console import Console
+
 from bench.activity import DraftActivity
 from bench.contest import Contender, ContenderError, compete, faster_half, fastest_settings
 from bench.line_up import thread_counts
 from bench.measurement import Measurement, Task
 from bench.prompts import Prompt
+from bench.terminal import warm_up
 
 
 def task_of(name: str, temperature: float = 0.0) -> Task:
@@ -97,6 +100,18 @@ def test_no_prompt_is_begun_when_time_is_up_and_none_is_left_half() -> None:
     assert [(c.task.prompt.id, c.task.temperature) for c in completions] == [
         ("a", 0.0), ("a", 0.8), ("b", 0.0), ("b", 0.8),
     ]  # fmt: skip
+
+
+def test_where_time_is_up_each_system_has_the_first_of_its_settings_and_the_reference() -> None:
+    def at(system: str, gamma: int) -> Contender:
+        return contender(system, lambda task: written("x"), gamma)
+
+    alone, pearl, card = at("autoregressive", 2), at("pearl", 1), at("card", 1)
+    everyone = [alone, at("autoregressive", 1), pearl, at("pearl", 2), card]
+    tried = compete(greedy(*everyone), TASKS[:1], has_time=lambda: False)
+    assert [completion.contender for completion in tried] == [alone, pearl, card]
+    able = warm_up(Console(quiet=True), everyone, TASKS[0], lambda: False)
+    assert able == [alone, pearl, card]
 
 
 def test_each_temperature_has_the_settings_that_are_fastest_there() -> None:
