@@ -45,6 +45,8 @@ class TextRecord(_Record):
     ranks       0 to 7: the draft's rank of the target's token; ".": not among those it keeps
     confidence  0 to 9: level of the probability that the draft gives its best child
     proposals   whether what followed the same last tokens before came again: 1, 0, -: no proposal
+    chances     0 to 9: tenths of the chance that the proposer gave it; None: its hit rate, as in
+                older profiles, whose proposer knew no table of other texts
     hit_rate    of the n-gram proposer at the text's begin
     """
 
@@ -53,20 +55,27 @@ class TextRecord(_Record):
     ranks: Annotated[str, Field(pattern=r"^[0-7.]+$")]
     confidence: Annotated[str, Field(pattern=r"^[0-9]+$")]
     proposals: Annotated[str, Field(pattern=r"^[01-]+$")]
+    chances: Annotated[str, Field(pattern=r"^[0-9]+$")] | None = None
 
     @model_validator(mode="after")
     def _equally_long(self) -> TextRecord:
-        if not len(self.ranks) == len(self.confidence) == len(self.proposals):
-            raise ValueError("ranks, confidence and proposals must be equally long")
+        if len({len(getattr(self, name)) for name in self._along}) > 1:
+            raise ValueError("ranks, confidence, proposals and chances must be equally long")
         return self
+
+    @property
+    def _along(self) -> list[str]:
+        """Fields with a character for every token."""
+        along = ["ranks", "confidence", "proposals"]
+        return along if self.chances is None else [*along, "chances"]
+
+    def chance(self, place: int) -> float | None:
+        """That the proposal there comes true, as the proposer said; None: not told."""
+        return None if self.chances is None else (int(self.chances[place]) + 0.5) / 10
 
     def begun(self, tokens: int) -> TextRecord:
         """The first `tokens` of it."""
-        return self.model_copy(
-            update={
-                name: getattr(self, name)[:tokens] for name in ("ranks", "confidence", "proposals")
-            }
-        )
+        return self.model_copy(update={name: getattr(self, name)[:tokens] for name in self._along})
 
 
 class Foresight(_Record):

@@ -119,26 +119,24 @@ class NgramProposals:
     def extend(self, first: int, last: int) -> None:
         """The text grew by the tokens from place `first` to before `last`."""
         for place in range(first, last):
-            found = self._text.record.proposals[place]
-            if found != ABSENT:
-                self.hit_rate += ((found == RIGHT) - self.hit_rate) / HIT_RATE_MEMORY
+            right = self._text.record.proposals[place] == RIGHT
+            self.hit_rate += (right - self.hit_rate) / HIT_RATE_MEMORY
 
     def behind(
         self, row: int, most: int, *, on_path: bool, least: float = WORTH_A_PROPOSAL
-    ) -> Iterator[bool]:
-        """For each proposal that is made at `row` and on whether it foresees the text there; none
-        is made that is less likely than `least`."""
-        likelihood = self.hit_rate
-        right = True
-        for place in range(row, row + most):
-            if likelihood < least or place >= len(self._text):
-                return
-            found = self._text.record.proposals[place]
-            if found == ABSENT:
+    ) -> Iterator[tuple[bool, float]]:
+        """Of each proposal made at `row` and on, whether it foresees the text there, and the
+        chance of it and those before it to come true. Those less likely than `least` are not made.
+        """
+        record, likelihood, right = self._text.record, 1.0, on_path
+        for place in range(row, min(row + most, len(self._text))):
+            chance = record.chance(place)
+            likelihood *= self.hit_rate if chance is None else chance
+            found = record.proposals[place]
+            if likelihood < least or found == ABSENT:
                 return
             right = right and found == RIGHT
-            yield right and on_path
-            likelihood *= self.hit_rate
+            yield right, likelihood
 
 
 class CandidateTree:

@@ -30,9 +30,6 @@ WAKE_MS = 0.5
 _ROUNDS = 4
 """Simulations until the mean cost of the simulated passes is the measured one."""
 
-_LEAST_FACTOR = 0.1
-"""Where passes with all cores, which count as they are alone, leave the others no time at all."""
-
 _TEXTS_SIMULATED, _FEWEST_REPETITIONS = 240, 8
 """All texts are simulated again and again, with other draws off their paths: whether a draft stops
 may hang on one of them, and what the first texts teach decides for those behind."""
@@ -123,7 +120,7 @@ class _Replay:
 
     def _simulate(self, factor: float, draft_ms: float) -> list[Run]:
         around_ms = self.phases.around_ms or 0.0
-        alone = MeasuredCost(self._curve_alone(), 1.0, around_ms)
+        alone = MeasuredCost(self._curve_alone(), factor, around_ms)
         machinery = Machinery(
             target=MeasuredCost(self._curve(self.phases), factor, around_ms),
             target_alone=alone if PACINGS[self.pacing].adapts else None,
@@ -218,16 +215,12 @@ class _Replay:
         return curves[row.threads]
 
     def _factor(self, runs: list[Run]) -> float:
-        """By how much a pass beside the draft was slower in the run than the cost curve says of
-        its rows; what was left to those by passes with all cores, which nobody slowed."""
+        """By how much a pass was slower in the run than the cost curves say of its rows."""
         assert self.phases.forward_ms is not None
-        one_core, all_cores = map(MeasuredCost, (self._curve(self.phases), self._curve_alone()))
-        beside = [one_core.alone(rows) for run in runs for rows in run.rows_of_steps]
-        alone = [all_cores.alone(rows) for run in runs for rows in run.rows_alone]
-        if not beside:
-            return 1.0
-        forward_ms = self.phases.forward_ms * (len(beside) + len(alone))
-        return max(_LEAST_FACTOR, (forward_ms - sum(alone)) / sum(beside))
+        beside, alone = map(MeasuredCost, (self._curve(self.phases), self._curve_alone()))
+        passes = [beside.alone(rows) for run in runs for rows in run.rows_of_steps]
+        passes += [alone.alone(rows) for run in runs for rows in run.rows_alone]
+        return self.phases.forward_ms * len(passes) / sum(passes)
 
     def _draft_ms(self) -> tuple[float | None, str | None]:
         """Milliseconds of a draft pass in this run, and where that was taken from."""

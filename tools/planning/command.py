@@ -168,6 +168,7 @@ def measure(
     from bench.conditions import relative
     from bench.prompts import PromptsError
     from bench.terminal import prompts_of
+    from card.decoding.ngrams import ngram_memory
     from card.engines import EngineError
     from card.engines.loading import load_engine
     from card.engines.processor import resolve_dtype
@@ -183,11 +184,13 @@ def measure(
         vocabulary = Vocabulary.load(settings.target.path)
         chosen = prompts_of(settings, vocabulary, prompts, limit, max_tokens)
         target, draft = load_engine(settings, "target"), load_engine(settings, "draft")
+        ngrams = ngram_memory(settings, target.vocabulary)
     except (SettingsError, PromptsError, ChatTemplateError, EngineError) as error:
         _refuse(error)
     with _bar(console, "texts", len(chosen) * len(temperatures)) as advance:
         foresights = [
-            measure_foresight(target, draft, chosen, max_tokens, at, advance) for at in temperatures
+            measure_foresight(target, draft, chosen, max_tokens, at, advance, ngrams)
+            for at in temperatures
         ]
     name = relative(prompts)
     profile = Profile(

@@ -11,10 +11,12 @@ from itertools import combinations
 import numpy as np
 
 from bench.prompts import Prompt
+from card.cache import NO_SALT, Candidates
 from card.engines import Engine, SequenceTokens
 from card.sampling import History, SamplingParameters, sample
 from card.speculation.drafters.growth.children import Child, best_children, noise_for, ranking_of
-from card.speculation.ngram import NgramProposer
+from card.speculation.ngram import JUDGED, NgramProposer
+from card.speculation.ngram_memory import NgramMemory
 from planning.acceptance import (
     ABSENT,
     CONFIDENCE,
@@ -52,11 +54,15 @@ def measure_foresight(
     max_tokens: int,
     temperature: float,
     on_text: Callable[[], None] = lambda: None,
+    ngrams: NgramMemory | None = None,
 ) -> Foresight:
     """Let the target write alone and the draft read along; prompt i is sampled with seed i.
 
     Every text has `max_tokens` tokens: no token ends it, as in the benchmark.
+
+    ngrams  of the target; None: its proposals come from each text alone
     """
+    ngrams = ngrams or NgramMemory()
     texts: list[TextRecord] = []
     levels: list[int] = []
     probabilities: list[list[float]] = []
@@ -65,14 +71,21 @@ def measure_foresight(
         parameters = SamplingParameters(temperature=float(np.float32(temperature)), seed=seed)
         written = _write(target, prompt.tokens, parameters, max_tokens)
         readings = _read_along(draft, prompt.tokens, written, parameters)
-        hit_rate, proposals = _propose_along(prompt.tokens, written)
+        proposer = ngrams.proposer(NO_SALT)
+        proposer.extend(prompt.tokens, min(JUDGED, len(prompt.tokens)))
+        hit_rate = proposer.hit_rate
+        proposed = _proposals_along(proposer, written)
         texts.append(
             TextRecord(
                 prompt_tokens=len(prompt.tokens),
                 hit_rate=round(hit_rate, 3),
                 ranks="".join(MISSED if r.rank is None else str(r.rank) for r in readings),
                 confidence="".join(str(r.level) for r in readings),
-                proposals=proposals,
+                proposals="".join(
+                    ABSENT if not found.tokens else RIGHT if found.tokens[0] == token else WRONG
+                    for found, token in zip(proposed, written, strict=True)
+                ),
+                chances="".join(str(int(10 * sum(found.chances))) for found in proposed),
             )
         )
         levels += [reading.level for reading in readings]
@@ -142,25 +155,11 @@ def _reading(children: Sequence[Child], token: int) -> _Reading:
     )
 
 
-def _propose_along(prompt: Sequence[int], written: Sequence[int]) -> tuple[float, str]:
-    """Hit rate at the text's begin, and what became of a proposal before every token."""
-    proposer = NgramProposer()
-    proposer.extend(prompt)
-    hit_rate = proposer.hit_rate
-    proposed = _proposals_along(proposer, written)
-    outcomes = [
-        ABSENT if at is None else RIGHT if at == token else WRONG
-        for at, token in zip(proposed, written, strict=True)
-    ]
-    return hit_rate, "".join(outcomes)
-
-
-def _proposals_along(proposer: NgramProposer, written: Sequence[int]) -> list[int | None]:
-    """What is proposed before every token of the text, if anything is."""
-    found: list[int | None] = []
+def _proposals_along(proposer: NgramProposer, written: Sequence[int]) -> list[Candidates]:
+    """The likeliest proposal before every token of the text, if there is one."""
+    found: list[Candidates] = []
     for token in written:
-        proposer.hit_rate = 1.0  # every proposal is wanted here; the simulation leaves some out
-        found.append(next(iter(proposer.propose([], 1)), None))
+        found.append(proposer.candidates([], 1))
         proposer.extend([token])
     return found
 
@@ -188,7 +187,8 @@ def measure_agreements(
         written = _write(target, prompt.tokens, parameters, max_tokens)
         proposer = NgramProposer()
         proposer.extend(prompt.tokens)
-        choices[NGRAMS] += _proposals_along(proposer, written)
+        proposed = _proposals_along(proposer, written)
+        choices[NGRAMS] += [next(iter(found.tokens), None) for found in proposed]
         for level, engine in drafts.items():
             children = _children_along(engine, prompt.tokens, written, parameters)
             choices[level] += [below[0].token for below in children]

@@ -20,7 +20,6 @@ from card.speculation.drafters.growth import GrowthConfig
 from card.speculation.pacing import PACINGS, Progress
 from planning.candidates import (
     MOST_PROPOSALS,
-    WORTH_A_LOOK,
     CandidateTree,
     Chain,
     NgramProposals,
@@ -242,18 +241,17 @@ class _Loops:
             chain, chances = self._from_tree(limit)
             self.result.queries += 1
             self.result.hits += bool(chain)
-        right = _leading(chain)
+        right, chance = _leading(chain), chances[-1] if chances else 1.0
         proposed = list(
             self.targets_proposals.behind(
                 self.committed + len(chain),
                 min(limit - len(chain), share.ngram_tokens),
                 on_path=right == len(chain),
-                least=WORTH_A_LOOK,
+                least=share.least_chance / max(chance, share.least_chance),
             )
         )
-        right += sum(proposed)
-        chance, hit_rate = chances[-1] if chances else 1.0, self.targets_proposals.hit_rate
-        chances += [chance * hit_rate ** (1 + number) for number in range(len(proposed))]
+        right += sum(is_right for is_right, _ in proposed)
+        chances += [chance * likelihood for _, likelihood in proposed]
         verified = len(chances)
         if self.control is not None:
             (verified,) = self.control.trim(
@@ -374,7 +372,7 @@ class _Loops:
             self.tree.expand(node, now)
         node = nodes[0]
         row = self.tree.row(node)
-        for right in list(self.drafts_proposals.behind(row, proposals, on_path=True)):
+        for right, _ in list(self.drafts_proposals.behind(row, proposals, on_path=True)):
             row = self.tree.row(node)
             rank = self.text.rank(row) if right and row < len(self.text) else None
             if rank is None or rank >= len(node.children):

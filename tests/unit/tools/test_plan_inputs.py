@@ -13,13 +13,16 @@ from fake_engine import FakeEngine, FakeModel
 from typer.testing import CliRunner
 
 from bench.prompts import Prompt
+from card.sampling import SamplingParameters
+from card.speculation.ngram_file import table_of
+from card.speculation.ngram_memory import NgramMemory
 from planning import checking, command, predicting
 from planning.acceptance import Likeness, Profile, weights_hash
 from planning.checking import compare
 from planning.command import PROFILES, app
 from planning.errors import PlanError
 from planning.hardware import catalogue, preset_names, read_preset, scenes
-from planning.measuring import measure_foresight
+from planning.measuring import _write, measure_foresight
 from planning.predicting import predict
 from planning.results import Result
 
@@ -51,6 +54,18 @@ def test_a_draft_that_is_the_target_foresees_everything() -> None:
     )
     assert found.texts[0].ranks == "0" * 24
     assert found.agreement == 1.0
+
+
+def test_proposals_come_from_the_tables_that_the_target_has() -> None:
+    model, prompt = FakeModel(), Prompt("a", "", (3, 1, 4, 1, 5))
+    engines = FakeEngine(model, tree=False), FakeEngine(model, tree=True)
+    written = _write(engines[0], prompt.tokens, SamplingParameters(), 24)
+    frozen = table_of([[*prompt.tokens, *written]] * 2)
+    alone, told = (
+        measure_foresight(*engines, [prompt], 24, 0.0, ngrams=ngrams).right_proposals
+        for ngrams in (None, NgramMemory(frozen=frozen))
+    )
+    assert told > alone
 
 
 @pytest.mark.parametrize("agreement", [0.6, 0.75, 0.9])

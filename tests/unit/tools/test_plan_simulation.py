@@ -10,7 +10,7 @@ from card.speculation.control import ControlConfig
 from card.speculation.control.measured import Measured
 from card.speculation.pacing import PACINGS
 from planning.acceptance import LEVELS, Foresight, TextRecord
-from planning.candidates import CandidateTree, Text
+from planning.candidates import CandidateTree, NgramProposals, Text
 from planning.clock import Clock, Process, Signal, Work
 from planning.costs import MeasuredCost
 from planning.simulation import Delays, Machinery, Speculation, simulate
@@ -170,6 +170,14 @@ def test_a_draft_that_is_always_wrong_is_stopped_and_the_next_text_begins_so() -
         simulate(text, "card", Speculation(), with_cores, seed, control) for seed in range(2)
     )
     assert len(second.rows_of_steps) < len(first.rows_of_steps) < len(first.rows_alone)
+
+
+def test_a_proposal_is_as_likely_as_the_proposer_said_where_the_profile_tells_it() -> None:
+    record = text_of("0000", "1011").record.model_copy(update={"chances": "9981"})
+    proposals = NgramProposals(Text(record, text_of("0").foresight))
+    found = list(proposals.behind(0, 4, on_path=True, least=0.2))
+    assert [right for right, _ in found] == [True, False, False]
+    assert [chance for _, chance in found] == pytest.approx([0.95, 0.95**2, 0.95**2 * 0.85])
 
 
 # --- growth rules of pacings ----------------------------------------------------------------------
