@@ -130,3 +130,35 @@ async def test_a_refusal_names_the_field_and_who_leaves_frees_the_slot(
         lambda: server.metric("card_requests_total", outcome="cancelled") > before,
         "the request ended with its client",
     )
+
+
+async def test_a_deadline_ends_a_text_in_its_middle(server: RunningService) -> None:
+    """From gRPC and from HTTP, with the code that `card` gave."""
+    asked: dict[str, Any] = {
+        "text_input": PROMPT, "max_tokens": 1024, "end_id": -1, "decoding": "autoregressive",
+    }  # fmt: skip
+    late = "DEADLINE_EXCEEDED: timeout is over while decoding"
+    with (
+        grpc.InferenceServerClient(server.grpc) as client,
+        pytest.raises(InferenceServerException, match=late) as refused,
+    ):
+        client.infer("ensemble_unary", tensors(**asked), timeout=100_000, client_timeout=60)
+    assert refused.value.status() == "StatusCode.UNAVAILABLE"
+    status, body = server.generate(model="ensemble_unary", timeout=100_000, **asked)
+    assert status >= 400
+    assert late in body["error"]
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "why"),
+    [
+        ("llmapi", {"text_input": PROMPT, "max_tokens": 4}, "inputs are text_input, streaming,"),
+        ("tensorrt_llm", {"request_output_len": 4}, "input_ids is missing"),
+    ],
+)
+async def test_a_front_refuses_in_the_words_of_its_clients(
+    server: RunningService, model: str, asked: dict[str, Any], why: str
+) -> None:
+    status, body = server.generate(model=model, **asked)
+    assert why in body["error"]
+    assert status == 400

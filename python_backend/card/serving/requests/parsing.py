@@ -17,6 +17,8 @@ from card.settings import LimitSettings
 PARAMETERS = ("id", "priority", "timeout")
 """Request parameters that are understood; Triton's own begin with `triton_`."""
 
+INPUTS = tuple(tensor.name for tensor in tensors(GenerateRequest))
+
 Request = TypeVar("Request", bound=GenerateRequest)
 
 
@@ -75,12 +77,13 @@ def check_shapes(
             raise _refused(name, f"has shape {list(shape)}; it must be one value, of shape [1, 1]")
 
 
-def check_parameters(parameters: Iterable[str]) -> None:
-    """Refuse request parameters that nobody understands; a misspelt input arrives as one."""
+def check_parameters(parameters: Iterable[str], inputs: Iterable[str] = INPUTS) -> None:
+    """Refuse request parameters that nobody understands; a misspelt one of `inputs` arrives as
+    one."""
     for name in parameters:
         if name not in PARAMETERS and not name.startswith("triton_"):
-            known = ", ".join(tensor.name for tensor in tensors(GenerateRequest))
-            raise invalid("parameter", name, f"one of {', '.join(PARAMETERS)}; inputs are {known}")
+            known = f"one of {', '.join(PARAMETERS)}; inputs are {', '.join(inputs)}"
+            raise invalid("parameter", name, known)
 
 
 def one_prompt(names: Container[str]) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 Code = Literal[
     "INVALID_ARGUMENT",
@@ -62,6 +62,14 @@ def invalid(field: str, value: object, allowed: str) -> Refusal:
 def missing(field: str, wanted: str) -> Refusal:
     """`field` was not sent."""
     return Refusal("INVALID_ARGUMENT", f"{field} is missing; send {wanted}", field=field)
+
+
+def passed_on(text: str) -> Refusal:
+    """What another model refused with this text; a message begins with the field."""
+    code, _, message = text.partition(": ")
+    if code not in CODES:
+        return Refusal("INTERNAL", text)
+    return Refusal(cast(Code, code), message, field=message.split(" ", 1)[0])
 
 
 def queue_full(slots: int, waiting: int, limit: int) -> Refusal:

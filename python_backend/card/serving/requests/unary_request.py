@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from card.serving.requests.allowed import Bounds, only_false, only_one
-from card.serving.requests.refusal import invalid
+from card.serving.requests.allowed import Bounds, biases, only_false, only_one
+from card.serving.requests.refusal import Refusal, invalid
 from card.serving.requests.wire import VOCABULARY, GenerateRequest, tensor, tensors
 
 WORDS = [2, -1]
@@ -34,7 +34,7 @@ class UnaryRequest(GenerateRequest):
         "INT32", "Bad words as tokens.", default=(), most="prompt_tokens", dims=WORDS
     )
     embedding_bias: tuple[float, ...] = tensor(
-        "FP32", "Added to the logits of all tokens.", default=(), most=VOCABULARY
+        "FP32", "Added to the logits of all tokens.", biases, default=(), most=VOCABULARY
     )
     return_trace: bool = tensor("BOOL", "Not offered: streams have it.", only_false, default=False)
     return_context_logits: bool = tensor("BOOL", "Not offered.", only_false, default=False)
@@ -69,6 +69,9 @@ def arrays_for_card(
         if words:
             found[name] = np.array([[word.encode() for word in words]], np.object_)
     biased = np.flatnonzero(np.array(request.embedding_bias, np.float32))
+    if biased.size > (most := bounds.limits.logit_bias):
+        why = f"{biased.size} that are not 0; it may have at most {most} (limits.logit_bias)"
+        raise Refusal("INVALID_ARGUMENT", f"embedding_bias has {why}", field="embedding_bias")
     if biased.size:
         values = np.array(request.embedding_bias, np.float32)[biased]
         found["logit_bias_ids"] = biased.astype(np.int32)[None]

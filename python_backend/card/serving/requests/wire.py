@@ -76,7 +76,7 @@ class GenerateRequest:
     text_input: str | None = tensor("BYTES", "The prompt.", allowed.bounded_text)
     input_ids: tuple[int, ...] = tensor(
         "INT32",
-        "The prompt's tokens, in place of text_input.",
+        "The prompt's tokens.",
         allowed.token_ids,
         default=(),
         most="prompt_tokens",

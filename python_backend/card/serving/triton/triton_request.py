@@ -12,7 +12,7 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 from card.serving.requests.delta import Delta
-from card.serving.requests.parsing import check_parameters, check_shapes
+from card.serving.requests.parsing import INPUTS, check_parameters, check_shapes
 from card.serving.requests.refusal import Refusal, UndeliverableError, invalid
 from card.serving.requests.wire import GenerateRequest
 from card.settings import LimitSettings
@@ -51,7 +51,9 @@ def checked_arrays(
     return input_arrays(request)
 
 
-def deadline_ns(request: Any, without_effect: Collection[str] = ()) -> int | None:
+def deadline_ns(
+    request: Any, without_effect: Collection[str] = (), inputs: Collection[str] = INPUTS
+) -> int | None:
     """When the request wants to be answered, on the monotonic clock; None if it does not say.
 
     gRPC's `timeout` becomes a property of the request, that of HTTP `generate` stays a parameter;
@@ -66,7 +68,7 @@ def deadline_ns(request: Any, without_effect: Collection[str] = ()) -> int | Non
             "a parameter, or the request's id, holds bytes that are no UTF-8; send text",
             field="parameters",
         ) from error
-    check_parameters(name for name in parameters if name not in without_effect)
+    check_parameters((name for name in parameters if name not in without_effect), inputs)
     _natural(parameters, "priority", _PRIORITY)
     wanted = _natural(parameters, "timeout", _TIMEOUT)
     timeout_us = wanted or request.timeout()
@@ -120,8 +122,11 @@ class TritonClient:
         self._reply(response(delta.pack()), last=last)
 
     def fail(self, refusal: Refusal) -> None:
+        """The end follows by itself: BLS leaves out an error in the middle of a stream, and would
+        wait for ever for an end that came with it."""
         try:
-            self._reply(refused(refusal), last=True)
+            self._reply(refused(refusal), last=False)
+            self._sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
         except UndeliverableError as error:
             log.error("an error could not be sent: %s", error)
 

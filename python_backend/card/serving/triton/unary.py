@@ -9,11 +9,12 @@ its next step.)
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache, partial
-from threading import Lock
+from threading import BoundedSemaphore, Lock
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -23,8 +24,9 @@ from card.serving.geometry import pool_geometry
 from card.serving.requests.allowed import Bounds
 from card.serving.requests.delta import LOG_PROBABILITIES, NUMBERS, OUTPUTS, TEXT, Delta
 from card.serving.requests.derived import output_budget
-from card.serving.requests.parsing import check_shapes, one_prompt, parse
-from card.serving.requests.refusal import Refusal
+from card.serving.requests.parsing import check_shapes, parse
+from card.serving.requests.refusal import Refusal, passed_on, queue_full
+from card.serving.requests.sessions import deadline_exceeded
 from card.serving.requests.unary_answer import gathered, token_outputs
 from card.serving.requests.unary_request import UnaryRequest, arrays_for_card
 from card.serving.requests.vocabulary import Vocabulary, vocabulary_size
@@ -50,12 +52,19 @@ class UnaryModel:
         self._loading = Lock()
         self._bounds = Bounds(settings.limits, vocabulary_size(target))
         self._pool = FoundPool(settings)
-        places = pool_geometry(settings).places
+        self._slots, places = settings.cache.slots, pool_geometry(settings).places
         self._workers = ThreadPoolExecutor(places, thread_name_prefix="unary")
+        self._idle = BoundedSemaphore(places)
 
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
-            self._workers.submit(self._answer, request)
+            if self._idle.acquire(blocking=False):
+                done = self._workers.submit(self._answer, request)
+                done.add_done_callback(lambda _: self._idle.release())
+            else:
+                waiting = self._bounds.limits.queued_requests
+                full = refused(queue_full(self._slots, waiting, waiting))
+                _send(request.get_response_sender(), full)
 
     def finalize(self) -> None:
         self._workers.shutdown(wait=False)
@@ -66,28 +75,28 @@ class UnaryModel:
             answer = self._generated(request, sender.is_cancelled)
         except Refusal as refusal:
             answer = refused(self.front.in_its_words(refusal))
-        except _CardError as error:
-            answer = pb_utils.InferenceResponse(error=error.error)
         except Exception:
             log.exception("a request could not be answered")  # and its client must not hang
             why = "this request could not be answered; see the server's log"
             answer = refused(Refusal("INTERNAL", why))
-        sender.send(answer, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        _send(sender, answer)
 
     def _generated(self, request: Any, is_cancelled: Callable[[], bool]) -> Any:
         front = self.front
-        deadline_ns(request, front.parameters)  # a wrong timeout is refused before any work
+        deadline = deadline_ns(request, front.parameters, front.inputs)
         limits = self._bounds.limits
         given = {front.ours(tensor.name()): tensor for tensor in request.inputs()}
         check_shapes(UnaryRequest, {name: one.shape() for name, one in given.items()}, limits)
         arrays = {name: one.as_numpy().reshape(1, -1) for name, one in given.items()}
-        parsed = parse(UnaryRequest, arrays, self._bounds, required=one_prompt(arrays))
+        parsed = parse(UnaryRequest, arrays, self._bounds, required=front.prompt(arrays))
         text, vocabulary = parsed.text_input, self._vocabulary()
         ids = list(parsed.input_ids) if text is None else vocabulary.prompt_tokens(text)
         output_budget(parsed, len(ids), limits)
         tokenizer = vocabulary.tokenizer
         for_card = arrays_for_card(parsed, arrays, ids, tokenizer, self._bounds)
-        whole = gathered(self._deltas(request, for_card, is_cancelled))
+        whole = gathered(self._deltas(request, for_card, deadline, is_cancelled))
+        if not whole.numbers.finish_reason:
+            raise _broken_off(deadline)
         excludes = front.excludes
         if "exclude_input_in_output" in arrays:
             excludes = parsed.exclude_input_in_output
@@ -107,7 +116,11 @@ class UnaryModel:
             return self._load_vocabulary()
 
     def _deltas(
-        self, request: Any, arrays: Mapping[str, NDArray[Any]], is_cancelled: Callable[[], bool]
+        self,
+        request: Any,
+        arrays: Mapping[str, NDArray[Any]],
+        deadline: int | None,
+        is_cancelled: Callable[[], bool],
     ) -> Iterator[Delta]:
         """What `card` sends. Once the client is gone, `card` is told, and says so too."""
         asked = pb_utils.InferenceRequest(
@@ -115,11 +128,11 @@ class UnaryModel:
             request_id=request_id(request),
             requested_output_names=[TEXT, NUMBERS, LOG_PROBABILITIES],
             inputs=[pb_utils.Tensor(name, array) for name, array in arrays.items()],
-            timeout=request.timeout(),
+            timeout=0 if deadline is None else max(1, (deadline - time.monotonic_ns()) // 1000),
         )
         for piece in asked.exec(decoupled=True):
             if piece.has_error():
-                raise _CardError(piece.error())
+                raise passed_on(piece.error().message())
             found = {tensor.name(): tensor.as_numpy() for tensor in piece.output_tensors()}
             if not found:  # the end of the stream
                 continue
@@ -147,9 +160,12 @@ class LlmApiModel(UnaryModel):
     front = LLMAPI
 
 
-class _CardError(Exception):
-    """`card` refused the request, or failed; `error` goes to the client as it is."""
+def _broken_off(deadline: int | None) -> Refusal:
+    """Why a text has no end: BLS leaves out what `card` refuses in the middle of one."""
+    if deadline is not None and time.monotonic_ns() >= deadline:
+        return deadline_exceeded("decoding")
+    return Refusal("UNAVAILABLE", "the text was broken off; see card's log, or try again")
 
-    def __init__(self, error: Any) -> None:
-        super().__init__(error.message())
-        self.error = error
+
+def _send(sender: Any, answer: Any) -> None:
+    sender.send(answer, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
 
 from card.serving.requests.delta import OUTPUTS
+from card.serving.requests.parsing import INPUTS, one_prompt
 from card.serving.requests.refusal import Refusal
 from card.serving.requests.unary_answer import OUTPUT_IDS, SEQUENCE_LENGTH
-from card.serving.requests.wire import GenerateRequest, tensors
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class Front:
     inputs      its names of what it takes
     outputs     its names of what it gives
     renamed     ours of those of its tensors that `UnaryRequest` and `OUTPUTS` call otherwise
+    made        what `card` gets in place of those that are lists of tokens
     excludes    whether the prompt is no part of the answer, where the request does not say
     batched     whether tensors have a leading batch dimension
     parameters  request parameters that its clients send without effect
@@ -25,7 +26,8 @@ class Front:
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    renamed: Mapping[str, str]
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    made: Mapping[str, str] = field(default_factory=dict)
     excludes: bool = False
     batched: bool = True
     parameters: tuple[str, ...] = ("Streaming",)
@@ -36,17 +38,20 @@ class Front:
 
     def in_its_words(self, refusal: Refusal) -> Refusal:
         """The refusal with the field called as its clients call it."""
-        for theirs, ours in self.renamed.items():
+        for theirs, ours in {**self.renamed, **self.made}.items():
             if refusal.field == ours:
                 message = refusal.message.replace(ours, theirs, 1)
                 return Refusal(refusal.code, message, field=theirs)
         return refusal
 
+    def prompt(self, names: Container[str]) -> tuple[str, ...]:
+        """Which tensor must be there for a prompt. Raises `Refusal` if it comes in two ways."""
+        return one_prompt(names) if "text_input" in self.inputs else ("input_ids",)
+
 
 ENSEMBLE_UNARY = Front(
-    tuple(one.name for one in tensors(GenerateRequest)),
+    INPUTS,
     tuple(one.name for one in OUTPUTS),
-    {},
     excludes=True,
     parameters=(),
 )
@@ -76,6 +81,7 @@ TENSORRT_LLM = Front(
         "len_penalty": "length_penalty",
         "streaming": "stream",
     },
+    {"stop_words_list": "stop_words", "bad_words_list": "bad_words"},
 )
 
 _SAMPLED = {
