@@ -11,8 +11,14 @@ import openvino as ov
 import pytest
 import tiny_models
 import torch
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from numpy.typing import NDArray
 from tiny_models import forward_rows, opened, random_tokens, read
 from torch import Tensor
@@ -36,7 +42,7 @@ BRANCHES = 2
 KEPT_BLOCKS = 5
 OPTIONS = EngineOptions(
     context=256,
-    sessions=2,
+    sessions=3,
     branches=BRANCHES,
     dtype="float32",
     threads=1,
@@ -72,9 +78,9 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return engine
 
 
-TEXTS = [random_tokens(250, seed=seed) for seed in range(3)]
-TEXTS.append(TEXTS[0][: 2 * BLOCK + 7] + TEXTS[1][2 * BLOCK + 7 :])
-"""The last one is a fork of the first."""
+TEXTS = [random_tokens(200, seed=seed) for seed in range(3)]
+TEXTS += [TEXTS[0][:at] + TEXTS[1][at:] for at in (BLOCK - 1, 2 * BLOCK, 2 * BLOCK + 7)]
+"""The last ones are forks of the first."""
 
 
 @pytest.fixture(scope="module")
@@ -87,32 +93,98 @@ def expected(engine: AnyEngine) -> list[NDArray[np.float32]]:
     return found
 
 
-@given(
-    turns=st.lists(
-        st.tuples(
-            st.integers(0, len(TEXTS) - 1), st.integers(1, 240), st.sampled_from([b"", b"one"])
-        ),
-        min_size=2,
-        max_size=6,
+numbers, choices = st.integers(0, len(TEXTS) - 1), st.integers(0, OPTIONS.sessions - 1)
+lengths, salts = st.integers(1, len(TEXTS[0])), st.sampled_from([b"", b"one"])
+counts = st.sampled_from([0, 1, 3, BLOCK - 1, BLOCK])
+"""Rows of a pass; two of them have room in one."""
+
+
+class SharingSessions(RuleBasedStateMachine):
+    """Sessions that come and go in any order, behind texts that part near the borders of blocks.
+
+    Each has the bits of its text in `expected`, and begins behind what was kept with its salt.
+    """
+
+    def __init__(self, engine: AnyEngine, expected: list[NDArray[np.float32]]) -> None:
+        super().__init__()
+        self._engine = engine.reconfigured(engine.options)
+        self._engine.row_invariant = True
+        self._expected = expected
+        self._sessions: dict[int, tuple[int, bytes]] = {}
+        self._kept: set[tuple[bytes, tuple[int, ...]]] = set()
+
+    @precondition(lambda self: len(self._sessions) < OPTIONS.sessions)
+    @rule(number=numbers, length=lengths, salt=salts)
+    def begin(self, number: int, length: int, salt: bytes) -> None:
+        text = TEXTS[number][: length - 1]
+        session = self._engine.open_session(text, salt)
+        known = self._engine.length(session)
+        assert known == 0 or (salt, tuple(text[:known])) in self._kept
+        self._sessions[session] = number, salt
+
+    @precondition(lambda self: self._sessions)
+    @rule(
+        passes=st.lists(st.tuples(choices, counts, counts), min_size=1, max_size=OPTIONS.sessions)
     )
-)
-@settings(max_examples=8, deadline=None)
-def test_what_follows_kept_text_has_the_bits_of_what_follows_text_that_was_read(
-    engine: AnyEngine, expected: list[NDArray[np.float32]], turns: list[tuple[int, int, bytes]]
+    def read(self, passes: list[tuple[int, int, int]]) -> None:
+        """One pass: of each session some rows of its text, and some behind them that are wrong."""
+        batch: dict[int, tuple[SequenceTokens, int]] = {}
+        for choice, right, wrong in passes:
+            session = self._choose(choice)
+            text = TEXTS[self._sessions[session][0]][self._engine.length(session) :]
+            tokens = text[:right] + [token ^ 1 for token in text[right : right + wrong]]
+            if tokens:
+                batch[session] = SequenceTokens(session, tokens), min(right, len(text))
+        turns = list(batch.values())
+        logits = forward_rows(self._engine, [rows for rows, _ in turns]) if turns else []
+        for (rows, right), found in zip(turns, logits, strict=True):
+            number, at = self._sessions[rows.session][0], self._engine.length(rows.session)
+            np.testing.assert_array_equal(found[:right], self._expected[number][at : at + right])
+            self._engine.commit_kv(rows.session, range(right))
+
+    @precondition(lambda self: self._sessions)
+    @rule(choice=choices)
+    def keep(self, choice: int) -> None:
+        session = self._choose(choice)
+        number, salt = self._sessions[session]
+        self._engine.remember(session, TEXTS[number], salt)
+        known = TEXTS[number][: self._engine.length(session)]
+        found = self._engine._kept.find(known, salt)
+        assert len(found) == min(len(known) // BLOCK, KEPT_BLOCKS)
+        for end in range(BLOCK, len(known) + 1, BLOCK):
+            self._kept.add((salt, tuple(known[:end])))
+
+    @precondition(lambda self: self._sessions)
+    @rule(choice=choices)
+    def end(self, choice: int) -> None:
+        session = self._choose(choice)
+        del self._sessions[session]
+        self._engine.close_session(session)
+
+    def _choose(self, choice: int) -> int:
+        return sorted(self._sessions)[choice % len(self._sessions)]
+
+    def teardown(self) -> None:
+        """No page is lost."""
+        for session in self._sessions:
+            self._engine.close_session(session)
+        kv = self._engine._kv
+        if isinstance(kv, PagedCache):
+            assert (kv.table[: OPTIONS.sessions] == -1).all()
+            assert kv.table.size - kv.free_pages == len(np.unique(kv.table)) - 1
+
+
+def test_sessions_that_share_kept_text_have_the_bits_of_text_that_was_read(
+    engine: AnyEngine, expected: list[NDArray[np.float32]]
 ) -> None:
-    for number, length, salt in turns:
-        text = TEXTS[number][:length]
-        session = engine.open_session(text[:-1], salt)
-        known = engine.length(session)
-        assert known < length
-        assert known % BLOCK == 0
-        found = read(engine, session, text[known:], [40, 3, 1])
-        np.testing.assert_array_equal(found, expected[number][known:length])
-        engine.remember(session, text, salt)
-        engine.close_session(session)
-        session = engine.open_session(text, salt)
-        assert engine.length(session) == min(length // BLOCK, KEPT_BLOCKS) * BLOCK
-        engine.close_session(session)
+    class Sessions(SharingSessions):
+        def __init__(self) -> None:
+            super().__init__(engine, expected)
+
+    run_state_machine_as_test(
+        Sessions,
+        settings=settings(max_examples=15, stateful_step_count=30, deadline=None),
+    )
 
 
 def test_what_a_session_writes_behind_kept_text_is_its_own(
