@@ -293,6 +293,36 @@ def test_gguf_files_are_taken_for_either_model(pair: dict[str, Path], tmp_path: 
     assert load_settings(file).target.path == pair["target"]
 
 
+def lies_twice(model: Path) -> Path:
+    shutil.copy(model / "model.safetensors", model / "stale.safetensors")
+    (model / "model.safetensors").rename(model / "model-00001-of-00001.safetensors")
+    return model
+
+
+def of_an_unknown_type(model: Path) -> Path:
+    file = model.with_suffix(".gguf")
+    tokens = ["a", "b", "ab", *(f"t{index}" for index in range(93))]
+    about = gguf_models.with_tokens(tokens, [1] * 96, merges=["a b"])
+    gguf_models.write(file, "llama", "Q5_0", metadata=about)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"), [(lies_twice, "lies in model-00001"), (of_an_unknown_type, "is Q5_0")]
+)
+def test_weights_that_nobody_can_run_are_not_left_to_tensorrt_llm(
+    pair: dict[str, Path], tmp_path: Path, spoil: Callable[[Path], Path], said: str
+) -> None:
+    for role in pair:  # alike, so that nothing but the weights is wrong
+        pair[role] = spoil(pair[role])
+    file = tmp_path / "pair.yaml"
+    result = run(pair, f"--settings={file}")
+    assert result.exit_code == 1, result.output
+    assert "│ no " in found(result, "target's family")
+    assert said in result.stdout
+    assert not file.exists()
+
+
 @pytest.mark.parametrize(
     ("content", "said"), [(b"", "not a sound GGUF file"), (b"GGUF", "not a sound GGUF file")]
 )

@@ -51,8 +51,8 @@ class Model:
 
     config      under the names of Hugging Face's config.json
     context     most positions of one session; None if the configuration does not say
-    obstacle    why our own engines cannot run it; None if they can
-    quantised   how its weights are quantised in a way that no engine of ours unpacks; None: not
+    obstacle    why our own engines do not know its family; None if they do
+    fault       why no engine can run it: quantised weights, or files that do not fit; None: nothing
     bytes       of its weights in sixteen bits
     """
 
@@ -60,7 +60,7 @@ class Model:
     config: dict[str, Any]
     context: int | None
     obstacle: str | None
-    quantised: str | None
+    fault: str | None
     bytes: int
 
     @classmethod
@@ -77,17 +77,19 @@ class Model:
         except (ModelFilesError, EngineError) as error:
             raise PairError(str(error)) from error
         context = config.get("max_position_embeddings")
-        obstacle = quantised = None
+        obstacle = fault = architecture = None
         try:
             architecture = read_architecture(path)
             context = architecture.context
             size = open_checkpoint(path, architecture).values * _SIXTEEN_BITS
-        except QuantisedError as error:
-            quantised = str(error)
         except EngineError as error:
-            obstacle = str(error).removeprefix(f"{files.config_file}: ")
+            # Of a directory whose family is foreign another engine may know more.
+            if architecture is None and path.is_dir() and not isinstance(error, QuantisedError):
+                obstacle = str(error).removeprefix(f"{files.config_file}: ")
+            else:
+                fault = str(error)
         return cls(
-            files, config, context if isinstance(context, int) else None, obstacle, quantised, size
+            files, config, context if isinstance(context, int) else None, obstacle, fault, size
         )
 
     @property
@@ -171,8 +173,8 @@ def _together(ends: dict[str, list[int]]) -> list[int]:
 
 def _family(role: str, model: Model) -> Finding:
     family = model.config.get("model_type")
-    if model.quantised is not None:
-        return Finding(f"{role}'s family", Verdict.UNMET, model.quantised)
+    if model.fault is not None:
+        return Finding(f"{role}'s family", Verdict.UNMET, model.fault)
     if model.obstacle is None:
         return Finding(f"{role}'s family", Verdict.MET, f"{family}: known to our own engines")
     return Finding(
