@@ -15,7 +15,7 @@ from card.engines.checkpoints.safetensors import weight_files
 from card.engines.interface import EngineError
 from card.engines.quantised import QuantisedError
 from card.engines.vocabulary import shared_vocabulary
-from model_files import ModelFiles, ModelFilesError, model_files_of
+from model_files import ModelFiles, ModelFilesError, model_at, model_files_of
 from model_files.end_ids import end_ids_by_source
 from model_files.interface import special_tokens
 
@@ -69,6 +69,7 @@ class Model:
         path = Path(os.path.realpath(path))  # `Path.resolve` raises where links lead in circles
         if not path.exists():
             raise PairError(f"{path} does not exist; name a Hugging Face directory or a GGUF file")
+        path = model_at(path)
         try:
             files = model_files_of(path)
             config = files.config()
