@@ -101,6 +101,14 @@ class RunningService:
         return content
 
     @property
+    def health_but_loads(self) -> dict[str, Any]:
+        """The same without how far loads are, which go on while models serve."""
+        seen = self.health
+        for model in seen["models"].values():
+            del model["loading"]
+        return seen
+
+    @property
     def server_pid(self) -> int:
         return int(self.health["server_pid"])
 

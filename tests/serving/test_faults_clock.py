@@ -68,7 +68,7 @@ async def test_a_clock_that_jumps_changes_no_text_and_costs_nobody_anything(
     clock: Clock, service: RunningService
 ) -> None:
     right = [await service.text(prompt, decoding="autoregressive", **REQUEST) for prompt in PROMPTS]
-    before = service.health
+    before = service.health_but_loads
     texts = ["" for _ in PROMPTS]
 
     async def read(number: int) -> None:
@@ -91,4 +91,4 @@ async def test_a_clock_that_jumps_changes_no_text_and_costs_nobody_anything(
             return day in service.log.read_text()[said:]
 
         await service.until(is_told, f"{day} is in the log")
-        assert service.health == before | {"state": "ready"}
+        assert service.health_but_loads == before | {"state": "ready"}

@@ -53,7 +53,7 @@ async def test_no_stream_is_wrong_or_hangs_and_the_service_comes_back(
 async def test_a_draft_that_lies_changes_no_text_and_kills_nobody_else(ordeal: Ordeal) -> None:
     """It writes into the pool that the real draft uses too; that one may fall over it."""
     service = ordeal.service
-    before = service.health
+    before = service.health_but_loads
     command = [sys.executable, lying_draft.__file__, str(service.settings_file)]
     with child(*command, str(service.server_pid), "7") as liar:
         assert await asyncio.to_thread(next_line, liar) == b"lies"
@@ -61,7 +61,7 @@ async def test_a_draft_that_lies_changes_no_text_and_kills_nobody_else(ordeal: O
             assert await ordeal.stream_all() == []
         told, _ = await asyncio.to_thread(liar.communicate, b"stop", 10)
     assert int(told) > 1000
-    after = service.health
+    after = service.health_but_loads
     assert after["server_pid"] == before["server_pid"]
     for model in ("card", "target", "preprocessing", "postprocessing"):
         assert after["models"][model] == before["models"][model]

@@ -30,10 +30,20 @@ MOST_FOLLOWERS = 4
 MOST_CONTEXTS = 1 << 17
 """Contexts of one table, about 40 MB: those of a text of 26,000 tokens."""
 
-_MEMORY = 16
+_MEMORY = 32
 """About so many tokens decide how likely answers are."""
 
-JUDGED = 2 * _MEMORY
+OWN_RATES = (0.2, 0.5, 0.6, 0.7, 0.8)
+"""How often the first follower of a context of 1 to 5 tokens is right in a text's own table, before
+any was judged (benchmarks/NOTES.md)."""
+
+_FROZEN_RATES = (0.15, 0.25, 0.3, 0.4, 0.6)
+"""The same in a table of other texts."""
+
+_HOPED_RATES = (1 / 2, 2 / 3, 3 / 4, 4 / 5, 5 / 6)
+"""Of a draft's proposals, which its next pass judges at little cost."""
+
+JUDGED = _MEMORY
 """Of a prompt's last tokens: what came before them says little any more."""
 
 _WORTH_A_ROW = 0.2
@@ -98,12 +108,17 @@ class NgramProposer:
     hit_rate  how often it had a proposal of late and the likeliest one was right, in [0, 1]
     length    tokens of the text so far
 
-    shared  a table that learns from this text and from others
-    frozen  a table that learns nothing
+    shared      a table that learns from this text and from others
+    frozen      a table that learns nothing
+    own_rates   how often the first follower of a context is right before any was judged, by the
+                context's length from 1
     """
 
     def __init__(
-        self, shared: FollowerTable | None = None, frozen: Followers | None = None
+        self,
+        shared: FollowerTable | None = None,
+        frozen: Followers | None = None,
+        own_rates: Sequence[float] = _HOPED_RATES,
     ) -> None:
         self.hit_rate: float = 0.0
         self.length = 0
@@ -112,7 +127,9 @@ class NgramProposer:
         self._tables: list[Followers] = [*self._learning, self._supposed]
         if frozen is not None:
             self._tables.append(frozen)
-        self._rates = [_first_rates() for _ in self._tables]
+        self._rates = [
+            _first_rates(_FROZEN_RATES if table is frozen else own_rates) for table in self._tables
+        ]
         self._end: list[Context] = []
         """Every context at the end of the text, the longest first."""
 
@@ -219,13 +236,10 @@ def _chance(answer: tuple[int, float]) -> float:
     return answer[1]
 
 
-def _first_rates() -> list[list[float]]:
-    """By length of the context, the chance of each of its followers before any was judged: the
-    longer it is, the better; the later one came, the worse."""
-    return [
-        [length / (length + 1) / (rank + 1) for rank in range(MOST_FOLLOWERS)]
-        for length in range(LONGEST_CONTEXT + 1)
-    ]
+def _first_rates(of_first: Sequence[float]) -> list[list[float]]:
+    """By length of the context, from 0, the chance of each of its followers before any was judged:
+    the later one came, the worse."""
+    return [[rate / (rank + 1) for rank in range(MOST_FOLLOWERS)] for rate in (0.0, *of_first)]
 
 
 def _extended(end: Sequence[Context], token: int) -> list[Context]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from card.cache import NO_SALT
-from card.speculation.ngram import Followers, FollowerTable, NgramProposer
+from card.speculation.ngram import OWN_RATES, Followers, FollowerTable, NgramProposer
 
 MOST_TABLES = 64
 """Salts whose tables are kept; that of the least recently served one goes."""
@@ -26,7 +26,7 @@ class NgramMemory:
         self._tables: OrderedDict[bytes, FollowerTable] = OrderedDict()
 
     def proposer(self, salt: bytes) -> NgramProposer:
-        return NgramProposer(self._table(salt), self._frozen)
+        return NgramProposer(self._table(salt), self._frozen, OWN_RATES)
 
     def _table(self, salt: bytes) -> FollowerTable | None:
         if not self._shares or salt == NO_SALT:

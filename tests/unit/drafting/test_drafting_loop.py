@@ -329,7 +329,7 @@ def test_right_proposals_deepen_the_tree_by_several_layers_in_one_pass() -> None
             assert max(map(len, paths_of(tree))) == layers
 
 
-@pytest.mark.parametrize(("drafter", "proposals"), [("tree", 2), ("cascade", 8)])
+@pytest.mark.parametrize(("drafter", "proposals"), [("tree", 2), ("cascade", 5)])
 def test_a_cascade_reviews_longer_chains_of_proposals(drafter: str, proposals: int) -> None:
     with drafting(drafter=drafter, width=1, lookahead=8) as both:
         both.open(request_of([*range(MODEL.vocabulary)] * 3, 30))
