@@ -279,18 +279,50 @@ def test_a_quantised_checkpoint_is_refused_as_that_before_settings_are_written(
         open_checkpoint(pair[role], read_architecture(pair[role]))
 
 
-def test_gguf_files_are_taken_for_either_model(pair: dict[str, Path], tmp_path: Path) -> None:
+def test_gguf_files_are_taken_for_either_model(tmp_path: Path) -> None:
     tokens = ["a", "b", "ab", *(f"t{index}" for index in range(91)), "<s>", "</s>"]
     about = gguf_models.with_tokens(tokens, [1] * 94 + [3, 3], merges=["a b"], eos_token_id=95)
-    for role in pair:
-        pair[role] = tmp_path / f"{role}.gguf"
-        gguf_models.write(pair[role], "llama", "Q4_1", metadata=about)
+    (tmp_path / "folder").mkdir()
+    pair = {"draft": tmp_path / "draft.gguf", "target": tmp_path / "folder/target.gguf"}
+    for path in pair.values():
+        gguf_models.write(path, "llama", "Q4_1", metadata=about)
     file = tmp_path / "pair.yaml"
-    result = run(pair, "--no-measure", f"--settings={file}")
+    named = {**pair, "target": tmp_path / "folder"}  # as settings take it, too
+    result = run(named, "--no-measure", f"--settings={file}")
     assert result.exit_code == 0, result.output
     assert "96 ids, the same tokens" in found(result, "one vocabulary")
     assert "texts end at id 95" in found(result, "special tokens")
     assert load_settings(file).target.path == pair["target"]
+
+
+def lies_twice(model: Path) -> Path:
+    shutil.copy(model / "model.safetensors", model / "stale.safetensors")
+    (model / "model.safetensors").rename(model / "model-00001-of-00001.safetensors")
+    return model
+
+
+def of_an_unknown_type(model: Path) -> Path:
+    file = model.with_suffix(".gguf")
+    tokens = ["a", "b", "ab", *(f"t{index}" for index in range(93))]
+    about = gguf_models.with_tokens(tokens, [1] * 96, merges=["a b"])
+    gguf_models.write(file, "llama", "Q5_0", metadata=about)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"), [(lies_twice, "lies in model-00001"), (of_an_unknown_type, "is Q5_0")]
+)
+def test_weights_that_nobody_can_run_are_not_left_to_tensorrt_llm(
+    pair: dict[str, Path], tmp_path: Path, spoil: Callable[[Path], Path], said: str
+) -> None:
+    for role in pair:  # alike, so that nothing but the weights is wrong
+        pair[role] = spoil(pair[role])
+    file = tmp_path / "pair.yaml"
+    result = run(pair, f"--settings={file}")
+    assert result.exit_code == 1, result.output
+    assert "│ no " in found(result, "target's family")
+    assert said in result.stdout
+    assert not file.exists()
 
 
 @pytest.mark.parametrize(

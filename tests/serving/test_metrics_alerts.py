@@ -78,6 +78,8 @@ TROUBLE = {
 
 IN_THE_QUEUE = {'card_rejections_total{reason="deadline_exceeded"}': f"0+60x{HOUR}"}
 """Timeouts of requests that never got a slot."""
+NO_DEVICES = {'card_model_well{model="remote"}': f"0x{HOUR}"}
+"""What takes the candidates of devices is away, which costs no answer."""
 A_POD_UNSCRAPED = {'up{job="card/card",instance="10.0.0.7:8002"}': f"1x30 0x{HOUR - 31}"}
 """The same on Kubernetes, under the job that a PodMonitor makes."""
 
@@ -107,6 +109,7 @@ def test_every_alert_fires_on_its_trouble_and_on_nothing_else(tmp_path: Path) ->
     scenarios = [scenario({}, None), *(scenario(series, name) for name, series in TROUBLE.items())]
     scenarios.append(scenario(IN_THE_QUEUE, "CardDeadlinesExceeded"))
     scenarios.append(scenario(A_POD_UNSCRAPED, "CardUnscraped"))
+    scenarios.append(scenario(NO_DEVICES, "CardDraftDown"))
     file = tmp_path / "scenarios.yml"
     content = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": scenarios}
     file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")

@@ -15,7 +15,7 @@ from card.engines.checkpoints.safetensors import weight_files
 from card.engines.interface import EngineError
 from card.engines.quantised import QuantisedError
 from card.engines.vocabulary import shared_vocabulary
-from model_files import ModelFiles, ModelFilesError, model_files_of
+from model_files import ModelFiles, ModelFilesError, model_at, model_files_of
 from model_files.end_ids import end_ids_by_source
 from model_files.interface import special_tokens
 
@@ -51,8 +51,8 @@ class Model:
 
     config      under the names of Hugging Face's config.json
     context     most positions of one session; None if the configuration does not say
-    obstacle    why our own engines cannot run it; None if they can
-    quantised   how its weights are quantised in a way that no engine of ours unpacks; None: not
+    obstacle    why our own engines do not know its family; None if they do
+    fault       why no engine can run it: quantised weights, or files that do not fit; None: nothing
     bytes       of its weights in sixteen bits
     """
 
@@ -60,7 +60,7 @@ class Model:
     config: dict[str, Any]
     context: int | None
     obstacle: str | None
-    quantised: str | None
+    fault: str | None
     bytes: int
 
     @classmethod
@@ -69,6 +69,7 @@ class Model:
         path = Path(os.path.realpath(path))  # `Path.resolve` raises where links lead in circles
         if not path.exists():
             raise PairError(f"{path} does not exist; name a Hugging Face directory or a GGUF file")
+        path = model_at(path)
         try:
             files = model_files_of(path)
             config = files.config()
@@ -77,17 +78,19 @@ class Model:
         except (ModelFilesError, EngineError) as error:
             raise PairError(str(error)) from error
         context = config.get("max_position_embeddings")
-        obstacle = quantised = None
+        obstacle = fault = architecture = None
         try:
             architecture = read_architecture(path)
             context = architecture.context
             size = open_checkpoint(path, architecture).values * _SIXTEEN_BITS
-        except QuantisedError as error:
-            quantised = str(error)
         except EngineError as error:
-            obstacle = str(error).removeprefix(f"{files.config_file}: ")
+            # Of a directory whose family is foreign another engine may know more.
+            if architecture is None and path.is_dir() and not isinstance(error, QuantisedError):
+                obstacle = str(error).removeprefix(f"{files.config_file}: ")
+            else:
+                fault = str(error)
         return cls(
-            files, config, context if isinstance(context, int) else None, obstacle, quantised, size
+            files, config, context if isinstance(context, int) else None, obstacle, fault, size
         )
 
     @property
@@ -171,8 +174,8 @@ def _together(ends: dict[str, list[int]]) -> list[int]:
 
 def _family(role: str, model: Model) -> Finding:
     family = model.config.get("model_type")
-    if model.quantised is not None:
-        return Finding(f"{role}'s family", Verdict.UNMET, model.quantised)
+    if model.fault is not None:
+        return Finding(f"{role}'s family", Verdict.UNMET, model.fault)
     if model.obstacle is None:
         return Finding(f"{role}'s family", Verdict.MET, f"{family}: known to our own engines")
     return Finding(

@@ -11,7 +11,7 @@ from importing.checks import Model
 
 _HEADER = """\
 # Written by scripts/import_pair. Every field and its range: python_backend/card/settings.
-# Every slot holds limits.context_tokens positions of KV cache in each engine.
+# A slot takes KV cache for limits.context_tokens positions in each engine at most.
 """
 
 
