@@ -241,10 +241,12 @@ GENAI_PERF: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize(
     ("shape", "extra"),
-    zip(
-        GENAI_PERF,
-        ({}, {"ignore_eos": True, "min_tokens": 24}, {"nvext": {"ignore_eos": True}}),
-        strict=True,
+    list(
+        zip(
+            GENAI_PERF,
+            ({}, {"ignore_eos": True, "min_tokens": 24}, {"nvext": {"ignore_eos": True}}),
+            strict=True,
+        )
     ),
 )
 @pytest.mark.parametrize("stream", [True, False])

@@ -208,7 +208,7 @@ def test_a_divergence_is_its_formula_over_the_counted_positions(divergence: Dive
 
 
 @pytest.mark.parametrize(
-    ("divergence", "on_policy"), zip(Divergence, (0.0, 0.5, 1.0, 0.5), strict=True)
+    ("divergence", "on_policy"), list(zip(Divergence, (0.0, 0.5, 1.0, 0.5), strict=True))
 )
 def test_each_divergence_falls_on_each_mixture_of_texts(
     pair: Pair, tmp_path: Path, divergence: Divergence, on_policy: float
