@@ -126,7 +126,7 @@ class TritonClient:
         wait for ever for an end that came with it."""
         try:
             self._reply(refused(refusal), last=False)
-            self._sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            self._reply(None, last=True)
         except UndeliverableError as error:
             log.error("an error could not be sent: %s", error)
 
@@ -134,8 +134,9 @@ class TritonClient:
         return bool(self._sender.is_cancelled())
 
     def _reply(self, message: Any, *, last: bool) -> None:
+        """`message` is None for an end without one. Raises `UndeliverableError`."""
         flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if last else 0
         try:
-            self._sender.send(message, flags=flags)
+            self._sender.send(*(() if message is None else (message,)), flags=flags)
         except pb_utils.TritonModelException as error:  # the shared memory is full, say
             raise UndeliverableError(str(error)) from error
