@@ -54,6 +54,22 @@ def parameters_of(task: Task) -> SamplingParameters:
     return SamplingParameters(temperature=float(np.float32(task.temperature)), seed=task.seed)
 
 
+def slot_request(
+    task: Task, decoding: str, gamma: int = 1, acceptance: str = "exact"
+) -> SlotRequest:
+    """The task as it stands in a slot; its whole prompt is read."""
+    return SlotRequest(
+        np.array(task.prompt.tokens, np.int64),
+        task.max_tokens,
+        decoding,
+        parameters_of(task),
+        gamma,
+        acceptance=acceptance,
+        salt=task.salt,
+        reuses_kv=False,
+    )
+
+
 class Loops:
     """A pool and its target loop; the draft's loop too where it has no process of its own.
 
@@ -110,17 +126,7 @@ class Loops:
     ) -> Measurement:
         """Decode one text with `threads` threads for whichever model runs here."""
         self.use(threads, decoding)
-        prompt = np.array(task.prompt.tokens, np.int64)
-        request = SlotRequest(
-            prompt,
-            task.max_tokens,
-            decoding,
-            parameters_of(task),
-            gamma,
-            acceptance=acceptance,
-            salt=task.salt,
-            reuses_kv=False,
-        )
+        request = slot_request(task, decoding, gamma, acceptance)
         slot, session_id = self.pool.card_slot(0), self.pool.new_session_id()
         self.announce()
         times, drafted = self.times, self._draft_activity()

@@ -23,7 +23,16 @@ from bench.options import MaxTokens, PromptsFile, SettingsFile
 from bench.progress import shown
 from bench.prompts import Prompt
 from bench.recorded import Recorded
-from bench.terminal import DIFFER, INTERRUPTED, PROMPTS, REFUSALS, make_console, prompts_of, refuse
+from bench.terminal import (
+    DIFFER,
+    INTERRUPTED,
+    PROMPTS,
+    REFUSALS,
+    make_console,
+    prompts_of,
+    refuse,
+    warn_if_busy,
+)
 from bench.through_grpc import ThroughGrpc, through_grpc
 from card.serving.requests.vocabulary import Vocabulary
 from card.settings import load_settings
@@ -86,8 +95,7 @@ def sled(
     """Measure eight devices that draft for one server, far away, against the server alone."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     machine, console = this_machine(), make_console()
-    if machine.is_busy:
-        console.print(f"The machine is busy (load {machine.load:g}): figures will be too low.")
+    warn_if_busy(console, machine)
     try:
         settings = load_settings(settings_file)
         vocabulary = Vocabulary.load(settings.target.path)

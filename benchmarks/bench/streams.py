@@ -14,13 +14,12 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
 
 from bench.cells import Cells, Columns, table
 from bench.conditions import Machine, named_engines, portable, this_machine
-from bench.in_process import InProcess, Loops, parameters_of
+from bench.in_process import InProcess, Loops, slot_request
 from bench.line_up import thread_counts
 from bench.measurement import Task
 from bench.names import name_of
@@ -41,7 +40,7 @@ from bench.terminal import (
     results_option,
     tasks_of,
 )
-from card.cache import CardSlot, Finish, SlotRequest
+from card.cache import CardSlot, Finish
 from card.cores import usable_cores
 from card.serving.requests.vocabulary import Vocabulary
 from card.settings import Settings, load_settings
@@ -233,7 +232,7 @@ def _run(
         while free and waiting:
             slot, session_id, task = free.pop(), pool.new_session_id(), waiting.pop()
             text = StreamedText(time.perf_counter() - started)
-            slot.open(_request(task, system), session_id)
+            slot.open(slot_request(task, system), session_id)
             opened.append((slot, session_id, task, text))
         loops.step()
         now = time.perf_counter() - started
@@ -256,16 +255,6 @@ def _run(
                 closed.remove(slot)
                 free.append(slot)
     return row_of(system, number, texts, sum(text.tokens for text in texts) / steps, equal)
-
-
-def _request(task: Task, system: str) -> SlotRequest:
-    return SlotRequest(
-        np.array(task.prompt.tokens, np.int64),
-        task.max_tokens,
-        system,
-        parameters_of(task),
-        reuses_kv=False,
-    )
 
 
 _MEDIANS = (

@@ -42,6 +42,7 @@ from bench.terminal import (
     refuse,
     results_option,
     tasks_of,
+    warn_if_busy,
 )
 from card.cores import usable_cores
 from card.serving.requests.vocabulary import Vocabulary
@@ -74,8 +75,7 @@ def suite(
         settings = load_settings(settings_file)
         vocabulary = Vocabulary.load(settings.target.path)
         chosen = prompts_of(settings, vocabulary, prompts, limit, max_tokens)
-        if machine.is_busy:
-            console.print(f"The machine is busy (load {machine.load:g}): figures will be too low.")
+        warn_if_busy(console, machine)
         with console.status("loading both models"):
             pair = InProcess(settings, vocabulary.tokenizer)
         tasks = tasks_of(chosen, list(dict.fromkeys(temperature or TEMPERATURES)), max_tokens)

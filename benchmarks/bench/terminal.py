@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import typer
 from rich.console import Console
 
-from bench.conditions import Conditions
+from bench.conditions import Conditions, Machine
 from bench.contest import Completion, Contender, ContenderError
 from bench.in_process import DraftProcessError
 from bench.measurement import Task
@@ -54,6 +54,12 @@ def make_console() -> Console:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     return Console(width=_FILE_COLUMNS)
+
+
+def warn_if_busy(console: Console, machine: Machine) -> None:
+    """Say so before anything is measured."""
+    if machine.is_busy:
+        console.print(f"The machine is busy (load {machine.load:g}): figures will be too low.")
 
 
 def results_option(name: str) -> Any:

@@ -19,7 +19,7 @@ from bench.measurement import Task
 from bench.options import SettingsFile
 from bench.progress import shown
 from bench.prompts import Prompt, check_room
-from bench.terminal import DIFFER, INTERRUPTED, REFUSALS, make_console, refuse
+from bench.terminal import DIFFER, INTERRUPTED, REFUSALS, make_console, refuse, warn_if_busy
 from bench.through_grpc import ThroughGrpc, through_grpc
 from card.serving.requests.vocabulary import Vocabulary
 from card.settings import load_settings
@@ -84,8 +84,7 @@ def turns(
     far kept and read again."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     machine, console = this_machine(), make_console()
-    if machine.is_busy:
-        console.print(f"The machine is busy (load {machine.load:g}): figures will be too low.")
+    warn_if_busy(console, machine)
     try:
         settings = load_settings(settings_file)
         tokenizer = Vocabulary.load(settings.target.path).tokenizer
