@@ -13,9 +13,9 @@ from unittest.mock import Mock
 import pytest
 from told_clock import ToldClock
 
-from card.serving.supervision import guard as guards
 from card.serving.supervision.guard import (
     LONGEST_SOCKET,
+    PROGRAM,
     START_S,
     GuardProcess,
     check_guard,
@@ -46,11 +46,10 @@ def clock() -> ToldClock:
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ToldClock) -> Iterator[Start]:
     """A guard whose program is the text given."""
     started: list[GuardProcess] = []
-    monkeypatch.setattr(guards, "PROGRAM", "program_of_a_test")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
     def begin(program: str) -> GuardProcess:
-        (tmp_path / "program_of_a_test.py").write_text(program)
+        (tmp_path / f"{PROGRAM}.py").write_text(program)
         started.append(GuardProcess(SETTINGS, tmp_path / "grpc:1", clock))
         return started[-1]
 

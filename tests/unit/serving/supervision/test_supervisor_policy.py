@@ -115,6 +115,8 @@ def test_a_stopped_model_is_reloaded_after_the_engine_timeout_and_not_before(
     assert watch.look(sights=sights) == []
     assert watch.look(after_s=ENGINE_TIMEOUT_S, sights=sights) == []
     assert models(watch.look(sights=sights)) == [model]
+    watch.recover(model)
+    assert watch.look(sights=sights) == [], "a new process has a time of its own"
 
 
 @pytest.mark.parametrize("model", ["preprocessing", "postprocessing"])
@@ -217,7 +219,8 @@ def test_a_model_that_dies_again_at_once_was_not_recovered(watch: Watch) -> None
     watch.recover("target")
     assert models(watch.look(after_s=PROBATION_S / 2, target=GONE)) == ["target"]
     watch.recover("target")
-    assert restarts(watch.look(after_s=PROBATION_S / 2, target=GONE))
+    assert watch.look(after_s=PROBATION_S / 2) == [], "well for a moment is not well"
+    assert restarts(watch.look(after_s=PROBATION_S / 4, target=GONE))
 
 
 def test_a_model_that_survives_its_probation_starts_afresh(watch: Watch) -> None:

@@ -14,7 +14,7 @@ from card.serving.supervision.service import Service
 from card.serving.supervision.startup import ShortageError
 from card.serving.supervision.stop_requests import StopRequests
 from card.serving.supervision.supervisor import START_ATTEMPTS, Supervisor
-from card.serving.supervision.triton_server import TritonInstall
+from card.serving.supervision.triton_server import named_install
 from card.settings import Settings, load_settings
 
 
@@ -39,13 +39,15 @@ def no_process(*_: object) -> None:
 @pytest.fixture
 def guarded(tmp_path: Path) -> Settings:
     file = tmp_path / "settings.yaml"
-    file.write_text(f"cache: {{directory: {tmp_path}}}\nserving: {{guard: true}}")
+    binary = tmp_path / "opt/bin/tritonserver"
+    stub = tmp_path / "opt/backends/python/triton_python_backend_stub"
+    for program in (binary, stub):
+        program.parent.mkdir(parents=True)
+        program.touch(0o755)
+    file.write_text(
+        f"cache: {{directory: {tmp_path}}}\nserving: {{guard: true, tritonserver: {binary}}}"
+    )
     return load_settings(file)
-
-
-@pytest.fixture
-def install() -> TritonInstall:
-    return None  # type: ignore[return-value]  # a fake server needs none
 
 
 @pytest.fixture(autouse=True)
@@ -57,17 +59,16 @@ def no_guard_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_server_whose_guard_cannot_be_started_is_killed(
-    guarded: Settings, install: TritonInstall, tmp_path: Path
+    guarded: Settings, tmp_path: Path
 ) -> None:
+    server = guarded.serving.tritonserver
+    assert server is not None
     with pytest.raises(OSError, match="temporarily unavailable"):
-        Service(guarded, tmp_path, install, RunDirectory(tmp_path))
+        Service(guarded, tmp_path, named_install(server), RunDirectory(tmp_path))
     assert (FakeTriton.started, FakeTriton.killed) == (1, 1)
 
 
-def started_supervisor(
-    settings: Settings, install: TritonInstall, monkeypatch: pytest.MonkeyPatch
-) -> Supervisor:
-    monkeypatch.setattr(module, "_install", lambda *_: install)
+def started_supervisor(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Supervisor:
     monkeypatch.setattr(module, "HealthServer", lambda *_, **__: HealthNobodyAsks())
     return Supervisor(settings, Path(), StopRequests())
 
@@ -79,19 +80,19 @@ class HealthNobodyAsks:
 
 
 def test_the_first_start_gives_up_and_says_why(
-    guarded: Settings, install: TritonInstall, monkeypatch: pytest.MonkeyPatch
+    guarded: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    supervisor = started_supervisor(guarded, install, monkeypatch)
+    supervisor = started_supervisor(guarded, monkeypatch)
     with pytest.raises(ShortageError, match=r"the server cannot be started: .*unavailable"):
         supervisor.run()
     assert FakeTriton.killed == FakeTriton.started == 1
 
 
 def test_a_restart_is_tried_again_after_a_pause(
-    guarded: Settings, install: TritonInstall, monkeypatch: pytest.MonkeyPatch
+    guarded: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ShortageError, "pause_s", 0.01)
-    supervisor = started_supervisor(guarded, install, monkeypatch)
+    supervisor = started_supervisor(guarded, monkeypatch)
     with pytest.raises(ShortageError):
         supervisor._restart("it died")
     assert FakeTriton.killed == FakeTriton.started == START_ATTEMPTS
