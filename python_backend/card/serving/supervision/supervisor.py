@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -40,6 +41,7 @@ class Supervisor:
         settings: Settings,
         model_repository: Path,
         stop_requests: StopRequests,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Bind the health port, sweep what dead supervisors left and find the server.
 
@@ -48,6 +50,7 @@ class Supervisor:
         self._settings = settings
         self._model_repository = model_repository
         self._stop_requests = stop_requests
+        self._clock = clock
         serving, directory = settings.serving, settings.cache.directory
         self._policy = RecoveryPolicy(
             engine_timeout_s=serving.engine_timeout_s, load_timeout_s=serving.load_timeout_s
@@ -156,11 +159,11 @@ class Supervisor:
         """Refuse new requests and let open ones finish within the drain limit."""
         drain_s = self._settings.serving.drain_s
         note("draining", open_sessions=service.open_slots, limit_s=drain_s)
-        busy_s = time.monotonic()
+        busy_s = self._clock()
         limit_s = busy_s + drain_s
         service.refuse()
         while not self._has_ended(service, busy_s):
-            now_s = time.monotonic()
+            now_s = self._clock()
             if open_sessions := service.open_slots:
                 busy_s = now_s
             if now_s > limit_s:
@@ -181,7 +184,7 @@ class Supervisor:
 
     def _has_ended(self, service: Service, busy_s: float) -> bool:
         """Whether a service that refuses has answered everything; `busy_s` is its last session."""
-        if service.open_slots or time.monotonic() - busy_s < LINGER_S:
+        if service.open_slots or self._clock() - busy_s < LINGER_S:
             return False
         try:
             service.retire()
@@ -193,7 +196,6 @@ class Supervisor:
     def _clear(self) -> None:
         """End the server and everything that belongs to it."""
         self._reloads.forget()
-        self._awaits_guard = False
         service, self._service = self._service, None
         try:
             if service is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -26,6 +27,8 @@ from card.serving.supervision.policy import (
     ServerSight,
     Sight,
 )
+from card.serving.supervision.recovery import LostRequestsError, StuckLoadError
+from card.serving.supervision.reloads import Reloads
 
 ENGINE_TIMEOUT_S = 2.0
 LOOK_S = 0.1
@@ -266,6 +269,56 @@ def test_after_a_suspended_machine_everybody_gets_time_to_speak(watch: Watch, si
     assert watch.look(after_s=ENGINE_TIMEOUT_S / 2) == []
     assert watch.look(after_s=ENGINE_TIMEOUT_S) == []
     assert models(watch.look(after_s=2 * ENGINE_TIMEOUT_S, target=sight)) == ["target"]
+
+
+class ReloadedService:
+    """Its only model of which anything is said is `draft`."""
+
+    def __init__(self) -> None:
+        self.server_sight = SERVER_WELL
+        self.open_slots = 1
+        self.fate: Exception | None = None
+        self.may_end = threading.Event()
+
+    def reload(self, model: str) -> None:
+        assert self.may_end.wait(60)
+        if self.fate is not None:
+            raise self.fate
+
+
+class Healing:
+    """The reloads of a service, looked at until one has ended."""
+
+    def __init__(self) -> None:
+        policy = RecoveryPolicy(engine_timeout_s=ENGINE_TIMEOUT_S, load_timeout_s=LOAD_TIMEOUT_S)
+        self.service = ReloadedService()
+        self.reloads = Reloads(policy)
+
+    def heal(self, draft: Sight = WELL) -> str | None:
+        return self.reloads.heal(self.service, {"draft": draft})  # type: ignore[arg-type]
+
+    def end(self, fate: Exception | None = None) -> None:
+        """Let the reload that was begun end."""
+        self.service.fate = fate
+        self.service.may_end.set()
+        self.reloads.close()
+
+
+def test_a_draft_that_triton_can_load_no_more_waits_for_open_streams_to_end() -> None:
+    healing = Healing()
+    assert healing.heal(GONE) is None
+    healing.end(StuckLoadError("its process did not survive its loading"))
+    assert healing.heal(GONE) is None
+    healing.service.open_slots = 0
+    assert str(healing.heal(GONE)).startswith("draft: its process did not survive")
+
+
+def test_a_reload_of_a_server_that_is_gone_matters_no_more() -> None:
+    healing = Healing()
+    assert healing.heal(GONE) is None
+    healing.reloads.forget()
+    healing.end(LostRequestsError("requests were open in its process"))
+    assert healing.heal() is None
 
 
 def test_who_died_in_a_suspended_machine_is_gone(watch: Watch) -> None:
