@@ -85,10 +85,10 @@ class Supervisor:
             end.enter_context(self._end)
             end.callback(self._reloads.close)
             end.callback(self._clear)
-            if self._stop_requests.has_come(1, 0.0):
+            if self._stop_requests.wait_for(1, 0.0):
                 return
             service = self._start_again_after(CrashError)
-            while not self._stop_requests.has_come(1, LOOK_S):
+            while not self._stop_requests.wait_for(1, LOOK_S):
                 service = self._look_around(service)
             if service.has_served:
                 self._drain(service)
@@ -114,7 +114,7 @@ class Supervisor:
             self._tend_guard(service)
             concealed = concealed or service.conceal_header()
             self._publish(service, service.sights(), "starting")
-            if self._stop_requests.has_come(1, LOOK_S):
+            if self._stop_requests.wait_for(1, LOOK_S):
                 return service
         service.has_served = True
         self._policy.server_started()
@@ -151,7 +151,7 @@ class Supervisor:
                 if attempt == START_ATTEMPTS:
                     raise
                 warn("start_failed", attempt=attempt, reason=error.for_the_log)
-                self._stop_requests.has_come(1, error.pause_s)
+                self._stop_requests.wait_for(1, error.pause_s)
             attempt += 1
             self._clear()
 
@@ -173,7 +173,7 @@ class Supervisor:
                 _tell_cut_off(0, f"no session for {CALM_S:g} s, yet Triton counts a request")
                 return
             sights = service.sights()
-            if self._stop_requests.has_come(2, LOOK_S):
+            if self._stop_requests.wait_for(2, LOOK_S):
                 _tell_cut_off(open_sessions, "there was another signal to stop")
                 return
             if reason := self._reloads.heal(service, sights):

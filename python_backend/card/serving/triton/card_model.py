@@ -117,7 +117,7 @@ class CardModel:
                 await self._guides.check(slot_request.guide)
             stream = self._stream(parsed, arrival_ns)
             waiting = WaitingClient(client, self._pool, stream.sign if parsed.stream else None)
-            session = await self._sessions.admit(slot_request, deadline, waiting.is_gone)
+            session = await self._sessions.admit(slot_request, deadline, waiting.seek)
         except Refusal as refusal:
             self._refuse(request, client, refusal, prompt)
             return

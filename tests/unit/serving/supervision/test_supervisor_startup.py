@@ -9,6 +9,7 @@ import pytest
 from told_clock import ToldClock
 
 from card.serving.supervision.policy import CARD, DRAFT, STUBS, ProcessState, Sight
+from card.serving.supervision.recovery import STUCK_S
 from card.serving.supervision.startup import CrashError, StartError, Startup, UnloadableError
 
 
@@ -76,6 +77,17 @@ def test_a_server_that_ended_is_tried_again_only_if_a_signal_ended_it(
     with pytest.raises(StartError, match=r"ended during its start \(exit code 1\)") as refusal:
         started(service).check()
     assert type(refusal.value) is kind
+
+
+def test_a_server_that_is_stopped_during_its_start_is_started_again(
+    service: FakeService, clock: ToldClock
+) -> None:
+    startup = started(service, clock=clock)
+    service.server.state = ProcessState.STOPPED
+    startup.check()
+    clock.now_s = STUCK_S + 0.1
+    with pytest.raises(CrashError, match="was stopped during its start"):
+        startup.check()
 
 
 def test_a_guard_that_does_not_want_to_is_no_matter_of_time(service: FakeService) -> None:
