@@ -272,7 +272,7 @@ def test_after_a_suspended_machine_everybody_gets_time_to_speak(watch: Watch, si
 
 
 class ReloadedService:
-    """Its only model of which anything is said is `draft`."""
+    """One whose clients have a stream open."""
 
     def __init__(self) -> None:
         self.server_sight = SERVER_WELL
@@ -294,8 +294,8 @@ class Healing:
         self.service = ReloadedService()
         self.reloads = Reloads(policy)
 
-    def heal(self, draft: Sight = WELL) -> str | None:
-        return self.reloads.heal(self.service, {"draft": draft})  # type: ignore[arg-type]
+    def heal(self, **sights: Sight) -> str | None:
+        return self.reloads.heal(self.service, sights)  # type: ignore[arg-type]
 
     def end(self, fate: Exception | None = None) -> None:
         """Let the reload that was begun end."""
@@ -306,16 +306,23 @@ class Healing:
 
 def test_a_draft_that_triton_can_load_no_more_waits_for_open_streams_to_end() -> None:
     healing = Healing()
-    assert healing.heal(GONE) is None
+    assert healing.heal(draft=GONE) is None
     healing.end(StuckLoadError("its process did not survive its loading"))
-    assert healing.heal(GONE) is None
+    assert healing.heal(draft=GONE) is None
     healing.service.open_slots = 0
-    assert str(healing.heal(GONE)).startswith("draft: its process did not survive")
+    assert str(healing.heal(draft=GONE)).startswith("draft: its process did not survive")
+
+
+def test_any_other_model_that_triton_can_load_no_more_needs_a_new_server() -> None:
+    healing = Healing()
+    assert healing.heal(target=GONE) is None
+    healing.end(StuckLoadError("its process did not survive its loading"))
+    assert str(healing.heal(target=GONE)).startswith("target: its process did not survive")
 
 
 def test_a_reload_of_a_server_that_is_gone_matters_no_more() -> None:
     healing = Healing()
-    assert healing.heal(GONE) is None
+    assert healing.heal(draft=GONE) is None
     healing.reloads.forget()
     healing.end(LostRequestsError("requests were open in its process"))
     assert healing.heal() is None

@@ -191,7 +191,7 @@ def test_a_parent_that_died_before_the_tie_was_made_leaves_no_child() -> None:
 
 def test_the_child_is_the_command_with_its_words_and_its_environment() -> None:
     said = 'import os, sys; print(os.getppid(), sys.argv, os.environ["GIVEN"])'
-    command = tethered(SIGKILL, ["a name", "-c", said, "two words"], sys.executable)
+    command = tethered(SIGKILL, [sys.executable, "-c", said, "two words"])
     ending = subprocess.run(
         command, env={"GIVEN": "on"}, capture_output=True, text=True, check=True, timeout=20
     )
