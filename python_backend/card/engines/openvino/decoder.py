@@ -34,7 +34,7 @@ from card.engines.openvino.masked.attention import MaskedAttention
 from card.engines.openvino.nodes import Node, input_named, integer, integers, output_named, real
 from card.engines.openvino.paged.attention import PagedAttention
 from card.engines.openvino.paged.cache import PageMemory
-from card.engines.openvino.weights import Activations, WeightFormat
+from card.engines.openvino.weights import WeightFormat
 from card.engines.rotary import rotary_tables
 
 _BLOCK = 64
@@ -99,7 +99,7 @@ class _Builder:
         hidden = self._norm(
             ops.gather(hidden, logit_rows, integer(0)), self._checkpoint.final_norm()
         )
-        logits = self._logits(Activations(hidden), table, embedding)
+        logits = self._logits(hidden, table, embedding)
         results = [
             *([("logits", logits)] if self._options.ranked is None else []),
             *(self._best(logits) if self._options.ranks else []),
@@ -108,11 +108,11 @@ class _Builder:
         outputs = [output_named(name, node) for name, node in results]
         return ov.Model(outputs, self._inputs, "decoder")
 
-    def _logits(self, hidden: Activations, table: Matrix, embedding: Node) -> Node:
+    def _logits(self, hidden: Node, table: Matrix, embedding: Node) -> Node:
         """[rows, ids] of the ids whose logits are wanted."""
         head, ranked = self._checkpoint.head(), self._options.ranked
         if ranked is None and head is None:
-            return ops.matmul(hidden.node, embedding, False, True)
+            return ops.matmul(hidden, embedding, False, True)
         matrix = table if head is None else head
         if ranked is not None:
             matrix = matrix.rows(ranked.astype(np.int64))
@@ -133,16 +133,15 @@ class _Builder:
 
     def _layer(self, index: int, layer: LayerTensors, hidden: Node) -> Node:
         mixed = self._attended(index, layer, hidden)
-        hidden = ops.add(hidden, self._linear(layer.output, Activations(mixed)))
-        normed = Activations(self._norm(hidden, layer.post_norm))
-        # Two products: splitting one costs more here than it saves.
-        gate, up = (self._linear(half, normed) for half in _halves(layer.gate_up))
+        hidden = ops.add(hidden, self._linear(layer.output, mixed))
+        normed = self._norm(hidden, layer.post_norm)
+        gate, up = ops.split(self._linear(layer.gate_up, normed), integer(-1), 2).outputs()
         gated = ops.multiply(ops.swish(gate), up)
-        return ops.add(hidden, self._linear(layer.down, Activations(gated)))
+        return ops.add(hidden, self._linear(layer.down, gated))
 
     def _attended(self, index: int, layer: LayerTensors, hidden: Node) -> Node:
         a, size = self._a, self._a.head_size
-        normed = Activations(self._norm(hidden, layer.input_norm))
+        normed = self._norm(hidden, layer.input_norm)
         joint = self._linear(layer.query_key_value, normed)
         query, keys, values = ops.variadic_split(
             joint, integer(-1), integers([a.heads * size, a.kv_heads * size, a.kv_heads * size])
@@ -169,7 +168,7 @@ class _Builder:
         cosine, sine = turn
         return ops.add(ops.multiply(states, cosine), ops.multiply(turned, sine))
 
-    def _linear(self, tensors: LinearTensors, inputs: Activations) -> Node:
+    def _linear(self, tensors: LinearTensors, inputs: Node) -> Node:
         product = self._options.weights.product(inputs, tensors.weight)
         return product if tensors.bias is None else ops.add(product, ops.constant(tensors.bias))
 
@@ -230,11 +229,3 @@ def most_ranked(vocabulary: int) -> int:
 def _block_size(vocabulary: int) -> int:
     """Small vocabularies are searched id by id."""
     return _BLOCK if vocabulary >= _BLOCK * _BLOCK else 1
-
-
-def _halves(joint: LinearTensors) -> list[LinearTensors]:
-    """Two linear layers that were stacked into one."""
-    half = joint.weight.shape[0] // 2
-    weights = [joint.weight.rows(slice(half)), joint.weight.rows(slice(half, None))]
-    biases = (None, None) if joint.bias is None else np.split(joint.bias, 2)
-    return [LinearTensors(weight, bias) for weight, bias in zip(weights, biases, strict=True)]

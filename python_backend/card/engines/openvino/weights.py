@@ -20,21 +20,6 @@ from card.engines.openvino.nodes import Node, integers
 from card.engines.openvino.weight_memory import WeightMemory
 
 
-class Activations:
-    """What products multiply: [rows, inputs]. Products of one input share its sums."""
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self._sums: dict[int, Node] = {}
-
-    def group_sums(self, group: int, inputs: int) -> Node:
-        """[rows, inputs / group], the sum of each group of consecutive inputs."""
-        if group not in self._sums:
-            grouped = ops.reshape(self.node, integers([0, inputs // group, group]), True)
-            self._sums[group] = ops.reduce_sum(grouped, integers([-1]))
-        return self._sums[group]
-
-
 class WeightFormat(Protocol):
     """Makes constants and products of matrices.
 
@@ -52,8 +37,8 @@ class WeightFormat(Protocol):
     def constant(self, matrix: Matrix) -> Node:
         """[outputs, inputs] of a matrix whose rows are looked up too."""
 
-    def product(self, inputs: Activations, matrix: Matrix) -> Node:
-        """[rows, outputs]"""
+    def product(self, inputs: Node, matrix: Matrix) -> Node:
+        """[rows, outputs] of inputs [rows, inputs]."""
 
 
 class _Plain:
@@ -65,8 +50,8 @@ class _Plain:
     def constant(self, matrix: Matrix) -> Node:
         raise NotImplementedError
 
-    def product(self, inputs: Activations, matrix: Matrix) -> Node:
-        return ops.matmul(inputs.node, self.constant(matrix), False, True)
+    def product(self, inputs: Node, matrix: Matrix) -> Node:
+        return ops.matmul(inputs, self.constant(matrix), False, True)
 
 
 class Float32Weights(_Plain):
@@ -112,6 +97,10 @@ class CompressedFloat16Weights(_Plain):
 
 _CODES = {4: ov.Type.u4, 8: ov.Type.u8}
 
+_SMALL = 1 << 20
+"""Weights of a matrix that are read as bytes in less time than the products of its remainders take.
+With the chat target a pass of one to four rows takes 3 to 5 % less for it."""
+
 
 class GroupedWeights:
     """Codes of four or eight bits, with a scale and a zero point for each group of inputs.
@@ -120,6 +109,8 @@ class GroupedWeights:
     multiple of its scale (Q4_1) is cut in two: codes about the nearest whole zero point, and the
     remainder that all its weights share. The remainder is multiplied by the sum of the group's
     inputs. So no weight is rounded; the plugin rounds the inputs of products by codes (`compiled`).
+    A small matrix is given codes sixteen times as fine instead, which are read in less time than
+    two more operators take.
 
     dense  stores matrices that are not grouped
     """
@@ -139,14 +130,18 @@ class GroupedWeights:
                 return self._widened(matrix, zeros)
         return self._dense.constant(matrix)
 
-    def product(self, inputs: Activations, matrix: Matrix) -> Node:
+    def product(self, inputs: Node, matrix: Matrix) -> Node:
         if not isinstance(matrix, GroupedMatrix):
             return self._dense.product(inputs, matrix)
         zeros, remainder = whole_zero_points(matrix)
-        product = ops.matmul(inputs.node, self._widened(matrix, zeros), False, True)
+        if remainder.any() and matrix.codes.size <= _SMALL and (fine := finer(matrix)):
+            matrix = fine
+            zeros, remainder = whole_zero_points(matrix)
+        product = ops.matmul(inputs, self._widened(matrix, zeros), False, True)
         if not remainder.any():
             return product
-        sums = inputs.group_sums(matrix.group, matrix.shape[1])
+        groups = ops.reshape(inputs, integers([0, -1, matrix.group]), True)
+        sums = ops.reduce_sum(groups, integers([-1]))
         shared = self.memory.constant(remainder, ov.Type.f32, remainder.shape)
         return ops.add(product, ops.matmul(sums, shared, False, True))
 
@@ -173,6 +168,19 @@ class GroupedWeights:
             pairs = np.ascontiguousarray(flat).view("<u2")
             flat = (pairs | pairs >> 4).astype(np.uint8)
         return ops.convert(self.memory.constant(flat, kind, codes.shape), ov.Type.f32)
+
+
+def finer(matrix: GroupedMatrix) -> GroupedMatrix | None:
+    """Codes of eight bits, sixteen times as fine, about whole zero points. A weight changes by a
+    32nd of the step between two codes at most. None: they are of eight bits already, or a zero
+    point would lie outside of them."""
+    if matrix.bits != 4 or not matrix.scale.all():
+        return None
+    zeros = np.round(-16 * matrix.minimum / matrix.scale)
+    if zeros.min() < 0 or zeros.max() > 255:
+        return None
+    scale = matrix.scale / 16
+    return GroupedMatrix(matrix.codes * np.uint8(16), scale, -zeros * scale, 8)
 
 
 def whole_zero_points(matrix: GroupedMatrix) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
