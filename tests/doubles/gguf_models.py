@@ -70,13 +70,11 @@ def write(
     metadata: Callable[[GGUFWriter], None] = lambda writer: None,
     seed: int = 0,
     config: Any = None,
-    positive: str = "",
 ) -> PreTrainedModel:
     """Write a random model of the family `name`; returns what it must compute.
 
     `kind` is the type of every matrix, or types by the name of a tensor without its layer, with the
-    one for all others under "". In tensors called `positive` the first group has no weight
-    below zero, and so no zero point among its codes.
+    one for all others under "".
     """
     model = tiny_models.build(FAMILIES[name] if config is None else config, seed)
     family = name.split("_")[0]
@@ -88,8 +86,6 @@ def write(
     for parameter_name, parameter in model.named_parameters():
         tensor, leaf = _gguf_name(parameter_name)
         values = parameter.detach().numpy()
-        if leaf == positive:
-            values = np.where(np.arange(values.shape[1]) < 32, np.abs(values) + 1e-3, values)
         heads = _rotated_heads(family, leaf, model.config)
         if values.ndim == 1:
             writer.add_tensor(tensor, _pairs(values, heads))

@@ -19,7 +19,7 @@ from card.engines.checkpoints import DenseMatrix, GroupedMatrix, quantised
 from card.engines.interface import Engine, SequenceTokens
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.openvino.graph import ANY_ROWS
-from card.engines.openvino.weights import finer, whole_zero_points
+from card.engines.openvino.weights import whole_zero_points
 from card.engines.options import Dtype, EngineOptions
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -41,7 +41,7 @@ ROUNDING = 0.05
 
 def gguf(directory: Path, kind: str) -> Path:
     file = directory / "model.gguf"
-    gguf_models.write(file, "llama", kind, positive="ffn_down.weight")
+    gguf_models.write(file, "llama", kind)
     return file
 
 
@@ -56,7 +56,7 @@ def spread_between(one: NDArray[np.float32], other: NDArray[np.float32]) -> floa
 
 
 @pytest.mark.parametrize(
-    ("kind", "stored"), [("Q4_0", {"u4"}), ("Q4_1", {"u8", "u4", "f32"}), ("Q8_0", {"u8"})]
+    ("kind", "stored"), [("Q4_0", {"u4"}), ("Q4_1", {"u4", "f32"}), ("Q8_0", {"u8"})]
 )
 @pytest.mark.parametrize("options", [OPTIONS, UNDER_MASKS], ids=["paged", "masks"])
 def test_a_gguf_file_is_computed_with_its_own_codes(
@@ -65,8 +65,7 @@ def test_a_gguf_file_is_computed_with_its_own_codes(
     file = gguf(tmp_path, kind)
     engine = OpenVinoEngine.load(file, options)
     apart = OpenVinoEngine.load(file, replace(options, graph_rows=()))
-    # Q4_1's small matrices get finer codes, but for one whose zero points lie outside of them: its
-    # remainders, [outputs, groups], are products of their own.
+    # Q4_1's remainders, [outputs, groups], are products of their own.
     assert product_types(apart._compiled[ANY_ROWS].graph).keys() == stored
     unpacked = OpenVinoEngine.load(file, replace(options, dtype="float32", compressed=False))
     found, expected = (read_alone(one, TEXT, [32, 1, 4]) for one in (engine, unpacked))
@@ -145,21 +144,6 @@ def test_a_weight_is_moved_by_less_than_a_step(bits: int, most_error: float) -> 
     steps = np.abs(matrix.dense() - weights).reshape(8, 8, 32) / matrix.scale[..., None]
     assert steps.max() < most_error + 0.2  # scales are float16's
     assert not whole_zero_points(matrix)[1].any()
-
-
-def test_finer_codes_move_a_weight_by_a_32nd_of_a_step() -> None:
-    random = np.random.default_rng(2)
-    scale = random.choice([-1.0, 1.0], (4, 3)) * random.uniform(0.5, 1, (4, 3))
-    minimum = -scale * random.uniform(0, 255 / 16, (4, 3))
-    codes = random.integers(0, 16, (4, 96)).astype(np.uint8)
-    matrix = GroupedMatrix(codes, scale.astype(np.float32), minimum.astype(np.float32), 4)
-    fine = finer(matrix)
-    assert fine is not None
-    assert not whole_zero_points(fine)[1].any()
-    steps = np.abs(fine.dense() - matrix.dense()).reshape(4, 3, 32) / np.abs(scale)[..., None]
-    assert steps.max() < 1 / 32 + 1e-5
-    assert finer(replace(matrix, minimum=np.abs(matrix.scale))) is None
-    assert finer(replace(matrix, scale=np.zeros_like(matrix.scale))) is None
 
 
 def test_codes_and_remainders_give_the_weights_of_the_file() -> None:

@@ -143,12 +143,25 @@ class _Builder:
         a, size = self._a, self._a.head_size
         normed = self._norm(hidden, layer.input_norm)
         joint = self._linear(layer.query_key_value, normed)
-        query, keys, values = ops.variadic_split(
-            joint, integer(-1), integers([a.heads * size, a.kv_heads * size, a.kv_heads * size])
-        ).outputs()
-        query = self._rotated(query, a.heads, layer.query_norm, self._query_turn)
-        keys = self._rotated(keys, a.kv_heads, layer.key_norm, self._key_turn)
+        sizes = integers([(a.heads + a.kv_heads) * size, a.kv_heads * size])
+        joint, values = ops.variadic_split(joint, integer(-1), sizes).outputs()
+        query, keys = self._query_and_keys(layer, joint)
         return self._attention.mixed(index, query, keys, values)
+
+    def _query_and_keys(self, layer: LayerTensors, joint: Node) -> list[Node]:
+        """[rows, heads, 1, size] of both, rotated: at once where they are rotated alike, which
+        takes one operator and not two."""
+        a, turn = self._a, self._query_turn
+        heads = [a.heads, a.kv_heads]
+        norms = [layer.query_norm, layer.key_norm]
+        if turn is self._key_turn and all(norm is None for norm in norms):
+            both = self._rotated(joint, sum(heads), None, turn)
+            outputs: list[Node] = ops.variadic_split(both, integer(1), integers(heads)).outputs()
+            return outputs
+        sizes = integers([count * a.head_size for count in heads])
+        apart = ops.variadic_split(joint, integer(-1), sizes).outputs()
+        turns = [turn, self._key_turn]
+        return [self._rotated(*each) for each in zip(apart, heads, norms, turns, strict=True)]
 
     def _rotated(
         self,

@@ -97,10 +97,6 @@ class CompressedFloat16Weights(_Plain):
 
 _CODES = {4: ov.Type.u4, 8: ov.Type.u8}
 
-_SMALL = 1 << 20
-"""Weights of a matrix that are read as bytes in less time than the products of its remainders take.
-With the chat target a pass of one to four rows takes 3 to 5 % less for it."""
-
 
 class GroupedWeights:
     """Codes of four or eight bits, with a scale and a zero point for each group of inputs.
@@ -109,8 +105,6 @@ class GroupedWeights:
     multiple of its scale (Q4_1) is cut in two: codes about the nearest whole zero point, and the
     remainder that all its weights share. The remainder is multiplied by the sum of the group's
     inputs. So no weight is rounded; the plugin rounds the inputs of products by codes (`compiled`).
-    A small matrix is given codes sixteen times as fine instead, which are read in less time than
-    two more operators take.
 
     dense  stores matrices that are not grouped
     """
@@ -134,9 +128,6 @@ class GroupedWeights:
         if not isinstance(matrix, GroupedMatrix):
             return self._dense.product(inputs, matrix)
         zeros, remainder = whole_zero_points(matrix)
-        if remainder.any() and matrix.codes.size <= _SMALL and (fine := finer(matrix)):
-            matrix = fine
-            zeros, remainder = whole_zero_points(matrix)
         product = ops.matmul(inputs, self._widened(matrix, zeros), False, True)
         if not remainder.any():
             return product
@@ -168,19 +159,6 @@ class GroupedWeights:
             pairs = np.ascontiguousarray(flat).view("<u2")
             flat = (pairs | pairs >> 4).astype(np.uint8)
         return ops.convert(self.memory.constant(flat, kind, codes.shape), ov.Type.f32)
-
-
-def finer(matrix: GroupedMatrix) -> GroupedMatrix | None:
-    """Codes of eight bits, sixteen times as fine, about whole zero points. A weight changes by a
-    32nd of the step between two codes at most. None: they are of eight bits already, or a zero
-    point would lie outside of them."""
-    if matrix.bits != 4 or not matrix.scale.all():
-        return None
-    zeros = np.round(-16 * matrix.minimum / matrix.scale)
-    if zeros.min() < 0 or zeros.max() > 255:
-        return None
-    scale = matrix.scale / 16
-    return GroupedMatrix(matrix.codes * np.uint8(16), scale, -zeros * scale, 8)
 
 
 def whole_zero_points(matrix: GroupedMatrix) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
