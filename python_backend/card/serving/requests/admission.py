@@ -12,6 +12,7 @@ from card.serving.requests.refusal import invalid
 from card.serving.requests.wire import GenerateRequest
 from card.settings import Settings
 from card.speculation.acceptance import RULES
+from card.speculation.drafters.remote import REMOTE
 from card.speculation.pacing import ADAPTING, PACINGS, PLAIN
 
 
@@ -26,8 +27,10 @@ class Admission:
             self._version = installed_version()
 
     def drafter(self, request: GenerateRequest) -> str | None:
-        """Who makes candidates, of what is loaded and not forbidden; None: nobody. Raises `Refusal`
-        naming what is loaded."""
+        """Who makes candidates: a device, if it has a key, else what is loaded and not forbidden;
+        None: nobody. Raises `Refusal` naming what is loaded."""
+        if request.draft_key is not None:
+            return REMOTE
         loaded = [self._settings.drafter]
         if self._version is None and self._settings.proposals not in loaded:
             loaded.append(self._settings.proposals)
@@ -57,15 +60,17 @@ class Admission:
         return wanted
 
     def decoding(
-        self, request: GenerateRequest, parameters: SamplingParameters, wanted: str
+        self,
+        request: GenerateRequest,
+        parameters: SamplingParameters,
+        wanted: str,
+        drafter: str | None,
     ) -> str:
-        """How the request is decoded if `wanted` is what it or the settings ask for.
-
-        Raises `Refusal` naming what the engine cannot do.
-        """
+        """How the request is decoded if `wanted` is what it or the settings ask for, and `drafter`
+        makes its candidates. Raises `Refusal` naming what the engine cannot do."""
         if wanted == "auto":
             wanted = ADAPTING
-        if request.draft_key is None and self.drafter(request) is None:
+        if drafter is None:
             wanted = PLAIN
         if self._version is None:
             return wanted
