@@ -89,6 +89,7 @@ def edge(
         text = _standard_input() if prompt == "-" else prompt
         request = request_of(text, options)
         connection = Connection.of(options)
+        refusals: list[CardError] = []
         drafted = partial(
             stream,
             request=request,
@@ -96,6 +97,7 @@ def edge(
             ahead=ahead,
             whole=whole,
             timeout_s=connection.timeout,
+            on_refusal=refusals.append,
         )
         tally = Tally()
         printer.prompt(text)
@@ -104,6 +106,8 @@ def edge(
         finally:
             printer.end()
     _say(tally.figures())
+    for refusal in refusals:
+        _say(f"the server took no draft of this device: {refusal}")
 
 
 @app.command()
