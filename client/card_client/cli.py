@@ -68,7 +68,10 @@ def generate(
 
 
 @app.command()
-@takes(*model_options(without=("stream", "exclude_input_in_output"), on=FIGURES), *CONNECTION)
+@takes(
+    *model_options(without=("stream", "exclude_input_in_output", "drafter"), on=FIGURES),
+    *CONNECTION,
+)
 def edge(
     prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from standard input.")],
     draft: Annotated[

@@ -43,7 +43,6 @@ from card.serving.supervision.notices import Notices
 from card.serving.triton.attach import DEADLINE, KEY, Attacher, Losses, is_dead
 from card.serving.triton.triton_request import TritonClient, checked_arrays, deadline_ns, request_id
 from card.settings import load_settings
-from card.speculation.drafters.remote import REMOTE
 from card.text import Detokenizer
 
 log = logging.getLogger(__name__)
@@ -174,7 +173,7 @@ class CardModel:
             prompt=np.array(request.input_ids, np.int64),
             max_tokens=budget,
             pacing=pacing,
-            drafter=REMOTE if request.draft_key else self._admission.drafter(request) or ANY,
+            drafter=self._admission.drafter(request) or ANY,
             growth=request.growth or ANY,
             acceptance=self._admission.acceptance(request),
             num_draft_tokens=settings.speculation.gamma,
