@@ -58,26 +58,14 @@ def tokens_of_a_parcel(agreement: float, parcel: int) -> float:
     return sum(agreement**place for place in range(parcel + 1))
 
 
-def quickest_ladder(
-    levels: Sequence[Level], agreements: Agreements, *, at_once: bool = False
-) -> Ladder:
-    """The shortest path to the last of `levels`, which are ordered from the cheapest on.
-
-    at_once  the last level computes while the one below does: the longer of both counts
-    """
-    found: list[Ladder] = []
-    for number, level in enumerate(levels):
-        is_last = number == len(levels) - 1
-        ways = [Ladder((level.name,), (), level.pass_ms(1))] if level.costs_ms else []
-        ways += [reviewed(below, level, agreements, at_once=at_once and is_last) for below in found]
-        found.append(min(ways, key=_ms) if ways else Ladder((level.name,), (), 0.0))
-    return found[-1]
-
-
 def every_ladder(
     levels: Sequence[Level], agreements: Agreements, *, at_once: bool = False
 ) -> list[Ladder]:
-    """The best of every choice of levels below the last one, the quickest first."""
+    """The shortest path through every choice of levels below the last one, the shortest of all
+    first. `levels` are ordered from the cheapest on.
+
+    at_once  the last level computes while the one below does: the longer of both counts
+    """
     *below, last = levels
     ladders = []
     for count in range(len(below) + 1):
