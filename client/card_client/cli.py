@@ -110,7 +110,7 @@ def edge(
             printer.end()
     _say(tally.figures())
     for refusal in refusals:
-        _say(f"the server took no draft of this device: {refusal}")
+        _say(f"the server refused most drafts of this device: {refusal}")
 
 
 @app.command()

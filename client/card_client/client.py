@@ -178,12 +178,13 @@ class CardClient:
 
         Each is sent when the one before is answered: Triton 2.51 may end where a stream breaks
         in which many answers are still to come. A draft that the server does not take is no error:
-        the text comes without it. Returns why the server refused the first one, if it refused all.
+        the text comes without it. Returns why the first was refused, if most of several were: one
+        alone may have come behind the end of its text.
         """
         _check_timeout(timeout_s)
         answered = asyncio.Event()
-        refusal: CardError | None = None
-        took_any = False
+        refusals: list[CardError] = []
+        taken = 0
 
         async def messages() -> AsyncIterator[dict[str, Any]]:
             async for draft in drafts:
@@ -197,11 +198,11 @@ class CardClient:
             )
             async for _, error in call:
                 if error is None:
-                    took_any = True
-                elif refusal is None:
-                    refusal = server_error(error.message())
+                    taken += 1
+                else:
+                    refusals.append(server_error(error.message()))
                 answered.set()
-        return None if took_any else refusal
+        return refusals[0] if len(refusals) > max(1, taken) else None
 
     async def health(self, *, timeout_s: float | None = 5.0) -> Health:
         """Asks whether the server and this client's model are ready, and for every model's state.

@@ -36,7 +36,7 @@ async def stream(
 
     `whole` sends chains of so many tokens alone: the rounds of SLED, for a request whose `decoding`
     lets the server wait for them. The text is the same as without any draft. Raises what the model
-    raises, behind the whole text. `on_refusal` hears why, if the server took no draft at all.
+    raises, behind the whole text. `on_refusal` hears why, if the server refused most drafts.
     """
     if request.input_ids:
         prompt = list(request.input_ids)

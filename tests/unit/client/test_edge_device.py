@@ -208,15 +208,17 @@ async def test_drafts_have_the_key_of_their_text_and_a_refused_one_is_no_error(
         assert sent.tokens[0] == sent.position + 2
 
 
-@pytest.mark.parametrize("takes_one", [False, True])
-async def test_a_device_hears_why_where_the_server_takes_no_draft_of_it(
-    triton: TritonDouble, takes_one: bool
+@pytest.mark.parametrize(
+    ("taken", "refused", "told"), [(0, 1, False), (0, 2, True), (2, 2, False), (2, 3, True)]
+)
+async def test_a_device_hears_why_where_the_server_refuses_most_of_its_drafts(
+    triton: TritonDouble, taken: int, refused: int, told: bool
 ) -> None:
     answers = Queue[Responses]()
-    if takes_one:
+    for _ in range(taken):
         answers.put([response()])
-    for position in range(3):
-        answers.put([refusal(f"INVALID_ARGUMENT: wrong {position}")])
+    for number in range(refused):
+        answers.put([refusal(f"INVALID_ARGUMENT: wrong {number}")])
     triton.answer = lambda request: answers.get(timeout=PATIENCE_S)
 
     async def drafts() -> AsyncIterator[Draft]:
@@ -225,7 +227,7 @@ async def test_a_device_hears_why_where_the_server_takes_no_draft_of_it(
 
     async with CardClient(triton.address) as client:
         heard = await client.send_drafts("0f" * 16, drafts(), timeout_s=PATIENCE_S)
-    assert str(heard) == ("None" if takes_one else "INVALID_ARGUMENT: wrong 0")
+    assert str(heard) == ("INVALID_ARGUMENT: wrong 0" if told else "None")
 
 
 def test_who_drafts_in_vain_reads_why_behind_the_text(triton: TritonDouble) -> None:
@@ -233,7 +235,7 @@ def test_who_drafts_in_vain_reads_why_behind_the_text(triton: TritonDouble) -> N
     draft = ["--draft", str(PAIR_DRAFT), "--url", triton.address]
     result = CliRunner().invoke(app, ["edge", "x", *draft])
     assert (result.exit_code, result.stdout) == (0, "2 3 4 5 ")
-    wanted = "the server took no draft of this device: UNAVAILABLE: remote is not ready"
+    wanted = "the server refused most drafts of this device: UNAVAILABLE: remote is not ready"
     assert result.stderr.splitlines()[-1] == wanted
 
 
