@@ -114,3 +114,10 @@ def test_a_missing_gpu_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     found = CliRunner().invoke(app, [str(tmp_path), "--preset", "tiny", "--device", "cuda"])
     assert found.exit_code == 2
     assert "no CUDA device" in found.stderr
+
+
+def test_a_folder_that_holds_a_pair_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    found = CliRunner().invoke(app, [str(tmp_path), "--preset", "tiny"])
+    assert found.exit_code == 2
+    assert "holds something already" in found.stderr

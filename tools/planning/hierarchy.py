@@ -65,8 +65,8 @@ def every_ladder(
     *,
     at_once: bool = False,
 ) -> list[Ladder]:
-    """The best of every choice of levels below the last of `levels`, which are ordered from the
-    cheapest on; the quickest first.
+    """The shortest path through every choice of levels below the last one, the shortest of all
+    first. `levels` are ordered from the cheapest on.
 
     at_once  the last level computes while the one below does: the longer of both counts
     """

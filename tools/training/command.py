@@ -119,6 +119,12 @@ def distil(
             "corpus text. Default: the recipe's, 0.",
         ),
     ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Of the texts' order and the draft's texts. Default: the recipe's."
+        ),
+    ] = None,
     minutes: Minutes = None,
     steps: Steps = None,
     device: Device = "auto",
@@ -132,7 +138,8 @@ def distil(
         asked = {"divergence": divergence, "on_policy_share": on_policy}
         update = {name: value for name, value in asked.items() if value is not None}
         distillation = chosen.distillation.model_copy(update=update)
-        chosen = chosen.model_copy(update={"distillation": distillation})
+        others = {} if seed is None else {"seed": seed}
+        chosen = chosen.model_copy(update={"distillation": distillation, **others})
         _fit("distil", place, chosen, minutes, steps, compute_of(device, precision))
 
 

@@ -77,3 +77,13 @@ def test_a_level_that_pays_is_in_the_settings() -> None:
     advice = advice_on(ladders)
     assert f"drafter: hierarchy, lookahead: {lookahead}, parcel: {parcel}, gamma: {gamma}" in advice
     assert "faster than with a level less" in advice
+
+
+def test_that_a_level_less_is_faster_is_said_with_what_it_costs() -> None:
+    agreements = dict(zip(combinations(NAMES, 2), [0.0, 0.0, 0.0, 0.1, 0.1, 0.9], strict=True))
+    ladders = every_ladder(levels_of(0.5, 2.0, 20.0), agreements)
+    assert ladders[0].levels == ("draft", "target")
+    (longer,) = (one for one in ladders if one.levels == ("draft_small", "draft", "target"))
+    loss = longer.ms_per_token / ladders[0].ms_per_token - 1
+    wanted = f"A level less is faster: draft_small → draft → target takes {loss:.1%} longer."
+    assert wanted in advice_on(ladders)

@@ -12,12 +12,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from typer.testing import CliRunner
 
 from card.engines.draft_vocabulary import read_draft_vocabulary
 from card.sampling import gumbel
 from training import stages
 from training.agreement import follow, read_prompts
 from training.architecture import build, load
+from training.command import app
 from training.compute import Compute
 from training.corpus import HELD_OUT, gather
 from training.decoding import Texts
@@ -129,6 +131,19 @@ def test_a_distillation_begins_with_the_draft_that_was_trained(pair: Pair, tmp_p
     shutil.copytree(pair.place.root, place.root)
     once, again = (stages.distil(place, RECIPE, Budget(steps=2), CPU) for _ in range(2))
     assert once == again
+
+
+def test_another_seed_distils_on_other_texts_of_one_folder(pair: Pair, tmp_path: Path) -> None:
+    place = Workplace(tmp_path / "pair")
+    shutil.copytree(pair.place.root, place.root)
+    options = ["--output", str(place.root), "--recipe", str(place.recipe), "--steps", "1"]
+
+    def distilled(*more: str) -> bytes:
+        result = CliRunner().invoke(app, ["distil", *options, "--device", "cpu", *more])
+        assert result.exit_code == 0, result.output
+        return (place.model("draft") / "model.safetensors").read_bytes()
+
+    assert distilled() == distilled("--seed", "0") != distilled("--seed", "5")
 
 
 def test_a_target_trained_again_outdates_the_texts_it_wrote(prepared: Path, tmp_path: Path) -> None:

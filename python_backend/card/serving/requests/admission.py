@@ -27,19 +27,22 @@ class Admission:
             self._version = installed_version()
 
     def drafter(self, request: GenerateRequest) -> str | None:
-        """Who makes candidates: a device, if it has a key, else what is loaded and not forbidden;
-        None: nobody. Raises `Refusal` naming what is loaded."""
-        if request.draft_key is not None:
-            return REMOTE
+        """Who makes candidates: a device, or what is loaded and not forbidden; None: nobody. Raises
+        `Refusal` naming what is loaded."""
         loaded = [self._settings.drafter]
         if self._version is None and self._settings.proposals not in loaded:
             loaded.append(self._settings.proposals)
-        if request.drafter not in (None, *loaded):
-            raise invalid("drafter", request.drafter, f"{' or '.join(loaded)}, which is loaded")
-        forbidden = request.forbidden_drafter
-        if forbidden is not None and forbidden == request.drafter:
+        named, forbidden = request.drafter, request.forbidden_drafter
+        for field, name in (("drafter", named), ("forbidden_drafter", forbidden)):
+            if name not in (None, *loaded):
+                raise invalid(field, name, f"{' or '.join(loaded)}, which is loaded")
+        if request.draft_key is not None:
+            if named is not None:
+                raise invalid("drafter", named, "absent beside draft_key, for a device drafts")
+            return REMOTE
+        if forbidden is not None and forbidden == named:
             raise invalid("forbidden_drafter", forbidden, "another one than drafter")
-        return request.drafter or next((name for name in loaded if name != forbidden), None)
+        return named or next((name for name in loaded if name != forbidden), None)
 
     def proposes(self, request: GenerateRequest) -> bool:
         """Whether the target may add candidates by itself."""
