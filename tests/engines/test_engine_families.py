@@ -155,7 +155,7 @@ def test_a_draft_ranks_the_ids_that_it_was_given_and_no_others(
     (tmp_path / DRAFT_VOCABULARY).write_text(json.dumps({"ids": ranked.tolist()}))
     noise = np.random.default_rng(0).gumbel(size=(3, vocabulary)).astype(np.float32)
     options = EngineOptions(
-        context=128, sessions=2, branches=0, pending=32, dtype="float32", graph_rows=(4,)
+        context=128, sessions=2, branches=0, pending=32, dtype="float32", graph_rows=(4, 128)
     )
     engine = OpenVinoEngine.load(tmp_path, options)
     session = engine.open_session()

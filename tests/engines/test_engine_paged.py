@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from unittest.mock import patch
 
 import numpy as np
@@ -17,18 +18,20 @@ from this_processor import skip_unless_computed_in
 from tiny_models import FAMILIES, SLIDING_WINDOW, forward_rows, opened, random_tokens, read
 from watched_passes import recorded_passes
 
-from card.engines import EngineError, SequenceTokens
+from card.engines import FOLLOWS_PREFIX, Engine, EngineError, Ranking, SequenceTokens
 from card.engines.calibration import (
     ConfigurableEngine,
     check_row_invariance,
     choice,
     make_row_invariant,
 )
+from card.engines.layout import SHORT
 from card.engines.loading import load_engine
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.openvino.paged.cache import PAGE, PagedCache
 from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions
 from card.engines.processor import resolve_dtype
+from card.engines.torch.engine import TorchEngine
 from card.settings import load_settings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -235,12 +238,10 @@ def pair(tmp_path: Path) -> dict[str, Any]:
     }
 
 
-def test_the_target_has_it_and_the_draft_whose_trees_need_masks_does_not(
-    pair: dict[str, Any],
-) -> None:
+def test_both_models_have_it(pair: dict[str, Any]) -> None:
     chosen = load_settings(**pair)
-    assert load_engine(chosen, "target").options.paged  # type: ignore[attr-defined]
-    assert not load_engine(chosen, "draft").options.paged  # type: ignore[attr-defined]
+    for role in ("target", "draft"):
+        assert load_engine(chosen, role).options.paged  # type: ignore[attr-defined]
 
 
 def test_queries_for_subtrees_have_masks(pair: dict[str, Any]) -> None:
@@ -290,3 +291,76 @@ def test_rows_that_influence_each_other_send_it_back_to_masks(
     assert tried == sorted(tried, reverse=True)
     expected = tiny_models.read_alone(OpenVinoEngine.load(checkpoint, OPTIONS), TEXT, [64])
     assert np.abs(tiny_models.read_alone(engine, TEXT, [64]) - expected).max() < CLOSE
+
+
+# --- growing trees --------------------------------------------------------------------------------
+
+PENDING = 64
+TREES = replace(OPTIONS, context=128, branches=0, pending=PENDING)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_trees_grow_over_borders_of_pages_as_they_do_under_masks(
+    checkpoint: Path, seed: int
+) -> None:
+    draw = np.random.default_rng(seed)
+    paged = OpenVinoEngine.load(checkpoint, TREES)
+    engines = paged, TorchEngine.load(checkpoint, replace(TREES, paged=False))
+    free = paged._kv.free_pages  # type: ignore[union-attr]
+    for engine in engines:
+        sessions = [engine.open_session() for _ in range(SESSIONS)]
+    forests: dict[int, list[int]] = {session: [] for session in sessions}
+    for session in sessions:
+        text = TEXT[: draw.integers(SHORT + 1, 2 * PAGE)]
+        assert_ranked_alike(engines, [SequenceTokens(session, text, ranking=Ranking(4))])
+        for engine in engines:
+            engine.commit_kv(session, range(len(text)))
+    for _ in range(8):
+        batch = []
+        for session, parents in forests.items():
+            first = len(parents)
+            above = draw.integers(FOLLOWS_PREFIX, first + np.arange(4)).tolist()
+            parents += above
+            tokens = draw.integers(0, 90, len(above)).tolist()
+            batch.append(SequenceTokens(session, tokens, above, ranking=Ranking(4)))
+        assert_ranked_alike(engines, batch)
+        for session, parents in forests.items():
+            path = path_to(int(draw.integers(FOLLOWS_PREFIX, len(parents))), parents)[:2]
+            left = below(path[-1] if path else FOLLOWS_PREFIX, parents)
+            for engine in engines:
+                engine.commit_kv(session, path, left)
+            renumbered = {entry: at for at, entry in enumerate(left)}
+            forests[session] = [renumbered.get(parents[entry], FOLLOWS_PREFIX) for entry in left]
+    for session in sessions:
+        paged.close_session(session)
+    assert paged._kv.free_pages == free  # type: ignore[union-attr]
+
+
+def assert_ranked_alike(engines: Sequence[Engine], batch: Sequence[SequenceTokens]) -> None:
+    for some, others in zip(*(engine.forward(batch) for engine in engines), strict=True):
+        (ids, values), (other_ids, other_values) = some.best(), others.best()
+        np.testing.assert_array_equal(ids, other_ids)
+        np.testing.assert_allclose(values, other_values, atol=CLOSE)
+
+
+def path_to(entry: int, parents: Sequence[int]) -> list[int]:
+    return [] if entry == FOLLOWS_PREFIX else [*path_to(parents[entry], parents), entry]
+
+
+def below(entry: int, parents: Sequence[int]) -> list[int]:
+    return [
+        candidate
+        for candidate in range(len(parents))
+        if candidate != entry and (entry == FOLLOWS_PREFIX or entry in path_to(candidate, parents))
+    ]
+
+
+def test_a_cache_that_the_system_has_no_room_for_is_refused_by_its_settings(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: object, **__: object) -> NoReturn:
+        raise OSError("Cannot allocate memory")
+
+    monkeypatch.setattr("card.engines.openvino.paged.cache.mmap.mmap", no_room)
+    with pytest.raises(EngineError, match=r"cache\.slots"):
+        OpenVinoEngine.load(checkpoint, TREES)

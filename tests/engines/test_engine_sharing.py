@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ import tiny_models
 from numpy.typing import NDArray
 from tiny_models import random_tokens
 
-from card.engines import FOLLOWS_PREFIX, Ranking, SequenceTokens
+from card.engines import FOLLOWS_PREFIX, SequenceTokens
 from card.engines.architecture import read_architecture
 from card.engines.checkpoints import open_checkpoint
 from card.engines.openvino import compiled
@@ -26,7 +25,6 @@ MIB = 1 << 20
 OPTIONS = EngineOptions(
     context=128, sessions=2, branches=2, dtype="float32", threads=1, graph_rows=(1, 8, 4)
 )
-TREES = replace(OPTIONS, branches=0, pending=32)
 
 
 # --- who shares -----------------------------------------------------------------------------------
@@ -99,25 +97,6 @@ def test_logits_are_the_same_bits(
         read_by_turns(engine, text) for engine in loaded_twice(tmp_path, OPTIONS, monkeypatch)
     )
     np.testing.assert_array_equal(np.stack(together), np.stack(apart))
-
-
-def test_a_growing_tree_is_ranked_the_same(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    noise = list(np.random.default_rng(0).gumbel(size=(8, tiny_models.VOCABULARY)))
-    found = []
-    for engine in loaded_twice(checkpoint, TREES, monkeypatch):
-        session = engine.open_session()
-        for count in (4, 1, 8, 3):
-            drawn = [row.astype(np.float32) for row in noise[:count]]
-            for ranking in (Ranking(5), Ranking(5, 0.8, drawn)):
-                rows = SequenceTokens(session, list(range(count)), ranking=ranking)
-                (logits,) = engine.forward([rows])
-                found.append([part.tobytes() for part in logits.best()])
-                engine.commit_kv(session, [])
-            engine.forward([SequenceTokens(session, [count], logits=0)])
-            engine.commit_kv(session, [0])
-    assert found[: len(found) // 2] == found[len(found) // 2 :]
 
 
 # --- memory ---------------------------------------------------------------------------------------

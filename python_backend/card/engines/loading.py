@@ -31,7 +31,7 @@ _TARGET_GRAPHS = (1, 2, 4, 6, 8, 16, 32, 64)
 """Rows of a target pass: one behind a query that found nothing, a chain of candidates, rows of many
 sessions, and chunks of a prompt, up to the stock `serving.prefill_chunk`. Most candidates are alone
 or few: padded to four rows, one costs a fifth of a pass more."""
-_DRAFT_GRAPHS = (1, 4, 6, 8)
+_DRAFT_GRAPHS = (1, 4, 6, 8, 16, 32, 64)
 """Rows of a draft pass: nodes by the default width and n-grams, or text that was committed."""
 _MOST_THREADS_ALONE = 8
 """Unless the settings ask for more: soon they wait for each other longer than they compute."""

@@ -35,7 +35,7 @@ class EngineOptions:
     graph_rows     passes of one session with so many rows, or fewer padded to them, are prepared
                    for once at load (OpenVINO), if copies of the weights have room
     paged          rows may look places up by themselves instead of under masks (OpenVINO, passes of
-                   single chains), if then rows are independent
+                   single chains, if then rows are independent; those of growing trees always do)
     kernels        a device's passes may run on kernels of our own (torch), if Triton is there
     compressed     matrices of few bits, and in float32 of sixteen, may stay as they are stored
                    (OpenVINO), if then rows are independent

@@ -30,7 +30,7 @@ Buffers = TypeVar("Buffers", bound=KeyValueBuffers)
 def kv_size(options: EngineOptions) -> tuple[int, int]:
     """Lanes of sessions in a KV cache, and the places of each lane: padding and pending entries may
     stand behind the last position of the context."""
-    places = rounded_up(options.context + _most_pending(options), EXTENT_MULTIPLE)
+    places = rounded_up(options.context + most_pending(options), EXTENT_MULTIPLE)
     return options.sessions * max(1, options.branches), places
 
 
@@ -40,17 +40,14 @@ def kept_lanes(options: EngineOptions) -> int:
     return -(-options.kept_tokens // places)
 
 
-def layout_under_masks(
-    kv: KeyValueStore, options: EngineOptions, *, few_shapes: bool = False
-) -> Layout:
-    """Of growing trees, perhaps in few shapes, or of chains, whichever the options want."""
+def layout_under_masks(kv: KeyValueStore, options: EngineOptions) -> Layout:
+    """Of growing trees, or of chains, whichever the options want."""
     if options.grows_trees:
-        pending = _most_pending(options)
-        return TreeLayout(kv, options.sessions, pending, few_shapes=few_shapes)
+        return TreeLayout(kv, options.sessions, most_pending(options))
     return ChainLayout(kv, options.sessions, options.branches, options.row_multiple)
 
 
-def _most_pending(options: EngineOptions) -> int:
+def most_pending(options: EngineOptions) -> int:
     return max(options.pending, MAX_PASS_ROWS)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +30,8 @@ from training.fitting import Budget, FittingError
 from training.recipe import Architecture, Distillation, Recipe, Sources, Training
 from training.tokenization import END_OF_TEXT, load_tokenizer
 from training.workplace import Workplace, claim
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 CPU = Compute(torch.device("cpu"), bf16=False)
 STEPS = 6
@@ -63,15 +64,6 @@ def write_sources(folder: Path) -> None:
             for name in ("one", "two", "three")
         )
         (folder / f"module_{number}.py").write_text(body, "utf-8")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Matrices this small only wait for a second thread, for long on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

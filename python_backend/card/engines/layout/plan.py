@@ -86,6 +86,20 @@ class SessionPaths:
 
 
 @dataclass(slots=True)
+class RowPages:
+    """Where rows look places up, and store.
+
+    table   [any] int32, numbers of pages, those of one path one after another
+    first   [rows] int32: where in `table` those of each row's path begin
+    begins  [sequences] int64, the first row of each chain that is attended as one
+    """
+
+    table: NDArray[np.int32]
+    first: NDArray[np.int32]
+    begins: NDArray[np.int64]
+
+
+@dataclass(slots=True)
 class Pass:
     """What one forward pass computes.
 
@@ -97,6 +111,7 @@ class Pass:
                        None: same
     logit_rows         [n] int64, rows whose logits are wanted; None: all
     paths              of each session, in the order of the rows; None: rows have no paths
+    pages              of every row; None: those of its lane
     """
 
     tokens: NDArray[np.int64]
@@ -106,6 +121,7 @@ class Pass:
     scatter: NDArray[np.int64] | None
     logit_rows: NDArray[np.int64] | None
     paths: list[SessionPaths] | None = None
+    pages: RowPages | None = None
 
 
 class KeyValueBuffers(Protocol):

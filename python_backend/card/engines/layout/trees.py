@@ -29,19 +29,13 @@ from card.engines.layout.sessions import OneLaneEach
 class TreeLayout(OneLaneEach):
     """Implements `plan.Layout` with masks.
 
-    pending     most unconfirmed entries of a session
-    few_shapes  passes that sessions share look at more lanes and places than they must, so that
-                they come in few shapes
+    pending  most unconfirmed entries of a session
     """
 
-    def __init__(
-        self, kv: KeyValueStore, sessions: int, pending: int, *, few_shapes: bool = False
-    ) -> None:
+    def __init__(self, kv: KeyValueStore, sessions: int, pending: int) -> None:
         super().__init__(sessions)
         self._kv = kv
         self._pending = pending
-        self._lanes = sessions
-        self._few_shapes = few_shapes
         self._depths: list[list[int]] = [[] for _ in range(sessions)]
         """Of every pending entry, 0 for those that follow the prefix."""
         # Row 0 is the prefix: it sees no pending entry. Row e + 1 is entry e. What lies behind
@@ -87,9 +81,6 @@ class TreeLayout(OneLaneEach):
         mask_from = min(starts)
         ends = [start + stop for start, stop in zip(starts, stops, strict=True)]
         extent = rounded_up(max(ends), EXTENT_MULTIPLE)
-        if self._few_shapes:
-            lanes = self._doubled_up(lanes)
-            extent = doubled_up(extent, EXTENT_MULTIPLE, self._kv.places)
         # Rows that stand for nobody see everything, or their softmax would not be a number.
         mask = np.zeros((len(lanes), longest, extent - mask_from), np.float32)
         gather = np.zeros((len(lanes), longest), dtype=np.int64)
@@ -124,12 +115,6 @@ class TreeLayout(OneLaneEach):
             scatter=np.concatenate(scatter),
             logit_rows=last_rows(counts, batch),
         )
-
-    def _doubled_up(self, lanes: range) -> range:
-        """These and, unless they are 1, 2, 4, ..., others."""
-        count = doubled_up(len(lanes), 1, self._lanes)
-        first = min(lanes.start, self._lanes - count)
-        return range(first, first + count)
 
     def _append(self, rows: SequenceTokens) -> None:
         """Give the rows entries: their depth and whom they see."""

@@ -15,7 +15,7 @@ from card.engines.architecture import Architecture, read_architecture
 from card.engines.checkpoints import Checkpoint, QuantisedCheckpoint, open_checkpoint
 from card.engines.draft_vocabulary import read_draft_vocabulary
 from card.engines.interface import EngineError, Logits, SequenceTokens
-from card.engines.layout import SHORT, Layout, PageLayout
+from card.engines.layout import SHORT, BranchLayout, Layout, PageLayout
 from card.engines.openvino.compiled import (
     CompiledDecoder,
     Decoders,
@@ -52,6 +52,7 @@ from card.engines.sessions import (
     kept_lanes,
     kv_size,
     layout_under_masks,
+    most_pending,
 )
 
 log = logging.getLogger(__name__)
@@ -119,10 +120,12 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
         """Load a Hugging Face directory or a GGUF file. Raises `EngineError` saying what does not
         fit.
 
-        any_rows  whether paged attention begins with one decoder for any rows (`later.Exchange`)
+        any_rows  whether a target's paged attention begins with one decoder for any rows
+                  (`later.Exchange`)
         """
         architecture = read_architecture(directory)
         check_context(directory, architecture, options)
+        options = replace(options, paged=options.paged or options.grows_trees)
         checkpoint: Checkpoint = open_checkpoint(directory, architecture)
         if bits := _CODE_BITS.get(options.dtype):
             checkpoint = QuantisedCheckpoint(checkpoint, bits, options.weight_group)
@@ -161,7 +164,8 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
             with phase("compile", directory):
                 return compile_decoders(decoder, architecture, weights, size, options)
 
-        if not (any_rows and options.paged and options.graph_rows):
+        exchanges = any_rows and options.paged and not options.grows_trees
+        if not (exchanges and options.graph_rows):
             compiled = compile_with(options)
             return cls(directory, architecture, compiled, options, ranked, pages)
         compiled = compile_with(replace(options, graph_rows=()))
@@ -394,12 +398,18 @@ def _unload_raw(decoders: Decoders) -> None:
 def _pages(options: EngineOptions) -> int:
     """Pages that an engine of these options needs, with those for an examination beside it."""
     lanes, places = kv_size(options)
-    return (lanes + kept_lanes(options)) * places // PAGE + _spare_pages(options)
+    spare = _branch_pages(options) if options.grows_trees else _spare_pages(options)
+    return (lanes + kept_lanes(options)) * places // PAGE + spare
 
 
 def _spare_pages(options: EngineOptions) -> int:
     _, places = kv_size(options)
     return _SPARE_SESSIONS * places // PAGE
+
+
+def _branch_pages(options: EngineOptions) -> int:
+    """Every pending entry of a tree may need a page."""
+    return options.sessions * most_pending(options)
 
 
 def _cache(
@@ -411,9 +421,12 @@ def _cache(
     """A KV cache, where rows stand in it, and what tells a graph so."""
     lanes, places = kv_size(options)
     if pages is not None:
-        paged = PagedCache(pages, lanes + kept_lanes(options), places, first_page)
+        all_lanes = lanes + kept_lanes(options)
+        if options.grows_trees:
+            paged = PagedCache(pages, all_lanes, places, branching=_branch_pages(options))
+            branches = BranchLayout(paged, options.sessions, most_pending(options))
+            return paged, branches, partial(PagedFeed, paged)
+        paged = PagedCache(pages, all_lanes, places, first_page)
         return paged, PageLayout(options.sessions, options.row_multiple), partial(PagedFeed, paged)
     kv = KeyValueCache(architecture, lanes + kept_lanes(options), places, kv_type(options))
-    # What was prepared for a shape is kept: ever other ones let a draft grow.
-    layout = layout_under_masks(kv, options, few_shapes=True)
-    return kv, layout, partial(MaskedFeed, architecture)
+    return kv, layout_under_masks(kv, options), partial(MaskedFeed, architecture)

@@ -63,15 +63,17 @@ class Admission:
         return wanted
 
     def decoding(
-        self, request: GenerateRequest, parameters: SamplingParameters, wanted: str
+        self,
+        request: GenerateRequest,
+        parameters: SamplingParameters,
+        wanted: str,
+        drafter: str | None,
     ) -> str:
-        """How the request is decoded if `wanted` is what it or the settings ask for.
-
-        Raises `Refusal` naming what the engine cannot do.
-        """
+        """How the request is decoded if `wanted` is what it or the settings ask for, and `drafter`
+        makes its candidates. Raises `Refusal` naming what the engine cannot do."""
         if wanted == "auto":
             wanted = ADAPTING
-        if self.drafter(request) is None:
+        if drafter is None:
             wanted = PLAIN
         if self._version is None:
             return wanted

@@ -58,7 +58,8 @@ def test_beside_a_device_nobody_else_can_be_named() -> None:
 
 def test_auto_is_the_pacing_that_adapts_and_plain_decoding_where_nothing_is_left() -> None:
     def decided(by: Admission, **request: Any) -> str:
-        return by.decoding(GenerateRequest(**request), SamplingParameters(), "auto")
+        sent = GenerateRequest(**request)
+        return by.decoding(sent, SamplingParameters(), "auto", by.drafter(sent))
 
     assert decided(admission()) == "card"
     assert decided(admission(), forbidden_drafter="tree") == "card"

@@ -158,6 +158,11 @@ def test_a_long_value_is_shown_shortened() -> None:
     assert len(str(refused.value)) < 300
 
 
+def test_a_tensor_that_is_none_of_the_wires_is_refused_by_name() -> None:
+    with pytest.raises(Refusal, match=r"input is 'max_token'; it must be one of .*, max_tokens, "):
+        parse(GenerateRequest, arrays(text_input="x", max_token=3), BOUNDS)
+
+
 @pytest.mark.parametrize("name", ["max_token", "temprature", "bogus"])
 def test_an_unknown_request_parameter_is_refused_by_name(name: str) -> None:
     with pytest.raises(Refusal, match=f"parameter is '{name}'"):

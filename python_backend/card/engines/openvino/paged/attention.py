@@ -1,20 +1,21 @@
 """Attention that looks places up through a table of pages, in OpenVINO's own fused operator.
 
-Inputs, with `sequences` = rows + 1:
+Inputs, with `sequences` = rows + 1, of which any may be empty at the end:
 
-past         [sequences] int32, places before each row, which is its position; 0 for the last
+past         [sequences] int32, places before each sequence's first row; 0 for those at the end
 begins       [sequences + 1] int32, where the rows of each sequence begin: 0, 1, ..., rows, rows
 pages        [any] int32, numbers of pages, those of one lane one after another
-first_page   [sequences + 1] int32, where in `pages` those of each row's lane begin; the last two
-             are read by nobody
+first_page   [sequences + 1] int32, where in `pages` those of each sequence begin; what stands for
+             empty ones is read by nobody
 
 The KV cache is no input: the graph refers to its memory and writes into it (`paged.cache`). No
 outputs of its own.
 
 The operator takes rows of one sequence through another kernel than a row that is alone, and adds
-up in another order there. So each row is a sequence of its own: its bits depend on its position
-and on what lies before it, whatever shares the pass. All entries of a pass are stored before a row
-looks at any, so rows of a chain see each other.
+up in another order there. So each row of a target is a sequence of its own: its bits depend on its
+position and on what lies before it, whatever shares the pass. Long chains of a draft's rows are one
+sequence, which is sooner read. All entries of a pass are stored before a row looks at any, so rows
+of a chain see each other.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from openvino.op import Constant
 
 from card.engines.architecture import Architecture
+from card.engines.interface import EngineError
 from card.engines.layout import Pass
 from card.engines.openvino.nodes import ELEMENTS, Node
 
@@ -37,7 +38,13 @@ class PageMemory:
         self.pages = pages
         shape = (a.layers, pages, a.kv_heads, PAGE, a.head_size)
         size = math.prod(shape) * ELEMENTS[kind].itemsize
-        self._memory = {name: mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE) for name in _KINDS}
+        try:
+            self._memory = {name: mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE) for name in _KINDS}
+        except OSError as error:
+            raise EngineError(
+                f"the system has no {2 * size / 2**30:.0f} GiB for the pages of a KV cache "
+                f"({error}); lower cache.slots, cache.nodes or limits.context_tokens"
+            ) from error
         self._buffers: dict[str, NDArray[Any]] = {
             name: np.frombuffer(memory, ELEMENTS[kind]).reshape(shape)
             for name, memory in self._memory.items()
@@ -58,6 +65,11 @@ class PageMemory:
             constant.get_rt_info()["keep_const_precision_0"] = ""
         return keys, values
 
+    def duplicate(self, sources: Sequence[int], copies: Sequence[int]) -> None:
+        """Copy what pages hold to others."""
+        for part in self._buffers.values():
+            part[:, copies] = part[:, sources]
+
     def give_back(self) -> None:
         """Return the memory of all pages to the system; they are zero again."""
         for memory in self._memory.values():
@@ -71,16 +83,26 @@ class PagedCache:
     lanes       all, those for kept texts too
     places      of a lane, a multiple of PAGE
     first_page  of those that the lanes have, one for each page of a lane
+    branching   pages more, for branches of trees
     """
 
-    def __init__(self, memory: PageMemory, lanes: int, places: int, first_page: int = 0) -> None:
+    page = PAGE
+
+    def __init__(
+        self,
+        memory: PageMemory,
+        lanes: int,
+        places: int,
+        first_page: int = 0,
+        branching: int = 0,
+    ) -> None:
         self._memory = memory
         shape = (lanes, places // PAGE)
         self.table: NDArray[np.int32] = np.full(shape, _NONE, np.int32)
         """[lanes, pages of a lane], which page is there."""
         self._writable = np.zeros(shape, np.bool_)
         self._holders = [0] * memory.pages
-        self._free = list(range(first_page, first_page + self.table.size))[::-1]
+        self._free = list(range(first_page, first_page + self.table.size + branching))[::-1]
 
     @property
     def free_pages(self) -> int:
@@ -96,10 +118,11 @@ class PagedCache:
     def make_writable(self, lane: NDArray[np.int64] | int, places: NDArray[np.int64]) -> None:
         """Give lanes pages of their own where a pass writes. Nothing that is shared is confirmed
         there: confirmed places are never written again."""
-        lanes, pages = np.broadcast_arrays(lane, places // PAGE)
-        writable = self._writable[lanes, pages]
+        pages = places // PAGE
+        writable = self._writable[lane, pages]
         if writable.all():
             return
+        lanes = np.broadcast_to(lane, pages.shape)
         for at in set(zip(lanes[~writable].tolist(), pages[~writable].tolist(), strict=True)):
             self._put(at, self._free.pop())
             self._writable[at] = True
@@ -112,6 +135,22 @@ class PagedCache:
                 at = source, start // PAGE + offset
                 self._put((lane, to // PAGE + offset), int(self.table[at]))
                 self._writable[at] = False
+
+    def take(self) -> int:
+        """A page for a branch, which a lane may have later."""
+        page = self._free.pop()
+        self._holders[page] = 1
+        return page
+
+    def give_back(self, pages: Iterable[int]) -> None:
+        """Nobody needs these branches."""
+        for page in pages:
+            self._holders[page] = 0
+            self._free.append(page)
+
+    def duplicate(self, sources: Sequence[int], copies: Sequence[int]) -> None:
+        """Copy what pages hold to others."""
+        self._memory.duplicate(sources, copies)
 
     def release(self, lane: int) -> None:
         """The text of a lane has ended."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from card.engines.layout import Pass
 from card.engines.openvino.inputs import Inputs
@@ -20,14 +23,10 @@ class PagedFeed:
         self._inputs = inputs
         self._cache = cache
         self._padding = padding
-        self._rows = 0
 
     def write(self, this: Pass) -> int:
         """Every input but the KV cache and the ranking; returns how many rows the graph gives
         logits of."""
-        lane, table = this.destination.lane, self._cache.table
-        self._cache.make_writable(lane, this.positions)
-        self._inputs.put("pages", table.reshape(-1))
         needed = len(this.tokens)
         rows = self._padding.pad(needed)
         array = self._inputs.array
@@ -35,17 +34,32 @@ class PagedFeed:
             written = array(name, rows)
             written[:needed] = values
             written[needed:] = values[-1]
+        begins, first = self._write_pages(this, rows)
+        count, padding = len(begins), rows - needed
         past = array("past", rows + 1)
-        past[:-1] = array("positions", rows)
-        past[-1] = 0
+        past[:count] = this.positions[begins]
+        past[count : count + padding] = this.positions[-1]
+        past[count + padding :] = 0
         first_page = array("first_page", rows + 2)
-        first_page[:needed] = lane * table.shape[1]
-        first_page[needed:] = first_page[needed - 1]
-        if rows != self._rows:
-            begins = array("begins", rows + 2)
-            begins[:-1] = np.arange(rows + 1)
-            begins[-1] = rows
-            self._rows = rows
+        first_page[:count] = first
+        first_page[count:] = first_page[count - 1]
+        written = array("begins", rows + 2)
+        written[:count] = begins
+        written[count : count + padding + 1] = np.arange(needed, rows + 1)
+        written[count + padding + 1 :] = rows
         logit_rows = np.arange(needed) if this.logit_rows is None else this.logit_rows
         array("logit_rows", len(logit_rows))[:] = logit_rows
         return len(logit_rows)
+
+    def _write_pages(self, this: Pass, rows: int) -> tuple[NDArray[np.int64], NDArray[Any] | int]:
+        """Row at which every sequence begins, and where its pages do."""
+        table, paths = self._cache.table, this.pages
+        if paths is None:
+            lane = this.destination.lane
+            self._cache.make_writable(lane, this.positions)
+            self._inputs.put("pages", table.reshape(-1))
+            return np.arange(len(this.tokens)), lane * table.shape[1]
+        # As many as the rows may ever have: each shape would be prepared anew.
+        pages = self._inputs.array("pages", rows * table.shape[1])
+        pages[: len(paths.table)] = paths.table
+        return paths.begins, paths.first[paths.begins]
