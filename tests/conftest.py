@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import settings
 
 # Before anything imports Triton, whose own functions are made for one or the other at import.
@@ -34,3 +36,13 @@ def engine_class(request: pytest.FixtureRequest) -> CheckpointEngine:
     """What is promised of an engine holds for both that run checkpoints themselves."""
     found: CheckpointEngine = request.param
     return found
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Torch computes on one thread, and afterwards on as many as before: small matrices only wait
+    for a second one, for long on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -68,7 +68,10 @@ def generate(
 
 
 @app.command()
-@takes(*model_options(without=("stream", "exclude_input_in_output"), on=FIGURES), *CONNECTION)
+@takes(
+    *model_options(without=("stream", "exclude_input_in_output", "drafter"), on=FIGURES),
+    *CONNECTION,
+)
 def edge(
     prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from standard input.")],
     draft: Annotated[
@@ -89,6 +92,7 @@ def edge(
         text = _standard_input() if prompt == "-" else prompt
         request = request_of(text, options)
         connection = Connection.of(options)
+        refusals: list[CardError] = []
         drafted = partial(
             stream,
             request=request,
@@ -96,6 +100,7 @@ def edge(
             ahead=ahead,
             whole=whole,
             timeout_s=connection.timeout,
+            on_refusal=refusals.append,
         )
         tally = Tally()
         printer.prompt(text)
@@ -104,6 +109,8 @@ def edge(
         finally:
             printer.end()
     _say(tally.figures())
+    for refusal in refusals:
+        _say(f"the server refused most drafts of this device: {refusal}")
 
 
 @app.command()

@@ -21,7 +21,7 @@ from tritonclient.utils import InferenceServerException
 
 from card_client.channel import channel_options
 from card_client.chat_template import ChatTemplate, template_of
-from card_client.errors import CardError, call_error, invalid
+from card_client.errors import CardError, call_error, invalid, server_error
 from card_client.exchange import only, responses_of
 from card_client.health import Health, probe
 from card_client.wire import (
@@ -172,16 +172,19 @@ class CardClient:
         drafts: AsyncIterable[Draft],
         *,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
-    ) -> None:
+    ) -> CardError | None:
         """Sends `drafts` on a gRPC stream of their own, for the text whose request has the
         `draft_key` `key`, until there are no more; see `card_client.edge`.
 
         Each is sent when the one before is answered: Triton 2.51 may end where a stream breaks
         in which many answers are still to come. A draft that the server does not take is no error:
-        the text comes without it.
+        the text comes without it. Returns why the first was refused, if most of several were: one
+        alone may have come behind the end of its text.
         """
         _check_timeout(timeout_s)
         answered = asyncio.Event()
+        refusals: list[CardError] = []
+        taken = 0
 
         async def messages() -> AsyncIterator[dict[str, Any]]:
             async for draft in drafts:
@@ -193,8 +196,13 @@ class CardClient:
             call = self._triton.stream_infer(
                 messages(), stream_timeout=timeout_s, headers=self._headers
             )
-            async for _ in call:
+            async for _, error in call:
+                if error is None:
+                    taken += 1
+                else:
+                    refusals.append(server_error(error.message()))
                 answered.set()
+        return refusals[0] if len(refusals) > max(1, taken) else None
 
     async def health(self, *, timeout_s: float | None = 5.0) -> Health:
         """Asks whether the server and this client's model are ready, and for every model's state.

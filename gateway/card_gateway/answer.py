@@ -45,12 +45,13 @@ class Answer(ABC):
             "usage": usage.as_json(),
         }
 
-    def chunk(self, piece: Piece) -> Json:
-        """One event of a stream."""
+    def chunks(self, piece: Piece) -> list[Json]:
+        """The events of a stream that tell of the piece."""
         choice = self._delta(piece)
         if self._trace is not None:
             choice["trace"] = self._trace.told(piece.trace)
-        return {**self._envelope(self.chunk_kind), "choices": [choice]}
+        envelope = self._envelope(self.chunk_kind)
+        return [envelope | {"choices": [one]} for one in self._apart(choice)]
 
     def usage_chunk(self, usage: Usage) -> Json:
         """The event behind the last piece that tells the usage."""
@@ -59,6 +60,10 @@ class Answer(ABC):
     def openings(self, count: int) -> list[Json]:
         """Events before the first piece of so many texts."""
         return []
+
+    def _apart(self, choice: Json) -> list[Json]:
+        """What a choice of a stream tells, by event."""
+        return [choice]
 
     def _envelope(self, kind: str) -> Json:
         return {
@@ -137,9 +142,11 @@ class ChatAnswer(Answer):
     """Of `POST /v1/chat/completions`."""
 
     prefix, kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
+    opening: str | None = ""
+    """The content of a stream's first event."""
 
     def openings(self, count: int) -> list[Json]:
-        delta = {"role": "assistant", "content": ""}
+        delta = {"role": "assistant", "content": self.opening}
         rest = {"delta": delta, "logprobs": None, "finish_reason": None}
         envelope = self._envelope(self.chunk_kind)
         return [envelope | {"choices": [{"index": index, **rest}]} for index in range(count)]
@@ -159,6 +166,16 @@ class ChatAnswer(Answer):
             "logprobs": self._log_probs(piece),
             "finish_reason": piece.finish_reason,
         }
+
+    def _apart(self, choice: Json) -> list[Json]:
+        """As at OpenAI, the event that says why a text ended brings none of it."""
+        if choice["finish_reason"] is None or not choice["delta"]:
+            return [choice]
+        end = {"index": choice["index"], "delta": {}, "logprobs": None}
+        return [
+            choice | {"finish_reason": None},
+            end | {"finish_reason": choice["finish_reason"]},
+        ]
 
     def _log_probs(self, piece: Piece) -> Json | None:
         if self._scores is None:

@@ -352,11 +352,12 @@ class ChatBody(SamplingBody):
     def generate_request(self, prompt: str, stop_words: tuple[str, ...]) -> GenerateRequest:
         limit = self.max_completion_tokens or self.max_tokens
         use = self.tool_use
-        if use.tools and not use.parallel:
+        if use.tools and not use.parallel and self.guide is None:
+            # A grammar ends the text itself, and lets arguments hold what ends a call.
             stop_words = (*stop_words, END_OF_CALL)
         return self.to_triton(prompt, max_tokens=limit, stop_words=stop_words)
 
-    @property
+    @cached_property
     def guide(self) -> Guide | None:
         """Of the answer as text, or of calls where one is required or a tool is strict."""
         use, guide = self.tool_use, super().guide

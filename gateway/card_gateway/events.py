@@ -56,10 +56,12 @@ async def answer_events(
 
     for opening in answer.openings(texts):
         yield event_of(opening | extra())
-    yield event_of(answer.chunk(first) | extra())
+    for chunk in answer.chunks(first):
+        yield event_of(chunk | extra())
     try:
         async for piece in pieces:
-            yield event_of(answer.chunk(piece) | extra())
+            for chunk in answer.chunks(piece):
+                yield event_of(chunk | extra())
     except CardError as error:
         # The status has long been sent; clients look for this in the stream.
         yield event_of(from_triton(error).body())

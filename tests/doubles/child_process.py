@@ -17,17 +17,13 @@ from card.serving.supervision.tether import tethered
 @contextmanager
 def child(
     *command: str,
-    executable: str = "",
     stderr: int | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process with pipes for its input and output, killed at the end of the `with`.
-
-    `executable` is what runs, if it is not what the command begins with.
-    """
+    """A process with pipes for its input and output, killed at the end of the `with`."""
     with _heeding_interrupts():
         process = subprocess.Popen(
-            tethered(signal.SIGKILL, command, executable),
+            tethered(signal.SIGKILL, command),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,

@@ -248,3 +248,9 @@ class FakeEngine:
         if held is None:
             raise Misuse(f"session {session} is not open")
         return held
+
+
+def fake(engine: object) -> FakeEngine:
+    """The engine that a test gave to a loop."""
+    assert isinstance(engine, FakeEngine)
+    return engine

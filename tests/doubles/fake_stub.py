@@ -22,7 +22,10 @@ def fake_stub(repository: Path, model: str, region: str = "region") -> Iterator[
     script = repository / model / "1" / "model.py"
     script.parent.mkdir(parents=True, exist_ok=True)
     script.write_text(_WAIT)
-    with child(STUB_PROGRAM, str(script), region, executable=sys.executable) as process:
+    program = repository / STUB_PROGRAM
+    if not program.exists():
+        program.symlink_to(sys.executable)
+    with child(str(program), str(script), region) as process:
         assert next_line(process) == b"up"
         yield find_stubs(os.getpid())[model]
 

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from card.cache import CardSlot, Geometry, Pool, SlotRequest
-from card.engines.tensorrt_llm import lookup
 from card.engines.tensorrt_llm.bindings import Bindings
 from card.engines.tensorrt_llm.lookup import LookupSettings
 from card.engines.tensorrt_llm.runtime import import_tensorrt_llm
@@ -27,6 +26,8 @@ from installation import install
 
 VOCABULARY = 50
 CANDIDATES = 4
+BUDGET_S = 3600.0
+"""The hook's own is about a machine that decodes, not about one that is busy with tests."""
 GEOMETRY = Geometry(slots=4, nodes=64, prompt=64, output=64, bad_words=4, bad_word_tokens=16)
 END_ID = 49
 
@@ -66,6 +67,7 @@ class Cache:
             geometry=GEOMETRY,
             vocabulary=VOCABULARY,
             candidates=CANDIDATES,
+            budget_s=BUDGET_S,
         )
 
     def open(
@@ -114,11 +116,6 @@ class Cache:
     def output(self, slot: CardSlot) -> list[int]:
         tokens: list[int] = slot.output(0, slot.committed(slot.session_id)).tolist()
         return tokens
-
-
-def take_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hook's budget is about a machine that decodes, not about one that is busy with tests."""
-    monkeypatch.setattr(lookup, "BUDGET_S", 3600.0)
 
 
 def scheduled(*requests: EngineRequest) -> Any:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import tiny_models
-import torch
 from transformers import LlamaConfig
 
 from card.engines.calibration import timing
@@ -19,15 +18,6 @@ def _quick_to_measure() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timing, "_COST_ROUNDS", 1)
         yield
-
-
-@pytest.fixture(scope="module")
-def one_thread() -> Iterator[None]:
-    """Torch computes on one thread, and afterwards on as many as before."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

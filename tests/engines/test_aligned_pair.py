@@ -9,6 +9,7 @@ import pytest
 import torch
 from real_pair import TARGET
 from safetensors.torch import load_file
+from transformers import LlamaForCausalLM
 from typer.testing import CliRunner
 
 from aligned import writing
@@ -87,11 +88,11 @@ def test_the_models_share_a_tokenizer_with_an_id_for_every_logit(
     assert vocabulary["<8999>"] == 8999
 
 
-def test_large_models_are_written_in_shards(
-    made: tuple[Path, Alignment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writing, "SHARD", "1MB")
-    make_pair(SHAPE, 0.5, tmp_path, TARGET, dtype=torch.float32, texts=Texts(count=8, tokens=32))
+def test_large_models_are_written_in_shards(made: tuple[Path, Alignment], tmp_path: Path) -> None:
+    folder, _ = made
+    target = LlamaForCausalLM.from_pretrained(folder / "target")
+    writing.write_target(target, TARGET, tmp_path / "target", shard="1MB")
+    writing.write_draft(target, SHAPE, TARGET, tmp_path / "draft")
     assert len(list((tmp_path / "target").glob("*.safetensors"))) > 1
     assert engine(tmp_path / "target").vocabulary == SHAPE.vocabulary
     assert engine(tmp_path / "draft", tree=True).vocabulary == SHAPE.vocabulary
@@ -113,3 +114,10 @@ def test_a_missing_gpu_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     found = CliRunner().invoke(app, [str(tmp_path), "--preset", "tiny", "--device", "cuda"])
     assert found.exit_code == 2
     assert "no CUDA device" in found.stderr
+
+
+def test_a_folder_that_holds_a_pair_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    found = CliRunner().invoke(app, [str(tmp_path), "--preset", "tiny"])
+    assert found.exit_code == 2
+    assert "holds something already" in found.stderr

@@ -44,7 +44,7 @@ def test_matrices_stay_as_they_are_stored(tmp_path: Path, dtype: torch.dtype, st
         found = product_types(decoder.graph)
         assert found.keys() == {stored}
         if engine.options.compressed:
-            assert found[stored] == 5 * engine.architecture.layers + 1
+            assert found[stored] == 4 * engine.architecture.layers + 1
     assert engine.options.compressed is (dtype != torch.float32)
 
 

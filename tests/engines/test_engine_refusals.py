@@ -317,15 +317,8 @@ def pair(tmp_path: Path, context: int = 128) -> Settings:
     return load_settings(tmp_path / "settings.yaml")
 
 
-@pytest.fixture
-def _threads_as_before() -> Any:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.mark.parametrize("context", [2, 128])
-@pytest.mark.usefixtures("_threads_as_before")
+@pytest.mark.usefixtures("one_thread")
 def test_a_loaded_target_says_that_its_rows_are_independent_and_what_they_cost(
     tmp_path: Path, context: int
 ) -> None:
@@ -336,7 +329,7 @@ def test_a_loaded_target_says_that_its_rows_are_independent_and_what_they_cost(
     assert (engine.vocabulary, engine.context) == (tiny_models.VOCABULARY, context)
 
 
-@pytest.mark.usefixtures("_threads_as_before")
+@pytest.mark.usefixtures("one_thread")
 def test_a_target_whose_rows_influence_each_other_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

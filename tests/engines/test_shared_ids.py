@@ -14,7 +14,13 @@ from card.engines.shared_ids import SharedIds
 from card.engines.torch.engine import TorchEngine
 from card.engines.vocabulary import SharedVocabulary
 from card.sampling import SamplingParameters
-from card.speculation.drafters.growth.children import Child, best_children, noise_for, ranking_of
+from card.speculation.drafters.growth.children import (
+    Child,
+    noise_for,
+    ranked_children,
+    ranking_of,
+    worthwhile_children,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -67,7 +73,8 @@ def children_of(
     ranking = ranking_of(positions, parameters, noise_for(parameters, draft.vocabulary))
     (logits,) = draft.forward([SequenceTokens(session, text, ranking=ranking)])
     draft.close_session(session)
-    return best_children(logits, positions, parameters)
+    found = ranked_children(logits, positions, parameters)
+    return [worthwhile_children(row) for row in found]
 
 
 def test_ids_that_the_draft_does_not_have_are_read(engine: TorchEngine) -> None:

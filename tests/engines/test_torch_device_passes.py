@@ -28,7 +28,6 @@ from card.engines import FOLLOWS_PREFIX, Ranking, SequenceTokens
 from card.engines.calibration import check_row_invariance, make_row_invariant
 from card.engines.options import Dtype, EngineOptions
 from card.engines.torch.captured import decoder as captured_decoder
-from card.engines.torch.captured import engine as captured_engine
 from card.engines.torch.captured.decoder import attend, tree_sum
 from card.engines.torch.captured.engine import CapturedEngine
 from card.engines.torch.captured.graphs import Replayed
@@ -185,15 +184,12 @@ def test_places_that_weigh_nothing_change_no_bit_of_a_sum(
 # --- static buffers -------------------------------------------------------------------------------
 
 
-def test_no_more_shapes_are_kept_than_allowed(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_shapes_are_kept_than_allowed(directory: Path) -> None:
     text = random_tokens(300)
     engine = CapturedEngine.load(directory, options())
     expected = read_alone(engine, text, [1, 17, 40, 70])
     assert len(engine._passes) > 2
-    monkeypatch.setattr(captured_engine, "MOST_CAPTURED", 2)
-    engine = CapturedEngine.load(directory, options())
+    engine = CapturedEngine(engine._model, engine.options, most_captured=2)
     assert read_alone(engine, text, [1, 17, 40, 70]).tobytes() == expected.tobytes()
     assert len(engine._passes) == 2
 

@@ -20,7 +20,14 @@ from running_service import Overrides, RunningService, StartService
 from training.cutting import cut
 
 PROMPTS = ("def fibonacci(n):", "import os\n\n\ndef walk(path):\n    for name in")
-WAYS: tuple[dict[str, str], ...] = ({}, {"decoding": "draft_then_verify"}, {"decoding": "pearl"})
+WAYS: tuple[dict[str, str], ...] = (
+    {},
+    {"decoding": "draft_then_verify"},
+    {"decoding": "pearl", "growth": "sampled"},
+    {"decoding": "branch", "growth": "graph"},
+    {"decoding": "ssd", "growth": "layered"},
+)
+"""Of all combinations a few; `tests/unit/decoding/test_lossless_pairs.py` has every pair."""
 SAMPLINGS: tuple[dict[str, Any], ...] = ({}, {"temperature": 0.8, "seed": 5})
 
 
@@ -68,3 +75,10 @@ async def test_no_text_changes(
         for way in WAYS
     ]
     await write_so_while_one_is_struck(service, asked, drafter.victim, blow)
+
+
+async def test_candidates_are_accepted(struck: tuple[RunningService, Drafter]) -> None:
+    service, _ = struck
+    way: dict[str, Any] = {"max_tokens": 64, "end_id": -1, "return_perf_metrics": True, **WAYS[1]}
+    (answer,) = await service.ask(text_input=PROMPTS[0], **way)
+    assert answer.one("total_accepted_draft_tokens") > 16

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from every_way import Asked, write_so_while_one_is_struck, write_what_the_target_alone_writes
-from running_service import Refused, RunningService, StartService
+from running_service import ANSWER_S, Overrides, Refused, RunningService, StartService
 from test_guided import OF_SCHEMA, SAMPLINGS
 from test_guided import PROMPTS as GUIDED_PROMPTS
 
@@ -34,7 +34,11 @@ LOOSE = {"acceptance": "loose", "max_tokens": 160, "end_id": -1}
 @pytest.fixture(scope="module")
 def service(start_service: StartService) -> Iterator[RunningService]:
     speculation = {"rows": 12, "loose_window": 1, "loose_entropy": 0.1, "gamma": 4}
-    with start_service({"speculation": {**speculation, "lossy_acceptance": ["loose"]}}) as running:
+    settings: Overrides = {
+        "speculation": {**speculation, "lossy_acceptance": ["loose"]},
+        "limits": {"queue_timeout_s": ANSWER_S},  # more streams than slots
+    }
+    with start_service(settings) as running:
         yield running
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from every_way import write_what_the_target_alone_writes
 from real_pair import PAIR
-from running_service import Overrides, RunningService, StartService
+from running_service import ANSWER_S, Overrides, RunningService, StartService
 
 from training.cutting import cut
 
@@ -40,7 +40,11 @@ def service(
     smaller: Path = tmp_path_factory.mktemp("draft-small")
     cut(PAIR / "target", smaller, [0])
     speculation = {"drafter": "hierarchy", "proposals": "phrases", "query": "subtree", "gamma": 4}
-    settings: Overrides = {"draft_small": {"path": str(smaller)}, "speculation": speculation}
+    settings: Overrides = {
+        "draft_small": {"path": str(smaller)},
+        "speculation": speculation,
+        "limits": {"queue_timeout_s": ANSWER_S},  # more streams than slots
+    }
     with start_service(settings) as running:
         yield running
 

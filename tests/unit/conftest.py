@@ -12,7 +12,7 @@ from gateway_double import RunningGateway, running_gateway, two_pieces
 from real_pair import TARGET
 from serving_double import make_pool
 from settings_files import Write
-from tensorrt_double import Cache, take_all_the_time
+from tensorrt_double import Cache
 
 from card.cache import Pool
 from card.settings import ENVIRONMENT_PREFIX
@@ -43,9 +43,8 @@ def pool(tmp_path: Path) -> Iterator[Pool]:
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cache]:
-    """What TensorRT-LLM's target is asked by, which has all the time it wants."""
-    take_all_the_time(monkeypatch)
+def cache(tmp_path: Path) -> Iterator[Cache]:
+    """What TensorRT-LLM's target is asked by."""
     made = Cache(tmp_path)
     yield made
     made.pool.unlink()

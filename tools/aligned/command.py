@@ -46,6 +46,8 @@ def make(
     disable_progress_bar()
     if device != "cpu" and not torch.cuda.is_available():
         _refuse(f"--device {device}: no CUDA device is here; allowed: cpu")
+    if output.is_dir() and any(output.iterdir()):
+        _refuse(f"{output} holds something already: name another folder, or empty it")
     if not (tokenizer / "tokenizer.json").is_file():
         _refuse(f"--tokenizer {tokenizer}: holds no tokenizer.json")
     shape = SHAPES[preset]

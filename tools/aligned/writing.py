@@ -11,13 +11,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from aligned.shapes import PairShape
 
-SHARD = "2GB"
 
-
-def write_target(model: LlamaForCausalLM, tokenizer: Path, folder: Path) -> None:
+def write_target(
+    model: LlamaForCausalLM, tokenizer: Path, folder: Path, *, shard: str = "2GB"
+) -> None:
     """Write the model; each shard is copied from its device on its own."""
     folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder, max_shard_size=SHARD)
+    model.save_pretrained(folder, max_shard_size=shard)
     write_tokenizer(tokenizer, folder, model.config.vocab_size)
 
 

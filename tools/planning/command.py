@@ -76,7 +76,7 @@ def check(
     """
     with _told():
         result = Result.read(result_file)
-        profile = Profile.read(profile_file) if profile_file else _profile_of(result)
+        profile = Profile.read(profile_file) if profile_file else profile_of(result)
         comparisons = []
         for row in result.rows:
             foresight = profile.at(row.temperature)
@@ -262,10 +262,10 @@ def hierarchy(
     _store(json_file, records)
 
 
-def _profile_of(result: Result) -> Profile:
-    """The profile of the result's prompts, measured with the weights that are here; of several that
-    of the result's dtype, else one that does not tell its own."""
-    known = [Profile.read(path) for path in sorted(PROFILES.glob("*.yaml"))]
+def profile_of(result: Result, folder: Path = PROFILES) -> Profile:
+    """The profile in `folder` of the result's prompts, measured with the weights that are here; of
+    several that of the result's dtype, else one that does not tell its own."""
+    known = [Profile.read(path) for path in sorted(folder.glob("*.yaml"))]
     found = [
         profile for profile in known if Path(profile.prompts).name == Path(result.prompts).name
     ]

@@ -5,7 +5,7 @@ tokens at t ms each, pays c(T + 1) ms for a pass over so many rows, and agrees w
 probability α, passes (1 - α^(T+1)) / (1 - α) tokens a parcel: those before the first that it would
 not choose, and one of its own. So its tokens cost (T t + c(T + 1)) (1 - α) / (1 - α^(T+1)) ms each,
 which grows with t: the cheapest way to every level leads through the cheapest way to a level below.
-That is a shortest path in a graph of levels, whose edges stretch what lies before them.
+So of every choice of levels the parcels are found from the bottom up, each for itself.
 
 As in the paper, agreement at one token is taken for independent of that at others.
 """
@@ -58,40 +58,34 @@ def tokens_of_a_parcel(agreement: float, parcel: int) -> float:
     return sum(agreement**place for place in range(parcel + 1))
 
 
-def quickest_ladder(
-    levels: Sequence[Level], agreements: Agreements, *, at_once: bool = False
-) -> Ladder:
-    """The shortest path to the last of `levels`, which are ordered from the cheapest on.
+def every_ladder(
+    levels: Sequence[Level],
+    agreements: Agreements,
+    parcels: Sequence[int] = PARCELS,
+    *,
+    at_once: bool = False,
+) -> list[Ladder]:
+    """The shortest path through every choice of levels below the last one, the shortest of all
+    first. `levels` are ordered from the cheapest on.
 
     at_once  the last level computes while the one below does: the longer of both counts
     """
-    found: list[Ladder] = []
-    for number, level in enumerate(levels):
-        is_last = number == len(levels) - 1
-        ways = [Ladder((level.name,), (), level.pass_ms(1))] if level.costs_ms else []
-        ways += [reviewed(below, level, agreements, at_once=at_once and is_last) for below in found]
-        found.append(min(ways, key=_ms) if ways else Ladder((level.name,), (), 0.0))
-    return found[-1]
-
-
-def every_ladder(
-    levels: Sequence[Level], agreements: Agreements, *, at_once: bool = False
-) -> list[Ladder]:
-    """The best of every choice of levels below the last one, the quickest first."""
     *below, last = levels
     ladders = []
     for count in range(len(below) + 1):
         for chosen in combinations(below, count):
-            ladders.append(_whole([*chosen, last], agreements, at_once=at_once))
+            ladders.append(_whole([*chosen, last], agreements, parcels, at_once=at_once))
     return sorted(ladders, key=_ms)
 
 
-def reviewed(below: Ladder, level: Level, agreements: Agreements, *, at_once: bool) -> Ladder:
+def _reviewed(
+    below: Ladder, level: Level, agreements: Agreements, parcels: Sequence[int], *, at_once: bool
+) -> Ladder:
     """The best parcels of `below` for this level."""
     agreement = agreements[below.levels[-1], level.name]
 
     def ways() -> Iterable[Ladder]:
-        for parcel in PARCELS:
+        for parcel in parcels:
             drafting, pass_ms = parcel * below.ms_per_token, level.pass_ms(parcel + 1)
             ms = max(drafting, pass_ms) if at_once else drafting + pass_ms
             yield Ladder(
@@ -103,12 +97,15 @@ def reviewed(below: Ladder, level: Level, agreements: Agreements, *, at_once: bo
     return min(ways(), key=_ms)
 
 
-def _whole(levels: Sequence[Level], agreements: Agreements, *, at_once: bool) -> Ladder:
+def _whole(
+    levels: Sequence[Level], agreements: Agreements, parcels: Sequence[int], *, at_once: bool
+) -> Ladder:
     """The best parcels of these levels, all of which are used."""
     first, *others = levels
     ladder = Ladder((first.name,), (), first.pass_ms(1))
     for level in others:
-        ladder = reviewed(ladder, level, agreements, at_once=at_once and level is levels[-1])
+        last = level is levels[-1]
+        ladder = _reviewed(ladder, level, agreements, parcels, at_once=at_once and last)
     return ladder
 
 

@@ -14,7 +14,13 @@ from bench.prompts import Prompt
 from card.cache import NO_SALT, Candidates
 from card.engines import Engine, SequenceTokens
 from card.sampling import History, SamplingParameters, sample
-from card.speculation.drafters.growth.children import Child, best_children, noise_for, ranking_of
+from card.speculation.drafters.growth.children import (
+    Child,
+    noise_for,
+    ranked_children,
+    ranking_of,
+    worthwhile_children,
+)
 from card.speculation.ngram import JUDGED, NgramProposer
 from card.speculation.ngram_memory import NgramMemory
 from planning.acceptance import (
@@ -141,7 +147,7 @@ def _children_along(
         positions = list(range(first, first + len(chunk)))
         ranking = ranking_of(positions, parameters, noise)
         logits = draft.forward([SequenceTokens(session, chunk, ranking=ranking)])[0]
-        found += best_children(logits, positions, parameters)
+        found += map(worthwhile_children, ranked_children(logits, positions, parameters))
         draft.commit_kv(session, range(len(chunk)))
     draft.close_session(session)
     return found

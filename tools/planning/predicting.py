@@ -11,10 +11,6 @@ from planning.candidates import SIMULATED, Text
 from planning.hardware import Scene
 from planning.simulation import Delays, Machinery, Pacing, Run, Speculation, simulate
 
-WIDTHS = (1, 2, 4, 8, 16)
-DEPTHS = (8, 16, 32)
-ROWS = (4, 6, 8, 12, 16, 24)
-GAMMAS = (2, 3, 4, 6, 8, 10, 12, 16)
 PREDICTED = [name for name, pacing in PACINGS.items() if pacing.growth in (None, *SIMULATED)]
 """Whose trees the simulation can grow."""
 ALONE = Speculation(rows=1)
@@ -25,6 +21,16 @@ TOKENS = 256
 
 _NOTICEABLE = 0.01
 """A smaller setting is recommended unless a larger one is faster by more than this."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The settings among which the best are looked for."""
+
+    widths: tuple[int, ...] = (1, 2, 4, 8, 16)
+    depths: tuple[int, ...] = (8, 16, 32)
+    rows: tuple[int, ...] = (4, 6, 8, 12, 16, 24)
+    gammas: tuple[int, ...] = (2, 3, 4, 6, 8, 10, 12, 16)
 
 
 @dataclass(frozen=True)
@@ -61,12 +67,13 @@ def predict(
     agreements: Sequence[float],
     seed: int = 0,
     on_agreement: Callable[[], None] = lambda: None,
+    grid: Grid = Grid(),
 ) -> Prediction:
     """Simulate every pacing at its best setting; the same seed gives the same figures."""
     outcomes: list[Outcome] = []
     for agreement in agreements:
         drawn = likeness.draw(agreement, TEXTS, TOKENS, seed)
-        outcomes += _Trial(scene, drawn, agreement, seed).outcomes()
+        outcomes += _Trial(scene, drawn, agreement, seed, grid).outcomes()
         on_agreement()
     return Prediction(scene, outcomes)
 
@@ -85,7 +92,10 @@ class _Total:
 class _Trial:
     """One placement at one agreement."""
 
-    def __init__(self, scene: Scene, foresight: Foresight, agreement: float, seed: int) -> None:
+    def __init__(
+        self, scene: Scene, foresight: Foresight, agreement: float, seed: int, grid: Grid
+    ) -> None:
+        self._grid = grid
         self._agreement = agreement
         self._seed = seed
         self._texts = [
@@ -104,19 +114,32 @@ class _Trial:
         if not PACINGS[pacing].queries:
             return ALONE
         if PACINGS[pacing].waits:
-            found = self._best(pacing, [_chain(gamma, pacing) for gamma in GAMMAS])
+            found = self._best(pacing, [self._chain(gamma, pacing) for gamma in self._grid.gammas])
             if PACINGS[pacing].growth is None:
                 return found
-            return self._best(pacing, [replace(found, width=width) for width in WIDTHS])
+            return self._best(pacing, [replace(found, width=width) for width in self._grid.widths])
         return self._recommend(pacing)
+
+    def _chain(self, gamma: int, pacing: Pacing) -> Speculation:
+        """A chain of γ, what the papers of the pacings that wait describe; or what the pacing's own
+        growth rule hangs beside it."""
+        growth = PACINGS[pacing].growth
+        return Speculation(
+            width=1 if growth is None else self._grid.widths[-1],
+            depth=2 * gamma + 1,
+            rows=max(2, PACINGS[pacing].chunk(gamma) + 1),
+            num_draft_tokens=gamma,
+            growth=growth or "layered",
+        )
 
     def _recommend(self, pacing: Pacing) -> Speculation:
         """The best rows, width and depth one after the other, and the rows again."""
         config = Speculation(width=4, depth=32, rows=12)
-        config = self._best(pacing, [replace(config, rows=rows) for rows in ROWS])
-        config = self._best(pacing, [replace(config, width=width) for width in WIDTHS])
-        config = self._best(pacing, [replace(config, depth=depth) for depth in DEPTHS])
-        return self._best(pacing, [replace(config, rows=rows) for rows in ROWS])
+        grid = self._grid
+        config = self._best(pacing, [replace(config, rows=rows) for rows in grid.rows])
+        config = self._best(pacing, [replace(config, width=width) for width in grid.widths])
+        config = self._best(pacing, [replace(config, depth=depth) for depth in grid.depths])
+        return self._best(pacing, [replace(config, rows=rows) for rows in grid.rows])
 
     def _best(self, pacing: Pacing, settings: Sequence[Speculation]) -> Speculation:
         """The first of the ascending settings that no other beats noticeably."""
@@ -150,17 +173,3 @@ class _Trial:
             target_ms=sum(run.target_busy_ms for run in total.runs) / steps,
             draft_ms=sum(run.draft_busy_ms for run in total.runs) / passes if passes else None,
         )
-
-
-def _chain(gamma: int, pacing: Pacing) -> Speculation:
-    """A chain of γ, what the papers of the pacings that wait describe; or what the pacing's own
-    growth rule hangs beside it."""
-    rows = max(2, PACINGS[pacing].chunk(gamma) + 1)
-    growth = PACINGS[pacing].growth
-    return Speculation(
-        width=1 if growth is None else WIDTHS[-1],
-        depth=2 * gamma + 1,
-        rows=rows,
-        num_draft_tokens=gamma,
-        growth=growth or "layered",
-    )

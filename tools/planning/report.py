@@ -193,20 +193,27 @@ def advice_on(ladders: Sequence[Ladder]) -> str:
     more = [ladder for ladder in ladders if set(ladder.levels) > set(best.levels)]
     less = [ladder for ladder in ladders if set(ladder.levels) < set(best.levels)]
     if less:
-        gain = less[0].ms_per_token / best.ms_per_token - 1
+        gain = _longer(less[0], best)
         said += f" It is {gain:.1%} faster than with a level less ({' → '.join(less[0].levels)})."
-    if more:
-        loss = more[0].ms_per_token / best.ms_per_token - 1
-        slower = f"takes {loss:.1%} longer" if loss > _NOTICEABLE else "gains nothing"
-        said += f" A level less is faster: {' → '.join(more[0].levels)} {slower}."
+    worse = [ladder for ladder in more if _longer(ladder, best) > _NOTICEABLE]
+    if worse:
+        loss = _longer(worse[0], best)
+        said += f" A level less is faster: {' → '.join(worse[0].levels)} takes {loss:.1%} longer."
+    elif more:
+        said += f" A level more gains nothing: {' → '.join(more[0].levels)}."
     return f"{said} Settings: {_settings_for(best)}."
+
+
+def _longer(ladder: Ladder, best: Ladder) -> float:
+    """By what share its tokens take longer."""
+    return ladder.ms_per_token / best.ms_per_token - 1
 
 
 def _settings_for(ladder: Ladder) -> str:
     """That give these levels and parcels."""
     parcel = dict(zip(ladder.levels, ladder.parcels, strict=False))
     if len(ladder.levels) == 1:
-        return "decoding: autoregressive"
+        return "speculation: {decoding: autoregressive}"
     lookahead = f"lookahead: {parcel.get('n-grams', 0)}"
     if "draft" in parcel and "draft_small" in parcel:
         rest = f"parcel: {parcel['draft_small']}, gamma: {parcel['draft']}"

@@ -119,6 +119,12 @@ def distil(
             "corpus text. Default: the recipe's, 0.",
         ),
     ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Of the texts' order and the draft's texts. Default: the recipe's."
+        ),
+    ] = None,
     minutes: Minutes = None,
     steps: Steps = None,
     device: Device = "auto",
@@ -132,7 +138,8 @@ def distil(
         asked = {"divergence": divergence, "on_policy_share": on_policy}
         update = {name: value for name, value in asked.items() if value is not None}
         distillation = chosen.distillation.model_copy(update=update)
-        chosen = chosen.model_copy(update={"distillation": distillation})
+        others = {} if seed is None else {"seed": seed}
+        chosen = chosen.model_copy(update={"distillation": distillation, **others})
         _fit("distil", place, chosen, minutes, steps, compute_of(device, precision))
 
 
@@ -160,7 +167,30 @@ def evaluate(
 ) -> None:
     """Print validation loss, agreement and ideal tokens per step of a pair; changes nothing."""
     with told():
-        _evaluate(pair, prompts, limit, max_tokens, held_out, seed, device, json_file)
+        own_held_out = pair / "corpus" / corpus_files.HELD_OUT
+        if held_out is None and own_held_out.is_file():
+            held_out = own_held_out
+        with bar("evaluate") as show:
+            done, all_tokens = 0, max_tokens * len(stages.TEMPERATURES)
+
+            def on_token() -> None:
+                nonlocal done
+                done += 1
+                show(done / all_tokens, "reading along")
+
+            figures = stages.evaluate(
+                pair,
+                prompts,
+                held_out,
+                device_of(device),
+                limit,
+                max_tokens,
+                seed=seed,
+                on_token=on_token,
+            )
+        print_figures(figures, f"{figures.prompts} prompts of {prompts.name}")
+        if json_file is not None:
+            json_file.write_text(json.dumps(asdict(figures), indent=2) + "\n", "utf-8")
 
 
 @app.command(name="all")
@@ -186,7 +216,7 @@ def everything(
             if stage in done and done[stage].is_dir():
                 continue
             _fit(stage, place, chosen, minutes and minutes * share, None, compute)
-        _evaluate(place.root, _OWN_PROMPTS, None, 128, None, 0, device, None)
+        evaluate(place.root, device=device)
 
 
 def _begin(output: Path, recipe: Path | None, overwrite: bool) -> tuple[Workplace, Recipe]:
@@ -249,39 +279,3 @@ def _fit(
         else:
             losses = stages.train_model(place, recipe, stage, budget, compute, on_progress)
     console.print(f"{stage}: {len(losses)} steps, training loss {losses[-1]:.3f}")
-
-
-def _evaluate(
-    pair: Path,
-    prompts: Path,
-    limit: int | None,
-    max_tokens: int,
-    held_out: Path | None,
-    seed: int,
-    device: str,
-    json_file: Path | None,
-) -> None:
-    own_held_out = pair / "corpus" / corpus_files.HELD_OUT
-    if held_out is None and own_held_out.is_file():
-        held_out = own_held_out
-    with bar("evaluate") as show:
-        done, all_tokens = 0, max_tokens * len(stages.TEMPERATURES)
-
-        def on_token() -> None:
-            nonlocal done
-            done += 1
-            show(done / all_tokens, "reading along")
-
-        figures = stages.evaluate(
-            pair,
-            prompts,
-            held_out,
-            device_of(device),
-            limit,
-            max_tokens,
-            seed=seed,
-            on_token=on_token,
-        )
-    print_figures(figures, f"{figures.prompts} prompts of {prompts.name}")
-    if json_file is not None:
-        json_file.write_text(json.dumps(asdict(figures), indent=2) + "\n", "utf-8")

@@ -29,7 +29,9 @@ _COPIED = (
 
 def cut(draft: Path, smaller: Path, layers: list[int]) -> None:
     """Write a model of these layers of another one, in this order. Raises `ValueError` for layers
-    that it has not, and what reading and writing files raise."""
+    that it has not and a folder that holds something, and what reading and writing files raise."""
+    if smaller.is_dir() and any(smaller.iterdir()):
+        raise ValueError(f"{smaller} holds something already: name another folder, or empty it")
     config = json.loads((draft / "config.json").read_text(encoding="utf-8"))
     count = int(config["num_hidden_layers"])
     if wrong := [layer for layer in layers if not 0 <= layer < count]:

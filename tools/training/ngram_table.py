@@ -57,9 +57,13 @@ def main(
 def texts_of(file: Path, model: ModelFiles, vocabulary: int) -> list[Sequence[int]]:
     """The texts of one file as tokens. Raises `OSError`, and `ValueError` for what is no text."""
     if file.suffix != ".npy":
-        return [model.tokenizer().encode(file.read_text(encoding="utf-8")).ids]
+        try:
+            return [model.tokenizer().encode(file.read_text(encoding="utf-8")).ids]
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{file} is no text in UTF-8: {error}") from error
     rows = np.load(file, allow_pickle=False)
-    if rows.ndim != 2 or rows.dtype.kind not in "iu" or not (rows < vocabulary).all():
+    are_ids = rows.dtype.kind in "iu" and ((rows >= 0) & (rows < vocabulary)).all()
+    if rows.ndim != 2 or not are_ids:
         raise ValueError(f"{file} is no array [texts, tokens] of ids below {vocabulary}")
     return list(rows)
 

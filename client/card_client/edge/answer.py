@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import replace
 
 from card_client.client import DEFAULT_TIMEOUT_S, CardClient
@@ -30,12 +30,13 @@ async def stream(
     ahead: int = DEFAULT_AHEAD,
     whole: bool = False,
     timeout_s: float | None = DEFAULT_TIMEOUT_S,
+    on_refusal: Callable[[CardError], None] = lambda _: None,
 ) -> AsyncGenerator[Delta, None]:
     """As `CardClient.stream`, with `model` drafting at most `ahead` tokens ahead on this machine.
 
     `whole` sends chains of so many tokens alone: the rounds of SLED, for a request whose `decoding`
     lets the server wait for them. The text is the same as without any draft. Raises what the model
-    raises, behind the whole text.
+    raises, behind the whole text. `on_refusal` hears why, if the server refused most drafts.
     """
     if request.input_ids:
         prompt = list(request.input_ids)
@@ -47,7 +48,7 @@ async def stream(
     key = secrets.token_hex(16)
     deltas = client.stream(replace(request, draft_key=key), timeout_s=timeout_s)
     drafting = asyncio.create_task(device.draft())
-    sending = asyncio.create_task(_send(client, key, device, timeout_s))
+    sending = asyncio.create_task(_send(client, key, device, timeout_s, on_refusal))
     try:
         async with aclosing(deltas):
             async for delta in deltas:
@@ -63,7 +64,17 @@ async def stream(
         sending.cancel()
 
 
-async def _send(client: CardClient, key: str, device: Device, timeout_s: float | None) -> None:
+async def _send(
+    client: CardClient,
+    key: str,
+    device: Device,
+    timeout_s: float | None,
+    on_refusal: Callable[[CardError], None],
+) -> None:
     """Send what the device drafts. Where that is not possible the text comes without it."""
-    with suppress(CardError):
-        await client.send_drafts(key, device.drafts(), timeout_s=timeout_s)
+    try:
+        refusal = await client.send_drafts(key, device.drafts(), timeout_s=timeout_s)
+    except CardError as error:
+        refusal = error
+    if refusal is not None:
+        on_refusal(refusal)

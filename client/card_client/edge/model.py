@@ -20,7 +20,7 @@ class DraftModel(Protocol):
         """A prompt as the server reads it."""
 
     def next_token(self, tokens: Sequence[int]) -> int:
-        """What follows prompt and text."""
+        """What follows prompt and text. What it raises ends the drafting, and no text."""
 
 
 class TransformersModel:
@@ -36,6 +36,7 @@ class TransformersModel:
         self._torch = torch
         self._cache = cache
         self._known: list[int] = []
+        self._vocabulary: int = model.get_input_embeddings().num_embeddings
         ends = model.generation_config.eos_token_id
         self.end_ids = frozenset([ends] if isinstance(ends, int) else ends or ())
 
@@ -75,6 +76,11 @@ class TransformersModel:
 
     def next_token(self, tokens: Sequence[int]) -> int:
         kept = _common(self._known, tokens[:-1])
+        if (largest := max(tokens[kept:])) >= self._vocabulary:
+            raise invalid(
+                f"the server writes token {largest}, and the draft knows {self._vocabulary} tokens "
+                "alone: take a draft with the tokens of the server's model"
+            )
         if kept < len(self._known):
             self._cache.crop(kept - len(self._known))  # less than 0: so many go
         missing = self._torch.tensor([tokens[kept:]], device=self._model.device)

@@ -14,6 +14,9 @@ from card_gateway.tools.calls import Call, CallParser, whole_calls
 class CallingAnswer(ChatAnswer):
     """Of `POST /v1/chat/completions` with tools."""
 
+    opening = None
+    """There may be none: clients take an empty text for one."""
+
     def __init__(self, model: str, scores: Scores | None) -> None:
         super().__init__(model, scores)
         self._parsers = defaultdict[int, CallParser](CallParser)

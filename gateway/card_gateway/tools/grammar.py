@@ -52,10 +52,11 @@ def _calls(use: ToolUse) -> str:
 
 
 def _text_with_calls(use: ToolUse) -> str:
-    """Any text with calls anywhere: what opens a call is always one, because the shortest text that
-    ends with it is taken."""
+    """Any text with calls anywhere, or with one at its end: what opens a call is always one,
+    because the shortest text that ends with it is taken."""
+    start = "call* TEXT" if use.parallel else "call | TEXT"
     text = f"TEXT: /(?s:.*)/\nopened[lazy]: TEXT {json.dumps(CALL)}"
-    return f"start: call* TEXT\n{text}\n{_call(use, 'opened')}"
+    return f"start: {start}\n{text}\n{_call(use, 'opened')}"
 
 
 def _call(use: ToolUse, opening: str) -> str:

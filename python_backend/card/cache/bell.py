@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,13 @@ _SYS_FUTEX = 202  # on x86-64, the only machine that a pool works on
 _FUTEX_WAIT = 0
 _FUTEX_WAKE = 1
 _EVERYBODY = 2**31 - 1
-_WITHOUT_FUTEX_S = 0.004
+WITHOUT_FUTEX_S = 0.004
 """How long nobody looks where the kernel (or a sandbox) has no futex for us."""
 
 _libc = ctypes.CDLL(None, use_errno=True)  # its calls let other threads run meanwhile
+
+
+Futex = Callable[[ctypes.c_void_p, int, int, Any], int]
 
 
 class _Timespec(ctypes.Structure):
@@ -34,11 +38,13 @@ class Bell:
     Of two processes that ring in the same instant (`card` and the target, TensorRT-LLM's worker and
     its Triton process) one may not be counted; whoever waits looks again after a while in any case.
 
-    word  [1] int64, in the shared mapping; the kernel looks at its lower half
+    word   [1] int64, in the shared mapping; the kernel looks at its lower half
+    futex  the kernel's call
     """
 
-    def __init__(self, word: NDArray[np.int64]) -> None:
+    def __init__(self, word: NDArray[np.int64], futex: Futex | None = None) -> None:
         self._word = word
+        self._futex = futex or _futex
         self._address = ctypes.c_void_p(word.ctypes.data)
 
     @property
@@ -49,15 +55,15 @@ class Bell:
     def ring(self) -> None:
         """Wake everybody who waits."""
         self._word[0] += 1
-        _futex(self._address, _FUTEX_WAKE, _EVERYBODY, None)
+        self._futex(self._address, _FUTEX_WAKE, _EVERYBODY, None)
 
     def wait(self, rings: int, timeout_s: float) -> None:
         """Sleep until it has rung more often than `rings` times, or for `timeout_s`."""
         whole = int(timeout_s)
         span = _Timespec(whole, int((timeout_s - whole) * 1e9))
-        error = _futex(self._address, _FUTEX_WAIT, rings & 0xFFFFFFFF, ctypes.byref(span))
+        error = self._futex(self._address, _FUTEX_WAIT, rings & 0xFFFFFFFF, ctypes.byref(span))
         if error in (errno.ENOSYS, errno.EPERM):
-            time.sleep(min(timeout_s, _WITHOUT_FUTEX_S))
+            time.sleep(min(timeout_s, WITHOUT_FUTEX_S))
 
 
 def _futex(address: ctypes.c_void_p, operation: int, value: int, timeout: Any) -> int:

@@ -102,10 +102,10 @@ class GrowingTree:
         """Depth of a node; -1 for `ROOT`."""
         return -1 if node == ROOT else self.depth[node]
 
-    def path(self, node: int, longest: int | None = None) -> list[int]:
-        """Tokens from the root to `node`; the last `longest` of them, if that is given."""
+    def path(self, node: int) -> list[int]:
+        """Tokens from the root to `node`."""
         tokens: list[int] = []
-        while node != ROOT and (longest is None or len(tokens) < longest):
+        while node != ROOT:
             tokens.append(self.token[node])
             node = self.parent[node]
         return tokens[::-1]

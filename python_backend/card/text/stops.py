@@ -63,7 +63,7 @@ class StopStrings:
         """Length of the longest stop string that the next character completes; 0: of none."""
         beginning = (word for word in self._by_first.get(character, ()) if not word.matched)
         words = [*self._begun, *beginning]
-        complete = [word.length for word in words if word.is_completed_by(character)]
+        complete = [word.length for word in words if word.advance(character)]
         self._begun = [word for word in words if word.matched]
         return max(complete, default=0)
 
@@ -82,8 +82,8 @@ class _StopString:
         self._borders = [0, 0]
         """Of so many first characters: the longest beginning, short of all, that is an end too."""
 
-    def is_completed_by(self, character: str) -> bool:
-        """Take the next character of the text."""
+    def advance(self, character: str) -> bool:
+        """Take the next character of the text; whether it is the last of the string."""
         self.matched = self._extended(self.matched, character)
         if self.matched == len(self._borders):
             self._borders.append(self._extended(self._borders[-1], character))

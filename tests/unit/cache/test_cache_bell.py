@@ -11,11 +11,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from child_process import child, next_line
 from serving_double import GEOMETRY, make_pool, slot_request
 
-from card.cache import Pool, bell
+from card.cache import Pool
+from card.cache.bell import WITHOUT_FUTEX_S, Bell
 
 FOR_EVER_S = 600.0
 LIMIT_S = 60.0
@@ -95,12 +97,10 @@ def test_the_count_goes_on_beyond_the_half_that_the_kernel_looks_at(pool: Pool) 
     pool.slot_bell.wait(rings, FOR_EVER_S)
 
 
-def test_without_a_futex_the_wait_is_a_short_sleep(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_futex_the_wait_is_a_short_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(bell, "_futex", lambda *_: errno.ENOSYS)
     monkeypatch.setattr(time, "sleep", slept.append)
-    pool.slot_bell.wait(pool.slot_bell.rings, FOR_EVER_S)
-    pool.slot_bell.wait(pool.slot_bell.rings, 0.001)
-    assert slept == [bell._WITHOUT_FUTEX_S, 0.001]
+    bell = Bell(np.zeros(1, np.int64), futex=lambda *_: errno.ENOSYS)
+    bell.wait(bell.rings, FOR_EVER_S)
+    bell.wait(bell.rings, 0.001)
+    assert slept == [WITHOUT_FUTEX_S, 0.001]

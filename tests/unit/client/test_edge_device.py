@@ -15,11 +15,12 @@ import pytest
 from client_double import Request, Responses, TritonDouble, refusal, response, served
 from typer.testing import CliRunner
 
-from card_client import CardClient, GenerateRequest
+from card_client import CardClient, CardError, GenerateRequest
 from card_client.cli import app
 from card_client.edge import Device, TransformersModel, stream
 from card_client.wire import Delta, Draft
 
+PAIR_DRAFT = Path(__file__).parents[2] / "pair" / "draft"
 PROMPT = [100, 101]
 PATIENCE_S = 20.0
 
@@ -207,6 +208,43 @@ async def test_drafts_have_the_key_of_their_text_and_a_refused_one_is_no_error(
         assert sent.tokens[0] == sent.position + 2
 
 
+@pytest.mark.parametrize(
+    ("taken", "refused", "told"), [(0, 1, False), (0, 2, True), (2, 2, False), (2, 3, True)]
+)
+async def test_a_device_hears_why_where_the_server_refuses_most_of_its_drafts(
+    triton: TritonDouble, taken: int, refused: int, told: bool
+) -> None:
+    answers = Queue[Responses]()
+    for _ in range(taken):
+        answers.put([response()])
+    for number in range(refused):
+        answers.put([refusal(f"INVALID_ARGUMENT: wrong {number}")])
+    triton.answer = lambda request: answers.get(timeout=PATIENCE_S)
+
+    async def drafts() -> AsyncIterator[Draft]:
+        for position in range(answers.qsize()):
+            yield Draft(position, (1,))
+
+    async with CardClient(triton.address) as client:
+        heard = await client.send_drafts("0f" * 16, drafts(), timeout_s=PATIENCE_S)
+    assert str(heard) == ("INVALID_ARGUMENT: wrong 0" if told else "None")
+
+
+def test_who_drafts_in_vain_reads_why_behind_the_text(triton: TritonDouble) -> None:
+    triton.answer = Server(4).answer
+    draft = ["--draft", str(PAIR_DRAFT), "--url", triton.address]
+    result = CliRunner().invoke(app, ["edge", "x", *draft])
+    assert (result.exit_code, result.stdout) == (0, "2 3 4 5 ")
+    wanted = "the server refused most drafts of this device: UNAVAILABLE: remote is not ready"
+    assert result.stderr.splitlines()[-1] == wanted
+
+
+def test_a_draft_of_fewer_tokens_than_the_server_writes_is_told_so() -> None:
+    model = TransformersModel.load(PAIR_DRAFT)
+    with pytest.raises(CardError, match="token 9999, and the draft knows 3072 tokens alone"):
+        model.next_token([1, 9999])
+
+
 async def test_a_draft_is_sent_when_the_one_before_is_answered(triton: TritonDouble) -> None:
     made: list[int] = []
     made_by_the_answer: list[int] = []
@@ -258,7 +296,7 @@ def test_a_draft_that_is_no_model_is_one_line(tmp_path: Path) -> None:
 
 
 def test_transformers_drafts_the_same_whatever_it_read_before() -> None:
-    model = TransformersModel.load(Path(__file__).parents[2] / "pair" / "draft")
+    model = TransformersModel.load(PAIR_DRAFT)
     prompt = model.tokens("def fibonacci(n):")
     text = list(prompt)
     for _ in range(6):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from fake_engine import FakeEngine, FakeModel
+from fake_engine import FakeEngine, FakeModel, fake
 from one_process import OneProcess, Stream, autoregressive, request_of, settings_of
 
 from card.speculation.control import CONTROLLERS, ControlledSession, Plan, Share
@@ -31,11 +31,6 @@ def both(monkeypatch: pytest.MonkeyPatch) -> Iterator[OneProcess]:
     engines = FakeEngine(MODEL, tree=False), FakeEngine(MODEL, tree=True)
     with OneProcess(*engines, settings_of(rows="auto")) as loops:
         yield loops
-
-
-def fake(engine: object) -> FakeEngine:
-    assert isinstance(engine, FakeEngine)
-    return engine
 
 
 def opened(both: OneProcess, pacings: list[str], tokens: int = 20) -> list[Stream]:

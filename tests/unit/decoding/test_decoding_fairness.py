@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_engine import FakeEngine, FakeModel
+from fake_engine import FakeEngine, FakeModel, fake
 from one_process import OneProcess, Stream, request_of, settings_of
 from serving_double import make_pool
 
@@ -37,8 +37,7 @@ def both_running(count: int, **settings: Any) -> Iterator[tuple[OneProcess, list
 
 def last_pass(both: OneProcess) -> tuple[int, int]:
     """Prompt tokens that the target's last pass read, and all its rows."""
-    engine = both.target_engine
-    assert isinstance(engine, FakeEngine)
+    engine = fake(both.target_engine)
     read = [len(rows.tokens) for rows in engine.batches[-1] if rows.logits is not None]
     return sum(read), sum(len(rows.tokens) for rows in engine.batches[-1])
 

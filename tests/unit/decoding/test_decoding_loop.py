@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_engine import EMPTY_PATH, FakeEngine, FakeModel, extended
+from fake_engine import EMPTY_PATH, FakeEngine, FakeModel, extended, fake
 from numpy.typing import NDArray
 from one_process import OneProcess, autoregressive, repeating_text, request_of, settings_of
 
@@ -33,25 +33,13 @@ def both_loops(target: FakeModel = MODEL, **speculation: Any) -> OneProcess:
     )
 
 
-def target_of(both: OneProcess) -> FakeEngine:
-    engine = both.target_engine
-    assert isinstance(engine, FakeEngine)
-    return engine
-
-
-def draft_of(both: OneProcess) -> FakeEngine:
-    engine = both.draft_engine
-    assert isinstance(engine, FakeEngine)
-    return engine
-
-
 @pytest.mark.parametrize("length", [1, 2, 7, 8, 9, 21])
 def test_a_prompt_is_read_in_chunks_and_its_last_row_gives_the_first_token(length: int) -> None:
     with both_loops(prefill_chunk=8) as both:
         request = request_of(list(range(length)), 1)
         stream = both.open(request)
         assert both.run([stream], draft_steps=0) == [autoregressive(MODEL, request)]
-        sizes = [len(batch[0].tokens) for batch in target_of(both).batches]
+        sizes = [len(batch[0].tokens) for batch in fake(both.target_engine).batches]
         assert sum(sizes) == length
         assert all(size == 8 for size in sizes[:-1])
 
@@ -64,7 +52,7 @@ def test_sessions_of_any_age_share_a_pass() -> None:
         both.target.step()
         streams += [both.open(requests[1], 1), both.open(requests[2], 2)]
         both.target.step()
-        assert [rows.session for rows in target_of(both).batches[-1]] == [0, 1, 2]
+        assert [rows.session for rows in fake(both.target_engine).batches[-1]] == [0, 1, 2]
         assert both.run(streams) == [autoregressive(MODEL, request) for request in requests]
 
 
@@ -76,8 +64,8 @@ def test_a_chain_query_reads_no_more_rows_than_are_left_to_write() -> None:
                 both.draft.step()
             left = 9 - len(stream.output)
             both.target.step()
-            assert len(target_of(both).batches[-1][0].tokens) <= left
-        assert len(target_of(both).batches) < 9
+            assert len(fake(both.target_engine).batches[-1][0].tokens) <= left
+        assert len(fake(both.target_engine).batches) < 9
 
 
 @pytest.mark.parametrize(
@@ -131,7 +119,7 @@ def test_rows_that_the_cache_leaves_unused_verify_ngram_proposals(
         stream = both.open(request)
         both.target.step()
         both.target.step()
-        (found,) = target_of(both).batches[-1]
+        (found,) = fake(both.target_engine).batches[-1]
         assert list(found.tokens) == [*text, *text[1:]][1 : 2 + proposed]
         assert stream.counters.drafted == proposed
         assert stream.counters.accepted == min(proposed, 1)
@@ -146,9 +134,10 @@ def test_without_a_draft_a_subtree_query_verifies_several_followers_in_one_pass(
     request = request_of(prompt, 9)
     with both_loops(drafter="ngram", query="subtree", branches=3, rows=8, lookahead=6) as both:
         stream = both.open(request)
-        while not target_of(both).batches or target_of(both).batches[-1][0].parents is None:
+        batches = fake(both.target_engine).batches
+        while not batches or batches[-1][0].parents is None:
             both.target.step()
-        (found,) = target_of(both).batches[-1]
+        (found,) = batches[-1]
         assert found.parents is not None
         leaves = set(range(len(found.tokens))) - set(found.parents)
         assert 1 < len(leaves) <= 3
@@ -163,8 +152,8 @@ def test_closed_sessions_leave_no_trace_in_the_engines() -> None:
                 both.draft.step()
                 both.target.step()
             both.close(streams)
-            assert target_of(both).open_sessions == 0
-            assert draft_of(both).open_sessions == 0
+            assert fake(both.target_engine).open_sessions == 0
+            assert fake(both.draft_engine).open_sessions == 0
             assert both.pool.states.tolist() == [SlotState.FREE] * 4
 
 
@@ -172,9 +161,9 @@ def test_a_finished_session_is_not_decoded_any_further() -> None:
     with both_loops() as both:
         stream = both.open(request_of([1, 2], 5))
         output = both.run([stream])
-        passes = len(target_of(both).batches)
+        passes = len(fake(both.target_engine).batches)
         assert not both.target.step()
-        assert len(target_of(both).batches) == passes
+        assert len(fake(both.target_engine).batches) == passes
         assert [stream.output] == output
 
 
@@ -236,7 +225,7 @@ def test_a_session_whose_logits_are_broken_fails_alone() -> None:
         assert outputs[0] == text[2 : 2 + len(outputs[0])]
         assert outputs[1] == autoregressive(MODEL, sound)
         both.close(streams)
-        assert target_of(both).open_sessions == 0
+        assert fake(both.target_engine).open_sessions == 0
 
 
 def test_sessions_of_an_older_epoch_are_dropped() -> None:
@@ -248,7 +237,7 @@ def test_sessions_of_an_older_epoch_are_dropped() -> None:
         both.restart_card()
         both.target.step()
         both.draft.step()
-        assert target_of(both).open_sessions == 0
+        assert fake(both.target_engine).open_sessions == 0
         assert both.pool.card_slot(0).reclaim()
         request = request_of([5], 8)
         assert both.run([both.open(request)]) == [autoregressive(MODEL, request)]
@@ -264,7 +253,7 @@ def test_a_scored_prompt_reports_each_token_behind_those_before_it(length: int) 
         stream = both.open(request)
         both.run([stream])
         assert stream.output == autoregressive(MODEL, plain)
-        assert max(len(batch[0].tokens) for batch in target_of(both).batches) <= MAX_ROWS
+        assert max(len(batch[0].tokens) for batch in fake(both.target_engine).batches) <= MAX_ROWS
         for place in range(1, length):
             row = MODEL.row_after(prompt[:place])
             found = likeliest(row, 3)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, replace
-from itertools import combinations, product
 from typing import Any
 
 import numpy as np
-import pytest
 from fake_engine import FakeEngine, FakeModel
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -293,41 +290,6 @@ def test_engines_that_die_and_come_back_leave_the_text_as_it_is(
                 both.restart_draft(draft)
             if who != "draft":
                 both.restart_target(target)
-        assert both.run(streams) == texts
-
-
-AXES = {
-    "decoding": tuple(PACINGS),
-    "drafter": (*ON_AN_ENGINE, *WITHOUT_DRAFT),
-    "growth": tuple(GROWTHS),
-    "proposals": WITHOUT_DRAFT,
-    "query": tuple(SHAPES),
-}
-
-
-def every_pair() -> list[dict[str, str]]:
-    """Combinations of the registries in which each pair of two axes' choices occurs."""
-    every = list(product(*AXES.values()))
-    random.Random(1).shuffle(every)  # in their order too many would be needed
-    found, seen = [], set[Any]()
-    for choices in every:
-        pairs = set(combinations(enumerate(choices), 2))
-        if not pairs <= seen:
-            seen |= pairs
-            found.append(dict(zip(AXES, choices, strict=True)))
-    return found
-
-
-@pytest.mark.parametrize("chosen", every_pair(), ids=lambda chosen: "-".join(chosen.values()))
-def test_every_pair_of_choices_gives_the_text_of_the_target_alone(chosen: dict[str, str]) -> None:
-    decoding = chosen["decoding"]
-    settings: dict[str, Any] = {"lookahead": 4}
-    settings |= {name: key for name, key in chosen.items() if name != "decoding"}
-    with OneProcess(*fakes(0.8), settings_of(nodes=64, **settings)) as both:
-        wanted = [
-            Session([1, 2, 1, 2], 24, decoding, parameters, 4) for parameters in PARAMETERS[:2]
-        ]
-        streams, texts = opened(both, wanted)
         assert both.run(streams) == texts
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 import pytest
-from fake_engine import EMPTY_PATH, FakeEngine, FakeModel, extended
+from fake_engine import EMPTY_PATH, FakeEngine, FakeModel, extended, fake
 from one_process import GREEDY, OneProcess, autoregressive, request_of, settings_of
 
 from card.cache import Finish, SlotRequest
@@ -29,7 +29,7 @@ def both() -> Iterator[OneProcess]:
 
 def run(both: OneProcess, request: SlotRequest) -> tuple[list[int], int]:
     """The text, which is right, and how much of it the target did not read, for it was kept."""
-    rows = engine_of(both, "target").read
+    rows = fake(both.target_engine).read
     before = len(rows)
     stream = both.open(request)
     (output,) = both.run([stream])
@@ -39,12 +39,6 @@ def run(both: OneProcess, request: SlotRequest) -> tuple[list[int], int]:
     prompt = paths_of(request.prompt.tolist())
     assert {path for _, path in rows[before:]} & set(prompt) == set(prompt[reused:])
     return output, reused
-
-
-def engine_of(both: OneProcess, role: str) -> FakeEngine:
-    engine = both.target_engine if role == "target" else both.draft_engine
-    assert isinstance(engine, FakeEngine)
-    return engine
 
 
 def paths_of(text: list[int]) -> list[int]:
@@ -70,7 +64,7 @@ def test_the_next_turn_begins_behind_the_last(
 
 def test_the_draft_does_not_read_it_either(both: OneProcess) -> None:
     output, _ = run(both, request_of(PROMPT, 40))
-    rows = engine_of(both, "draft").read
+    rows = fake(both.draft_engine).read
     before, turn = len(rows), [*PROMPT, *output, 1, 2, 3]
     run(both, request_of(turn, 20))
     read = {path for _, path in rows[before:]} & set(paths_of(turn))
@@ -117,7 +111,7 @@ def test_a_scored_prompt_is_read_whole(both: OneProcess) -> None:
 
 def test_what_depends_on_how_it_was_read_is_read_anew(both: OneProcess) -> None:
     run(both, request_of(PROMPT, 4))
-    engine_of(both, "target").row_invariant = False
+    fake(both.target_engine).row_invariant = False
     stream = both.open(request_of(PROMPT, 4))
     both.run([stream])
     assert stream.counters.reused_tokens == 0

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from fake_engine import FakeEngine, FakeModel
+from fake_engine import FakeEngine, FakeModel, fake
 from one_process import OneProcess, autoregressive, repeating_text, request_of, settings_of
 
 from card.cache import ROOT, Tree
@@ -32,12 +32,6 @@ def ladder(small: FakeModel, **speculation: Any) -> Iterator[tuple[OneProcess, F
         yield both, engine
 
 
-def draft_of(both: OneProcess) -> FakeEngine:
-    engine = both.draft_engine
-    assert isinstance(engine, FakeEngine)
-    return engine
-
-
 def height_of(tree: Tree) -> int:
     """Nodes of the longest path."""
     depth: list[int] = []
@@ -59,7 +53,7 @@ def test_one_pass_of_the_draft_reviews_a_parcel(parameters: SamplingParameters) 
         slot.adopt(stream.session_id)
         for passes in (1, 2, 3):
             assert both.draft.step()
-            assert rows_of(draft_of(both))[1:] == [1 + PARCEL] * (passes - 1)
+            assert rows_of(fake(both.draft_engine))[1:] == [1 + PARCEL] * (passes - 1)
             assert len(small.batches) == passes * PARCEL
             tree = slot.tree(stream.session_id, MODEL.vocabulary)
             assert tree is not None
@@ -90,7 +84,7 @@ def test_a_parcel_for_the_draft_is_one_that_the_draft_has_passed() -> None:
     with ladder(MODEL) as (both, _):
         stream = both.open(request_of([1, 2, 3], 40, "draft_then_verify", gamma=PARCEL + 1))
         both.run([stream], draft_steps=4)
-        assert len(draft_of(both).batches) <= stream.counters.steps + 1
+        assert len(fake(both.draft_engine).batches) <= stream.counters.steps + 1
 
 
 def test_sessions_share_the_passes_of_the_smaller_draft() -> None:
@@ -109,7 +103,7 @@ def test_both_read_a_long_prompt_at_the_same_time() -> None:
         both.open(request_of(prompt, 20))
         for _ in range(13):
             assert both.draft.step()
-        assert rows_of(draft_of(both)) == [8] * 12 + [4 + PARCEL]
+        assert rows_of(fake(both.draft_engine)) == [8] * 12 + [4 + PARCEL]
         assert rows_of(small) == [8] * 12 + [4] + [1] * (PARCEL - 1)
 
 

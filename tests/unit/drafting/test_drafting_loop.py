@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_engine import FakeEngine, FakeModel
+from fake_engine import FakeEngine, FakeModel, fake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_process import (
@@ -38,12 +38,6 @@ def drafting(**speculation: Any) -> Iterator[OneProcess]:
     target = FakeEngine(MODEL, tree=False)
     with OneProcess(target, FakeEngine(MODEL, tree=True), settings_of(**speculation)) as both:
         yield both
-
-
-def draft_of(both: OneProcess) -> FakeEngine:
-    engine = both.draft_engine
-    assert isinstance(engine, FakeEngine)
-    return engine
 
 
 def adopted(both: OneProcess, stream: Stream) -> TargetSlot:
@@ -156,7 +150,7 @@ def test_published_trees_equal_those_of_a_draft_that_reads_everything_afresh(
             assert all(len(path) <= max(1, min(depth, left)) for path in after)
             survivors = {path[len(new) :] for path in before if path[: len(new)] == tuple(new)}
             assert survivors - {()} <= after
-        read = draft_of(both).read
+        read = fake(both.draft_engine).read
         if not lookahead:
             assert len(set(read)) == len(read), "what the KV cache holds is never forwarded again"
 
@@ -227,7 +221,7 @@ def test_a_long_prompt_is_read_in_chunks_before_anything_grows() -> None:
             tree = slot.tree(stream.session_id, MODEL.vocabulary)
             assert tree is None or not len(tree.token)
             both.draft.step()
-            sizes.append(len(draft_of(both).batches[-1][0].tokens))
+            sizes.append(len(fake(both.draft_engine).batches[-1][0].tokens))
         assert sizes == [8, 8, 5]
         tree = slot.tree(stream.session_id, MODEL.vocabulary)
         assert tree is not None
@@ -238,7 +232,7 @@ def text_rows(both: OneProcess) -> dict[int, int]:
     """Prompt tokens by session in the draft's last pass."""
     return {
         rows.session: len(rows.tokens)
-        for rows in draft_of(both).batches[-1]
+        for rows in fake(both.draft_engine).batches[-1]
         if rows.parents is None and rows.logits == 0
     }
 
@@ -303,12 +297,12 @@ def test_a_text_is_followed_again_when_its_stop_is_over() -> None:
         slot = adopted(both, stream)
         both.draft.step()
         slot.stop_draft_until(3 + 12)
-        passes = len(draft_of(both).batches)
+        passes = len(fake(both.draft_engine).batches)
         text = autoregressive(MODEL, request_of([3, 1, 4], 40))
         for token in text[:12]:
             assert not both.draft.step()
             commit(slot, [token])
-        assert len(draft_of(both).batches) == passes
+        assert len(fake(both.draft_engine).batches) == passes
         assert stream.counters.re_roots == 0
         both.draft.step()
         tree = slot.tree(stream.session_id, MODEL.vocabulary)
@@ -333,9 +327,10 @@ def test_right_proposals_deepen_the_tree_by_several_layers_in_one_pass() -> None
 def test_a_cascade_reviews_longer_chains_of_proposals(drafter: str, proposals: int) -> None:
     with drafting(drafter=drafter, width=1, lookahead=8) as both:
         both.open(request_of([*range(MODEL.vocabulary)] * 3, 30))
-        while draft_of(both).batches[-1:] == [] or draft_of(both).batches[-1][0].parents is None:
+        batches = fake(both.draft_engine).batches
+        while not batches or batches[-1][0].parents is None:
             assert both.draft.step()
-        (first_of_tree,) = draft_of(both).batches[-1]
+        (first_of_tree,) = batches[-1]
         assert len(first_of_tree.tokens) == 1 + proposals
 
 
@@ -364,7 +359,7 @@ def test_a_new_session_in_the_same_slot_inherits_nothing() -> None:
         slot = adopted(both, new)
         assert slot.tree(new.session_id, MODEL.vocabulary) is None
         both.draft.step()
-        assert draft_of(both).open_sessions == 1
+        assert fake(both.draft_engine).open_sessions == 1
         tree = slot.tree(new.session_id, MODEL.vocabulary)
         assert tree is not None
         assert_read_correctly(tree, [6, 6], GREEDY)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from fake_engine import FakeEngine, FakeModel
 from one_process import OneProcess, autoregressive, request_of, settings_of
-from serving_double import HandPlayedTarget, make_pool, slot_request
+from serving_double import HandPlayedTarget, slot_request
 from watched_record import WatchedRecord
 
 from card.cache import LONGEST_CHAIN, CardSlot, Pool, RemoteSlot, SlotRequest, digest_of
@@ -31,13 +29,6 @@ PROMPT = 3
 def keyed(request: SlotRequest, digest: bytes = KEY) -> SlotRequest:
     fields = {name: getattr(request, name) for name in SlotRequest.__slots__}
     return SlotRequest(**fields | {"drafter": REMOTE, "draft_key_digest": digest})
-
-
-@pytest.fixture
-def pool(tmp_path: Path) -> Iterator[Pool]:
-    pool = make_pool(tmp_path)
-    yield pool
-    pool.unlink()
 
 
 @pytest.fixture

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tensorrt_double import CANDIDATES, END_ID, VOCABULARY, Cache, EngineRequest
+from tensorrt_double import BUDGET_S, CANDIDATES, END_ID, VOCABULARY, Cache, EngineRequest
 
 from card.cache import Finish, Pool
-from card.engines.tensorrt_llm import lookup as lookup_module
 from card.engines.tensorrt_llm.bindings import Bindings
 from card.engines.tensorrt_llm.lookup import CandidateLookup
 
@@ -258,7 +257,7 @@ def test_what_takes_too_long_waits_for_the_next_pass_and_is_first_then(
         slot = cache.open(PROMPT, index=index, client_id=2 + index)
         cache.draft(slot, len(PROMPT), [8, 9])
         requests.append(EngineRequest(2 + index, [*PROMPT, 8]))
-    clock = itertools.count(step=0.6 * lookup_module.BUDGET_S)
+    clock = itertools.count(step=0.6 * BUDGET_S)
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     answers = [lookup.answer(requests) for _ in range(3)]
     assert answers == [[[9], [], []], [[], [9], []], [[], [], [9]]]
@@ -270,7 +269,7 @@ def test_a_request_without_speculation_keeps_its_end_tokens_when_time_is_up(
     """The runtime would fill up with id 0, which could be accepted."""
     for index, decoding in enumerate(("card", "autoregressive")):
         cache.open(PROMPT, index=index, client_id=2 + index, decoding=decoding)
-    clock = itertools.count(step=2 * lookup_module.BUDGET_S)
+    clock = itertools.count(step=2 * BUDGET_S)
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     requests = [EngineRequest(2, [*PROMPT, 8]), EngineRequest(3, [*PROMPT, 8])]
     assert lookup.answer(requests) == [[], [END_ID] * CANDIDATES]

@@ -62,7 +62,7 @@ def test_what_is_not_passed_on_is_refused_whatever_the_settings_say(
         parameters = SamplingParameters(min_p=0.1) if field == "min_p" else SamplingParameters()
         request = GenerateRequest(text_input="x", **{field: value})
         with pytest.raises(Refusal, match=f"{field} is .* not passed on"):
-            by.decoding(request, parameters, "card")
+            by.decoding(request, parameters, "card", "tree")
     assert fields("1.3.0", logit_bias=((3, 1.0),)) == {"logit_bias_ids": True}
 
 
@@ -104,7 +104,7 @@ def decided(by: Admission, wanted: str = "card", **request: Any) -> str:
         repetition_penalty=sent.repetition_penalty,
         min_tokens=sent.min_tokens,
     )
-    return by.decoding(sent, parameters, wanted)
+    return by.decoding(sent, parameters, wanted, by.drafter(sent))
 
 
 UNPROVEN: list[dict[str, Any]] = [

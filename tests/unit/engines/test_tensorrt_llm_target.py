@@ -217,7 +217,7 @@ def test_an_idle_engine_that_lost_a_worker_is_asked_for_a_token_and_its_error_is
     target.loop.step()
     assert runtime.requests == [target.first_request]
     losses = iter([True])
-    monkeypatch.setattr(runtime, "lost_worker", lambda: next(losses, False))
+    monkeypatch.setattr(runtime, "notice_lost_worker", lambda: next(losses, False))
     target.loop.step()
     _, asked = runtime.requests
     runtime.fail(asked, RuntimeError("the worker process is gone"))

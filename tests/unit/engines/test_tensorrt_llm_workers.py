@@ -29,10 +29,10 @@ if "loaded" in sys.argv:
     workers.loaded()
 print(worker.pid, flush=True)
 if sys.stdin.readline().strip() == "count":
-    while not workers.lost():
+    while not workers.notice_lost():
         time.sleep(0.02)
     module._LOOK_S = 0.0
-    print(1 + workers.lost(), "loss")
+    print(1 + workers.notice_lost(), "loss")
 workers.close()
 print(worker.wait(), flush=True)
 """

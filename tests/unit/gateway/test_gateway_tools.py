@@ -132,6 +132,7 @@ OTHER = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
             ["", "a < b", f"Let me see.\n{ONE}\n{OTHER} So.", "<tool_cal", '"city"'],
             ["<tool_call>", "I <tool_call>hello", ONE.replace("weather", "wether")],
         ),
+        ({"parallel_tool_calls": False}, ["", f"See.\n{ONE}"], [f"{ONE}\n{OTHER}", f"{ONE} So."]),
     ],
 )
 def test_a_call_that_is_required_or_strict_is_held_to_a_grammar(
@@ -153,8 +154,19 @@ def test_a_call_that_is_required_or_strict_is_held_to_a_grammar(
 def test_one_call_at_a_time_ends_the_answer_behind_it(
     gateway: RunningGateway, client: openai.OpenAI
 ) -> None:
-    client.chat.completions.create(**CHAT, tools=[WEATHER], parallel_tool_calls=False)
+    client.chat.completions.create(**CHAT, tools=[CLOCK], parallel_tool_calls=False)
     assert gateway.sent()["stop_words"].endswith(b"</tool_call>")
+
+
+def test_a_grammar_ends_a_call_that_may_hold_the_end_of_one(
+    gateway: RunningGateway, client: openai.OpenAI
+) -> None:
+    named: Any = {"type": "function", "function": {"name": "weather"}}
+    client.chat.completions.create(**CHAT, tools=[WEATHER], tool_choice=named)
+    assert fits(
+        gateway.sent()["guided_decoding_guide"][4:].decode(), ONE.replace("Rome", "</tool_call>")
+    )
+    assert b"</tool_call>" not in gateway.sent()["stop_words"]
 
 
 @pytest.mark.parametrize(

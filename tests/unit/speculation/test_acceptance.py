@@ -206,33 +206,29 @@ def test_what_is_kept_counts_for_penalties_as_text() -> None:
     assert result.tokens == [1, 2]
 
 
-def test_a_drawn_text_is_exact() -> None:
-    model, drawn = FakeModel(agreement=1.0), SamplingParameters(temperature=0.8, seed=3)
-    request = replace(request_of([1, 2], 24, parameters=drawn), acceptance="loose")
-    with OneProcess(
-        FakeEngine(model, tree=False),
-        FakeEngine(FakeModel(agreement=0.8), tree=True),
-        settings_of(loose_window=0, loose_entropy=0.0),
-    ) as both:
+def decoded_loosely(parameters: SamplingParameters, **loose: Any) -> tuple[list[int], int]:
+    """A text of 40 tokens, and how many of them are said not to be the target's."""
+    engines = FakeEngine(WHOLE, tree=False), FakeEngine(FakeModel(agreement=0.8), tree=True)
+    with OneProcess(*engines, settings_of(**loose)) as both:
+        request = replace(request_of([1, 2], 40, parameters=parameters), acceptance="loose")
         stream = both.open(request)
-        assert both.run([stream], draft_steps=4) == [autoregressive(model, request)]
-        assert stream.counters.foreign == 0
+        (text,) = both.run([stream], draft_steps=4)
+    return text, stream.counters.foreign
+
+
+WHOLE = FakeModel(agreement=1.0)
+
+
+def test_a_drawn_text_is_exact() -> None:
+    drawn = SamplingParameters(temperature=0.8, seed=3)
+    alone = autoregressive(WHOLE, request_of([1, 2], 40, parameters=drawn))
+    assert decoded_loosely(drawn, loose_window=0, loose_entropy=0.0) == (alone, 0)
 
 
 def test_a_greedy_text_says_how_many_of_its_tokens_are_not_the_targets() -> None:
-    model = FakeModel(agreement=1.0)
-    request = replace(request_of([1, 2], 40), acceptance="loose")
-    with OneProcess(
-        FakeEngine(model, tree=False),
-        FakeEngine(FakeModel(agreement=0.8), tree=True),
-        settings_of(loose_window=1, loose_entropy=0.3),
-    ) as both:
-        stream = both.open(request)
-        (text,) = both.run([stream], draft_steps=4)
-    prompt = request.prompt.tolist()
-    own = [int(model.row_after([*prompt, *text[:at]]).argmax()) for at in range(len(text))]
-    foreign = sum(token != choice for token, choice in zip(text, own, strict=True))
-    assert stream.counters.foreign == foreign > 0
+    text, foreign = decoded_loosely(GREEDY, loose_window=1, loose_entropy=0.3)
+    own = [int(WHOLE.row_after([1, 2, *text[:at]]).argmax()) for at in range(len(text))]
+    assert foreign == sum(token != choice for token, choice in zip(text, own, strict=True)) > 0
 
 
 def test_entropy_is_a_share_of_the_largest_there_can_be() -> None:

@@ -25,6 +25,8 @@ from card.speculation.ngram import LONGEST_CONTEXT, MOST_FOLLOWERS, FollowerTabl
 from card.speculation.ngram_file import NgramFileError, read_table, table_of, write_table
 from card.speculation.ngram_memory import MOST_TABLES, NgramMemory
 from card.speculation.sources.phrases import phrase_behind
+from model_files import model_files_of
+from training.ngram_table import texts_of
 
 texts = st.lists(st.integers(0, 3), max_size=30)
 
@@ -260,6 +262,15 @@ def test_the_command_makes_a_table_of_the_targets_tokens(tmp_path: Path) -> None
     subprocess.run([sys.executable, *command, *options], env=environment, check=True, timeout=240)
     vocabulary = vocabulary_size(PAIR / "target")
     assert len(read_table(output, vocabulary)) > 10
+
+
+@pytest.mark.parametrize(("name", "why"), [("text.txt", "text in UTF-8"), ("ids.npy", "of ids")])
+def test_the_command_names_the_file_that_holds_no_text(tmp_path: Path, name: str, why: str) -> None:
+    file = tmp_path / name
+    with file.open("wb") as written:
+        np.save(written, [[3, -1]])  # whose first byte begins no text
+    with pytest.raises(ValueError, match=f"{file} is no .*{why}"):
+        texts_of(file, model_files_of(PAIR / "target"), 10)
 
 
 @dataclass

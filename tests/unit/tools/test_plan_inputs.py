@@ -16,14 +16,14 @@ from bench.prompts import Prompt
 from card.sampling import SamplingParameters
 from card.speculation.ngram_file import table_of
 from card.speculation.ngram_memory import NgramMemory
-from planning import checking, command, predicting
+from planning import checking
 from planning.acceptance import Likeness, Profile, weights_hash
 from planning.checking import compare
-from planning.command import PROFILES, app
+from planning.command import PROFILES, app, profile_of
 from planning.errors import PlanError
 from planning.hardware import catalogue, preset_names, read_preset, scenes
 from planning.measuring import _write, measure_foresight
-from planning.predicting import predict
+from planning.predicting import Grid, predict
 from planning.results import Result
 
 MEASURED = Path(__file__).parent / "plan_result.json"
@@ -159,18 +159,15 @@ def test_a_wrong_preset_is_refused_by_name(
         read_preset(str(write(tmp_path, **changes)))
 
 
-def test_a_shared_device_slows_both_and_two_do_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, few in (("WIDTHS", (4,)), ("DEPTHS", (16,)), ("ROWS", (8,)), ("GAMMAS", (4,))):
-        monkeypatch.setattr(predicting, name, few)
+def test_a_shared_device_slows_both_and_two_do_not(tmp_path: Path) -> None:
+    grid = Grid(widths=(4,), depths=(16,), rows=(8,), gammas=(4,))
     placements = [
         {"name": "two", "device": "h200", "target_weights": "fp8"},
         {"name": "one", "device": "h200", "target_weights": "fp8", "draft_devices": 0},
     ]
     apart, together = scenes(read_preset(str(write(tmp_path, placements=placements))))
     likeness = Likeness(GREEDY, 0.3)
-    (two, one) = [predict(scene, likeness, [0.75]) for scene in (apart, together)]
+    (two, one) = [predict(scene, likeness, [0.75], grid=grid) for scene in (apart, together)]
     assert one.of("card", 0.75).tokens_per_s < two.of("card", 0.75).tokens_per_s
     assert one.of("autoregressive", 0.75).speed_up == 1.0
     # Draft-then-verify never runs both at once.
@@ -276,35 +273,33 @@ def test_what_holds_nothing_to_predict_is_refused(tmp_path: Path) -> None:
     ("told", "taken"), [("bfloat16", "bfloat16"), ("float32", None), (None, None)]
 )
 def test_of_several_profiles_that_of_the_results_dtype_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str | None, taken: str | None
+    tmp_path: Path, told: str | None, taken: str | None
 ) -> None:
-    monkeypatch.setattr(command, "PROFILES", tmp_path)
     for name, dtype in (("a", "bfloat16"), ("b", None)):
         profile = PROFILE.model_copy(update={"dtype": dtype})
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(profile.model_dump()))
     result = Result.read(MEASURED).model_copy(update={"dtype": told})
-    assert command._profile_of(result).dtype == taken
+    assert profile_of(result, tmp_path).dtype == taken
 
 
 def test_a_profile_belongs_to_the_weights_of_a_gguf_file_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """Named by itself, or by the folder that holds it alone."""
     file = tmp_path / "target/model.gguf"
     file.parent.mkdir()
     file.write_bytes(b"weights")
     profile = PROFILE.model_copy(update={"target": weights_hash(file)})
-    monkeypatch.setattr(command, "PROFILES", tmp_path)
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(profile.model_dump()))
     result = Result.read(MEASURED)
     model = result.settings.target.model_copy(update={"path": file.parent})
     result = result.model_copy(
         update={"settings": result.settings.model_copy(update={"target": model})}
     )
-    assert command._profile_of(result) == profile
+    assert profile_of(result, tmp_path) == profile
     file.write_bytes(b"other weights")
     with pytest.raises(PlanError, match="another target"):
-        command._profile_of(result)
+        profile_of(result, tmp_path)
 
 
 @pytest.mark.parametrize("system", ["specbranch", "ssd", "mcsd"])

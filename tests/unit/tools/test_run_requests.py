@@ -6,13 +6,14 @@ import json
 import shlex
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from real_pair import TARGET, pair_settings
 from typer.testing import CliRunner
 
 from card.serving.requests.vocabulary import Vocabulary
-from card.settings import Settings
+from card_client import GenerateRequest
 from demonstration import command
 from demonstration.requests import TRIED_PROMPT, TRIED_TOKENS, allowed_tokens, try_line
 
@@ -76,10 +77,11 @@ def test_a_completion_asks_for_what_is_allowed_unless_told_otherwise(
     file.write_text("limits: {max_tokens: 32}", encoding="utf-8")
     asked: list[Any] = []
 
-    async def serve(settings: Settings, _: Path, question: Any, *__: Any) -> None:
-        asked.append(question[0].max_tokens)
+    async def compare(_: str, request: GenerateRequest, *__: str) -> None:
+        asked.append(request.max_tokens)
 
-    monkeypatch.setattr(command, "_with_server", serve)
+    monkeypatch.setattr(command, "compare", compare)
+    monkeypatch.setattr(command, "SupervisedServer", Mock())
     monkeypatch.setattr(command, "check_ports", lambda *_: None)
     ended = CliRunner().invoke(command.app, ["a prompt", f"--settings={file}", *options])
     assert (ended.exit_code, asked) == (0, [tokens]), ended.output

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 import typer
 
-from loading import perf_analyzer
 from loading.clients import Tally
 from loading.folder import results_folder
 from loading.perf_analyzer import (
@@ -116,13 +114,13 @@ def test_empty_responses_of_the_time_in_the_queue_are_no_text() -> None:
 def test_a_level_at_which_no_request_ended_is_told_from_a_run_that_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, in_vain: bool, left: tuple[str, ...]
 ) -> None:
-    @contextmanager
-    def started(options: list[str]) -> Iterator[Mock]:
-        yield Mock(communicate=lambda: (said, None))
-
+    program = tmp_path / "bin/perf_analyzer"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\necho '{said}'\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
     for name in left:  # of a run before, in the same folder
         (tmp_path / name).write_text("figures")
-    monkeypatch.setattr(perf_analyzer, "_started", started)
     with pytest.raises(PerfAnalyzerError, match=said) as failed:
         measure("localhost:1", [{}], 1, 1.0, tmp_path)
     assert isinstance(failed.value, NothingMeasuredError) == in_vain

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -157,3 +158,13 @@ def test_a_hierarchy_needs_its_smaller_draft_and_others_do_not(tmp_path: Path) -
     assert said is not None
     assert said.startswith(f"draft_small.path: {tmp_path}/none does not exist")
     assert said.endswith("scripts/cut_draft.py makes one of the draft")
+
+
+def test_a_cut_overwrites_no_model(tmp_path: Path) -> None:
+    """Nor the one that it is cut from."""
+    draft = tmp_path / "draft"
+    shutil.copytree(PAIR / "draft", draft)
+    before = {file.name: file.read_bytes() for file in draft.iterdir()}
+    with pytest.raises(ValueError, match="draft holds something already"):
+        cut(draft, draft, [0])
+    assert {file.name: file.read_bytes() for file in draft.iterdir()} == before

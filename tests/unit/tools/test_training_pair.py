@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,12 +12,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from typer.testing import CliRunner
 
 from card.engines.draft_vocabulary import read_draft_vocabulary
 from card.sampling import gumbel
 from training import stages
 from training.agreement import follow, read_prompts
 from training.architecture import build, load
+from training.command import app
 from training.compute import Compute
 from training.corpus import HELD_OUT, gather
 from training.decoding import Texts
@@ -29,6 +30,8 @@ from training.fitting import Budget, FittingError
 from training.recipe import Architecture, Distillation, Recipe, Sources, Training
 from training.tokenization import END_OF_TEXT, load_tokenizer
 from training.workplace import Workplace, claim
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 CPU = Compute(torch.device("cpu"), bf16=False)
 STEPS = 6
@@ -61,15 +64,6 @@ def write_sources(folder: Path) -> None:
             for name in ("one", "two", "three")
         )
         (folder / f"module_{number}.py").write_text(body, "utf-8")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Matrices this small only wait for a second thread, for long on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +131,19 @@ def test_a_distillation_begins_with_the_draft_that_was_trained(pair: Pair, tmp_p
     shutil.copytree(pair.place.root, place.root)
     once, again = (stages.distil(place, RECIPE, Budget(steps=2), CPU) for _ in range(2))
     assert once == again
+
+
+def test_another_seed_distils_on_other_texts_of_one_folder(pair: Pair, tmp_path: Path) -> None:
+    place = Workplace(tmp_path / "pair")
+    shutil.copytree(pair.place.root, place.root)
+    options = ["--output", str(place.root), "--recipe", str(place.recipe), "--steps", "1"]
+
+    def distilled(*more: str) -> bytes:
+        result = CliRunner().invoke(app, ["distil", *options, "--device", "cpu", *more])
+        assert result.exit_code == 0, result.output
+        return (place.model("draft") / "model.safetensors").read_bytes()
+
+    assert distilled() == distilled("--seed", "0") != distilled("--seed", "5")
 
 
 def test_a_target_trained_again_outdates_the_texts_it_wrote(prepared: Path, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from card.engines.openvino.masked.attention import MaskedAttention
 from card.engines.openvino.nodes import Node, input_named, integer, integers, output_named, real
 from card.engines.openvino.paged.attention import PagedAttention
 from card.engines.openvino.paged.cache import PageMemory
-from card.engines.openvino.weights import Activations, WeightFormat
+from card.engines.openvino.weights import WeightFormat
 from card.engines.rotary import rotary_tables
 
 _BLOCK = 64
@@ -99,7 +99,7 @@ class _Builder:
         hidden = self._norm(
             ops.gather(hidden, logit_rows, integer(0)), self._checkpoint.final_norm()
         )
-        logits = self._logits(Activations(hidden), table, embedding)
+        logits = self._logits(hidden, table, embedding)
         results = [
             *([("logits", logits)] if self._options.ranked is None else []),
             *(self._best(logits) if self._options.ranks else []),
@@ -108,11 +108,11 @@ class _Builder:
         outputs = [output_named(name, node) for name, node in results]
         return ov.Model(outputs, self._inputs, "decoder")
 
-    def _logits(self, hidden: Activations, table: Matrix, embedding: Node) -> Node:
+    def _logits(self, hidden: Node, table: Matrix, embedding: Node) -> Node:
         """[rows, ids] of the ids whose logits are wanted."""
         head, ranked = self._checkpoint.head(), self._options.ranked
         if ranked is None and head is None:
-            return ops.matmul(hidden.node, embedding, False, True)
+            return ops.matmul(hidden, embedding, False, True)
         matrix = table if head is None else head
         if ranked is not None:
             matrix = matrix.rows(ranked.astype(np.int64))
@@ -133,23 +133,35 @@ class _Builder:
 
     def _layer(self, index: int, layer: LayerTensors, hidden: Node) -> Node:
         mixed = self._attended(index, layer, hidden)
-        hidden = ops.add(hidden, self._linear(layer.output, Activations(mixed)))
-        normed = Activations(self._norm(hidden, layer.post_norm))
-        # Two products: splitting one costs more here than it saves.
-        gate, up = (self._linear(half, normed) for half in _halves(layer.gate_up))
+        hidden = ops.add(hidden, self._linear(layer.output, mixed))
+        normed = self._norm(hidden, layer.post_norm)
+        gate, up = ops.split(self._linear(layer.gate_up, normed), integer(-1), 2).outputs()
         gated = ops.multiply(ops.swish(gate), up)
-        return ops.add(hidden, self._linear(layer.down, Activations(gated)))
+        return ops.add(hidden, self._linear(layer.down, gated))
 
     def _attended(self, index: int, layer: LayerTensors, hidden: Node) -> Node:
         a, size = self._a, self._a.head_size
-        normed = Activations(self._norm(hidden, layer.input_norm))
+        normed = self._norm(hidden, layer.input_norm)
         joint = self._linear(layer.query_key_value, normed)
-        query, keys, values = ops.variadic_split(
-            joint, integer(-1), integers([a.heads * size, a.kv_heads * size, a.kv_heads * size])
-        ).outputs()
-        query = self._rotated(query, a.heads, layer.query_norm, self._query_turn)
-        keys = self._rotated(keys, a.kv_heads, layer.key_norm, self._key_turn)
+        sizes = integers([(a.heads + a.kv_heads) * size, a.kv_heads * size])
+        joint, values = ops.variadic_split(joint, integer(-1), sizes).outputs()
+        query, keys = self._query_and_keys(layer, joint)
         return self._attention.mixed(index, query, keys, values)
+
+    def _query_and_keys(self, layer: LayerTensors, joint: Node) -> list[Node]:
+        """[rows, heads, 1, size] of both, rotated: at once where they are rotated alike, which
+        takes one operator and not two."""
+        a, turn = self._a, self._query_turn
+        heads = [a.heads, a.kv_heads]
+        norms = [layer.query_norm, layer.key_norm]
+        if turn is self._key_turn and all(norm is None for norm in norms):
+            both = self._rotated(joint, sum(heads), None, turn)
+            outputs: list[Node] = ops.variadic_split(both, integer(1), integers(heads)).outputs()
+            return outputs
+        sizes = integers([count * a.head_size for count in heads])
+        apart = ops.variadic_split(joint, integer(-1), sizes).outputs()
+        turns = [turn, self._key_turn]
+        return [self._rotated(*each) for each in zip(apart, heads, norms, turns, strict=True)]
 
     def _rotated(
         self,
@@ -169,7 +181,7 @@ class _Builder:
         cosine, sine = turn
         return ops.add(ops.multiply(states, cosine), ops.multiply(turned, sine))
 
-    def _linear(self, tensors: LinearTensors, inputs: Activations) -> Node:
+    def _linear(self, tensors: LinearTensors, inputs: Node) -> Node:
         product = self._options.weights.product(inputs, tensors.weight)
         return product if tensors.bias is None else ops.add(product, ops.constant(tensors.bias))
 
@@ -230,11 +242,3 @@ def most_ranked(vocabulary: int) -> int:
 def _block_size(vocabulary: int) -> int:
     """Small vocabularies are searched id by id."""
     return _BLOCK if vocabulary >= _BLOCK * _BLOCK else 1
-
-
-def _halves(joint: LinearTensors) -> list[LinearTensors]:
-    """Two linear layers that were stacked into one."""
-    half = joint.weight.shape[0] // 2
-    weights = [joint.weight.rows(slice(half)), joint.weight.rows(slice(half, None))]
-    biases = (None, None) if joint.bias is None else np.split(joint.bias, 2)
-    return [LinearTensors(weight, bias) for weight, bias in zip(weights, biases, strict=True)]

@@ -20,21 +20,6 @@ from card.engines.openvino.nodes import Node, integers
 from card.engines.openvino.weight_memory import WeightMemory
 
 
-class Activations:
-    """What products multiply: [rows, inputs]. Products of one input share its sums."""
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self._sums: dict[int, Node] = {}
-
-    def group_sums(self, group: int, inputs: int) -> Node:
-        """[rows, inputs / group], the sum of each group of consecutive inputs."""
-        if group not in self._sums:
-            grouped = ops.reshape(self.node, integers([0, inputs // group, group]), True)
-            self._sums[group] = ops.reduce_sum(grouped, integers([-1]))
-        return self._sums[group]
-
-
 class WeightFormat(Protocol):
     """Makes constants and products of matrices.
 
@@ -52,8 +37,8 @@ class WeightFormat(Protocol):
     def constant(self, matrix: Matrix) -> Node:
         """[outputs, inputs] of a matrix whose rows are looked up too."""
 
-    def product(self, inputs: Activations, matrix: Matrix) -> Node:
-        """[rows, outputs]"""
+    def product(self, inputs: Node, matrix: Matrix) -> Node:
+        """[rows, outputs] of inputs [rows, inputs]."""
 
 
 class _Plain:
@@ -65,8 +50,8 @@ class _Plain:
     def constant(self, matrix: Matrix) -> Node:
         raise NotImplementedError
 
-    def product(self, inputs: Activations, matrix: Matrix) -> Node:
-        return ops.matmul(inputs.node, self.constant(matrix), False, True)
+    def product(self, inputs: Node, matrix: Matrix) -> Node:
+        return ops.matmul(inputs, self.constant(matrix), False, True)
 
 
 class Float32Weights(_Plain):
@@ -139,14 +124,15 @@ class GroupedWeights:
                 return self._widened(matrix, zeros)
         return self._dense.constant(matrix)
 
-    def product(self, inputs: Activations, matrix: Matrix) -> Node:
+    def product(self, inputs: Node, matrix: Matrix) -> Node:
         if not isinstance(matrix, GroupedMatrix):
             return self._dense.product(inputs, matrix)
         zeros, remainder = whole_zero_points(matrix)
-        product = ops.matmul(inputs.node, self._widened(matrix, zeros), False, True)
+        product = ops.matmul(inputs, self._widened(matrix, zeros), False, True)
         if not remainder.any():
             return product
-        sums = inputs.group_sums(matrix.group, matrix.shape[1])
+        groups = ops.reshape(inputs, integers([0, -1, matrix.group]), True)
+        sums = ops.reduce_sum(groups, integers([-1]))
         shared = self.memory.constant(remainder, ov.Type.f32, remainder.shape)
         return ops.add(product, ops.matmul(sums, shared, False, True))
 

@@ -17,10 +17,6 @@ from card.engines.tensorrt_llm.bindings import Bindings
 from card.engines.tensorrt_llm.commits import publish
 from card.speculation.pacing import PACINGS
 
-BUDGET_S = 0.005
-"""The hook's time is added to every target pass: what is not answered by then gets no candidates
-this time. Whoever came last comes first in the next pass."""
-
 _DUMMIES = ("is_dummy", "is_attention_dp_dummy", "is_cuda_graph_dummy")
 
 
@@ -42,6 +38,8 @@ class LookupSettings:
     server_pid  the Triton server whose pool it is
     vocabulary  ids that a token may have
     candidates  most tokens per request and pass
+    budget_s    the hook's time is added to every target pass: what is not answered by then gets no
+                candidates this time, and comes first in the next pass
     """
 
     directory: Path
@@ -50,6 +48,7 @@ class LookupSettings:
     geometry: Geometry
     vocabulary: int
     candidates: int
+    budget_s: float = 0.005
 
 
 @dataclass(slots=True)
@@ -91,7 +90,7 @@ class CandidateLookup:
             self._unasked(request, session)
             for request, session in zip(requests, sessions, strict=True)
         ]
-        deadline = time.monotonic() + BUDGET_S
+        deadline = time.monotonic() + self._settings.budget_s
         count = len(requests)
         for turn in range(count):
             index = (self._first + turn) % count

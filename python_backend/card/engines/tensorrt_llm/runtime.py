@@ -75,9 +75,9 @@ class Runtime:
         if workers is not None:
             workers.loaded()
 
-    def lost_worker(self) -> bool:
+    def notice_lost_worker(self) -> bool:
         """Whether a worker ended since the last call, and perhaps the engine with it."""
-        return self._workers is not None and self._workers.lost()
+        return self._workers is not None and self._workers.notice_lost()
 
     def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         """Run a coroutine on the event loop, from another thread, and wait for its result."""

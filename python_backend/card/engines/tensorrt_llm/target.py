@@ -169,7 +169,7 @@ class TensorRTTarget:
         self._settings = settings
         self._loop: TensorRTTargetLoop | None = None
 
-    def loop(self, pool: Pool) -> TensorRTTargetLoop:
+    def make_loop(self, pool: Pool) -> TensorRTTargetLoop:
         if self._loop is not None:
             self._loop.abandon()
         self._loop = TensorRTTargetLoop(self._runtime, pool, self._settings)

@@ -48,7 +48,7 @@ class SessionTasks:
         """
         if self._failure is not None:
             raise self._failure
-        if self._runtime.lost_worker():
+        if self._runtime.notice_lost_worker():
             self.probe()
         silence_s = time.monotonic() - self._progress_s
         if self._running and silence_s > self._stall_timeout_s:

@@ -48,7 +48,7 @@ class Workers:
         self._noting.join()
         self._note()
 
-    def lost(self) -> bool:
+    def notice_lost(self) -> bool:
         """Whether one has ended since the last call; looks twice a second at most."""
         now_s = time.monotonic()
         if now_s - self._looked_s < _LOOK_S:

@@ -12,6 +12,7 @@ from card.serving.requests.refusal import invalid
 from card.serving.requests.wire import GenerateRequest
 from card.settings import Settings
 from card.speculation.acceptance import RULES
+from card.speculation.drafters.remote import REMOTE
 from card.speculation.pacing import ADAPTING, PACINGS, PLAIN
 
 
@@ -26,17 +27,22 @@ class Admission:
             self._version = installed_version()
 
     def drafter(self, request: GenerateRequest) -> str | None:
-        """Who makes candidates, of what is loaded and not forbidden; None: nobody. Raises `Refusal`
-        naming what is loaded."""
+        """Who makes candidates: a device, or what is loaded and not forbidden; None: nobody. Raises
+        `Refusal` naming what is loaded."""
         loaded = [self._settings.drafter]
         if self._version is None and self._settings.proposals not in loaded:
             loaded.append(self._settings.proposals)
-        if request.drafter not in (None, *loaded):
-            raise invalid("drafter", request.drafter, f"{' or '.join(loaded)}, which is loaded")
-        forbidden = request.forbidden_drafter
-        if forbidden is not None and forbidden == request.drafter:
+        named, forbidden = request.drafter, request.forbidden_drafter
+        for field, name in (("drafter", named), ("forbidden_drafter", forbidden)):
+            if name not in (None, *loaded):
+                raise invalid(field, name, f"{' or '.join(loaded)}, which is loaded")
+        if request.draft_key is not None:
+            if named is not None:
+                raise invalid("drafter", named, "absent beside draft_key, for a device drafts")
+            return REMOTE
+        if forbidden is not None and forbidden == named:
             raise invalid("forbidden_drafter", forbidden, "another one than drafter")
-        return request.drafter or next((name for name in loaded if name != forbidden), None)
+        return named or next((name for name in loaded if name != forbidden), None)
 
     def proposes(self, request: GenerateRequest) -> bool:
         """Whether the target may add candidates by itself."""
@@ -57,15 +63,17 @@ class Admission:
         return wanted
 
     def decoding(
-        self, request: GenerateRequest, parameters: SamplingParameters, wanted: str
+        self,
+        request: GenerateRequest,
+        parameters: SamplingParameters,
+        wanted: str,
+        drafter: str | None,
     ) -> str:
-        """How the request is decoded if `wanted` is what it or the settings ask for.
-
-        Raises `Refusal` naming what the engine cannot do.
-        """
+        """How the request is decoded if `wanted` is what it or the settings ask for, and `drafter`
+        makes its candidates. Raises `Refusal` naming what the engine cannot do."""
         if wanted == "auto":
             wanted = ADAPTING
-        if request.draft_key is None and self.drafter(request) is None:
+        if drafter is None:
             wanted = PLAIN
         if self._version is None:
             return wanted

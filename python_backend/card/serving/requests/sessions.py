@@ -92,9 +92,9 @@ class Sessions:
         return not self._free and not self._places
 
     async def admit(
-        self, request: SlotRequest, deadline_ns: int | None, is_gone: Callable[[int], bool]
+        self, request: SlotRequest, deadline_ns: int | None, seek: Callable[[int], bool]
     ) -> Session:
-        """Open a session, waiting in the queue if need be; `is_gone` is asked, now and then,
+        """Open a session, waiting in the queue if need be; `seek` is asked, now and then,
         whether the client at that place of the pool has left.
 
         Raises `Refusal`: `UNAVAILABLE` at once when the queue is full, or when it was waited in
@@ -104,14 +104,14 @@ class Sessions:
         if self._free:
             slot = self._free.popleft()
         else:
-            slot = await self._wait(deadline_ns, is_gone)
+            slot = await self._wait(deadline_ns, seek)
         session = Session(slot, self._pool.new_session_id(), request)
         slot.open(request, session.session_id)
         self._open[slot.index] = session
         self._read[slot.index] = 0
         return session
 
-    async def _wait(self, deadline_ns: int | None, is_gone: Callable[[int], bool]) -> CardSlot:
+    async def _wait(self, deadline_ns: int | None, seek: Callable[[int], bool]) -> CardSlot:
         if self.is_full:
             geometry = self._pool.geometry
             raise queue_full(geometry.slots, len(self._waiting), geometry.queue)
@@ -124,7 +124,7 @@ class Sessions:
         try:
             while (left_s := until_s - time.monotonic()) > 0:
                 await asyncio.wait({ticket.slot}, timeout=min(left_s, self._presence_s))
-                if is_gone(ticket.place):
+                if seek(ticket.place):
                     raise Refusal("CANCELLED", "the client left while its request waited")
                 if ticket.slot.done():
                     return ticket.slot.result()

@@ -48,8 +48,9 @@ class WaitingClient:
         self._session_id: int | None = None
         self._signed_ns = clock_ns()
 
-    def is_gone(self, place: int) -> bool:
-        """Whether nobody waits at this place any more, as far as can be known."""
+    def seek(self, place: int) -> bool:
+        """Send a sign of life if it is time for one; whether nobody waits at this place any more,
+        as far as can be known."""
         if self._client.is_gone():
             return True
         if self._sign is None:

@@ -16,14 +16,10 @@ from typing import Any
 from card.constraints import GUIDE_TYPES
 from card.serving.requests import allowed
 from card.serving.requests.allowed import Check
-from card.speculation.acceptance import RULES
-from card.speculation.drafters import DRAFTERS
 from card.speculation.drafters.growth import GROWTHS
 from card.speculation.pacing import PACINGS
-from card.speculation.sources import WITHOUT_DRAFT
 
 DECODINGS = ("auto", *PACINGS)
-_DRAFTERS = (*DRAFTERS, *WITHOUT_DRAFT)
 
 VOCABULARY = "vocabulary"
 """In place of a limit: a list of one element for each token."""
@@ -206,10 +202,10 @@ class GenerateRequest:
     drafter: str | None = tensor(
         "BYTES",
         "Who makes candidates, of those that are loaded.",
-        allowed.one_of(_DRAFTERS),
+        allowed.short_name,
     )
     forbidden_drafter: str | None = tensor(
-        "BYTES", "Who makes no candidates, of those that are loaded.", allowed.one_of(_DRAFTERS)
+        "BYTES", "Who makes no candidates, of those that are loaded.", allowed.short_name
     )
     growth: str | None = tensor(
         "BYTES",
@@ -221,7 +217,7 @@ class GenerateRequest:
         "BYTES",
         "What makes a candidate final; a rule that changes the text only where "
         "speculation.lossy_acceptance lists it.",
-        allowed.one_of(RULES),
+        allowed.short_name,
     )
     draft_key: str | None = tensor(
         "BYTES",

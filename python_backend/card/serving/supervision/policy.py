@@ -183,7 +183,6 @@ class RecoveryPolicy:
         history = self._histories[model]
         history.recovering = False
         history.recovered_s = now_s
-        history.since_s.clear()
 
     def recovery_failed(self, now_s: float, model: str, reason: str) -> Action | None:
         """The reload that was decided has not worked; what to do instead (None: pause first)."""
@@ -206,7 +205,6 @@ class RecoveryPolicy:
         if streams:
             return RestartServer(f"{model}: {reason}, and {streams} open streams with it")
         if now_s - history.recovered_s <= PROBATION_S:
-            history.recovered_s = -math.inf
             return self._fail(now_s, model, f"it did not survive its recovery: {reason}")
         return self._reload(model, reason)
 

@@ -17,14 +17,16 @@ from card.serving.supervision.residue import remove_region
 from card.serving.supervision.server import TritonProcess
 from card.serving.supervision.stubs import Stub, kill
 
+Clock = Callable[[], float]
+
 _LOOK_S = 0.02
-LET_GO_S = 2.0
+_LET_GO_S = 2.0
 """Triton fails what it had queued for a dead process within a second, if it does at all."""
 STUCK_S = 3.0
 """A model whose process has not run for so long while Triton loads it will never be loaded."""
-LOST_S = 0.5
+_LOST_S = 0.5
 """Nor will a loaded one whose process has not run for so long come to serve."""
-PAUSED_S = 0.5
+_PAUSED_S = 0.5
 """Triton gives up on a process that does not answer for a second while it loads its model, and then
 waits for the end of it: one that was only paused and goes on would be waited for for ever."""
 
@@ -53,9 +55,12 @@ class LoadWatch:
     limit_s  how long it may be away
     """
 
-    def __init__(self, server: TritonProcess, limit_s: float | None = None) -> None:
+    def __init__(
+        self, server: TritonProcess, limit_s: float = STUCK_S, clock: Clock = time.monotonic
+    ) -> None:
         self._server = server
-        self._limit_s = STUCK_S if limit_s is None else limit_s
+        self._limit_s = limit_s
+        self._clock = clock
         self._since_s: dict[str, float] = {}
 
     def is_stuck(self, model: str) -> bool:
@@ -68,7 +73,7 @@ class LoadWatch:
         """Kill the process of `model` if it has been stopped for a moment, look after look."""
         stub = self._server.stub(model)
         stopped = stub is not None and stub.state is ProcessState.STOPPED
-        if self._lasted_s(f"{model} stopped", stopped) > PAUSED_S and stub is not None:
+        if self._lasted_s(f"{model} stopped", stopped) > _PAUSED_S and stub is not None:
             with suppress(psutil.NoSuchProcess):
                 stub.process.kill()
 
@@ -78,7 +83,7 @@ class LoadWatch:
         return self._lasted_s("", stopped) > self._limit_s
 
     def _lasted_s(self, condition: str, holds: bool) -> float:
-        return lasted_s(self._since_s, condition, holds, time.monotonic())
+        return lasted_s(self._since_s, condition, holds, self._clock())
 
 
 def reload_model(
@@ -90,6 +95,7 @@ def reload_model(
     timeout_s: float,
     *,
     must_let_go: bool = False,
+    clock: Clock = time.monotonic,
 ) -> None:
     """Bring `model` back within `timeout_s`; runs in a thread of its own.
 
@@ -98,21 +104,21 @@ def reload_model(
     whether the new one takes part in serving. With `must_let_go` no request may be open in the old
     one. Raises `RecoveryError`.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = clock() + timeout_s
     try:
         if dead is not None:
             kill([dead.process])
         repository.unload(model, timeout_s)
         if must_let_go:
-            _see_it_let_go(model, repository)
-        _load(model, server, repository, timeout_s)
-        watch = LoadWatch(server, LOST_S)
+            _see_it_let_go(model, repository, clock)
+        _load(model, server, repository, timeout_s, clock)
+        watch = LoadWatch(server, _LOST_S, clock)
         while not is_well():
             if server.state is ProcessState.GONE:
                 raise RecoveryError("the server ended")
             if watch.is_stuck(model):
                 raise RecoveryError("its process was loaded and did not come to serve")
-            if time.monotonic() > deadline:
+            if clock() > deadline:
                 raise RecoveryError(f"loaded, but not serving within {timeout_s:g} s")
             time.sleep(_LOOK_S)
     except (RepositoryError, TimeoutError) as error:
@@ -122,16 +128,18 @@ def reload_model(
             remove_region(dead.region)
 
 
-def _see_it_let_go(model: str, repository: Repository) -> None:
+def _see_it_let_go(model: str, repository: Repository, clock: Clock) -> None:
     """Wait until Triton has no open request left for the process that is gone."""
-    limit_s = time.monotonic() + LET_GO_S
+    limit_s = clock() + _LET_GO_S
     while not repository.is_unloaded(model):
-        if time.monotonic() > limit_s:
+        if clock() > limit_s:
             raise LostRequestsError("requests were open in its process")
         time.sleep(_LOOK_S)
 
 
-def _load(model: str, server: TritonProcess, repository: Repository, timeout_s: float) -> None:
+def _load(
+    model: str, server: TritonProcess, repository: Repository, timeout_s: float, clock: Clock
+) -> None:
     """Load `model`, unless its process dies meanwhile and Triton does not notice."""
     loading: Future[None] = Future()
 
@@ -144,7 +152,7 @@ def _load(model: str, server: TritonProcess, repository: Repository, timeout_s: 
             loading.set_result(None)
 
     threading.Thread(target=load, name=f"loading {model}", daemon=True).start()
-    watch = LoadWatch(server)
+    watch = LoadWatch(server, clock=clock)
     while True:
         try:
             return loading.result(_LOOK_S)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from card.serving.supervision.policy import ProcessState, lasted_s
-from card.serving.supervision.recovery import STUCK_S, LoadWatch
+from card.serving.supervision.recovery import STUCK_S, Clock, LoadWatch
 from card.serving.supervision.service import Service
 
 FORGOTTEN_S = 30.0
@@ -51,17 +51,18 @@ class Startup:
     limit_s  how long it may take
     """
 
-    def __init__(self, service: Service, limit_s: float) -> None:
+    def __init__(self, service: Service, limit_s: float, clock: Clock = time.monotonic) -> None:
         self._service = service
         self._limit_s = limit_s
-        self._began_s = time.monotonic()
-        self._watch = LoadWatch(service.server)
+        self._clock = clock
+        self._began_s = clock()
+        self._watch = LoadWatch(service.server, clock=clock)
         self._since_s: dict[str, float] = {}
 
     @property
     def seconds(self) -> float:
         """Seconds since the start."""
-        return time.monotonic() - self._began_s
+        return self._clock() - self._began_s
 
     def check(self) -> None:
         """Raise `StartError` once it is sure that this start comes to nothing."""
@@ -96,7 +97,7 @@ class Startup:
         if stuck := [model for model in service.stubs if self._watch.is_stuck(model)]:
             raise StartError(f"the processes of {', '.join(stuck)} did not survive the start")
         unseen = server.died_unseen(service.stubs)
-        if lasted_s(self._since_s, "unseen", bool(unseen), time.monotonic()) > STUCK_S:
+        if lasted_s(self._since_s, "unseen", bool(unseen), self._clock()) > STUCK_S:
             raise StartError(
                 f"the processes of {', '.join(unseen)} ended as soon as they were started; "
                 "what they said, if anything, stands above"
@@ -106,7 +107,7 @@ class Startup:
         """Whether Triton waits for a process that has long done all that it was to do."""
         service = self._service
         waits = service.engines_are_loaded and not service.ensemble_ready
-        return lasted_s(self._since_s, "loaded", waits, time.monotonic()) > FORGOTTEN_S
+        return lasted_s(self._since_s, "loaded", waits, self._clock()) > FORGOTTEN_S
 
     def _missing(self) -> dict[str, str]:
         """What is not well yet, and why not."""

@@ -16,7 +16,7 @@ _AT_ONCE = 4096
 
 
 class StopRequests:
-    """Made from anywhere by `ask`, counted by the one thread that calls `has_come`.
+    """Made from anywhere by `ask`, counted by the one thread that calls `wait_for`.
 
     The pipe stays open as long as the process: a handler may still write when all else is closed.
     """
@@ -33,8 +33,8 @@ class StopRequests:
         with contextlib.suppress(BlockingIOError):  # it is full of requests
             os.write(self._writer, b"\0")
 
-    def has_come(self, number: int, within_s: float) -> bool:
-        """Whether it has been asked so often by now, or is within that many seconds."""
+    def wait_for(self, number: int, within_s: float) -> bool:
+        """Wait until it has been asked so often, for that many seconds at most; whether it has."""
         if self._asked < number and self._poll.poll(within_s * 1e3):
             self._asked += len(os.read(self._reader, _AT_ONCE))
         return self._asked >= number

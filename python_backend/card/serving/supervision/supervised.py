@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import signal
@@ -11,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from card.serving.supervision.local_http import open_local
 from card.serving.supervision.ports import reserved_ports
@@ -94,23 +93,25 @@ class SupervisedServer:
 
     def is_ready(self) -> bool:
         """Whether a request now would be answered. Raises `SupervisorEndedError`."""
-        self.check_alive()
-        try:
-            with open_local(self._ready_url, _ANSWER_S) as answer:
-                return bool(answer.status == http.client.OK)
-        except OSError:  # not bound yet, or an answer that says no
-            return False
+        return self._readiness() is not None
 
     def is_settled(self) -> bool:
         """Whether it is ready and no model prepares anything any more, so that requests have the
         processor to themselves. Raises `SupervisorEndedError`."""
+        ready = self._readiness()
+        return ready is not None and all(
+            model["loading"] is None for model in ready["models"].values()
+        )
+
+    def _readiness(self) -> dict[str, Any] | None:
+        """What it says of its models, once it says that it is ready."""
         self.check_alive()
         try:
             with open_local(self._ready_url, _ANSWER_S) as answer:
-                models = json.load(answer)["models"].values()
-        except OSError:
-            return False
-        return all(model["loading"] is None for model in models)
+                said: dict[str, Any] = json.load(answer)
+        except OSError:  # not bound yet, or an answer that says no
+            return None
+        return said
 
     def check_alive(self) -> None:
         """Raises `SupervisorEndedError` if the supervisor has ended."""

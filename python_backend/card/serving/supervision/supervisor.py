@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -40,6 +41,7 @@ class Supervisor:
         settings: Settings,
         model_repository: Path,
         stop_requests: StopRequests,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Bind the health port, sweep what dead supervisors left and find the server.
 
@@ -48,6 +50,7 @@ class Supervisor:
         self._settings = settings
         self._model_repository = model_repository
         self._stop_requests = stop_requests
+        self._clock = clock
         serving, directory = settings.serving, settings.cache.directory
         self._policy = RecoveryPolicy(
             engine_timeout_s=serving.engine_timeout_s, load_timeout_s=serving.load_timeout_s
@@ -82,10 +85,10 @@ class Supervisor:
             end.enter_context(self._end)
             end.callback(self._reloads.close)
             end.callback(self._clear)
-            if self._stop_requests.has_come(1, 0.0):
+            if self._stop_requests.wait_for(1, 0.0):
                 return
             service = self._start_again_after(CrashError)
-            while not self._stop_requests.has_come(1, LOOK_S):
+            while not self._stop_requests.wait_for(1, LOOK_S):
                 service = self._look_around(service)
             if service.has_served:
                 self._drain(service)
@@ -111,7 +114,7 @@ class Supervisor:
             self._tend_guard(service)
             concealed = concealed or service.conceal_header()
             self._publish(service, service.sights(), "starting")
-            if self._stop_requests.has_come(1, LOOK_S):
+            if self._stop_requests.wait_for(1, LOOK_S):
                 return service
         service.has_served = True
         self._policy.server_started()
@@ -148,7 +151,7 @@ class Supervisor:
                 if attempt == START_ATTEMPTS:
                     raise
                 warn("start_failed", attempt=attempt, reason=error.for_the_log)
-                self._stop_requests.has_come(1, error.pause_s)
+                self._stop_requests.wait_for(1, error.pause_s)
             attempt += 1
             self._clear()
 
@@ -156,11 +159,11 @@ class Supervisor:
         """Refuse new requests and let open ones finish within the drain limit."""
         drain_s = self._settings.serving.drain_s
         note("draining", open_sessions=service.open_slots, limit_s=drain_s)
-        busy_s = time.monotonic()
+        busy_s = self._clock()
         limit_s = busy_s + drain_s
         service.refuse()
         while not self._has_ended(service, busy_s):
-            now_s = time.monotonic()
+            now_s = self._clock()
             if open_sessions := service.open_slots:
                 busy_s = now_s
             if now_s > limit_s:
@@ -170,7 +173,7 @@ class Supervisor:
                 _tell_cut_off(0, f"no session for {CALM_S:g} s, yet Triton counts a request")
                 return
             sights = service.sights()
-            if self._stop_requests.has_come(2, LOOK_S):
+            if self._stop_requests.wait_for(2, LOOK_S):
                 _tell_cut_off(open_sessions, "there was another signal to stop")
                 return
             if reason := self._reloads.heal(service, sights):
@@ -181,7 +184,7 @@ class Supervisor:
 
     def _has_ended(self, service: Service, busy_s: float) -> bool:
         """Whether a service that refuses has answered everything; `busy_s` is its last session."""
-        if service.open_slots or time.monotonic() - busy_s < LINGER_S:
+        if service.open_slots or self._clock() - busy_s < LINGER_S:
             return False
         try:
             service.retire()
@@ -193,7 +196,6 @@ class Supervisor:
     def _clear(self) -> None:
         """End the server and everything that belongs to it."""
         self._reloads.forget()
-        self._awaits_guard = False
         service, self._service = self._service, None
         try:
             if service is not None:

@@ -19,31 +19,31 @@ _NOT_STARTED = 127  # a shell's exit code for a program that it cannot start
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
-def tethered(blow: signal.Signals, command: Sequence[str | Path], program: str = "") -> list[str]:
+def tethered(blow: signal.Signals, command: Sequence[str | Path]) -> list[str]:
     """`command` for a child of this process that gets `blow` when this one dies, however it dies.
 
-    `program` is what runs, if it is not what the command begins with. Start the child from the
-    thread that lives longest: the kernel takes the end of the starting thread for the death of the
-    parent. A program that cannot be started is one line on standard error and exit code 127.
+    Start the child from the thread that lives longest: the kernel takes the end of the starting
+    thread for the death of the parent. A program that cannot be started is one line on standard
+    error and exit code 127.
     """
     words = [str(word) for word in command]
     # Isolated and without site-packages it is there in 15 ms.
     python = [sys.executable, "-I", "-S", __file__]
-    return [*python, str(int(blow)), str(os.getpid()), program or words[0], *words]
+    return [*python, str(int(blow)), str(os.getpid()), *words]
 
 
-def _tie_and_become(blow: int, parent: int, program: str, words: list[str]) -> None:
+def _tie_and_become(blow: int, parent: int, words: list[str]) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, blow)
     if os.getppid() != parent:  # it died before the tie was made
         sys.exit(1)
     for number in _IGNORED_BY_PYTHON:  # exec would hand that on
         signal.signal(number, signal.SIG_DFL)
     try:
-        os.execvp(program, words)
+        os.execvp(words[0], words)
     except OSError as error:
-        print(f"{program} cannot be started: {error.strerror}", file=sys.stderr)
+        print(f"{words[0]} cannot be started: {error.strerror}", file=sys.stderr)
         sys.exit(_NOT_STARTED)
 
 
 if __name__ == "__main__":
-    _tie_and_become(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:])
+    _tie_and_become(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])

@@ -135,14 +135,14 @@ class TritonInstall:
         return environment
 
 
-def find_triton(runtime_directory: Path) -> TritonInstall:
+def find_triton(runtime_directory: Path, system_root: Path = SYSTEM_ROOT) -> TritonInstall:
     """Locate the server: a container's own installation, else that of the wheel.
 
     The wheel's Python backend is staged under `runtime_directory`, which must outlive the server.
     Raises `TritonNotFoundError` where neither is there.
     """
-    if (SYSTEM_ROOT / "bin/tritonserver").exists():
-        return system_install(SYSTEM_ROOT)
+    if (system_root / "bin/tritonserver").exists():
+        return system_install(system_root)
     return wheel_install(runtime_directory)
 
 

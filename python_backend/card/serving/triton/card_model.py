@@ -43,7 +43,6 @@ from card.serving.supervision.notices import Notices
 from card.serving.triton.attach import DEADLINE, KEY, Attacher, Losses, is_dead
 from card.serving.triton.triton_request import TritonClient, checked_arrays, deadline_ns, request_id
 from card.settings import load_settings
-from card.speculation.drafters.remote import REMOTE
 from card.text import Detokenizer
 
 log = logging.getLogger(__name__)
@@ -118,7 +117,7 @@ class CardModel:
                 await self._guides.check(slot_request.guide)
             stream = self._stream(parsed, arrival_ns)
             waiting = WaitingClient(client, self._pool, stream.sign if parsed.stream else None)
-            session = await self._sessions.admit(slot_request, deadline, waiting.is_gone)
+            session = await self._sessions.admit(slot_request, deadline, waiting.seek)
         except Refusal as refusal:
             self._refuse(request, client, refusal, prompt)
             return
@@ -169,12 +168,13 @@ class CardModel:
             end_ids=self._end_ids(request, guided=guide is not None),
         )
         wanted = request.decoding or settings.speculation.decoding
-        pacing = self._admission.decoding(request, parameters, wanted)
+        drafter = self._admission.drafter(request)
+        pacing = self._admission.decoding(request, parameters, wanted, drafter)
         return SlotRequest(
             prompt=np.array(request.input_ids, np.int64),
             max_tokens=budget,
             pacing=pacing,
-            drafter=REMOTE if request.draft_key else self._admission.drafter(request) or ANY,
+            drafter=drafter or ANY,
             growth=request.growth or ANY,
             acceptance=self._admission.acceptance(request),
             num_draft_tokens=settings.speculation.gamma,

@@ -38,7 +38,7 @@ class _EngineModel:
             self.role,
             settings.cache.directory,
             pool_geometry(settings),
-            self._model.loop,
+            self._model.make_loop,
             engine_timeout_s=settings.serving.engine_timeout_s,
             server_pid=server_pid,
         )

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 BEAT_S = 0.1
 _SHORTEST_WAIT_S = 0.0002
-_LONGEST_WAIT_S = 0.004
+LONGEST_WAIT_S = 0.004
 _WAIT_GROWTH = 1.1
 """How often a loop looks for what the other model did, while slots are in use: first often, then
 ever more rarely. A slot that is opened or closed wakes it at once, and so does a target that wants
@@ -45,8 +45,9 @@ class Loop(Protocol):
 class EngineProcess:
     """Attaches to the pool when `card` asks, and steps the loop until `card` is another.
 
-    `die` is called with an exit status when the process is of no use any more: its loop raised, or
-    its server is gone. The supervisor loads the model again.
+    `beat_s` is how often it beats, and an idle loop looks though no bell rang. `die` is called with
+    an exit status when the process is of no use any more: its loop raised, or its server is gone.
+    The supervisor loads the model again.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class EngineProcess:
         *,
         engine_timeout_s: float,
         server_pid: int,
+        beat_s: float = BEAT_S,
         die: Callable[[int], object] = os._exit,
     ) -> None:
         self._role = role
@@ -66,6 +68,7 @@ class EngineProcess:
         self._make_loop = make_loop
         self._timeout_ns = int(engine_timeout_s * 1e9)
         self._server_pid = server_pid
+        self._beat_s = beat_s
         self._die = die
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -130,7 +133,7 @@ class EngineProcess:
                 if pool is not None and not self._is_stuck():
                     self._beat(pool)
                 spare.give_back()
-                self._changed.wait(BEAT_S)
+                self._changed.wait(self._beat_s)
 
     def _current_pool(self) -> Pool | None:
         """The pool of the `card` that lives now. Detaches when it is another than before."""
@@ -173,7 +176,7 @@ class EngineProcess:
                 if self._pool is not None and self._attached_epoch == self._pool.epoch:
                     self._step_began_ns = time.monotonic_ns()
                     return self._pool, self._attached_epoch
-                self._changed.wait(BEAT_S)
+                self._changed.wait(self._beat_s)
         return None
 
     def _serve(self, loop: Loop, pool: Pool, epoch: int) -> None:
@@ -187,9 +190,9 @@ class EngineProcess:
                     wait_s = _SHORTEST_WAIT_S
                 elif pool.states.any() and not loop.is_idle:
                     pool.slot_bell.wait(rings, wait_s)
-                    wait_s = min(_WAIT_GROWTH * wait_s, _LONGEST_WAIT_S)
+                    wait_s = min(_WAIT_GROWTH * wait_s, LONGEST_WAIT_S)
                 else:
-                    pool.slot_bell.wait(rings, BEAT_S)
+                    pool.slot_bell.wait(rings, self._beat_s)
                     wait_s = _SHORTEST_WAIT_S
         finally:
             self._step_began_ns = None

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # as in `card.constraints.compiler`
 class LoadedModel(Protocol):
     """A model in this process."""
 
-    def loop(self, pool: Pool) -> Loop:
+    def make_loop(self, pool: Pool) -> Loop:
         """What works for `pool`, and no longer for an earlier one."""
 
     def close(self) -> None:
@@ -70,7 +70,7 @@ class _Target:
         self._guides = guides
         self._ngrams = ngram_memory(settings, engine.vocabulary)
 
-    def loop(self, pool: Pool) -> Loop:
+    def make_loop(self, pool: Pool) -> Loop:
         return TargetLoop(self._engine, pool, self._settings, self._guides, self._ngrams)
 
     def close(self) -> None: ...
@@ -98,7 +98,7 @@ class _Draft:
         self._loop: DraftLoop | None = None
         self._close = close
 
-    def loop(self, pool: Pool) -> Loop:
+    def make_loop(self, pool: Pool) -> Loop:
         if self._loop is not None:
             self._loop.abandon()
         self._loop = DraftLoop(self._drafters, pool, self._guides, apart=self._apart)

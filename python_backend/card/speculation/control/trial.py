@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-STOP = 8.0
+STOP = 5.0
 """Passes lost of late at which the draft stops. A good draft seldom loses so much by bad luck."""
 TRIAL_SHARE = 0.02
 """Share of the time without the draft that pays for trials of it."""

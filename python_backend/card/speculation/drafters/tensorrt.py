@@ -57,8 +57,8 @@ class _Growth:
     given: int = 0
     ended: bool = False
 
-    def follows(self, re_root: ReRoot) -> bool:
-        """Whether it still goes where the text went."""
+    def follow(self, re_root: ReRoot) -> bool:
+        """Go where the text went; whether it can."""
         committed, path = re_root.committed, self.path
         if self.behind or committed[: len(path)] == path:
             self.behind += committed[0 if self.behind else len(path) :]
@@ -113,7 +113,7 @@ class TensorRTDrafter:
         """Abort what grows where the text did not go."""
         requests = self._requests[session.number]
         requests.is_stuck = False
-        wrong = [growth for growth in requests.all() if not growth.follows(re_root)]
+        wrong = [growth for growth in requests.all() if not growth.follow(re_root)]
         for growth in wrong:
             requests.drop(growth)
         self._abort(wrong)

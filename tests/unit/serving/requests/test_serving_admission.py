@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -30,9 +31,11 @@ def test_a_rule_that_changes_the_text_is_refused_unless_settings_list_it() -> No
 def test_a_drafter_that_is_not_loaded_is_refused_by_name() -> None:
     for name in ("tree", "ngram"):
         assert admission().drafter(GenerateRequest(drafter=name)) == name
-    for unloaded in ("tensorrt", "phrases"):
-        with pytest.raises(Refusal, match=f"drafter is '{unloaded}'; it must be tree or ngram, wh"):
-            admission().drafter(GenerateRequest(drafter=unloaded))
+    for field, unloaded in product(("drafter", "forbidden_drafter"), ("phrases", "oracle")):
+        asked: dict[str, Any] = {field: unloaded}
+        wanted = f"^INVALID_ARGUMENT: {field} is '{unloaded}'; it must be tree or ngram, which is"
+        with pytest.raises(Refusal, match=wanted):
+            admission().drafter(GenerateRequest(**asked))
     with pytest.raises(Refusal, match="drafter is 'tree'; it must be ngram, which is loaded"):
         admission(drafter="ngram").drafter(GenerateRequest(drafter="tree"))
 
@@ -48,9 +51,15 @@ def test_what_a_request_forbids_makes_no_candidates() -> None:
         by.drafter(GenerateRequest(drafter="tree", forbidden_drafter="tree"))
 
 
+def test_beside_a_device_nobody_else_can_be_named() -> None:
+    with pytest.raises(Refusal, match="drafter is 'tree'; it must be absent beside draft_key"):
+        admission().drafter(GenerateRequest(drafter="tree", draft_key="0" * 32))
+
+
 def test_auto_is_the_pacing_that_adapts_and_plain_decoding_where_nothing_is_left() -> None:
     def decided(by: Admission, **request: Any) -> str:
-        return by.decoding(GenerateRequest(**request), SamplingParameters(), "auto")
+        sent = GenerateRequest(**request)
+        return by.decoding(sent, SamplingParameters(), "auto", by.drafter(sent))
 
     assert decided(admission()) == "card"
     assert decided(admission(), forbidden_drafter="tree") == "card"

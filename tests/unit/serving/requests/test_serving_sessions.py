@@ -274,7 +274,7 @@ class Scene:
     def wait(self, signs: float) -> bool:
         """Let as many signs' time pass; whether the client is gone then."""
         self.now_ns += int(signs * SIGN_NS)
-        return self.waiting.is_gone(self.place)
+        return self.waiting.seek(self.place)
 
     def postprocess(self, delta: Delta) -> None:
         """What `postprocessing` does when nobody is there to read a delta."""

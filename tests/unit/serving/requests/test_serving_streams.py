@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from follower_double import LETTERS
 from real_pair import TARGET
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import Tokenizer
 
 from card.cache import SlotCounters
 from card.serving.requests.allowed import Bounds
@@ -25,8 +26,6 @@ from card.serving.requests.wire import GenerateRequest
 from card.settings import LimitSettings
 from card.text import Detokenizer
 
-LETTERS = Tokenizer(models.WordLevel({chr(97 + i): i for i in range(26)}, unk_token="a"))
-LETTERS.decoder = decoders.Fuse()
 COUNTERS = SlotCounters(
     steps=4, queries=4, hits=3, misses=1, corrections=1, drafts=3, drafted=10, accepted=5,
     reused_tokens=2,

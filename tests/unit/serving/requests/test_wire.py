@@ -100,9 +100,6 @@ def test_a_fraction_means_what_was_written_not_what_32_bits_make_of_it() -> None
         ("top_log_probs", 21, "between 0 and 20"),
         ("decoding", "beam", "auto, card, pearl, draft_then_verify, branch, ssd, autoregressive"),
         ("growth", "wild", "best_first, layered, sampled, fan_out, branch, graph"),
-        ("drafter", "oracle", "tree"),
-        ("forbidden_drafter", "oracle", "tree"),
-        ("acceptance", "any", "exact, loose"),
         ("guided_decoding_guide_type", "yaml", "json, json_schema, regex, ebnf_grammar, choice"),
         ("guided_decoding_guide", "x" * 65537, "at most 65536 bytes"),
         ("top_k", [1, 2], "one value"),
@@ -159,6 +156,11 @@ def test_a_long_value_is_shown_shortened() -> None:
     with pytest.raises(Refusal) as refused:
         parse(GenerateRequest, arrays(decoding="x" * 10_000), BOUNDS)
     assert len(str(refused.value)) < 300
+
+
+def test_a_tensor_that_is_none_of_the_wires_is_refused_by_name() -> None:
+    with pytest.raises(Refusal, match=r"input is 'max_token'; it must be one of .*, max_tokens, "):
+        parse(GenerateRequest, arrays(text_input="x", max_token=3), BOUNDS)
 
 
 @pytest.mark.parametrize("name", ["max_token", "temprature", "bogus"])

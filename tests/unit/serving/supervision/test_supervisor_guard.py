@@ -13,9 +13,9 @@ from unittest.mock import Mock
 import pytest
 from told_clock import ToldClock
 
-from card.serving.supervision import guard as guards
 from card.serving.supervision.guard import (
     LONGEST_SOCKET,
+    PROGRAM,
     START_S,
     GuardProcess,
     check_guard,
@@ -46,11 +46,10 @@ def clock() -> ToldClock:
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ToldClock) -> Iterator[Start]:
     """A guard whose program is the text given."""
     started: list[GuardProcess] = []
-    monkeypatch.setattr(guards, "PROGRAM", "program_of_a_test")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
     def begin(program: str) -> GuardProcess:
-        (tmp_path / "program_of_a_test.py").write_text(program)
+        (tmp_path / f"{PROGRAM}.py").write_text(program)
         started.append(GuardProcess(SETTINGS, tmp_path / "grpc:1", clock))
         return started[-1]
 
@@ -104,7 +103,7 @@ def test_a_pause_of_the_whole_machine_is_no_silence(start: Start, clock: ToldClo
 
 def test_one_that_ends_is_started_again_ever_more_rarely(start: Start, clock: ToldClock) -> None:
     guard = start(ENDS)
-    for pause_s in (1, 2, 4):
+    for pause_s in (1, 2, 4, 8, 16, 32, 60, 60):
         guard._process.wait(WAIT_S)
         guard.look()
         assert (guard.condition, guard.ended) == ("gone", "exit code 2")

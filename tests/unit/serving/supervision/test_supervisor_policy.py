@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -26,6 +27,8 @@ from card.serving.supervision.policy import (
     ServerSight,
     Sight,
 )
+from card.serving.supervision.recovery import LostRequestsError, StuckLoadError
+from card.serving.supervision.reloads import Reloads
 
 ENGINE_TIMEOUT_S = 2.0
 LOOK_S = 0.1
@@ -115,6 +118,8 @@ def test_a_stopped_model_is_reloaded_after_the_engine_timeout_and_not_before(
     assert watch.look(sights=sights) == []
     assert watch.look(after_s=ENGINE_TIMEOUT_S, sights=sights) == []
     assert models(watch.look(sights=sights)) == [model]
+    watch.recover(model)
+    assert watch.look(sights=sights) == [], "a new process has a time of its own"
 
 
 @pytest.mark.parametrize("model", ["preprocessing", "postprocessing"])
@@ -217,7 +222,8 @@ def test_a_model_that_dies_again_at_once_was_not_recovered(watch: Watch) -> None
     watch.recover("target")
     assert models(watch.look(after_s=PROBATION_S / 2, target=GONE)) == ["target"]
     watch.recover("target")
-    assert restarts(watch.look(after_s=PROBATION_S / 2, target=GONE))
+    assert watch.look(after_s=PROBATION_S / 2) == [], "well for a moment is not well"
+    assert restarts(watch.look(after_s=PROBATION_S / 4, target=GONE))
 
 
 def test_a_model_that_survives_its_probation_starts_afresh(watch: Watch) -> None:
@@ -263,6 +269,63 @@ def test_after_a_suspended_machine_everybody_gets_time_to_speak(watch: Watch, si
     assert watch.look(after_s=ENGINE_TIMEOUT_S / 2) == []
     assert watch.look(after_s=ENGINE_TIMEOUT_S) == []
     assert models(watch.look(after_s=2 * ENGINE_TIMEOUT_S, target=sight)) == ["target"]
+
+
+class ReloadedService:
+    """One whose clients have a stream open."""
+
+    def __init__(self) -> None:
+        self.server_sight = SERVER_WELL
+        self.open_slots = 1
+        self.fate: Exception | None = None
+        self.may_end = threading.Event()
+
+    def reload(self, model: str) -> None:
+        assert self.may_end.wait(60)
+        if self.fate is not None:
+            raise self.fate
+
+
+class Healing:
+    """The reloads of a service, looked at until one has ended."""
+
+    def __init__(self) -> None:
+        policy = RecoveryPolicy(engine_timeout_s=ENGINE_TIMEOUT_S, load_timeout_s=LOAD_TIMEOUT_S)
+        self.service = ReloadedService()
+        self.reloads = Reloads(policy)
+
+    def heal(self, **sights: Sight) -> str | None:
+        return self.reloads.heal(self.service, sights)  # type: ignore[arg-type]
+
+    def end(self, fate: Exception | None = None) -> None:
+        """Let the reload that was begun end."""
+        self.service.fate = fate
+        self.service.may_end.set()
+        self.reloads.close()
+
+
+def test_a_draft_that_triton_can_load_no_more_waits_for_open_streams_to_end() -> None:
+    healing = Healing()
+    assert healing.heal(draft=GONE) is None
+    healing.end(StuckLoadError("its process did not survive its loading"))
+    assert healing.heal(draft=GONE) is None
+    healing.service.open_slots = 0
+    assert str(healing.heal(draft=GONE)).startswith("draft: its process did not survive")
+
+
+def test_any_other_model_that_triton_can_load_no_more_needs_a_new_server() -> None:
+    healing = Healing()
+    assert healing.heal(target=GONE) is None
+    healing.end(StuckLoadError("its process did not survive its loading"))
+    assert str(healing.heal(target=GONE)).startswith("target: its process did not survive")
+
+
+def test_a_reload_of_a_server_that_is_gone_matters_no_more() -> None:
+    healing = Healing()
+    assert healing.heal(draft=GONE) is None
+    healing.reloads.forget()
+    healing.end(LostRequestsError("requests were open in its process"))
+    assert healing.heal() is None
 
 
 def test_who_died_in_a_suspended_machine_is_gone(watch: Watch) -> None:

@@ -191,7 +191,7 @@ def test_a_parent_that_died_before_the_tie_was_made_leaves_no_child() -> None:
 
 def test_the_child_is_the_command_with_its_words_and_its_environment() -> None:
     said = 'import os, sys; print(os.getppid(), sys.argv, os.environ["GIVEN"])'
-    command = tethered(SIGKILL, ["a name", "-c", said, "two words"], sys.executable)
+    command = tethered(SIGKILL, [sys.executable, "-c", said, "two words"])
     ending = subprocess.run(
         command, env={"GIVEN": "on"}, capture_output=True, text=True, check=True, timeout=20
     )
@@ -228,7 +228,7 @@ def handler(frame, event, argument):
 sys.settrace(handler)  # calls it before every line of Python that is run from here on
 for number in range(1, 100):
     requests.ask()
-    assert requests.has_come(number, 60.0)
+    assert requests.wait_for(number, 60.0)
 sys.settrace(None)
 print("through", flush=True)
 """
@@ -237,18 +237,18 @@ print("through", flush=True)
 def test_every_request_counts_and_stays() -> None:
     requests = StopRequests()
     requests.ask()
-    assert requests.has_come(1, LONG_S)
-    assert not requests.has_come(2, 0.0)
+    assert requests.wait_for(1, LONG_S)
+    assert not requests.wait_for(2, 0.0)
     requests.ask()
-    assert requests.has_come(2, LONG_S)
-    assert requests.has_come(1, 0.0)
+    assert requests.wait_for(2, LONG_S)
+    assert requests.wait_for(1, 0.0)
 
 
 def test_more_requests_than_a_pipe_holds_make_nobody_wait() -> None:
     requests = StopRequests()
     for _ in range(1 << 17):
         requests.ask()
-    assert requests.has_come(2, 0.0)
+    assert requests.wait_for(2, 0.0)
 
 
 def test_requests_interrupt_anything_and_hang_nobody() -> None:

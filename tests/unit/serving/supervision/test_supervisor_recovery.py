@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 from fake_stub import fake_stub
+from told_clock import ToldClock
 
-from card.serving.supervision import recovery as module
-from card.serving.supervision import residue
 from card.serving.supervision.policy import ProcessState
 from card.serving.supervision.recovery import (
     BeyondReloadError,
@@ -24,15 +23,21 @@ from card.serving.supervision.recovery import (
     reload_model,
 )
 from card.serving.supervision.repository import Repository, RepositoryError
+from card.serving.supervision.residue import REGIONS
 from card.serving.supervision.stubs import Stub
+
+LOOK_S = 0.1
+"""What passes on the clock of a test with each look."""
 
 
 class FakeServer:
-    def __init__(self) -> None:
+    def __init__(self, clock: ToldClock) -> None:
         self.state = ProcessState.RUNNING
         self.known: Stub | None = None
+        self._clock = clock
 
     def stub(self, model: str) -> Stub | None:
+        self._clock.now_s += LOOK_S
         return self.known
 
 
@@ -40,6 +45,7 @@ class FakeRepository:
     """Writes down what is asked of it, and how the old process was when it was asked."""
 
     def __init__(self, old: Stub | None = None) -> None:
+        self.clock = ToldClock()
         self.calls: list[tuple[str, str]] = []
         self.states: list[ProcessState] = []
         self.refusal: str | None = None
@@ -54,6 +60,7 @@ class FakeRepository:
 
     def is_unloaded(self, model: str) -> bool:
         self._note("look at", model)
+        self.clock.now_s += LOOK_S
         self.open_looks -= 1
         return self.open_looks < 0
 
@@ -74,7 +81,7 @@ class Recovery:
 
     def __init__(self, repository: FakeRepository, well_after: int = 0) -> None:
         self.repository = repository
-        self.server = FakeServer()
+        self.server = FakeServer(repository.clock)
         self._looks_left = well_after
 
     def run(
@@ -88,19 +95,20 @@ class Recovery:
             self._is_well,
             timeout_s,
             must_let_go=must_let_go,
+            clock=self.repository.clock,
         )
 
     def _is_well(self) -> bool:
+        self.repository.clock.now_s += LOOK_S
         self._looks_left -= 1
         return self._looks_left < 0
 
 
 @pytest.mark.parametrize("last", [None, signal.SIGSTOP, signal.SIGKILL])
 def test_the_old_process_is_dead_before_the_server_is_asked_for_anything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: signal.Signals | None
+    tmp_path: Path, last: signal.Signals | None
 ) -> None:
-    monkeypatch.setattr(residue, "REGIONS", tmp_path)
-    region = tmp_path / "region"
+    region = REGIONS / f"card_test_{os.getpid()}"
     region.write_bytes(b"\0")
     with fake_stub(tmp_path, "draft", region.name) as stub:
         if last is not None:
@@ -126,8 +134,7 @@ def test_a_model_that_must_let_go_is_loaded_when_no_request_is_open_in_the_old_o
     assert repository.calls == [("unload", "draft"), *looks, ("load", "draft")]
 
 
-def test_requests_that_are_lost_with_a_model_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LET_GO_S", 0.05)
+def test_requests_that_are_lost_with_a_model_are_said() -> None:
     repository = FakeRepository()
     repository.open_looks = 1_000_000
     with pytest.raises(LostRequestsError, match="requests were open in its process"):
@@ -136,8 +143,8 @@ def test_requests_that_are_lost_with_a_model_are_said(monkeypatch: pytest.Monkey
 
 
 def test_a_model_that_does_not_get_well_has_failed() -> None:
-    with pytest.raises(RecoveryError, match=r"not serving within 0\.05 s"):
-        Recovery(FakeRepository(), well_after=1000).run(timeout_s=0.05)
+    with pytest.raises(RecoveryError, match="not serving within 5 s"):
+        Recovery(FakeRepository(), well_after=1000).run()
 
 
 def test_a_recovery_ends_with_its_server() -> None:
@@ -149,10 +156,9 @@ def test_a_recovery_ends_with_its_server() -> None:
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_loaded_process_that_does_not_come_to_serve_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blow: signal.Signals
+    tmp_path: Path, blow: signal.Signals
 ) -> None:
     """A second fault in a row; the policy tries again, for Triton itself is well."""
-    monkeypatch.setattr(module, "LOST_S", 0.1)
     recovery = Recovery(FakeRepository(), well_after=1_000_000)
     with fake_stub(tmp_path, "draft", "region") as successor:
         recovery.server.known = successor
@@ -163,10 +169,9 @@ def test_a_loaded_process_that_does_not_come_to_serve_is_not_waited_for(
 
 
 def test_a_process_that_is_paused_while_it_loads_is_killed_before_it_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """Triton has given up on it, and would wait for its end."""
-    monkeypatch.setattr(module, "PAUSED_S", 0.1)
     repository = FakeRepository()
     repository.refusal = "Stub process 'draft_0_0' is not healthy"
     repository.answers.clear()
@@ -187,11 +192,8 @@ def test_a_process_that_is_paused_while_it_loads_is_killed_before_it_goes_on(
     assert not isinstance(lost.value, BeyondReloadError), "the policy tries again"
 
 
-def test_a_load_whose_process_died_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_load_whose_process_died_is_not_waited_for(tmp_path: Path) -> None:
     """Triton would wait for it for ever."""
-    monkeypatch.setattr(module, "STUCK_S", 0.1)
     repository = FakeRepository()
     repository.answers.clear()
     recovery = Recovery(repository)

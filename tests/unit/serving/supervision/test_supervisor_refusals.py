@@ -24,15 +24,15 @@ import typer
 from card.serving import supervisor as command
 from card.serving.supervision import supervisor
 
-find = supervisor._install
+find = supervisor.find_triton
 
-def found_after_a_while(settings, run_directory):
+def found_after_a_while(directory):
     print("looking", flush=True)
     os.read(0, 1)
     {ending}
-    return find(settings, run_directory)
+    return find(directory)
 
-supervisor._install = found_after_a_while
+supervisor.find_triton = found_after_a_while
 typer.run(command.main)
 """
 """A supervisor that has its run directory, and says when it looks for its server."""

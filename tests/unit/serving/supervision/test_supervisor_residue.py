@@ -11,19 +11,11 @@ from fake_stub import fake_stub
 
 from card.engines import EngineError
 from card.serving.requests.refusal import Refusal
-from card.serving.supervision import residue
 from card.serving.supervision.load_failure import announced
 from card.serving.supervision.notices import NOTICES_VARIABLE, Notices
 from card.serving.supervision.policy import ProcessState
-from card.serving.supervision.residue import RunDirectory, sweep
+from card.serving.supervision.residue import REGIONS, RunDirectory, sweep
 from card.serving.supervision.user_cache import user_cache
-
-
-@pytest.fixture
-def mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stands for the shared-memory mount, of the pools and of the stubs' regions alike."""
-    monkeypatch.setattr(residue, "REGIONS", tmp_path)
-    return tmp_path
 
 
 def abandon(run: RunDirectory) -> None:
@@ -31,91 +23,96 @@ def abandon(run: RunDirectory) -> None:
     os.close(run._descriptor)
 
 
-def region_of(run: RunDirectory, mount: Path, name: str = "stub") -> Path:
-    region = mount / f"{run.region_prefix}{name}"
+def region_of(run: RunDirectory) -> Path:
+    region = REGIONS / f"{run.region_prefix}stub"
     region.write_bytes(b"\0" * 64)
     return region
 
 
-def test_a_closed_run_directory_leaves_nothing(mount: Path) -> None:
-    run = RunDirectory(mount)
-    region_of(run, mount)
+def test_a_closed_run_directory_leaves_nothing(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    region = region_of(run)
     assert run.temporary.is_dir()
     run.close()
-    assert list(mount.iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
+    assert not region.exists()
 
 
-def test_what_a_dead_supervisor_left_is_swept(mount: Path) -> None:
-    run = RunDirectory(mount)
-    region_of(run, mount)
+def test_what_a_dead_supervisor_left_is_swept(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    region = region_of(run)
     abandon(run)
-    assert sweep(mount) == [run.path]
-    assert list(mount.iterdir()) == []
+    assert sweep(tmp_path) == [run.path]
+    assert list(tmp_path.iterdir()) == []
+    assert not region.exists()
 
 
-def test_what_a_living_supervisor_owns_is_not_swept(mount: Path) -> None:
-    run = RunDirectory(mount)
-    region = region_of(run, mount)
-    assert sweep(mount) == []
+def test_what_a_living_supervisor_owns_is_not_swept(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    region = region_of(run)
+    assert sweep(tmp_path) == []
     assert region.exists()
     assert run.path.exists()
     run.close()
 
 
-def test_files_of_other_programs_are_not_swept(mount: Path) -> None:
-    foreign = mount / "triton_python_backend_shm_region_1"
+def test_files_of_other_programs_are_not_swept(tmp_path: Path) -> None:
+    owner = RunDirectory(tmp_path)
+    foreign, region = tmp_path / "triton_python_backend_shm_region_1", region_of(owner)
     foreign.write_bytes(b"\0")
-    abandon(RunDirectory(mount))
-    sweep(mount)
-    assert list(mount.iterdir()) == [foreign]
+    abandon(RunDirectory(tmp_path))
+    sweep(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([foreign, owner.path])
+    assert region.exists()
+    owner.close()
 
 
 @pytest.mark.parametrize("trap", ["a file", "a pattern", "open to all", "a link"])
-def test_a_trap_that_somebody_else_set_is_left_alone(mount: Path, trap: str) -> None:
-    run = RunDirectory(mount)
-    region, name = region_of(run, mount), f"card_run_{os.getuid()}_{'0' * 16}"
+def test_a_trap_that_somebody_else_set_is_left_alone(tmp_path: Path, trap: str) -> None:
+    run = RunDirectory(tmp_path)
+    region, name = region_of(run), f"card_run_{os.getuid()}_{'0' * 16}"
     if trap == "a file":
-        (mount / name).write_bytes(b"")
+        (tmp_path / name).write_bytes(b"")
     elif trap == "a link":
-        (mount / name).symlink_to(run.path)
+        (tmp_path / name).symlink_to(run.path)
     elif trap == "a pattern":
-        (mount / f"card_run_{os.getuid()}_*").mkdir(mode=0o700)
+        (tmp_path / f"card_run_{os.getuid()}_*").mkdir(mode=0o700)
     else:
-        (mount / name).mkdir()
-        (mount / name).chmod(0o777)
-    before = sorted(mount.rglob("*"))
-    assert sweep(mount) == []
-    assert sorted(mount.rglob("*")) == before
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(0o777)
+    before = sorted(tmp_path.rglob("*"))
+    assert sweep(tmp_path) == []
+    assert sorted(tmp_path.rglob("*")) == before
     assert region.exists()
     run.close()
 
 
 def test_orphaned_stubs_of_a_dead_supervisor_are_killed(
-    mount: Path, tmp_path_factory: pytest.TempPathFactory
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    run = RunDirectory(mount)
-    region = region_of(run, mount)
+    run = RunDirectory(tmp_path)
+    region = region_of(run)
     with fake_stub(tmp_path_factory.mktemp("models"), "draft", region.name) as orphan:
         abandon(run)
-        sweep(mount)
+        sweep(tmp_path)
         assert orphan.state is ProcessState.GONE
 
 
-def test_a_pool_that_nobody_locks_is_swept(mount: Path) -> None:
-    home = mount / f"card-{os.getuid()}-1"
+def test_a_pool_that_nobody_locks_is_swept(tmp_path: Path) -> None:
+    home = tmp_path / f"card-{os.getuid()}-1"
     home.mkdir(mode=0o700)
     (home / "pool-0").write_bytes(b"\0")
-    assert sweep(mount) == [home]
+    assert sweep(tmp_path) == [home]
 
 
 def test_models_are_staged_with_what_is_added_to_their_configuration(
-    mount: Path, tmp_path_factory: pytest.TempPathFactory
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     repository = tmp_path_factory.mktemp("repository")
     for model in ("card", "ensemble"):
         (repository / model / "1").mkdir(parents=True)
         (repository / model / "config.pbtxt").write_text(f"name: '{model}'\n")
-    run = RunDirectory(mount)
+    run = RunDirectory(tmp_path)
     for added in ("one", "two"):  # once per start of the server
         staged = run.stage_models(repository, {"ensemble": added, "card": ""})
         assert (staged / "ensemble/config.pbtxt").read_text() == f"name: 'ensemble'\n\n{added}"

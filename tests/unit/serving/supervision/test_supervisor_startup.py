@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from types import SimpleNamespace
 
 import pytest
+from told_clock import ToldClock
 
-from card.serving.supervision import startup as module
 from card.serving.supervision.policy import CARD, DRAFT, STUBS, ProcessState, Sight
+from card.serving.supervision.recovery import STUCK_S
 from card.serving.supervision.startup import CrashError, StartError, Startup, UnloadableError
 
 
@@ -17,7 +18,6 @@ class FakeServer:
         self.state = ProcessState.RUNNING
         self.crashed = False
         self.ending = "exit code 1"
-
         self.unseen: list[str] = []
 
     def stub(self, model: str) -> None:
@@ -51,8 +51,13 @@ def service() -> FakeService:
     return FakeService()
 
 
-def started(service: FakeService, limit_s: float = 60.0) -> Startup:
-    return Startup(service, limit_s)  # type: ignore[arg-type]
+@pytest.fixture
+def clock() -> ToldClock:
+    return ToldClock()
+
+
+def started(service: FakeService, limit_s: float = 60.0, clock: ToldClock | None = None) -> Startup:
+    return Startup(service, limit_s, clock or ToldClock())  # type: ignore[arg-type]
 
 
 def test_a_model_that_cannot_be_loaded_says_why_and_is_no_matter_of_time(
@@ -74,24 +79,27 @@ def test_a_server_that_ended_is_tried_again_only_if_a_signal_ended_it(
     assert type(refusal.value) is kind
 
 
+def test_a_server_that_is_stopped_during_its_start_is_started_again(
+    service: FakeService, clock: ToldClock
+) -> None:
+    startup = started(service, clock=clock)
+    service.server.state = ProcessState.STOPPED
+    startup.check()
+    clock.now_s = STUCK_S + 0.1
+    with pytest.raises(CrashError, match="was stopped during its start"):
+        startup.check()
+
+
 def test_a_guard_that_does_not_want_to_is_no_matter_of_time(service: FakeService) -> None:
     service.guard_refusal = "the guard ended during the start"
     with pytest.raises(StartError, match="the guard ended"):
         started(service).check()
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The only element is what it shows."""
-    shows = [0.0]
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: shows[0]))
-    return shows
-
-
 def test_a_server_that_waits_for_a_process_it_gave_up_on_is_started_again(
-    service: FakeService, clock: list[float]
+    service: FakeService, clock: ToldClock
 ) -> None:
-    startup = started(service, limit_s=600.0)
+    startup = started(service, limit_s=600.0, clock=clock)
     for now, loaded, ready in (
         (100.0, False, False),
         (130.0, True, False),
@@ -100,33 +108,33 @@ def test_a_server_that_waits_for_a_process_it_gave_up_on_is_started_again(
         (200.0, True, False),
         (225.0, True, False),
     ):
-        clock[0], service.engines_are_loaded, service.ensemble_ready = now, loaded, ready
+        clock.now_s, service.engines_are_loaded, service.ensemble_ready = now, loaded, ready
         startup.check()
-    clock[0] = 231.0
+    clock.now_s = 231.0
     with pytest.raises(CrashError, match="given up on a process"):
         startup.check()
 
 
 def test_processes_that_end_before_anybody_saw_them_end_the_start(
-    service: FakeService, clock: list[float]
+    service: FakeService, clock: ToldClock
 ) -> None:
-    startup = started(service, limit_s=600.0)
+    startup = started(service, limit_s=600.0, clock=clock)
     service.server.unseen = [CARD, DRAFT]
-    for clock[0] in (10.0, 12.9):
+    for clock.now_s in (10.0, 12.9):
         startup.check()
-    clock[0] = 13.1
+    clock.now_s = 13.1
     with pytest.raises(StartError, match="of card, draft ended as soon as they were started"):
         startup.check()
 
 
 def test_a_start_that_takes_too_long_names_what_is_missing(
-    service: FakeService, clock: list[float]
+    service: FakeService, clock: ToldClock
 ) -> None:
-    startup = started(service, limit_s=5.0)
+    startup = started(service, limit_s=5.0, clock=clock)
     service.conditions[DRAFT] = "detached"
     service.guard = SimpleNamespace(condition="well")
     startup.check()
-    clock[0] = 5.1
+    clock.now_s = 5.1
     with pytest.raises(StartError, match=r"load_timeout_s = 5 s: \{'draft': 'detached'\}"):
         startup.check()
     service.conditions[DRAFT] = "well"

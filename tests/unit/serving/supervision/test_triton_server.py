@@ -40,12 +40,11 @@ def install(tmp_path: Path) -> TritonInstall:
 
 
 @pytest.fixture
-def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def container(tmp_path: Path) -> Path:
     root = tmp_path / "opt"
     for name in ("bin/tritonserver", "backends/python/triton_python_backend_stub"):
         (root / name).parent.mkdir(parents=True)
         (root / name).touch()
-    monkeypatch.setattr(triton_server, "SYSTEM_ROOT", root)
     return root
 
 
@@ -136,7 +135,7 @@ def test_a_header_that_triton_would_misread_is_refused(name: str, value: str) ->
 
 
 def test_a_container_uses_its_own_server(container: Path, tmp_path: Path) -> None:
-    found = find_triton(tmp_path)
+    found = find_triton(tmp_path, container)
     assert found.binary == container / "bin/tritonserver"
     assert found.backends == container / "backends"
     assert wheel_install(tmp_path).binary != found.binary
@@ -148,7 +147,7 @@ def test_the_wheels_server_refuses_numpy_2_and_a_containers_takes_it(
     monkeypatch.setattr(triton_server, "check_numpy", lambda: "NumPy 2.1.0 is installed")
     with pytest.raises(TritonNotFoundError, match=r"NumPy 2\.1\.0 is installed"):
         wheel_install(tmp_path)
-    assert find_triton(tmp_path).binary == container / "bin/tritonserver"
+    assert find_triton(tmp_path, container).binary == container / "bin/tritonserver"
 
 
 def test_a_container_without_the_python_backend_is_refused(container: Path) -> None:
@@ -169,7 +168,7 @@ def test_a_named_server_that_is_none_is_refused_by_field_and_value(container: Pa
     for wrong in (Path("/nowhere"), container, binary):  # the last one cannot be executed yet
         message = named(wrong)
         assert message.startswith(f"serving.tritonserver is {wrong}: it is no file that this user")
-        assert f"such as {container}/bin/tritonserver: correct it, or leave it out" in message
+        assert "correct it, or leave it out" in message
     binary.chmod(0o755)
     assert named_install(binary).binary == binary
     other = container / "bin/tritonserver-debug"
@@ -182,7 +181,6 @@ def test_a_named_server_that_is_none_is_refused_by_field_and_value(container: Pa
 
 
 def test_no_server_at_all_says_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_server, "SYSTEM_ROOT", tmp_path / "nowhere")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(TritonNotFoundError, match="run scripts/setup"):
-        find_triton(tmp_path)
+        find_triton(tmp_path, tmp_path / "nowhere")

@@ -14,9 +14,8 @@ from serving_double import GEOMETRY, make_pool, slot_request
 
 from card.cache import EngineState, Pool
 from card.serving.requests.refusal import Refusal
-from card.serving.triton import engine_process
 from card.serving.triton.attach import Attacher, is_dead
-from card.serving.triton.engine_process import EngineProcess
+from card.serving.triton.engine_process import BEAT_S, LONGEST_WAIT_S, EngineProcess
 
 FAR_NS = 2**62
 TIMEOUT_S = 0.3
@@ -47,7 +46,7 @@ class Loop:
 class Engine:
     """A target's process whose "death" is remembered."""
 
-    def __init__(self, directory: Path, server_pid: int) -> None:
+    def __init__(self, directory: Path, beat_s: float = BEAT_S) -> None:
         self.loops: list[Loop] = []
         self.made = threading.Event()
         self.died = threading.Event()
@@ -58,7 +57,8 @@ class Engine:
             GEOMETRY,
             self._make_loop,
             engine_timeout_s=TIMEOUT_S,
-            server_pid=server_pid,
+            server_pid=os.getpid(),
+            beat_s=beat_s,
             die=self._die,
         )
 
@@ -81,7 +81,7 @@ class Engine:
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     """Started, as a child of this process's "server"."""
     monkeypatch.setattr(os, "getppid", os.getpid)
-    engine = Engine(tmp_path, os.getpid())
+    engine = Engine(tmp_path)
     engine.process.start()
     yield engine
     for loop in engine.loops:
@@ -109,52 +109,54 @@ def test_the_right_key_attaches_and_the_loop_runs(engine: Engine, tmp_path: Path
 
 
 @pytest.fixture
-def idle(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
-    """The pool of an attached engine that made its first step, and waits for very long."""
-    monkeypatch.setattr(engine_process, "BEAT_S", LIMIT_S)
-    pool = make_pool(tmp_path)
+def idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
+    """Of an attached engine that looks by itself very seldom, after its first step."""
+    monkeypatch.setattr(os, "getppid", os.getpid)
+    engine, pool = Engine(tmp_path, beat_s=LIMIT_S), make_pool(tmp_path)
+    engine.process.start()
     engine.attach(pool.new_key())
-    assert eventually(engine.loops[0].stepped.is_set)
-    engine.loops[0].stepped.clear()
-    yield pool
-    monkeypatch.setattr(engine_process, "BEAT_S", 0.01)
-    pool.slot_bell.ring()
-
-
-def test_an_idle_loop_steps_again_when_a_slot_is_opened(engine: Engine, idle: Pool) -> None:
-    idle.card_slot(0).open(slot_request(), idle.new_session_id())
-    assert eventually(engine.loops[0].stepped.is_set)
-
-
-def test_a_slot_that_is_opened_while_the_loop_steps_is_not_overlooked(
-    engine: Engine, idle: Pool
-) -> None:
     (loop,) = engine.loops
-    loop.hang.clear()
-    idle.slot_bell.ring()
     assert eventually(loop.stepped.is_set)
     loop.stepped.clear()
-    idle.slot_bell.ring()
-    loop.hang.set()
-    assert eventually(loop.stepped.is_set)
+    yield loop
+    stopping = threading.Thread(target=engine.process.stop)
+    stopping.start()
+    while stopping.is_alive():
+        pool.slot_bell.ring()
+        stopping.join(0.01)
 
 
-def test_an_idle_loop_does_not_look_before_the_bell_rings(engine: Engine, idle: Pool) -> None:
-    (loop,) = engine.loops
-    idle.card_slot(0).open(slot_request(), idle.new_session_id())
+def test_an_idle_loop_steps_again_when_a_slot_is_opened(idle: Loop) -> None:
+    idle.pool.card_slot(0).open(slot_request(), idle.pool.new_session_id())
+    assert eventually(idle.stepped.is_set)
+
+
+def test_a_slot_that_is_opened_while_the_loop_steps_is_not_overlooked(idle: Loop) -> None:
+    idle.hang.clear()
+    idle.pool.slot_bell.ring()
+    assert eventually(idle.stepped.is_set)
+    idle.stepped.clear()
+    idle.pool.slot_bell.ring()
+    idle.hang.set()
+    assert eventually(idle.stepped.is_set)
+
+
+def test_an_idle_loop_does_not_look_before_the_bell_rings(idle: Loop) -> None:
+    loop, pool = idle, idle.pool
+    pool.card_slot(0).open(slot_request(), pool.new_session_id())
     assert eventually(loop.stepped.is_set)
     loop.stepped.clear()
     assert eventually(loop.stepped.is_set), "while a slot is in use it looks by itself"
     loop.is_idle = True
     assert eventually(lambda: sleeps(loop)), "it goes on looking"
-    idle.slot_bell.ring()
+    pool.slot_bell.ring()
     assert eventually(loop.stepped.is_set)
 
 
 def sleeps(loop: Loop) -> bool:
     """Whether it makes no step for as long as several looks would take."""
     loop.stepped.clear()
-    return not loop.stepped.wait(10 * engine_process._LONGEST_WAIT_S)
+    return not loop.stepped.wait(10 * LONGEST_WAIT_S)
 
 
 @pytest.mark.parametrize("key", ["", "guess"])
@@ -236,7 +238,7 @@ def test_an_engine_whose_server_is_gone_ends(
 def test_a_stopped_engine_leaves_the_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getppid", os.getpid)
     pool = make_pool(tmp_path)
-    engine = Engine(tmp_path, os.getpid())
+    engine = Engine(tmp_path)
     engine.process.start()
     engine.attach(pool.new_key())
     engine.process.stop()

@@ -118,10 +118,11 @@ class PagedCache:
     def make_writable(self, lane: NDArray[np.int64] | int, places: NDArray[np.int64]) -> None:
         """Give lanes pages of their own where a pass writes. Nothing that is shared is confirmed
         there: confirmed places are never written again."""
-        lanes, pages = np.broadcast_arrays(lane, places // PAGE)
-        writable = self._writable[lanes, pages]
+        pages = places // PAGE
+        writable = self._writable[lane, pages]
         if writable.all():
             return
+        lanes = np.broadcast_to(lane, pages.shape)
         for at in set(zip(lanes[~writable].tolist(), pages[~writable].tolist(), strict=True)):
             self._put(at, self._free.pop())
             self._writable[at] = True

@@ -39,10 +39,6 @@ from card.engines.torch.weights import StoredLinear, load_weights
 
 log = logging.getLogger(__name__)
 
-MOST_CAPTURED = 96
-"""Shapes kept; the one that was not needed for longest makes room. Each takes some MiB."""
-
-
 _EXAMINATION_S = 20.0
 """A device's calibration is not remembered, so every load of a large model would wait for them."""
 
@@ -51,10 +47,14 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
     """Implements `card.engines.interface.Engine` with passes of few fixed shapes.
 
     On a processor it does the same without graphs, which is for tests: it pads every pass.
+
+    most_captured  shapes kept; the one that was not needed for longest makes room. Each takes some
+                   MiB
     """
 
-    def __init__(self, model: DeviceModel, options: EngineOptions) -> None:
+    def __init__(self, model: DeviceModel, options: EngineOptions, most_captured: int = 96) -> None:
         self._model = model
+        self._most_captured = most_captured
         self._arithmetic = model.arithmetic(options)
         super().__init__(model.architecture, options, self._arithmetic.kv, self._arithmetic.layout)
         self.dtype = model.dtype
@@ -157,7 +157,7 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
     def _pass_of(self, shape: FixedShape) -> StaticPass:
         """Made when it is first needed."""
         if shape not in self._passes:
-            if len(self._passes) == MOST_CAPTURED:
+            if len(self._passes) == self._most_captured:
                 self._passes.popitem(last=False)
             self._passes[shape] = self._make_pass(shape)
         self._passes.move_to_end(shape)

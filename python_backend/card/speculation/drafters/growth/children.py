@@ -85,17 +85,6 @@ def _masked(added: list[NDArray[np.float32]] | None, masks: Masks) -> list[NDArr
     return [np.where(mask, row, _NEVER) for row, mask in zip(added, masks, strict=True)]
 
 
-def best_children(
-    logits: Logits,
-    positions: list[int],
-    parameters: SamplingParameters,
-    masks: Masks | None = None,
-) -> list[list[Child]]:
-    """The children of every row that are worth a node; arguments as of `ranked_children`."""
-    found = ranked_children(logits, positions, parameters, masks)
-    return [worthwhile_children(row) for row in found]
-
-
 def worthwhile_children(found: list[Child]) -> list[Child]:
     """Those of one row that are likely enough, the best one in any case."""
     return [child for child in found if child.rank > UNLIKELY] or found[:1]
