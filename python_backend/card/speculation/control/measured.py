@@ -249,7 +249,7 @@ class Measured:
         rows, gain = self._gain(session.proposer.hit_rate, sharing, alone=True)
         if gain <= self._gain(text.acceptance.rate, sharing, alone=False)[1]:
             return False
-        return len(session.proposer.propose([], rows - 1)) == rows - 1
+        return rows > 1 and len(session.proposer.propose([], rows - 1)) == rows - 1
 
     def _best_rows(self, agreement: float, sessions: int) -> int:
         if not self._is_measured:
