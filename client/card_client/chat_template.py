@@ -47,6 +47,7 @@ class ChatTemplate:
     leading_token  text of the token that the server's tokenizer puts before every prompt by
                    itself; "" if there is none
     knows_tools    the template writes down the tools that it is given
+    source         the template as the model's files have it; "" if they have none
     problem        why the template cannot be used at all; "" if it can
     """
 
@@ -55,6 +56,7 @@ class ChatTemplate:
     stop_words: tuple[str, ...] = ()
     leading_token: str = ""
     knows_tools: bool = False
+    source: str = ""
     problem: str = ""
 
     @classmethod
@@ -68,7 +70,7 @@ class ChatTemplate:
             asks_for = meta.find_undeclared_variables(environment.parse(source))
         except (TemplateError, RecursionError) as error:
             raise ChatTemplateError(f"wrong chat template: {error}") from error
-        return cls(template, dict(special_tokens), (), leading_token, "tools" in asks_for)
+        return cls(template, dict(special_tokens), (), leading_token, "tools" in asks_for, source)
 
     @classmethod
     def plain(cls) -> ChatTemplate:

@@ -113,6 +113,7 @@ def create_app(gateway: Gateway) -> FastAPI:
         ("/v1/models/{name:path}", routes.model),
         ("/health", routes.health),
         ("/version", operations.version),
+        ("/tokenizer_info", operations.tokenizer_info),
         ("/metrics", operations.metrics),
     ):
         app.add_api_route(path, route, methods=["GET", "HEAD"])

@@ -29,7 +29,7 @@ NOT_OFFERED: Mapping[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
     "audio": (),
     "reasoning_effort": ("none",),
-    "verbosity": (),
+    "verbosity": ("medium",),
     "web_search_options": (),
     "store": (False,),
     "service_tier": ("auto", "default"),

@@ -142,6 +142,8 @@ def _allowed(problem: Mapping[str, Any]) -> str:
     """What a field takes, in words for who writes JSON."""
     if problem["type"] in _IN_JSON:
         return _IN_JSON[problem["type"]]
+    if problem["type"] == "union_tag_invalid":
+        return f"its type should be one of {problem['ctx']['expected_tags']}".replace("'", '"')
     words = re.sub("^(Input|List|String) should", "it should", problem["msg"])
     return words.replace("'", '"') if problem["type"] == "literal_error" else words
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from card_gateway.errors import refused
 
@@ -32,6 +32,8 @@ class TextPart(Part):
 
     type: Literal["text"]
     text: str
+    cache_control: dict[str, Any] | None = None
+    """Accepted, without effect."""
 
 
 class FunctionCall(Part):
@@ -60,8 +62,11 @@ class Message(Part):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[TextPart] | None = None
     name: str | None = None
-    refusal: None = None
-    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+    # What the assistant said beside its text, this one or another model: nothing here reads it.
+    refusal: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    annotations: list[Any] | None = None
     audio: None = None
     function_call: None = None
     tool_calls: list[ToolCall] | None = None

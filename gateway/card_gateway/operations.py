@@ -92,6 +92,13 @@ class Operations:
             "token_strs": [tokens.of(token) for token in ids] if body.return_token_strs else None,
         }
 
+    async def tokenizer_info(self, request: Request) -> dict[str, str]:
+        """What evaluation harnesses that have no tokenizer of their own ask of vLLM."""
+        self._tokenizer()
+        template = self._template
+        told = {**template.special_tokens, "chat_template": template.source}
+        return {name: text for name, text in told.items() if text}
+
     async def detokenize(self, body: DetokenizeBody) -> dict[str, str]:
         return {"prompt": self._tokenizer().text(body.tokens)}
 

@@ -7,11 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 from client_double import response
 from gateway_double import CHAT, PROMPT, RunningGateway, events, running_gateway, tell
+from gateway_models import directory
 from prometheus_client.parser import text_string_to_metric_families
 from real_pair import TARGET
 from tokenizers import Tokenizer
@@ -140,6 +142,13 @@ def test_text_becomes_tokens_and_text_again(guarded: RunningGateway) -> None:
     assert guarded.ask("/tokenize", {}, AUTHORISED)[0] == 400
     listed = json.loads(asked(guarded, "GET", "/v1/models", AUTHORISED)[2])
     assert listed["data"][0]["max_model_len"] == 2304
+
+
+def test_a_harness_is_told_special_tokens_and_the_template(tmp_path: Path) -> None:
+    source = "{{ eos_token }}"
+    with running_gateway(tokenizer=directory(tmp_path, chat_template=source)) as gateway:
+        told = json.loads(gateway.ask("/tokenizer_info")[2])
+    assert told == {"bos_token": "<s>", "eos_token": "</s>", "chat_template": source}
 
 
 TOKENIZER = Tokenizer.from_file(str(TARGET / "tokenizer.json"))

@@ -27,13 +27,17 @@ WEATHER: Any = {
     },
 }
 CLOCK: Any = {"type": "function", "function": {"name": "clock"}}
+SUNNY = {"type": "text", "text": "sunny", "cache_control": {"type": "ephemeral"}}
 CALLED: Any = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "Rome?"},
     {
         "role": "assistant",
         "content": None,
-        "reasoning_content": None,
+        "refusal": "",
+        "annotations": [{}],
+        "reasoning_content": "Hm.",
+        "reasoning": "Hm.",
         "tool_calls": [
             {
                 "id": "call_1",
@@ -43,7 +47,7 @@ CALLED: Any = [
             {"id": "call_2", "type": "function", "function": {"name": "clock", "arguments": ""}},
         ],
     },
-    {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "sunny"}]},
+    {"role": "tool", "tool_call_id": "call_1", "content": [SUNNY]},
     {"role": "tool", "tool_call_id": "call_2", "content": "noon"},
 ]
 ANSWER = (
