@@ -12,6 +12,7 @@ import pytest
 import tiny_models
 from numpy.typing import NDArray
 from tiny_models import forward_rows, opened, random_tokens, read, read_alone
+from transformers import LlamaConfig
 from watched_passes import product_types
 
 from card.engines.calibration import check_alone, check_row_invariance, choice, make_row_invariant
@@ -85,6 +86,16 @@ def test_a_checkpoint_is_quantised_at_load(
     unpacked = replace(OPTIONS, dtype=dtype, weight_group=group, compressed=False)
     expected = read_alone(OpenVinoEngine.load(directory, unpacked), TEXT, [32, 1, 4])
     assert spread_between(read_alone(engine, TEXT, [32, 1, 4]), expected) < ROUNDING
+
+
+def test_rows_that_groups_do_not_divide_are_named_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = LlamaConfig(**gguf_models.FAMILIES["llama"].to_dict() | {"intermediate_size": 352})
+    tiny_models.build(config).save_pretrained(tmp_path)
+    for group, is_named in ((32, False), (128, True)):
+        OpenVinoEngine.load(tmp_path, replace(OPTIONS, dtype="int4", weight_group=group))
+        assert ("does not divide rows of 352 weights" in caplog.text) is is_named
 
 
 @pytest.mark.parametrize("what", ["Q4_0", "Q4_1", "Q8_0", "int8", "int4"])

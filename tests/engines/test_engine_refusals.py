@@ -57,6 +57,31 @@ def edit_tensors(directory: Path, edit: Callable[[Tensors], object]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "is_known"),
+    [
+        ("model.layers.1.self_attn.q_norm.weight", False),
+        ("model.layers.0.mlp.gate_proj.lora_A.weight", False),
+        ("model.norm.bias", False),
+        ("lm_head.bias", False),
+        ("model.layers.0.self_attn.rotary_emb.inv_freq", True),
+        ("lm_head.weight", True),
+        ("medusa.0.weight", True),
+    ],
+)
+def test_a_tensor_that_changes_what_is_computed_is_named(
+    directory: Path, name: str, is_known: bool
+) -> None:
+    vocabulary, hidden = load_file(directory / "model.safetensors")[
+        "model.embed_tokens.weight"
+    ].shape
+    edit_tensors(directory, lambda tensors: tensors.update({name: torch.ones(vocabulary, hidden)}))
+    if is_known:
+        OpenVinoEngine.load(directory, OPTIONS)
+    else:
+        assert f"{name!r} is not known in models of the family llama" in refusal(directory)
+
+
+@pytest.mark.parametrize(
     ("changes", "named"),
     [
         ({"model_type": "gpt2"}, ["'gpt2'", "llama, mistral, qwen2, qwen3"]),

@@ -41,8 +41,6 @@ def read_chain(record: Record, session_id: int, vocabulary: int) -> Tree | None:
         if record["chain_session_id"][half] != session_id:
             return None
         length = int(record["chain_length"][half])
-        if not 0 <= length <= LONGEST_CHAIN:
-            return None
         root_length = int(record["chain_root_length"][half])
         token: NDArray[np.int64] = record["chain_token"][half, :length].copy()
         if record["chain_flip"] == flip:

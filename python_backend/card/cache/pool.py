@@ -158,7 +158,7 @@ class Pool:
     @classmethod
     def _reopen(cls, home: Path, geometry: Geometry) -> Pool | None:
         for path in home.glob("pool-*"):
-            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+            descriptor = os.open(path, os.O_RDWR)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

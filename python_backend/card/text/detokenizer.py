@@ -54,8 +54,6 @@ class Detokenizer:
 
         Raises ValueError if the two differ in length.
         """
-        if len(tokens) != len(accepted):
-            raise ValueError(f"{len(tokens)} tokens with {len(accepted)} accepted flags")
         ready: list[tuple[str, bool]] = []
         for token, is_accepted in zip(tokens, accepted, strict=True):
             if self.stopped:
@@ -70,9 +68,7 @@ class Detokenizer:
         if self.stopped:
             return Delta("", 0)
         ready = self._pass_on(self._window.flush())
-        if not self.stopped:
-            ready += self._take(self._stops.release())
-        return _delta(ready)
+        return _delta(ready + self._take(self._stops.release()))
 
     def _pass_on(self, piece: str) -> list[tuple[str, bool]]:
         """Puts the last token's text in the queue and takes out what no stop string can claim."""

@@ -20,7 +20,7 @@ class StopStrings:
 
     def __init__(self, words: Sequence[str]) -> None:
         self._by_first: defaultdict[str, list[_StopString]] = defaultdict(list)
-        for word in filter(None, dict.fromkeys(words)):
+        for word in filter(None, words):
             self._by_first[word[0]].append(_StopString(word))
         self._begun: list[_StopString] = []  # what the text ends with the beginning of
         firsts = "|".join(map(re.escape, sorted(self._by_first)))
@@ -46,10 +46,7 @@ class StopStrings:
 
     def release(self) -> int:
         """Number of characters still held back, now that no more text comes."""
-        held = self._held
-        for word in self._begun:
-            word.matched = 0
-        self._begun = []
+        held, self._begun = self._held, []
         return held
 
     def _next(self, piece: str, start: int) -> int:

@@ -8,6 +8,7 @@ import os
 import platform
 import stat
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,7 @@ def test_session_ids_never_repeat_across_epochs(tmp_path: Path) -> None:
         seen += [pool.new_session_id() for _ in range(5)]
         pool.close()
     assert seen == sorted(set(seen))
+    assert len({after - before for before, after in pairwise(seen)}) > 4, "nobody can guess one"
     assert seen[0] > 0, "0 is what an untouched slot holds"
 
 
@@ -193,6 +195,22 @@ def test_a_pool_of_another_geometry_is_refused(pool: Pool, tmp_path: Path, other
     assert not pool.path.exists()
 
 
+@pytest.mark.parametrize(("field", "value"), [("magic", 7), ("epoch", -1), ("epoch", 1 << 62)])
+def test_what_is_no_pool_of_this_version_is_refused(
+    pool: Pool, tmp_path: Path, field: str, value: int
+) -> None:
+    pool.header[field] = value
+    with pytest.raises(PoolError, match="other settings"):
+        Pool.open(tmp_path, SERVER, GEOMETRY)
+
+
+class Unhashed(str):
+    """A key that is too much work to take the digest of."""
+
+    def encode(self, *_: object) -> bytes:
+        raise AssertionError("it was taken")
+
+
 def test_a_machine_without_ordered_stores_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +229,7 @@ def test_only_the_key_that_card_drew_is_admitted(pool: Pool, tmp_path: Path) -> 
     assert engine.admits(key)
     for stranger in (old, "", key[:-1], key.upper(), key + "0"):
         assert not engine.admits(stranger)
+    assert not engine.admits(Unhashed("0" * (1 << 20)))
     assert key.encode() not in pool.path.read_bytes(), "the key itself stays out of the file"
 
 

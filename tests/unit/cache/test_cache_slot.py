@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from one_process import request_of
 
-from card.cache import Finish, Geometry, Pool, SlotRequest, SlotState
+from card.cache import Finish, Geometry, Pool, SlotRequest, SlotState, TargetSlot
 from card.sampling import SamplingParameters
 from card.speculation.pacing import PACINGS
 
@@ -186,6 +186,23 @@ def test_a_closed_slot_is_open_to_nobody(pool: Pool) -> None:
     card.close()
     for view in (pool.target_slot(0), pool.draft_slot(0)):
         assert not view.is_open(session_id)
+
+
+def test_a_slot_that_is_opened_anew_while_it_is_read_has_no_request_yet(pool: Pool) -> None:
+    card, target = pool.card_slot(0), pool.target_slot(0)
+
+    class Reader(TargetSlot):
+        def request(self) -> SlotRequest:
+            card.close()
+            assert card.reclaim(target_is_dead=True)
+            card.open(request_of([2], 2), pool.new_session_id())
+            return super().request()
+
+    card.open(request_of([1], 2), pool.new_session_id())
+    assert Reader(target._record, 0, pool.commit_bell).opened() is None
+    assert target.opened() is not None
+    pool.slots["min_tokens"] = -1  # half of another one's numbers
+    assert target.opened() is None
 
 
 def test_counters_tell_what_happened(pool: Pool) -> None:

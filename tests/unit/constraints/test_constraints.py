@@ -143,10 +143,10 @@ def test_a_target_that_is_loaded_anew_goes_on_with_the_guided_text() -> None:
     request = guided(GUIDES[0][0], PARAMETERS[1])
     with both_models(0.5) as both:
         stream = both.open(request)
-        for _ in range(8):
+        while not stream.output:  # its guide may not be compiled yet
             both.draft.step()
             both.target.step()
-        assert 0 < len(stream.output) < len(alone(request))
+        assert len(stream.output) < len(alone(request))
         both.restart_target(FakeEngine(TARGET, tree=False))
         assert both.run([stream]) == [alone(request)]
 
@@ -221,6 +221,29 @@ async def test_a_guide_that_takes_too_long_or_breaks_its_process_is_refused(
         with pytest.raises(Refusal, match="INVALID_ARGUMENT"):
             await asyncio.wait_for(check.check(guide), 20)
     await check.check(GUIDES[2][0])
+
+
+async def test_a_client_that_leaves_takes_its_answer_along(check: GuideCheck) -> None:
+    await check.check(GUIDES[1][0])
+    chain = "".join(f"r{i}: r{i + 1} r{i + 1}\n" for i in range(3000))
+    slow = Guide("ebnf_grammar", f'start: r0\n{chain}r3000: "a"')
+    left = asyncio.create_task(check.check(slow))
+    for _ in range(8):
+        await asyncio.sleep(0)
+    left.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await left
+    with pytest.raises(Refusal, match="character 3"):
+        await check.check(Guide("regex", "ab("))
+
+
+async def test_more_guides_than_may_wait_are_refused_at_once(check: GuideCheck) -> None:
+    guides = [Guide("regex", f"a{{{number}}}") for number in range(1, 41)]
+    found = await asyncio.gather(*map(check.check, guides), return_exceptions=True)
+    assert [str(one) for one in found[32:]] == [
+        "UNAVAILABLE: 32 guides wait to be compiled; try again later"
+    ] * 8
+    assert found[:32] == [None] * 32
 
 
 def test_tokens_that_end_no_text_guide_none(tmp_path: Path) -> None:

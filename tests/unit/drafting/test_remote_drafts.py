@@ -13,6 +13,7 @@ from serving_double import HandPlayedTarget, slot_request
 from watched_record import WatchedRecord
 
 from card.cache import LONGEST_CHAIN, CardSlot, Pool, RemoteSlot, SlotRequest, digest_of
+from card.cache.chain import read_chain
 from card.cache.record import Record
 from card.drafting.remote import RemoteDraftError, RemoteDrafts
 from card.sampling import SamplingParameters
@@ -189,6 +190,35 @@ def test_a_chain_is_seen_as_it_was_or_as_it_is(pool: Pool) -> None:
         assert len(seen) >= 4
         assert chain(pool) == after
         before = after
+
+
+@pytest.mark.parametrize("left", [2**63 - 1, -(2**63), -1, 2**62])
+def test_no_count_of_chains_that_was_left_there_stops_the_next_device(
+    pool: Pool, left: int
+) -> None:
+    slot = RemoteSlot(Record(pool.slots, 0), 0)
+    session_id = opened(pool, KEY).session_id
+    pool.slots[0]["chain_flip"] = left
+    for length in (3, 4, 5):
+        slot.publish(session_id, length, [length])
+        assert chain(pool) == (length, [length])
+
+
+def test_a_chain_that_is_written_twice_while_it_is_read_is_read_anew(pool: Pool) -> None:
+    session_id = opened(pool, KEY).session_id
+    slot, record = RemoteSlot(Record(pool.slots, 0), 0), Record(pool.slots, 0)
+    slot.publish(session_id, 3, [1])
+    left = [4, 5]
+
+    class Slow:
+        def __getitem__(self, name: str) -> Any:
+            while left and name == "chain_token":
+                slot.publish(session_id, length := left.pop(0), [length])
+            return record[name]
+
+    found = read_chain(Slow(), session_id, VOCABULARY)  # type: ignore[arg-type]
+    assert found is not None
+    assert (found.root_length, found.token) == (5, [5])
 
 
 MODEL = FakeModel(seed=7, vocabulary=12)

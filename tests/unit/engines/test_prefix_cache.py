@@ -32,19 +32,6 @@ def test_whole_blocks_are_found_where_a_text_begins_alike() -> None:
     assert cache.find(text_of("a")[:-1], SALT) == []
 
 
-def test_a_text_that_begins_alike_adds_its_own_blocks_alone() -> None:
-    cache = PrefixCache(8)
-    cache.add(text_of("ab"), SALT)
-    assert [place for place, _ in cache.add(text_of("abx"), SALT)] == [2]
-    assert cache.add(text_of("abx"), SALT) == []
-
-
-def test_another_salt_finds_nothing() -> None:
-    cache = PrefixCache(8)
-    cache.add(text_of("ab"), SALT)
-    assert kept(cache, "ab", b"other") == 0
-
-
 def test_the_least_recently_used_makes_room_from_its_end_on() -> None:
     cache = PrefixCache(4)
     cache.add(text_of("ab"), SALT)
@@ -52,19 +39,6 @@ def test_the_least_recently_used_makes_room_from_its_end_on() -> None:
     assert kept(cache, "ab") == 2
     cache.add(text_of("m"), SALT)
     assert (kept(cache, "ab"), kept(cache, "xy"), kept(cache, "m")) == (2, 1, 1)
-
-
-def test_a_text_longer_than_all_that_can_be_kept_is_kept_at_its_beginning() -> None:
-    cache = PrefixCache(3)
-    cache.add(text_of("xy"), SALT)
-    cache.add(text_of("abcde"), SALT)
-    assert (kept(cache, "abcde"), kept(cache, "x")) == (3, 0)
-
-
-def test_without_room_nothing_is_kept() -> None:
-    cache = PrefixCache(0)
-    assert cache.add(text_of("ab"), SALT) == []
-    assert kept(cache, "ab") == 0
 
 
 texts = st.text("ab", max_size=5)

@@ -19,9 +19,8 @@ from card.processes import started
 LIMIT_S = 60.0
 PARENT = """
 import subprocess, sys, time
-import card.engines.tensorrt_llm.workers as module
-module._LOOK_S = 0.01
-workers = module.Workers()
+from card.engines.tensorrt_llm.workers import Workers
+workers = Workers(look_s=0.01)
 worker = subprocess.Popen(["sleep", "600"], start_new_session=True)
 while worker.pid not in workers._known:
     time.sleep(0.02)
@@ -31,7 +30,7 @@ print(worker.pid, flush=True)
 if sys.stdin.readline().strip() == "count":
     while not workers.notice_lost():
         time.sleep(0.02)
-    module._LOOK_S = 0.0
+    time.sleep(0.02)
     print(1 + workers.notice_lost(), "loss")
 workers.close()
 print(worker.wait(), flush=True)

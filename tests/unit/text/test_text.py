@@ -105,7 +105,7 @@ broken_bytes = st.lists(
 ).map(lambda data: [byte_ids()[byte] for byte in data])
 # Ids beyond the tokenizer's, as checkpoints with a padded vocabulary can produce.
 padded = st.lists(
-    st.integers(trained().get_vocab_size(), trained().get_vocab_size() + 8), max_size=2
+    st.integers(trained().get_vocab_size(), trained().get_vocab_size() + 8), max_size=9
 )
 streams = st.lists(
     st.one_of(st.lists(any_token, max_size=6), any_bytes, split_text, broken_bytes, padded),
@@ -174,6 +174,13 @@ def test_a_run_of_bytes_may_begin_far_back_in_the_prompt() -> None:
         assert joined(parts) == text_after(tokenizer, prompt, continuation)
 
 
+@pytest.mark.parametrize("told", [1, 2, 3])
+def test_a_prompt_that_ends_within_a_character_keeps_its_place(told: int) -> None:
+    prompt, tokens = utf8("x😀")[: 1 + told], utf8("x😀y")[1 + told :]
+    parts = deltas(Detokenizer(trained(), prompt), tokens)
+    assert joined(parts) == text_after(trained(), prompt, tokens)
+
+
 def test_finish_gives_an_incomplete_character_as_the_tokenizer_does() -> None:
     detokenizer = Detokenizer(trained(), [])
     tokens = [*utf8("ok "), *utf8("😀")[:3]]
@@ -203,7 +210,7 @@ def test_the_window_stays_short_however_long_the_text(token: int) -> None:
     assert len(decoded) < 600
 
 
-STOP_LETTERS = "abc€\n"
+STOP_LETTERS = "ab€"
 
 
 def first_stop(text: str, words: Sequence[str]) -> tuple[str, int | None]:
@@ -266,6 +273,21 @@ def test_a_stop_string_may_begin_and_end_inside_a_token() -> None:
     assert detokenizer.push(later, [True] * 4) == Delta("", 0)
     assert detokenizer.finish() == Delta("", 0)
     assert detokenizer.tokens_used == 3
+
+
+def test_a_stop_string_may_begin_again_within_its_own_beginning() -> None:
+    detokenizer = Detokenizer(trained(), [], ["aab", "aaaaac"])
+    assert joined(deltas(detokenizer, utf8("xaaab"))) == "xa"
+    assert detokenizer.stopped
+
+
+def test_what_a_token_has_behind_a_stop_string_is_no_text() -> None:
+    """Not even its end, which could have been the beginning of a character."""
+    words = Tokenizer(models.WordLevel({"a\ufffd": 0, "b": 1}, unk_token="b"))
+    words.decoder = decoders.Fuse()
+    detokenizer = Detokenizer(words, [], ["a"])
+    assert detokenizer.push([0], [False]) == detokenizer.finish() == Delta("", 0)
+    assert detokenizer.stopped
 
 
 def test_a_stop_string_that_never_completes_is_text() -> None:

@@ -34,6 +34,15 @@ INDEX = "model.safetensors.index.json"
 """Says which tensor lies in which file, where a checkpoint has several."""
 
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
+_IN_LAYER = re.compile(
+    r"(input_layernorm|post_attention_layernorm)\.weight|self_attn\.rotary_emb\.inv_freq"
+    r"|(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)\.(weight|bias)"
+)
+_IN_LAYER_WITH_NORMS = re.compile(_IN_LAYER.pattern + r"|self_attn\.[qk]_norm\.weight")
+_OUTSIDE = (
+    *("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"),
+    "model.rotary_emb.inv_freq",  # which the configuration says too
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +64,8 @@ class SafetensorsCheckpoint:
         self._stored = _stored_in(directory)
         for name, stored in self._stored.items():
             check_tensor_not_quantised(directory, name, stored.dtype)
+        for name in self._stored:
+            self._check_known(name)
         self._check_depth()
 
     @property
@@ -85,6 +96,20 @@ class SafetensorsCheckpoint:
 
     def layers(self) -> Iterator[LayerTensors]:
         return (self._layer(index) for index in range(self._architecture.layers))
+
+    def _check_known(self, name: str) -> None:
+        """A tensor that the decoder has and nobody uses changes what the model computes."""
+        a, found = self._architecture, _LAYER.match(name)
+        if found is not None:
+            names = _IN_LAYER_WITH_NORMS if a.query_key_norm else _IN_LAYER
+            known = names.fullmatch(name, found.end()) is not None
+        else:
+            known = name in _OUTSIDE or not name.startswith(("model.", "lm_head."))
+        if not known:
+            raise EngineError(
+                f"{self._directory}: tensor {name!r} is not known in models of the family "
+                f"{a.family}, so the model cannot be run as it was made"
+            )
 
     def _check_depth(self) -> None:
         """A model cut off behind some layers would load, and write nonsense."""

@@ -129,6 +129,7 @@ class OpenVinoEngine(SessionEngine[KeyValueCache | PagedCache]):
         checkpoint: Checkpoint = open_checkpoint(directory, architecture)
         if bits := _CODE_BITS.get(options.dtype):
             checkpoint = QuantisedCheckpoint(checkpoint, bits, options.weight_group)
+            _tell_wide_groups(directory, architecture, options.weight_group)
         elif not (options.compressed and checkpoint.is_grouped):
             options = replace(options, dtype=resolve_dtype(options.dtype))
         weights = weight_format(options, checkpoint.matrices_are)
@@ -387,6 +388,17 @@ def weight_format(options: EngineOptions, matrices_are: str) -> WeightFormat:
     if options.dtype == "float32" and options.compressed and stored is not None:
         return stored(memory)
     return Float32Weights(memory) if options.dtype == "float32" else Bfloat16Weights(memory)
+
+
+def _tell_wide_groups(directory: Path, a: Architecture, group: int) -> None:
+    """Log which rows take another group than the settings ask for."""
+    widths = {a.hidden, a.heads * a.head_size, a.intermediate}
+    if whole := sorted(width for width in widths if width % group):
+        log.warning(
+            "%s: weight_group %d does not divide rows of %s weights: the whole row is one group, "
+            "which is less exact",
+            *(directory, group, " and ".join(map(str, whole))),
+        )
 
 
 def _unload_raw(decoders: Decoders) -> None:

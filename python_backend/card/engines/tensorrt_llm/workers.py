@@ -25,9 +25,13 @@ _LOOK_S = 0.5
 
 
 class Workers:
-    """All descendants of this process; to be made before the first of them is started."""
+    """All descendants of this process; to be made before the first of them is started.
 
-    def __init__(self) -> None:
+    look_s  between two looks at them
+    """
+
+    def __init__(self, look_s: float = _LOOK_S) -> None:
+        self._look_s = look_s
         # Inside Triton's stub sys.executable is not a Python interpreter.
         python = Path(sys.prefix, "bin/python3")
         self._reaper = subprocess.Popen(
@@ -49,9 +53,9 @@ class Workers:
         self._note()
 
     def notice_lost(self) -> bool:
-        """Whether one has ended since the last call; looks twice a second at most."""
+        """Whether one has ended since the last call; does not look too often."""
         now_s = time.monotonic()
-        if now_s - self._looked_s < _LOOK_S:
+        if now_s - self._looked_s < self._look_s:
             return False
         self._looked_s = now_s
         ended = [pid for pid, start in self._known.items() if started(pid) != start]
@@ -66,7 +70,7 @@ class Workers:
         self._reaper.communicate()
 
     def _note_until_loaded(self) -> None:
-        while not self._is_loaded.wait(_LOOK_S):
+        while not self._is_loaded.wait(self._look_s):
             self._note()
 
     def _note(self) -> None:

@@ -151,13 +151,12 @@ class Sessions:
 
     def _hand_on(self, slot: CardSlot) -> None:
         """Give a free slot to the first request that still waits for one."""
-        while self._waiting:
-            ticket = self._waiting.popleft()
-            self._places.append(ticket.place)
-            if not ticket.slot.done():
-                ticket.slot.set_result(slot)
-                return
-        self._free.append(slot)
+        if not self._waiting:
+            self._free.append(slot)
+            return
+        ticket = self._waiting.popleft()
+        self._places.append(ticket.place)
+        ticket.slot.set_result(slot)
 
     # --- following ----------------------------------------------------------------------------
 

@@ -15,12 +15,12 @@ MOST = 65_536
 FEW = 4_096
 
 
-def raise_limit() -> int:
-    """Let this process, and those that it starts, open up to `MOST` files, as far as that is
+def raise_limit(most: int = MOST) -> int:
+    """Let this process, and those that it starts, open up to `most` files, as far as that is
     allowed; returns how many it may open now."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     soft, hard = (sys.maxsize if limit == resource.RLIM_INFINITY else limit for limit in limits)
-    wanted = min(MOST, hard)
+    wanted = min(most, hard)
     if soft >= wanted:
         return soft
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, limits[1]))

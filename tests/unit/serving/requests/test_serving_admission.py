@@ -72,5 +72,8 @@ def test_tensorrt_llm_verifies_by_itself(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("card.serving.requests.admission.installed_version", lambda: "1.3.0rc24")
     target = {"path": "models/target", "engine": "tensorrt_llm"}
     settings = {"target": target, "speculation": {"lossy_acceptance": ["loose"]}}
+    by = Admission(Settings.model_validate(settings))
     with pytest.raises(Refusal, match="acceptance is 'loose'"):
-        Admission(Settings.model_validate(settings)).acceptance(GenerateRequest(acceptance="loose"))
+        by.acceptance(GenerateRequest(acceptance="loose"))
+    with pytest.raises(Refusal, match="drafter is 'ngram'; it must be tree, which is loaded"):
+        by.drafter(GenerateRequest(drafter="ngram"))

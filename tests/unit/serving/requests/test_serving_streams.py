@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from card.serving.requests.unary_answer import gathered
 from card.serving.requests.unary_request import UnaryRequest, arrays_for_card
 from card.serving.requests.wire import GenerateRequest
 from card.settings import LimitSettings
+from card.text import Delta as TextDelta
 from card.text import Detokenizer
 
 COUNTERS = SlotCounters(
@@ -238,6 +240,14 @@ def test_details_tell_tokens_once_and_speculation_at_the_end() -> None:
     assert "prompt" not in last
 
 
+def test_a_text_that_a_stop_word_ends_with_its_last_character_is_stopped() -> None:
+    """Only then is a character certain whose bytes could have gone on."""
+    at_the_end: Any = SimpleNamespace(tokens_used=1, stopped=True, finish=lambda: TextDelta("a", 0))
+    one = Stream(GenerateRequest(input_ids=(1,)), at_the_end, "", arrival_ns=1)
+    one.finish("length")
+    assert FINISH_REASONS[take(one).numbers.finish_reason] == "stop"
+
+
 TOKENIZER = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
 BOUNDS = Bounds(LimitSettings(), vocabulary=TOKENIZER.get_vocab_size())
 PROMPT = [5, 6, 7]
@@ -284,6 +294,8 @@ def test_words_of_tokens_become_text() -> None:
     assert "stop_words_list" not in found
     with pytest.raises(Refusal, match="where each ends"):
         for_card(bad_words_list=[tokens, [len(tokens) + 1] + [-1] * (len(tokens) - 1)])
+    with pytest.raises(Refusal, match=f"token ids, each 0 to {BOUNDS.vocabulary - 1}"):
+        for_card(bad_words_list=[[BOUNDS.vocabulary], [1]])
 
 
 def test_a_bias_of_all_tokens_becomes_that_of_some() -> None:

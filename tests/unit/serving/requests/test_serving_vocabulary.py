@@ -180,6 +180,9 @@ def test_a_bad_word_that_the_target_cannot_write_needs_no_ban(checkpoint: Path) 
     vocabulary = Vocabulary.load(checkpoint)
     assert tokenizer.token_to_id("<pad>") == vocabulary.size
     assert vocabulary.bad_word_tokens(("<pad>",)) == ()
+    assert vocabulary.special_ids(("<pad>",)) == ()
+    written = vocabulary.predicted_tokens("import")
+    assert vocabulary.predicted_tokens("import<pad>os") == written
     assert vocabulary.bad_word_tokens(("<pad>", "import")) == vocabulary.bad_word_tokens(
         ("import",)
     )

@@ -126,9 +126,8 @@ def test_a_process_that_is_gone_hides_nothing() -> None:
 RAISED = """
 import resource, subprocess, sys
 from card.serving.supervision import descriptors
-descriptors.MOST = 800
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
-print(descriptors.raise_limit())
+print(descriptors.raise_limit(800))
 inherited = "import resource; print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
 sys.stdout.flush()
 subprocess.run([sys.executable, "-c", inherited], check=True)

@@ -47,15 +47,6 @@ def test_what_a_dead_supervisor_left_is_swept(tmp_path: Path) -> None:
     assert not region.exists()
 
 
-def test_what_a_living_supervisor_owns_is_not_swept(tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path)
-    region = region_of(run)
-    assert sweep(tmp_path) == []
-    assert region.exists()
-    assert run.path.exists()
-    run.close()
-
-
 def test_files_of_other_programs_are_not_swept(tmp_path: Path) -> None:
     owner = RunDirectory(tmp_path)
     foreign, region = tmp_path / "triton_python_backend_shm_region_1", region_of(owner)
