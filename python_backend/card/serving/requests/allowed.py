@@ -58,14 +58,23 @@ def only_one(value: int, _: Bounds) -> str | None:
     return None if value == 1 else "1; for several texts send a request each, with its own seed"
 
 
-def between(low: float, high: float | Callable[[Bounds], float]) -> Check:
+def between(low: float, high: float) -> Check:
     """Finite numbers from `low` to `high`; NaN is none."""
 
-    def check(value: float, bounds: Bounds) -> str | None:
-        most = high(bounds) if callable(high) else high
-        if low <= value <= most and math.isfinite(value):
+    def check(value: float, _: Bounds) -> str | None:
+        if low <= value <= high and math.isfinite(value):
             return None
-        return f"between {low} and {most}" if math.isfinite(most) else f"a number, {low} or more"
+        return f"between {low} and {high}" if math.isfinite(high) else f"a number, {low} or more"
+
+    return check
+
+
+def number_of_new_tokens(low: int) -> Check:
+    """At least `low`."""
+
+    def check(value: int, bounds: Bounds) -> str | None:
+        most = bounds.limits.max_tokens
+        return None if low <= value <= most else f"between {low} and {most} (limits.max_tokens)"
 
     return check
 

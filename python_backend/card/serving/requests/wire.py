@@ -80,7 +80,7 @@ class GenerateRequest:
     max_tokens: int | None = tensor(
         "INT32",
         "How many new tokens at most; limits.default_max_tokens if absent.",
-        allowed.between(1, lambda bounds: bounds.limits.max_tokens),
+        allowed.number_of_new_tokens(1),
     )
     stream: bool = tensor("BOOL", "Send the text as it is generated.", default=False)
     temperature: float = tensor(
@@ -125,7 +125,7 @@ class GenerateRequest:
     min_tokens: int = tensor(
         "INT32",
         "Nothing of end_id and stop_token_ids is chosen before so many new tokens.",
-        allowed.between(0, lambda bounds: bounds.limits.max_tokens),
+        allowed.number_of_new_tokens(0),
         default=0,
     )
     seed: int | None = tensor("UINT64", "The same seed gives the same text; absent: a fresh one.")

@@ -74,7 +74,7 @@ def test_a_fraction_means_what_was_written_not_what_32_bits_make_of_it() -> None
         ("text_input", "", "at least one character"),
         ("text_input", b"\xff", "valid UTF-8"),
         ("max_tokens", 0, "between 1 and 1024"),
-        ("max_tokens", 1025, "between 1 and 1024"),
+        ("max_tokens", 1025, "between 1 and 1024 (limits.max_tokens)"),
         ("temperature", -0.5, "0 or more"),
         ("temperature", math.nan, "0 or more"),
         ("temperature", math.inf, "0 or more"),
