@@ -138,7 +138,7 @@ class LimitSettings(Section):
     )
     """Longer texts are refused before they are tokenized, which would hold up everybody else;
     default: 32 for each of `prompt_tokens`."""
-    max_tokens: Annotated[int, Field(ge=1, le=1 << 20)] = 1024
+    max_tokens: Annotated[int, Field(ge=1, le=1 << 20)] = 4096
     """Most new tokens that a request may ask for."""
     default_max_tokens: Annotated[int, Field(ge=1)] = Field(
         default_factory=lambda set_: min(256, set_["max_tokens"])
