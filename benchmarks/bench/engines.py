@@ -9,8 +9,8 @@ from typing import Literal, Protocol, cast
 from card.engines import EngineError
 from card.engines.architecture import Architecture
 from card.engines.calibration import ConfigurableEngine, known_invariant, measure_row_costs
-from card.engines.loading import choose_engine, load_engine
 from card.engines.processor import resolve_dtype
+from card.loading import choose_engine, load_engine
 from card.settings import ModelSettings, Settings
 
 Role = Literal["draft", "draft_small", "target"]

@@ -30,7 +30,7 @@ from bench.measurement import Measurement, Phases, Task
 from card.cache import EngineState, Finish, Pool, SlotRequest
 from card.decoding import TargetLoop, TargetTimes
 from card.drafting import DraftLoop, make_drafters
-from card.engines.loading import load_engine, load_small_draft
+from card.loading import load_engine, load_small_draft
 from card.sampling import SamplingParameters
 from card.serving.geometry import pool_geometry
 from card.serving.triton.engine_process import EngineProcess

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from card.cache import CardSlot, Geometry, Pool, SlotRequest
-from card.engines.tensorrt_llm.bindings import Bindings
-from card.engines.tensorrt_llm.lookup import LookupSettings
 from card.engines.tensorrt_llm.runtime import import_tensorrt_llm
 from card.sampling import SamplingParameters
+from card.tensorrt_llm.bindings import Bindings
+from card.tensorrt_llm.lookup import LookupSettings
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "standin"))
 from installation import install

@@ -20,9 +20,9 @@ from bench.in_process import InProcess, parameters_of
 from bench.measurement import Task
 from bench.prompts import Prompt
 from card.engines import SequenceTokens
-from card.engines.loading import load_engine
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
+from card.loading import load_engine
 from card.settings import Settings, load_settings
 from card.speculation.drafters.growth.children import noise_for, ranking_of
 

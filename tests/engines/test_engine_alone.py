@@ -15,8 +15,9 @@ import tiny_models
 import torch
 from psutil import Process
 
+from card import loading
 from card.cores import usable_cores
-from card.engines import Logits, SequenceTokens, loading
+from card.engines import Logits, SequenceTokens
 from card.engines.calibration import (
     alone,
     check_alone,

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import tiny_models
 
-from card.engines import Engine, EngineError, loading
+from card import loading
+from card.engines import Engine, EngineError
 from card.engines.calibration import known_invariant
 from card.engines.calibration_cache import (
     CALIBRATION_CACHE_VARIABLE,
@@ -20,10 +21,10 @@ from card.engines.calibration_cache import (
     CalibrationCache,
     Subject,
 )
-from card.engines.loading import load_engine
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.row_costs import RowCosts
+from card.loading import load_engine
 from card.settings import Settings, load_settings
 
 

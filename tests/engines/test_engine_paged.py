@@ -26,12 +26,12 @@ from card.engines.calibration import (
     make_row_invariant,
 )
 from card.engines.layout import SHORT
-from card.engines.loading import load_engine
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.openvino.paged.cache import PAGE, PagedCache
 from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions
 from card.engines.processor import resolve_dtype
 from card.engines.torch.engine import TorchEngine
+from card.loading import load_engine
 from card.settings import load_settings
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -15,12 +15,13 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
-from card.engines import EngineError, loading
+from card import loading
+from card.engines import EngineError
 from card.engines.architecture import read_architecture
-from card.engines.loading import load_engine
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
+from card.loading import load_engine
 from card.settings import Settings, load_settings
 
 OPTIONS = EngineOptions(context=64, sessions=1, dtype="float32")

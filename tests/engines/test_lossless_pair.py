@@ -12,10 +12,11 @@ from one_process import OneProcess, request_of
 from real_pair import pair_settings
 from tokenizers import Tokenizer
 
-from card.engines import Engine, loading
+from card import loading
+from card.engines import Engine
 from card.engines.calibration import choice
-from card.engines.loading import load_engine
 from card.engines.row_costs import RowCosts
+from card.loading import load_engine
 from card.sampling import SamplingParameters
 from card.settings import Settings
 from card.speculation.drafters.growth import GROWTHS

@@ -14,9 +14,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from card.engines import EngineError, loading
+from card import loading
+from card.engines import EngineError
 from card.engines.architecture import read_architecture
-from card.engines.loading import load_engine
 from card.engines.options import Dtype, EngineOptions
 from card.engines.torch.captured.device import (
     Devices,
@@ -26,6 +26,7 @@ from card.engines.torch.captured.device import (
 )
 from card.engines.torch.captured.engine import CapturedEngine
 from card.engines.torch.captured.memory import Need, check_fits, need_of
+from card.loading import load_engine
 from card.settings import SettingsError, load_settings
 
 WITHOUT_CUDA = Devices("2.13.0+cpu", None, ())

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 from real_pair import pair_settings
 
-from card.engines import EngineError, loading
+from card import loading
+from card.engines import EngineError
 from card.engines.calibration import choice
-from card.engines.loading import load_engine
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.processor import computes_in_bfloat16
 from card.engines.row_costs import RowCosts
+from card.loading import load_engine
 from card.settings import Settings
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import psutil
 
 from bench.prompts import Prompt
-from card.engines.loading import load_engine
 from card.engines.processor import resolve_dtype
+from card.loading import load_engine
 from card.settings import CacheSettings, Settings
 from importing.checks import Model
 from planning.acceptance import Foresight

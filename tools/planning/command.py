@@ -170,8 +170,8 @@ def measure(
     from bench.terminal import prompts_of
     from card.decoding.ngrams import ngram_memory
     from card.engines import EngineError
-    from card.engines.loading import load_engine
     from card.engines.processor import resolve_dtype
+    from card.loading import load_engine
     from card.serving.requests.vocabulary import Vocabulary
     from card.settings import SettingsError, load_settings
     from card_client.chat_template import ChatTemplateError
@@ -226,7 +226,7 @@ def hierarchy(
     from bench.prompts import PromptsError
     from bench.terminal import prompts_of
     from card.engines import EngineError
-    from card.engines.loading import load_engine
+    from card.loading import load_engine
     from card.serving.requests.vocabulary import Vocabulary
     from card.settings import SettingsError, load_settings
     from card.speculation.pacing import PACINGS

@@ -1,4 +1,4 @@
-"""What runs a model, as loops and drafters see it; `card.engines.loading` makes one."""
+"""What runs a model, as loops and drafters see it; `card.loading` makes one."""
 
 from card.engines.interface import (
     FOLLOWS_PREFIX,

@@ -26,6 +26,7 @@ from card.settings.service import (
     ServingSettings,
     SpeculationSettings,
 )
+from card.speculation.control import CHOOSES_ROWS
 from card.speculation.drafters import DRAFTERS
 from card.speculation.pacing import ADAPTING, PACINGS
 from card.speculation.sources import WITHOUT_DRAFT
@@ -163,7 +164,7 @@ class Settings(BaseSettings):
         named = self.speculation.control
         if named != "auto":
             return named
-        return "measured" if self.speculation.rows == "auto" else "fixed"
+        return CHOOSES_ROWS[self.speculation.rows == "auto"]
 
     @property
     def _drafters(self) -> list[str]:

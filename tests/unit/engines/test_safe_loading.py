@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from card.engines import EngineError
 from card.engines.architecture import read_architecture
 from card.engines.checkpoints import DenseMatrix, open_checkpoint
-from card.engines.loading import load_engine
+from card.loading import load_engine
 from card.settings import REPOSITORY_ROOT
 
 SHIPPED = (

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from bench.drafts import with_small_draft
-from card.engines.loading import load_engine
+from card.loading import load_engine
 from card.serving.supervision.model_files import check_model_files
 from training.batches import corpus_batch
 from training.corpus import HELD_OUT, TRAIN, CorpusError, gather, texts

@@ -36,15 +36,15 @@ def load_model(settings: Settings, role: Role, server_pid: int) -> LoadedModel:
     """Load the model of `role`. Raises `EngineError` saying what is missing or does not fit."""
     model = settings.draft if role == "draft" else settings.target
     if settings.engine_of(model) == "tensorrt_llm":
-        from card.engines.tensorrt_llm.loading import load_runtime
+        from card.tensorrt_llm.loading import load_runtime
 
         runtime = load_runtime(settings, role, pool_geometry(settings), server_pid)
         if role == "draft":
             return _Draft(runtime, settings, None, runtime.shutdown)
-        from card.engines.tensorrt_llm.target import TensorRTTarget
+        from card.tensorrt_llm.target import TensorRTTarget
 
         return TensorRTTarget(runtime, settings)
-    from card.engines.loading import load_engine, load_small_draft
+    from card.loading import load_engine, load_small_draft
 
     engine = load_engine(settings, role, quickly=True)
     guides = GuideCompiler(partial(_guided_tokens, settings.target.path))

@@ -14,6 +14,7 @@ from card.speculation.control.interface import (
 from card.speculation.control.measured import Measured
 
 __all__ = [
+    "CHOOSES_ROWS",
     "CONTROLLERS",
     "ControlConfig",
     "ControlledSession",
@@ -27,3 +28,6 @@ CONTROLLERS: dict[str, type[Controller]] = {
     "measured": Measured,
     "fixed": Fixed,
 }
+
+CHOOSES_ROWS = {controller.chooses_rows: name for name, controller in CONTROLLERS.items()}
+"""Registry keys by whether the controller finds out how many rows pay."""

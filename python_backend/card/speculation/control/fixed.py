@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from card.cache import Candidates
 from card.speculation.control.interface import (
@@ -19,6 +20,8 @@ UNMEASURED_ROWS = 8
 
 class Fixed:
     """As many rows as the settings say."""
+
+    chooses_rows: ClassVar[bool] = False
 
     def __init__(self, config: ControlConfig) -> None:
         self._config = config

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from card.cache import LEAST_CHANCE, Candidates
 from card.sampling import SamplingParameters
@@ -130,7 +130,12 @@ class ControlConfig:
 
 
 class Controller(Protocol):
-    """Decides what pays. One thread calls it."""
+    """Decides what pays. One thread calls it.
+
+    chooses_rows  it finds out how many rows pay; else the settings say how many a pass has
+    """
+
+    chooses_rows: ClassVar[bool]
 
     def __init__(self, config: ControlConfig) -> None: ...
 

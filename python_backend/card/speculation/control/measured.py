@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import ClassVar
 
 from card.cache import LEAST_CHANCE, Candidates
 from card.engines.row_costs import CostCurve
@@ -53,6 +54,8 @@ class _Text:
 
 class Measured:
     """By measured costs, acceptance and time. Without a cost curve the draft always works."""
+
+    chooses_rows: ClassVar[bool] = True
 
     def __init__(self, config: ControlConfig) -> None:
         self._config = config

@@ -6,9 +6,10 @@ from unittest.mock import patch
 
 from numpy.typing import NDArray
 
-from card.engines import Engine, SequenceTokens, loading
-from card.engines.loading import load_engine
+from card import loading
+from card.engines import Engine, SequenceTokens
 from card.engines.row_costs import RowCosts
+from card.loading import load_engine
 from card.settings import load_settings
 from tensorrt_llm.llmapi.llm_args import TorchLlmArgs
 

@@ -20,7 +20,7 @@ def drafter(
     cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[Any]:
     with standin(tmp_path, request.param, monkeypatch):
-        from card.engines.tensorrt_llm.drafter import CandidateCacheDrafter
+        from card.tensorrt_llm.drafter import CandidateCacheDrafter
 
         yield CandidateCacheDrafter(cache.settings)
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from tensorrt_llm._torch.speculative.drafter import Drafter
 
-from card.engines.tensorrt_llm.lookup import CandidateLookup, LookupSettings
-from card.engines.tensorrt_llm.ranks import shared_answer
+from card.tensorrt_llm.lookup import CandidateLookup, LookupSettings
+from card.tensorrt_llm.ranks import shared_answer
 
 log = logging.getLogger(__name__)
 

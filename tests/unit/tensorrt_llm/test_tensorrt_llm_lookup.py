@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tensorrt_double import BUDGET_S, CANDIDATES, END_ID, VOCABULARY, Cache, EngineRequest
 
 from card.cache import Finish, Pool
-from card.engines.tensorrt_llm.bindings import Bindings
-from card.engines.tensorrt_llm.lookup import CandidateLookup
+from card.tensorrt_llm.bindings import Bindings
+from card.tensorrt_llm.lookup import CandidateLookup
 
 PROMPT = [5, 6, 7]
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Protocol
 
 from card.cache import ROOT, Geometry, Pool, SlotRequest, TargetSlot, best_chain, descend
-from card.engines.tensorrt_llm.bindings import Bindings
-from card.engines.tensorrt_llm.commits import publish
 from card.speculation.pacing import PACINGS
+from card.tensorrt_llm.bindings import Bindings
+from card.tensorrt_llm.commits import publish
 
 _DUMMIES = ("is_dummy", "is_attention_dp_dummy", "is_cuda_graph_dummy")
 

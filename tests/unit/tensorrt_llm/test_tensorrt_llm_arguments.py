@@ -18,17 +18,17 @@ from tensorrt_double import forget_standin, standin
 
 from card.cache import SlotRequest
 from card.engines import EngineError
-from card.engines.tensorrt_llm.arguments import (
-    candidates_per_step,
-    check_quantization,
-    draft_arguments,
-    target_arguments,
-)
 from card.engines.tensorrt_llm.runtime import Runtime, import_tensorrt_llm
 from card.engines.tensorrt_llm.sampling import sampling_arguments
 from card.engines.tensorrt_llm.support import installed_version
 from card.sampling import SamplingParameters
 from card.settings import load_settings
+from card.tensorrt_llm.arguments import (
+    candidates_per_step,
+    check_quantization,
+    draft_arguments,
+    target_arguments,
+)
 
 VERSIONS = ["1.1.0", "1.2.1", "1.3.0rc24"]
 TARGET = {"engine": "tensorrt_llm"}

@@ -10,10 +10,10 @@ from scripted_runtime import RequestError, ScriptedOutput, ScriptedRuntime
 from tensorrt_double import GEOMETRY, Cache, EngineRequest
 
 from card.cache import CardSlot, Finish, Pool
-from card.engines.tensorrt_llm.lookup import CandidateLookup
-from card.engines.tensorrt_llm.target import TensorRTTargetLoop
 from card.engines.tensorrt_llm.tasks import EngineStalledError
 from card.settings import Settings
+from card.tensorrt_llm.lookup import CandidateLookup
+from card.tensorrt_llm.target import TensorRTTargetLoop
 
 PROMPT = [5, 6, 7]
 END = 49

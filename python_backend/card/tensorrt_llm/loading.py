@@ -7,17 +7,17 @@ import os
 
 from card.cache import Geometry
 from card.engines.interface import EngineError
-from card.engines.tensorrt_llm.arguments import (
-    candidates_per_step,
-    draft_arguments,
-    target_arguments,
-)
-from card.engines.tensorrt_llm.lookup import LookupSettings
 from card.engines.tensorrt_llm.runtime import Runtime, import_tensorrt_llm
 from card.engines.tensorrt_llm.support import check_version, installed_version
 from card.engines.tensorrt_llm.workers import Workers
 from card.engines.vocabulary import shared_vocabulary, vocabulary_size
 from card.settings import Role, Settings
+from card.tensorrt_llm.arguments import (
+    candidates_per_step,
+    draft_arguments,
+    target_arguments,
+)
+from card.tensorrt_llm.lookup import LookupSettings
 
 
 def load_runtime(settings: Settings, role: Role, geometry: Geometry, server_pid: int) -> Runtime:
@@ -46,7 +46,7 @@ def _drafter(settings: Settings, geometry: Geometry, server_pid: int) -> object 
     if candidates_per_step(settings) < 1:
         return None
     # It subclasses a class of the runtime, so it can be imported only now.
-    drafter = importlib.import_module("card.engines.tensorrt_llm.drafter")
+    drafter = importlib.import_module("card.tensorrt_llm.drafter")
     lookup = LookupSettings(
         directory=settings.cache.directory,
         owner_pid=os.getpid(),
