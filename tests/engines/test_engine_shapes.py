@@ -173,11 +173,10 @@ def recorded_decoder(decoder: CompiledDecoder, graph: RecordedGraph) -> Compiled
     return replace(decoder, graph=cast(ov.CompiledModel, graph))
 
 
-@pytest.mark.parametrize("branches", [0, 2], ids=["trees", "chains"])
-def test_the_kv_cache_is_bound_once_and_no_output_is_copied(tmp_path: Path, branches: int) -> None:
+def test_the_kv_cache_is_bound_once_and_no_output_is_copied(tmp_path: Path) -> None:
     tiny_models.save(tmp_path, "llama3")
     options = EngineOptions(
-        context=128, sessions=3, branches=branches, pending=8, dtype="float32", threads=1
+        context=128, sessions=3, branches=2, pending=8, dtype="float32", threads=1
     )
     loaded = OpenVinoEngine.load(tmp_path, options)
     graph = RecordedGraph(loaded._compiled[ANY_ROWS].graph)
@@ -235,7 +234,8 @@ def test_a_trained_target_has_the_same_bits_from_every_graph(dtype: Dtype) -> No
     with_graphs = OpenVinoEngine.load(TARGET, chains(dtype, (1, 4, 8)))
     without = with_graphs.reconfigured(replace(with_graphs.options, graph_rows=()))
     for rows in (1, 3, 4, 7):
-        assert read_text(with_graphs, rows) == read_text(without, rows)
+        found, expected = read_text(with_graphs, rows), read_text(without, rows)
+        assert [row for row, bits in enumerate(found) if bits != expected[row]] == []
 
 
 def test_a_model_whose_decoders_round_otherwise_goes_without_them(tmp_path: Path) -> None:

@@ -135,9 +135,18 @@ class _Builder:
         mixed = self._attended(index, layer, hidden)
         hidden = ops.add(hidden, self._linear(layer.output, mixed))
         normed = self._norm(hidden, layer.post_norm)
-        gate, up = ops.split(self._linear(layer.gate_up, normed), integer(-1), 2).outputs()
+        gate, up = self._gate_and_up(layer.gate_up, normed)
         gated = ops.multiply(ops.swish(gate), up)
         return ops.add(hidden, self._linear(layer.down, gated))
+
+    def _gate_and_up(self, joint: LinearTensors, inputs: Node) -> list[Node]:
+        """[rows, intermediate] of both: by one product where passes are computed in float32, which
+        takes fewer operators. In bfloat16 decoders of some rows would round the halves otherwise
+        than those of any."""
+        if self._options.weights.compressed:
+            halves: list[Node] = ops.split(self._linear(joint, inputs), integer(-1), 2).outputs()
+            return halves
+        return [self._linear(half, inputs) for half in _halves(joint)]
 
     def _attended(self, index: int, layer: LayerTensors, hidden: Node) -> Node:
         a, size = self._a, self._a.head_size
@@ -242,3 +251,11 @@ def most_ranked(vocabulary: int) -> int:
 def _block_size(vocabulary: int) -> int:
     """Small vocabularies are searched id by id."""
     return _BLOCK if vocabulary >= _BLOCK * _BLOCK else 1
+
+
+def _halves(joint: LinearTensors) -> list[LinearTensors]:
+    """Two linear layers that were stacked into one."""
+    half = joint.weight.shape[0] // 2
+    weights = [joint.weight.rows(slice(half)), joint.weight.rows(slice(half, None))]
+    biases = (None, None) if joint.bias is None else np.split(joint.bias, 2)
+    return [LinearTensors(weight, bias) for weight, bias in zip(weights, biases, strict=True)]
