@@ -39,8 +39,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pair(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """A pair of the test's own, of one graph each."""
     shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
-    for name in ("_TARGET_GRAPHS", "_DRAFT_GRAPHS"):
-        monkeypatch.setattr(loading, name, (1,))
+    monkeypatch.setattr(loading, "_TARGET_GRAPHS", (1,))
+    monkeypatch.setattr(loading, "_DRAFT_GRAPHS", (64,))
     engine = {"dtype": "float32", "engine": "openvino"}
     return load_settings(
         target=engine | {"path": str(tmp_path / "target")},

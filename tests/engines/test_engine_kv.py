@@ -16,8 +16,9 @@ from tiny_models import VOCABULARY, forward_rows, opened, random_tokens, read, r
 
 from card.engines import FOLLOWS_PREFIX, SequenceTokens
 from card.engines.calibration import make_row_invariant
+from card.engines.layout import BranchLayout
 from card.engines.openvino.engine import OpenVinoEngine
-from card.engines.openvino.masked.cache import KeyValueCache
+from card.engines.openvino.paged.cache import PagedCache
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
 
@@ -50,7 +51,7 @@ def load(engine_class: type[AnyEngine], directory: Path, branches: int) -> AnyEn
             branches=branches,
             pending=256,
             dtype="float32",
-            graph_rows=(1, 6),
+            graph_rows=(1, 6) if branches else (1, 6, 64),
         ),
     )
     return make_row_invariant(engine) if branches else engine
@@ -76,7 +77,9 @@ def poison(engine: AnyEngine, lane: int, first: int) -> None:
     """Put no number into every key of a lane from the place `first` on, and a large one into every
     value."""
     if isinstance(engine, OpenVinoEngine):
-        assert isinstance(engine._kv, KeyValueCache)
+        if isinstance(engine._kv, PagedCache):
+            poison_pages(engine, engine._kv)
+            return
         engine._kv.keys[:, lane, :, first:] = np.nan
         engine._kv.values[:, lane, :, first:] = POISON
         return
@@ -86,6 +89,21 @@ def poison(engine: AnyEngine, lane: int, first: int) -> None:
         for keys, values in zip(engine._kv.keys, engine._kv.values, strict=True):
             keys[rows, :, first:] = torch.nan
             values[rows, first:] = POISON
+
+
+def poison_pages(engine: OpenVinoEngine, cache: PagedCache) -> None:
+    """The same in all places that hold neither a prefix nor a pending entry: of trees. Of a page
+    that is filled in part the operator scores every place before it leaves some out, so these get
+    large numbers."""
+    layout, memory = engine._layout, engine._pages
+    assert isinstance(layout, BranchLayout)
+    assert memory is not None
+    filled = dict.fromkeys(cache._free, 0)
+    for tree in layout._trees:
+        filled |= tree.filled
+    for page, first in filled.items():
+        memory._buffers["keys"][:, page, :, first:] = np.nan if first == 0 else POISON
+        memory._buffers["values"][:, page, :, first:] = POISON
 
 
 # --- chains ---------------------------------------------------------------------------------------
