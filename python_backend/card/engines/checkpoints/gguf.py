@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from card.engines.architecture import Architecture
 from card.engines.checkpoints.matrices import DenseMatrix, GroupedMatrix, Matrix, stacked
-from card.engines.checkpoints.tensors import LayerTensors, LinearTensors
+from card.engines.checkpoints.tensors import LayerTensors, LinearTensors, unknown_tensor
 from card.engines.interface import EngineError
 from model_files import ModelFilesError
 from model_files.gguf.configuration import FREQUENCY_DIVISORS
@@ -91,10 +91,7 @@ class GgufCheckpoint:
             names = _IN_LAYER_WITH_NORMS if a.query_key_norm else _IN_LAYER
             known = names.fullmatch(found[2]) is not None
         if not known:
-            raise EngineError(
-                f"{self._file}: tensor {tensor.name!r} is not known in models of the family "
-                f"{a.family}, so the model cannot be run as it was made"
-            )
+            raise unknown_tensor(self._file, tensor.name, a)
         if found is not None and int(found[1]) >= a.layers:
             raise EngineError(
                 f"{self._file}: the weights have a layer {found[1]} (counted from 0), but "

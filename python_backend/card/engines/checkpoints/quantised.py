@@ -20,7 +20,7 @@ class QuantisedCheckpoint:
     looked up, and as a head it decides what is written.
 
     bits   of a weight, 4 or 8
-    group  inputs that share a scale; where it does not divide a row, the row is one group
+    group  inputs that share a scale, as `group_of` a row says
     """
 
     def __init__(self, checkpoint: Checkpoint, bits: int, group: int) -> None:
@@ -64,11 +64,16 @@ class QuantisedCheckpoint:
         return replace(tensors, weight=quantised(tensors.weight, self._bits, self._group))
 
 
+def group_of(inputs: int, wanted: int) -> int:
+    """Inputs of a row that share a scale: all, where `wanted` does not divide them."""
+    return wanted if inputs % wanted == 0 else inputs
+
+
 def quantised(matrix: Matrix, bits: int, group: int) -> GroupedMatrix:
     """The matrix in groups of codes: eight bits about the middle, four between the least and the
     greatest weight of a group. Zero points are whole numbers, scales are float16's."""
     outputs, inputs = matrix.shape
-    group = group if inputs % group == 0 else inputs
+    group = group_of(inputs, group)
     part = max(1, _PART // inputs)
     parts = [matrix.rows(slice(at, at + part)) for at in range(0, outputs, part)]
     whole = stacked([_quantised(part, bits, group) for part in parts])

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 
 from card.engines.architecture import Architecture
 from card.engines.checkpoints.matrices import DenseMatrix, is_finite, stacked, widened
-from card.engines.checkpoints.tensors import LayerTensors, LinearTensors
+from card.engines.checkpoints.tensors import LayerTensors, LinearTensors, unknown_tensor
 from card.engines.interface import EngineError
 from card.engines.quantised import check_tensor_not_quantised
 from model_files.json_file import JsonFileError, is_irregular, read_json_object
@@ -98,7 +98,7 @@ class SafetensorsCheckpoint:
         return (self._layer(index) for index in range(self._architecture.layers))
 
     def _check_known(self, name: str) -> None:
-        """A tensor that the decoder has and nobody uses changes what the model computes."""
+        """Raises `EngineError` on a tensor of the decoder that nobody uses."""
         a, found = self._architecture, _LAYER.match(name)
         if found is not None:
             names = _IN_LAYER_WITH_NORMS if a.query_key_norm else _IN_LAYER
@@ -106,10 +106,7 @@ class SafetensorsCheckpoint:
         else:
             known = name in _OUTSIDE or not name.startswith(("model.", "lm_head."))
         if not known:
-            raise EngineError(
-                f"{self._directory}: tensor {name!r} is not known in models of the family "
-                f"{a.family}, so the model cannot be run as it was made"
-            )
+            raise unknown_tensor(self._directory, name, a)
 
     def _check_depth(self) -> None:
         """A model cut off behind some layers would load, and write nonsense."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from card.engines.architecture import Architecture
 from card.engines.checkpoints.matrices import Matrix
+from card.engines.interface import EngineError
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +64,11 @@ class Checkpoint(Protocol):
 
     def layers(self) -> Iterator[LayerTensors]:
         """Layer after layer, so that only one stands in memory unpacked."""
+
+
+def unknown_tensor(path: Path, name: str, architecture: Architecture) -> EngineError:
+    """A tensor that the decoder has and nobody uses changes what the model computes."""
+    return EngineError(
+        f"{path}: tensor {name!r} is not known in models of the family {architecture.family}, so "
+        "the model cannot be run as it was made"
+    )

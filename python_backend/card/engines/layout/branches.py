@@ -156,9 +156,7 @@ class BranchLayout(OneLaneEach):
                 ):
                     missing = rows.tokens[parent - first]
                     again.add(missing, start + tree.depths[parent], rows.session, path)
-                    parent = (
-                        FOLLOWS_PREFIX if rows.parents is None else rows.parents[parent - first]
-                    )
+                    parent = parents[parent - first]
             joins = is_long and not is_first
             planned.add(token, start + depth, rows.session, path, joins=joins)
             tree.paths.append(path)

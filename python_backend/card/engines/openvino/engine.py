@@ -12,7 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from card.engines.architecture import Architecture, read_architecture
-from card.engines.checkpoints import Checkpoint, QuantisedCheckpoint, open_checkpoint
+from card.engines.checkpoints import (
+    Checkpoint,
+    QuantisedCheckpoint,
+    group_of,
+    open_checkpoint,
+)
 from card.engines.draft_vocabulary import read_draft_vocabulary
 from card.engines.interface import EngineError, Logits, SequenceTokens
 from card.engines.layout import SHORT, BranchLayout, Layout, PageLayout
@@ -393,7 +398,7 @@ def weight_format(options: EngineOptions, matrices_are: str) -> WeightFormat:
 def _tell_wide_groups(directory: Path, a: Architecture, group: int) -> None:
     """Log which rows take another group than the settings ask for."""
     widths = {a.hidden, a.heads * a.head_size, a.intermediate}
-    if whole := sorted(width for width in widths if width % group):
+    if whole := sorted(width for width in widths if group_of(width, group) != group):
         log.warning(
             "%s: weight_group %d does not divide rows of %s weights: the whole row is one group, "
             "which is less exact",
@@ -432,13 +437,13 @@ def _cache(
 ) -> tuple[KeyValueCache | PagedCache, Layout, Callable[[Inputs, Padding], Feed]]:
     """A KV cache, where rows stand in it, and what tells a graph so."""
     lanes, places = kv_size(options)
+    lanes += kept_lanes(options)
     if pages is not None:
-        all_lanes = lanes + kept_lanes(options)
         if options.grows_trees:
-            paged = PagedCache(pages, all_lanes, places, branching=_branch_pages(options))
+            paged = PagedCache(pages, lanes, places, branching=_branch_pages(options))
             branches = BranchLayout(paged, options.sessions, most_pending(options))
             return paged, branches, partial(PagedFeed, paged)
-        paged = PagedCache(pages, all_lanes, places, first_page)
+        paged = PagedCache(pages, lanes, places, first_page)
         return paged, PageLayout(options.sessions, options.row_multiple), partial(PagedFeed, paged)
-    kv = KeyValueCache(architecture, lanes + kept_lanes(options), places, kv_type(options))
+    kv = KeyValueCache(architecture, lanes, places, kv_type(options))
     return kv, layout_under_masks(kv, options), partial(MaskedFeed, architecture)

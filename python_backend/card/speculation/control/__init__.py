@@ -29,5 +29,5 @@ CONTROLLERS: dict[str, type[Controller]] = {
     "fixed": Fixed,
 }
 
-CHOOSES_ROWS = {controller.chooses_rows: name for name, controller in CONTROLLERS.items()}
-"""Registry keys by whether the controller finds out how many rows pay."""
+CHOOSES_ROWS = {kind.chooses_rows: name for name, kind in reversed(CONTROLLERS.items())}
+"""Registry keys by whether the controller finds out how many rows pay; of several the first."""
