@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,17 @@ settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
 
 CheckpointEngine = type[TorchEngine] | type[OpenVinoEngine]
+
+
+@pytest.fixture(autouse=True)
+def log_of_its_own() -> Iterator[None]:
+    """A log that a test opens is closed after it: the next test would write to a stream that is
+    gone, and `caplog` would hear each event twice."""
+    yield
+    root = logging.getLogger("card")
+    root.handlers.clear()
+    root.setLevel(logging.NOTSET)
+    root.propagate = True
 
 
 @pytest.fixture(scope="session")

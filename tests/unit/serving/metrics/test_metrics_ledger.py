@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-import logging
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -92,11 +90,8 @@ class Scene:
 
 
 @pytest.fixture
-def scene(pool: Pool) -> Iterator[Scene]:
-    yield Scene(pool, RequestLog("card", ObservabilitySettings()))
-    root = logging.getLogger("card")
-    root.handlers.clear()
-    root.propagate = True
+def scene(pool: Pool) -> Scene:
+    return Scene(pool, RequestLog("card", ObservabilitySettings()))
 
 
 def step(pool: Pool, session: Session, tokens: int, drafted: int = 4) -> None:

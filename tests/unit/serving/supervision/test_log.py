@@ -6,7 +6,7 @@ import ast
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,12 +21,9 @@ Said = Callable[[], str]
 
 
 @pytest.fixture
-def said(capsys: pytest.CaptureFixture[str]) -> Iterator[Said]:
+def said(capsys: pytest.CaptureFixture[str]) -> Said:
     """What has been written to standard error since the last call."""
-    yield lambda: capsys.readouterr().err
-    root = logging.getLogger("card")
-    root.handlers.clear()
-    root.propagate = True
+    return lambda: capsys.readouterr().err
 
 
 def test_pairs_are_for_people(said: Said) -> None:

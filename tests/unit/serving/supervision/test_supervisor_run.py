@@ -162,7 +162,6 @@ def test_a_service_that_is_to_stop_waits_for_what_is_open_and_not_for_ever(
     service: FakeService,
     told: list[tuple[str, str]],
 ) -> None:
-    monkeypatch.setattr(logging.getLogger("card"), "propagate", True)  # a log may have been opened
     monkeypatch.setattr(module, "Service", lambda *_: service)
     serving = guarded.serving.model_copy(update={"drain_s": 3.0})
     settings = guarded.model_copy(update={"serving": serving})
