@@ -34,9 +34,6 @@ WORTH_A_LOOK = 1e-2
 WORTH_A_PROPOSAL = 0.2
 """`card.speculation.ngram`: the draft makes no proposal less likely than this to come true."""
 
-MOST_PROPOSALS = 2
-"""`drafters.tree`: proposals behind a node."""
-
 
 class Node:
     """One candidate token.

@@ -92,7 +92,7 @@ class _Replay:
         self.seed = seed
         self.phases = row if row.forward_ms is not None else result.beside(row, row.system)
         self.adapts = self._rows_adapt()
-        self.may_stop = PACINGS[self.pacing].adapts and self.adapts
+        self.may_stop = PACINGS[self.pacing].adapts and self.adapts and row.drafts
 
     def compare(self) -> Comparison:
         draft_ms, draft_from = self._draft_ms()
@@ -162,12 +162,22 @@ class _Replay:
             width=row.width or config.width,
             depth=config.depth,
             rows=row.rows,
-            ngram_tokens=config.lookahead,
+            ngram_tokens=self._lookahead,
             num_draft_tokens=row.gamma or 1,
             growth=self._growth(),
             nodes=self.result.settings.cache.nodes,
             growth_config=config.growth_config,
+            drafter=row.drafter,
         )
+
+    @property
+    def _lookahead(self) -> int:
+        """The system's own, else that of the settings."""
+        assert self.row.built is not None
+        found: int = self.row.built.speculation.get(
+            "lookahead", self.result.settings.speculation.lookahead
+        )
+        return found
 
     def _growth(self) -> str:
         """The system's own rule, else that of its pacing, else that of the settings."""
@@ -190,9 +200,8 @@ class _Replay:
         if costs_ms is None:
             costs_ms, alone = self._curve(self.phases), self._curve_alone()
             share = min(1.0, alone[1] / costs_ms[1])
-        ngram_tokens = self.result.settings.speculation.lookahead
         return Measured(
-            ControlConfig(ngram_tokens=ngram_tokens, costs_ms=costs_ms, alone_share=share)
+            ControlConfig(ngram_tokens=self._lookahead, costs_ms=costs_ms, alone_share=share)
         )
 
     def _delays(self) -> Delays:
@@ -225,7 +234,7 @@ class _Replay:
 
     def _draft_ms(self) -> tuple[float | None, str | None]:
         """Milliseconds of a draft pass in this run, and where that was taken from."""
-        if not PACINGS[self.pacing].drafts:
+        if not self.row.drafts:
             return None, None
         if self.row.draft_ms_per_pass is not None:
             return self.row.draft_ms_per_pass, "measured in this row"

@@ -303,13 +303,21 @@ def test_a_profile_belongs_to_the_weights_of_a_gguf_file_too(
         profile_of(result, tmp_path)
 
 
-@pytest.mark.parametrize("system", ["specbranch", "ssd", "mcsd"])
-def test_a_system_of_the_family_is_simulated_with_its_own_growth(system: str) -> None:
+@pytest.mark.parametrize("system", ["specbranch", "ssd", "mcsd", "cascade"])
+def test_a_system_of_the_family_is_simulated_with_settings_of_its_own(system: str) -> None:
     result = Result.model_validate(few_texts())
     waits = next(row for row in result.rows if row.system == "draft_then_verify")
     row = waits.model_copy(update={"system": system, "gamma": 3, "width": 4, "rows": 4})
     found = compare(result, row, GREEDY)
     assert 2.0 < found.tokens_per_step <= 4.0
+
+
+def test_where_n_grams_alone_propose_no_draft_is_simulated() -> None:
+    result = Result.model_validate(few_texts())
+    card = next(row for row in result.rows if (row.system, row.where) == ("card", "in_process"))
+    found = compare(result, card.model_copy(update={"system": "cacheback"}), GREEDY)
+    assert found.draft_ms is None
+    assert 1.0 < found.tokens_per_step < card.tokens_per_step
 
 
 def test_a_target_that_is_measured_alone_takes_what_its_own_passes_took() -> None:
