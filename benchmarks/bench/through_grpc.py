@@ -47,13 +47,10 @@ class ThroughGrpc:
         self._loop = loop
         self._pool = pool
 
-    def complete(self, task: Task, decoding: str, *, salt: str = "") -> Measurement:
-        """Stream one text. Raises `CardError`.
-
-        salt  the text begins behind what is kept with it; empty: behind nothing
-        """
+    def complete(self, task: Task, decoding: str) -> Measurement:
+        """Stream one text. Raises `CardError`."""
         before = DraftActivity.told_by(self._pool)
-        deltas = self._client.stream(request_of(task, decoding, salt))
+        deltas = self._client.stream(request_of(task, decoding))
         seen = self._loop.run_until_complete(streamed(deltas))
         activity = DraftActivity.told_by(self._pool).since(before)
         return seen.measured(self.last_counters(), activity)

@@ -36,7 +36,7 @@ from training.distillation import (
     write_own_texts,
 )
 from training.draft_vocabulary import write_draft_vocabulary
-from training.fitting import Budget, Progress, fit
+from training.fitting import Progress, fit
 from training.recipe import Recipe
 from training.workplace import Workplace
 
@@ -82,7 +82,6 @@ def train_model(
     place: Workplace,
     recipe: Recipe,
     role: str,
-    budget: Budget,
     compute: Compute,
     on_progress: OnProgress = lambda _: None,
 ) -> list[float]:
@@ -99,7 +98,7 @@ def train_model(
         batch = corpus_batch(tokens, step, training.batch, recipe.context, seed)
         return next_token_loss(model, torch.from_numpy(batch).to(compute.device))
 
-    losses = fit(model, loss_of_step, training, budget, compute, on_progress)
+    losses = fit(model, loss_of_step, training, compute, on_progress)
     model.cpu()
     if role == "target":
         place.own_texts.unlink(missing_ok=True)
@@ -135,7 +134,6 @@ def own_texts(
 def distil(
     place: Workplace,
     recipe: Recipe,
-    budget: Budget,
     compute: Compute,
     on_progress: OnProgress = lambda _: None,
 ) -> list[float]:
@@ -174,7 +172,7 @@ def distil(
             )
         return torch.stack(parts).sum()
 
-    losses = fit(draft, loss_of_step, training, budget, compute, on_progress)
+    losses = fit(draft, loss_of_step, training, compute, on_progress)
     folder = place.model("draft")
     architecture.save(draft.cpu(), place.tokenizer, folder)
     size = draft.config.vocab_size
@@ -221,16 +219,6 @@ def evaluate(
         draft_loss=losses[1],
         agreement=agreement,
     )
-
-
-def steps_of(recipe: Recipe, stage: str) -> int:
-    """The optimiser steps that the recipe gives the stage ``target``, ``draft`` or ``distil``."""
-    runs = {
-        "target": recipe.target_training,
-        "draft": recipe.draft_training,
-        "distil": recipe.distillation_training,
-    }
-    return runs[stage].steps
 
 
 def _fresh(place: Workplace, recipe: Recipe, role: str, compute: Compute) -> PreTrainedModel:
