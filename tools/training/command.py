@@ -19,7 +19,9 @@ from training.recipe import Recipe, read_recipe
 from training.terminal import bar, console, print_figures, told
 from training.workplace import Workplace, claim
 
-app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(
+    help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+)
 
 Output = Annotated[Path, typer.Option(help="Folder of the pair and of all its making needs.")]
 RecipeFile = Annotated[

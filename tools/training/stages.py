@@ -17,12 +17,12 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
+from bench.prompts import read_prompts
 from training import architecture, corpus, tokenization
 from training.agreement import (
     Agreement,
     follow,
     next_token_loss,
-    read_prompts,
     summarize,
     validation_loss,
 )
@@ -198,7 +198,8 @@ def evaluate(
     """
     target, draft = (architecture.load(pair / role, device) for role in ("target", "draft"))
     tokenizer = tokenization.load_tokenizer(pair / "target")
-    ids = read_prompts(prompts, tokenizer, limit)
+    found = read_prompts(prompts, tokenizer, limit)
+    ids = [[tokenization.END_OF_TEXT, *prompt.tokens] for prompt in found]
     agreement = [
         summarize(follow(target, draft, ids, max_tokens, temperature, seed, on_token), temperature)
         for temperature in TEMPERATURES

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
+from bench.prompts import read_prompts
 from card.engines.draft_vocabulary import read_draft_vocabulary
 from card.sampling import gumbel
 from training import stages
-from training.agreement import follow, read_prompts
+from training.agreement import follow
 from training.architecture import build, load
 from training.command import app
 from training.compute import Compute
@@ -99,7 +100,8 @@ def pair(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Pair:
         stages.train_model(place, RECIPE, role, CPU)
     stages.distil(place, RECIPE, CPU)
     prompts = folder / "prompts.jsonl"
-    lines = [{"prompt": text} for text in ("def add", "def add_two_3(left, right):\n    return")]
+    texts = ("def add", "def add_two_3(left, right):\n    return")
+    lines = [{"id": number, "prompt": text} for number, text in enumerate(texts)]
     prompts.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     return Pair(place, prompts)
 
@@ -282,7 +284,8 @@ def test_agreement_is_measured_on_the_targets_own_path_with_shared_noise(
 ) -> None:
     """Against the definition: no cache, no batch, no padding, a text at a time."""
     target, draft = (load(pair.place.model(role), CPU.device) for role in ("target", "draft"))
-    prompts = read_prompts(pair.prompts, load_tokenizer(pair.place.model("target")))
+    read = read_prompts(pair.prompts, load_tokenizer(pair.place.model("target")))
+    prompts = [[END_OF_TEXT, *prompt.tokens] for prompt in read]
     vocabulary = np.arange(target.config.vocab_size)
     measured = follow(target, draft, prompts, 10, temperature, seed=5)
 

@@ -1,4 +1,4 @@
-"""Recipes, output folders and prompts: what is refused, and what the figures mean."""
+"""Recipes and output folders: what is refused, and what the figures mean."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models
 
-from training.agreement import PromptsError, ideal_tokens_per_step, read_prompts
+from training.agreement import ideal_tokens_per_step
 from training.recipe import Recipe, RecipeError, read_recipe
 from training.workplace import WorkplaceError, claim
 
@@ -71,16 +70,3 @@ def test_a_bad_recipe_names_the_field(
     with pytest.raises(RecipeError, match=field) as refused:
         read_recipe(path)
     assert "Value error" not in str(refused.value)
-
-
-def test_a_bad_prompts_file_names_the_line(tmp_path: Path) -> None:
-    tokenizer = Tokenizer(models.BPE())
-    path = tmp_path / "prompts.jsonl"
-    with pytest.raises(PromptsError, match="no such file"):
-        read_prompts(path, tokenizer)
-    path.write_text('{"prompt": "x"}\n{"text": "y"}\n')
-    with pytest.raises(PromptsError, match="line 2"):
-        read_prompts(path, tokenizer)
-    path.write_text("")
-    with pytest.raises(PromptsError, match="no prompt"):
-        read_prompts(path, tokenizer)
