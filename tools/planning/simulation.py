@@ -177,6 +177,10 @@ class _Loops:
         return self.result
 
     @property
+    def queries(self) -> bool:
+        return self.pacing.queries
+
+    @property
     def drafts(self) -> bool:
         return self.pacing.drafts and self.config.drafter in DRAFTERS
 
