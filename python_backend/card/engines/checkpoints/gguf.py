@@ -18,7 +18,12 @@ from numpy.typing import NDArray
 
 from card.engines.architecture import Architecture
 from card.engines.checkpoints.matrices import DenseMatrix, GroupedMatrix, Matrix, stacked
-from card.engines.checkpoints.tensors import LayerTensors, LinearTensors, unknown_tensor
+from card.engines.checkpoints.tensors import (
+    LayerTensors,
+    LinearTensors,
+    stored_as,
+    unknown_tensor,
+)
 from card.engines.interface import EngineError
 from model_files import ModelFilesError
 from model_files.gguf.configuration import FREQUENCY_DIVISORS
@@ -168,13 +173,7 @@ class GgufCheckpoint:
 
     def _read(self, name: str, shape: tuple[int, ...]) -> tuple[str, NDArray[np.uint8]]:
         """Kind and bytes of a tensor, [outputs, bytes of a row]."""
-        stored = self._stored.get(name)
-        if stored is None:
-            raise EngineError(f"{self._file}: tensor {name!r} is missing")
-        if stored.shape != shape:
-            raise EngineError(
-                f"{self._file}: {name} has shape {stored.shape}, the file's metadata imply {shape}"
-            )
+        stored = stored_as(self._file, self._stored, name, shape, "the file's metadata")
         try:
             content = np.memmap(self._file, np.uint8, "r", stored.offset, (stored.size,))
         except (OSError, ValueError) as error:

@@ -19,7 +19,12 @@ from safetensors import SafetensorError, safe_open
 
 from card.engines.architecture import Architecture
 from card.engines.checkpoints.matrices import DenseMatrix, is_finite, stacked, widened
-from card.engines.checkpoints.tensors import LayerTensors, LinearTensors, unknown_tensor
+from card.engines.checkpoints.tensors import (
+    LayerTensors,
+    LinearTensors,
+    stored_as,
+    unknown_tensor,
+)
 from card.engines.interface import EngineError
 from card.engines.quantised import check_tensor_not_quantised
 from model_files.json_file import JsonFileError, is_irregular, read_json_object
@@ -163,13 +168,7 @@ class SafetensorsCheckpoint:
 
     def _stored_as(self, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
         """A tensor in the dtype of its file, as `DenseMatrix` holds it."""
-        stored = self._stored.get(name)
-        if stored is None:
-            raise EngineError(f"{self._directory}: tensor {name!r} is missing")
-        if stored.shape != shape:
-            raise EngineError(
-                f"{self._directory}: {name} has shape {stored.shape}, config.json implies {shape}"
-            )
+        stored = stored_as(self._directory, self._stored, name, shape, "config.json")
         if stored.dtype not in _STORED:
             raise EngineError(
                 f"{self._directory}: {name} is {stored.dtype}; "
