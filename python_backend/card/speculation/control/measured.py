@@ -120,7 +120,7 @@ class Measured:
         self, plan: Plan, sessions: Sequence[ControlledSession], found: Sequence[Candidates]
     ) -> list[int]:
         """The likeliest candidates of all, as many as give most tokens per second of the pass."""
-        if not self._config.is_chain:
+        if not (self._config.is_chain and any(map(len, found))):
             return [len(candidates) for candidates in found]
         worth = sorted(
             (
@@ -233,6 +233,8 @@ class Measured:
         *,
         drafts: bool,
     ) -> Share:
+        if not session.queries:
+            return Share(False, 1, 0)
         text, config, remote = self._texts[session.number], self._config, session.is_remote
         drafts = drafts and session.drafts
         if not config.is_chain:  # nothing is left out later
