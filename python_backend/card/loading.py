@@ -37,10 +37,17 @@ _MOST_THREADS_ALONE = 8
 """Unless the settings ask for more: soon they wait for each other longer than they compute."""
 
 
-def load_engine(settings: Settings, role: Role, *, quickly: bool = False) -> Engine:
+def load_engine(
+    settings: Settings,
+    role: Role,
+    *,
+    quickly: bool = False,
+    graph_rows: tuple[int, ...] | None = None,
+) -> Engine:
     """Load the model of `role`. Raises `EngineError` saying which file does not fit and why.
 
-    quickly  whether it may compute more slowly at first, while a thread goes on to compile
+    quickly     whether it may compute more slowly at first, while a thread goes on to compile
+    graph_rows  rows of passes with a decoder of their own; None: those that the role's passes have
     """
     model = settings.draft if role == "draft" else settings.target
     speculation = settings.speculation
@@ -59,7 +66,7 @@ def load_engine(settings: Settings, role: Role, *, quickly: bool = False) -> Eng
         threads=model.threads,
         threads_alone=0 if is_draft else _threads_alone(settings.target),
         device=model.device,
-        graph_rows=_DRAFT_GRAPHS if is_draft else _TARGET_GRAPHS,
+        graph_rows=graph_rows or (_DRAFT_GRAPHS if is_draft else _TARGET_GRAPHS),
         paged=kind == "openvino" and branches == 1 and not is_draft,
         kernels=model.device != "cpu",
         compressed=kind == "openvino",

@@ -106,7 +106,7 @@ class World:
     def _pass(self, sessions: list[Session]) -> int:
         plan = self.control.plan(sessions, draft_lives=self.draft_lives)
         found = [
-            self._candidates(session, share.drafts, share.num_candidates, len(sessions))
+            self._candidates(session, share.drafts, share.num_rows - 1, len(sessions))
             for session, share in zip(sessions, plan.shares, strict=True)
         ]
         counts = self.control.trim(plan, sessions, found)

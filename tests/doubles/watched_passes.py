@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import openvino as ov
 import pytest
 
-from card.engines import SequenceTokens
+from card.engines import Logits, SequenceTokens
 from card.engines.layout import Pass
 from card.engines.openvino.runner import Runner
 
@@ -30,9 +30,9 @@ def recorded_passes(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 
     def recording(
         runner: Runner, this: Pass, batch: Sequence[SequenceTokens], threads: int, *, exactly: bool
-    ) -> None:
+    ) -> list[Logits]:
         passes.append([len(rows.tokens) for rows in batch])
-        run(runner, this, batch, threads, exactly=exactly)
+        return run(runner, this, batch, threads, exactly=exactly)
 
     monkeypatch.setattr(Runner, "run", recording)
     return passes

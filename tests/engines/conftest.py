@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import tiny_models
 from transformers import LlamaConfig
-
-from card.engines.calibration import timing
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _quick_to_measure() -> Iterator[None]:
-    """What a pass costs, of each engine loaded here, is measured once and not four times."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timing, "_COST_ROUNDS", 1)
-        yield
 
 
 @pytest.fixture(scope="session")

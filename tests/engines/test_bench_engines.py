@@ -80,12 +80,12 @@ def test_a_target_that_is_loaded_as_served_serves_fewer_threads_too(
     pair = Engines(load_settings(target={"threads": 1}))
     served: Any = pair.on("target", 1, spreads=True)
     on_one: Any = pair.on("target", 1)
-    assert on_one._compiled is served._compiled
+    assert on_one.model is served.model
     assert (on_one.threads, on_one.options.threads_alone) == (1, 0)
     assert on_one.row_invariant
     assert on_one.row_costs_ms
     on_three: Any = pair.on("target", 3)
-    assert on_three._compiled is not served._compiled
+    assert on_three.model is not served.model
 
 
 def test_who_waits_has_the_rows_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,8 @@ from card.engines.calibration import (
     make_row_invariant,
     timing,
 )
-from card.engines.openvino.engine import ArrayLogits, OpenVinoEngine
+from card.engines.logits import ArrayLogits
+from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
 from card.settings import SettingsError, load_settings, models
@@ -97,7 +98,7 @@ def test_a_target_that_is_never_alone_takes_no_more_memory(larger: OpenVinoEngin
 def test_without_a_way_to_let_threads_rest_there_are_no_more(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("engine", "compiled"):
+    for module in ("model", "compiled"):
         monkeypatch.setattr(f"card.engines.openvino.{module}.thread_limit", lambda: None)
     engine = OpenVinoEngine.load(checkpoint, OPTIONS)
     assert engine.options.threads_alone == 0
@@ -139,7 +140,7 @@ class RoundsOtherwise(OpenVinoEngine):
 
 
 def rounding_otherwise(engine: OpenVinoEngine, options: EngineOptions) -> RoundsOtherwise:
-    return RoundsOtherwise(engine.directory, engine.architecture, engine._compiled, options)
+    return RoundsOtherwise(engine.model, options)
 
 
 def test_threads_that_change_a_bit_are_not_used(

@@ -25,7 +25,7 @@ from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.row_costs import RowCosts
 from card.loading import load_engine
-from card.settings import Settings, load_settings
+from card.settings import Role, Settings, load_settings
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +36,9 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def pair(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """A pair of the test's own, of one graph each."""
+def pair(saved: Path, tmp_path: Path) -> Settings:
+    """A pair of the test's own."""
     shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
-    monkeypatch.setattr(loading, "_TARGET_GRAPHS", (1,))
-    monkeypatch.setattr(loading, "_DRAFT_GRAPHS", (64,))
     engine = {"dtype": "float32", "engine": "openvino"}
     return load_settings(
         target=engine | {"path": str(tmp_path / "target")},
@@ -48,6 +46,11 @@ def pair(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settin
         limits={"prompt_tokens": 32, "context_tokens": 128},
         cache={"slots": 2},
     )
+
+
+def load(settings: Settings, role: Role) -> Engine:
+    """With one graph, which is soon compiled."""
+    return load_engine(settings, role, graph_rows=(64,) if role == "draft" else (1,))
 
 
 @pytest.fixture
@@ -88,15 +91,15 @@ KNOWN = ["run_largest_passes"]
 
 @pytest.mark.usefixtures("service")
 def test_a_second_load_knows_what_the_first_found_out(pair: Settings, examined: list[str]) -> None:
-    first = load_engine(pair, "target")
+    first = load(pair, "target")
     assert examined == OF_TARGET
-    second = load_engine(pair, "target")
+    second = load(pair, "target")
     assert examined == OF_TARGET + KNOWN
     assert second.row_invariant
     assert second.row_costs_ms == first.row_costs_ms
-    load_engine(pair, "draft")
+    load(pair, "draft")
     assert examined == OF_TARGET + KNOWN + OF_DRAFT
-    load_engine(pair, "draft")
+    load(pair, "draft")
     assert examined == OF_TARGET + KNOWN + OF_DRAFT + KNOWN
 
 
@@ -104,8 +107,8 @@ def test_outside_a_service_nothing_is_remembered(
     pair: Settings, examined: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(CALIBRATION_CACHE_VARIABLE, raising=False)
-    load_engine(pair, "target")
-    load_engine(pair, "target")
+    load(pair, "target")
+    load(pair, "target")
     assert examined == 2 * OF_TARGET
 
 
@@ -114,10 +117,10 @@ def test_outside_a_service_nothing_is_remembered(
 def test_a_checkpoint_that_was_written_anew_is_examined_anew(
     pair: Settings, examined: list[str], file: str
 ) -> None:
-    load_engine(pair, "target")
+    load(pair, "target")
     path = pair.target.path / file
     path.write_bytes(path.read_bytes())
-    load_engine(pair, "target")
+    load(pair, "target")
     assert examined == 2 * OF_TARGET
 
 
@@ -127,8 +130,8 @@ def test_other_options_are_examined_anew_and_both_remembered(
 ) -> None:
     target = pair.target.model_copy(update={"threads": 2})
     for known in ([], 2 * KNOWN):
-        load_engine(pair, "target")
-        load_engine(pair.model_copy(update={"target": target}), "target")
+        load(pair, "target")
+        load(pair.model_copy(update={"target": target}), "target")
         assert examined == 2 * OF_TARGET + known
 
 
@@ -137,9 +140,9 @@ def test_other_options_are_examined_anew_and_both_remembered(
 def test_as_many_sessions_as_are_examined_alike_share_what_is_found_out(
     pair: Settings, examined: list[str], slots: int, as_two: bool
 ) -> None:
-    load_engine(pair, "target")
+    load(pair, "target")
     cache = pair.cache.model_copy(update={"slots": slots})
-    engine = load_engine(pair.model_copy(update={"cache": cache}), "target")
+    engine = load(pair.model_copy(update={"cache": cache}), "target")
     assert engine.row_costs_ms == ({1: 1.0} if as_two else {1: 2.0})
     assert examined == OF_TARGET + (KNOWN if as_two else OF_TARGET)
 
@@ -159,7 +162,7 @@ def test_as_many_sessions_as_are_examined_alike_share_what_is_found_out(
 def test_nothing_is_believed_about_another_subject(
     pair: Settings, service: Path, change: dict[str, Any]
 ) -> None:
-    load_engine(pair, "target")
+    load(pair, "target")
     (file,) = service.glob("*.json")
     subject = Subject.model_validate(json.loads(file.read_bytes())["subject"])
     same = CalibrationCache(service, "target", subject)
@@ -182,7 +185,7 @@ def test_a_broken_file_is_said_once_and_not_believed(
     caplog: pytest.LogCaptureFixture,
     content: str | None,
 ) -> None:
-    load_engine(pair, "target")
+    load(pair, "target")
     (file,) = service.glob("*.json")
     kept = file.read_text()
     if content is None:
@@ -194,8 +197,8 @@ def test_a_broken_file_is_said_once_and_not_believed(
         content = json.dumps(record)
     file.write_text(content)
     with caplog.at_level(logging.WARNING):
-        load_engine(pair, "target")
-        load_engine(pair, "target")
+        load(pair, "target")
+        load(pair, "target")
     assert examined == 2 * OF_TARGET + KNOWN  # mended by the second load
     assert [record.message for record in caplog.records if "not believed" in record.message] == [
         record.message for record in caplog.records
@@ -209,7 +212,7 @@ def test_rows_that_influence_each_other_are_never_remembered(
 ) -> None:
     monkeypatch.setattr(loading, "make_row_invariant", lambda engine: engine)
     with pytest.raises(EngineError, match="influence each other"):
-        load_engine(pair, "target")
+        load(pair, "target")
     assert not list(service.glob("*.json"))
 
 
@@ -217,7 +220,7 @@ def test_a_service_that_cannot_write_still_loads(
     pair: Settings, monkeypatch: pytest.MonkeyPatch, examined: list[str]
 ) -> None:
     monkeypatch.setenv(CALIBRATION_CACHE_VARIABLE, "/proc/calibration")
-    assert load_engine(pair, "draft").row_costs_ms
+    assert load(pair, "draft").row_costs_ms
     assert examined == OF_DRAFT
 
 
@@ -227,7 +230,7 @@ def test_a_directory_that_a_link_names_is_made_where_it_leads(
     """As of a directory whose name the stubs cannot spell."""
     (tmp_path / "link").symlink_to(tmp_path / "José")
     monkeypatch.setenv(CALIBRATION_CACHE_VARIABLE, str(tmp_path / "link"))
-    load_engine(pair, "draft")
+    load(pair, "draft")
     assert list((tmp_path / "José").glob("draft*.json"))
 
 

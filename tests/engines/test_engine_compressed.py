@@ -40,7 +40,7 @@ def checkpoint(directory: Path, dtype: torch.dtype) -> Path:
 def test_matrices_stay_as_they_are_stored(tmp_path: Path, dtype: torch.dtype, stored: str) -> None:
     """Should the plugin no longer take the graph for a language model, it unfolds them."""
     engine = OpenVinoEngine.load(checkpoint(tmp_path, dtype), OPTIONS)
-    for decoder in engine._compiled.values():
+    for decoder in engine.model.decoders.values():
         found = product_types(decoder.graph)
         assert found.keys() == {stored}
         if engine.options.compressed:
@@ -102,7 +102,7 @@ def test_a_processor_on_which_such_rows_influence_each_other_unfolds_the_matrice
     assert engine.row_invariant
     assert engine.most_rows > 64
     assert all(
-        product_types(decoder.graph).keys() == {"f32"} for decoder in engine._compiled.values()
+        product_types(decoder.graph).keys() == {"f32"} for decoder in engine.model.decoders.values()
     )
     # And so it is again when the model is loaded anew.
     found = Calibration.of(engine.options, RowCosts({1: 1.0}))

@@ -67,7 +67,7 @@ def test_a_gguf_file_is_computed_with_its_own_codes(
     engine = OpenVinoEngine.load(file, options)
     apart = OpenVinoEngine.load(file, replace(options, graph_rows=()))
     # Q4_1's remainders, [outputs, groups], are products of their own.
-    assert product_types(apart._compiled[ANY_ROWS].graph).keys() == stored
+    assert product_types(apart.model.decoders[ANY_ROWS].graph).keys() == stored
     unpacked = OpenVinoEngine.load(file, replace(options, dtype="float32", compressed=False))
     found, expected = (read_alone(one, TEXT, [32, 1, 4]) for one in (engine, unpacked))
     assert spread_between(found, expected) < ROUNDING
@@ -81,7 +81,7 @@ def test_a_checkpoint_is_quantised_at_load(
     directory = hugging_face(tmp_path)
     engine = OpenVinoEngine.load(directory, replace(OPTIONS, dtype=dtype, weight_group=group))
     apart = replace(OPTIONS, dtype=dtype, weight_group=group, graph_rows=())
-    types = product_types(OpenVinoEngine.load(directory, apart)._compiled[ANY_ROWS].graph)
+    types = product_types(OpenVinoEngine.load(directory, apart).model.decoders[ANY_ROWS].graph)
     assert f"u{bits}" in types
     unpacked = replace(OPTIONS, dtype=dtype, weight_group=group, compressed=False)
     expected = read_alone(OpenVinoEngine.load(directory, unpacked), TEXT, [32, 1, 4])
@@ -115,7 +115,7 @@ def test_rows_are_independent_and_threads_change_no_bit(tmp_path: Path, what: st
 def test_attention_reads_float16_from_the_memory_of_our_pages(tmp_path: Path) -> None:
     """Not from a widened copy of the plugin's, which would never be given back."""
     engine = OpenVinoEngine.load(gguf(tmp_path, "Q4_1"), OPTIONS)
-    pages = engine._pages
+    pages = engine.model.pages
     assert pages is not None
     assert pages.kind == ov.Type.f16
     with opened(engine) as session:
@@ -142,7 +142,7 @@ def test_where_rows_influence_each_other_codes_are_unpacked(
     assert engine.row_invariant
     assert not any(
         name.startswith("u")
-        for decoder in engine._compiled.values()
+        for decoder in engine.model.decoders.values()
         for name in product_types(decoder.graph)
     )
 

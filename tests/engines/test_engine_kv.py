@@ -95,7 +95,7 @@ def poison_pages(engine: OpenVinoEngine, cache: PagedCache) -> None:
     """The same in all places that hold neither a prefix nor a pending entry: of trees. Of a page
     that is filled in part the operator scores every place before it leaves some out, so these get
     large numbers."""
-    layout, memory = engine._layout, engine._pages
+    layout, memory = engine._layout, engine.model.pages
     assert isinstance(layout, BranchLayout)
     assert memory is not None
     filled = dict.fromkeys(cache._free, 0)

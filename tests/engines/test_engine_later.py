@@ -32,7 +32,7 @@ def test_a_text_goes_on_with_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(later, "is_faster_alone", lambda _: True)
     engine = OpenVinoEngine.load(TARGET, OPTIONS, any_rows=True)
     engine.row_invariant = True
-    assert engine._decoders.keys() == {ANY_ROWS}
+    assert engine.model.decoders.keys() == {ANY_ROWS}
     text = random_tokens(120, vocabulary=engine.vocabulary)
     expected = tiny_models.read_alone(engine, text, [64, 1])
     session = engine.open_session()
@@ -49,7 +49,7 @@ def test_a_text_goes_on_with_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> N
         engine.commit_kv(session, range(count))
         found = np.concatenate([found, more])
         at += count
-    assert engine._decoders.keys() == {1, 4, 16, 64}
+    assert engine.model.decoders.keys() == {1, 4, 16, 64}
     assert engine.row_costs is costs
     assert engine.options.threads_alone == 2
     np.testing.assert_array_equal(found, expected)
@@ -67,22 +67,20 @@ def test_what_a_load_before_measured_is_not_measured_again(
     with watched_by(heard.append):
         Exchange(engine, 2, lambda *_: pytest.fail("nothing new was found"), (0, costs)).wait()
     assert heard == ["exchange decoders", "compile", "exchange decoders", ""]  # as `/ready` tells
-    assert engine._decoders.keys() == {1, 4, 16, 64}
+    assert engine.model.decoders.keys() == {1, 4, 16, 64}
     assert engine.row_costs is costs
     assert engine.options.threads_alone == 0
 
 
-def test_decoders_that_round_otherwise_are_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decoders_that_round_otherwise_are_not_used(tmp_path: Path) -> None:
     tiny_models.save(tmp_path, "qwen3")
     engine = OpenVinoEngine.load(tmp_path, replace(OPTIONS, context=256), any_rows=True)
     other = tmp_path / "other"
     other.mkdir()
     tiny_models.save(other, "qwen3", seed=1)
     another = OpenVinoEngine.load(other, engine.options)
-    monkeypatch.setattr(engine, "_compile_more", lambda options: another._compiled)
+    engine.model = replace(engine.model, compile_more=lambda _: another.model.decoders)
     Exchange(engine, 2, lambda *_: pytest.fail("they are not to be used")).wait()
     text = random_tokens(8)
     tiny_models.read_alone(engine, text, [8])
-    assert engine._decoders.keys() == {ANY_ROWS}
+    assert engine.model.decoders.keys() == {ANY_ROWS}

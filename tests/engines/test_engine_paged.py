@@ -183,7 +183,7 @@ def test_only_the_rows_that_are_wanted_have_logits(subject: Subject) -> None:
 def test_what_lies_behind_a_row_is_not_looked_at(checkpoint: Path) -> None:
     engine = OpenVinoEngine.load(checkpoint, OPTIONS)
     expected = tiny_models.read_alone(engine, TEXT, [1])
-    for buffers in engine._pages._buffers.values():  # type: ignore[union-attr]
+    for buffers in engine.model.pages._buffers.values():  # type: ignore[union-attr]
         buffers[...] = 1e4
     np.testing.assert_array_equal(tiny_models.read_alone(engine, TEXT, [16, 1, 4, 40]), expected)
 

@@ -179,9 +179,9 @@ def test_the_kv_cache_is_bound_once_and_no_output_is_copied(tmp_path: Path) -> N
         context=128, sessions=3, branches=2, pending=8, dtype="float32", threads=1
     )
     loaded = OpenVinoEngine.load(tmp_path, options)
-    graph = RecordedGraph(loaded._compiled[ANY_ROWS].graph)
-    compiled = {ANY_ROWS: recorded_decoder(loaded._compiled[ANY_ROWS], graph)}
-    engine = OpenVinoEngine(tmp_path, loaded.architecture, compiled, options)
+    graph = RecordedGraph(loaded.model.decoders[ANY_ROWS].graph)
+    compiled = {ANY_ROWS: recorded_decoder(loaded.model.decoders[ANY_ROWS], graph)}
+    engine = OpenVinoEngine(replace(loaded.model, decoders=compiled), options)
     sessions = [engine.open_session() for _ in range(3)]
     for sharing in ([0], [0, 1], [1, 2], [2], [0, 2]):
         engine.forward([SequenceTokens(sessions[place], [1, 2]) for place in sharing])
@@ -202,11 +202,11 @@ def chains(dtype: Dtype = "float32", graph_rows: tuple[int, ...] = (1, 4)) -> En
 def test_few_rows_of_one_session_go_to_the_smallest_graph_that_takes_them(tmp_path: Path) -> None:
     tiny_models.save(tmp_path, "llama3")
     loaded = OpenVinoEngine.load(tmp_path, chains())
-    graphs = {rows: RecordedGraph(decoder.graph) for rows, decoder in loaded._compiled.items()}
+    graphs = {rows: RecordedGraph(decoder.graph) for rows, decoder in loaded.model.decoders.items()}
     compiled = {
-        rows: recorded_decoder(loaded._compiled[rows], graph) for rows, graph in graphs.items()
+        rows: recorded_decoder(loaded.model.decoders[rows], graph) for rows, graph in graphs.items()
     }
-    engine = OpenVinoEngine(tmp_path, loaded.architecture, compiled, loaded.options)
+    engine = OpenVinoEngine(replace(loaded.model, decoders=compiled), loaded.options)
     one, other = engine.open_session(), engine.open_session()
     for batch in ([(one, 1)], [(one, 3)], [(other, 4)], [(one, 5)], [(one, 1), (other, 1)]):
         engine.forward([SequenceTokens(session, list(range(rows))) for session, rows in batch])
@@ -245,8 +245,8 @@ def test_a_model_whose_decoders_round_otherwise_goes_without_them(tmp_path: Path
     tiny_models.save(tmp_path / "other", "llama2", seed=1)
     loaded = OpenVinoEngine.load(tmp_path, chains("float32", (1, 4, 16)))
     other = OpenVinoEngine.load(tmp_path / "other", loaded.options)
-    compiled = {**other._compiled, ANY_ROWS: loaded._compiled[ANY_ROWS]}
-    engine = OpenVinoEngine(tmp_path, loaded.architecture, compiled, loaded.options)
+    compiled = {**other.model.decoders, ANY_ROWS: loaded.model.decoders[ANY_ROWS]}
+    engine = OpenVinoEngine(replace(loaded.model, decoders=compiled), loaded.options)
     chosen = make_row_invariant(engine)
     assert chosen.row_invariant
     assert chosen.options.graph_rows == ()

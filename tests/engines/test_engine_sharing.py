@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,6 @@ from numpy.typing import NDArray
 from tiny_models import random_tokens
 
 from card.engines import FOLLOWS_PREFIX, SequenceTokens
-from card.engines.architecture import read_architecture
-from card.engines.checkpoints import open_checkpoint
-from card.engines.openvino import compiled
 from card.engines.openvino.compiled import sharing_of
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.openvino.graph import ANY_ROWS
@@ -31,44 +29,29 @@ OPTIONS = EngineOptions(
 
 
 def test_decoders_of_one_session_share_their_weights() -> None:
-    assert sharing_of((1, 8, 4), 50 * MIB) == [(ANY_ROWS,), (1, 8, 4)]
+    assert sharing_of((1, 8, 4), 50 * MIB, 32 * MIB) == [(ANY_ROWS,), (1, 8, 4)]
 
 
 def test_small_weights_are_copied_for_each_decoder() -> None:
     each = [(ANY_ROWS,), (1,), (8,), (4,)]
-    assert sharing_of((1, 8, 4), 8 * MIB) == each
-    assert sharing_of((1, 8, 4), 8 * MIB + 1) != each
+    assert sharing_of((1, 8, 4), 8 * MIB, 32 * MIB) == each
+    assert sharing_of((1, 8, 4), 8 * MIB + 1, 32 * MIB) != each
 
 
-@pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
-    tiny_models.save(tmp_path, "llama3")
-    return tmp_path
-
-
-def test_without_room_for_a_second_copy_there_is_one_decoder(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    values = open_checkpoint(checkpoint, read_architecture(checkpoint)).values
-    monkeypatch.setattr(compiled, "_NEAR_BYTES", 0)
-    monkeypatch.setattr(compiled, "_COPIES_BYTES", 2 * 4 * values)
-    assert OpenVinoEngine.load(checkpoint, OPTIONS)._compiled.keys() == {ANY_ROWS, 1, 4, 8}
-    monkeypatch.setattr(compiled, "_COPIES_BYTES", 2 * 4 * values - 1)
-    assert OpenVinoEngine.load(checkpoint, OPTIONS)._compiled.keys() == {ANY_ROWS}
+def test_without_room_for_a_second_copy_there_is_one_decoder() -> None:
+    assert sharing_of((1, 8, 4), 512 * MIB, 32 * MIB) == [(ANY_ROWS,), (1, 8, 4)]
+    assert sharing_of((1, 8, 4), 512 * MIB + 1, 32 * MIB) == [(ANY_ROWS,)]
 
 
 # --- and what comes of it -------------------------------------------------------------------------
 
 
-def loaded_twice(
-    checkpoint: Path, options: EngineOptions, monkeypatch: pytest.MonkeyPatch
-) -> tuple[OpenVinoEngine, OpenVinoEngine]:
+def loaded_twice(checkpoint: Path, options: EngineOptions) -> tuple[OpenVinoEngine, OpenVinoEngine]:
     """With a graph for each decoder, and with one for those of fixed rows."""
     apart = OpenVinoEngine.load(checkpoint, options)
-    monkeypatch.setattr(compiled, "_NEAR_BYTES", 0)
-    together = OpenVinoEngine.load(checkpoint, options)
-    assert len({id(decoder.graph) for decoder in apart._compiled.values()}) == 4
-    assert len({id(decoder.graph) for decoder in together._compiled.values()}) == 2
+    together = OpenVinoEngine.load(checkpoint, replace(options, near_bytes=0))
+    assert len({id(decoder.graph) for decoder in apart.model.decoders.values()}) == 4
+    assert len({id(decoder.graph) for decoder in together.model.decoders.values()}) == 2
     return apart, together
 
 
@@ -88,14 +71,10 @@ def read_by_turns(engine: OpenVinoEngine, text: list[int]) -> list[NDArray[np.fl
 
 
 @pytest.mark.parametrize("family", sorted(tiny_models.FAMILIES))
-def test_logits_are_the_same_bits(
-    tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_logits_are_the_same_bits(tmp_path: Path, family: str) -> None:
     tiny_models.save(tmp_path, family)
     text = random_tokens(90)
-    apart, together = (
-        read_by_turns(engine, text) for engine in loaded_twice(tmp_path, OPTIONS, monkeypatch)
-    )
+    apart, together = (read_by_turns(engine, text) for engine in loaded_twice(tmp_path, OPTIONS))
     np.testing.assert_array_equal(np.stack(together), np.stack(apart))
 
 
@@ -104,7 +83,6 @@ def test_logits_are_the_same_bits(
 _GROWTH = """
 import sys
 from pathlib import Path
-from card.engines.openvino import compiled
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 
@@ -113,7 +91,6 @@ def resident_mib():
     return int(fields[1]) * 4096 / 2**20
 
 model, dtype, compressed, near, paged, rows = sys.argv[1:]
-compiled._NEAR_BYTES = int(near)
 options = EngineOptions(
     context=64,
     sessions=1,
@@ -122,6 +99,7 @@ options = EngineOptions(
     graph_rows=tuple(map(int, rows.split(","))),
     compressed=bool(compressed),
     paged=bool(paged),
+    near_bytes=int(near),
 )
 before = resident_mib()
 engine = OpenVinoEngine.load(Path(model), options)

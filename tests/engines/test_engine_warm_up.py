@@ -50,10 +50,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> RecordedEngine:
 
 
 def recorded(loaded: OpenVinoEngine) -> RecordedEngine:
-    engine = RecordedEngine(
-        *(loaded.directory, loaded.architecture, loaded._compiled, loaded.options),
-        pages=loaded._pages,
-    )
+    engine = RecordedEngine(loaded.model, loaded.options)
     engine.passes = []
     return engine
 

@@ -168,7 +168,7 @@ def measure(
     from bench.conditions import relative
     from bench.prompts import PromptsError
     from bench.terminal import prompts_of
-    from card.decoding.ngrams import ngram_memory
+    from card.decoding.from_settings import ngram_memory
     from card.engines import EngineError
     from card.engines.processor import resolve_dtype
     from card.loading import load_engine

@@ -55,8 +55,6 @@ STEP_NUMBERS = 7
 """Whole numbers that a step is told by, see `card.cache.steps`."""
 MAX_END_IDS = 64
 """Ids that may end one text: the model's own, and what its request adds."""
-MAX_LIKELIEST = 20
-"""Likeliest ids that can be reported at each position, as OpenAI allows."""
 MAX_REFUSALS = 16
 """Reasons that `preprocessing` can count apart."""
 CHOICES = ("pacing", "drafter", "growth", "acceptance")

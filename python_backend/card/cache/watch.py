@@ -21,8 +21,8 @@ class SlotWatch:
         self._pool = pool
         self._seen = b""
 
-    def changed(self) -> bool:
-        """Whether any slot changed since the last look (at the first look: yes)."""
+    def look(self) -> bool:
+        """Look at all slots; whether any changed since the last look (at the first look: yes)."""
         before = self._seen
         self._seen = self._pool.states.tobytes() + self._pool.session_ids.tobytes()
         return before != self._seen

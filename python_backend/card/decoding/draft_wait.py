@@ -13,13 +13,14 @@ class DraftWait:
     def __init__(self) -> None:
         self._share = 1.0
 
+    def is_over(self, waited_s: float, longest_s: float) -> bool:
+        """Whether so long a wait is enough, where the first may last `longest_s`."""
+        return waited_s > self._share * longest_s
+
     def restore(self) -> None:
         """What was waited for is there."""
         self._share = 1.0
 
-    def ends(self, waited_s: float, longest_s: float) -> bool:
-        """Whether so long a wait is enough, where the first may last `longest_s`."""
-        if waited_s <= self._share * longest_s:
-            return False
+    def shorten(self) -> None:
+        """A wait was in vain."""
         self._share = max(_SHORTEST_SHARE, self._share / 2)
-        return True

@@ -10,17 +10,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from card.cache import Finish, Pool, SlotRequest, SlotState, SlotWatch, TargetSlot
+from card.cache import Finish, Pool
 from card.constraints import GuideError
 from card.constraints.compiler import GuideCompiler
-from card.decoding.ngrams import ngram_memory
+from card.decoding.from_settings import acceptance_rules, controller, ngram_memory
+from card.decoding.open_sessions import OpenSessions
 from card.decoding.prefill import Prefill
 from card.decoding.session import Query, TargetSession
 from card.engines import Engine, Logits, SequenceTokens
 from card.sampling import InvalidLogitsError
 from card.settings import Settings
-from card.speculation.acceptance import RULES, AcceptanceConfig, VerifyResult
-from card.speculation.control import CONTROLLERS, ControlConfig, Outcome, Plan
+from card.speculation.acceptance import VerifyResult
+from card.speculation.control import Outcome, Plan
 from card.speculation.ngram_memory import NgramMemory
 from card.speculation.sources import make_sources
 
@@ -75,20 +76,16 @@ class TargetLoop:
     ) -> None:
         """`guides` compiles those of requests; None: texts of this model cannot be guided. `ngrams`
         is what outlives this loop; None: nothing does."""
-        self._ngrams = ngrams or ngram_memory(settings, engine.vocabulary)
         self.times = TargetTimes()
         self._engine = engine
         self._pool = pool
-        self._guides = guides
-        self._slots = [pool.target_slot(index) for index in range(pool.geometry.slots)]
-        self._sessions: dict[int, TargetSession] = {}
-        self._watch = SlotWatch(pool)
+        ngrams = ngrams or ngram_memory(settings, engine.vocabulary)
+        self._sessions = OpenSessions(pool, engine, guides, ngrams)
         self._timeout_s = settings.serving.engine_timeout_s
         speculation = settings.speculation
         self._sources = make_sources(speculation.query, speculation.paths, settings.proposals)
-        acceptance = acceptance_config(settings)
-        self._rules = {name: rule(acceptance) for name, rule in RULES.items()}
-        self._control = CONTROLLERS[settings.control](control_config(settings, engine))
+        self._rules = acceptance_rules(settings)
+        self._control = controller(settings, engine)
         chunk = min(settings.serving.prefill_chunk, engine.most_rows)
         self._prefill = Prefill(chunk, engine.row_costs_ms)
         self._draft_stopped = False
@@ -97,7 +94,8 @@ class TargetLoop:
 
     def step(self) -> bool:
         """One pass over all sessions that may run; False if there was nothing to do."""
-        self._follow_slots()
+        for session in self._sessions.follow_slots():
+            self._control.forget(session)
         started = time.perf_counter_ns()
         draft_lives = self._pool.is_alive("draft", self._timeout_s)
         ready = self._ready(draft_lives=draft_lives)
@@ -110,6 +108,7 @@ class TargetLoop:
         plan = self._plan(streaming, reading, draft_lives=draft_lives)
         turns = self._propose(ready, streaming, plan)
         queried = time.perf_counter_ns()
+        self._engine.alone = not (draft_lives and self._draft_computes())
         logits = self._engine.forward([turn.rows for turn in turns])
         forwarded = time.perf_counter_ns()
         results = [self._verify(*pair) for pair in zip(turns, logits, strict=True)]
@@ -130,57 +129,13 @@ class TargetLoop:
         """Never while a slot is in use: nobody rings for what a pacing waits for."""
         return False
 
-    # --- sessions -----------------------------------------------------------------------------
-
-    def _follow_slots(self) -> None:
-        if self._watch.changed():
-            self._release_closed()
-            self._adopt_opened()
-
-    def _adopt_opened(self) -> None:
-        for slot, session_id, request in self._watch.opened(self._slots, self._sessions):
-            if slot.finish(session_id) is Finish.RUNNING:
-                self._adopt(slot, session_id, request)
-
-    def _adopt(self, slot: TargetSlot, session_id: int, request: SlotRequest) -> None:
-        constraint = None
-        if request.guide is not None:
-            if self._guides is None:
-                log.error("slot %d has a guide, and this model's texts cannot have one", slot.index)
-                slot.adopt(session_id)
-                slot.fail(Finish.GUIDE_FAILED)
-                return
-            constraint = self._guides.constraint(request.guide)
-        session = TargetSession.adopt(
-            slot,
-            session_id,
-            request,
-            self._engine,
-            constraint,
-            self._ngrams.proposer(request.salt),
-        )
-        self._sessions[slot.index] = session
-
-    def _release_closed(self) -> None:
-        # Read first, the session id before the state: only a session that is dropped below is
-        # released, and never one that is opened anew meanwhile.
-        session_ids = [slot.session_id for slot in self._slots]
-        closed = [slot.state is SlotState.CLOSED for slot in self._slots]
-        for index, session in list(self._sessions.items()):
-            if not session.slot.is_open(session.session_id):
-                self._sessions.pop(index).close(self._engine)
-                self._control.forget(session)
-        for slot, session_id, is_closed in zip(self._slots, session_ids, closed, strict=True):
-            if is_closed:
-                slot.release(session_id)
-
     def _ready(self, *, draft_lives: bool) -> list[TargetSession]:
-        """Sessions whose pacing lets them run."""
+        """Sessions whose turn it is."""
         return [
             session
-            for session in self._sessions.values()
+            for session in self._sessions
             if session.slot.finish(session.session_id) is Finish.RUNNING
-            and session.may_run(
+            and session.take_turn(
                 self._engine, draft_lives=draft_lives, longest_wait_s=self._timeout_s
             )
         ]
@@ -195,7 +150,7 @@ class TargetLoop:
         draft_lives: bool,
     ) -> Plan:
         """What the pass does for each of those that stream, beside those that read their prompts;
-        the draft and the engine hear of it."""
+        the draft hears of it."""
         most_rows = self._prefill.rows_of_streams(len(reading)) if reading else None
         plan = self._control.plan(
             streaming, draft_lives=draft_lives, reading=reading, most_rows=most_rows
@@ -210,20 +165,19 @@ class TargetLoop:
         if any(begins):
             self._pool.slot_bell.ring()
         self._tell_stopped()
-        self._engine.alone = not draft_lives or not self._draft_computes()
         return plan
 
     def _draft_computes(self) -> bool:
         """Whether the draft works for any session. While a prompt is read it does not yet."""
         return any(
             session.drafts and not session.stops_draft and session.history.generated
-            for session in self._sessions.values()
+            for session in self._sessions
             if not session.is_remote
         )
 
     def _tell_stopped(self) -> None:
         """Whether the draft works for none of those whose pacing adapts, if that is news."""
-        adapting = [session for session in self._sessions.values() if session.adapts]
+        adapting = [session for session in self._sessions if session.adapts]
         stopped = bool(adapting) and all(session.stops_draft for session in adapting)
         if stopped is not self._draft_stopped:
             self._draft_stopped = stopped
@@ -332,24 +286,6 @@ class TargetLoop:
             self._idle_since = None
         elif self._sessions and not works and self._idle_since is None:
             self._idle_since = now
-
-
-def acceptance_config(settings: Settings) -> AcceptanceConfig:
-    """What rules of acceptance go by."""
-    speculation = settings.speculation
-    return AcceptanceConfig(speculation.loose_entropy, speculation.loose_window)
-
-
-def control_config(settings: Settings, engine: Engine) -> ControlConfig:
-    """What controllers go by."""
-    speculation = settings.speculation
-    return ControlConfig(
-        num_rows=None if speculation.rows == "auto" else speculation.rows,
-        ngram_tokens=speculation.lookahead,
-        is_chain=speculation.query == "chain",
-        costs_ms=engine.row_costs_ms,
-        alone_share=engine.alone_share,
-    )
 
 
 def _outcome(query: Query, result: VerifyResult | None) -> Outcome:

@@ -146,27 +146,29 @@ class TargetSession:
 
     # --- who waits ----------------------------------------------------------------------------
 
-    def may_run(self, engine: Engine, *, draft_lives: bool, longest_wait_s: float) -> bool:
-        """Whether the guide is compiled and the pacing allows a pass; prefill waits for no
-        draft."""
+    def take_turn(self, engine: Engine, *, draft_lives: bool, longest_wait_s: float) -> bool:
+        """Run, or wait until the guide is compiled or the draft gave what the pacing wants; prefill
+        waits for no draft. Waits for the draft are counted, and get shorter if they are in vain."""
         if self.constraint is not None and not self.constraint.is_ready:
             self.slot.count_time(runs=True)
             return False
-        runs = self.reads_prompt(engine) or self._has_waited(
-            longest_wait_s, draft_lives=draft_lives
-        )
+        runs = self.reads_prompt(engine)
+        if not runs and not self._awaits_draft(draft_lives=draft_lives):
+            runs = True
+            self.draft_wait.restore()
+        elif not runs and self.draft_wait.is_over(
+            time.monotonic() - self.committed_s, longest_wait_s
+        ):
+            runs = True
+            self.draft_wait.shorten()
         self.slot.count_time(runs=runs)
         return runs
 
-    def _has_waited(self, longest_wait_s: float, *, draft_lives: bool) -> bool:
-        """Whether what the pacing waits for is there, or has been waited for long enough. A dead
-        draft is never waited for; of a device nobody knows whether it lives. The last token has no
-        room for a candidate."""
+    def _awaits_draft(self, *, draft_lives: bool) -> bool:
+        """Whether the pacing waits for what is not there yet. A dead draft is never waited for; of
+        a device nobody knows whether it lives. The last token has no room for a candidate."""
         may_have_some = self.drafts and (draft_lives or self.is_remote) and self.room > 0
-        if not may_have_some or self.pacing.target_may_run(self._progress()):
-            self.draft_wait.restore()
-            return True
-        return self.draft_wait.ends(time.monotonic() - self.committed_s, longest_wait_s)
+        return may_have_some and not self.pacing.target_may_run(self._progress())
 
     def _progress(self) -> Progress:
         gamma = self.request.num_draft_tokens

@@ -52,10 +52,10 @@ class DraftLoop:
     def step(self) -> bool:
         """One pass over all sessions that may grow; False if there was nothing to do."""
         started = time.perf_counter_ns()
-        if self._watch.changed():
+        if self._watch.look():
             self._drop_closed()
             self._follow_opened()
-        may_run = [session for session in self._wanted() if _may_run(session)]
+        may_run = self._take_turns()
         # Every drafter is asked, also for no session: what it runs on may have failed.
         grew = [self._grow(name, may_run) for name in self._drafters]
         self._count_idle(started)
@@ -79,16 +79,19 @@ class DraftLoop:
             session.drafter.close(session.drafted)
         self._sessions.clear()
 
-    def _wanted(self) -> list[FollowedSession]:
-        """Sessions that the target wants candidates of, up to date with what it committed."""
-        wanted, stopped = [], self._pool.draft_stopped
+    def _take_turns(self) -> list[FollowedSession]:
+        """Sessions that may run, up to date with what the target committed; the others wait. A
+        session that the target wants no candidates of is left as it is."""
+        may_run, stopped = [], self._pool.draft_stopped
         for session in self._sessions.values():
-            if session.is_unwanted(all_stopped=stopped):
-                session.slot.count_time(runs=False)
-            else:
+            wanted = not session.is_unwanted(all_stopped=stopped)
+            if wanted:
                 session.follow_commits()
-                wanted.append(session)
-        return wanted
+            if wanted and session.may_run():
+                may_run.append(session)
+            else:
+                session.slot.count_time(runs=False)
+        return may_run
 
     def _grow(self, name: str, sessions: list[FollowedSession]) -> bool:
         """One pass of the drafter of this name; whether it computed anything."""
@@ -149,10 +152,3 @@ class DraftLoop:
         if request.guide is None or self._guides is None:
             return None
         return self._guides.constraint(request.guide)
-
-
-def _may_run(session: FollowedSession) -> bool:
-    runs = session.may_run()
-    if not runs:
-        session.slot.count_time(runs=False)
-    return runs

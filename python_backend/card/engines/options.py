@@ -40,6 +40,8 @@ class EngineOptions:
     compressed     matrices of few bits, and in float32 of sixteen, may stay as they are stored
                    (OpenVINO), if then rows are independent
     kept_tokens    of texts whose KV is kept for those that begin alike, at most
+    near_bytes     copies of the weights that take no more than this, all together, stay in a cache
+                   near the core: then each decoder has its own (OpenVINO)
     """
 
     context: int
@@ -57,6 +59,7 @@ class EngineOptions:
     kernels: bool = False
     compressed: bool = False
     kept_tokens: int = 0
+    near_bytes: int = 32 << 20
 
     @property
     def most_threads(self) -> int:

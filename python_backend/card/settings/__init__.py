@@ -4,6 +4,7 @@ Values come from a YAML file, then from environment variables (``CARD_LIMITS__MA
 and are validated together: an error names the field, its value and what is allowed.
 """
 
+from card.settings.limits import CacheSettings, LimitSettings
 from card.settings.models import (
     REPOSITORY_ROOT,
     DraftSettings,
@@ -14,6 +15,7 @@ from card.settings.models import (
     TargetTensorRTSettings,
     TensorRTSettings,
 )
+from card.settings.observability import LogFormat, ObservabilitySettings
 from card.settings.paths import in_ascii
 from card.settings.reading import (
     SETTINGS_VARIABLE,
@@ -22,12 +24,6 @@ from card.settings.reading import (
     load_settings,
     without_settings,
 )
-from card.settings.service import (
-    CacheSettings,
-    LimitSettings,
-    LogFormat,
-    ObservabilitySettings,
-    ServingSettings,
-    SpeculationSettings,
-)
+from card.settings.serving import ServingSettings
+from card.settings.speculation import SpeculationSettings
 from card.settings.whole import ENVIRONMENT_PREFIX, Role, Settings

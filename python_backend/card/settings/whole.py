@@ -12,6 +12,7 @@ from pydantic_settings import (
     YamlConfigSettingsSource,
 )
 
+from card.settings.limits import CacheSettings, LimitSettings
 from card.settings.models import (
     DraftSettings,
     EngineName,
@@ -19,13 +20,9 @@ from card.settings.models import (
     SmallDraftSettings,
     TargetSettings,
 )
-from card.settings.service import (
-    CacheSettings,
-    LimitSettings,
-    ObservabilitySettings,
-    ServingSettings,
-    SpeculationSettings,
-)
+from card.settings.observability import ObservabilitySettings
+from card.settings.serving import ServingSettings
+from card.settings.speculation import SpeculationSettings
 from card.speculation.control import CHOOSES_ROWS
 from card.speculation.drafters import DRAFTERS
 from card.speculation.pacing import ADAPTING, PACINGS

@@ -61,7 +61,7 @@ class TensorRTTargetLoop:
     def step(self) -> bool:
         """Take up what was opened and let go of what was closed; whether there was anything."""
         self._tasks.check()
-        if not self._watch.changed():
+        if not self._watch.look():
             return False
         self._runtime.call(self._look)
         return True

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import openvino as ov
-import pytest
 
-from card.engines.openvino import weight_memory
 from card.engines.openvino.weight_memory import WeightMemory
 
 VALUES = np.random.default_rng(0).normal(size=(300, 64)).astype(np.float32)
@@ -38,9 +36,8 @@ def test_what_is_unloaded_takes_no_memory_and_is_read_as_it_was() -> None:
         np.testing.assert_array_equal(constant.data, VALUES)
 
 
-def test_without_a_disk_weights_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weight_memory, "_ON_DISK", "/nowhere")
-    memory = WeightMemory()
+def test_without_a_disk_weights_stay_in_memory() -> None:
+    memory = WeightMemory("/nowhere")
     constants = [memory.constant(VALUES, ov.Type.f32, VALUES.shape) for _ in range(3)]
     memory.unload()
     for constant in constants:

@@ -320,6 +320,6 @@ def test_rejected_tails_give_candidates_that_the_text_alone_would_not() -> None:
         ) as both:
             stream = both.open(request)
             assert both.run([stream]) == [autoregressive(model, request)]
-            proposer = next(iter(both.target._sessions.values())).proposer
+            proposer = next(iter(both.target._sessions)).proposer
             accepted[proposals] = len(proposer._supposed)
     assert accepted["ngram"] == 0 < accepted["phrases"]

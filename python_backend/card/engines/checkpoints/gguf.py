@@ -21,9 +21,9 @@ from card.engines.checkpoints.matrices import DenseMatrix, GroupedMatrix, Matrix
 from card.engines.checkpoints.tensors import (
     LayerTensors,
     LinearTensors,
-    check_fits,
     shapes_in_layer,
     shapes_outside,
+    stored_as,
     unknown_tensor,
 )
 from card.engines.interface import EngineError
@@ -114,15 +114,13 @@ class GgufCheckpoint:
         """What lacks a tensor is refused before anything of it is read."""
         a = self._architecture
         for part, shape in shapes_outside(a).items():
-            self._check_fits(f"{part}.weight", shape)
+            self._found(f"{part}.weight", shape)
         for layer in range(a.layers):
             for part, shape in shapes_in_layer(a).items():
-                self._check_fits(f"blk.{layer}.{part}.weight", shape)
+                self._found(f"blk.{layer}.{part}.weight", shape)
 
-    def _check_fits(self, name: str, shape: tuple[int, ...]) -> None:
-        stored = self._stored.get(name)
-        found = None if stored is None else stored.shape
-        check_fits(self._file, name, found, shape, "the file's metadata imply")
+    def _found(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
+        return stored_as(self._file, self._stored, name, shape, "the file's metadata")
 
     def _layer(self, index: int) -> LayerTensors:
         a, name = self._architecture, f"blk.{index}"
@@ -190,8 +188,7 @@ class GgufCheckpoint:
 
     def _read(self, name: str, shape: tuple[int, ...]) -> tuple[str, NDArray[np.uint8]]:
         """Kind and bytes of a tensor, [outputs, bytes of a row]."""
-        self._check_fits(name, shape)
-        stored = self._stored[name]
+        stored = self._found(name, shape)
         try:
             content = np.memmap(self._file, np.uint8, "r", stored.offset, (stored.size,))
         except (OSError, ValueError) as error:

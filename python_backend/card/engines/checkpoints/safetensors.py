@@ -22,9 +22,9 @@ from card.engines.checkpoints.matrices import DenseMatrix, is_finite, stacked, w
 from card.engines.checkpoints.tensors import (
     LayerTensors,
     LinearTensors,
-    check_fits,
     shapes_in_layer,
     shapes_outside,
+    stored_as,
     unknown_tensor,
 )
 from card.engines.interface import EngineError
@@ -137,15 +137,13 @@ class SafetensorsCheckpoint:
         """What lacks a tensor is refused before anything of it is read."""
         a = self._architecture
         for part, shape in shapes_outside(a).items():
-            self._check_fits(f"{_NAMES[part]}.weight", shape)
+            self._found(f"{_NAMES[part]}.weight", shape)
         for layer in range(a.layers):
             for part, shape in shapes_in_layer(a).items():
-                self._check_fits(f"model.layers.{layer}.{_NAMES[part]}.weight", shape)
+                self._found(f"model.layers.{layer}.{_NAMES[part]}.weight", shape)
 
-    def _check_fits(self, name: str, shape: tuple[int, ...]) -> None:
-        stored = self._stored.get(name)
-        found = None if stored is None else stored.shape
-        check_fits(self._directory, name, found, shape, "config.json implies")
+    def _found(self, name: str, shape: tuple[int, ...]) -> _Stored:
+        return stored_as(self._directory, self._stored, name, shape, "config.json")
 
     def _check_depth(self) -> None:
         """A model cut off behind some layers would load, and write nonsense."""
@@ -202,8 +200,7 @@ class SafetensorsCheckpoint:
 
     def _stored_as(self, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
         """A tensor in the dtype of its file, as `DenseMatrix` holds it."""
-        self._check_fits(name, shape)
-        stored = self._stored[name]
+        stored = self._found(name, shape)
         if stored.dtype not in _STORED:
             raise EngineError(
                 f"{self._directory}: {name} is {stored.dtype}; "

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,11 +98,33 @@ def shapes_in_layer(a: Architecture) -> dict[str, tuple[int, ...]]:
     }
 
 
-def check_fits(
-    path: Path, name: str, stored: tuple[int, ...] | None, implied: tuple[int, ...], by: str
-) -> None:
-    """Raise `EngineError` unless the tensor is `stored` in the shape that is `implied`."""
-    if stored is None:
+class Stored(Protocol):
+    """Where a tensor lies in its file, and what it is there."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+AnyStored = TypeVar("AnyStored", bound=Stored)
+
+
+def stored_as(
+    path: Path,
+    tensors: Mapping[str, AnyStored],
+    name: str,
+    shape: tuple[int, ...],
+    implied_by: str,
+) -> AnyStored:
+    """The tensor of this name. Raises `EngineError` if it is missing or has another shape than the
+    architecture has.
+
+    implied_by  what the architecture was read from
+    """
+    if name not in tensors:
         raise EngineError(f"{path}: tensor {name!r} is missing")
-    if stored != implied:
-        raise EngineError(f"{path}: {name} has shape {stored}, {by} {implied}")
+    stored = tensors[name]
+    if stored.shape != shape:
+        raise EngineError(
+            f"{path}: {name} has shape {stored.shape}; by {implied_by} it must have {shape}"
+        )
+    return stored

@@ -14,9 +14,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from card.engines.interface import FOLLOWS_PREFIX, EngineError, SequenceTokens
+from card.engines.interface import FOLLOWS_PREFIX, SequenceTokens
 from card.engines.layout.plan import SHORT, Pass, RowPages, Scattered, last_rows
-from card.engines.layout.sessions import OneLaneEach
+from card.engines.layout.sessions import OneLaneEach, check_pending
 
 
 class Pages(Protocol):
@@ -58,6 +58,12 @@ class _Tree:
     depths: list[int] = field(default_factory=list)
     filled: dict[int, int] = field(default_factory=dict)
 
+    def behind(self, parent: int) -> tuple[Path, int]:
+        """The path that an entry continues, and its depth, if it follows this one or the prefix."""
+        if parent == FOLLOWS_PREFIX:
+            return self.end, 0
+        return self.paths[parent], self.depths[parent] + 1
+
 
 @dataclass(slots=True)
 class _Rows:
@@ -79,6 +85,24 @@ class _Rows:
         self.positions.append(position)
         self.lanes.append(lane)
         self.paths.append(path)
+
+
+@dataclass(slots=True)
+class _PlannedRows:
+    """The rows of a pass.
+
+    first   of all sessions, in order
+    again   some of these once more: pages were copied that they had yet to fill
+    copies  pages to be copied before the pass: of each, which
+    """
+
+    first: _Rows = field(default_factory=_Rows)
+    again: _Rows = field(default_factory=_Rows)
+    copies: dict[int, int] = field(default_factory=dict)
+
+    def copy(self, source: int, page: int) -> None:
+        """A page is to hold what this one held before the pass: of a copy, what that is one of."""
+        self.copies[page] = self.copies.get(source, source)
 
 
 class BranchLayout(OneLaneEach):
@@ -104,61 +128,47 @@ class BranchLayout(OneLaneEach):
         super().close(session)
 
     def plan(self, batch: Sequence[SequenceTokens]) -> Pass:
-        planned, again = _Rows(), _Rows()
-        copies: dict[int, int] = {}
+        planned = _PlannedRows()
         for rows in batch:
-            self._append(rows, planned, again, copies)
-        begins = planned.begins + [len(planned.tokens) + row for row in again.begins]
-        if copies:
-            self._pages.duplicate(list(copies.values()), list(copies))
+            self._append(rows, planned)
+        first, again = planned.first, planned.again
+        if planned.copies:
+            self._pages.duplicate(list(planned.copies.values()), list(planned.copies))
+        begins = first.begins + [len(first.tokens) + row for row in again.begins]
         logit_rows = last_rows([len(rows.tokens) for rows in batch], batch)
         if logit_rows is None and again.tokens:
-            logit_rows = np.arange(len(planned.tokens))
-        lanes = np.array(planned.lanes + again.lanes, np.int64)
-        positions = np.array(planned.positions + again.positions, np.int64)
+            logit_rows = np.arange(len(first.tokens))
+        lanes = np.array(first.lanes + again.lanes, np.int64)
+        positions = np.array(first.positions + again.positions, np.int64)
         return Pass(
-            tokens=np.array(planned.tokens + again.tokens, np.int64),
+            tokens=np.array(first.tokens + again.tokens, np.int64),
             positions=positions,
             destination=Scattered(lanes, positions),
             groups=[],
             scatter=None,
             logit_rows=logit_rows,
-            pages=RowPages(*self._tables(lanes, planned.paths + again.paths), np.array(begins)),
+            pages=RowPages(*self._tables(lanes, first.paths + again.paths), np.array(begins)),
         )
 
-    def _append(
-        self, rows: SequenceTokens, planned: _Rows, again: _Rows, copies: dict[int, int]
-    ) -> None:
-        """Give rows entries.
-
-        again   rows of this pass once more: pages were copied that they had yet to fill
-        copies  pages to be copied before the pass: of each, which
-        """
-        tree, size = self._trees[rows.session], self._pages.page
-        first, start = len(tree.paths), self._sessions.length[rows.session]
-        if first + len(rows.tokens) > self._pending:
-            stop = first + len(rows.tokens)
-            raise EngineError(f"{stop} pending entries; a session holds {self._pending}")
-        if rows.parents is None and first:
-            raise ValueError("a chain continues the prefix only when nothing is pending")
+    def _append(self, rows: SequenceTokens, planned: _PlannedRows) -> None:
+        """Give rows entries, each in the page of the one above or in a copy of it."""
+        tree, first = self._trees[rows.session], len(self._trees[rows.session].paths)
+        check_pending(rows.parents, first, len(rows.tokens), self._pending)
+        start, size = self._sessions.length[rows.session], self._pages.page
         is_long = rows.parents is None and len(rows.tokens) > SHORT
         parents = range(-1, len(rows.tokens) - 1) if rows.parents is None else rows.parents
         for token, parent in zip(rows.tokens, parents, strict=True):
-            is_first = parent == FOLLOWS_PREFIX
-            depth = 0 if is_first else tree.depths[parent] + 1
-            above = tree.end if is_first else tree.paths[parent]
-            path = self._with_place(tree, above, (start + depth) % size)
+            above, depth = tree.behind(parent)
+            position = start + depth
+            path = self._with_place(tree, above, position % size)
             if above and path[: len(above)] != above:
-                copies[path[-1]] = copies.get(above[-1], above[-1])
-                while (
-                    parent >= first
-                    and (start + tree.depths[parent]) // size == (start + depth) // size
-                ):
+                planned.copy(above[-1], path[-1])
+                # What is copied lacks the rows of this pass, which have yet to fill that page.
+                while parent >= first and start + tree.depths[parent] >= position // size * size:
                     missing = rows.tokens[parent - first]
-                    again.add(missing, start + tree.depths[parent], rows.session, path)
+                    planned.again.add(missing, start + tree.depths[parent], rows.session, path)
                     parent = parents[parent - first]
-            joins = is_long and not is_first
-            planned.add(token, start + depth, rows.session, path, joins=joins)
+            planned.first.add(token, position, rows.session, path, joins=is_long and depth > 0)
             tree.paths.append(path)
             tree.depths.append(depth)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from card.engines.interface import FOLLOWS_PREFIX, EngineError, SequenceTokens
+from card.engines.interface import FOLLOWS_PREFIX, SequenceTokens
 from card.engines.layout.plan import (
     KeyValueStore,
     Pass,
@@ -19,7 +19,7 @@ from card.engines.layout.plan import (
     SessionPaths,
     last_rows,
 )
-from card.engines.layout.sessions import OneLaneEach
+from card.engines.layout.sessions import OneLaneEach, check_pending
 
 
 class PathLayout(OneLaneEach):
@@ -88,11 +88,8 @@ class _Pending:
 
     def append(self, parents: Sequence[int] | None, count: int) -> None:
         first, stop = self.count, self.count + count
-        if stop > self._most:
-            raise EngineError(f"{stop} pending entries; a session holds {self._most}")
+        check_pending(parents, first, count, self._most)
         if parents is None:
-            if first:
-                raise ValueError("a chain continues the prefix only when nothing is pending")
             chain = np.arange(count)
             self._entries[:count, :count] = chain
             self._depths[:count] = chain

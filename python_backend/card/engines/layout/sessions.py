@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from card.engines.interface import EngineError
 
 
@@ -41,3 +43,12 @@ class OneLaneEach:
 
     def lanes(self, session: int) -> range:
         return range(session, session + 1)
+
+
+def check_pending(parents: Sequence[int] | None, known: int, more: int, most: int) -> None:
+    """Whether `more` rows may become entries behind `known` ones, of which there may be `most`.
+    Raises what says why not."""
+    if known + more > most:
+        raise EngineError(f"{known + more} pending entries; a session holds {most}")
+    if parents is None and known:
+        raise ValueError("a chain continues the prefix only when nothing is pending")

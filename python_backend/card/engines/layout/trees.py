@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from card.engines.interface import FOLLOWS_PREFIX, EngineError, SequenceTokens
+from card.engines.interface import FOLLOWS_PREFIX, SequenceTokens
 from card.engines.layout.plan import (
     EXTENT_MULTIPLE,
     HIDDEN,
@@ -23,7 +23,7 @@ from card.engines.layout.plan import (
     last_rows,
     rounded_up,
 )
-from card.engines.layout.sessions import OneLaneEach
+from card.engines.layout.sessions import OneLaneEach, check_pending
 
 
 class TreeLayout(OneLaneEach):
@@ -121,12 +121,9 @@ class TreeLayout(OneLaneEach):
         count, depths = len(rows.tokens), self._depths[rows.session]
         first = len(depths)
         stop = first + count
-        if stop > self._pending:
-            raise EngineError(f"{stop} pending entries; a session holds {self._pending}")
+        check_pending(rows.parents, first, count, self._pending)
         sees = self._with_room(rows.session, stop)
         if rows.parents is None:
-            if first:
-                raise ValueError("a chain continues the prefix only when nothing is pending")
             depths.extend(range(count))
             sees[1 : stop + 1] = HIDDEN
             sees[1 : stop + 1, :stop] = np.triu(np.full((count, count), HIDDEN, np.float32), 1)

@@ -25,10 +25,6 @@ from card.engines.processor import computes_in_bfloat16
 _COPIES_BYTES = 1 << 30
 """What all copies of the weights may take."""
 
-_NEAR_BYTES = 32 << 20
-"""Copies that take no more than this, all together, stay in a cache near the core. Then each
-decoder has its own and is spared what a shared graph copies."""
-
 _ROUNDED_INPUTS = 16
 """Inputs of a product that share a scale. Before a product by codes of few bits the plugin rounds
 its inputs to eight bits. In groups of 32, its own choice, that moves the chat target by 0.0035 nats
@@ -87,7 +83,7 @@ def compile_decoders(
     if options.paged:
         sharing: Sharing = [options.graph_rows or (ANY_ROWS,)]
     else:
-        sharing = sharing_of(options.graph_rows, weights_bytes)
+        sharing = sharing_of(options.graph_rows, weights_bytes, options.near_bytes)
     graphs = [build_graph(decoder, rows, architecture, weights) for rows in sharing]
     with ThreadPoolExecutor(usable_cores()) as executor:
         compiled = executor.map(partial(compile_graph, options=options), graphs)
@@ -106,11 +102,14 @@ Sharing = list[tuple[int, ...]]
 """Row counts of the decoders that share a graph, and so a copy of the weights, for each graph."""
 
 
-def sharing_of(row_counts: Sequence[int], weights_bytes: int) -> Sharing:
-    """Which decoders share a graph; that for any pass comes first, and shares with nobody, for it
-    would copy the caches of all sessions."""
+def sharing_of(row_counts: Sequence[int], weights_bytes: int, near_bytes: int) -> Sharing:
+    """Which decoders share a graph, and are not spared what a shared one copies. That for any pass
+    comes first, and shares with nobody, for it would copy the caches of all sessions.
+
+    near_bytes  as of `EngineOptions`
+    """
     each: Sharing = [(ANY_ROWS,), *((rows,) for rows in row_counts)]
-    if weights_bytes * len(each) <= _NEAR_BYTES:
+    if weights_bytes * len(each) <= near_bytes:
         return each
     sharing: Sharing = [(ANY_ROWS,), tuple(row_counts)] if row_counts else [(ANY_ROWS,)]
     return sharing if weights_bytes * len(sharing) <= _COPIES_BYTES else sharing[:1]

@@ -15,8 +15,6 @@ import time
 from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
-from pathlib import Path
-from typing import Protocol
 
 from card.engines.calibration import (
     ConfigurableEngine,
@@ -24,6 +22,7 @@ from card.engines.calibration import (
     measure_row_costs,
     same_bits,
 )
+from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.phases import phase
 from card.engines.row_costs import RowCosts
 
@@ -33,31 +32,6 @@ _LEAST_URGENT = 19
 """The system's number for a thread that leaves the processor to all others."""
 _IDLE_S = 0.5
 """Without a pass for so long, nobody asks for any."""
-
-
-class ServingEngine(Protocol):
-    """An engine whose decoders can be exchanged while it serves.
-
-    passes_made  how many it has computed
-    """
-
-    passes_made: int
-
-    @property
-    def directory(self) -> Path:
-        """Of its model."""
-
-    def likeness(self) -> ConfigurableEngine:
-        """One with the same decoders and sessions of its own."""
-
-    def with_fixed_rows(self, threads_alone: int) -> ConfigurableEngine:
-        """One with decoders for fixed numbers of rows, in the place of `likeness`."""
-
-    def adopt(self, threads_alone: int) -> None:
-        """Compute with the decoders of `with_fixed_rows` from the next pass on."""
-
-    def settle(self, threads_alone: int, costs: RowCosts) -> None:
-        """Know what was measured of these."""
 
 
 class Exchange:
@@ -70,7 +44,7 @@ class Exchange:
 
     def __init__(
         self,
-        engine: ServingEngine,
+        engine: OpenVinoEngine,
         threads_alone: int,
         then: Callable[[int, RowCosts], object],
         known: tuple[int, RowCosts] | None = None,
@@ -103,7 +77,7 @@ class Exchange:
                 engine.directory,
             )
             return
-        engine.adopt(self._threads_alone)
+        engine.adopt(fixed)
         seconds = time.monotonic() - began_s
         log.info("%s: decoders for fixed rows are ready after %.1f s", engine.directory, seconds)
         threads_alone, costs = self._known or self._measured(fixed)

@@ -11,8 +11,9 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from card.engines.architecture import Architecture
-from card.engines.interface import Ranking, SequenceTokens
+from card.engines.interface import Logits, Ranking, SequenceTokens
 from card.engines.layout import Pass
+from card.engines.logits import ArrayLogits, RankedIds
 from card.engines.openvino.compiled import CompiledDecoder
 from card.engines.openvino.decoder import most_ranked
 from card.engines.openvino.inputs import Inputs
@@ -79,7 +80,7 @@ class Runner:
 
     def run(
         self, this: Pass, batch: Sequence[SequenceTokens], threads: int, *, exactly: bool
-    ) -> None:
+    ) -> list[Logits]:
         """Compute the pass that `batch` was laid out as and store its keys and values.
 
         threads, exactly  as of `PassThreads.compute`
@@ -88,9 +89,29 @@ class Runner:
         if self._ranks:
             self._write_ranking(batch, logit_rows)
         self._threads.compute(threads, self._infer, exactly=exactly)
-        self._kv.store(this, self.output)
+        self._kv.store(this, self._output)
+        return self._logits(batch)
 
-    def output(self, name: str) -> NDArray[Any]:
+    def _logits(self, batch: Sequence[SequenceTokens]) -> list[Logits]:
+        """Copies, for the next pass overwrites the outputs: of all sessions at once where these ask
+        for whole rows."""
+        found: list[Logits] = []
+        whole: NDArray[np.float32] | None = None
+        at = 0
+        for rows in batch:
+            part = slice(at, at + rows.wanted)
+            if self._ranked is not None or (self._ranks and rows.ranking is not None):
+                wanted = (part, slice((rows.ranking or _NO_RANKING).count))
+                ids = self._output("ids")[wanted].astype(np.int64)
+                found.append(RankedIds(ids, self._output("log_probabilities")[wanted].copy()))
+            else:
+                if whole is None:
+                    whole = self._output("logits")[: sum(other.wanted for other in batch)].copy()
+                found.append(ArrayLogits(whole[part]))
+            at += rows.wanted
+        return found
+
+    def _output(self, name: str) -> NDArray[Any]:
         """An output of the last pass; the next one overwrites it."""
         data: NDArray[Any] = self._request.get_output_tensor(self._index_of(name)).data
         return data

@@ -17,8 +17,6 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino.op import Constant
 
-_ON_DISK = "/var/tmp"
-"""A service's own temporary files lie in memory."""
 _PART = 64 << 20
 """Bytes of the file that are mapped at once, or more for a larger constant."""
 _ALIGNMENT = 64
@@ -26,9 +24,13 @@ _ALIGNMENT = 64
 
 class WeightMemory:
     """Graphs keep addresses into it and not this object: whoever computes with one holds the other.
-    Where no file can be had, it is memory like other."""
+    Where no file can be had, it is memory like other.
 
-    def __init__(self) -> None:
+    directory  of the file; a service's own temporary files lie in memory
+    """
+
+    def __init__(self, directory: str = "/var/tmp") -> None:
+        self._directory = directory
         self._held: list[mmap.mmap] = []
         self._in_file: list[mmap.mmap] = []
         self._left = np.zeros(0, np.uint8)
@@ -51,7 +53,7 @@ class WeightMemory:
 
     def _map(self, size: int) -> mmap.mmap:
         try:
-            with tempfile.TemporaryFile(dir=_ON_DISK) as file:
+            with tempfile.TemporaryFile(dir=self._directory) as file:
                 os.posix_fallocate(file.fileno(), 0, size)  # or a full disk would end the process
                 part = mmap.mmap(file.fileno(), size)
         except OSError:

@@ -5,7 +5,7 @@ The models check the same and more when they load them, but then a server has be
 
 from __future__ import annotations
 
-from card.decoding.ngrams import ngram_memory
+from card.decoding.from_settings import ngram_memory
 from card.engines.architecture import read_architecture
 from card.engines.checkpoints import open_checkpoint
 from card.engines.vocabulary import shared_vocabulary, vocabulary_size

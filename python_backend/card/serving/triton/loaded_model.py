@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from card.cache import Pool
 from card.constraints.compiler import GuideCompiler
 from card.decoding import TargetLoop
-from card.decoding.ngrams import ngram_memory
+from card.decoding.from_settings import ngram_memory
 from card.drafting import DraftLoop, make_drafters
 from card.engines import Engine
 from card.serving.geometry import pool_geometry

@@ -44,8 +44,7 @@ class PassCosts:
         self._common = _Mean(1.0)
         self._ratio: dict[tuple[bool, int, int], _Mean] = {}
         self._was_plain = False
-        self._begun: Counter[int] = Counter()
-        self._since_plain: Counter[int] = Counter()
+        self._planned: Counter[int] = Counter()
 
     def ms(self, rows: int, sessions: int, *, alone: bool) -> float:
         """Of a pass that so many sessions share. What was never measured is as much dearer than
@@ -83,16 +82,16 @@ class PassCosts:
         return known is not None and known.is_sound
 
     def wants_plain(self, sessions: int) -> bool:
-        """Whether a pass is to have no candidates, so that it is known what they cost: some of the
-        first ones of so many sessions, and later two of many. Called before every pass."""
-        size = size_of(sessions)
-        self._since_plain[size] += 1
+        """Whether the next pass is to have no candidates, so that it is known what such a pass
+        costs: some of the first ones of so many sessions, and later two of many."""
+        planned = self._planned[size_of(sessions)]
         if not self.knows_plain(sessions):
-            self._begun[size] += 1
-            return self._begun[size] <= 2 + SOUND
-        if self._since_plain[size] > 2 * MEMORY:
-            self._since_plain[size] = 0
-        return self._since_plain[size] < 2
+            return planned < 2 + SOUND
+        return planned % (2 * MEMORY) < 2
+
+    def count_planned(self, sessions: int) -> None:
+        """One more pass of so many sessions is planned without the draft."""
+        self._planned[size_of(sessions)] += 1
 
     def learn(self, rows: int, sessions: int, seconds: float, *, alone: bool) -> None:
         """A pass took so long. The first one without candidates says nothing of those behind it:

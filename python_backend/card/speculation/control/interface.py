@@ -69,10 +69,6 @@ class Share:
     is_remote: bool = False
     least_chance: float = LEAST_CHANCE
 
-    @property
-    def num_candidates(self) -> int:
-        return self.num_rows - 1
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:

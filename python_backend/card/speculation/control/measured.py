@@ -82,6 +82,7 @@ class Measured:
         most_rows: int | None = None,
     ) -> Plan:
         whole = [*sessions, *reading]
+        self._count_sessions(len(whole))
         kind = self._kind(whole)
         new = [session for session in whole if session.number not in self._texts]
         self._texts |= {session.number: _Text() for session in new}
@@ -93,8 +94,11 @@ class Measured:
         if not draft_lives:
             trial.await_draft()
         alone = bool(sessions) and all(session.adapts for session in sessions) and not trial.drafts
-        if self._is_measured and alone and self._costs.wants_plain(len(sessions)):
-            return Plan([Share(False, 1, 0) for _ in sessions], most_rows, kind, trial.drafts)
+        if self._is_measured and alone:
+            is_plain = self._costs.wants_plain(len(sessions))
+            self._costs.count_planned(len(sessions))
+            if is_plain:
+                return Plan([Share(False, 1, 0) for _ in sessions], most_rows, kind, trial.drafts)
 
         @cache
         def least_chance(drafts: bool) -> float:
@@ -169,10 +173,12 @@ class Measured:
 
     # --- whether the draft works --------------------------------------------------------------
 
+    def _count_sessions(self, sessions: int) -> None:
+        """The number falls slowly, so that sessions which come and go leave it as it is."""
+        self._size = max(sessions, self._size - (self._size - sessions) / PAUSE)
+
     def _kind(self, sessions: Sequence[ControlledSession]) -> tuple[int, ...]:
-        """How many sessions share passes; one alone is told apart by how its tokens are chosen. The
-        number falls slowly, so that sessions which come and go leave it as it is."""
-        self._size = max(len(sessions), self._size - (self._size - len(sessions)) / PAUSE)
+        """How many sessions share passes; one alone is told apart by how its tokens are chosen."""
         if (count := round(self._size)) > 1:
             return (size_of(count),)
         return (0, *_sampling_of(sessions[0].parameters))

@@ -13,60 +13,31 @@ from typing import ClassVar
 from card.cache import ANY, ROOT
 from card.engines import Engine, Logits, Ranking, SequenceTokens
 from card.engines.options import DRAFT_ROWS
-from card.sampling import PositionNoise
-from card.speculation.drafters.growth import GROWTHS, UNEXPANDED, Frontier, TreeView
+from card.speculation.drafters.branches import Branches
+from card.speculation.drafters.growth import GROWTHS
 from card.speculation.drafters.growth.children import (
-    Child,
     Masks,
     noise_for,
     ranked_children,
     ranking_of,
 )
-from card.speculation.drafters.growth.expansion import Chosen, Expansion, Limits, choose_nodes
+from card.speculation.drafters.growth.expansion import (
+    Chosen,
+    Expansion,
+    Limits,
+    choose_nodes,
+    nodes_of,
+)
 from card.speculation.drafters.growth.masks import masks_of
 from card.speculation.drafters.growth.width import Width
 from card.speculation.drafters.interface import DraftConfig, DraftedSession, Model
 from card.speculation.ngram import NgramProposer
 from card.speculation.score import score_exponent
-from card.speculation.tree import GrowingTree, Nodes, ReRoot
+from card.speculation.tree import Nodes, ReRoot
 
 LONGEST_COMMIT = 16
 """As many tokens as a step of the target seldom exceeds: text that the KV cache lacks beyond that
 is read like a prompt."""
-
-_NO_NODE = -2
-"""Stands for a forwarded row that turned out to be no node."""
-
-
-@dataclass(slots=True)
-class _Branches:
-    """What the drafter keeps of one session.
-
-    engine_session  KV cache: its prefix is the committed text, perhaps without its last tokens
-    entry           [nodes] pending KV entry of every node of the tree, or `UNEXPANDED`
-    rank            [nodes] of every node's path, by which the tree grows
-    pending         KV entries behind the prefix
-    """
-
-    engine_session: int
-    noise: PositionNoise
-    frontier: Frontier
-    proposer: NgramProposer = field(default_factory=NgramProposer)
-    entry: list[int] = field(default_factory=list)
-    rank: list[float] = field(default_factory=list)
-    pending: int = 0
-
-    def view(self, session: DraftedSession, tree: GrowingTree) -> TreeView:
-        """`tree` as the growth rule sees it."""
-        request = session.request
-        return TreeView(
-            tree,
-            self.entry,
-            self.rank,
-            session.tokens,
-            request.parameters.is_greedy,
-            request.num_draft_tokens,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +92,14 @@ class TreeDrafter:
     def __init__(self, model: Engine, config: DraftConfig) -> None:
         self._engine = model
         self._config = config
-        self._branches: dict[int, _Branches] = {}
+        self._branches: dict[int, Branches] = {}
         self._shares: dict[int, tuple[int, int, Width]] = {}
 
     def open(self, session: DraftedSession) -> None:
         noise = noise_for(session.request.parameters, self._engine.vocabulary)
         named, config = session.request.growth, self._config
         frontier = GROWTHS[config.growth if named == ANY else named](config.growth_config)
-        branches = _Branches(open_behind_kept(self._engine, session), noise, frontier)
+        branches = Branches(open_behind_kept(self._engine, session), noise, frontier)
         noise.forget(len(session.tokens))
         self._branches[session.number] = branches
 
@@ -139,22 +110,9 @@ class TreeDrafter:
 
     def commit(self, session: DraftedSession, re_root: ReRoot) -> None:
         """The KV entries of the committed path join the prefix, those of surviving nodes stay."""
-        branches, tree = self._branches[session.number], session.tree
-        entry = branches.entry
-        confirmed = [entry[node] for node in re_root.path if entry[node] != UNEXPANDED]
-        left = [entry[node] for node in re_root.surviving]
-        surviving = sorted(at for at in left if at != UNEXPANDED)
+        branches = self._branches[session.number]
+        confirmed, surviving = branches.re_root(session.tree, re_root)
         self._engine.commit_kv(branches.engine_session, confirmed, surviving)
-        moved = {at: index for index, at in enumerate(surviving)} | {UNEXPANDED: UNEXPANDED}
-        branches.entry = [moved[at] for at in left]
-        base = branches.rank[re_root.path[-1]] if re_root.surviving else 0.0
-        branches.rank = [branches.rank[node] - base for node in re_root.surviving]
-        branches.pending = len(surviving)
-        branches.frontier.refill(
-            (node, branches.rank[node], tree.depth[node])
-            for node, at in enumerate(branches.entry)
-            if at == UNEXPANDED
-        )
         branches.noise.forget(len(session.tokens))
 
     # --- grow ---------------------------------------------------------------------------------
@@ -223,7 +181,7 @@ class TreeDrafter:
         return None if chosen is None else Plan((), chunk, chosen)
 
     def _text_plan(
-        self, session: DraftedSession, branches: _Branches, known: int, chunk: int, proposals: int
+        self, session: DraftedSession, branches: Branches, known: int, chunk: int, proposals: int
     ) -> Plan:
         """Text the KV cache lacks; behind its end, as far as the chunk has room, proposals."""
         missing = session.tokens[known : known + chunk]
@@ -265,7 +223,7 @@ class TreeDrafter:
         return self._shares[sessions]
 
     def _ranking(
-        self, session: DraftedSession, branches: _Branches, expansion: Expansion
+        self, session: DraftedSession, branches: Branches, expansion: Expansion
     ) -> tuple[list[int], Masks | None, Ranking]:
         """Positions of the children of every row, which of them the guide allows, and what to ask
         the engine."""
@@ -290,44 +248,31 @@ class TreeDrafter:
         )
         depths = expansion.depths(tree)
         children = [frontier.hang(*pair) for pair in zip(ranked, depths, strict=True)]
-        found, ranks, rows = _children_of(expansion, children, tree, copied=frontier.shares)
-        branches.entry += [UNEXPANDED] * len(found.tokens)
-        if planned.text:
-            self._keep_text(branches, planned.text, rows)
+        found, ranks, rows = nodes_of(expansion, children, tree, copied=frontier.shares)
+        branches.add(tree, found.parents, ranks)
+        if planned.text:  # whose end is the first row
+            right = branches.expand_behind_text(rows[1:])
+            self._engine.commit_kv(
+                branches.engine_session,
+                range(planned.text),
+                [planned.text + index for index in right],
+            )
         else:
-            for at, node in enumerate(rows, branches.pending):
-                if node != _NO_NODE:
-                    branches.entry[node] = at
-            branches.pending += len(rows)
-        _open_nodes(branches, tree, found.parents, ranks)
+            branches.expand(rows)
         return self._with_copies(session, branches, found) if frontier.shares else found
 
-    def _with_copies(self, session: DraftedSession, branches: _Branches, found: Nodes) -> Nodes:
+    def _with_copies(self, session: DraftedSession, branches: Branches, found: Nodes) -> Nodes:
         """With what nodes share, behind the nodes found by the pass."""
         grown = session.tree.with_nodes(found)
         depth = min(self._config.depth, session.tokens_left)
         copies = branches.frontier.copies(branches.view(session, grown), depth)
-        branches.entry += [UNEXPANDED] * len(copies.tokens)
-        _open_nodes(branches, grown, copies.parents, copies.ranks)
+        branches.add(grown, copies.parents, copies.ranks)
         return Nodes(
             [*found.tokens, *copies.tokens],
             [*found.parents, *copies.parents],
             [*found.logprobs, *copies.logprobs],
             saved=copies.saved,
         )
-
-    def _keep_text(self, branches: _Branches, text: int, rows: list[int]) -> None:
-        """The text joins the prefix, and of the proposals those that became nodes stay.
-
-        rows  node of every row behind the text, whose last token stands for `ROOT`
-        """
-        right = [index for index, node in enumerate(rows[1:]) if node != _NO_NODE]
-        self._engine.commit_kv(
-            branches.engine_session, range(text), [text + index for index in right]
-        )
-        for at, index in enumerate(right):
-            branches.entry[rows[1 + index]] = at
-        branches.pending = len(right)
 
 
 def open_behind_kept(engine: Engine, session: DraftedSession) -> int:
@@ -349,49 +294,3 @@ def _follow_text(proposer: NgramProposer, tokens: Sequence[int], until: int) -> 
     """Let proposals come from the text up to there; a long prompt is taken in chunk by chunk, for
     the other sessions wait meanwhile."""
     proposer.extend(tokens[proposer.length : until])
-
-
-def _open_nodes(
-    branches: _Branches, tree: GrowingTree, parents: Sequence[int], ranks: Sequence[float]
-) -> None:
-    """Let the growth rule choose among nodes that come behind those of the tree.
-
-    parents  [nodes] of each; ranks: of each, given its parent
-    """
-    depth = list(tree.depth)
-    for node, (parent, rank) in enumerate(zip(parents, ranks, strict=True), len(tree)):
-        is_first = parent == ROOT
-        branches.rank.append(rank if is_first else branches.rank[parent] + rank)
-        depth.append(0 if is_first else depth[parent] + 1)
-        branches.frontier.push(node, branches.rank[node], depth[node])
-
-
-def _children_of(
-    expansion: Expansion, children: list[list[Child]], tree: GrowingTree, *, copied: bool
-) -> tuple[Nodes, list[float], list[int]]:
-    """The children of every row that is a node, as far as the tree lacks them and has room; their
-    ranks given their parents; and the node of each row.
-
-    A proposal is a node if it is among the children of the row it stands behind.
-
-    copied  nodes may have children before they are expanded
-    """
-    tokens, parents = list[int](), list[int]()
-    logprobs, ranks = list[float](), list[float]()
-    rows = list(expansion.nodes)
-    hung: list[dict[int, int]] = []  # of every row, nodes by token
-    for row, below in enumerate(children):
-        if row >= len(rows):
-            above, proposal = expansion.proposals[row - len(expansion.nodes)]
-            rows.append(hung[above].get(proposal, _NO_NODE))
-        nodes = tree.below(rows[row]) if copied else {}
-        if rows[row] != _NO_NODE:
-            for child in below:
-                if child.token not in nodes and len(tokens) < tree.room:
-                    nodes[child.token] = len(tree) + len(tokens)
-                    tokens.append(child.token)
-                    parents.append(rows[row])
-                    logprobs.append(child.logprob)
-                    ranks.append(child.rank)
-        hung.append(nodes)
-    return Nodes(tokens, parents, logprobs), ranks, rows

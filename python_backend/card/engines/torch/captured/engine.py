@@ -11,14 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from card.engines.architecture import read_architecture
 from card.engines.interface import Logits, SequenceTokens
 from card.engines.layout import SHORT, Pass
+from card.engines.logits import RankedIds
 from card.engines.options import MAX_PASS_ROWS, EngineOptions
 from card.engines.sessions import SessionEngine, check_context
 from card.engines.torch.captured.arithmetic import Arithmetic, FixedShape
@@ -189,7 +188,7 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
                 found.append(TensorLogits(_to_host(wanted)))
             else:
                 ids, log_probabilities = rank(wanted, rows.ranking)
-                found.append(RankedRows(_to_host(ids), _to_host(log_probabilities)))
+                found.append(RankedIds(_to_host(ids).numpy(), _to_host(log_probabilities).numpy()))
         if at and self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
         return found
@@ -228,22 +227,6 @@ class StaticPass:
 
 def _as_stored(stored: StoredLinear) -> StoredLinear:
     return stored
-
-
-class RankedRows:
-    """The likeliest ids of one session's rows [rows, count] and their log-probabilities."""
-
-    def __init__(self, ids: Tensor, log_probabilities: Tensor) -> None:
-        self._ids = ids
-        self._log_probabilities = log_probabilities
-
-    def row(self, index: int) -> NDArray[np.float32]:
-        raise TypeError(
-            "only the likeliest ids of these rows were asked for (SequenceTokens.ranking)"
-        )
-
-    def best(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        return self._ids.numpy(), self._log_probabilities.numpy()
 
 
 def _to_host(values: Tensor) -> Tensor:

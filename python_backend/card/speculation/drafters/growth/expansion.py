@@ -1,4 +1,5 @@
-"""What one draft pass forwards: nodes to expand, and proposals behind one of them."""
+"""What one draft pass forwards: nodes to expand, and proposals behind one of them; and the nodes
+that come of it."""
 
 from __future__ import annotations
 
@@ -7,8 +8,12 @@ from dataclasses import dataclass
 
 from card.cache import ROOT
 from card.engines import FOLLOWS_PREFIX
+from card.speculation.drafters.growth.children import Child
 from card.speculation.drafters.growth.frontier import Frontier, TreeView
-from card.speculation.tree import GrowingTree
+from card.speculation.tree import GrowingTree, Nodes
+
+NO_NODE = -2
+"""Stands for a forwarded row that turned out to be no node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +119,34 @@ def choose_nodes(
     node = nodes[place]
     most = min(limits.proposals, limits.depth - 2 - tree.depth[node], limits.room - len(nodes))
     return Chosen(nodes, place, tree.path(node), max(0, most))
+
+
+def nodes_of(
+    expansion: Expansion, children: list[list[Child]], tree: GrowingTree, *, copied: bool
+) -> tuple[Nodes, list[float], list[int]]:
+    """The children of every row that is a node, as far as the tree lacks them and has room; their
+    ranks given their parents; and the node of each row.
+
+    A proposal is a node if it is among the children of the row it stands behind.
+
+    copied  nodes may have children before they are expanded
+    """
+    tokens, parents = list[int](), list[int]()
+    logprobs, ranks = list[float](), list[float]()
+    rows = list(expansion.nodes)
+    hung: list[dict[int, int]] = []  # of every row, nodes by token
+    for row, below in enumerate(children):
+        if row >= len(rows):
+            above, proposal = expansion.proposals[row - len(expansion.nodes)]
+            rows.append(hung[above].get(proposal, NO_NODE))
+        nodes = tree.below(rows[row]) if copied else {}
+        if rows[row] != NO_NODE:
+            for child in below:
+                if child.token not in nodes and len(tokens) < tree.room:
+                    nodes[child.token] = len(tree) + len(tokens)
+                    tokens.append(child.token)
+                    parents.append(rows[row])
+                    logprobs.append(child.logprob)
+                    ranks.append(child.rank)
+        hung.append(nodes)
+    return Nodes(tokens, parents, logprobs), ranks, rows

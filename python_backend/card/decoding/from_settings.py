@@ -1,0 +1,43 @@
+"""What the target's loop goes by, as the settings say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from card.engines import Engine, EngineError
+from card.settings import Settings
+from card.speculation.acceptance import RULES, AcceptanceConfig, AcceptanceRule
+from card.speculation.control import CONTROLLERS, ControlConfig, Controller
+from card.speculation.ngram_file import NgramFileError, read_table
+from card.speculation.ngram_memory import NgramMemory
+
+
+def acceptance_rules(settings: Settings) -> dict[str, AcceptanceRule]:
+    """By registry key."""
+    speculation = settings.speculation
+    config = AcceptanceConfig(speculation.loose_entropy, speculation.loose_window)
+    return {name: rule(config) for name, rule in RULES.items()}
+
+
+def controller(settings: Settings, engine: Engine) -> Controller:
+    """Of the passes of this engine."""
+    speculation = settings.speculation
+    config = ControlConfig(
+        num_rows=None if speculation.rows == "auto" else speculation.rows,
+        ngram_tokens=speculation.lookahead,
+        is_chain=speculation.query == "chain",
+        costs_ms=engine.row_costs_ms,
+        alone_share=engine.alone_share,
+    )
+    return CONTROLLERS[settings.control](config)
+
+
+def ngram_memory(settings: Settings, vocabulary: int) -> NgramMemory:
+    """Of a target with so many ids. Raises `EngineError` where the frozen table is none for it."""
+    speculation = settings.speculation
+    try:
+        file = speculation.ngram_table
+        frozen = read_table(file, vocabulary) if isinstance(file, Path) else None
+    except NgramFileError as error:
+        raise EngineError(f"speculation.ngram_table: {error}") from error
+    return NgramMemory(shares=speculation.shared_ngrams, frozen=frozen)

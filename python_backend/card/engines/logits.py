@@ -1,0 +1,38 @@
+"""What engines whose passes are read as arrays give: whole rows of logits, or the likeliest ids."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class ArrayLogits:
+    """Logits of one session's rows, [rows, vocabulary] float32."""
+
+    def __init__(self, values: NDArray[np.float32]) -> None:
+        self._values = values
+
+    def row(self, index: int) -> NDArray[np.float32]:
+        row: NDArray[np.float32] = self._values[index]
+        return row
+
+    def best(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        raise TypeError(
+            "only an engine whose sessions hold growing trees ranks (SequenceTokens.ranking)"
+        )
+
+
+class RankedIds:
+    """The likeliest ids of one session's rows, [rows, best], and their log-probabilities."""
+
+    def __init__(self, ids: NDArray[np.int64], log_probabilities: NDArray[np.float32]) -> None:
+        self._ids = ids
+        self._log_probabilities = log_probabilities
+
+    def row(self, index: int) -> NDArray[np.float32]:
+        raise TypeError(
+            "only the likeliest ids of these rows were asked for (SequenceTokens.ranking)"
+        )
+
+    def best(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        return self._ids, self._log_probabilities

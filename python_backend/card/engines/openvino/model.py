@@ -1,0 +1,164 @@
+"""A checkpoint made into decoders that compute."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from card.engines.architecture import Architecture, read_architecture
+from card.engines.checkpoints import Checkpoint, QuantisedCheckpoint, group_of, open_checkpoint
+from card.engines.draft_vocabulary import read_draft_vocabulary
+from card.engines.openvino.cache import pages_needed
+from card.engines.openvino.compiled import Decoders, compile_decoders, kv_type, pass_dtype
+from card.engines.openvino.decoder import DecoderOptions, build_decoder
+from card.engines.openvino.graph import ANY_ROWS
+from card.engines.openvino.paged.cache import PageMemory
+from card.engines.openvino.threads import thread_limit
+from card.engines.openvino.weight_memory import WeightMemory
+from card.engines.openvino.weights import (
+    COMPRESSED_FORMATS,
+    Bfloat16Weights,
+    Float32Weights,
+    GroupedWeights,
+    WeightFormat,
+)
+from card.engines.options import MAX_PASS_ROWS, EngineOptions
+from card.engines.phases import phase
+from card.engines.processor import computes_in_bfloat16, resolve_dtype
+from card.engines.sessions import check_context
+
+log = logging.getLogger(__name__)
+
+_CODE_BITS = {"int8": 8, "int4": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderModel:
+    """What engines of other sessions, around the same weights, have in common.
+
+    directory     of the checkpoint, or its file
+    ranked        the only ids that the decoders compute logits of; None: all
+    pages         what the decoders refer to if attention is paged
+    compile_more  makes the decoders that are to take the place of one for any rows; None: no others
+                  are to come
+    """
+
+    directory: Path
+    architecture: Architecture
+    decoders: Decoders
+    ranked: NDArray[np.int32] | None = None
+    pages: PageMemory | None = None
+    compile_more: Callable[[EngineOptions], Decoders] | None = None
+
+    @property
+    def takes_any(self) -> bool:
+        """Whether a decoder takes passes of any rows."""
+        return ANY_ROWS in self.decoders
+
+    def decoders_for(self, options: EngineOptions) -> Decoders:
+        """That for any rows, and those for the options' rows."""
+        wanted = (ANY_ROWS, *options.graph_rows)
+        return {rows: self.decoders[rows] for rows in wanted if rows in self.decoders}
+
+    def fits(self, options: EngineOptions) -> bool:
+        """Whether it has decoders, and pages, for an engine of these options."""
+        enough = self.pages is None or pages_needed(options) <= self.pages.pages
+        return enough and bool(self.decoders_for(options))
+
+    def with_fixed_rows(self, options: EngineOptions) -> DecoderModel:
+        """With decoders for the options' rows in the place of that for any."""
+        assert self.compile_more is not None
+        return replace(self, decoders=self.compile_more(options), compile_more=None)
+
+    def unload_raw(self) -> None:
+        """Drop weights that only compiling and first passes read."""
+        for decoder in self.decoders.values():
+            decoder.memory.unload()
+
+
+def load_model(
+    directory: Path, options: EngineOptions, *, any_rows: bool
+) -> tuple[DecoderModel, EngineOptions]:
+    """A Hugging Face directory or a GGUF file, and the options as far as it and this machine allow
+    them. Raises `EngineError` saying what does not fit.
+
+    any_rows  whether a target's paged attention begins with one decoder for any rows
+    """
+    architecture = read_architecture(directory)
+    check_context(directory, architecture, options)
+    options = replace(options, paged=options.paged or options.grows_trees)
+    checkpoint: Checkpoint = open_checkpoint(directory, architecture)
+    if bits := _CODE_BITS.get(options.dtype):
+        checkpoint = QuantisedCheckpoint(checkpoint, bits, options.weight_group)
+        _tell_wide_groups(directory, architecture, options.weight_group)
+    elif not (options.compressed and checkpoint.is_grouped):
+        options = replace(options, dtype=resolve_dtype(options.dtype))
+    weights = weight_format(options, checkpoint.matrices_are)
+    options = replace(options, compressed=weights.compressed)
+    log.info(
+        "%s: matrices stored as %s are kept as %s, passes are computed in %s",
+        *(directory, checkpoint.matrices_are, weights.name, pass_dtype(options)),
+    )
+    if thread_limit() is None:
+        options = replace(options, threads_alone=0)
+    ranked = None
+    if options.grows_trees:
+        ranked = read_draft_vocabulary(directory, architecture.vocabulary)
+    pages = None
+    if options.paged:
+        pages = PageMemory(architecture, pages_needed(options), kv_type(options))
+    with phase("read", directory):
+        decoder = build_decoder(
+            architecture,
+            checkpoint,
+            DecoderOptions(
+                weights=weights,
+                kv_type=kv_type(options),
+                positions=options.context + MAX_PASS_ROWS,
+                ranks=options.grows_trees,
+                pages=pages,
+                ranked=ranked,
+            ),
+        )
+    size = int(checkpoint.values * weights.itemsize)
+
+    def compile_with(options: EngineOptions) -> Decoders:
+        with phase("compile", directory):
+            return compile_decoders(decoder, architecture, weights, size, options)
+
+    exchanges = any_rows and options.paged and not options.grows_trees and options.graph_rows
+    decoders = compile_with(replace(options, graph_rows=()) if exchanges else options)
+    compile_more = compile_with if exchanges else None
+    return DecoderModel(directory, architecture, decoders, ranked, pages, compile_more), options
+
+
+def weight_format(options: EngineOptions, matrices_are: str) -> WeightFormat:
+    """How an engine of these options stores the matrices of a checkpoint.
+
+    matrices_are  as of `Checkpoint`
+    """
+    memory = WeightMemory()
+    dense: WeightFormat
+    dense = Bfloat16Weights(memory) if computes_in_bfloat16() else Float32Weights(memory)
+    if options.dtype in ("auto", *_CODE_BITS):
+        return GroupedWeights(dense) if options.compressed else dense
+    stored = COMPRESSED_FORMATS.get(matrices_are)
+    if options.dtype == "float32" and options.compressed and stored is not None:
+        return stored(memory)
+    return Float32Weights(memory) if options.dtype == "float32" else Bfloat16Weights(memory)
+
+
+def _tell_wide_groups(directory: Path, a: Architecture, group: int) -> None:
+    """Log which rows take another group than the settings ask for."""
+    widths = {a.hidden, a.heads * a.head_size, a.intermediate}
+    if whole := sorted(width for width in widths if group_of(width, group) != group):
+        log.warning(
+            "%s: weight_group %d does not divide rows of %s weights: the whole row is one group, "
+            "which is less exact",
+            *(directory, group, " and ".join(map(str, whole))),
+        )
