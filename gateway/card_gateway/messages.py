@@ -62,8 +62,8 @@ class Message(Part):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[TextPart] | None = None
     name: str | None = None
-    # What the assistant said beside its text, this one or another model: nothing here reads it.
     refusal: str | None = None
+    # What the assistant said beside its text, this one or another model: nothing here reads it.
     reasoning: str | None = None
     reasoning_content: str | None = None
     annotations: list[Any] | None = None
@@ -74,7 +74,7 @@ class Message(Part):
 
     @property
     def text(self) -> str:
-        content = self.content or ""
+        content = self.content or self.refusal or ""
         return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
@@ -89,7 +89,7 @@ def check_messages(messages: Sequence[Message]) -> None:
             field = f"messages.{place}.tool_call_id"
             message_ = f"{field} is missing; it must be the id of the call that is answered"
             raise refused(field, message_, "missing_required_parameter")
-        if message.content is None and not message.tool_calls:
+        if message.content is None and not (message.tool_calls or message.refusal):
             field = f"messages.{place}.content"
             raise refused(field, f"{field} is missing", "missing_required_parameter")
 

@@ -161,38 +161,61 @@ def _schema(schema: str | dict[str, Any], spacing: dict[str, Any]) -> str:
     return json.dumps({**schema, "x-guidance": spacing} if spacing else schema)
 
 
-_COMPOSES = ("allOf", "if", "dependentSchemas", "not", "unevaluatedProperties")
-_COMPOSES_BESIDE_PROPERTIES = ("$ref", "anyOf", "oneOf")
+_COMPOSES = ("if", "dependentSchemas")
+_COMPOSES_BESIDE_PROPERTIES = ("$ref", "allOf", "anyOf", "oneOf")
+_SHARED = ("$defs", "definitions")
 _OF_OTHERS = ("additionalProperties", "patternProperties")
-
-
-class _ComposedError(Exception):
-    """Several schemas say together what an object is."""
 
 
 def closed(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema, whose objects have the properties that they name and no others, unless they say
-    something of others. One that is composed stays open: each part must bear what others name."""
+    something of others. What several schemas say together stays open, and with it what they may
+    refer to: each part must bear what others name."""
     try:
-        return {**_closed(schema)}
-    except (_ComposedError, RecursionError):
+        parts = list(_objects(schema))
+        composes = any(map(_is_composed, parts))
+        if composes and not all(_refers_to_shared(part) for part in parts):
+            return schema
+        return {**_closed(schema, () if composes else _SHARED)}
+    except RecursionError:
         return schema
 
 
-def _closed(schema: Any) -> Any:
-    if not isinstance(schema, dict):
-        return schema
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    """Every object in JSON."""
+    if isinstance(value, dict):
+        yield value
+        value = list(value.values())
+    if isinstance(value, list):
+        for part in value:
+            yield from _objects(part)
+
+
+def _refers_to_shared(schema: dict[str, Any]) -> bool:
+    """Or to nothing."""
+    to = schema.get("$ref")
+    return not isinstance(to, str) or to.startswith(tuple(f"#/{name}/" for name in _SHARED))
+
+
+def _is_composed(schema: dict[str, Any]) -> bool:
+    """Whether several schemas say together what an object is."""
+    every = schema.get("allOf", [])
+    several = not isinstance(every, list) or len(every) > 1
     beside = _COMPOSES_BESIDE_PROPERTIES if "properties" in schema else ()
-    if any(name in schema for name in (*_COMPOSES, *beside)):
-        raise _ComposedError
+    return several or any(name in schema for name in (*_COMPOSES, *beside))
+
+
+def _closed(schema: Any, shared: tuple[str, ...]) -> Any:
+    if not isinstance(schema, dict) or _is_composed(schema):
+        return schema
     found = dict(schema)
     for name, value in schema.items():
-        if name in ("properties", "$defs", "definitions") and isinstance(value, dict):
-            found[name] = {inner: _closed(part) for inner, part in value.items()}
-        elif name in ("anyOf", "oneOf", "prefixItems") and isinstance(value, list):
-            found[name] = [_closed(part) for part in value]
+        if name in ("properties", *shared) and isinstance(value, dict):
+            found[name] = {inner: _closed(part, shared) for inner, part in value.items()}
+        elif name in ("allOf", "anyOf", "oneOf", "prefixItems") and isinstance(value, list):
+            found[name] = [_closed(part, shared) for part in value]
         elif name in ("items", "additionalProperties"):
-            found[name] = _closed(value)
+            found[name] = _closed(value, shared)
     names = found.get("properties")
     if isinstance(names, dict) and not any(name in found for name in _OF_OTHERS):
         required = found.get("required", [])

@@ -171,7 +171,7 @@ def test_what_fails_later_is_told_in_the_stream(
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"background": True}, "background"),
-        ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
+        ({"max_tool_calls": 1}, "max_tool_calls"),
         ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"input": []}, "input"),
