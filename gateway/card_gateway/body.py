@@ -15,7 +15,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from card_client import GenerateRequest
 from card_gateway.errors import refused
-from card_gateway.messages import Message, Part, TextPart
+from card_gateway.messages import Message, Part, TextPart, text_of
 from card_gateway.neutral import without_what_asks_for_nothing
 from card_gateway.structured import Guide, GuidedFields, NvExt
 from card_gateway.tools.definitions import Tool, ToolChoice, ToolUse, tool_use
@@ -75,12 +75,6 @@ class Prediction(Part):
 
     type: Literal["content"]
     content: str | list[TextPart]
-
-    @property
-    def text(self) -> str:
-        if isinstance(self.content, str):
-            return self.content
-        return "".join(part.text for part in self.content)
 
 
 class SamplingBody(GuidedFields):
@@ -239,7 +233,7 @@ class SamplingBody(GuidedFields):
                 self.skip_reading_prefix_cache is True or self.cache_prompt is False or None
             ),
             # An empty one predicts nothing.
-            prediction=None if self.prediction is None else self.prediction.text or None,
+            prediction=text_of("" if self.prediction is None else self.prediction.content) or None,
             guided_decoding_guide_type=None if guide is None else guide.kind,
             guided_decoding_guide=None if guide is None else guide.text,
         )
