@@ -269,32 +269,6 @@ def test_requests_of_genai_perf_are_answered(
     assert tokens == 24 or (not extra and tokens < 24)  # it asks for no seed: any may be the end
 
 
-@pytest.mark.parametrize("stream", [True, False])
-async def test_clients_that_leave_leave_no_slot_in_use(
-    server: RunningService, gateway: RunningGateway, stream: bool
-) -> None:
-    before = server.metric("card_requests_total", outcome="cancelled")
-    wild = {"temperature": 1.5}  # little is accepted, so that no text ends before the others begin
-    request = {"model": MODEL, "prompt": "x", "max_tokens": 1000, "ignore_eos": True, **wild}
-    body = json.dumps({**request, "stream": stream})
-    connections = [gateway.connect() for _ in range(6)]
-    for connection in connections:
-        connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
-    await server.until(
-        lambda: server.metric("card_slots_in_use") == len(connections), "every request has a slot"
-    )
-    for connection in connections:
-        connection.close()
-    await server.until(
-        lambda: (
-            server.metric("card_slots_in_use") == 0 and server.metric("card_queued_requests") == 0
-        ),
-        "all slots free",
-    )
-    cancelled = server.metric("card_requests_total", outcome="cancelled") - before
-    assert cancelled == len(connections)
-
-
 def test_an_answer_that_takes_too_long_is_a_gateway_timeout(server: RunningService) -> None:
     with running_gateway(server, "--timeout-s=0.2") as gateway:
         status, text = gateway.post(
