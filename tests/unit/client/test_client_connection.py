@@ -107,6 +107,20 @@ async def test_health_tells_ready_and_every_model(triton: TritonDouble) -> None:
         assert not (await client.health()).ready
 
 
+@pytest.mark.parametrize("index_is_private", [True, False])
+async def test_a_server_without_its_draft_is_ready_and_without_its_target_is_not(
+    triton: TritonDouble, index_is_private: bool
+) -> None:
+    triton.ready = False
+    triton.models_ready |= dict.fromkeys(("preprocessing", "card", "postprocessing"), True)
+    if index_is_private:
+        triton.index_error = (grpc.StatusCode.PERMISSION_DENIED, "not yours")
+    for target in (True, False):
+        triton.models_ready["target"] = target
+        async with CardClient(triton.address) as client:
+            assert (await client.health()).ready is target
+
+
 async def test_health_asks_model_by_model_where_the_index_is_private(triton: TritonDouble) -> None:
     triton.index_error = (
         grpc.StatusCode.UNAVAILABLE,
