@@ -33,6 +33,10 @@ class Session:
     by_ngrams: bool = False
 
     @property
+    def queries(self) -> bool:
+        return self.pacing.queries
+
+    @property
     def drafts(self) -> bool:
         return self.pacing.drafts and not self.by_ngrams
 

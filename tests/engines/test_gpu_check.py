@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -130,3 +131,59 @@ def test_a_run_passes_only_if_its_phases_finished_and_its_checks_held() -> None:
     report.checks.append(Check("two", False, ""))
     assert report.verdict().startswith("FAIL: 1 of 2")
     assert "failed: two" in report.verdict()
+
+
+_MPS = """#!/bin/sh
+echo "$@" >> {log}
+[ "$1" = -d ] && {{ echo "{refusal}"; exit {code}; }}
+read command; echo "$command $CUDA_MPS_PIPE_DIRECTORY" >> {log}
+[ "$command" = get_server_list ] && echo "{servers}"
+exit 0
+"""
+
+
+def _install_mps(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, servers: str = "", refusal: str = ""
+) -> Path:
+    """A control program that notes what it is told; the file of its notes."""
+    program, log = folder / "nvidia-cuda-mps-control", folder / "log"
+    program.write_text(
+        _MPS.format(log=log, servers=servers, refusal=refusal, code=int(bool(refusal)))
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    return log
+
+
+@pytest.mark.parametrize(("servers", "served"), [("4711", True), ("", False)])
+def test_phases_share_a_device_by_a_daemon_that_ends_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: str, served: bool
+) -> None:
+    log = _install_mps(tmp_path, monkeypatch, servers)
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    monkeypatch.setitem(PHASES, "steps", _find_the_daemon)
+    result = CliRunner().invoke(app, ["--device", "cpu", "--only", "steps", "--mps"])
+    assert result.exit_code == (0 if served else 1), result.output
+    assert "ok   the daemon" in result.output
+    assert ("ok   MPS" in result.output) is served
+    told = [line.split()[0] for line in log.read_text().splitlines() if line.strip()]
+    assert told == ["-d", "get_server_list", "quit"]
+    assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
+
+
+def _find_the_daemon(_: Job) -> Iterator[Found]:
+    folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "")
+    yield Check("the daemon", Path(folder).is_dir(), folder)
+
+
+def test_a_daemon_that_does_not_start_is_said_before_anything_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _install_mps(tmp_path, monkeypatch, refusal="An instance of this daemon is already running")
+    result = CliRunner().invoke(app, ["--device", "cpu", "--only", "steps", "--mps"])
+    assert result.exit_code == 2
+    assert "already running" in result.output
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    result = CliRunner().invoke(app, ["--device", "cpu", "--only", "steps", "--mps"])
+    assert result.exit_code == 2
+    assert "nvidia-cuda-mps-control is not installed" in result.output

@@ -170,6 +170,10 @@ class _Loops:
         return self.result
 
     @property
+    def queries(self) -> bool:
+        return self.pacing.queries
+
+    @property
     def drafts(self) -> bool:
         return self.pacing.drafts
 

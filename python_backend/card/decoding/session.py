@@ -112,6 +112,11 @@ class TargetSession:
         return PACINGS[self.request.pacing]
 
     @property
+    def queries(self) -> bool:
+        """Whether it may have candidates."""
+        return self.pacing.queries
+
+    @property
     def drafts(self) -> bool:
         """Whether the draft, or a device, makes candidates for it."""
         return self.pacing.drafts and self.request.drafter not in WITHOUT_DRAFT
@@ -196,7 +201,7 @@ class TargetSession:
     def query(self, sources: Mapping[str, Source], share: Share) -> Query:
         """Ask for the likeliest continuation of what is committed."""
         limit = min(share.num_rows - 1, self.room)
-        if limit < 1 or not self.pacing.queries:
+        if limit < 1 or not self.queries:
             return Query()
         self.read_text(len(self.history))
         at_ns = time.monotonic_ns()
@@ -244,7 +249,7 @@ class TargetSession:
         """Let n-grams come from the text up to there, if any are asked for, and from what may
         follow the prompt. A long one is taken in chunk by chunk, for running streams wait
         meanwhile."""
-        if not (self.pacing.queries and self.request.proposes):
+        if not (self.queries and self.request.proposes):
             return
         read, behind = self.proposer.length, len(self.request.prompt)
         judged = until - max(read, behind - JUDGED)

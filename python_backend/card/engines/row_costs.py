@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -54,6 +55,9 @@ class CostCurve:
         self._measured_ms = dict(sorted(measured_ms.items()))
         self.numbers = list(self._measured_ms)
         self._known_ms: dict[int, float] = {}
+        self._padded: dict[int, int] = {}
+        for before, number in pairwise([0, *self.numbers]):
+            self._padded |= dict.fromkeys(range(before + 1, number + 1), number)
         self.choices = [rows for rows in self.numbers if rows <= MOST_CHOSEN]
 
     def shared(self, sharing: int) -> CostCurve:
@@ -69,7 +73,7 @@ class CostCurve:
     def padded(self, rows: int) -> int:
         """The least number that was measured and has room for so many; beyond them, the number
         itself."""
-        return next((number for number in self._measured_ms if number >= rows), rows)
+        return self._padded.get(rows, rows)
 
     def best_rows(
         self,

@@ -25,8 +25,7 @@ def log_softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 def test_of_a_whole_distribution_the_ranks_are_its_softmax_sharpened(
     logits: NDArray[np.float64], exponent: float
 ) -> None:
-    above = np.zeros(len(logits), np.int64)
-    found = sharpened(log_softmax(logits), above, exponent)
+    found = sharpened(log_softmax(logits).tolist(), exponent)
     np.testing.assert_allclose(found, log_softmax(exponent * logits), atol=1e-6)
 
 
@@ -34,7 +33,7 @@ def test_of_a_whole_distribution_the_ranks_are_its_softmax_sharpened(
 def test_what_is_not_told_makes_no_rank_too_great(
     logits: NDArray[np.float64], told: int, exponent: float
 ) -> None:
-    found = sharpened(log_softmax(logits)[:told], np.zeros(len(logits[:told]), np.int64), exponent)
+    found = np.array(sharpened(log_softmax(logits)[:told].tolist(), exponent))
     truth = log_softmax(exponent * logits)[:told]
     assert (found <= truth + 1e-6).all()
     assert (found <= 1e-9).all()
@@ -44,11 +43,12 @@ def test_a_path_ranks_as_its_nodes_do_below_each_other() -> None:
     score = np.log([0.7, 0.2, 0.7 * 0.9, 0.7 * 0.05])
     parent = [ROOT, ROOT, 0, 0]
     found = path_ranks(score.tolist(), parent, 3.0)
-    below_root = sharpened(np.log([0.7, 0.2]), np.zeros(2, np.int64), 3.0)
-    below_first = sharpened(np.log([0.9, 0.05]), np.zeros(2, np.int64), 3.0)
-    assert found == pytest.approx([*below_root, *(below_root[0] + below_first)])
+    below_root = sharpened(np.log([0.7, 0.2]).tolist(), 3.0)
+    below_first = sharpened(np.log([0.9, 0.05]).tolist(), 3.0)
+    assert found == pytest.approx([*below_root, *(below_root[0] + rank for rank in below_first)])
 
 
 @pytest.mark.parametrize("score", [[-np.inf, -np.inf], [0.0, -1e308], [-1e308, -1e308]])
 def test_no_score_however_small_is_in_the_way(score: list[float]) -> None:
     assert max(path_ranks(score, [ROOT, 0], 3.0)) <= 0.0
+    assert max(sharpened(score, 3.0)) <= 0.0

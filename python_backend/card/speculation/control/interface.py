@@ -32,6 +32,10 @@ class ControlledSession(Protocol):
     def parameters(self) -> SamplingParameters: ...
 
     @property
+    def queries(self) -> bool:
+        """It may have candidates."""
+
+    @property
     def drafts(self) -> bool:
         """The draft, or a device, makes candidates for it."""
 

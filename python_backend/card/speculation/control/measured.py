@@ -227,6 +227,8 @@ class Measured:
         *,
         drafts: bool,
     ) -> Share:
+        if not session.queries:
+            return Share(False, 1, 0)
         text, config, remote = self._texts[session.number], self._config, session.is_remote
         drafts = drafts and session.drafts
         if not config.is_chain:  # nothing is left out later

@@ -105,12 +105,10 @@ def ranked_children(
     logprobs: NDArray[np.float64] = np.minimum(found, 0.0).astype(np.float64)
     if _is_filtered(parameters):
         ids, logprobs = _filtered(ids, found, positions, parameters)
-    above = np.repeat(np.arange(len(ids)), ids.shape[1])
     exponent = score_exponent(greedy=parameters.is_greedy)
-    ranks = sharpened(logprobs.ravel(), above, exponent).reshape(ids.shape)
     children = [
-        list(map(Child, *row))
-        for row in zip(ids.tolist(), logprobs.tolist(), ranks.tolist(), strict=True)
+        list(map(Child, tokens, likely, sharpened(likely, exponent)))
+        for tokens, likely in zip(ids.tolist(), logprobs.tolist(), strict=True)
     ]
     if masks is None:
         return children
