@@ -163,20 +163,18 @@ def _schema(schema: str | dict[str, Any], spacing: dict[str, Any]) -> str:
 
 _COMPOSES = ("if", "dependentSchemas")
 _COMPOSES_BESIDE_PROPERTIES = ("$ref", "allOf", "anyOf", "oneOf")
-_SHARED = ("$defs", "definitions")
 _OF_OTHERS = ("additionalProperties", "patternProperties")
 
 
 def closed(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema, whose objects have the properties that they name and no others, unless they say
-    something of others. What several schemas say together stays open, and with it what they may
-    refer to: each part must bear what others name."""
+    something of others. What several schemas say together stays open, and all where such a one may
+    refer to another: each part must bear what others name."""
     try:
         parts = list(_objects(schema))
-        composes = any(map(_is_composed, parts))
-        if composes and not all(_refers_to_shared(part) for part in parts):
+        if any(map(_is_composed, parts)) and any("$ref" in part for part in parts):
             return schema
-        return {**_closed(schema, () if composes else _SHARED)}
+        return {**_closed(schema)}
     except RecursionError:
         return schema
 
@@ -191,12 +189,6 @@ def _objects(value: Any) -> Iterator[dict[str, Any]]:
             yield from _objects(part)
 
 
-def _refers_to_shared(schema: dict[str, Any]) -> bool:
-    """Or to nothing."""
-    to = schema.get("$ref")
-    return not isinstance(to, str) or to.startswith(tuple(f"#/{name}/" for name in _SHARED))
-
-
 def _is_composed(schema: dict[str, Any]) -> bool:
     """Whether several schemas say together what an object is."""
     every = schema.get("allOf", [])
@@ -205,17 +197,17 @@ def _is_composed(schema: dict[str, Any]) -> bool:
     return several or any(name in schema for name in (*_COMPOSES, *beside))
 
 
-def _closed(schema: Any, shared: tuple[str, ...]) -> Any:
+def _closed(schema: Any) -> Any:
     if not isinstance(schema, dict) or _is_composed(schema):
         return schema
     found = dict(schema)
     for name, value in schema.items():
-        if name in ("properties", *shared) and isinstance(value, dict):
-            found[name] = {inner: _closed(part, shared) for inner, part in value.items()}
+        if name in ("properties", "$defs", "definitions") and isinstance(value, dict):
+            found[name] = {inner: _closed(part) for inner, part in value.items()}
         elif name in ("allOf", "anyOf", "oneOf", "prefixItems") and isinstance(value, list):
-            found[name] = [_closed(part, shared) for part in value]
+            found[name] = [_closed(part) for part in value]
         elif name in ("items", "additionalProperties"):
-            found[name] = _closed(value, shared)
+            found[name] = _closed(value)
     names = found.get("properties")
     if isinstance(names, dict) and not any(name in found for name in _OF_OTHERS):
         required = found.get("required", [])

@@ -324,6 +324,7 @@ def test_a_stream_that_waited_begins_with_its_text(
     gateway.triton.answer = lambda _: [sign, *two_pieces()]
     chunks = list(client.completions.create(**PROMPT, stream=True))
     assert [chunk.choices[0].text for chunk in chunks] == ["héllo", " wörld"]
+    assert all(chunk.usage is None for chunk in chunks)
 
 
 def test_an_error_after_the_first_piece_stands_in_the_stream(
