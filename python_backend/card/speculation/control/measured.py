@@ -116,7 +116,7 @@ class Measured:
         self, plan: Plan, sessions: Sequence[ControlledSession], found: Sequence[Candidates]
     ) -> list[int]:
         """The likeliest candidates of all, as many as give most tokens per second of the pass."""
-        if not self._config.is_chain:
+        if not (self._config.is_chain and any(map(len, found))):
             return [len(candidates) for candidates in found]
         worth = sorted(
             (
