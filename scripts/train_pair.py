@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(_ROOT / "tools"), str(_ROOT / "python_backend")]
+sys.path[:0] = [str(_ROOT / folder) for folder in ("benchmarks", "tools", "python_backend")]
 
 if __name__ == "__main__":
     from training.command import app

@@ -4,7 +4,6 @@
 `suite`         ours and the peers, one stream: chooses settings, lets them compete, reports
 `family`        systems of the literature, which are listed in `systems`, beside each other
 `streams`       many streams at once; its figures (`streams_figures`)
-`turns`         how soon each turn of a chat begins
 `terminal`      what the commands share; `progress`: how far the work is
 `prompts`       what is decoded
 `measurement`   what one completion tells

@@ -1,4 +1,4 @@
-"""The command line: `suite`, `family`, `sled`, `quality`, `streams` and `turns`."""
+"""The command line: `suite`, `family`, `sled`, `quality` and `streams`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from bench.quality import quality
 from bench.sled import sled
 from bench.streams import streams
 from bench.suite import suite
-from bench.turns import turns
 
 app = typer.Typer(
     add_completion=False,
@@ -22,4 +21,3 @@ app.command()(family)
 app.command()(sled)
 app.command()(quality)
 app.command()(streams)
-app.command()(turns)

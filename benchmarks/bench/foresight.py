@@ -9,14 +9,10 @@ import numpy as np
 from bench.contest import Completion
 from bench.in_process import parameters_of
 from bench.measurement import Task
-from card.engines import Engine, Ranking, SequenceTokens
-from card.sampling import PositionNoise
+from card.engines import Engine
 from card.speculation.pacing import PLAIN
+from planning.measuring import children_along
 from training.agreement import Ranks
-
-_CHUNK = 32
-_RANKED = 64
-"""Of the draft's likeliest ids so many are looked at; behind these a token counts as the next."""
 
 
 def read_along(draft: Engine, completions: Sequence[Completion]) -> dict[float, list[Ranks]]:
@@ -33,31 +29,11 @@ def read_along(draft: Engine, completions: Sequence[Completion]) -> dict[float, 
 
 
 def ranks_of(draft: Engine, task: Task, tokens: tuple[int, ...]) -> Ranks:
-    """The draft's rank, int64 [tokens], of every token that the target wrote: 0 is its choice.
+    """Of every token that the target wrote, int64 [tokens]: 0 if it is the draft's choice, else 1.
 
     The very engine that drafts reads the very text that was measured, with the noise of its seed.
     """
-    parameters, prompt = parameters_of(task), task.prompt.tokens
-    noise = PositionNoise(parameters.seed, draft.vocabulary)
-    count = min(_RANKED, draft.vocabulary)
-    read = [*prompt, *tokens[:-1]]
-    ranks: list[int] = []
-    session = draft.open_session()
-    for start in range(0, len(read), _CHUNK):
-        chunk = read[start : start + _CHUNK]
-        # The token behind the row that stands at `place` stands at the next one.
-        places = [p for p in range(start + 1, start + len(chunk) + 1) if p >= len(prompt)]
-        ranking = Ranking(count)
-        if not parameters.is_greedy:
-            ranking = Ranking(count, parameters.temperature, noise.rows(places))
-        rows = SequenceTokens(
-            session, chunk, logits=len(places), ranking=ranking if places else None
-        )
-        logits = draft.forward([rows])[0]
-        draft.commit_kv(session, range(len(chunk)))
-        found = logits.best()[0].tolist() if places else []
-        for place, likeliest in zip(places, found, strict=True):
-            chosen = tokens[place - len(prompt)]
-            ranks.append(likeliest.index(chosen) if chosen in likeliest else len(likeliest))
-    draft.close_session(session)
-    return np.array(ranks, np.int64)
+    children = children_along(draft, task.prompt.tokens, tokens, parameters_of(task))
+    return np.array(
+        [int(below[0].token != token) for below, token in zip(children, tokens, strict=True)]
+    )

@@ -42,8 +42,8 @@ class Streamed:
         )
 
 
-def request_of(task: Task, decoding: str, salt: str = "") -> GenerateRequest:
-    """`salt`: the text begins behind what is kept with it; empty: behind nothing."""
+def request_of(task: Task, decoding: str) -> GenerateRequest:
+    """It begins behind nothing that is kept."""
     return GenerateRequest(
         task.prompt.text,
         task.max_tokens,
@@ -51,8 +51,7 @@ def request_of(task: Task, decoding: str, salt: str = "") -> GenerateRequest:
         seed=task.seed,
         end_id=-1,
         decoding=decoding,
-        cache_salt=salt or None,
-        skip_reading_prefix_cache=not salt,
+        skip_reading_prefix_cache=True,
         return_num_output_tokens=True,
     )
 

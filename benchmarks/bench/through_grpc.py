@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
@@ -18,18 +15,10 @@ from bench.measurement import Measurement, Task
 from bench.streamed import request_of, streamed
 from card.cache import Pool, SlotCounters
 from card.serving.geometry import pool_geometry
-from card.serving.supervision.local_http import open_local
-from card.serving.supervision.supervised import (
-    SupervisedServer,
-    SupervisorEndedError,
-    last_words,
-    reserved_serving,
-)
+from card.serving.supervision.supervised import SupervisorEndedError, last_words
 from card.settings import Settings
 from card_client import CardClient
-
-_LOOK_S = 0.1
-_ANSWER_S = 5.0
+from loading.service import running_service
 
 
 class ServerError(RuntimeError):
@@ -47,13 +36,10 @@ class ThroughGrpc:
         self._loop = loop
         self._pool = pool
 
-    def complete(self, task: Task, decoding: str, *, salt: str = "") -> Measurement:
-        """Stream one text. Raises `CardError`.
-
-        salt  the text begins behind what is kept with it; empty: behind nothing
-        """
+    def complete(self, task: Task, decoding: str) -> Measurement:
+        """Stream one text. Raises `CardError`."""
         before = DraftActivity.told_by(self._pool)
-        deltas = self._client.stream(request_of(task, decoding, salt))
+        deltas = self._client.stream(request_of(task, decoding))
         seen = self._loop.run_until_complete(streamed(deltas))
         activity = DraftActivity.told_by(self._pool).since(before)
         return seen.measured(self.last_counters(), activity)
@@ -76,38 +62,19 @@ def through_grpc(settings: Settings, settings_file: Path | None) -> Iterator[Thr
     """
     variables = {"CARD_SPECULATION__ROWS": str(settings.speculation.rows)}
     with ExitStack() as stack:
-        ports = stack.enter_context(reserved_serving(settings.serving.address))
-        serving = settings.serving.model_copy(update=ports)
-        log = stack.enter_context(tempfile.TemporaryFile())
-        server = SupervisedServer(
-            serving, settings_file=settings_file, variables=variables, output=log
-        )
-        stack.callback(_stop, server)
-        server_pid = _wait_until_settled(server, serving.health_port, log)
+        log = Path(stack.enter_context(tempfile.TemporaryDirectory()), "service.log")
+        try:
+            service = stack.enter_context(running_service(settings, settings_file, log, variables))
+        except SupervisorEndedError as error:
+            with log.open("rb") as said:
+                raise ServerError(f"{error}\n{last_words(said)}") from error
+        server_pid = service.processes()["tritonserver"]
         pool = Pool.open(settings.cache.directory, server_pid, pool_geometry(settings))
         if pool is None:
             raise ServerError(f"the server has no cache pool under {settings.cache.directory}")
         stack.callback(pool.close)
         loop = asyncio.new_event_loop()
         stack.callback(loop.close)
-        address = f"{server.host}:{serving.grpc_port}"
-        client = CardClient(address)
+        client = CardClient(service.grpc)
         stack.callback(lambda: loop.run_until_complete(client.close()))
-        yield ThroughGrpc(address, client, loop, pool)
-
-
-def _wait_until_settled(server: SupervisedServer, health_port: int, log: IO[bytes]) -> int:
-    """Returns the process id of Triton's server."""
-    try:
-        while not server.is_settled():
-            time.sleep(_LOOK_S)
-    except SupervisorEndedError as error:
-        raise ServerError(f"{error}\n{last_words(log)}") from error
-    url = f"http://{server.host}:{health_port}/ready"
-    with open_local(url, _ANSWER_S) as answer:
-        return int(json.load(answer)["server_pid"])
-
-
-def _stop(server: SupervisedServer) -> None:
-    server.stop()
-    server.wait()
+        yield ThroughGrpc(service.grpc, client, loop, pool)

@@ -32,6 +32,9 @@ def model_files_of(path: Path) -> ModelFiles:
     path = model_at(path)
     try:
         if not is_gguf(path):
+            if (found := sorted(path.glob("*.gguf"))) and not (path / "config.json").exists():
+                names = ", ".join(file.name for file in found)
+                raise ModelFilesError(f"{path} holds several GGUF files; name one: {names}")
             return HuggingFaceFiles(path)
         if is_irregular(path):
             raise ModelFilesError(f"{path} is no regular file")

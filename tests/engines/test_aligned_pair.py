@@ -10,11 +10,9 @@ import torch
 from real_pair import TARGET
 from safetensors.torch import load_file
 from transformers import LlamaForCausalLM
-from typer.testing import CliRunner
 
 from aligned import writing
 from aligned.agreement import Texts
-from aligned.command import app
 from aligned.making import TOLERANCE, Alignment, AlignmentError, find_scale, make_pair
 from aligned.shapes import SHAPES
 from card.engines import SequenceTokens
@@ -107,17 +105,3 @@ def test_bisection_follows_a_falling_agreement() -> None:
 def test_an_agreement_that_cannot_be_reached_is_refused() -> None:
     with pytest.raises(AlignmentError, match=r"no scale of the later layers.*0\.500"):
         find_scale(lambda scale: 0.5, 0.9)
-
-
-def test_a_missing_gpu_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    found = CliRunner().invoke(app, [str(tmp_path), "--preset", "tiny", "--device", "cuda"])
-    assert found.exit_code == 2
-    assert "no CUDA device" in found.stderr
-
-
-def test_a_folder_that_holds_a_pair_is_not_overwritten(tmp_path: Path) -> None:
-    (tmp_path / "target").mkdir()
-    found = CliRunner().invoke(app, [str(tmp_path), "--preset", "tiny"])
-    assert found.exit_code == 2
-    assert "holds something already" in found.stderr

@@ -184,6 +184,9 @@ def tensor(name: str, rows: int = 32) -> Callable[[GGUFWriter], None]:
         ),
         (lambda writer: writer.add_uint16("split.count", 3), "llama-gguf-split --merge"),
         (lambda writer: writer.add_key_length(32), "rope.dimension_count is 64"),
+        (lambda writer: writer.add_head_count(0), "llama.attention.head_count is 0; allowed"),
+        (lambda writer: writer.add_block_count(3), "'blk.2.attn_norm.weight' is missing"),
+        (lambda writer: writer.add_feed_forward_length(128), "ffn_gate.weight has shape"),
     ],
 )
 def test_what_is_not_known_is_refused_by_name(

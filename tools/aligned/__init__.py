@@ -1,4 +1,4 @@
-"""`scripts/make_aligned_pair.py`: random pairs of real shapes that agree at a chosen rate.
+"""Random pairs of real shapes that agree at a chosen rate, to time engines with.
 
 making     finds the scale at which a pair agrees as asked, and writes both models
 agreement  how often target and draft would choose the same token

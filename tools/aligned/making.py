@@ -46,7 +46,6 @@ def make_pair(
     dtype: torch.dtype = torch.bfloat16,
     device: torch.device | None = None,
     texts: Texts | None = None,
-    on_trial: Callable[[float, float], None] = lambda scale, agreement: None,
 ) -> Alignment:
     """Write `output/target` and `output/draft` whose agreement is `asked`, and `output/pair.json`.
 
@@ -60,9 +59,7 @@ def make_pair(
 
     def agreement_at(scale: float) -> float:
         weigh_later_layers(target, shape, seed, scale)
-        found = measure_agreement(target, shape.draft_layers, texts, seed)
-        on_trial(scale, found)
-        return found
+        return measure_agreement(target, shape.draft_layers, texts, seed)
 
     scale, reached = find_scale(agreement_at, asked)
     held_out = measure_agreement(target, shape.draft_layers, texts, seed + _HELD_OUT_SEED)
@@ -95,6 +92,6 @@ def find_scale(agreement_at: Callable[[float], float], asked: float) -> tuple[fl
         low, high = (middle, high) if found > asked else (low, middle)
     raise AlignmentError(
         f"no scale of the later layers between {_SMALLEST:g} and {_LARGEST:g} gives an agreement "
-        f"within {TOLERANCE:g} of {asked:g}; the last gave {found:.3f}: measure longer texts "
-        "(--texts, --tokens) or choose another --seed"
+        f"within {TOLERANCE:g} of {asked:g}; the last gave {found:.3f}: measure longer texts or "
+        "choose another seed"
     )

@@ -42,12 +42,6 @@ class PairShape:
             "eos_token_id": 0,
         }
 
-    def read_weights(self, layers: int) -> int:
-        """Weights that a pass through so many layers and the head reads."""
-        attention = 2 * self.hidden * self.head_size * (self.heads + self.kv_heads)
-        layer = attention + 3 * self.hidden * self.intermediate
-        return layers * layer + self.hidden * self.vocabulary
-
 
 SHAPES = {
     # For tests: seconds on a processor.

@@ -22,7 +22,12 @@ import typer
 from rich.console import Console
 
 from card.serving.supervision.prerequisites import check_ports
-from card.serving.supervision.supervised import SupervisedServer, SupervisorEndedError, last_words
+from card.serving.supervision.supervised import (
+    SupervisedServer,
+    SupervisorEndedError,
+    complaints,
+    last_words,
+)
 from card.settings import Settings, SettingsError, load_settings
 from card_client import CardError, GenerateRequest
 from card_client.chat_template import ChatTemplateError
@@ -150,6 +155,8 @@ def run(
             raise typer.Exit(LACKING if error.code == LACKING else 1) from None
         except CardError as error:
             errors.print(f"error: {error}", style="red", highlight=False, markup=False)
+            if told := complaints(log):  # which goes with the server
+                print(told, file=sys.stderr)
             raise typer.Exit(1) from None
 
 

@@ -54,7 +54,8 @@ def import_pair(
         ),
     ] = None,
     prompts: Annotated[
-        Path, typer.Option(help="Prompts to measure agreement on (JSONL, a text under `prompt`).")
+        Path,
+        typer.Option(help="Prompts to measure agreement on (JSONL as benchmarks/prompts.jsonl)."),
     ] = PROMPTS,
     limit: Annotated[int, typer.Option(min=1, help="How many of them.")] = 8,
     max_tokens: Annotated[int, typer.Option(min=2, help="New tokens after each.")] = 96,

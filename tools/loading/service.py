@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 import urllib.error
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,17 +77,23 @@ class Service:
 
 
 @contextlib.contextmanager
-def running_service(settings: Settings, settings_file: Path | None, log: Path) -> Iterator[Service]:
-    """Start a service on free ports and wait until it is ready; stop it at the end.
+def running_service(
+    settings: Settings,
+    settings_file: Path | None,
+    log: Path,
+    variables: Mapping[str, str] | None = None,
+) -> Iterator[Service]:
+    """Start a service on free ports and wait until it is ready; stop it at the end. `variables` are
+    added to its environment.
 
     Raises `card.serving.supervision.supervised.SupervisorEndedError` if it does not start.
     """
-    with reserved_serving() as ports, log.open("wb") as output:
+    with reserved_serving(settings.serving.address) as ports, log.open("wb") as output:
         serving = settings.serving.model_copy(update=ports)
         server = SupervisedServer(
             serving,
             settings_file=settings_file,
-            variables={"CARD_SERVING__DRAIN_S": "1"},
+            variables={"CARD_SERVING__DRAIN_S": "1", **(variables or {})},
             output=output,
         )
         try:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from card.cache import ROOT
 from card.speculation.drafters.growth import GROWTHS, UNEXPANDED, GrowthConfig, TreeView
 from card.speculation.drafters.growth.children import Child
+from card.speculation.ngram import JUDGED
 from card.speculation.score import score_exponent
 from card.speculation.tree import GrowingTree, Nodes
 from planning.acceptance import ABSENT, MISSED, RIGHT, Foresight, TextRecord
@@ -32,12 +33,6 @@ WORTH_A_LOOK = 1e-2
 
 WORTH_A_PROPOSAL = 0.2
 """`card.speculation.ngram`: the draft makes no proposal less likely than this to come true."""
-
-MOST_PROPOSALS = 2
-"""`drafters.tree`: proposals behind a node."""
-
-HIT_RATE_MEMORY = 16
-"""`card.speculation.ngram`: the hit rate is that of about so many tokens."""
 
 
 class Node:
@@ -120,7 +115,7 @@ class NgramProposals:
         """The text grew by the tokens from place `first` to before `last`."""
         for place in range(first, last):
             right = self._text.record.proposals[place] == RIGHT
-            self.hit_rate += (right - self.hit_rate) / HIT_RATE_MEMORY
+            self.hit_rate += (right - self.hit_rate) / JUDGED
 
     def behind(
         self, row: int, most: int, *, on_path: bool, least: float = WORTH_A_PROPOSAL

@@ -8,7 +8,7 @@ foresight of these texts. What comes out, and is compared: tokens per second and
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain
+from math import sqrt
 from statistics import median
 
 from card.speculation.control import ControlConfig
@@ -27,15 +27,16 @@ BUS_MS = 0.01
 WAKE_MS = 0.5
 """Until an idle loop looks again: half of the millisecond that it waits at most."""
 
-_ROUNDS = 4
-"""Simulations until the mean cost of the simulated passes is the measured one."""
+_ROUNDS = 7
+"""Simulations until passes cost what they did in the run: each halves what contention may be."""
+
+_MOST_CONTENTION = 2.0
+"""How much longer the draft at work makes a pass of the target, at most: as if both took turns. At
+least the inverse, where cost curves flatter a pass with all cores as much."""
 
 _TEXTS_SIMULATED, _FEWEST_REPETITIONS = 240, 8
 """All texts are simulated again and again, with other draws off their paths: whether a draft stops
 may hang on one of them, and what the first texts teach decides for those behind."""
-
-_LIKE_MEASURED = 4
-"""Repetitions that count: those whose draft was stopped most nearly as long as the real one did."""
 
 
 @dataclass(frozen=True)
@@ -91,16 +92,25 @@ class _Replay:
         self.seed = seed
         self.phases = row if row.forward_ms is not None else result.beside(row, row.system)
         self.adapts = self._rows_adapt()
+        self.may_stop = PACINGS[self.pacing].adapts and self.adapts and row.drafts
 
     def compare(self) -> Comparison:
         draft_ms, draft_from = self._draft_ms()
-        factor = 1.0
+        factor, contention, least, most = 1.0, 1.0, 1.0 / _MOST_CONTENTION, _MOST_CONTENTION
+        stopped = self.phases.draft_idle_share if self.may_stop else None
         runs: list[Run] = []
         for number in range(_ROUNDS):
-            runs = self._simulate(factor, draft_ms or 0.0)
+            if stopped is not None:
+                contention = sqrt(least * most)
+            runs = self._simulate(factor, contention, draft_ms or 0.0)
             # Half way, but at first: what passes cost decides whose draft stops, and back again.
-            found = self._factor(runs)
+            found = self._factor(runs, contention)
             factor = found if number == 0 else (factor + found) / 2
+            # The dearer a pass beside the draft, the longer the controller stops it.
+            if stopped is not None and self._stopped_share(runs) < stopped:
+                least = contention
+            else:
+                most = contention
         steps = sum(run.steps for run in runs)
         tokens = sum(run.tokens for run in runs)
         middle = median(run.tokens_per_s for run in runs)
@@ -118,38 +128,27 @@ class _Replay:
             draft_from=draft_from,
         )
 
-    def _simulate(self, factor: float, draft_ms: float) -> list[Run]:
+    def _simulate(self, factor: float, contention: float, draft_ms: float) -> list[Run]:
         around_ms = self.phases.around_ms or 0.0
         alone = MeasuredCost(self._curve_alone(), factor, around_ms)
         machinery = Machinery(
-            target=MeasuredCost(self._curve(self.phases), factor, around_ms),
+            target=MeasuredCost(self._curve(self.phases), factor * contention, around_ms),
             target_alone=alone if PACINGS[self.pacing].adapts else None,
             draft=MeasuredCost({1: draft_ms}),
             delays=self._delays(),
             prefill_ms=self.phases.time_to_first_token_ms,
         )
-        config, repetitions = self._speculation(), list[list[Run]]()
-        may_stop = PACINGS[self.pacing].adapts and self.adapts
-        for number in range(self._repetitions() if may_stop else 1):
+        config, runs = self._speculation(), list[Run]()
+        for number in range(self._repetitions() if self.may_stop else 1):
             control, first = self._control(), self.seed + number * len(self.texts)
-            repetitions.append(
-                [
-                    simulate(text, self.pacing, config, machinery, seed, control)
-                    for seed, text in enumerate(self.texts, first)
-                ]
-            )
-        return list(chain(*self._like_measured(repetitions)))
+            runs += [
+                simulate(text, self.pacing, config, machinery, seed, control)
+                for seed, text in enumerate(self.texts, first)
+            ]
+        return runs
 
     def _repetitions(self) -> int:
         return max(_FEWEST_REPETITIONS, _TEXTS_SIMULATED // len(self.texts))
-
-    def _like_measured(self, repetitions: list[list[Run]]) -> list[list[Run]]:
-        """Those whose draft was stopped about as long as the real one; all, if nobody knows."""
-        share = self.phases.draft_idle_share
-        if share is None:
-            return repetitions
-        nearest = sorted(repetitions, key=lambda runs: abs(self._stopped_share(runs) - share))
-        return nearest[:_LIKE_MEASURED]
 
     def _stopped_share(self, runs: list[Run]) -> float:
         """Share of all time in which the draft neither waited for the first token nor worked."""
@@ -163,12 +162,22 @@ class _Replay:
             width=row.width or config.width,
             depth=config.depth,
             rows=row.rows,
-            ngram_tokens=config.lookahead,
+            ngram_tokens=self._lookahead,
             num_draft_tokens=row.gamma or 1,
             growth=self._growth(),
             nodes=self.result.settings.cache.nodes,
             growth_config=config.growth_config,
+            drafter=row.drafter,
         )
+
+    @property
+    def _lookahead(self) -> int:
+        """The system's own, else that of the settings."""
+        assert self.row.built is not None
+        found: int = self.row.built.speculation.get(
+            "lookahead", self.result.settings.speculation.lookahead
+        )
+        return found
 
     def _growth(self) -> str:
         """The system's own rule, else that of its pacing, else that of the settings."""
@@ -191,9 +200,8 @@ class _Replay:
         if costs_ms is None:
             costs_ms, alone = self._curve(self.phases), self._curve_alone()
             share = min(1.0, alone[1] / costs_ms[1])
-        ngram_tokens = self.result.settings.speculation.lookahead
         return Measured(
-            ControlConfig(ngram_tokens=ngram_tokens, costs_ms=costs_ms, alone_share=share)
+            ControlConfig(ngram_tokens=self._lookahead, costs_ms=costs_ms, alone_share=share)
         )
 
     def _delays(self) -> Delays:
@@ -214,17 +222,19 @@ class _Replay:
             raise PlanError(f"the result has no cost curve of {row.threads} threads")
         return curves[row.threads]
 
-    def _factor(self, runs: list[Run]) -> float:
-        """By how much a pass was slower in the run than the cost curves say of its rows."""
+    def _factor(self, runs: list[Run], contention: float) -> float:
+        """By how much a pass was slower in the run than the cost curves say of its rows, and
+        contention of those beside the draft."""
         assert self.phases.forward_ms is not None
-        beside, alone = map(MeasuredCost, (self._curve(self.phases), self._curve_alone()))
-        passes = [beside.alone(rows) for run in runs for rows in run.rows_of_steps]
-        passes += [alone.alone(rows) for run in runs for rows in run.rows_alone]
+        beside = MeasuredCost(self._curve(self.phases), contention)
+        alone = MeasuredCost(self._curve_alone())
+        passes = [beside.ms(rows) for run in runs for rows in run.rows_of_steps]
+        passes += [alone.ms(rows) for run in runs for rows in run.rows_alone]
         return self.phases.forward_ms * len(passes) / sum(passes)
 
     def _draft_ms(self) -> tuple[float | None, str | None]:
         """Milliseconds of a draft pass in this run, and where that was taken from."""
-        if not PACINGS[self.pacing].drafts:
+        if not self.row.drafts:
             return None, None
         if self.row.draft_ms_per_pass is not None:
             return self.row.draft_ms_per_pass, "measured in this row"

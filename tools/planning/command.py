@@ -231,7 +231,7 @@ def hierarchy(
     from card.settings import SettingsError, load_settings
     from card.speculation.pacing import PACINGS
     from card_client.chat_template import ChatTemplateError
-    from planning.hierarchy import Level, every_ladder
+    from planning.hierarchy import Level, every_ladder, way_of
     from planning.measuring import DRAFT, NGRAMS, SMALL, TARGET, measure_agreements
 
     console = _console()
@@ -250,13 +250,13 @@ def hierarchy(
         _refuse(error)
     levels = [Level(NGRAMS, {})]
     levels += [Level(name, engine.row_costs_ms) for name, engine in engines.items()]
-    at_once = PACINGS[settings.decoding].parallel
+    way = way_of(PACINGS[settings.decoding])
     target = engines.pop(TARGET)
     records = []
     for at in dict.fromkeys(temperature or [0.0, 0.8]):
         with _bar(console, "texts", len(chosen)) as advance:
             agreements = measure_agreements(target, engines, chosen, max_tokens, at, advance)
-        ladders = every_ladder(levels, agreements, at_once=at_once)
+        ladders = every_ladder(levels, agreements, way=way)
         report.print_ladders(console, relative(prompts), at, levels, agreements, ladders)
         records.append(report.ladders_record(at, levels, agreements, ladders))
     _store(json_file, records)

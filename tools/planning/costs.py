@@ -25,8 +25,8 @@ class MeasuredCost:
     around: float = 0.0
 
     def work(self, rows: int, context: int) -> Work:
-        return Work(self.alone(rows) * self.factor + self.around)
+        return Work(self.ms(rows) + self.around)
 
-    def alone(self, rows: int) -> float:
-        """Milliseconds of a bare pass with nothing else running."""
-        return pass_cost_ms(self.curve, rows)
+    def ms(self, rows: int) -> float:
+        """Milliseconds of a bare pass."""
+        return self.factor * pass_cost_ms(self.curve, rows)

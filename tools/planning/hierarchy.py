@@ -7,16 +7,22 @@ not choose, and one of its own. So its tokens cost (T t + c(T + 1)) (1 - α) / (
 which grows with t: the cheapest way to every level leads through the cheapest way to a level below.
 So of every choice of levels the parcels are found from the bottom up, each for itself.
 
+The paper's levels take turns. Where the target computes while the draft does, a refusal still costs
+the draft's time: what it wrote meanwhile is wrong. So there the tokens and milliseconds between two
+refusals are counted, pass by pass.
+
 As in the paper, agreement at one token is taken for independent of that at others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 from card.engines.row_costs import pass_cost_ms
+from card.speculation.control.costs import CONTENTION
+from card.speculation.pacing import Pacing
 
 PARCELS = range(1, 17)
 """As many tokens as `speculation.parcel` and `speculation.lookahead` may be."""
@@ -58,54 +64,100 @@ def tokens_of_a_parcel(agreement: float, parcel: int) -> float:
     return sum(agreement**place for place in range(parcel + 1))
 
 
+Way = Callable[[float, Level, float, int], float]
+"""Milliseconds of a token of a level: what a token of the level below takes, the level, how often
+it agrees, and tokens of a parcel."""
+
+
+def in_turns(below_ms: float, level: Level, agreement: float, parcel: int) -> float:
+    """The level waits for each parcel."""
+    ms = parcel * below_ms + level.pass_ms(parcel + 1)
+    return ms / tokens_of_a_parcel(agreement, parcel)
+
+
+def in_rounds(below_ms: float, level: Level, agreement: float, parcel: int) -> float:
+    """While the level reviews a parcel, the level below writes the next one (PEARL). Behind a
+    refusal a round gives the level's own token, for there is nothing to review."""
+    if not below_ms:
+        return in_turns(below_ms, level, agreement, parcel)
+    agreement = min(agreement, _ALL_BUT_SURE)
+    drafting = parcel * below_ms
+    goes_on = agreement / (1.0 - agreement**parcel)
+    tokens = 1.0 + goes_on * tokens_of_a_parcel(agreement, parcel - 1)
+    first, others = (max(drafting, CONTENTION * level.pass_ms(rows)) for rows in (1, parcel))
+    return (first + goes_on * others) / tokens
+
+
+def nobody_waits(below_ms: float, level: Level, agreement: float, parcel: int) -> float:
+    """The level reviews what there is, a parcel at most, and the level below writes on (CARD, with
+    a chain)."""
+    if not below_ms:
+        return in_turns(below_ms, level, agreement, parcel)
+    agreement = min(agreement, _ALL_BUT_SURE)
+    ahead, chance, tokens, ms = 0, 1.0, 0.0, 0.0
+    while ahead >= 0 and chance > _RARE:
+        reviewed = min(parcel, ahead)
+        pass_ms = CONTENTION * level.pass_ms(reviewed + 1)
+        tokens += chance * tokens_of_a_parcel(agreement, reviewed)
+        ms += chance * pass_ms
+        # All of it was right, and so was the token that stands where the level wrote its own. A
+        # negative number: there is none yet, and what the level below computes comes too late.
+        ahead = min(MOST_AHEAD, ahead + int(pass_ms / below_ms)) - reviewed - 1
+        chance *= agreement ** (reviewed + 1)
+    return ms / tokens
+
+
+MOST_AHEAD = 32
+"""Tokens that a draft runs ahead: the default of `speculation.depth`."""
+_ALL_BUT_SURE, _RARE = 0.999, 1e-6
+
+
+def way_of(pacing: Pacing) -> Way:
+    """How the target and the drafts share the time."""
+    if not pacing.parallel:
+        return in_turns
+    return in_rounds if pacing.waits else nobody_waits
+
+
 def every_ladder(
     levels: Sequence[Level],
     agreements: Agreements,
     parcels: Sequence[int] = PARCELS,
-    *,
-    at_once: bool = False,
+    way: Way = in_turns,
 ) -> list[Ladder]:
     """The shortest path through every choice of levels below the last one, the shortest of all
     first. `levels` are ordered from the cheapest on.
 
-    at_once  the last level computes while the one below does: the longer of both counts
+    way  of the last level and the one below; those below take turns
     """
     *below, last = levels
     ladders = []
     for count in range(len(below) + 1):
         for chosen in combinations(below, count):
-            ladders.append(_whole([*chosen, last], agreements, parcels, at_once=at_once))
+            ladders.append(_whole([*chosen, last], agreements, parcels, way))
     return sorted(ladders, key=_ms)
 
 
-def _reviewed(
-    below: Ladder, level: Level, agreements: Agreements, parcels: Sequence[int], *, at_once: bool
-) -> Ladder:
-    """The best parcels of `below` for this level."""
-    agreement = agreements[below.levels[-1], level.name]
-
-    def ways() -> Iterable[Ladder]:
-        for parcel in parcels:
-            drafting, pass_ms = parcel * below.ms_per_token, level.pass_ms(parcel + 1)
-            ms = max(drafting, pass_ms) if at_once else drafting + pass_ms
-            yield Ladder(
-                (*below.levels, level.name),
-                (*below.parcels, parcel),
-                ms / tokens_of_a_parcel(agreement, parcel),
-            )
-
-    return min(ways(), key=_ms)
-
-
 def _whole(
-    levels: Sequence[Level], agreements: Agreements, parcels: Sequence[int], *, at_once: bool
+    levels: Sequence[Level], agreements: Agreements, parcels: Sequence[int], last_way: Way
 ) -> Ladder:
     """The best parcels of these levels, all of which are used."""
     first, *others = levels
     ladder = Ladder((first.name,), (), first.pass_ms(1))
     for level in others:
-        last = level is levels[-1]
-        ladder = _reviewed(ladder, level, agreements, parcels, at_once=at_once and last)
+        way = last_way if level is levels[-1] else in_turns
+        agreement = agreements[ladder.levels[-1], level.name]
+        ladder = min(
+            (
+                Ladder(
+                    (*ladder.levels, level.name),
+                    (*ladder.parcels, parcel),
+                    way(ladder.ms_per_token, level, agreement, parcel),
+                )
+                for parcel in parcels
+            ),
+            key=_ms,
+        )
     return ladder
 
 

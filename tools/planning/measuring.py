@@ -128,11 +128,11 @@ def _read_along(
     draft: Engine, prompt: Sequence[int], written: Sequence[int], parameters: SamplingParameters
 ) -> list[_Reading]:
     """What the draft would have hung into its tree behind every true beginning of the text."""
-    children = _children_along(draft, prompt, written, parameters)
+    children = children_along(draft, prompt, written, parameters)
     return [_reading(*pair) for pair in zip(children, written, strict=True)]
 
 
-def _children_along(
+def children_along(
     draft: Engine, prompt: Sequence[int], written: Sequence[int], parameters: SamplingParameters
 ) -> list[list[Child]]:
     """The best children behind every true beginning of the text."""
@@ -196,7 +196,7 @@ def measure_agreements(
         proposed = _proposals_along(proposer, written)
         choices[NGRAMS] += [next(iter(found.tokens), None) for found in proposed]
         for level, engine in drafts.items():
-            children = _children_along(engine, prompt.tokens, written, parameters)
+            children = children_along(engine, prompt.tokens, written, parameters)
             choices[level] += [below[0].token for below in children]
         choices[TARGET] += written
         on_text()

@@ -19,7 +19,7 @@ from card.speculation.drafters.growth import GrowthConfig
 from card.speculation.pacing import PACINGS
 from planning.candidates import SIMULATED
 from planning.errors import PlanError
-from planning.simulation import Pacing
+from planning.simulation import DRAFTERS, Pacing
 
 
 class _Read(BaseModel):
@@ -61,16 +61,33 @@ class MeasuredRow(_Read):
 
     @property
     def built(self) -> System | None:
-        """How the benchmark builds it, if that can be simulated: a draft model that grows a tree by
-        a rule that is known, accepted exactly, beside n-grams."""
+        """How the benchmark builds it, if that can be simulated: n-grams, alone or beside a draft
+        model that grows a tree by a rule that is known, accepted exactly."""
         system = SYSTEMS.get(self.system)
         if system is None and self.system in PACINGS:
             system = System("", "", decoding=self.system)
         if system is None or system.on_a_device or not system.lossless:
             return None
-        known = {"growth", "width"} >= system.speculation.keys()
-        growth = system.speculation.get("growth", SIMULATED[0])
-        return system if known and growth in SIMULATED else None
+        chosen = system.speculation
+        known = {"growth", "width", "drafter", "lookahead"} >= chosen.keys()
+        simulated = chosen.get("growth", SIMULATED[0]) in SIMULATED
+        return system if known and simulated and self._drafter_of(system) in _DRAFTERS else None
+
+    @property
+    def drafter(self) -> str:
+        """What makes candidates."""
+        assert self.built is not None
+        return self._drafter_of(self.built)
+
+    @property
+    def drafts(self) -> bool:
+        """Whether a draft does."""
+        return self.pacing is not None and PACINGS[self.pacing].drafts and self.drafter in DRAFTERS
+
+    @staticmethod
+    def _drafter_of(system: System) -> str:
+        drafter: str = system.speculation.get("drafter", "tree")
+        return drafter
 
     @property
     def around_ms(self) -> float | None:
@@ -97,6 +114,9 @@ class MeasuredRow(_Read):
     def waits_for_draft(self) -> bool:
         return self.pacing is not None and PACINGS[self.pacing].waits
 
+
+_DRAFTERS = (*DRAFTERS, "ngram")
+"""Those that can be simulated, and that which is none."""
 
 _STOCK = GrowthConfig()
 """For older results, which do not tell all of it."""

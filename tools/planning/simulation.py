@@ -16,10 +16,11 @@ from typing import Protocol
 from card.cache import Candidates
 from card.sampling import SamplingParameters
 from card.speculation.control import Controller, Outcome, Plan, Share
+from card.speculation.drafters.cascade import CascadeDrafter
 from card.speculation.drafters.growth import GrowthConfig
+from card.speculation.drafters.tree import TreeDrafter
 from card.speculation.pacing import PACINGS, Progress
 from planning.candidates import (
-    MOST_PROPOSALS,
     CandidateTree,
     Chain,
     NgramProposals,
@@ -30,6 +31,8 @@ from planning.clock import Clock, Process, Signal, Work
 
 Pacing = str
 """A key of `PACINGS`."""
+DRAFTERS: dict[str, type[TreeDrafter]] = {"tree": TreeDrafter, "cascade": CascadeDrafter}
+"""Those that can be simulated, by their registry keys."""
 _INSTANT = 1e-6
 """Milliseconds within which two events are one."""
 
@@ -43,7 +46,10 @@ class StepCost(Protocol):
 @dataclass(frozen=True)
 class Speculation:
     """The settings of section `speculation` that decide about speed; `ngram_tokens` is its
-    `lookahead`, and `growth_config` what growth rules go by."""
+    `lookahead`, and `growth_config` what growth rules go by.
+
+    drafter  key of `DRAFTERS`; another one: n-grams alone propose
+    """
 
     width: int = 4
     depth: int = 32
@@ -53,6 +59,7 @@ class Speculation:
     growth: str = "best_first"
     nodes: int = 512
     growth_config: GrowthConfig = field(default_factory=GrowthConfig)
+    drafter: str = "tree"
 
 
 @dataclass(frozen=True)
@@ -160,7 +167,7 @@ class _Loops:
 
     def run(self) -> Run:
         self.clock.start(self._target())
-        if self.pacing.drafts:
+        if self.drafts:
             self.clock.start(self._draft())
         self.clock.run()
         if self.control is not None:
@@ -175,7 +182,12 @@ class _Loops:
 
     @property
     def drafts(self) -> bool:
-        return self.pacing.drafts
+        return self.pacing.drafts and self.config.drafter in DRAFTERS
+
+    @property
+    def most_proposals(self) -> int:
+        """Behind a node of a draft pass."""
+        return DRAFTERS[self.config.drafter].most_proposals
 
     @property
     def is_remote(self) -> bool:
@@ -215,7 +227,7 @@ class _Loops:
     def _plan(self) -> Plan:
         if self.control is not None:
             return self.control.plan([self], draft_lives=True)
-        return Plan([Share(self.pacing.drafts, self.config.rows, self.config.ngram_tokens)])
+        return Plan([Share(self.drafts, self.config.rows, self.config.ngram_tokens)])
 
     def _target_may_run(self) -> bool:
         ahead, forks = 0, False
@@ -363,7 +375,7 @@ class _Loops:
         best = nodes[0]
         ahead = best.place - self.tree.root.place - 1
         room = self.tree.room - len(nodes)
-        most = max(0, min(self.config.ngram_tokens, MOST_PROPOSALS, depth - 2 - ahead, room))
+        most = max(0, min(self.config.ngram_tokens, self.most_proposals, depth - 2 - ahead, room))
         return nodes, self._count_proposals(best, most)
 
     def _count_proposals(self, node: Node, most: int) -> int:

@@ -7,16 +7,13 @@ same Gumbel noise, keyed by seed, position and token id, as the serving sampler 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -44,33 +41,6 @@ class Agreement:
     top_1: float
     within: dict[int, float]
     ideal: dict[int, float]
-
-
-class PromptsError(ValueError):
-    """A prompts file that cannot be used."""
-
-
-def read_prompts(path: Path, tokenizer: Tokenizer, limit: int | None = None) -> list[list[int]]:
-    """Token ids of the prompts of a JSONL file, each begun by ``END_OF_TEXT``.
-
-    Raises:
-        PromptsError: the file is missing or empty, or a line has no text under ``prompt``.
-    """
-    if not path.is_file():
-        raise PromptsError(f"--prompts {path}: no such file")
-    prompts: list[list[int]] = []
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
-        try:
-            text = json.loads(line)["prompt"]
-            encoding = tokenizer.encode(text, add_special_tokens=False)
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise PromptsError(
-                f'{path}, line {number}: needs a JSON object with a text "prompt" ({error!r})'
-            ) from error
-        prompts.append([END_OF_TEXT, *encoding.ids])
-    if not prompts[:limit]:
-        raise PromptsError(f"--prompts {path}: no prompt in it")
-    return prompts[:limit]
 
 
 def follow(

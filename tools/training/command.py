@@ -14,32 +14,21 @@ from training import corpus as corpus_files
 from training import stages
 from training.compute import Compute, compute_of, device_of
 from training.divergences import Divergence
-from training.fitting import Budget
 from training.fitting import Progress as Fitted
 from training.recipe import Recipe, read_recipe
 from training.terminal import bar, console, print_figures, told
 from training.workplace import Workplace, claim
 
-app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(
+    help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+)
 
-# How `all --minutes` is divided; texts for distillation are written outside the budget.
-_SHARES = {"target": 0.6, "draft": 0.15, "distil": 0.25}
 Output = Annotated[Path, typer.Option(help="Folder of the pair and of all its making needs.")]
 RecipeFile = Annotated[
     Path | None,
     typer.Option("--recipe", help="JSON that overrides fields of the recipe."),
 ]
-Overwrite = Annotated[bool, typer.Option(help="Take the folder though it holds something else.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Precision = Annotated[str, typer.Option(help="auto, bf16 or fp32, for training.")]
-Minutes = Annotated[
-    float | None,
-    typer.Option(help="Minutes of optimisation, instead of the recipe's steps."),
-]
-Steps = Annotated[
-    int | None,
-    typer.Option(help="Optimiser steps, instead of the recipe's."),
-]
 Source = Annotated[
     list[Path] | None,
     typer.Option(
@@ -58,21 +47,18 @@ def corpus(
     output: Output = _OUTPUT,
     source: Source = None,
     recipe: RecipeFile = None,
-    overwrite: Overwrite = False,
 ) -> None:
     """Gather Python sources into documents to train on and documents held out."""
     with told():
-        place, chosen = _begin(output, recipe, overwrite)
+        place, chosen = _begin(output, recipe)
         _corpus(place, chosen, source)
 
 
 @app.command()
-def tokenizer(
-    output: Output = _OUTPUT, recipe: RecipeFile = None, overwrite: Overwrite = False
-) -> None:
+def tokenizer(output: Output = _OUTPUT, recipe: RecipeFile = None) -> None:
     """Train the tokenizer and encode the corpus."""
     with told():
-        _tokenizer(*_begin(output, recipe, overwrite))
+        _tokenizer(*_begin(output, recipe))
 
 
 def _model(role: str) -> None:
@@ -81,15 +67,11 @@ def _model(role: str) -> None:
     def stage(
         output: Output = _OUTPUT,
         recipe: RecipeFile = None,
-        minutes: Minutes = None,
-        steps: Steps = None,
         device: Device = "auto",
-        precision: Precision = "auto",
-        overwrite: Overwrite = False,
     ) -> None:
         with told():
-            place, chosen = _begin(output, recipe, overwrite)
-            _fit(role, place, chosen, minutes, steps, compute_of(device, precision))
+            place, chosen = _begin(output, recipe)
+            _fit(role, place, chosen, compute_of(device))
 
     app.command(role, help=f"Train the {role} model on the corpus.")(stage)
 
@@ -125,22 +107,18 @@ def distil(
             min=0, help="Of the texts' order and the draft's texts. Default: the recipe's."
         ),
     ] = None,
-    minutes: Minutes = None,
-    steps: Steps = None,
     device: Device = "auto",
-    precision: Precision = "auto",
-    overwrite: Overwrite = False,
 ) -> None:
     """Distil the draft, as the stage `draft` left it, on texts of the target, the corpus and, if
     asked, the draft itself."""
     with told():
-        place, chosen = _begin(output, recipe, overwrite)
+        place, chosen = _begin(output, recipe)
         asked = {"divergence": divergence, "on_policy_share": on_policy}
         update = {name: value for name, value in asked.items() if value is not None}
         distillation = chosen.distillation.model_copy(update=update)
         others = {} if seed is None else {"seed": seed}
         chosen = chosen.model_copy(update={"distillation": distillation, **others})
-        _fit("distil", place, chosen, minutes, steps, compute_of(device, precision))
+        _fit("distil", place, chosen, compute_of(device))
 
 
 @app.command()
@@ -198,30 +176,26 @@ def everything(
     output: Output = _OUTPUT,
     source: Source = None,
     recipe: RecipeFile = None,
-    minutes: Minutes = None,
     device: Device = "auto",
-    precision: Precision = "auto",
-    overwrite: Overwrite = False,
 ) -> None:
     """Run every stage that is not yet done, then evaluate."""
     with told():
-        compute = compute_of(device, precision)
-        place, chosen = _begin(output, recipe, overwrite)
+        compute = compute_of(device)
+        place, chosen = _begin(output, recipe)
         if not (place.corpus / corpus_files.SUMMARY).is_file():
             _corpus(place, chosen, source)
         if not (place.tokenizer / "tokenizer.json").is_file():
             _tokenizer(place, chosen)
         done = {"target": place.model("target"), "draft": place.undistilled}
-        for stage, share in _SHARES.items():
-            if stage in done and done[stage].is_dir():
-                continue
-            _fit(stage, place, chosen, minutes and minutes * share, None, compute)
+        for stage in ("target", "draft", "distil"):
+            if stage not in done or not done[stage].is_dir():
+                _fit(stage, place, chosen, compute)
         evaluate(place.root, device=device)
 
 
-def _begin(output: Path, recipe: Path | None, overwrite: bool) -> tuple[Workplace, Recipe]:
+def _begin(output: Path, recipe: Path | None) -> tuple[Workplace, Recipe]:
     chosen = read_recipe(recipe) if recipe else Recipe()
-    return claim(output, chosen, overwrite=overwrite), chosen
+    return claim(output, chosen), chosen
 
 
 def _corpus(place: Workplace, recipe: Recipe, source: list[Path] | None) -> None:
@@ -252,13 +226,8 @@ def _fit(
     stage: str,
     place: Workplace,
     recipe: Recipe,
-    minutes: float | None,
-    steps: int | None,
     compute: Compute,
 ) -> None:
-    if minutes is None and steps is None:
-        steps = stages.steps_of(recipe, stage)
-    budget = Budget(steps, minutes)
     if stage == "distil":
         with bar("own texts") as show:
             written = 0
@@ -275,7 +244,7 @@ def _fit(
             show(at.spent, f"step {at.step}, loss {at.loss:.3f}")
 
         if stage == "distil":
-            losses = stages.distil(place, recipe, budget, compute, on_progress)
+            losses = stages.distil(place, recipe, compute, on_progress)
         else:
-            losses = stages.train_model(place, recipe, stage, budget, compute, on_progress)
+            losses = stages.train_model(place, recipe, stage, compute, on_progress)
     console.print(f"{stage}: {len(losses)} steps, training loss {losses[-1]:.3f}")

@@ -9,7 +9,7 @@ import torch
 
 
 class ComputeError(ValueError):
-    """A device or precision that this machine does not have."""
+    """A device that this machine does not have."""
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,13 @@ def device_of(name: str) -> torch.device:
     return torch.device(name)
 
 
-def compute_of(device: str, precision: str) -> Compute:
-    """What the options ``--device`` and ``--precision`` ask for.
+def compute_of(device: str) -> Compute:
+    """What the option ``--device`` asks for; in bfloat16 where the hardware has it: emulated, it is
+    slower than float32.
 
     Raises:
-        ComputeError: an option has a value that is not allowed, or not on this machine.
+        ComputeError: the option has a value that is not allowed, or not on this machine.
     """
     chosen = device_of(device)
-    if precision not in {"auto", "bf16", "fp32"}:
-        raise ComputeError(f"--precision {precision}: must be auto, bf16 or fp32")
-    if precision == "auto":
-        # bf16 without hardware for it is emulated, and slower than fp32.
-        fast = chosen.type == "cuda" or bool(torch.cpu.get_capabilities().get("avx512_bf16"))
-        precision = "bf16" if fast else "fp32"
-    return Compute(chosen, precision == "bf16")
+    fast = chosen.type == "cuda" or bool(torch.cpu.get_capabilities().get("avx512_bf16"))
+    return Compute(chosen, fast)

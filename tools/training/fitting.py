@@ -1,9 +1,8 @@
-"""The one training loop: it lowers a loss that is a function of the step, within a budget."""
+"""The one training loop: it lowers a loss that is a function of the step."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,40 +22,18 @@ class FittingError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Budget:
-    """When a run ends: after a number of steps, or after minutes, whichever comes first."""
-
-    steps: int | None = None
-    minutes: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.steps is None and self.minutes is None:
-            raise ValueError("a budget needs steps, minutes, or both")
-        if self.steps is not None and self.steps < 1:
-            raise ValueError(f"steps is {self.steps}: it must be at least 1")
-        if self.minutes is not None and not (math.isfinite(self.minutes) and self.minutes > 0):
-            raise ValueError(f"minutes is {self.minutes}: it must be above 0")
-
-    def spent(self, step: int, seconds: float) -> float:
-        """The share of the budget that is used up; at least 1 when the run is over."""
-        by_steps = 0.0 if self.steps is None else step / self.steps
-        by_minutes = 0.0 if self.minutes is None else seconds / (60 * self.minutes)
-        return max(by_steps, by_minutes)
-
-
-@dataclass(frozen=True)
 class Progress:
-    """What a progress bar shows: steps done, share of the budget, the latest loss."""
+    """What a progress bar shows: steps done, their share of all, the latest loss."""
 
     step: int
     spent: float
     loss: float
 
 
-def learning_rate(training: Training, step: int, spent: float) -> float:
-    """Linear warm-up, the peak until ``hold`` of the budget is spent, then linear to zero."""
+def learning_rate(training: Training, step: int) -> float:
+    """Linear warm-up, the peak for ``hold`` of the steps, then linear to zero."""
     warm = min(1.0, (step + 1) / training.warmup_steps) if training.warmup_steps else 1.0
-    left = min(1.0, max(0.0, 1.0 - spent) / (1.0 - training.hold))
+    left = min(1.0, (1.0 - step / training.steps) / (1.0 - training.hold))
     return training.peak_rate * warm * left
 
 
@@ -64,11 +41,10 @@ def fit(
     model: nn.Module,
     loss_of_step: Callable[[int], Tensor],
     training: Training,
-    budget: Budget,
     compute: Compute,
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> list[float]:
-    """Train ``model`` in place to the budget's end. Returns the loss of every step.
+    """Train ``model`` in place. Returns the loss of every step.
 
     Raises:
         FittingError: the loss is no longer a number.
@@ -77,10 +53,6 @@ def fit(
     read_at_once = _LOSSES_READ_AT_ONCE.get(compute.device.type, 1)
     losses: list[float] = []
     unread: list[Tensor] = []
-    started = time.perf_counter()
-
-    def spent() -> float:
-        return budget.spent(len(losses) + len(unread), time.perf_counter() - started)
 
     def read_losses() -> None:
         losses.extend(torch.stack(unread).tolist())
@@ -88,15 +60,14 @@ def fit(
         if not math.isfinite(losses[-1]):
             raise FittingError(
                 f"the loss is {losses[-1]} at step {len(losses)}: "
-                f"lower peak_rate ({training.peak_rate}) and start afresh with --overwrite"
+                f"lower peak_rate ({training.peak_rate}) and start afresh in another folder"
             )
-        on_progress(Progress(len(losses), min(1.0, spent()), losses[-1]))
+        on_progress(Progress(len(losses), len(losses) / training.steps, losses[-1]))
 
     model.train()
-    while (share := spent()) < 1.0:
-        step = len(losses) + len(unread)
+    for step in range(training.steps):
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(training, step, share)
+            group["lr"] = learning_rate(training, step)
         with compute.autocast():
             loss = loss_of_step(step)
         optimizer.zero_grad(set_to_none=True)

@@ -57,10 +57,10 @@ class Architecture(_Frozen):
 class Training(_Frozen):
     """One run of the optimiser: AdamW, warm-up, a held peak, then linear to zero.
 
-    ``hold`` is the share of the budget spent at the peak before the rate begins to fall.
+    ``hold`` is the share of the steps at the peak before the rate begins to fall.
     """
 
-    steps: int = Field(ge=1, description="optimiser steps where no budget of minutes is given")
+    steps: int = Field(ge=1)
     batch: int = Field(default=8, ge=1, description="sequences in a step")
     peak_rate: float = Field(gt=0)
     warmup_steps: int = Field(default=100, ge=0)

@@ -17,12 +17,12 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
+from bench.prompts import read_prompts
 from training import architecture, corpus, tokenization
 from training.agreement import (
     Agreement,
     follow,
     next_token_loss,
-    read_prompts,
     summarize,
     validation_loss,
 )
@@ -36,7 +36,7 @@ from training.distillation import (
     write_own_texts,
 )
 from training.draft_vocabulary import write_draft_vocabulary
-from training.fitting import Budget, Progress, fit
+from training.fitting import Progress, fit
 from training.recipe import Recipe
 from training.workplace import Workplace
 
@@ -82,7 +82,6 @@ def train_model(
     place: Workplace,
     recipe: Recipe,
     role: str,
-    budget: Budget,
     compute: Compute,
     on_progress: OnProgress = lambda _: None,
 ) -> list[float]:
@@ -99,7 +98,7 @@ def train_model(
         batch = corpus_batch(tokens, step, training.batch, recipe.context, seed)
         return next_token_loss(model, torch.from_numpy(batch).to(compute.device))
 
-    losses = fit(model, loss_of_step, training, budget, compute, on_progress)
+    losses = fit(model, loss_of_step, training, compute, on_progress)
     model.cpu()
     if role == "target":
         place.own_texts.unlink(missing_ok=True)
@@ -135,7 +134,6 @@ def own_texts(
 def distil(
     place: Workplace,
     recipe: Recipe,
-    budget: Budget,
     compute: Compute,
     on_progress: OnProgress = lambda _: None,
 ) -> list[float]:
@@ -174,7 +172,7 @@ def distil(
             )
         return torch.stack(parts).sum()
 
-    losses = fit(draft, loss_of_step, training, budget, compute, on_progress)
+    losses = fit(draft, loss_of_step, training, compute, on_progress)
     folder = place.model("draft")
     architecture.save(draft.cpu(), place.tokenizer, folder)
     size = draft.config.vocab_size
@@ -200,7 +198,8 @@ def evaluate(
     """
     target, draft = (architecture.load(pair / role, device) for role in ("target", "draft"))
     tokenizer = tokenization.load_tokenizer(pair / "target")
-    ids = read_prompts(prompts, tokenizer, limit)
+    found = read_prompts(prompts, tokenizer, limit)
+    ids = [[tokenization.END_OF_TEXT, *prompt.tokens] for prompt in found]
     agreement = [
         summarize(follow(target, draft, ids, max_tokens, temperature, seed, on_token), temperature)
         for temperature in TEMPERATURES
@@ -221,16 +220,6 @@ def evaluate(
         draft_loss=losses[1],
         agreement=agreement,
     )
-
-
-def steps_of(recipe: Recipe, stage: str) -> int:
-    """The optimiser steps that the recipe gives the stage ``target``, ``draft`` or ``distil``."""
-    runs = {
-        "target": recipe.target_training,
-        "draft": recipe.draft_training,
-        "distil": recipe.distillation_training,
-    }
-    return runs[stage].steps
 
 
 def _fresh(place: Workplace, recipe: Recipe, role: str, compute: Compute) -> PreTrainedModel:

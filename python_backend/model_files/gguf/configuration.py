@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +31,19 @@ def configuration(header: Header) -> dict[str, Any]:
             f"{header.file}: split.count is {parts}, and files in parts are not supported; join "
             "them with llama.cpp's llama-gguf-split --merge"
         )
-    heads = header.required(f"{family}.attention.head_count", int)
+    count = partial(_count, header, family)
+    heads = count("attention.head_count")
     head_size = _head_size(header, family, heads)
     config = {
         "model_type": family,
-        "vocab_size": _vocabulary(header, family),
-        "hidden_size": header.required(f"{family}.embedding_length", int),
-        "intermediate_size": header.required(f"{family}.feed_forward_length", int),
-        "num_hidden_layers": header.required(f"{family}.block_count", int),
+        "vocab_size": _vocabulary(header),
+        "hidden_size": count("embedding_length"),
+        "intermediate_size": count("feed_forward_length"),
+        "num_hidden_layers": count("block_count"),
         "num_attention_heads": heads,
-        "num_key_value_heads": header.value(f"{family}.attention.head_count_kv", int) or heads,
+        "num_key_value_heads": count("attention.head_count_kv", heads),
         "head_dim": head_size,
-        "max_position_embeddings": header.required(f"{family}.context_length", int),
+        "max_position_embeddings": count("context_length"),
         "rms_norm_eps": header.required(f"{family}.attention.layer_norm_rms_epsilon", float),
         "hidden_act": "silu",
         "tie_word_embeddings": "output.weight" not in header.tensors,
@@ -61,12 +63,22 @@ _IDS = {
 }
 
 
-def _vocabulary(header: Header, family: str) -> int:
+def _count(header: Header, family: str, key: str, default: int | None = None) -> int:
+    """A whole number of at least 1, which may be absent where there is a default."""
+    key = f"{family}.{key}"
+    found = header.required(key, int) if default is None else header.value(key, int)
+    number = default if found is None else found
+    if number is None or number < 1:
+        raise ModelFilesError(f"{header.file}: {key} is {found}; allowed: at least 1")
+    return number
+
+
+def _vocabulary(header: Header) -> int:
     """As many ids as the embedding has rows: a tokenizer may know fewer."""
     embedding = header.tensors.get("token_embd.weight")
-    if embedding is not None:
-        return embedding.shape[0]
-    return header.required(f"{family}.vocab_size", int)
+    if embedding is None:
+        raise ModelFilesError(f"{header.file}: tensor 'token_embd.weight' is missing")
+    return embedding.shape[0]
 
 
 def _head_size(header: Header, family: str, heads: int) -> int:
@@ -74,7 +86,7 @@ def _head_size(header: Header, family: str, heads: int) -> int:
     query = header.tensors.get("blk.0.attn_q.weight")
     said = header.value(f"{family}.attention.key_length", int)
     if said is None:
-        said = query.shape[0] // heads if query is not None and heads > 0 else 0
+        said = query.shape[0] // heads if query is not None else 0
     for key in ("attention.value_length", "rope.dimension_count"):
         other = header.value(f"{family}.{key}", int)
         if other is not None and other != said:

@@ -132,9 +132,11 @@ class _Reader:
         if self._bytes(4) != _MAGIC:
             raise _Unsound(f"it does not begin with {_MAGIC.decode()}")
         version = self._number("<I")
+        if version in [known << 24 for known in _VERSIONS]:
+            raise _Unsound("its numbers are big-endian; allowed: little-endian")
         if version not in _VERSIONS:
             allowed = ", ".join(map(str, _VERSIONS))
-            raise _Unsound(f"version {version} is not supported; allowed: {allowed}, little-endian")
+            raise _Unsound(f"version {version} is not supported; allowed: {allowed}")
         tensors, entries = self._number("<Q"), self._number("<Q")
         metadata = self._metadata(entries)
         found = [self._tensor() for _ in range(self._count(tensors, 24, "tensors"))]

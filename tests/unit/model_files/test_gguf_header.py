@@ -81,7 +81,7 @@ def text(value: bytes) -> bytes:
     [
         (b"", "empty"),
         (b"PK\x03\x04" + bytes(100), "does not begin with GGUF"),
-        (b"GGUF" + struct.pack(">I", 3) + bytes(64), "version 50331648 is not supported"),
+        (b"GGUF" + struct.pack(">I", 3) + bytes(64), "its numbers are big-endian"),
         (b"GGUF" + struct.pack("<I", 1) + bytes(64), "version 1 is not supported; allowed: 2, 3"),
         (HEAD + struct.pack("<QQ", 2**60, 0), "1152921504606846976 tensors"),
         (HEAD + struct.pack("<QQ", 0, 2**63), "9223372036854775808 metadata entries"),
@@ -120,3 +120,10 @@ def test_a_named_pipe_is_not_waited_for(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelFilesError, match=r"model\.gguf does not exist"):
         model_files_of(tmp_path / "model.gguf")
+
+
+def test_a_folder_of_several_files_wants_one_named(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.gguf").touch()
+    with pytest.raises(ModelFilesError, match=r"several GGUF files; name one: a\.gguf, b\.gguf"):
+        model_files_of(tmp_path)

@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planning.hierarchy import Ladder, Level, every_ladder, tokens_of_a_parcel
+from card.speculation.control.costs import CONTENTION
+from card.speculation.pacing import PACINGS
+from planning.hierarchy import (
+    PARCELS,
+    Ladder,
+    Level,
+    every_ladder,
+    nobody_waits,
+    tokens_of_a_parcel,
+    way_of,
+)
 from planning.report import advice_on
 
 NAMES = ("n-grams", "draft_small", "draft", "target")
@@ -26,11 +36,27 @@ def test_a_parcel_passes_the_tokens_before_the_first_wrong_one_and_another() -> 
     assert tokens_of_a_parcel(0.5, 2) == 1.75
 
 
-def test_at_once_the_longer_of_both_counts() -> None:
-    draft, target = Level("draft", {1: 2.0}), Level("target", {1: 10.0, 32: 10.0})
-    found, _ = every_ladder([draft, target], {("draft", "target"): 1.0}, at_once=True)
-    assert found.parcels == (5,), "as many tokens as the draft writes while the target computes"
-    assert found.ms_per_token == pytest.approx(10.0 / 6)
+# Beside a draft at work a pass of it takes 10 ms.
+TARGET = Level("target", {1: 10.0 / CONTENTION, 32: 10.0 / CONTENTION})
+
+
+@pytest.mark.parametrize("pacing", ["pearl", "card"])
+def test_behind_a_refusal_the_draft_begins_anew_though_nobody_waited_for_it(pacing: str) -> None:
+    """A pass gives 1 token and the draft 2 meanwhile. Half of the time the first is that token: the
+    next passes review the other one, and go on so a quarter of the time."""
+    ms = way_of(PACINGS[pacing])(5.0, TARGET, 0.5, 2)
+    assert ms == pytest.approx((10 + 0.5 * 10 * 4 / 3) / (1 + 0.5 * 1.5 * 4 / 3))
+
+
+@pytest.mark.parametrize("pacing", ["pearl", "card"])
+@pytest.mark.parametrize("draft_ms", [0.3, 2.0, 4.0])
+def test_no_text_comes_faster_than_the_draft_writes_it(pacing: str, draft_ms: float) -> None:
+    way = way_of(PACINGS[pacing])
+    assert min(way(draft_ms, TARGET, 1.0, parcel) for parcel in PARCELS) >= 0.99 * draft_ms
+
+
+def test_what_is_always_too_late_only_costs() -> None:
+    assert nobody_waits(11.0, TARGET, 1.0, 4) == pytest.approx(10.0)
 
 
 shares = st.floats(0.0, 1.0)

@@ -17,14 +17,15 @@ from card.sampling import SamplingParameters
 from card.speculation.ngram_file import table_of
 from card.speculation.ngram_memory import NgramMemory
 from planning import checking
-from planning.acceptance import Likeness, Profile, weights_hash
+from planning.acceptance import Foresight, Likeness, Profile, weights_hash
+from planning.candidates import Text
 from planning.checking import compare
 from planning.command import PROFILES, app, profile_of
 from planning.errors import PlanError
 from planning.hardware import catalogue, preset_names, read_preset, scenes
 from planning.measuring import _write, measure_foresight
 from planning.predicting import Grid, predict
-from planning.results import Result
+from planning.results import MeasuredRow, Result
 
 MEASURED = Path(__file__).parent / "plan_result.json"
 """A result of the benchmark on the prompts, and with the weights, of the profile below."""
@@ -302,13 +303,21 @@ def test_a_profile_belongs_to_the_weights_of_a_gguf_file_too(
         profile_of(result, tmp_path)
 
 
-@pytest.mark.parametrize("system", ["specbranch", "ssd", "mcsd"])
-def test_a_system_of_the_family_is_simulated_with_its_own_growth(system: str) -> None:
+@pytest.mark.parametrize("system", ["specbranch", "ssd", "mcsd", "cascade"])
+def test_a_system_of_the_family_is_simulated_with_settings_of_its_own(system: str) -> None:
     result = Result.model_validate(few_texts())
     waits = next(row for row in result.rows if row.system == "draft_then_verify")
     row = waits.model_copy(update={"system": system, "gamma": 3, "width": 4, "rows": 4})
     found = compare(result, row, GREEDY)
     assert 2.0 < found.tokens_per_step <= 4.0
+
+
+def test_where_n_grams_alone_propose_no_draft_is_simulated() -> None:
+    result = Result.model_validate(few_texts())
+    card = next(row for row in result.rows if (row.system, row.where) == ("card", "in_process"))
+    found = compare(result, card.model_copy(update={"system": "cacheback"}), GREEDY)
+    assert found.draft_ms is None
+    assert 1.0 < found.tokens_per_step < card.tokens_per_step
 
 
 def test_a_target_that_is_measured_alone_takes_what_its_own_passes_took() -> None:
@@ -318,3 +327,40 @@ def test_a_target_that_is_measured_alone_takes_what_its_own_passes_took() -> Non
     result = Result.model_validate(few_texts() | {"row_costs_ms": slow})
     row = next(row for row in result.rows if row.system == "autoregressive")
     assert abs(compare(result, row, GREEDY).error) < 0.05
+
+
+def test_passes_beside_the_draft_are_as_dear_as_they_must_be_for_it_to_be_stopped_so_long() -> None:
+    """A run in which the two models slow each other down, which no cost curve tells."""
+    curve = {rows: 8.0 + rows / 2 for rows in (1, 2, 4, 6, 8)}
+    costs = {"row_costs_ms": {1: curve, 2: curve}, "target_row_costs_ms": curve}
+    result = Result.model_validate(few_texts() | costs | {"max_tokens": 128})
+    card = next(row for row in result.rows if (row.system, row.where) == ("card", "in_process"))
+    chats = Profile.read(PROFILES / "suite-bfloat16.yaml").at(0.8)
+    assert chats is not None
+    row = card.model_copy(
+        update={"temperature": 0.8, "rows_adapt": True, "draft_ms_per_pass": 2.5}
+        | {"query_ms": 0.0, "verify_ms": 0.0, "time_to_first_token_ms": 70.0}
+    )
+    ran = _ran(result, row, chats, contention=1.5)
+    assert (ran.draft_idle_share or 0.0) > 0.5
+    assert abs(compare(result, ran, chats).error) < 0.05
+    untold = ran.model_copy(update={"draft_idle_share": None})
+    assert compare(result, untold, chats).error > 0.06
+
+
+def _ran(result: Result, row: MeasuredRow, foresight: Foresight, contention: float) -> MeasuredRow:
+    """The row of a run in which passes beside the draft took so many times what the curve says."""
+    row = row.model_copy(update={"forward_ms": 1.0, "ms_per_step": 1.0})
+    texts = [Text(record, foresight) for record in foresight.limited(result.texts, 128).texts]
+    replay = checking._Replay(result, row, texts, 0)
+    runs = replay._simulate(1.0, contention, row.draft_ms_per_pass or 0.0)
+    steps, tokens = sum(run.steps for run in runs), sum(run.tokens for run in runs)
+    pass_ms = sum(run.target_busy_ms for run in runs) / steps
+    return row.model_copy(
+        update={
+            "forward_ms": pass_ms,
+            "ms_per_step": pass_ms,
+            "tokens_per_step": tokens / (steps + len(runs)),
+            "draft_idle_share": replay._stopped_share(runs),
+        }
+    )

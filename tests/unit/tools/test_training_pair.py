@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
+from bench.prompts import read_prompts
 from card.engines.draft_vocabulary import read_draft_vocabulary
 from card.sampling import gumbel
 from training import stages
-from training.agreement import follow, read_prompts
+from training.agreement import follow
 from training.architecture import build, load
 from training.command import app
 from training.compute import Compute
@@ -26,7 +27,7 @@ from training.decoding import Texts
 from training.distillation import distance, write_draft_texts
 from training.divergences import Divergence
 from training.draft_vocabulary import write_draft_vocabulary
-from training.fitting import Budget, FittingError
+from training.fitting import FittingError
 from training.recipe import Architecture, Distillation, Recipe, Sources, Training
 from training.tokenization import END_OF_TEXT, load_tokenizer
 from training.workplace import Workplace, claim
@@ -49,6 +50,13 @@ RECIPE = Recipe(
     ),
     distillation_training=Training(steps=30, batch=4, peak_rate=1e-2, warmup_steps=2),
 )
+
+
+def brief(recipe: Recipe) -> Recipe:
+    """The same, but of one step a stage."""
+    stages = ("target_training", "draft_training", "distillation_training")
+    changed = {name: getattr(recipe, name).model_copy(update={"steps": 1}) for name in stages}
+    return recipe.model_copy(update=changed)
 
 
 @dataclass(frozen=True)
@@ -89,10 +97,11 @@ def pair(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     folder = tmp_path_factory.mktemp("pair")
     place = begun(prepared, folder / "pair")
     for role in ("target", "draft"):
-        stages.train_model(place, RECIPE, role, Budget(steps=STEPS), CPU)
-    stages.distil(place, RECIPE, Budget(steps=30), CPU)
+        stages.train_model(place, RECIPE, role, CPU)
+    stages.distil(place, RECIPE, CPU)
     prompts = folder / "prompts.jsonl"
-    lines = [{"prompt": text} for text in ("def add", "def add_two_3(left, right):\n    return")]
+    texts = ("def add", "def add_two_3(left, right):\n    return")
+    lines = [{"id": number, "prompt": text} for number, text in enumerate(texts)]
     prompts.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     return Pair(place, prompts)
 
@@ -129,14 +138,15 @@ def test_the_draft_ranks_the_most_frequent_half_of_the_vocabulary(pair: Pair) ->
 def test_a_distillation_begins_with_the_draft_that_was_trained(pair: Pair, tmp_path: Path) -> None:
     place = Workplace(tmp_path / "pair")
     shutil.copytree(pair.place.root, place.root)
-    once, again = (stages.distil(place, RECIPE, Budget(steps=2), CPU) for _ in range(2))
+    once, again = (stages.distil(place, brief(RECIPE), CPU) for _ in range(2))
     assert once == again
 
 
 def test_another_seed_distils_on_other_texts_of_one_folder(pair: Pair, tmp_path: Path) -> None:
     place = Workplace(tmp_path / "pair")
     shutil.copytree(pair.place.root, place.root)
-    options = ["--output", str(place.root), "--recipe", str(place.recipe), "--steps", "1"]
+    place.recipe.write_text(brief(RECIPE).model_dump_json(indent=2) + "\n", "utf-8")
+    options = ["--output", str(place.root), "--recipe", str(place.recipe)]
 
     def distilled(*more: str) -> bytes:
         result = CliRunner().invoke(app, ["distil", *options, "--device", "cpu", *more])
@@ -148,10 +158,10 @@ def test_another_seed_distils_on_other_texts_of_one_folder(pair: Pair, tmp_path:
 
 def test_a_target_trained_again_outdates_the_texts_it_wrote(prepared: Path, tmp_path: Path) -> None:
     place = begun(prepared, tmp_path / "pair")
-    stages.train_model(place, RECIPE, "target", Budget(steps=1), CPU)
+    stages.train_model(place, brief(RECIPE), "target", CPU)
     stages.own_texts(place, RECIPE, CPU)
     assert place.own_texts.is_file()
-    stages.train_model(place, RECIPE, "target", Budget(steps=1), CPU)
+    stages.train_model(place, brief(RECIPE), "target", CPU)
     assert not place.own_texts.exists()
 
 
@@ -160,7 +170,7 @@ def test_a_loss_that_is_no_number_stops_training(prepared: Path, tmp_path: Path)
     training = RECIPE.target_training.model_copy(update={"peak_rate": float("inf")})
     recipe = RECIPE.model_copy(update={"target_training": training})
     with pytest.raises(FittingError, match="peak_rate"):
-        stages.train_model(place, recipe, "target", Budget(steps=STEPS), CPU)
+        stages.train_model(place, recipe, "target", CPU)
     assert not place.model("target").exists()
 
 
@@ -226,7 +236,7 @@ def test_each_divergence_falls_on_each_mixture_of_texts(
     recipe = RECIPE.model_copy(update={"distillation": chosen})
     place = Workplace(tmp_path / "pair")
     shutil.copytree(pair.place.root, place.root)
-    losses = stages.distil(place, recipe, Budget(steps=30), CPU)
+    losses = stages.distil(place, recipe, CPU)
     assert np.mean(losses[-5:]) < 0.9 * np.mean(losses[:5])
 
 
@@ -246,7 +256,7 @@ def test_the_draft_writes_its_share_of_a_batch_and_only_that_counts(
         return distance(target, draft, batch, divergence, prefix)
 
     monkeypatch.setattr(stages, "distance", watched)
-    stages.distil(place, recipe, Budget(steps=1), CPU)
+    stages.distil(place, brief(recipe), CPU)
     theirs, own = seen
     assert theirs == (3, RECIPE.context + 1, 1)
     assert own[0] == 1
@@ -274,7 +284,8 @@ def test_agreement_is_measured_on_the_targets_own_path_with_shared_noise(
 ) -> None:
     """Against the definition: no cache, no batch, no padding, a text at a time."""
     target, draft = (load(pair.place.model(role), CPU.device) for role in ("target", "draft"))
-    prompts = read_prompts(pair.prompts, load_tokenizer(pair.place.model("target")))
+    read = read_prompts(pair.prompts, load_tokenizer(pair.place.model("target")))
+    prompts = [[END_OF_TEXT, *prompt.tokens] for prompt in read]
     vocabulary = np.arange(target.config.vocab_size)
     measured = follow(target, draft, prompts, 10, temperature, seed=5)
 

@@ -1,4 +1,4 @@
-"""Recipes, budgets, output folders and prompts: what is refused, and what the figures mean."""
+"""Recipes and output folders: what is refused, and what the figures mean."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models
 
-from training.agreement import PromptsError, ideal_tokens_per_step, read_prompts
-from training.fitting import Budget
+from training.agreement import ideal_tokens_per_step
 from training.recipe import Recipe, RecipeError, read_recipe
 from training.workplace import WorkplaceError, claim
 
@@ -25,35 +23,23 @@ def test_ideal_tokens_per_step_counts_runs_of_agreement() -> None:
     assert ideal_tokens_per_step([np.array([1, 1])], rows=16) == 1.0
 
 
-def test_a_budget_ends_with_whatever_is_spent_first() -> None:
-    budget = Budget(steps=10, minutes=1.0)
-    assert budget.spent(step=5, seconds=6) == 0.5
-    assert budget.spent(step=1, seconds=60) == 1.0
-    for bad in ({}, {"steps": 0}, {"minutes": -1.0}, {"minutes": float("nan")}):
-        with pytest.raises(ValueError, match=r"steps|minutes"):
-            Budget(**bad)
-
-
 def test_a_folder_that_holds_anything_else_is_never_taken_silently(tmp_path: Path) -> None:
     weights = tmp_path / "models" / "target" / "model.safetensors"
     weights.parent.mkdir(parents=True)
     weights.write_bytes(b"precious")
-    with pytest.raises(WorkplaceError, match="--overwrite"):
+    with pytest.raises(WorkplaceError, match="--output"):
         claim(tmp_path / "models", Recipe())
     assert [file.name for file in (tmp_path / "models").iterdir()] == ["target"]
-    claim(tmp_path / "models", Recipe(), overwrite=True)
     assert weights.read_bytes() == b"precious"
 
 
-def test_a_pair_of_another_recipe_is_continued_only_on_request(tmp_path: Path) -> None:
+def test_a_pair_of_another_recipe_is_not_continued(tmp_path: Path) -> None:
     place = claim(tmp_path / "pair", Recipe())
     place.undistilled.mkdir()
     assert claim(tmp_path / "pair", Recipe()) == place
     with pytest.raises(WorkplaceError, match="another recipe"):
         claim(tmp_path / "pair", Recipe(seed=1))
     assert place.undistilled.is_dir()
-    claim(tmp_path / "pair", Recipe(seed=1), overwrite=True)
-    assert not place.undistilled.exists()
 
 
 def test_a_recipe_overrides_some_fields_and_keeps_the_others(tmp_path: Path) -> None:
@@ -84,16 +70,3 @@ def test_a_bad_recipe_names_the_field(
     with pytest.raises(RecipeError, match=field) as refused:
         read_recipe(path)
     assert "Value error" not in str(refused.value)
-
-
-def test_a_bad_prompts_file_names_the_line(tmp_path: Path) -> None:
-    tokenizer = Tokenizer(models.BPE())
-    path = tmp_path / "prompts.jsonl"
-    with pytest.raises(PromptsError, match="no such file"):
-        read_prompts(path, tokenizer)
-    path.write_text('{"prompt": "x"}\n{"text": "y"}\n')
-    with pytest.raises(PromptsError, match="line 2"):
-        read_prompts(path, tokenizer)
-    path.write_text("")
-    with pytest.raises(PromptsError, match="no prompt"):
-        read_prompts(path, tokenizer)

@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 
 from card.engines.architecture import Architecture
 from card.engines.checkpoints.matrices import DenseMatrix, GroupedMatrix, Matrix, stacked
-from card.engines.checkpoints.tensors import LayerTensors, LinearTensors, unknown_tensor
+from card.engines.checkpoints.tensors import (
+    LayerTensors,
+    LinearTensors,
+    check_fits,
+    shapes_in_layer,
+    shapes_outside,
+    unknown_tensor,
+)
 from card.engines.interface import EngineError
 from model_files import ModelFilesError
 from model_files.gguf.configuration import FREQUENCY_DIVISORS
@@ -52,6 +59,7 @@ class GgufCheckpoint:
             raise EngineError(str(error)) from error
         for tensor in self._stored.values():
             self._check_known(tensor)
+        self._check_complete()
 
     @property
     def values(self) -> int:
@@ -101,6 +109,20 @@ class GgufCheckpoint:
             raise EngineError(
                 f"{self._file}: {tensor.name} is {tensor.kind}; allowed: {', '.join(KINDS)}"
             )
+
+    def _check_complete(self) -> None:
+        """What lacks a tensor is refused before anything of it is read."""
+        a = self._architecture
+        for part, shape in shapes_outside(a).items():
+            self._check_fits(f"{part}.weight", shape)
+        for layer in range(a.layers):
+            for part, shape in shapes_in_layer(a).items():
+                self._check_fits(f"blk.{layer}.{part}.weight", shape)
+
+    def _check_fits(self, name: str, shape: tuple[int, ...]) -> None:
+        stored = self._stored.get(name)
+        found = None if stored is None else stored.shape
+        check_fits(self._file, name, found, shape, "the file's metadata imply")
 
     def _layer(self, index: int) -> LayerTensors:
         a, name = self._architecture, f"blk.{index}"
@@ -168,13 +190,8 @@ class GgufCheckpoint:
 
     def _read(self, name: str, shape: tuple[int, ...]) -> tuple[str, NDArray[np.uint8]]:
         """Kind and bytes of a tensor, [outputs, bytes of a row]."""
-        stored = self._stored.get(name)
-        if stored is None:
-            raise EngineError(f"{self._file}: tensor {name!r} is missing")
-        if stored.shape != shape:
-            raise EngineError(
-                f"{self._file}: {name} has shape {stored.shape}, the file's metadata imply {shape}"
-            )
+        self._check_fits(name, shape)
+        stored = self._stored[name]
         try:
             content = np.memmap(self._file, np.uint8, "r", stored.offset, (stored.size,))
         except (OSError, ValueError) as error:

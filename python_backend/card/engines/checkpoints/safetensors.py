@@ -19,7 +19,14 @@ from safetensors import SafetensorError, safe_open
 
 from card.engines.architecture import Architecture
 from card.engines.checkpoints.matrices import DenseMatrix, is_finite, stacked, widened
-from card.engines.checkpoints.tensors import LayerTensors, LinearTensors, unknown_tensor
+from card.engines.checkpoints.tensors import (
+    LayerTensors,
+    LinearTensors,
+    check_fits,
+    shapes_in_layer,
+    shapes_outside,
+    unknown_tensor,
+)
 from card.engines.interface import EngineError
 from card.engines.quantised import check_tensor_not_quantised
 from model_files.json_file import JsonFileError, is_irregular, read_json_object
@@ -33,6 +40,23 @@ _STORED: dict[str, np.dtype[Any]] = {
 INDEX = "model.safetensors.index.json"
 """Says which tensor lies in which file, where a checkpoint has several."""
 
+_NAMES = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+"""Hugging Face's name for what GGUF calls otherwise."""
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 _IN_LAYER = re.compile(
     r"(input_layernorm|post_attention_layernorm)\.weight|self_attn\.rotary_emb\.inv_freq"
@@ -67,6 +91,7 @@ class SafetensorsCheckpoint:
         for name in self._stored:
             self._check_known(name)
         self._check_depth()
+        self._check_complete()
 
     @property
     def values(self) -> int:
@@ -107,6 +132,20 @@ class SafetensorsCheckpoint:
             known = name in _OUTSIDE or not name.startswith(("model.", "lm_head."))
         if not known:
             raise unknown_tensor(self._directory, name, a)
+
+    def _check_complete(self) -> None:
+        """What lacks a tensor is refused before anything of it is read."""
+        a = self._architecture
+        for part, shape in shapes_outside(a).items():
+            self._check_fits(f"{_NAMES[part]}.weight", shape)
+        for layer in range(a.layers):
+            for part, shape in shapes_in_layer(a).items():
+                self._check_fits(f"model.layers.{layer}.{_NAMES[part]}.weight", shape)
+
+    def _check_fits(self, name: str, shape: tuple[int, ...]) -> None:
+        stored = self._stored.get(name)
+        found = None if stored is None else stored.shape
+        check_fits(self._directory, name, found, shape, "config.json implies")
 
     def _check_depth(self) -> None:
         """A model cut off behind some layers would load, and write nonsense."""
@@ -163,13 +202,8 @@ class SafetensorsCheckpoint:
 
     def _stored_as(self, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
         """A tensor in the dtype of its file, as `DenseMatrix` holds it."""
-        stored = self._stored.get(name)
-        if stored is None:
-            raise EngineError(f"{self._directory}: tensor {name!r} is missing")
-        if stored.shape != shape:
-            raise EngineError(
-                f"{self._directory}: {name} has shape {stored.shape}, config.json implies {shape}"
-            )
+        self._check_fits(name, shape)
+        stored = self._stored[name]
         if stored.dtype not in _STORED:
             raise EngineError(
                 f"{self._directory}: {name} is {stored.dtype}; "

@@ -72,3 +72,37 @@ def unknown_tensor(path: Path, name: str, architecture: Architecture) -> EngineE
         f"{path}: tensor {name!r} is not known in models of the family {architecture.family}, so "
         "the model cannot be run as it was made"
     )
+
+
+def shapes_outside(a: Architecture) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor that belongs to no layer, by GGUF's name for it."""
+    head = {} if a.tied_embeddings else {"output": (a.vocabulary, a.hidden)}
+    return {"token_embd": (a.vocabulary, a.hidden), "output_norm": (a.hidden,)} | head
+
+
+def shapes_in_layer(a: Architecture) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor of a layer but its biases, which it may lack."""
+    query, key_value = a.heads * a.head_size, a.kv_heads * a.head_size
+    norms = ("attn_q_norm", "attn_k_norm") if a.query_key_norm else ()
+    return {
+        "attn_norm": (a.hidden,),
+        "attn_q": (query, a.hidden),
+        "attn_k": (key_value, a.hidden),
+        "attn_v": (key_value, a.hidden),
+        "attn_output": (a.hidden, query),
+        "ffn_norm": (a.hidden,),
+        "ffn_gate": (a.intermediate, a.hidden),
+        "ffn_up": (a.intermediate, a.hidden),
+        "ffn_down": (a.hidden, a.intermediate),
+        **dict.fromkeys(norms, (a.head_size,)),
+    }
+
+
+def check_fits(
+    path: Path, name: str, stored: tuple[int, ...] | None, implied: tuple[int, ...], by: str
+) -> None:
+    """Raise `EngineError` unless the tensor is `stored` in the shape that is `implied`."""
+    if stored is None:
+        raise EngineError(f"{path}: tensor {name!r} is missing")
+    if stored != implied:
+        raise EngineError(f"{path}: {name} has shape {stored}, {by} {implied}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from card.settings import ServingSettings
 
 _ANSWER_S = 2.0
 _LAST_LINES = 20
+_COMPLAINT = re.compile('level(=|": ")(warning|error|critical)')
 
 
 @contextmanager
@@ -32,10 +34,20 @@ def reserved_serving(address: str = "127.0.0.1") -> Iterator[dict[str, int]]:
 
 def last_words(log: IO[bytes]) -> str:
     """Of a supervisor that did not start: its error lines, or the end of its log without any."""
-    log.seek(0)
-    lines = log.read().decode(errors="replace").splitlines()
+    lines = _lines(log)
     errors = [line for line in lines if line.startswith("error: ")]
     return "\n".join(errors or lines[-_LAST_LINES:])
+
+
+def complaints(log: IO[bytes]) -> str:
+    """The last warnings and errors of a supervisor that served, and of what it started."""
+    told = [line for line in _lines(log) if _COMPLAINT.search(line)]
+    return "\n".join(told[-_LAST_LINES:])
+
+
+def _lines(log: IO[bytes]) -> list[str]:
+    log.seek(0)
+    return log.read().decode(errors="replace").splitlines()
 
 
 class SupervisorEndedError(RuntimeError):

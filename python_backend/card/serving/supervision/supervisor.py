@@ -27,8 +27,8 @@ LOOK_S = 0.1
 START_ATTEMPTS = 3
 """Starts in a row that may fail before the supervisor gives up and says so by its exit code."""
 CALM_S = 2.0
-"""Without an open session for so long, no client waits: Triton does not finish every request whose
-client has left or whose process has died."""
+"""Without an open session for so long, no client waits: Triton takes a second or more to end a
+process, and does not finish every request whose client has left or whose process has died."""
 LINGER_S = 0.5
 """Without an open session for so long, the last responses have left and nobody waits in a queue."""
 
@@ -170,7 +170,7 @@ class Supervisor:
                 _tell_cut_off(open_sessions, "the drain limit is reached")
                 return
             if now_s > busy_s + CALM_S:
-                _tell_cut_off(0, f"no session for {CALM_S:g} s, yet Triton counts a request")
+                _tell_cut_off(0, f"no session for {CALM_S:g} s, yet Triton holds a model")
                 return
             sights = service.sights()
             if self._stop_requests.wait_for(2, LOOK_S):
@@ -295,8 +295,8 @@ def _install(settings: Settings, run_directory: RunDirectory) -> TritonInstall:
 
 
 def _tell_cut_off(open_sessions: int, reason: str) -> None:
-    """Why a drain ends before Triton has answered everything; with nothing open, that is Triton's
-    count of requests, in which some stay whose client left."""
+    """Why a drain ends before Triton has let go of every model; with nothing open that harms
+    nobody."""
     if open_sessions:
         note("cut_off", open_sessions=open_sessions, reason=reason)
     else:

@@ -44,6 +44,14 @@ def fewer_layers_than_weights(model: Path) -> str:
     return "the two do not belong together"
 
 
+def more_layers_than_weights(model: Path) -> str:
+    file = model / "config.json"
+    config = json.loads(file.read_text(encoding="utf-8"))
+    layers = config["num_hidden_layers"]
+    file.write_text(json.dumps(config | {"num_hidden_layers": layers + 1}), encoding="utf-8")
+    return f"'model.layers.{layers}.input_layernorm.weight' is missing"
+
+
 def no_end_token(model: Path) -> str:
     (model / "generation_config.json").write_text('{"eos_token_id": "x"}', encoding="utf-8")
     return "no usable eos_token_id"
@@ -64,6 +72,7 @@ FAULTS = (
     another_vocabulary,
     corrupted_configuration,
     fewer_layers_than_weights,
+    more_layers_than_weights,
     no_tokenizer,
 )
 

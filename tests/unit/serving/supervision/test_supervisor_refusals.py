@@ -5,6 +5,7 @@ And whoever changes his mind before that finds nothing started, and nothing left
 
 from __future__ import annotations
 
+import io
 import signal
 import socket
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 from child_process import child, next_line
 from real_pair import DRAFT, TARGET
 
-from card.serving.supervision.supervised import reserved_serving
+from card.serving.supervision.supervised import complaints, reserved_serving
 
 AT_THE_INSTALLATION = """
 import os
@@ -148,3 +149,12 @@ def test_why_a_model_cannot_be_loaded_is_one_event_and_one_line(
     assert line == "error: target cannot be loaded: the weights do not fit"
     assert len(told) == 1 + events
     assert "event=gave_up" in ended.stderr.splitlines()[-1]
+
+
+def test_what_a_log_complains_of_is_found_in_both_formats() -> None:
+    complained = [
+        "time level=warning component=supervisor event=reloading model=target",
+        '{"time": "now", "level": "error", "component": "card", "event": "message"}',
+    ]
+    lines = ["time level=info event=ready", *complained, '{"level": "info", "event": "answered"}']
+    assert complaints(io.BytesIO("\n".join(lines).encode())).splitlines() == complained

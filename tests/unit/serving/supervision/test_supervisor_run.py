@@ -150,7 +150,7 @@ class FakeService:
         (FakeService(1, idle=True, again=True), [("cut_off", "there was another signal to stop")]),
         (
             FakeService(0, idle=False, again=False),
-            [("not_idle", "no session for 2 s, yet Triton counts a request")],
+            [("not_idle", "no session for 2 s, yet Triton holds a model")],
         ),
     ],
     ids=["all are answered", "a long text", "a second signal", "a client that left"],
