@@ -13,6 +13,8 @@ CARD_MODELS = (
     *("ensemble", "ensemble_unary", "tensorrt_llm", "llmapi"),
     *("preprocessing", "card", "draft", "target", "postprocessing"),
 )
+NEEDED = frozenset({"preprocessing", "card", "target", "postprocessing"})
+"""What a text takes. Without its draft a server answers, and Triton does not call it ready."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ async def probe(
     ready = await triton.is_server_ready(**terms)
     served = await triton.is_model_ready(model, **terms)
     models = await _models(triton, model, terms)
-    return Health(live=live, ready=live and ready and served, models=models)
+    answers = ready or {it.name for it in models if it.state == "READY"} >= NEEDED
+    return Health(live=live, ready=live and served and answers, models=models)
 
 
 async def _models(

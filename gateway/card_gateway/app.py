@@ -47,7 +47,7 @@ from card_gateway.scores import Scores
 from card_gateway.several import Pieces, best, side_by_side
 from card_gateway.template import read_model
 from card_gateway.tokens import TokenTexts
-from card_gateway.tools.answer import CallingAnswer
+from card_gateway.tools.answer import CallingAnswer, until_a_call_is_whole
 from card_gateway.tools.refusal import tools_named
 from card_gateway.trace import TraceTexts
 from card_gateway.usage import Usage
@@ -189,7 +189,7 @@ class _Routes:
         answer = ResponseAnswer(
             identity, body, usage, self._scores(body), reads_calls=bool(chat.tool_use.tools)
         )
-        pieces = self.figures.counted(self._texts([generation], request, identity), usage)
+        pieces = self.figures.counted(self._texts([generation], request, chat, identity), usage)
         memory = None if body.store is False else self._items
 
         def whole(texts: list[Piece]) -> dict[str, Any]:
@@ -241,7 +241,7 @@ class _Routes:
             answer.follow(TraceTexts(self._tokens))
         # Who asks for the prompt's log-probabilities has it read each time.
         sharing = 1 if wanted[0].return_prompt_log_probs else body.candidates
-        texts = self._texts(wanted, request, answer.identity, sharing)
+        texts = self._texts(wanted, request, body, answer.identity, sharing)
         usage = Usage(per_prompt=body.candidates)
         pieces = self.figures.counted(prompt_alone(texts) if body.is_prompt_alone else texts, usage)
 
@@ -279,6 +279,7 @@ class _Routes:
         self,
         wanted: list[GenerateRequest],
         request: Request,
+        body: SamplingBody,
         identity: str,
         per_prompt: int = 1,
     ) -> Pieces:
@@ -294,13 +295,15 @@ class _Routes:
             )
             for index, generation in enumerate(wanted)
         ]
+        if body.ends_with_a_call:
+            texts = [until_a_call_is_whole(text) for text in texts]
         if len(texts) == 1:
             return texts[0]
         return side_by_side(texts, self._gateway.at_once, per_prompt)
 
     def _prompt(self, chat: ChatBody) -> str:
-        tools, variables = chat.tool_use.tools, chat.chat_template_kwargs
-        return prompt_of(self._template, chat.messages, tools, variables)
+        tools = chat.tool_use.tools
+        return prompt_of(self._template, chat.messages, tools, chat.template_variables)
 
     def _text_of(self, prompt: str | list[int]) -> str:
         """The prompt as it is echoed. Raises `ApiError`."""

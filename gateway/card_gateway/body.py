@@ -15,12 +15,11 @@ from pydantic import Field, JsonValue, model_validator
 
 from card_client import GenerateRequest
 from card_gateway.errors import refused
-from card_gateway.messages import Message, Part, TextPart
+from card_gateway.messages import Message, Part, TextPart, text_of
 from card_gateway.neutral import without_what_asks_for_nothing
 from card_gateway.structured import Guide, GuidedFields, NvExt
 from card_gateway.tools.definitions import Tool, ToolChoice, ToolUse, tool_use
 from card_gateway.tools.grammar import calls_or_json_grammar, grammar_of
-from card_gateway.tools.written import END_OF_CALL
 
 NOT_OFFERED: Mapping[str, tuple[Any, ...]] = {
     "suffix": ("",),
@@ -28,11 +27,8 @@ NOT_OFFERED: Mapping[str, tuple[Any, ...]] = {
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
     "audio": (),
-    "reasoning_effort": ("none",),
     "verbosity": ("medium",),
     "web_search_options": (),
-    "store": (False,),
-    "service_tier": ("auto", "default"),
 }
 """Fields of OpenAI's API that nothing here can do, each with the values that ask for nothing."""
 
@@ -80,12 +76,6 @@ class Prediction(Part):
     type: Literal["content"]
     content: str | list[TextPart]
 
-    @property
-    def text(self) -> str:
-        if isinstance(self.content, str):
-            return self.content
-        return "".join(part.text for part in self.content)
-
 
 class SamplingBody(GuidedFields):
     """What completions and chats have in common."""
@@ -108,6 +98,8 @@ class SamplingBody(GuidedFields):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
+    service_tier: str | None = None
+    store: bool | None = None
     prediction: Prediction | None = None
     """What the text may well say. It makes candidates, so it changes speed alone."""
     n: Annotated[int, Field(ge=1, le=MOST_ANSWERS)] | None = None
@@ -167,6 +159,11 @@ class SamplingBody(GuidedFields):
     def is_prompt_alone(self) -> bool:
         """Whether nothing of what is generated is told: a completion may ask for that."""
         return self.max_tokens == 0
+
+    @property
+    def ends_with_a_call(self) -> bool:
+        """Whether each text ends where a function is called: a chat may ask for that."""
+        return False
 
     @property
     def wants_log_probs(self) -> bool:
@@ -236,7 +233,7 @@ class SamplingBody(GuidedFields):
                 self.skip_reading_prefix_cache is True or self.cache_prompt is False or None
             ),
             # An empty one predicts nothing.
-            prediction=None if self.prediction is None else self.prediction.text or None,
+            prediction=text_of("" if self.prediction is None else self.prediction.content) or None,
             guided_decoding_guide_type=None if guide is None else guide.kind,
             guided_decoding_guide=None if guide is None else guide.text,
         )
@@ -325,6 +322,8 @@ class ChatBody(SamplingBody):
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | None = None
     chat_template_kwargs: dict[str, JsonValue] | None = None
     """Further variables of the chat template."""
+    reasoning_effort: str | None = None
+    """A variable of the chat template, too."""
     tools: list[Tool] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -349,12 +348,22 @@ class ChatBody(SamplingBody):
         """What the model is told of tools. Raises `ApiError`."""
         return tool_use(self.tools, self.tool_choice, self.parallel_tool_calls)
 
+    @property
+    def ends_with_a_call(self) -> bool:
+        """A grammar ends the text itself."""
+        use = self.tool_use
+        return bool(use.tools) and not use.parallel and self.guide is None
+
+    @property
+    def template_variables(self) -> dict[str, JsonValue]:
+        """Beyond messages and tools."""
+        given = self.chat_template_kwargs or {}
+        if self.reasoning_effort is None:
+            return given
+        return {"reasoning_effort": self.reasoning_effort, **given}
+
     def generate_request(self, prompt: str, stop_words: tuple[str, ...]) -> GenerateRequest:
         limit = self.max_completion_tokens or self.max_tokens
-        use = self.tool_use
-        if use.tools and not use.parallel and self.guide is None:
-            # A grammar ends the text itself, and lets arguments hold what ends a call.
-            stop_words = (*stop_words, END_OF_CALL)
         return self.to_triton(prompt, max_tokens=limit, stop_words=stop_words)
 
     @cached_property

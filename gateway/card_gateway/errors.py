@@ -42,6 +42,7 @@ RETRY_S = 1
 
 _NAMED_FIELD = re.compile(r"([a-z_]+) (?:is|has|cannot) ")
 _GUIDE = "guided_decoding_guide"
+_PROMPT_TOO_LONG = re.compile(r"\(limits\.prompt_(?:tokens|bytes)\)")
 
 
 class ApiError(HTTPException):
@@ -92,7 +93,10 @@ def from_triton(error: CardError, guided_by: str | None = None) -> ApiError:
     message = error.message
     if param == _GUIDE and guided_by is not None:
         param, message = guided_by, message.replace(_GUIDE, guided_by, 1)
-    return ApiError(status, message, param=param, code=error.code.lower())
+    code = error.code.lower()
+    if _PROMPT_TOO_LONG.search(message):  # OpenAI's: frameworks then shorten what they send
+        code = "context_length_exceeded"
+    return ApiError(status, message, param=param, code=code)
 
 
 def from_validation(error: RequestValidationError) -> ApiError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -27,6 +27,11 @@ class Part(BaseModel):
         }
 
 
+class HasText(Protocol):
+    @property
+    def text(self) -> str: ...
+
+
 class TextPart(Part):
     """One part of a message; images, audio and files are not offered."""
 
@@ -34,6 +39,11 @@ class TextPart(Part):
     text: str
     cache_control: dict[str, Any] | None = None
     """Accepted, without effect."""
+
+
+def text_of(content: str | Sequence[HasText]) -> str:
+    """Of content as a text or as parts."""
+    return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
 class FunctionCall(Part):
@@ -62,8 +72,8 @@ class Message(Part):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[TextPart] | None = None
     name: str | None = None
-    # What the assistant said beside its text, this one or another model: nothing here reads it.
     refusal: str | None = None
+    # What the assistant said beside its text, this one or another model: nothing here reads it.
     reasoning: str | None = None
     reasoning_content: str | None = None
     annotations: list[Any] | None = None
@@ -74,8 +84,7 @@ class Message(Part):
 
     @property
     def text(self) -> str:
-        content = self.content or ""
-        return content if isinstance(content, str) else "".join(part.text for part in content)
+        return text_of(self.content or self.refusal or "")
 
 
 def check_messages(messages: Sequence[Message]) -> None:
@@ -89,7 +98,7 @@ def check_messages(messages: Sequence[Message]) -> None:
             field = f"messages.{place}.tool_call_id"
             message_ = f"{field} is missing; it must be the id of the call that is answered"
             raise refused(field, message_, "missing_required_parameter")
-        if message.content is None and not message.tool_calls:
+        if message.content is None and not (message.tool_calls or message.refusal):
             field = f"messages.{place}.content"
             raise refused(field, f"{field} is missing", "missing_required_parameter")
 

@@ -11,17 +11,9 @@ from dataclasses import dataclass
 import grpc
 
 from card_client import Tls
+from card_client.channel import channel_options
 from card_guard.admission import Admission
 from card_guard.proxy import Proxy
-
-_TO_TRITON = [
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-]
-"""What clients may send is bounded where it comes in. Without the last two gRPC would leave a
-server that was away for a minute alone for another half."""
 
 _AT_THE_DOOR = 256
 """Calls that are being refused or ended, besides those that have a place."""
@@ -142,12 +134,12 @@ def _for_clients(guard: Guard) -> list[tuple[str, int]]:
 
 
 def _channel(guard: Guard) -> grpc.aio.Channel:
+    options = channel_options(guard.triton)
     if guard.triton_tls is None:
-        return grpc.aio.insecure_channel(guard.triton, _TO_TRITON)
+        return grpc.aio.insecure_channel(guard.triton, options)
     ca, cert, key = _contents(guard.triton_tls)
-    return grpc.aio.secure_channel(
-        guard.triton, grpc.ssl_channel_credentials(ca, key, cert), _TO_TRITON
-    )
+    credentials = grpc.ssl_channel_credentials(ca, key, cert)
+    return grpc.aio.secure_channel(guard.triton, credentials, options)
 
 
 def _server_credentials(tls: Tls) -> grpc.ServerCredentials:

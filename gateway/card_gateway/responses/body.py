@@ -81,18 +81,17 @@ class Text(Part):
 
 
 class Reasoning(Part):
-    """Accepted where it asks for nothing: the model does not reason apart from its answer."""
-
-    effort: Literal["none"] | None = None
-    summary: None = None
-    generate_summary: None = None
+    effort: str | None = None
+    # Accepted, without effect: no model here reasons apart from its answer.
+    summary: str | None = None
+    generate_summary: str | None = None
 
 
 class ResponseBody(SamplingBody):
     """`POST /v1/responses`."""
 
     not_offered: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        **{name: neutral for name, neutral in NOT_OFFERED.items() if name != "store"},
+        **NOT_OFFERED,
         "n": (1,),
         "background": (False,),
         "conversation": (),
@@ -113,8 +112,6 @@ class ResponseBody(SamplingBody):
     include: list[str] | None = None
     """Further parts of the answer; but for log-probabilities they belong to what is not offered."""
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | None = None
-    store: bool | None = None
-    """Whether items may be kept, for clients that send their ids later."""
     chat_template_kwargs: dict[str, JsonValue] | None = None
 
     @model_validator(mode="after")
@@ -151,6 +148,7 @@ class ResponseBody(SamplingBody):
             "tool_choice": self._tool_choice(),
             "parallel_tool_calls": self.parallel_tool_calls,
             "chat_template_kwargs": self.chat_template_kwargs,
+            "reasoning_effort": None if self.reasoning is None else self.reasoning.effort,
             "logprobs": self.wants_log_probs,
             "top_logprobs": self.top_logprobs,
         }

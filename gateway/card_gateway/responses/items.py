@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
-from card_gateway.messages import FunctionCall, Message, Part, ToolCall
+from card_gateway.messages import FunctionCall, Message, Part, ToolCall, text_of
 
 
 class InputText(Part):
@@ -24,7 +24,18 @@ class OutputText(Part):
     logprobs: list[Any] | None = None
 
 
-_Content = str | list[Annotated[InputText | OutputText, Field(discriminator="type")]]
+class Refusal(Part):
+    """What the assistant said instead."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+    @property
+    def text(self) -> str:
+        return self.refusal
+
+
+_Content = str | list[Annotated[InputText | OutputText | Refusal, Field(discriminator="type")]]
 
 
 class _Item(Part):
@@ -40,10 +51,6 @@ class MessageItem(_Item):
     content: _Content
     phase: str | None = None
 
-    @property
-    def text(self) -> str:
-        return _text(self.content)
-
 
 class CallItem(_Item):
     type: Literal["function_call"]
@@ -56,10 +63,6 @@ class CallOutputItem(_Item):
     type: Literal["function_call_output"]
     call_id: str
     output: _Content
-
-    @property
-    def text(self) -> str:
-        return _text(self.output)
 
 
 class ReasoningItem(Part):
@@ -110,9 +113,10 @@ def messages_of(items: Sequence[Item]) -> list[Message]:
     messages: list[Message] = []
     for item in items:
         if isinstance(item, MessageItem):
-            messages.append(Message(role=item.role, content=item.text))
+            messages.append(Message(role=item.role, content=text_of(item.content)))
         elif isinstance(item, CallOutputItem):
-            messages.append(Message(role="tool", content=item.text, tool_call_id=item.call_id))
+            said = text_of(item.output)
+            messages.append(Message(role="tool", content=said, tool_call_id=item.call_id))
         elif isinstance(item, CallItem):
             function = FunctionCall(name=item.name, arguments=item.arguments)
             call = ToolCall(id=item.call_id, function=function)
@@ -121,7 +125,3 @@ def messages_of(items: Sequence[Item]) -> list[Message]:
             calls = [*(messages[-1].tool_calls or []), call]
             messages[-1] = messages[-1].model_copy(update={"tool_calls": calls})
     return messages
-
-
-def _text(content: _Content) -> str:
-    return content if isinstance(content, str) else "".join(part.text for part in content)

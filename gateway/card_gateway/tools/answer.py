@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from card_gateway.answer import ChatAnswer, Json
 from card_gateway.generation import Piece
 from card_gateway.scores import Scores
+from card_gateway.several import Pieces
 from card_gateway.tools.calls import Call, CallParser, whole_calls
 
 
@@ -47,6 +50,19 @@ class CallingAnswer(ChatAnswer):
     def _finish_reason(self, piece: Piece) -> str | None:
         called = self._parsers[piece.index].count and piece.finish_reason == "stop"
         return "tool_calls" if called else piece.finish_reason
+
+
+async def until_a_call_is_whole(pieces: Pieces) -> Pieces:
+    """The text up to the end of its first call, which ends it. It closes `pieces`."""
+    parser = CallParser()
+    async with aclosing(pieces):
+        async for piece in pieces:
+            for read, letter in enumerate(piece.text, 1):
+                parser.feed(letter)
+                if parser.stands_behind_a_call:
+                    yield replace(piece, text=piece.text[:read], finish_reason="stop")
+                    return
+            yield piece
 
 
 def _json(call: Call) -> Json:

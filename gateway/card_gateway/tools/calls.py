@@ -77,6 +77,11 @@ class CallParser:
         self._scan = _ObjectScan()
         self._read: Callable[[list[Part]], bool] = self._outside
 
+    @property
+    def stands_behind_a_call(self) -> bool:
+        """Whether what was read last made a call whole."""
+        return self._read == self._behind
+
     def feed(self, text: str) -> list[Part]:
         """The parts that are certain now."""
         self._pending += text

@@ -21,7 +21,6 @@ def triton() -> Iterator[TritonDouble]:
         yield double
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])
 async def test_an_unreachable_host_is_named_with_what_to_check(host: str) -> None:
     with served() as gone:
@@ -35,7 +34,6 @@ async def test_an_unreachable_host_is_named_with_what_to_check(host: str) -> Non
             assert "Check that the server is up" in caught.value.message
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(("host", "asks_it"), [("127.0.0.1", False), ("192.0.2.1", True)])
 async def test_a_proxy_that_may_be_at_fault_is_named(
     monkeypatch: pytest.MonkeyPatch, host: str, asks_it: bool
@@ -49,7 +47,6 @@ async def test_a_proxy_that_may_be_at_fault_is_named(
     assert ("https_proxy names a proxy" in caught.value.message) is asks_it
 
 
-@pytest.mark.asyncio
 async def test_no_proxy_stands_between_a_client_and_its_own_machine(
     triton: TritonDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,7 +63,6 @@ async def test_no_proxy_stands_between_a_client_and_its_own_machine(
         assert ("grpc.enable_http_proxy", 0) not in channel_options(elsewhere)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("balanced", [True, False])
 async def test_requests_take_turns_on_all_addresses_only_when_asked_to(balanced: bool) -> None:
     with served() as one, served() as other:
@@ -80,7 +76,6 @@ async def test_requests_take_turns_on_all_addresses_only_when_asked_to(balanced:
         assert bool(one.requests and other.requests) == balanced
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("balanced", [True, False])
 async def test_a_server_that_was_away_is_tried_again_within_a_second(
     triton: TritonDouble, monkeypatch: pytest.MonkeyPatch, balanced: bool
@@ -100,7 +95,6 @@ async def test_a_server_that_was_away_is_tried_again_within_a_second(
     assert seen["grpc.max_receive_message_length"] > 1 << 30
 
 
-@pytest.mark.asyncio
 async def test_health_tells_ready_and_every_model(triton: TritonDouble) -> None:
     async with CardClient(triton.address) as client:
         health = await client.health()
@@ -113,7 +107,20 @@ async def test_health_tells_ready_and_every_model(triton: TritonDouble) -> None:
         assert not (await client.health()).ready
 
 
-@pytest.mark.asyncio
+@pytest.mark.parametrize("index_is_private", [True, False])
+async def test_a_server_without_its_draft_is_ready_and_without_its_target_is_not(
+    triton: TritonDouble, index_is_private: bool
+) -> None:
+    triton.ready = False
+    triton.models_ready |= dict.fromkeys(("preprocessing", "card", "postprocessing"), True)
+    if index_is_private:
+        triton.index_error = (grpc.StatusCode.PERMISSION_DENIED, "not yours")
+    for target in (True, False):
+        triton.models_ready["target"] = target
+        async with CardClient(triton.address) as client:
+            assert (await client.health()).ready is target
+
+
 async def test_health_asks_model_by_model_where_the_index_is_private(triton: TritonDouble) -> None:
     triton.index_error = (
         grpc.StatusCode.UNAVAILABLE,
@@ -160,7 +167,6 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
     assert caught.value.code == "INVALID_ARGUMENT"
 
 
-@pytest.mark.asyncio
 async def test_tls_files_reach_the_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,14 +217,6 @@ def test_headers_that_cannot_travel_are_refused(headers: dict[str, str]) -> None
     assert caught.value.code == "INVALID_ARGUMENT"
 
 
-@pytest.mark.asyncio
-async def test_headers_may_be_written_as_http_writes_them(triton: TritonDouble) -> None:
-    async with CardClient(triton.address, headers={"Authorization": "Bearer x"}) as client:
-        await client.generate(REQUEST)
-    assert triton.metadata[0]["authorization"] == "Bearer x"
-
-
-@pytest.mark.asyncio
 async def test_names_that_are_no_text_are_refused(triton: TritonDouble) -> None:
     with pytest.raises(CardError, match="model is not valid Unicode"):
         CardClient(triton.address, model="\ud800")
@@ -227,7 +225,6 @@ async def test_names_that_are_no_text_are_refused(triton: TritonDouble) -> None:
             await client.generate(REQUEST, request_id="\ud800")
 
 
-@pytest.mark.asyncio
 async def test_a_closed_client_says_so(triton: TritonDouble) -> None:
     client = CardClient(triton.address)
     await client.generate(REQUEST)

@@ -34,7 +34,6 @@ async def failure(triton: TritonDouble, **config: Any) -> CardError:
     return caught.value
 
 
-@pytest.mark.asyncio
 async def test_a_stream_yields_every_delta_with_its_figures(triton: TritonDouble) -> None:
     triton.answer = lambda request: [
         response(text_output="x", accepted_bytes=0, finish_reason="", num_output_tokens=1),
@@ -61,9 +60,8 @@ async def test_a_stream_yields_every_delta_with_its_figures(triton: TritonDouble
     ]
 
 
-@pytest.mark.asyncio
 async def test_the_request_arrives_as_the_ensemble_expects_it(triton: TritonDouble) -> None:
-    async with CardClient(triton.address, headers={"authorization": "token"}) as client:
+    async with CardClient(triton.address, headers={"Authorization": "token"}) as client:
         request = GenerateRequest("def f(", 8, seed=1)
         async for _ in client.stream(request, timeout_s=30, request_id="mine"):
             pass
@@ -81,7 +79,6 @@ async def test_the_request_arrives_as_the_ensemble_expects_it(triton: TritonDoub
     assert triton.metadata[0]["authorization"] == "token"
 
 
-@pytest.mark.asyncio
 async def test_generate_asks_for_one_whole_answer(triton: TritonDouble) -> None:
     triton.answer = lambda request: [response(text_output="x): pass", finish_reason="stop")]
     async with CardClient(triton.address) as client:
@@ -92,7 +89,6 @@ async def test_generate_asks_for_one_whole_answer(triton: TritonDouble) -> None:
     assert triton.requests[0].raw_input_contents[names.index("stream")] == b"\x00"
 
 
-@pytest.mark.asyncio
 async def test_a_time_limit_binds_both_the_client_and_the_server(triton: TritonDouble) -> None:
     await streamed(triton, timeout_s=12.5)
 
@@ -105,7 +101,6 @@ async def test_a_time_limit_binds_both_the_client_and_the_server(triton: TritonD
     assert deadline < 20  # gRPC rounds it up a little on its way.
 
 
-@pytest.mark.asyncio
 async def test_an_answer_that_comes_too_late_is_a_deadline_exceeded(triton: TritonDouble) -> None:
     triton.hold(response(text_output="x", finish_reason=""))
     error = await failure(triton, timeout_s=0.2)
@@ -113,7 +108,6 @@ async def test_an_answer_that_comes_too_late_is_a_deadline_exceeded(triton: Trit
     assert "0.2 s" in error.message
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("timeout_s", [0, -1, 1e10, float("nan"), float("inf")])
 async def test_a_senseless_time_limit_is_refused(triton: TritonDouble, timeout_s: float) -> None:
     assert (await failure(triton, timeout_s=timeout_s)).code == "INVALID_ARGUMENT"
@@ -134,7 +128,6 @@ def kept_calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return calls
 
 
-@pytest.mark.asyncio
 async def test_breaking_out_of_the_loop_cancels_on_the_server(
     triton: TritonDouble, kept_calls: list[Any]
 ) -> None:
@@ -145,7 +138,6 @@ async def test_breaking_out_of_the_loop_cancels_on_the_server(
         assert await asyncio.to_thread(triton.wait_until_client_left)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("method", ["stream", "generate"])
 async def test_cancelling_the_task_cancels_on_the_server(
     triton: TritonDouble, kept_calls: list[Any], monkeypatch: pytest.MonkeyPatch, method: str
@@ -169,7 +161,6 @@ async def test_cancelling_the_task_cancels_on_the_server(
         assert await asyncio.to_thread(triton.wait_until_client_left)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("begun", [False, True])
 async def test_closing_the_client_ends_what_runs_with_an_error_and_cancels_nobody(
     triton: TritonDouble, begun: bool
@@ -190,7 +181,6 @@ async def test_closing_the_client_ends_what_runs_with_an_error_and_cancels_nobod
     assert not task.cancelled()
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("said", "code", "message"),
     [
@@ -222,7 +212,6 @@ async def test_a_refusal_on_the_stream_carries_code_and_message(
     assert "Failed to process" not in error.message
 
 
-@pytest.mark.asyncio
 async def test_who_leaves_before_the_first_response_is_gone_with_it(triton: TritonDouble) -> None:
     """Triton would keep some of its memory for good."""
     may_answer = threading.Event()
@@ -245,7 +234,6 @@ async def test_who_leaves_before_the_first_response_is_gone_with_it(triton: Trit
         assert await asyncio.to_thread(triton.wait_until_client_left)
 
 
-@pytest.mark.asyncio
 async def test_a_stream_that_failed_is_not_cancelled_before_the_server_ends_it(
     triton: TritonDouble,
 ) -> None:
@@ -261,14 +249,12 @@ async def test_a_stream_that_failed_is_not_cancelled_before_the_server_ends_it(
     assert left_before_its_end == [False]
 
 
-@pytest.mark.asyncio
 async def test_a_stream_that_failed_and_does_not_end_is_cancelled(triton: TritonDouble) -> None:
     triton.hold(refusal("INVALID_ARGUMENT: no"))
     assert (await failure(triton, timeout_s=None)).code == "INVALID_ARGUMENT"
     assert triton.wait_until_client_left()
 
 
-@pytest.mark.asyncio
 async def test_an_error_in_mid_stream_comes_after_the_deltas(triton: TritonDouble) -> None:
     triton.answer = lambda request: [
         response(text_output="x", finish_reason=""),
@@ -287,7 +273,6 @@ async def test_an_error_in_mid_stream_comes_after_the_deltas(triton: TritonDoubl
     assert caught.value.code == "UNAVAILABLE"
 
 
-@pytest.mark.asyncio
 async def test_a_call_that_the_server_breaks_off_is_an_error_with_its_code(
     triton: TritonDouble,
 ) -> None:
@@ -300,7 +285,6 @@ async def test_a_call_that_the_server_breaks_off_is_an_error_with_its_code(
     assert "broken on purpose" in error.message
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("answer", [[], [response(text_output="x", finish_reason="")]])
 async def test_a_stream_that_just_ends_is_never_taken_for_a_text(
     triton: TritonDouble, answer: list[Any]

@@ -90,7 +90,7 @@ def test_what_is_not_offered_is_refused_by_name(
         ("use_beam_search", True, "not offered; only false is allowed"),
         ("parallel_tool_calls", 1, "not offered; only true or false is allowed"),
         ("response_format", 1, "1; it should be an object"),
-        ("reasoning_effort", "high", 'not offered; only "none" is allowed'),
+        ("verbosity", "high", 'not offered; only "medium" is allowed'),
         ("stream", "true", '"true"; it should be true or false'),
         ("temperature", True, "true; it should be a valid number"),
         ("stop", {"é": None}, '{"é": null}; it should be a valid string'),
@@ -147,6 +147,8 @@ NEUTRAL: list[tuple[str, list[Any]]] = [
     ("logprobs", [False, None]),
     ("stream_options", [{}, {"include_usage": False}]),
     ("guided_choice", [[]]),
+    ("store", [True, False, None]),
+    ("service_tier", ["flex", "auto", None]),
 ]
 
 
@@ -161,6 +163,19 @@ def test_what_asks_for_nothing_changes_nothing(
         status, _, text = gateway.ask("/v1/completions", PROMPT | {name: value})
         assert status == 200, text
         assert gateway.sent() | neutral == plain
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "text_input is 5000 tokens long; it must be 1 to 4096 (limits.prompt_tokens)",
+        "text_input is 'a'; it must be text of at most 10 bytes (limits.prompt_bytes)",
+    ],
+)
+def test_a_prompt_that_is_too_long_has_openais_code(gateway: RunningGateway, words: str) -> None:
+    gateway.triton.answer = lambda _: [refusal(f"INVALID_ARGUMENT: {words}")]
+    status, _, text = gateway.ask("/v1/chat/completions", CHAT)
+    assert (status, json.loads(text)["error"]["code"]) == (400, "context_length_exceeded")
 
 
 @pytest.mark.parametrize(
@@ -309,6 +324,7 @@ def test_a_stream_that_waited_begins_with_its_text(
     gateway.triton.answer = lambda _: [sign, *two_pieces()]
     chunks = list(client.completions.create(**PROMPT, stream=True))
     assert [chunk.choices[0].text for chunk in chunks] == ["héllo", " wörld"]
+    assert all(chunk.usage is None for chunk in chunks)
 
 
 def test_an_error_after_the_first_piece_stands_in_the_stream(

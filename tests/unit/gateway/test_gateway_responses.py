@@ -94,12 +94,16 @@ def test_a_conversation_goes_on_from_its_items(
     gateway: RunningGateway, client: openai.OpenAI
 ) -> None:
     gateway.triton.answer = lambda _: pieces_of(ANSWER, 1000)
-    talk: list[Any] = [{"role": "user", "content": [{"type": "input_text", "text": "Rome?"}]}]
+    talk: list[Any] = [
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+        {"role": "user", "content": [{"type": "input_text", "text": "Rome?"}]},
+    ]
     first = client.responses.create(model="ensemble", input=talk, tools=[WEATHER])
     message, call = first.output
     assert call.type == "function_call"
     result = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
     expected = (
+        "Assistant: No.\n"
         "User: Rome?\n"
         "Assistant: Let me see.\n"
         '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>\n'
@@ -171,7 +175,7 @@ def test_what_fails_later_is_told_in_the_stream(
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"background": True}, "background"),
-        ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
+        ({"max_tool_calls": 1}, "max_tool_calls"),
         ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"input": []}, "input"),

@@ -75,6 +75,7 @@ def test_every_way_to_ask_becomes_a_guide(
 
 
 INTEGER = {"type": "integer"}
+BOTH = {"allOf": [{"properties": {"b": INTEGER}}, {"properties": {"c": INTEGER}}]}
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,12 @@ INTEGER = {"type": "integer"}
         ({"properties": {}, "additionalProperties": INTEGER}, None),
         ({"properties": {"a": INTEGER}, "required": ["b"]}, None),
         ({"properties": {"a": INTEGER}, "anyOf": [{"required": ["a"]}]}, None),
-        ({"properties": {"a": {"allOf": [{"properties": {"b": INTEGER}}]}}}, None),
+        (
+            {"properties": {"a": {"allOf": [{"properties": {"b": INTEGER}}]}}},
+            {"properties": {"a": {"allOf": [{"properties": {"b": INTEGER}} | CLOSED]}}} | CLOSED,
+        ),
+        ({"properties": {"a": BOTH}, "not": {}}, {"properties": {"a": BOTH}, "not": {}} | CLOSED),
+        ({"properties": {"a": BOTH, "b": {"$ref": "#/properties/a/allOf/0"}}}, None),
     ],
 )
 def test_objects_have_the_properties_that_they_name_unless_they_say_more(

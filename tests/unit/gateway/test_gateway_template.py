@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import gguf_models
 import pytest
-from gateway_double import CHAT, PROMPT, running_gateway, two_pieces
+from gateway_double import CHAT, PROMPT, prompt, running_gateway, two_pieces
 from gateway_models import directory, tokenizer
 from real_pair import TARGET
 from transformers import PreTrainedTokenizerFast
@@ -44,6 +45,26 @@ def test_a_pair_without_a_template_is_given_a_plain_transcript() -> None:
         "Be brief.\n\nUser: Hé?\nAssistant: Yes.\nUser: Why?\nAssistant:"
     )
     assert template.stop_words == ("\nUser:",)
+
+
+def test_a_request_gives_the_template_variables(tmp_path: Path) -> None:
+    source = "{{ reasoning_effort }} {{ mood }}"
+    with running_gateway(tokenizer=directory(tmp_path, chat_template=source)) as gateway:
+        more: dict[str, Any] = {"chat_template_kwargs": {"mood": "calm"}}
+        chat = CHAT | more | {"reasoning_effort": "low"}
+        assert gateway.ask("/v1/chat/completions", chat)[0] == 200
+        assert prompt(gateway) == "low calm"
+        response = more | {"model": "ensemble", "input": "hello", "reasoning": {"effort": "high"}}
+        assert gateway.ask("/v1/responses", response)[0] == 200
+        assert prompt(gateway) == "high calm"
+
+
+def test_a_refusal_of_an_earlier_turn_is_what_the_assistant_said() -> None:
+    with running_gateway() as gateway:
+        said = {"role": "assistant", "content": None, "refusal": "Never."}
+        chat = CHAT | {"messages": [{"role": "user", "content": "Will you?"}, said]}
+        assert gateway.ask("/v1/chat/completions", chat)[0] == 200
+        assert "Assistant: Never." in prompt(gateway)
 
 
 def test_a_template_renders_as_transformers_renders_it(tmp_path: Path) -> None:

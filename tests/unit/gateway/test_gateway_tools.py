@@ -155,11 +155,25 @@ def test_a_call_that_is_required_or_strict_is_held_to_a_grammar(
     assert not any(fits(guide, text) for text in wrong)
 
 
+@pytest.mark.parametrize("size", [1, 3, 1000])
 def test_one_call_at_a_time_ends_the_answer_behind_it(
-    gateway: RunningGateway, client: openai.OpenAI
+    gateway: RunningGateway, client: openai.OpenAI, size: int
 ) -> None:
-    client.chat.completions.create(**CHAT, tools=[CLOCK], parallel_tool_calls=False)
-    assert gateway.sent()["stop_words"].endswith(b"</tool_call>")
+    """Wherever it was cut, and though an argument holds what ends a call."""
+    call = ONE.replace("Rome", "</tool_call> {")
+    gateway.triton.answer = lambda _: pieces_of(f"See. {call}{OTHER} So.", size)
+    asked: Any = {"tools": [CLOCK], "parallel_tool_calls": False}
+    whole = client.chat.completions.create(**CHAT, **asked).choices[0]
+    with client.chat.completions.stream(**CHAT, **asked) as stream:
+        streamed = stream.get_final_completion().choices[0]
+    for choice in (whole, streamed):
+        assert choice.message.content == "See."
+        assert choice.finish_reason == "tool_calls"
+        calls: Any = choice.message.tool_calls
+        assert [call.function.arguments for call in calls] == ['{"city": "</tool_call> {"}']
+    asked["tools"] = [{"type": "function", "name": "clock"}]
+    response = client.responses.create(model="ensemble", input="hello", **asked)
+    assert [item.type for item in response.output] == ["message", "function_call"]
 
 
 def test_a_grammar_ends_a_call_that_may_hold_the_end_of_one(
@@ -170,7 +184,6 @@ def test_a_grammar_ends_a_call_that_may_hold_the_end_of_one(
     assert fits(
         gateway.sent()["guided_decoding_guide"][4:].decode(), ONE.replace("Rome", "</tool_call>")
     )
-    assert b"</tool_call>" not in gateway.sent()["stop_words"]
 
 
 @pytest.mark.parametrize(
