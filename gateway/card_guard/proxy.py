@@ -40,6 +40,9 @@ _ANSWERED_ONCE = frozenset(
 _AWAY = "UNAVAILABLE: the server behind this port is not there, or not yet; try again"
 """Where it would be is no stranger's business."""
 
+_NO_STATUS = "Internal error from Core"
+"""What gRPC for Python says of a call that the server ended while it was sent a request."""
+
 _FULL = "as many calls are open as are taken at a time (--calls); try again"
 _IDLE = "nothing was said in this call, and its place was wanted (--calls, --idle-s); call again"
 
@@ -159,9 +162,10 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # mypy is told to se
 
     async def _pass_on(self, error: grpc.aio.AioRpcError, context: ServicerContext) -> None:
         """End a call as Triton did, or as its absence."""
-        lost = self._channel.get_state() is not grpc.ChannelConnectivity.READY
-        if lost and error.code() is grpc.StatusCode.UNAVAILABLE:
-            await context.abort(error.code(), _AWAY)
+        away = error.code() is grpc.StatusCode.UNAVAILABLE
+        lost = away and self._channel.get_state() is not grpc.ChannelConnectivity.READY
+        if lost or error.details() == _NO_STATUS:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, _AWAY)
         await context.abort(error.code(), error.details() or "")
 
     async def _ask(

@@ -29,7 +29,7 @@ class Triton:
 
     def __init__(self) -> None:
         self.seen: list[str] = []
-        self.fails = False
+        self.failure: tuple[grpc.StatusCode, str] | None = None
         self.may_answer = asyncio.Event()
         self.is_asked = asyncio.Event()
         self.is_left = asyncio.Event()
@@ -40,8 +40,8 @@ class Triton:
                 self.seen.append("asked")
                 self.is_asked.set()
                 await self.may_answer.wait()
-                if self.fails:
-                    await context.abort(grpc.StatusCode.UNAVAILABLE)
+                if self.failure is not None:
+                    await context.abort(*self.failure)
                 self.seen.append("answers")
                 await context.write(b"an answer")
             self.seen.append("will hear no more")
@@ -212,7 +212,7 @@ async def test_a_client_that_leaves_the_guard_is_gone_behind_the_first_answer() 
 
 async def test_how_a_stream_fails_that_its_client_has_left_is_reported_nowhere() -> None:
     triton = Triton()
-    triton.fails = True
+    triton.failure = grpc.StatusCode.UNAVAILABLE, "gone"
     async with channel_to(triton) as channel:
         stream = await stream_whose_client_left(channel, triton)
         leaving = asyncio.create_task(stream.leave(lingers=True))
@@ -220,6 +220,20 @@ async def test_how_a_stream_fails_that_its_client_has_left_is_reported_nowhere()
         triton.may_answer.set()
         await asyncio.wait_for(leaving, WAIT_S)
     assert triton.seen == ["asked", "left"]
+
+
+async def test_a_server_that_goes_while_it_is_asked_is_said_to_be_away() -> None:
+    """gRPC reads no status then, and calls that an internal error."""
+    triton = Triton()
+    triton.failure = grpc.StatusCode.INTERNAL, "Internal error from Core"
+    triton.may_answer.set()
+    async with channel_to(triton) as channel, channel_to_guard(channel) as guarded:
+        call = guarded.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")()
+        await call.write(infer_request())
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await asyncio.wait_for(call.read(), WAIT_S)
+    assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert "try again" in (failed.value.details() or "")
 
 
 async def test_more_than_may_linger_are_cancelled_at_once() -> None:
