@@ -36,7 +36,7 @@ _NEVER_CONNECTED = re.compile(
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 """Environment variables that gRPC reads, in this order."""
 
-_NO_STATUS = "Internal error from Core"
+NO_STATUS = "Internal error from Core"
 """What gRPC for Python says of a call that ended, at its deadline or by the server, while the
 request was sent: it reads no status then (https://github.com/grpc/grpc/issues/2685)."""
 _ABOUT_OVER = 0.9
@@ -99,7 +99,7 @@ def status_error(
     code: str, details: str, address: str, timeout_s: float | None, taken_s: float
 ) -> CardError:
     """As `call_error`, from the status code's name and the details in words."""
-    if code == "INTERNAL" and details == _NO_STATUS:
+    if code == "INTERNAL" and details == NO_STATUS:
         if timeout_s is None or taken_s < _ABOUT_OVER * timeout_s:
             return CardError(
                 "UNAVAILABLE", f"{address} ended the call before it had the request; send it again"

@@ -10,6 +10,7 @@ import grpc
 from grpc.aio import ServicerContext, StreamStreamCall
 from tritonclient.grpc import service_pb2
 
+from card_client.errors import NO_STATUS
 from card_guard.admission import Admission, FullError, LostError, Place
 from card_guard.request import RequestError, check_request
 from card_guard.stream import LINGER_S, STREAM_ENDED, TritonStream
@@ -39,9 +40,6 @@ _ANSWERED_ONCE = frozenset(
 
 _AWAY = "UNAVAILABLE: the server behind this port is not there, or not yet; try again"
 """Where it would be is no stranger's business."""
-
-_NO_STATUS = "Internal error from Core"
-"""What gRPC for Python says of a call that the server ended while it was sent a request."""
 
 _FULL = "as many calls are open as are taken at a time (--calls); try again"
 _IDLE = "nothing was said in this call, and its place was wanted (--calls, --idle-s); call again"
@@ -164,7 +162,7 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # mypy is told to se
         """End a call as Triton did, or as its absence."""
         away = error.code() is grpc.StatusCode.UNAVAILABLE
         lost = away and self._channel.get_state() is not grpc.ChannelConnectivity.READY
-        if lost or error.details() == _NO_STATUS:
+        if lost or error.details() == NO_STATUS:
             await context.abort(grpc.StatusCode.UNAVAILABLE, _AWAY)
         await context.abort(error.code(), error.details() or "")
 

@@ -152,17 +152,19 @@ class TargetSession:
         if self.constraint is not None and not self.constraint.is_ready:
             self.slot.count_time(runs=True)
             return False
-        runs = self.reads_prompt(engine)
-        if not runs and not self._awaits_draft(draft_lives=draft_lives):
-            runs = True
-            self.draft_wait.restore()
-        elif not runs and self.draft_wait.is_over(
-            time.monotonic() - self.committed_s, longest_wait_s
-        ):
-            runs = True
-            self.draft_wait.shorten()
+        runs = self.reads_prompt(engine) or self._end_wait(longest_wait_s, draft_lives=draft_lives)
         self.slot.count_time(runs=runs)
         return runs
+
+    def _end_wait(self, longest_s: float, *, draft_lives: bool) -> bool:
+        """Go on, if what the pacing waits for is there or the wait was long enough."""
+        if not self._awaits_draft(draft_lives=draft_lives):
+            self.draft_wait.restore()
+            return True
+        is_over = self.draft_wait.is_over(time.monotonic() - self.committed_s, longest_s)
+        if is_over:
+            self.draft_wait.shorten()
+        return is_over
 
     def _awaits_draft(self, *, draft_lives: bool) -> bool:
         """Whether the pacing waits for what is not there yet. A dead draft is never waited for; of

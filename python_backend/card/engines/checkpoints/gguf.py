@@ -21,8 +21,7 @@ from card.engines.checkpoints.matrices import DenseMatrix, GroupedMatrix, Matrix
 from card.engines.checkpoints.tensors import (
     LayerTensors,
     LinearTensors,
-    shapes_in_layer,
-    shapes_outside,
+    required_tensors,
     stored_as,
     unknown_tensor,
 )
@@ -112,12 +111,8 @@ class GgufCheckpoint:
 
     def _check_complete(self) -> None:
         """What lacks a tensor is refused before anything of it is read."""
-        a = self._architecture
-        for part, shape in shapes_outside(a).items():
-            self._found(f"{part}.weight", shape)
-        for layer in range(a.layers):
-            for part, shape in shapes_in_layer(a).items():
-                self._found(f"blk.{layer}.{part}.weight", shape)
+        for name, shape in required_tensors(self._architecture).items():
+            self._found(f"{name}.weight", shape)
 
     def _found(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
         return stored_as(self._file, self._stored, name, shape, "the file's metadata")

@@ -22,8 +22,7 @@ from card.engines.checkpoints.matrices import DenseMatrix, is_finite, stacked, w
 from card.engines.checkpoints.tensors import (
     LayerTensors,
     LinearTensors,
-    shapes_in_layer,
-    shapes_outside,
+    required_tensors,
     stored_as,
     unknown_tensor,
 )
@@ -135,12 +134,10 @@ class SafetensorsCheckpoint:
 
     def _check_complete(self) -> None:
         """What lacks a tensor is refused before anything of it is read."""
-        a = self._architecture
-        for part, shape in shapes_outside(a).items():
-            self._found(f"{_NAMES[part]}.weight", shape)
-        for layer in range(a.layers):
-            for part, shape in shapes_in_layer(a).items():
-                self._found(f"model.layers.{layer}.{_NAMES[part]}.weight", shape)
+        for name, shape in required_tensors(self._architecture).items():
+            *layer, part = name.removeprefix("blk.").split(".")
+            above = f"model.layers.{layer[0]}." if layer else ""
+            self._found(f"{above}{_NAMES[part]}.weight", shape)
 
     def _found(self, name: str, shape: tuple[int, ...]) -> _Stored:
         return stored_as(self._directory, self._stored, name, shape, "config.json")

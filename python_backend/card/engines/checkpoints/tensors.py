@@ -74,17 +74,11 @@ def unknown_tensor(path: Path, name: str, architecture: Architecture) -> EngineE
     )
 
 
-def shapes_outside(a: Architecture) -> dict[str, tuple[int, ...]]:
-    """The shape of each tensor that belongs to no layer, by GGUF's name for it."""
-    head = {} if a.tied_embeddings else {"output": (a.vocabulary, a.hidden)}
-    return {"token_embd": (a.vocabulary, a.hidden), "output_norm": (a.hidden,)} | head
-
-
-def shapes_in_layer(a: Architecture) -> dict[str, tuple[int, ...]]:
-    """The shape of each tensor of a layer but its biases, which it may lack."""
+def required_tensors(a: Architecture) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor but biases, which a layer may lack, by GGUF's name for it."""
     query, key_value = a.heads * a.head_size, a.kv_heads * a.head_size
     norms = ("attn_q_norm", "attn_k_norm") if a.query_key_norm else ()
-    return {
+    in_layer = {
         "attn_norm": (a.hidden,),
         "attn_q": (query, a.hidden),
         "attn_k": (key_value, a.hidden),
@@ -95,6 +89,13 @@ def shapes_in_layer(a: Architecture) -> dict[str, tuple[int, ...]]:
         "ffn_up": (a.intermediate, a.hidden),
         "ffn_down": (a.hidden, a.intermediate),
         **dict.fromkeys(norms, (a.head_size,)),
+    }
+    head = {} if a.tied_embeddings else {"output": (a.vocabulary, a.hidden)}
+    return {
+        "token_embd": (a.vocabulary, a.hidden),
+        "output_norm": (a.hidden,),
+        **head,
+        **{f"blk.{n}.{part}": shape for n in range(a.layers) for part, shape in in_layer.items()},
     }
 
 
