@@ -161,6 +161,11 @@ class SamplingBody(GuidedFields):
         return self.max_tokens == 0
 
     @property
+    def tool_use(self) -> ToolUse:
+        """Only a chat has tools."""
+        return ToolUse()
+
+    @property
     def ends_with_a_call(self) -> bool:
         """Whether each text ends where a function is called: a chat may ask for that."""
         return False

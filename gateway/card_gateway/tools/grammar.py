@@ -81,5 +81,5 @@ def arguments_schema(function: Function) -> dict[str, Any]:
     schema: dict[str, Any] = dict(
         _NO_ARGUMENTS if function.parameters is None else function.parameters
     )
-    schema.setdefault("type", "object")
+    schema["type"] = "object"
     return closed(schema) | {"x-guidance": _STRICT if function.strict else _LENIENT}
