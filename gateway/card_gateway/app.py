@@ -172,7 +172,7 @@ class _Routes:
         answer = kind(body.model, self._scores(body))
         prompt = self._prompt(body)
         generation = body.generate_request(prompt, self._template.stop_words)
-        with tools_named(body.tool_use):
+        with tools_named(body.tool_use, body.guide_of_tools):
             return await self._answer(request, body, [generation], answer)
 
     async def respond(self, request: Request, body: ResponseBody) -> Response:
@@ -199,7 +199,7 @@ class _Routes:
             return answer.response()
 
         events = partial(response_events, answer, pieces=pieces, memory=memory)
-        with tools_named(chat.tool_use):
+        with tools_named(chat.tool_use, chat.guide_of_tools):
             return await self._told(request, chat, pieces, whole, events)
 
     async def models(self) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def without_what_asks_for_nothing(
     for name, value in body.items():
         if name in known and name not in not_offered:
             kept[name] = value
-        elif value is None or value in ([], {}):
+        elif value is None or value in ([], {}, ""):
             continue
         elif name not in tables:
             kept[name] = value

@@ -140,6 +140,7 @@ def test_text_becomes_tokens_and_text_again(guarded: RunningGateway) -> None:
     chat = guarded.ask("/tokenize", {"messages": CHAT["messages"]}, AUTHORISED)
     assert json.loads(chat[2])["count"] > 1
     assert guarded.ask("/tokenize", {}, AUTHORISED)[0] == 400
+    assert guarded.ask("/detokenize", {"tokens": [1 << 30]}, AUTHORISED)[0] == 400
     listed = json.loads(asked(guarded, "GET", "/v1/models", AUTHORISED)[2])
     assert listed["data"][0]["max_model_len"] == 2304
 

@@ -141,7 +141,7 @@ NEUTRAL: list[tuple[str, list[Any]]] = [
     ("include_stop_str_in_output", [False]),
     ("use_beam_search", [False]),
     ("guided_json", [None]),
-    ("unheard_of", [None, [], {}]),
+    ("unheard_of", [None, [], {}, ""]),
     ("ignore_eos", [False]),
     ("prediction", [None, {"type": "content", "content": ""}]),
     ("logprobs", [False, None]),
