@@ -140,6 +140,7 @@ NEUTRAL: list[tuple[str, list[Any]]] = [
     ("spaces_between_special_tokens", [True]),
     ("include_stop_str_in_output", [False]),
     ("use_beam_search", [False]),
+    ("repeat_penalty", [1, 1.0]),
     ("guided_json", [None]),
     ("unheard_of", [None, [], {}, ""]),
     ("ignore_eos", [False]),
