@@ -39,7 +39,7 @@ class Exact:
             token = sample(row, history, request.parameters, allowed)
             child = children.get((node, token))
             if child is None and constraint is None and token not in request.parameters.end_ids:
-                child = self.forgiven(logits, candidates, node, history, request)
+                child = self.kept_mismatch(logits, candidates, node, history, request)
                 if child is not None:
                     token = candidates.tokens[child]
                     result.foreign += 1
@@ -61,7 +61,7 @@ class Exact:
             node = child
         return result
 
-    def forgiven(
+    def kept_mismatch(
         self,
         logits: TargetRows,
         candidates: Candidates,

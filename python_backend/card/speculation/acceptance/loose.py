@@ -33,7 +33,7 @@ class Loose(Exact):
         self._least_entropy = config.loose_entropy
         self._window = config.loose_window
 
-    def forgiven(
+    def kept_mismatch(
         self,
         logits: TargetRows,
         candidates: Candidates,
