@@ -1,10 +1,10 @@
-"""The command line: `suite`, `family`, `sled`, `quality` and `streams`."""
+"""The command line: `suite`, `family`, `tables`, `sled`, `quality` and `streams`."""
 
 from __future__ import annotations
 
 import typer
 
-from bench.family import family
+from bench.family import family, tables
 from bench.quality import quality
 from bench.sled import sled
 from bench.streams import streams
@@ -18,6 +18,7 @@ app = typer.Typer(
 )
 app.command()(suite)
 app.command()(family)
+app.command()(tables)
 app.command()(sled)
 app.command()(quality)
 app.command()(streams)

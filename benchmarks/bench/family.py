@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -14,13 +15,12 @@ import typer
 
 from bench.cells import WHO, Cells, Columns, known, shown, table
 from bench.conclusion import conclude
-from bench.conditions import conditions_of, this_machine
+from bench.conditions import Conditions, Machine, conditions_of, this_machine
 from bench.contest import Contender, fastest_settings
 from bench.drafts import with_small_draft
 from bench.figures import Row, summarise
 from bench.in_process import InProcess
 from bench.line_up import line_up_devices, line_up_family, quickest, thread_counts
-from bench.names import name_of
 from bench.options import (
     TEMPERATURES,
     Limit,
@@ -30,7 +30,7 @@ from bench.options import (
     SettingsFile,
     Temperatures,
 )
-from bench.ratios import Question, Ratio, ratios
+from bench.ratios import ALL, Question, Ratio, ratios
 from bench.report import TRIED, Report
 from bench.rounds import Rounds, clock_of
 from bench.systems import SYSTEMS, System
@@ -110,6 +110,13 @@ def family(
     conclude(console, report, "family", json_file, [*pilot, *completions])
 
 
+def tables(
+    result: Annotated[Path, typer.Argument(help="JSON of `family`.", exists=True, dir_okay=False)],
+) -> None:
+    """Print the tables of a result of `family` again, as Markdown."""
+    print(FamilyReport.stored(json.loads(result.read_text("utf-8"))).markdown(), end="")
+
+
 def _devices(
     stack: ExitStack,
     pair: InProcess,
@@ -137,9 +144,25 @@ class FamilyReport(Report):
             row |= {"paper": SYSTEMS[row["system"]].paper, "claim": SYSTEMS[row["system"]].claim}
         return content
 
+    @classmethod
+    def stored(cls, content: Mapping[str, Any]) -> FamilyReport:
+        """The report whose JSON this is."""
+        run = {name: content[name] for name in _names_of(Conditions)}
+        rows, tried = (
+            [Row(**{name: row[name] for name in _names_of(Row)}) for row in content[part]]
+            for part in ("rows", "tried")
+        )
+        return cls(
+            Conditions(**run | {"machine": Machine(**run["machine"])}),
+            [Ratio(**ratio) for ratio in content["ratios"]],
+            rows,
+            tried,
+            content["skipped"],
+        )
+
     def tables(self) -> list[Cells]:
         rows = table("The family", _FAMILY, self.rows)
-        kinds = list(dict.fromkeys(ratio.kind for ratio in self.ratios if "/" not in ratio.kind))
+        kinds = self._kinds()
         headings = [f"speed-up, {kind}" for kind in kinds]
         claims = "claim of its paper", "paper"
         found = [
@@ -147,7 +170,41 @@ class FamilyReport(Report):
             for cells, row in zip(rows.rows, self.rows, strict=True)
         ]
         family = Cells(rows.title, [*rows.headings, *headings, *claims], found)
-        return [family, self.winners(), table("Settings tried", TRIED, self.tried)]
+        tried = table("Settings tried", (*_WHO, *TRIED[len(WHO) :]), self.tried)
+        return [family, self.worth(), self.winners(), tried]
+
+    def _kinds(self) -> list[str]:
+        return list(dict.fromkeys(ratio.kind for ratio in self.ratios if "/" not in ratio.kind))
+
+    def worth(self) -> Cells:
+        """Speed-ups over the target alone, the fastest lossless one of each kind in bold, and what
+        became of the draft's work where nothing is drawn."""
+        kinds = [kind for kind in self._kinds() if kind != ALL] or [ALL]
+        temperatures = list(dict.fromkeys(row.temperature for row in self.rows))
+        columns = [(kind, temperature) for temperature in temperatures for kind in kinds]
+        found = {(ratio.name, ratio.kind, ratio.temperature): ratio.value for ratio in self.ratios}
+        best = {
+            column: max(
+                (found.get((row.system, *column), 0.0) for row in self.rows if row.lossless),
+                default=0.0,
+            )
+            for column in columns
+        }
+        rows = []
+        for row in (row for row in self.rows if row.temperature == temperatures[0]):
+            ours = [(found.get((row.system, *column)), best[column]) for column in columns]
+            rows.append(
+                [
+                    row.system,
+                    *(f"**{v:.2f}**" if v == most else known(v, ".2f") for v, most in ours),
+                    f"{row.tokens_per_step:.2f}",
+                    *(show(row) for _, show in _DRAFT),
+                ]
+            )
+        first = f"t {temperatures[0]:g}" if temperatures else ""
+        headings = [f"{kind}, t {temperature:g}" for kind, temperature in columns]
+        headings += [f"{what}, {first}" for what in ("tokens/step", *(name for name, _ in _DRAFT))]
+        return Cells("What each is worth", ["system", *headings], rows)
 
     def winners(self) -> Cells:
         """By kind of text, which lossless systems are the fastest, and CARD: each with its speed-up
@@ -186,7 +243,7 @@ class FamilyReport(Report):
 def _named(ratio: Ratio | None) -> str:
     if ratio is None:
         return ""
-    return f"{name_of(ratio.name)} {ratio.value:.2f} ({ratio.low:.2f}–{ratio.high:.2f})"
+    return f"{ratio.name} {ratio.value:.2f} ({ratio.low:.2f}–{ratio.high:.2f})"
 
 
 def _said(row: Row) -> tuple[str, str]:
@@ -194,13 +251,22 @@ def _said(row: Row) -> tuple[str, str]:
     return system.claim, system.paper
 
 
-_FAMILY: Columns[Row] = (
-    *WHO,
-    ("tokens/s", lambda row: f"{row.tokens_per_s:.0f}"),
-    ("lossless", lambda row: "yes" if row.lossless else "no"),
-    ("tokens/step", lambda row: f"{row.tokens_per_step:.2f}"),
+def _names_of(kind: Any) -> list[str]:
+    return [field.name for field in fields(kind)]
+
+
+_WHO: Columns[Row] = (("system", lambda row: row.system), *WHO[1:])
+"""By the names of `SYSTEMS`."""
+_DRAFT: Columns[Row] = (
     ("draft ms/token", lambda row: known(row.draft_ms_per_token, ".2f")),
     ("rolled back", lambda row: known(row.rollback_share, ".0%")),
     ("rows saved/pass", lambda row: known(row.saved_rows_per_pass, ".2f")),
+)
+_FAMILY: Columns[Row] = (
+    *_WHO,
+    ("tokens/s", lambda row: f"{row.tokens_per_s:.0f}"),
+    ("lossless", lambda row: "yes" if row.lossless else "no"),
+    ("tokens/step", lambda row: f"{row.tokens_per_step:.2f}"),
+    *_DRAFT,
     ("not the target's", lambda row: known(row.foreign_share, ".1%")),
 )

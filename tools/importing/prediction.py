@@ -9,7 +9,8 @@ from importing.measuring import Measured
 from planning.candidates import Text
 from planning.checking import BUS_MS, WAKE_MS
 from planning.costs import MeasuredCost
-from planning.simulation import Delays, Machinery, Pacing, Speculation, simulate
+from planning.scenario import Delays, Machinery, Pacing, Speculation
+from planning.simulation import simulate
 
 
 def predicted_speed_up(settings: Settings, measured: Measured) -> float:

@@ -19,7 +19,8 @@ from planning.candidates import Text
 from planning.costs import MeasuredCost
 from planning.errors import PlanError
 from planning.results import MeasuredRow, Result
-from planning.simulation import Delays, Machinery, Run, Speculation, simulate
+from planning.scenario import Delays, Machinery, Run, Speculation
+from planning.simulation import simulate
 
 BUS_MS = 0.01
 """Until one process sees what another wrote into shared memory: a store and a load."""

@@ -9,7 +9,8 @@ from card.speculation.pacing import PACINGS, PLAIN
 from planning.acceptance import Foresight, Likeness
 from planning.candidates import SIMULATED, Text
 from planning.hardware import Scene
-from planning.simulation import Delays, Machinery, Pacing, Run, Speculation, simulate
+from planning.scenario import Delays, Machinery, Pacing, Run, Speculation
+from planning.simulation import simulate
 
 PREDICTED = [name for name, pacing in PACINGS.items() if pacing.growth in (None, *SIMULATED)]
 """Whose trees the simulation can grow."""

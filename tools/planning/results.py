@@ -19,7 +19,7 @@ from card.speculation.drafters.growth import GrowthConfig
 from card.speculation.pacing import PACINGS
 from planning.candidates import SIMULATED
 from planning.errors import PlanError
-from planning.simulation import DRAFTERS, Pacing
+from planning.scenario import DRAFTERS, Pacing
 
 
 class _Read(BaseModel):

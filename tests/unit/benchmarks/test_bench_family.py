@@ -46,15 +46,17 @@ def test_the_table_has_a_row_a_system_with_its_speed_up_and_the_claim_beside(
     questions = [Question(name, name, (PLAIN,)) for name in SYSTEMS]
     rows = summarise(completions, {})
     found = FamilyReport(base.conditions, ratios(completions, questions), rows, rows, [])
-    json_file, _ = store(found, tmp_path / "family.json")
-    told = {row["system"]: row for row in json.loads(json_file.read_text())["rows"]}
+    json_file, beside = store(found, tmp_path / "family.json")
+    content = json.loads(json_file.read_text())
+    assert FamilyReport.stored(content).markdown() == beside.read_text()
+    told = {row["system"]: row for row in content["rows"]}
     assert [told[name]["lossless"] for name in told] == [True, True, False]
     assert told["pearl"]["texts_equal"] is None
     assert (told["card"]["claim"], told["card"]["paper"]) == (
         SYSTEMS["card"].claim,
         SYSTEMS["card"].paper,
     )
-    (card,) = (row for row in found.tables()[0].rows if row[0] == "CARD")
+    (card,) = (row for row in found.tables()[0].rows if row[0] == "card")
     assert card[-3:] == ["2.00 (2.00–2.00)", SYSTEMS["card"].claim, SYSTEMS["card"].paper]
 
 
@@ -77,7 +79,23 @@ def test_the_winners_are_the_fastest_lossless_systems_of_each_kind() -> None:
     assert winners.rows[0] == [
         "all",
         "2",
-        "CARD 2.00 (2.00–2.00)",
-        "PEARL 1.50 (1.50–1.50)",
+        "card 2.00 (2.00–2.00)",
+        "pearl 1.50 (1.50–1.50)",
         "2.00",
+    ]
+
+
+def test_what_each_is_worth_names_systems_as_the_registry_does_and_marks_the_fastest() -> None:
+    slow = replace(CARD, system="draft_then_verify")
+    loose = replace(CARD, system="fly", lossless=False)
+    speeds = ((ALONE, 100.0), (slow, 150.0), (CARD, 200.0), (loose, 900.0))
+    completions = [completion(who, str(n), speed) for who, speed in speeds for n in range(2)]
+    questions = [Question(name, name, (PLAIN,)) for name in SYSTEMS]
+    rows = summarise(completions, {})
+    worth = FamilyReport(report().conditions, ratios(completions, questions), rows, [], []).worth()
+    assert [row[:2] for row in worth.rows] == [
+        ["autoregressive", "1.00"],
+        ["draft_then_verify", "1.50"],
+        ["card", "**2.00**"],
+        ["fly", "9.00"],
     ]

@@ -11,6 +11,7 @@ import pytest
 from fake_engine import FakeEngine, FakeModel
 from one_process import OneProcess, autoregressive, request_of, settings_of
 
+from card.cache import SlotRequest
 from card.sampling import SamplingParameters
 from card.speculation.control import CONTROLLERS
 from card.speculation.drafters import DRAFTERS
@@ -49,20 +50,49 @@ def every_pair() -> Iterator[Way]:
         yield way
 
 
-@pytest.mark.parametrize("way", list(every_pair()), ids=lambda way: "-".join(way.values()))
-def test_every_pair_of_choices_writes_what_the_target_alone_writes(way: Way) -> None:
+EVERY_PAIR = pytest.mark.parametrize(
+    "way", list(every_pair()), ids=lambda way: "-".join(way.values())
+)
+
+
+def written(way: Way, acceptance: str) -> list[tuple[SlotRequest, list[int], int]]:
+    """Requests decoded this way, what each wrote, and how many tokens it says are foreign."""
     axes = ("drafter", "proposals", "query", "control")
     speculation: dict[str, Any] = {axis: way[axis] for axis in axes}
-    config = settings_of(lookahead=4, growth="layered", **speculation)
+    config = settings_of(
+        lookahead=4, growth="layered", loose_entropy=0.0, loose_window=1, **speculation
+    )
     requests = [
         replace(
             request_of(prompt, 40, way["decoding"], SAMPLINGS[way["sampling"]], gamma=3),
             growth=way["growth"],
+            acceptance=acceptance,
         )
         for prompt in PROMPTS
     ]
     target, draft = FakeEngine(TARGET, tree=False), FakeEngine(DRAFT, tree=True)
     with OneProcess(target, draft, config) as both:
         streams = [both.open(request, index) for index, request in enumerate(requests)]
-        assert both.run(streams) == [autoregressive(TARGET, request) for request in requests]
+        texts = both.run(streams)
+        foreign = [stream.counters.foreign for stream in streams]
         both.close(streams)
+    return list(zip(requests, texts, foreign, strict=True))
+
+
+@EVERY_PAIR
+def test_every_pair_of_choices_writes_what_the_target_alone_writes(way: Way) -> None:
+    for request, text, foreign in written(way, "exact"):
+        assert (text, foreign) == (autoregressive(TARGET, request), 0)
+
+
+@EVERY_PAIR
+def test_every_pair_counts_the_tokens_of_a_loose_text_that_are_not_the_targets(way: Way) -> None:
+    for request, text, foreign in written(way, "loose"):
+        if way["sampling"] == "drawn":
+            assert (text, foreign) == (autoregressive(TARGET, request), 0)
+            continue
+        whole = [*request.prompt.tolist(), *text]
+        own = [int(TARGET.row_after(whole[:end]).argmax()) for end in range(-len(text), 0)]
+        others = [place for place, token in enumerate(text) if token != own[place]]
+        assert foreign == len(others)
+        assert not {place + 1 for place in others} & {*others, len(text)}, "the window holds"

@@ -13,7 +13,8 @@ from planning.acceptance import LEVELS, Foresight, TextRecord
 from planning.candidates import CandidateTree, NgramProposals, Text
 from planning.clock import Clock, Process, Signal, Work
 from planning.costs import MeasuredCost
-from planning.simulation import Delays, Machinery, Speculation, simulate
+from planning.scenario import Delays, Machinery, Speculation
+from planning.simulation import simulate
 
 SURE = [0.98, 0.01]
 
