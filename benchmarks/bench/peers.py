@@ -27,8 +27,6 @@ from bench.in_process import InProcess, text_of
 from bench.measurement import Measurement, Task
 from card.settings import REPOSITORY_ROOT
 
-HOME = REPOSITORY_ROOT / ".peers"
-_WORKERS = REPOSITORY_ROOT / "benchmarks" / "peers"
 _REQUIREMENTS = REPOSITORY_ROOT / "requirements"
 _START_S = 300.0
 _ANSWER_S = 300.0
@@ -55,10 +53,12 @@ class Mode:
 class Environment:
     """How a peer is installed and what of it competes.
 
-    requirements  files installed with what they bring along
+    requirements  files installed with what they bring along; none at all: it runs as we do
     bare          files installed without
     converts      models that its converter, a script, makes readable for it
     gguf_only     whether it runs no other target than a GGUF file
+    scripts       the folder of its worker and its converter
+    home          where environments are installed and converted models are kept
     """
 
     name: str
@@ -67,6 +67,8 @@ class Environment:
     bare: Sequence[str] = ()
     converts: Sequence[Role] = ()
     gguf_only: bool = False
+    scripts: Path = REPOSITORY_ROOT / "benchmarks" / "peers"
+    home: Path = REPOSITORY_ROOT / ".peers"
 
 
 LLAMA_CPP = Environment(
@@ -110,7 +112,7 @@ def line_up_peer(
         environment.name,
         [
             str(python),
-            str(_WORKERS / f"{environment.name}_worker.py"),
+            str(environment.scripts / f"{environment.name}_worker.py"),
             *("--target", str(models["target"]), "--draft", str(models["draft"])),
             *("--dtype", "float32" if pair.dtype == "float32" else "bfloat16"),
             *("--context", str(settings.limits.context_tokens), "--threads", str(threads)),
@@ -223,9 +225,11 @@ class _Worker:
 
 def _install(environment: Environment) -> Path:
     """The environment's interpreter; made when its requirements have changed."""
-    home = HOME / environment.name
+    home = environment.home / environment.name
     python = home / "bin" / "python"
     files = [_REQUIREMENTS / name for name in (*environment.requirements, *environment.bare)]
+    if not files:
+        return Path(sys.executable)
     wanted = _digest([sys.version, str(home), *(file.read_text() for file in files)])
     stamp = home / "installed"
     if stamp.is_file() and stamp.read_text() == wanted:
@@ -246,13 +250,13 @@ def _files(names: Sequence[str]) -> list[str]:
 
 def _convert(environment: Environment, python: Path, model: Path, target: Path) -> Path:
     """The converted model, named after what it was made of."""
-    script = _WORKERS / f"{environment.name}_convert.py"
+    script = environment.scripts / f"{environment.name}_convert.py"
     weights = [model / "config.json", *sorted(model.glob("*.safetensors"))]
     sources = [*([model] if model.is_file() else weights), script]
     content = hashlib.sha256()
     for file in (*sources, *([target] if target.is_file() else [])):
         content.update(file.read_bytes())
-    converted = HOME / "converted" / f"{model.stem}-{content.hexdigest()[:16]}"
+    converted = environment.home / "converted" / f"{model.stem}-{content.hexdigest()[:16]}"
     stamp = converted / "converted"
     if not stamp.is_file():
         what = f"{model.name} cannot be converted for {environment.name}"

@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from card.speculation.acceptance import RULES
+from card.speculation.drafters import DRAFTERS
+from card.speculation.drafters.growth import GROWTHS
+from card.speculation.pacing import PACINGS
+from card.speculation.sources import WITHOUT_DRAFT
 
 GAMMAS = (1, 2, 3, 4, 6, 8)
 
@@ -106,3 +110,21 @@ SYSTEMS: dict[str, System] = {
     ),
 }
 """By the name that rows have. The first is what the others are compared with."""
+
+
+def _unused() -> dict[str, System]:
+    """By registry key, what no system above uses, each beside CARD's other parts."""
+    registries = (PACINGS, RULES, DRAFTERS, GROWTHS, WITHOUT_DRAFT)
+    used = {next(iter(registry)) for registry in registries}
+    used |= {pacing.growth for pacing in PACINGS.values() if pacing.growth is not None}
+    for system in SYSTEMS.values():
+        used |= {system.decoding, system.acceptance, *map(str, system.speculation.values())}
+    ours = [name for name, drafter in DRAFTERS.items() if drafter.model != "tensorrt_llm"]
+    found = {name: System("none", "none", decoding=name) for name in PACINGS}
+    found |= {name: System("none", "none", acceptance=name) for name in RULES}
+    for setting, keys in (("drafter", ours), ("growth", GROWTHS), ("proposals", WITHOUT_DRAFT)):
+        found |= {name: System("none", "none", speculation={setting: name}) for name in keys}
+    return {name: system for name, system in found.items() if name not in used}
+
+
+SYSTEMS |= _unused()

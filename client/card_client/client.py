@@ -22,7 +22,7 @@ from tritonclient.utils import InferenceServerException
 from card_client.channel import channel_options
 from card_client.chat_template import ChatTemplate, template_of
 from card_client.errors import CardError, call_error, invalid, server_error
-from card_client.exchange import only, responses_of
+from card_client.exchange import FIRST_S, only, responses_of
 from card_client.health import Health, probe
 from card_client.wire import (
     Completion,
@@ -92,11 +92,13 @@ class CardClient:
         tls: Tls | None = None,
         headers: Mapping[str, str] | None = None,
         balanced: bool = False,
+        first_response_s: float = FIRST_S,
     ) -> None:
         """`url` is `host` or `host:port`, without a scheme; `headers` go with every request.
 
         With `balanced` each request goes to the next of the addresses that the host's name has,
-        otherwise all go to the first that answers.
+        otherwise all go to the first that answers. A request that is left before its first response
+        is cancelled with it, and after `first_response_s` without it.
         """
         self.address = _address(url)
         utf8("model", model)
@@ -104,6 +106,7 @@ class CardClient:
         self._tls = tls
         self._headers = _metadata(headers or {})
         self._balanced = balanced
+        self._first_response_s = first_response_s
         self._closed = False
 
     async def __aenter__(self) -> CardClient:
@@ -264,7 +267,7 @@ class CardClient:
                 stream_timeout=timeout_s,
                 headers=self._headers | _metadata(headers or {}),
             )
-            async with aclosing(responses_of(call)) as responses:
+            async with aclosing(responses_of(call, self._first_response_s)) as responses:
                 async for result in responses:
                     yield result
 

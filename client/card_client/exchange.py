@@ -17,7 +17,7 @@ from tritonclient.utils import InferenceServerException
 
 from card_client.errors import server_error
 
-_FIRST_S = 3.0
+FIRST_S = 3.0
 """For a first response; who waits in the queue gets a sign of life each second."""
 _BEHIND_FIRST_S = 0.01
 _END_S = 1.0
@@ -38,9 +38,10 @@ async def only(message: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
     yield message
 
 
-async def responses_of(call: Call) -> AsyncGenerator[InferResult, None]:
+async def responses_of(call: Call, first_s: float) -> AsyncGenerator[InferResult, None]:
     """Yields the responses to the only request of `call`, which is cancelled if they are not read
-    to their end: at once, or with the first response if that has not come.
+    to their end: at once, or with the first response if that has not come, or without it after
+    `first_s`.
 
     Raises:
         CardError: an error that the server wrote.
@@ -59,10 +60,10 @@ async def responses_of(call: Call) -> AsyncGenerator[InferResult, None]:
             yield result
             answer = await anext(call, None)
     finally:
-        _leave(call, first)
+        _leave(call, first, first_s)
 
 
-def _leave(call: Call, first: asyncio.Future[Answer | None]) -> None:
+def _leave(call: Call, first: asyncio.Future[Answer | None], first_s: float) -> None:
     loop = asyncio.get_running_loop()
 
     def cancel_soon(first: asyncio.Future[Answer | None]) -> None:
@@ -72,4 +73,4 @@ def _leave(call: Call, first: asyncio.Future[Answer | None]) -> None:
 
     first.add_done_callback(cancel_soon)
     if not first.done():
-        loop.call_later(_FIRST_S, call.cancel)
+        loop.call_later(first_s, call.cancel)

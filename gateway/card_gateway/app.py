@@ -47,7 +47,7 @@ from card_gateway.scores import Scores
 from card_gateway.several import Pieces, best, side_by_side
 from card_gateway.template import read_model
 from card_gateway.tokens import TokenTexts
-from card_gateway.tools.answer import CallingAnswer, until_a_call_is_whole
+from card_gateway.tools.answer import CallingAnswer, with_calls
 from card_gateway.tools.refusal import tools_named
 from card_gateway.trace import TraceTexts
 from card_gateway.usage import Usage
@@ -172,7 +172,7 @@ class _Routes:
         answer = kind(body.model, self._scores(body))
         prompt = self._prompt(body)
         generation = body.generate_request(prompt, self._template.stop_words)
-        with tools_named(body.tool_use):
+        with tools_named(body.tool_use, body.guide_of_tools):
             return await self._answer(request, body, [generation], answer)
 
     async def respond(self, request: Request, body: ResponseBody) -> Response:
@@ -199,7 +199,7 @@ class _Routes:
             return answer.response()
 
         events = partial(response_events, answer, pieces=pieces, memory=memory)
-        with tools_named(chat.tool_use):
+        with tools_named(chat.tool_use, chat.guide_of_tools):
             return await self._told(request, chat, pieces, whole, events)
 
     async def models(self) -> dict[str, Any]:
@@ -295,8 +295,9 @@ class _Routes:
             )
             for index, generation in enumerate(wanted)
         ]
-        if body.ends_with_a_call:
-            texts = [until_a_call_is_whole(text) for text in texts]
+        if body.tool_use.tools:
+            one = body.ends_with_a_call
+            texts = [with_calls(text, body.tool_use, one=one) for text in texts]
         if len(texts) == 1:
             return texts[0]
         return side_by_side(texts, self._gateway.at_once, per_prompt)

@@ -32,7 +32,12 @@ NOT_OFFERED: Mapping[str, tuple[Any, ...]] = {
 }
 """Fields of OpenAI's API that nothing here can do, each with the values that ask for nothing."""
 
-OF_COMPLETIONS: Mapping[str, tuple[Any, ...]] = {"best_of": (1,), "echo": (False,)}
+OF_COMPLETIONS: Mapping[str, tuple[Any, ...]] = {
+    "best_of": (1,),
+    "echo": (False,),
+    # A chat's template writes them, and none is written twice.
+    "add_special_tokens": (True, False),
+}
 """Those that a chat does not have."""
 
 MOST_ANSWERS = 128
@@ -159,6 +164,11 @@ class SamplingBody(GuidedFields):
     def is_prompt_alone(self) -> bool:
         """Whether nothing of what is generated is told: a completion may ask for that."""
         return self.max_tokens == 0
+
+    @property
+    def tool_use(self) -> ToolUse:
+        """Only a chat has tools."""
+        return ToolUse()
 
     @property
     def ends_with_a_call(self) -> bool:
@@ -368,11 +378,16 @@ class ChatBody(SamplingBody):
 
     @cached_property
     def guide(self) -> Guide | None:
-        """Of the answer as text, or of calls where one is required or a tool is strict."""
+        """Of calls, or of the answer as text."""
+        return self.guide_of_tools or super().guide
+
+    @cached_property
+    def guide_of_tools(self) -> Guide | None:
+        """Of calls, where one is required or a tool is strict, or of calls or JSON."""
         use, guide = self.tool_use, super().guide
-        if use.tools and not use.required and guide is not None:
-            if guide.kind != "json_schema":
-                return guide
-            return Guide("ebnf_grammar", calls_or_json_grammar(use, guide.text), guide.field)
-        grammar = grammar_of(use)
-        return guide if grammar is None else Guide("ebnf_grammar", grammar, "tools")
+        if use.required or guide is None:
+            grammar = grammar_of(use)
+            return None if grammar is None else Guide("ebnf_grammar", grammar, "tools")
+        if not use.tools or guide.kind != "json_schema":
+            return None
+        return Guide("ebnf_grammar", calls_or_json_grammar(use, guide.text), guide.field)

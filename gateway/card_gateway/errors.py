@@ -148,7 +148,9 @@ def _allowed(problem: Mapping[str, Any]) -> str:
         return _IN_JSON[problem["type"]]
     if problem["type"] == "union_tag_invalid":
         return f"its type should be one of {problem['ctx']['expected_tags']}".replace("'", '"')
-    words = re.sub("^(Input|List|String) should", "it should", problem["msg"])
+    words = re.sub("^(Input|List|String) should", "it should", problem["msg"]).removeprefix(
+        "Value error, "
+    )
     return words.replace("'", '"') if problem["type"] == "literal_error" else words
 
 

@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect
 
 from card_client import CardClient, GenerateRequest
 from card_gateway.details import ScoredToken, read_details
+from card_gateway.tools.calls import Part
 
 Result = TypeVar("Result")
 
@@ -30,6 +31,7 @@ class Piece:
                    rule that changes the text
     prompt         the prompt's tokens, once; empty unless asked for
     tokens         those of this piece; empty unless log-probabilities are asked for
+    parts          text and calls that are certain now; empty unless functions may be called
     trace          events of speculation; empty unless asked for
     drafts         target passes that verified candidates; this and what follows is known behind the
                    text's end
@@ -52,6 +54,7 @@ class Piece:
     drafts: int = 0
     accepted_at: tuple[int, ...] = ()
     cached_tokens: int = 0
+    parts: tuple[Part, ...] = ()
 
     @property
     def says_something(self) -> bool:
@@ -68,6 +71,7 @@ class Piece:
             text=self.text + later.text,
             tokens=self.tokens + later.tokens,
             prompt=self.prompt + later.prompt,
+            parts=self.parts + later.parts,
         )
 
 

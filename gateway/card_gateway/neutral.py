@@ -19,11 +19,15 @@ IGNORED: Mapping[str, tuple[Any, ...]] = {
     "return_hidden_states": (False,),
     # other ways to search and to sample
     "use_beam_search": (False,),
+    "num_beams": (1,),
     "early_stopping": (False,),
+    "repeat_penalty": (1,),
     "typical_p": (1,),
     "tfs_z": (1,),
     "top_a": (0,),
     "mirostat": (0,),
+    "mirostat_mode": (0,),
+    "watermark": (False,),
     "dry_multiplier": (0,),
     "xtc_probability": (0,),
     "no_repeat_ngram_size": (0,),
@@ -56,7 +60,7 @@ def without_what_asks_for_nothing(
     for name, value in body.items():
         if name in known and name not in not_offered:
             kept[name] = value
-        elif value is None or value in ([], {}):
+        elif value is None or value in ([], {}, ""):
             continue
         elif name not in tables:
             kept[name] = value

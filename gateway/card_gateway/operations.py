@@ -100,7 +100,12 @@ class Operations:
         return {name: text for name, text in told.items() if text}
 
     async def detokenize(self, body: DetokenizeBody) -> dict[str, str]:
-        return {"prompt": self._tokenizer().text(body.tokens)}
+        tokens = self._tokenizer()
+        for place, token in enumerate(body.tokens):
+            if not tokens.has(token):
+                field = f"tokens.{place}"
+                raise refused(field, f"{field} is {token}; the model has no such token")
+        return {"prompt": tokens.text(body.tokens)}
 
     def _rendered(self, body: TokenizeBody) -> str:
         messages, variables = body.messages or [], body.chat_template_kwargs

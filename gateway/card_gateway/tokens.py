@@ -43,6 +43,10 @@ class TokenTexts:
         pieces[-1] += text[sum(map(len, pieces)) :]
         return pieces
 
+    def has(self, token: int) -> bool:
+        """Whether a token has that id."""
+        return self._tokenizer.id_to_token(token) is not None
+
     def is_special(self, token: int) -> bool:
         """Whether it is never part of a text."""
         return token in self._special

@@ -9,9 +9,9 @@ MOST = 65_536
 much as a refusal."""
 
 
-def allow_descriptors() -> None:
-    """Ask for room for `MOST`, as far as the kernel lets us."""
+def allow_descriptors(most: int = MOST) -> None:
+    """Ask for room for so many, as far as the kernel lets us."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST if hard == resource.RLIM_INFINITY else min(MOST, hard)
+    wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

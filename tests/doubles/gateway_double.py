@@ -102,8 +102,8 @@ def two_pieces() -> list[Any]:
     ]
 
 
-def pieces_of(text: str, size: int) -> list[Any]:
-    """A text that ends by itself, so many letters at a time."""
+def pieces_of(text: str, size: int, why: str = "stop") -> list[Any]:
+    """A text so many letters at a time, and why it ended; by default by itself."""
     cuts = [text[place : place + size] for place in range(0, len(text), size)]
     last = len(cuts) - 1
     return [
@@ -111,7 +111,7 @@ def pieces_of(text: str, size: int) -> list[Any]:
             text_output=cut,
             num_input_tokens=3,
             num_output_tokens=place + 1,
-            finish_reason="stop" if place == last else "",
+            finish_reason=why if place == last else "",
         )
         for place, cut in enumerate(cuts)
     ]

@@ -200,7 +200,7 @@ def test_a_broken_file_is_said_once_and_not_believed(
         load(pair, "target")
         load(pair, "target")
     assert examined == 2 * OF_TARGET + KNOWN  # mended by the second load
-    assert [record.message for record in caplog.records if "not believed" in record.message] == [
+    assert [record.message for record in caplog.records if "is not used" in record.message] == [
         record.message for record in caplog.records
     ]
     assert len(caplog.records) == 1

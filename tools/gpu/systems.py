@@ -7,11 +7,9 @@ import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from bench.in_process import InProcess, Loops, parameters_of
+from bench.in_process import InProcess, Loops, slot_request
 from bench.measurement import Task
-from card.cache import Finish, SlotRequest
+from card.cache import Finish
 from card.settings import Settings
 from gpu.models import Extent, Pair
 
@@ -116,12 +114,8 @@ def _write(loops: Loops, tasks: list[Task], decoding: str, gamma: int) -> _Run:
     loops.announce()
     opened = []
     for index, task in enumerate(tasks):
-        prompt = np.array(task.prompt.tokens, np.int64)
-        request = SlotRequest(
-            prompt, task.max_tokens, decoding, parameters_of(task), gamma, reuses_kv=False
-        )
         slot, session_id = loops.pool.card_slot(index), loops.pool.new_session_id()
-        slot.open(request, session_id)
+        slot.open(slot_request(task, decoding, gamma), session_id)
         opened.append((slot, session_id))
     started = time.perf_counter()
     while not all(slot.committed(session_id) for slot, session_id in opened):

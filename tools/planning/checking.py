@@ -70,19 +70,35 @@ class Comparison:
         return self.row.where == "in_process"
 
 
-def compare(result: Result, row: MeasuredRow, foresight: Foresight, seed: int = 0) -> Comparison:
+def compare(
+    result: Result,
+    row: MeasuredRow,
+    foresight: Foresight,
+    seed: int = 0,
+    repetitions: int | None = None,
+) -> Comparison:
     """Simulate one row of a result on the texts it was measured with.
+
+    `repetitions` says how often, where the draft may stop; None: as often as `_TEXTS_SIMULATED`
+    texts ask for.
 
     Raises:
         PlanError: the result lacks a step cost that this row needs.
     """
     measured = foresight.limited(result.texts, result.max_tokens)
     texts = [Text(record, measured) for record in measured.texts]
-    return _Replay(result, row, texts, seed).compare()
+    return _Replay(result, row, texts, seed, repetitions).compare()
 
 
 class _Replay:
-    def __init__(self, result: Result, row: MeasuredRow, texts: list[Text], seed: int) -> None:
+    def __init__(
+        self,
+        result: Result,
+        row: MeasuredRow,
+        texts: list[Text],
+        seed: int,
+        repetitions: int | None = None,
+    ) -> None:
         if row.pacing is None:
             raise PlanError(f"{row.system} is no pacing of this engine")
         self.result = result
@@ -90,6 +106,7 @@ class _Replay:
         self.pacing = row.pacing
         self.texts = texts
         self.seed = seed
+        self.repetitions = repetitions or max(_FEWEST_REPETITIONS, _TEXTS_SIMULATED // len(texts))
         self.phases = row if row.forward_ms is not None else result.beside(row, row.system)
         self.adapts = self._rows_adapt()
         self.may_stop = PACINGS[self.pacing].adapts and self.adapts and row.drafts
@@ -139,16 +156,13 @@ class _Replay:
             prefill_ms=self.phases.time_to_first_token_ms,
         )
         config, runs = self._speculation(), list[Run]()
-        for number in range(self._repetitions() if self.may_stop else 1):
+        for number in range(self.repetitions if self.may_stop else 1):
             control, first = self._control(), self.seed + number * len(self.texts)
             runs += [
                 simulate(text, self.pacing, config, machinery, seed, control)
                 for seed, text in enumerate(self.texts, first)
             ]
         return runs
-
-    def _repetitions(self) -> int:
-        return max(_FEWEST_REPETITIONS, _TEXTS_SIMULATED // len(self.texts))
 
     def _stopped_share(self, runs: list[Run]) -> float:
         """Share of all time in which the draft neither waited for the first token nor worked."""

@@ -19,6 +19,7 @@ from card_gateway.tools.definitions import (
     FunctionName,
     Mode,
     NamedTool,
+    Parameters,
     Tool,
     ToolChoice,
 )
@@ -33,7 +34,7 @@ class FunctionTool(Part):
     type: Literal["function"]
     name: Annotated[str, Field(min_length=1)]
     description: str | None = None
-    parameters: dict[str, JsonValue] | None = None
+    parameters: Parameters | None = None
     strict: bool | None = None
 
     def of_chat(self) -> Tool:

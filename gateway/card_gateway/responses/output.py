@@ -11,7 +11,7 @@ from card_gateway.errors import ApiError
 from card_gateway.generation import Piece
 from card_gateway.responses.body import ResponseBody
 from card_gateway.scores import Scores
-from card_gateway.tools.calls import Call, CallParser
+from card_gateway.tools.calls import Call
 from card_gateway.usage import Usage
 
 Json = dict[str, Any]
@@ -39,7 +39,7 @@ class ResponseAnswer:
         self._usage = usage
         self._scores = scores
         self.output: list[Json] = []
-        self._parser = CallParser() if reads_calls else None
+        self._reads_calls = reads_calls
         self._is_open = False
         self._told = 0
         self._response: Json = {
@@ -62,9 +62,7 @@ class ResponseAnswer:
 
     def events(self, piece: Piece) -> Iterator[Json]:
         """What the next piece of the text brings."""
-        parts = [piece.text] if self._parser is None else self._parser.feed(piece.text)
-        if self._parser is not None and piece.finish_reason is not None:
-            parts += self._parser.finish()
+        parts = piece.parts if self._reads_calls else (piece.text,)
         scores = [] if self._scores is None else self._scores.of_text(piece)
         told = [token.as_json() for token in scores]
         for part in parts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -11,7 +10,8 @@ from card_gateway.answer import ChatAnswer, Json
 from card_gateway.generation import Piece
 from card_gateway.scores import Scores
 from card_gateway.several import Pieces
-from card_gateway.tools.calls import Call, CallParser, whole_calls
+from card_gateway.tools.calls import Call, CallParser, Part, whole_calls
+from card_gateway.tools.definitions import ToolUse
 
 
 class CallingAnswer(ChatAnswer):
@@ -22,7 +22,8 @@ class CallingAnswer(ChatAnswer):
 
     def __init__(self, model: str, scores: Scores | None) -> None:
         super().__init__(model, scores)
-        self._parsers = defaultdict[int, CallParser](CallParser)
+        self._calling = set[int]()
+        """Texts in which functions are called."""
 
     def _choice(self, text: Piece) -> Json:
         content, calls = self._parsed(text)
@@ -41,28 +42,42 @@ class CallingAnswer(ChatAnswer):
         return choice | {"delta": delta, "finish_reason": self._finish_reason(piece)}
 
     def _parsed(self, piece: Piece) -> tuple[str, list[Call]]:
-        parser = self._parsers[piece.index]
-        parts = parser.feed(piece.text)
-        if piece.finish_reason is not None:
-            parts += parser.finish()
-        return whole_calls(parts)
+        content, calls = whole_calls(piece.parts)
+        if calls:
+            self._calling.add(piece.index)
+        return content, calls
 
     def _finish_reason(self, piece: Piece) -> str | None:
-        called = self._parsers[piece.index].count and piece.finish_reason == "stop"
+        called = piece.index in self._calling and piece.finish_reason == "stop"
         return "tool_calls" if called else piece.finish_reason
 
 
-async def until_a_call_is_whole(pieces: Pieces) -> Pieces:
-    """The text up to the end of its first call, which ends it. It closes `pieces`."""
+async def with_calls(pieces: Pieces, use: ToolUse, *, one: bool) -> Pieces:
+    """The pieces of a text with the calls in them. It closes `pieces`.
+
+    one  the first call ends the text
+
+    Where a call is required there is no text beside calls, nor one that `max_tokens` cut off.
+    """
     parser = CallParser()
     async with aclosing(pieces):
         async for piece in pieces:
-            for read, letter in enumerate(piece.text, 1):
-                parser.feed(letter)
-                if parser.stands_behind_a_call:
-                    yield replace(piece, text=piece.text[:read], finish_reason="stop")
-                    return
-            yield piece
+            parts: list[Part]
+            behind: str | None = None
+            if one:
+                parts, behind = parser.feed_one_call(piece.text)
+            else:
+                parts = parser.feed(piece.text)
+            if behind is not None:
+                read = piece.text[: len(piece.text) - len(behind)]
+                piece = replace(piece, text=read, finish_reason="stop")
+            elif piece.finish_reason is not None:
+                parts += parser.finish()
+            if use.required:
+                parts = [part for part in parts if isinstance(part, Call)]
+            yield replace(piece, parts=tuple(parts))
+            if behind is not None:
+                return
 
 
 def _json(call: Call) -> Json:

@@ -77,11 +77,6 @@ class CallParser:
         self._scan = _ObjectScan()
         self._read: Callable[[list[Part]], bool] = self._outside
 
-    @property
-    def stands_behind_a_call(self) -> bool:
-        """Whether what was read last made a call whole."""
-        return self._read == self._behind
-
     def feed(self, text: str) -> list[Part]:
         """The parts that are certain now."""
         self._pending += text
@@ -89,6 +84,16 @@ class CallParser:
         while self._read(parts):
             pass
         return parts
+
+    def feed_one_call(self, text: str) -> tuple[list[Part], str | None]:
+        """The parts that are certain now, and what stands behind the first call; None: there is no
+        whole call yet."""
+        self._pending += text
+        parts: list[Part] = []
+        while self._read != self._behind:
+            if not self._read(parts):
+                return parts, None
+        return parts, self._pending
 
     def finish(self) -> list[Part]:
         """The rest, once the answer is complete."""

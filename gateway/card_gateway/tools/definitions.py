@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import AfterValidator, Field, JsonValue
 
 from card_gateway.errors import as_json, refused
 from card_gateway.messages import Part
@@ -14,12 +14,23 @@ from card_gateway.messages import Part
 _Name = Annotated[str, Field(min_length=1)]
 
 
+def _of_an_object(schema: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    kind = schema.get("type", "object")
+    if kind != "object" and not (isinstance(kind, list) and "object" in kind):
+        raise ValueError('its type should be "object"')
+    return schema
+
+
+Parameters = Annotated[dict[str, JsonValue], AfterValidator(_of_an_object)]
+"""A JSON schema of a function's arguments."""
+
+
 class Function(Part):
-    """parameters  a JSON schema of the arguments; absent: there are none"""
+    """parameters  absent: there are none"""
 
     name: _Name
     description: str | None = None
-    parameters: dict[str, JsonValue] | None = None
+    parameters: Parameters | None = None
     strict: bool | None = None
 
 

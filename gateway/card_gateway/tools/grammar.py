@@ -23,6 +23,16 @@ _STRICT = {**_SPACING, "coerce_one_of": True}
 _LENIENT = {**_STRICT, "lenient": True}
 """Keywords and formats that cannot be held to are left out, as of a schema that only describes."""
 
+# As the server holds a text to a schema that stands alone.
+JSON_OPTIONS = {
+    "whitespace_pattern": r"[\x20\x09]{1,2}|\x0D?\x0A[\x20\x09]{0,40}",
+    "coerce_one_of": True,
+}
+FORMATS = frozenset(
+    ("date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
+)
+NOT_SCHEMAS = frozenset(("const", "enum", "default", "examples", "x-guidance"))
+
 
 def grammar_of(use: ToolUse) -> str | None:
     """What `use` alone makes of a text; None: it may be anything."""
@@ -35,14 +45,41 @@ def grammar_of(use: ToolUse) -> str | None:
 
 def calls_or_json_grammar(use: ToolUse, schema: str) -> str:
     """Calls, each of a function that `use` allows, or an answer that fits the JSON schema."""
-    return f"start: calls | answer\nanswer: %json {schema}\n{_calls(use)}"
+    return f"start: calls | answer\nanswer: %json {_as_alone(schema)}\n{_calls(use)}"
 
 
-def function_at(use: ToolUse, line: int) -> Function | None:
-    """Whose arguments stand in that line, from 1, of `grammar_of`."""
-    lines = (grammar_of(use) or "").splitlines()
+def function_at(grammar: str, use: ToolUse, line: int) -> Function | None:
+    """Whose arguments stand in that line, from 1, of a grammar of these tools."""
+    lines = grammar.splitlines()
     found = _RULE.match(lines[line - 1]) if 0 < line <= len(lines) else None
     return None if found is None else use.callable[int(found[1])].function
+
+
+def _as_alone(schema: str) -> str:
+    """The schema with what the server adds to one that stands alone."""
+    try:
+        read = json.loads(schema)
+    except ValueError:
+        return schema
+    if not isinstance(read, dict):
+        return schema
+    options = {**JSON_OPTIONS, **read.get("x-guidance", {})}
+    if options.get("whitespace_flexible") is False:
+        del options["whitespace_pattern"]
+    return json.dumps({**_held_to(read), "x-guidance": options})
+
+
+def _held_to(schema: Any) -> Any:
+    """The schema without formats that nobody knows."""
+    if isinstance(schema, list):
+        return [_held_to(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: value if name in NOT_SCHEMAS else _held_to(value)
+        for name, value in schema.items()
+        if name != "format" or not isinstance(value, str) or value in FORMATS
+    }
 
 
 def _calls(use: ToolUse) -> str:
@@ -81,5 +118,5 @@ def arguments_schema(function: Function) -> dict[str, Any]:
     schema: dict[str, Any] = dict(
         _NO_ARGUMENTS if function.parameters is None else function.parameters
     )
-    schema.setdefault("type", "object")
+    schema["type"] = "object"
     return closed(schema) | {"x-guidance": _STRICT if function.strict else _LENIENT}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,9 @@ _NUMBERS = (
     "seed",
 )
 """Sampling parameters that are one word of the slot, of the same name."""
-
+_COUNTS = ("max_tokens", "num_draft_tokens", "likeliest")
+_FLAGS = ("log_probabilities", "prompt_log_probabilities", "proposes", "reuses_kv", "trace")
+"""Of the request, likewise."""
 
 _NO_PREDICTION = np.zeros(0, np.int64)
 
@@ -113,17 +116,11 @@ def write_request(record: Record, request: SlotRequest) -> None:
     """Fill the fields; they count once the slot is open."""
     record["prompt_length"] = len(request.prompt)
     record["prompt"][: len(request.prompt)] = request.prompt
-    record["max_tokens"] = request.max_tokens
     for name in CHOICES:
         record[name][:] = choice_words(getattr(request, name))
-    record["num_draft_tokens"] = request.num_draft_tokens
-    record["log_probabilities"] = request.log_probabilities
-    record["likeliest"] = request.likeliest
-    record["prompt_log_probabilities"] = request.prompt_log_probabilities
-    record["proposes"] = request.proposes
-    record["reuses_kv"] = request.reuses_kv
+    for name in (*_COUNTS, *_FLAGS):
+        record[name] = getattr(request, name)
     record["salt"][:] = np.frombuffer(request.salt, np.int64)
-    record["trace"] = request.trace
     record["prediction_length"] = len(request.prediction)
     record["prediction"][: len(request.prediction)] = request.prediction
     parameters = request.parameters
@@ -154,18 +151,15 @@ def read_request(record: Record) -> SlotRequest:
     for length in lengths:
         words.append(tuple(tokens[at : at + length]))
         at += length
-    return SlotRequest(
-        prompt=record["prompt"][: record["prompt_length"]].copy(),
-        max_tokens=record["max_tokens"],
+    fields: dict[str, Any] = {
         **{name: _choice(record[name]) for name in CHOICES},
-        num_draft_tokens=record["num_draft_tokens"],
-        log_probabilities=bool(record["log_probabilities"]),
-        likeliest=record["likeliest"],
-        prompt_log_probabilities=bool(record["prompt_log_probabilities"]),
-        proposes=bool(record["proposes"]),
-        reuses_kv=bool(record["reuses_kv"]),
+        **{name: record[name] for name in _COUNTS},
+        **{name: bool(record[name]) for name in _FLAGS},
+    }
+    return SlotRequest(
+        **fields,
+        prompt=record["prompt"][: record["prompt_length"]].copy(),
         salt=record["salt"].tobytes(),
-        trace=bool(record["trace"]),
         prediction=record["prediction"][: record["prediction_length"]].copy(),
         parameters=SamplingParameters(
             bad_words=tuple(words),

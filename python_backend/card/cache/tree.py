@@ -1,4 +1,4 @@
-"""Candidate trees: what a draft published, copied and checked before anybody believes it."""
+"""Candidate trees: what a draft published, copied, and checked before it is used."""
 
 from __future__ import annotations
 

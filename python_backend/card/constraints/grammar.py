@@ -67,7 +67,11 @@ def explained(guide: Guide, message: str) -> GuideError:
 
 def _json_grammar(schema: dict[str, Any]) -> str:
     text = json.dumps(_without_annotations(schema))
-    return str(LLMatcher.grammar_from_json_schema(text, defaults=_JSON_OPTIONS))
+    options = _JSON_OPTIONS.copy()
+    wanted = schema.get("x-guidance")
+    if isinstance(wanted, dict) and wanted.get("whitespace_flexible") is False:
+        options.pop("whitespace_pattern")  # which would let spaces in again
+    return str(LLMatcher.grammar_from_json_schema(text, defaults=options))
 
 
 def _schema_of(text: str) -> dict[str, Any]:

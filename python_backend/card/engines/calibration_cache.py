@@ -2,8 +2,8 @@
 one start of the service to the next where the settings name a directory (`serving.findings`).
 
 To check that rows are independent and to measure passes takes longer than all else of a load, and a
-model that died is wanted back soon. What was found is believed only if nothing that it depends on
-has changed; otherwise, and outside a service, it is found out anew.
+model that died is wanted back soon. What was found is used only if nothing that it depends on has
+changed; otherwise, and outside a service, it is found out anew.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class CalibrationCache:
         except FileNotFoundError:
             return None
         except (OSError, ValidationError) as error:
-            log.warning("%s is not believed: %s", self.file, str(error).splitlines()[0])
+            log.warning("%s is not used: %s", self.file, str(error).splitlines()[0])
             return None
         return entry.calibration if entry.subject == self._subject else None
 

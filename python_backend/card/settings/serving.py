@@ -69,7 +69,7 @@ class ServingSettings(Section):
     """How long the start of the server, or loading one model again, may take."""
     findings: Path | None = None
     """Directory that keeps from start to start what models on processors found out at load: that
-    rows are independent, and what passes cost. It is believed while weights, options, versions and
+    rows are independent, and what passes cost. It holds while weights, options, versions and
     processor are the same. Absent: the user's cache (`$XDG_CACHE_HOME/card-triton`), or where there
     is none, no longer than the service."""
     drain_s: Annotated[float, Field(ge=0, le=3600)] = 30.0

@@ -115,12 +115,12 @@ class CandidateLookup:
         return self._bindings
 
     def _attach(self) -> None:
-        how = self._settings
-        pool = Pool.open(how.directory, how.server_pid, how.geometry)
+        settings = self._settings
+        pool = Pool.open(settings.directory, settings.server_pid, settings.geometry)
         if pool is None:
             return
         bindings = Bindings.open(pool)
-        if bindings is None or bindings.owner != how.owner_pid:  # it is not attached yet
+        if bindings is None or bindings.owner != settings.owner_pid:  # it is not attached yet
             if bindings is not None:
                 bindings.close()
             pool.close()

@@ -1,6 +1,6 @@
 """The beginning of a GGUF file: its metadata, and where each tensor lies.
 
-The `gguf` package's own reader takes seconds for a vocabulary and believes every count, so that a
+The `gguf` package's own reader takes seconds for a vocabulary and checks no count, so that a
 file of a hundred bytes may keep it busy for good. This one checks each count against the bytes that
 are left.
 """

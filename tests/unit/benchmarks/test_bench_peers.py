@@ -37,27 +37,21 @@ serve({"peer": "1.0"}, answer, int(sys.argv[-1]))
 
 
 @contextmanager
-def standing_peer(
-    home: Path, monkeypatch: pytest.MonkeyPatch, worker: str = WORKER
-) -> Iterator[list[Contender]]:
+def standing_peer(home: Path, worker: str = WORKER) -> Iterator[list[Contender]]:
     """A peer that needs no installation, and what of it competes."""
     folder = home / "workers"
     folder.mkdir()
     (folder / "fake_worker.py").write_text(worker)
     answering = REPOSITORY_ROOT / "benchmarks" / "peers" / "answering.py"
     (folder / "answering.py").write_text(answering.read_text())
-    monkeypatch.setattr(peers, "_WORKERS", folder)
-    monkeypatch.setattr(peers, "_install", lambda environment: Path(sys.executable))
     pair: Any = SimpleNamespace(settings=load_settings(), dtype="bfloat16")
-    environment = Environment("fake", [], [Mode("openvino", "generate")])
+    environment = Environment("fake", [], [Mode("openvino", "generate")], scripts=folder)
     with line_up_peer(environment, pair, TOKENIZER, 2) as contenders:
         yield contenders
 
 
-def test_a_peer_answers_with_tokens_whatever_its_libraries_print(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with standing_peer(tmp_path, monkeypatch) as (peer,):
+def test_a_peer_answers_with_tokens_whatever_its_libraries_print(tmp_path: Path) -> None:
+    with standing_peer(tmp_path) as (peer,):
         for _ in range(2):
             found = peer.complete(Task(Prompt("a", "x", (3, 4)), 0.0, 0, 3))
             assert found.tokens == (3, 4, 5)
@@ -65,21 +59,19 @@ def test_a_peer_answers_with_tokens_whatever_its_libraries_print(
         assert not peer.is_ours
 
 
-def test_a_peer_that_fails_or_dies_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with standing_peer(tmp_path, monkeypatch) as (peer,):
+def test_a_peer_that_fails_or_dies_says_why(tmp_path: Path) -> None:
+    with standing_peer(tmp_path) as (peer,):
         with pytest.raises(PeerError, match="fake generate: RuntimeError: no luck"):
             peer.complete(Task(Prompt("a", "x", (3,)), 0.0, 1, 3))
         with pytest.raises(PeerError, match="the worker ended"):
             peer.complete(Task(Prompt("a", "x", (3,)), 0.0, 2, 3))
 
 
-def test_a_peer_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_cannot_start_says_why(tmp_path: Path) -> None:
     worker = "raise SystemExit('no such processor')"
     with (
         pytest.raises(PeerError, match="no such processor"),
-        standing_peer(tmp_path, monkeypatch, worker),
+        standing_peer(tmp_path, worker),
     ):
         raise AssertionError("it did start")
 
@@ -96,8 +88,7 @@ def test_a_peer_that_cannot_be_installed_says_why(
     )
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
-    monkeypatch.setattr(peers, "HOME", tmp_path / "peers")
-    environment = Environment("fake", ["base.txt"], [])
+    environment = Environment("fake", ["base.txt"], [], home=tmp_path / "peers")
     pair: Any = SimpleNamespace(settings=load_settings(), dtype="bfloat16")
     with (
         pytest.raises(PeerError, match=r"fake cannot be installed: .*no-such-package"),
@@ -107,17 +98,15 @@ def test_a_peer_that_cannot_be_installed_says_why(
 
 
 def test_a_model_is_converted_again_when_it_its_target_or_the_script_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(peers, "_WORKERS", tmp_path)
-    monkeypatch.setattr(peers, "HOME", tmp_path)
     script = "import pathlib, sys\npathlib.Path(sys.argv[2]).mkdir(parents=True)\n"
     (tmp_path / "fake_convert.py").write_text(script)
     draft, target = tmp_path / "draft", tmp_path / "target.gguf"
     draft.mkdir()
     (draft / "config.json").write_text("{}")
     target.write_bytes(b"one")
-    environment = Environment("fake", [], [], converts=["draft"])
+    environment = Environment("fake", [], [], scripts=tmp_path, home=tmp_path)
 
     def converted() -> Path:
         return peers._convert(environment, Path(sys.executable), draft, target)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from one_process import request_of
 
-from card.cache import Finish, Geometry, Pool, SlotRequest, SlotState, TargetSlot
+from card.cache import CardSlot, Finish, Geometry, Pool, SlotRequest, SlotState, TargetSlot
 from card.sampling import SamplingParameters
 from card.speculation.pacing import PACINGS
 
@@ -39,12 +39,17 @@ def commit(
     pool.target_slot(0).commit(tokens, [cached] * len(tokens), [-0.5] * len(tokens), finish)
 
 
-def test_what_the_target_commits_card_reads(pool: Pool) -> None:
-    card, target = pool.card_slot(0), pool.target_slot(0)
-    session_id = pool.new_session_id()
-    card.open(request_of([5, 6], 4), session_id)
-    assert target.is_open(session_id)
+def opened(pool: Pool, max_tokens: int = 8) -> tuple[CardSlot, TargetSlot, int]:
+    """A session in slot 0 that the target has adopted."""
+    card, target, session_id = pool.card_slot(0), pool.target_slot(0), pool.new_session_id()
+    card.open(request_of([1], max_tokens), session_id)
     assert target.adopt(session_id) == 0
+    return card, target, session_id
+
+
+def test_what_the_target_commits_card_reads(pool: Pool) -> None:
+    card, target, session_id = opened(pool)
+    assert target.is_open(session_id)
     assert (card.committed(session_id), card.finish(session_id)) == (0, Finish.RUNNING)
     target.commit([7, 8], [True, False], [-0.25, -1.5], Finish.RUNNING)
     target.commit([9], [True], [-2.0], Finish.END_ID)
@@ -58,29 +63,9 @@ def test_what_the_target_commits_card_reads(pool: Pool) -> None:
     assert pool.slots["finish"].tolist() == [Finish.END_ID, Finish.RUNNING]
 
 
-def test_commits_of_an_older_session_are_not_read(pool: Pool) -> None:
-    card, target = pool.card_slot(0), pool.target_slot(0)
-    old = pool.new_session_id()
-    card.open(request_of([1], 4), old)
-    target.adopt(old)
-    commit(pool, [7, 8], Finish.END_ID)
-    card.close()
-    target.release(old)
-    assert card.reclaim()
-    new = pool.new_session_id()
-    card.open(request_of([2], 4), new)
-    assert card.committed(new) == 0
-    assert card.finish(new) is Finish.RUNNING
-    commit(pool, [9])  # a target that has not noticed yet
-    assert card.committed(new) == 0
-    assert pool.draft_slot(0).committed(new) == 0
-
-
 def test_a_stop_that_was_ordered_for_an_older_session_is_none(pool: Pool) -> None:
-    card, target = pool.card_slot(0), pool.target_slot(0)
-    old, new = pool.new_session_id(), pool.new_session_id()
-    card.open(request_of([1], 4), old)
-    target.adopt(old)
+    card, target, old = opened(pool)
+    new = pool.new_session_id()
     target.stop_draft_until(99)
     assert pool.draft_slot(0).stopped_until(old) == 99
     card.close()
@@ -91,10 +76,8 @@ def test_a_stop_that_was_ordered_for_an_older_session_is_none(pool: Pool) -> Non
 
 
 def test_the_target_adopts_no_commits_of_an_older_session(pool: Pool) -> None:
-    card, target = pool.card_slot(0), pool.target_slot(0)
-    old, new = pool.new_session_id(), pool.new_session_id()
-    card.open(request_of([1], 8), old)
-    target.adopt(old)
+    card, target, _ = opened(pool)
+    new = pool.new_session_id()
     commit(pool, [7, 8, 9], Finish.LENGTH, cached=True)
     target.count_step(3, 2, 5, rejected=True)
     target.count_query(hit=True)
@@ -112,12 +95,9 @@ def test_the_target_adopts_no_commits_of_an_older_session(pool: Pool) -> None:
 
 
 def test_a_reloaded_target_goes_on_where_the_commits_end(pool: Pool) -> None:
-    card = pool.card_slot(0)
-    session_id = pool.new_session_id()
-    card.open(request_of([1], 8), session_id)
-    pool.target_slot(0).adopt(session_id)
+    card, target, session_id = opened(pool)
     commit(pool, [4, 5])
-    pool.target_slot(0).count_step(2, 1, 3, rejected=True)
+    target.count_step(2, 1, 3, rejected=True)
     reloaded = pool.target_slot(0)
     assert reloaded.adopt(session_id) == 2
     assert card.output(0, 2).tolist() == [4, 5]
@@ -128,10 +108,7 @@ def test_a_reloaded_target_goes_on_where_the_commits_end(pool: Pool) -> None:
 
 def test_a_finish_counts_only_together_with_its_last_token(pool: Pool) -> None:
     """A target killed just before it raised the count has finished nothing."""
-    card = pool.card_slot(0)
-    session_id = pool.new_session_id()
-    card.open(request_of([1], 3), session_id)
-    pool.target_slot(0).adopt(session_id)
+    card, _, session_id = opened(pool, 3)
     commit(pool, [4, 5])
     commit(pool, [6], Finish.LENGTH)
     assert card.finish(session_id) is Finish.LENGTH
@@ -144,10 +121,7 @@ def test_a_finish_counts_only_together_with_its_last_token(pool: Pool) -> None:
 
 @pytest.mark.parametrize("committed", [0, 2])
 def test_a_session_that_the_target_gives_up_has_failed(pool: Pool, committed: int) -> None:
-    card, target = pool.card_slot(0), pool.target_slot(0)
-    session_id = pool.new_session_id()
-    card.open(request_of([1], 8), session_id)
-    target.adopt(session_id)
+    card, target, session_id = opened(pool)
     commit(pool, [4] * committed)
     target.fail()
     assert card.finish(session_id) is Finish.FAILED
@@ -176,9 +150,7 @@ def test_a_slot_is_free_only_after_the_target_let_go(pool: Pool) -> None:
 
 
 def test_a_closed_slot_is_open_to_nobody(pool: Pool) -> None:
-    card = pool.card_slot(0)
-    session_id = pool.new_session_id()
-    card.open(request_of([1], 2), session_id)
+    card, _, session_id = opened(pool)
     for view in (pool.target_slot(0), pool.draft_slot(0)):
         assert view.is_open(session_id)
         assert not view.is_open(session_id + 1)

@@ -82,15 +82,6 @@ def test_passes_below_another_root_do_not_count(pool: Pool) -> None:
     assert target.draft_progress(SESSION_ID + 1, 12).passes == 0
 
 
-def test_a_snapshot_does_not_change_any_more(pool: Pool) -> None:
-    draft, target = pool.draft_slot(0), pool.target_slot(0)
-    draft.replace(SESSION_ID, 3, *nodes_of([ROOT, 0]))
-    tree = target.tree(SESSION_ID, VOCABULARY)
-    for root in range(4, 8):
-        draft.replace(SESSION_ID, root, *nodes_of([ROOT] * 9, 100))
-    assert_same(tree, 3, nodes_of([ROOT, 0]))
-
-
 words = st.one_of(
     st.integers(-3, VOCABULARY + 2),
     st.sampled_from([-(1 << 63), -(1 << 31), 1 << 31, (1 << 63) - 1]),

@@ -11,7 +11,7 @@ import pytest
 from client_double import HOLD_S, Request, Responses, TritonDouble, refusal, response, served
 from tritonclient.grpc.aio import InferenceServerClient
 
-from card_client import CardClient, CardError, Completion, Delta, GenerateRequest, exchange
+from card_client import CardClient, CardError, Completion, Delta, GenerateRequest
 from card_client.errors import status_error
 
 REQUEST = GenerateRequest("def f(", 8)
@@ -140,11 +140,10 @@ async def test_breaking_out_of_the_loop_cancels_on_the_server(
 
 @pytest.mark.parametrize("method", ["stream", "generate"])
 async def test_cancelling_the_task_cancels_on_the_server(
-    triton: TritonDouble, kept_calls: list[Any], monkeypatch: pytest.MonkeyPatch, method: str
+    triton: TritonDouble, kept_calls: list[Any], method: str
 ) -> None:
-    monkeypatch.setattr(exchange, "_FIRST_S", 0.1)
     triton.hold()
-    async with CardClient(triton.address) as client:
+    async with CardClient(triton.address, first_response_s=0.1) as client:
 
         async def ask() -> None:
             if method == "generate":

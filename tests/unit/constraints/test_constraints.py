@@ -50,6 +50,8 @@ GUIDES: list[tuple[Guide, Callable[[str], Any]]] = [
     (Guide("json_schema", json.dumps(SCHEMA)), _is_of_schema),
     (Guide("regex", "[a-f]{3}-[0-9]{2}( [a-f]{1,4}){2}"),
      re.compile("[a-f]{3}-[0-9]{2}( [a-f]{1,4}){2}").fullmatch),
+    (Guide("json_schema", json.dumps(SCHEMA | {"x-guidance": {"whitespace_flexible": False}})),
+     lambda text: _is_of_schema(text) and "\n" not in text and '": ' not in text),
     (Guide("ebnf_grammar", 'root ::= ("up" | "down") " " [0-9]'),
      re.compile("(up|down) [0-9]").fullmatch),
     (Guide("ebnf_grammar", 'start: "go " ("left" | "right")'), re.compile("go (left|right)").match),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from one_process import OneProcess, autoregressive, repeating_text, request_of, settings_of
 
 from card.cache import MAX_ROWS, Finish, SlotState
-from card.sampling import SamplingParameters, likeliest, log_probability
+from card.sampling import likeliest, log_probability
 
 MODEL = FakeModel()
 
@@ -165,25 +165,6 @@ def test_a_finished_session_is_not_decoded_any_further() -> None:
         assert not both.target.step()
         assert len(fake(both.target_engine).batches) == passes
         assert [stream.output] == output
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("stopped_after", [1, 2, 5])
-def test_a_reloaded_target_goes_on_with_the_same_text(
-    temperature: float, stopped_after: int
-) -> None:
-    parameters = SamplingParameters(temperature, seed=3, repetition_penalty=1.2)
-    requests = [request_of(list(range(n + 3)), 20, parameters=parameters) for n in range(2)]
-    with both_loops() as both:
-        streams = [both.open(request, index) for index, request in enumerate(requests)]
-        for _ in range(stopped_after):
-            both.draft.step()
-            both.target.step()
-        written = [stream.output for stream in streams]
-        both.restart_target(FakeEngine(MODEL, tree=False))
-        outputs = both.run(streams)
-    assert outputs == [autoregressive(MODEL, request) for request in requests]
-    assert [o[: len(w)] for o, w in zip(outputs, written, strict=True)] == written
 
 
 def test_a_stop_of_the_draft_ends_with_the_target_that_ordered_it() -> None:

@@ -291,15 +291,3 @@ def test_engines_that_die_and_come_back_leave_the_text_as_it_is(
             if who != "draft":
                 both.restart_target(target)
         assert both.run(streams) == texts
-
-
-def test_speculation_is_worth_it_in_these_tests() -> None:
-    """The properties above mean little if candidates were hardly ever accepted."""
-    with OneProcess(*fakes(0.95), settings_of()) as both:
-        streams, texts = opened(both, [Session([1], 60, "card", p, 4) for p in PARAMETERS[:3]])
-        assert both.run(streams, draft_steps=4) == texts
-        for stream in streams:
-            counters = stream.counters
-            assert counters.accepted >= 25
-            assert counters.re_roots > counters.restarts > 0
-            assert counters.steps + counters.accepted == 60

@@ -298,13 +298,3 @@ def test_no_device_however_hostile_changes_a_token_of_its_own_text_or_anothers(
 
         texts = system.run(streams, between=lies)
     assert texts == [autoregressive(MODEL, request), autoregressive(MODEL, other)]
-
-
-def test_a_slot_that_has_no_key_keeps_none(pool: Pool) -> None:
-    slot = opened(pool, KEY)
-    assert slot.request().draft_key_digest == KEY
-    slot.close()
-    slot.reclaim(target_is_dead=True)
-    slot = opened(pool, None)
-    assert slot.request().draft_key_digest is None
-    assert not slot.request().is_remote

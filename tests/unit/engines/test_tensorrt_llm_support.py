@@ -53,11 +53,9 @@ def test_bad_words_of_several_tokens_cannot_be_said_to_a_runtime_without_text() 
     assert fields("1.3.0", bad_words=((3,), (4, 5))) == {"bad_words": True}
 
 
-def test_what_is_not_passed_on_is_refused_whatever_the_settings_say(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_not_passed_on_is_refused_whatever_the_settings_say() -> None:
     asked: dict[str, Any] = {"min_p": 0.1, "top_log_probs": 3, "return_prompt_log_probs": True}
-    by = admission("without_speculation", monkeypatch)
+    by = admission("without_speculation")
     for field, value in asked.items():
         parameters = SamplingParameters(min_p=0.1) if field == "min_p" else SamplingParameters()
         request = GenerateRequest(text_input="x", **{field: value})
@@ -86,15 +84,9 @@ def test_a_runtime_without_the_interfaces_is_refused(version: str) -> None:
         check_version(version)
 
 
-def admission(
-    policy: str, monkeypatch: pytest.MonkeyPatch, version: str = "1.3.0rc24"
-) -> Admission:
-    monkeypatch.setattr("card.serving.requests.admission.installed_version", lambda: version)
-    return Admission(
-        Settings.model_validate(
-            {"target": {**TARGET, "tensorrt_llm": {"unproven_parameters": policy}}}
-        )
-    )
+def admission(policy: str, version: str = "1.3.0rc24") -> Admission:
+    target = {**TARGET, "tensorrt_llm": {"unproven_parameters": policy}}
+    return Admission(Settings.model_validate({"target": target}), lambda: version)
 
 
 def decided(by: Admission, wanted: str = "card", **request: Any) -> str:
@@ -116,22 +108,18 @@ UNPROVEN: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("request_", UNPROVEN)
-def test_unproven_parameters_switch_speculation_off_by_default(
-    request_: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert decided(admission("without_speculation", monkeypatch), **request_) == "autoregressive"
+def test_unproven_parameters_switch_speculation_off_by_default(request_: dict[str, Any]) -> None:
+    assert decided(admission("without_speculation"), **request_) == "autoregressive"
 
 
 @pytest.mark.parametrize("request_", UNPROVEN)
-def test_or_are_refused_by_name(request_: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_or_are_refused_by_name(request_: dict[str, Any]) -> None:
     with pytest.raises(Refusal, match=f"{next(iter(request_))} is .*; it must be"):
-        decided(admission("refuse", monkeypatch), **request_)
+        decided(admission("refuse"), **request_)
 
 
-def test_what_the_runtime_ignores_is_refused_whatever_the_setting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    older = admission("without_speculation", monkeypatch, version="1.2.1")
+def test_what_the_runtime_ignores_is_refused_whatever_the_setting() -> None:
+    older = admission("without_speculation", version="1.2.1")
     with pytest.raises(Refusal, match="this version of TensorRT-LLM ignores it"):
         decided(older, repetition_penalty=1.2)
     with pytest.raises(Refusal, match="guided_decoding_guide_type is 'json'; it must be absent"):

@@ -20,8 +20,6 @@ from gateway_double import (
     two_pieces,
 )
 
-from card_client import exchange
-
 NOT_OFFERED: list[tuple[str, Any]] = [
     ("n", True),
     ("n", 129),
@@ -140,8 +138,9 @@ NEUTRAL: list[tuple[str, list[Any]]] = [
     ("spaces_between_special_tokens", [True]),
     ("include_stop_str_in_output", [False]),
     ("use_beam_search", [False]),
+    ("repeat_penalty", [1, 1.0]),
     ("guided_json", [None]),
-    ("unheard_of", [None, [], {}]),
+    ("unheard_of", [None, [], {}, ""]),
     ("ignore_eos", [False]),
     ("prediction", [None, {"type": "content", "content": ""}]),
     ("logprobs", [False, None]),
@@ -365,9 +364,8 @@ def test_a_key_is_asked_for_where_one_is_set() -> None:
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("first_piece", [True, False])
 def test_a_request_whose_client_leaves_is_cancelled_on_triton(
-    stream: bool, first_piece: bool, monkeypatch: pytest.MonkeyPatch
+    stream: bool, first_piece: bool
 ) -> None:
-    monkeypatch.setattr(exchange, "_FIRST_S", 0.1)
     with running_gateway() as gateway:
         gateway.triton.hold(*(two_pieces()[:1] if first_piece else ()))
         connection = gateway.connect()

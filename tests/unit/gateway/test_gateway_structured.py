@@ -9,6 +9,9 @@ import pytest
 from client_double import refusal
 from gateway_double import CHAT, PROMPT, RunningGateway, fits
 
+from card.constraints.grammar import _FORMATS, _JSON_OPTIONS, _NOT_SCHEMAS
+from card_gateway.tools.grammar import FORMATS, JSON_OPTIONS, NOT_SCHEMAS
+
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"a": {"type": "integer"}},
@@ -129,6 +132,22 @@ def test_beside_tools_the_answer_is_of_the_schema_or_calls(gateway: RunningGatew
     assert fits(guide, call)
     assert not fits(guide, "hello")
     assert not fits(guide, call + '{"a": 5}')
+
+
+def test_a_schema_beside_tools_means_what_it_means_alone(gateway: RunningGateway) -> None:
+    """The gateway has what the server does to a schema once more, for it is part of a grammar."""
+    assert (JSON_OPTIONS, FORMATS, NOT_SCHEMAS) == (_JSON_OPTIONS, _FORMATS, _NOT_SCHEMAS)
+    tool = {"type": "function", "function": {"name": "clock", "strict": True}}
+    either = {"oneOf": [{"type": "boolean"}, {"type": "string", "format": "password"}]}
+    body = CHAT | {"tools": [tool], "guided_json": either | {"default": {"format": "password"}}}
+    gateway.ask("/v1/chat/completions", body)
+    _, guide = asked(gateway)
+    assert fits(guide, "true")
+    assert fits(guide, '"\u00fc"')
+    said = "guided_decoding_guide cannot be compiled as ebnf_grammar: line 2 column 9: failed"
+    gateway.triton.answer = lambda _: [refusal(f"INVALID_ARGUMENT: {said}")]
+    status, _, text = gateway.ask("/v1/chat/completions", body)
+    assert (status, json.loads(text)["error"]["param"]) == (400, "guided_json")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ WEATHER: Any = {
     },
 }
 CLOCK: Any = {"type": "function", "function": {"name": "clock"}}
+LIST: Any = {"name": "list", "parameters": {"type": "array", "items": {"type": "integer"}}}
 SUNNY = {"type": "text", "text": "sunny", "cache_control": {"type": "ephemeral"}}
 CALLED: Any = [
     {"role": "system", "content": "Be brief."},
@@ -176,6 +178,35 @@ def test_one_call_at_a_time_ends_the_answer_behind_it(
     assert [item.type for item in response.output] == ["message", "function_call"]
 
 
+def _always(pieces: list[Any], _: Any) -> list[Any]:
+    return pieces
+
+
+def test_a_required_call_that_is_cut_off_leaves_no_text(
+    gateway: RunningGateway, client: openai.OpenAI
+) -> None:
+    """Its name and the beginning of its arguments are told, as far as they are known."""
+    head = ONE.index('{"city')
+    asked: Any = {"tools": [WEATHER], "tool_choice": "required"}
+    for end in (5, 14, head - 1, head + 1, head + 9, len(ONE)):
+        pieces = pieces_of(ONE[:end], 4, "length")
+        gateway.triton.answer = partial(_always, pieces)
+        whole = client.chat.completions.create(**CHAT, **asked).choices[0]
+        streamed = list(client.chat.completions.create(**CHAT, **asked, stream=True))
+        assert not whole.message.content
+        assert not any(event.choices[0].delta.content for event in streamed)
+        assert whole.finish_reason == streamed[-1].choices[0].finish_reason == "length"
+        calls: Any = whole.message.tool_calls or []
+        told = [(call.function.name, call.function.arguments) for call in calls]
+        assert told == (
+            [("weather", ONE[head : min(end, ONE.index("}}") + 1)])] if end > head else []
+        )
+        responses: Any = {"tools": [{"type": "function", "name": "weather"}], "input": "hello"}
+        response = client.responses.create(model="ensemble", tool_choice="required", **responses)
+        assert response.status == "incomplete"
+        assert response.output_text == ""
+
+
 def test_a_grammar_ends_a_call_that_may_hold_the_end_of_one(
     gateway: RunningGateway, client: openai.OpenAI
 ) -> None:
@@ -200,6 +231,7 @@ def test_a_grammar_ends_a_call_that_may_hold_the_end_of_one(
         ),
         ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
         ({"tools": [{"type": "function", "function": {}}]}, "tools.0.function.name"),
+        ({"tools": [{"type": "function", "function": LIST}]}, "tools.0.function.parameters"),
         ({"messages": [{"role": "user", "content": "", "tool_calls": CALLED[2]["tool_calls"]}]},
          "messages.0.tool_calls"),
         ({"messages": [{"role": "assistant", "content": None}]}, "messages.0.content"),

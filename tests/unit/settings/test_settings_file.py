@@ -8,14 +8,22 @@ from pathlib import Path
 import pytest
 from settings_files import Write, refusal
 
-from card.settings import SettingsError, load_settings
+from card.settings import load_settings
 from card.settings.paths import PATHS
 from card.settings.schema import whole
 
 pytestmark = pytest.mark.usefixtures("no_overrides")
 
 
-def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
+@pytest.fixture
+def circle(tmp_path: Path) -> Path:
+    """A link to a link back to it."""
+    (tmp_path / "there").symlink_to("back")
+    (tmp_path / "back").symlink_to("there")
+    return tmp_path / "there"
+
+
+def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path, circle: Path) -> None:
     """A named pipe too, instead of being waited for."""
     pipe, binary = tmp_path / "pipe.yaml", tmp_path / "binary.yaml"
     os.mkfifo(pipe)
@@ -26,6 +34,7 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
         (pipe, "is no regular file"),
         (binary, "cannot be read"),
         (tmp_path / ("a" * 300), "cannot be read"),
+        (circle, "cannot be read"),
     ):
         assert f"{file} {said}" in refusal(file)
 
@@ -41,6 +50,9 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_file_that_is_not_yaml_is_refused(write: Write, text: str) -> None:
     file = write(text)
     assert f"{file} is not valid YAML" in refusal(file)
+    assert "is not valid YAML: line 3, column 1: " in refusal(
+        write("cache: {slots: 4}\na: {b: 4\n")
+    )
 
 
 def test_a_key_that_stands_twice_is_refused(write: Write) -> None:
@@ -71,17 +83,9 @@ def test_yaml_cannot_run_code(write: Write, tmp_path: Path) -> None:
     assert not touched.exists()
 
 
-def test_broken_yaml_is_refused_with_its_place(tmp_path: Path) -> None:
-    file = tmp_path / "broken.yaml"
-    file.write_text("cache: {slots: 4}\nspeculation: {width: 4\n")
-    assert "is not valid YAML: line 3, column 1: " in refusal(file)
-
-
-def test_a_section_named_by_a_number_of_thousands_of_digits_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "settings.yaml"
-    file.write_text(f"? 0x{'f' * 6000}\n: 1\n")
-    with pytest.raises(SettingsError, match="a number of thousands of digits is no field"):
-        load_settings(file)
+def test_a_section_named_by_a_number_of_thousands_of_digits_is_refused(write: Write) -> None:
+    said = "a number of thousands of digits is no field"
+    assert said in refusal(write(f"? 0x{'f' * 6000}\n: 1\n"))
 
 
 NAMES = [".".join(place) for place in PATHS]
@@ -90,14 +94,6 @@ NAMES = [".".join(place) for place in PATHS]
 def setting(name: str, path: str | Path) -> str:
     section, field = name.split(".")
     return f"{section}: {{{field}: '{path}'}}"
-
-
-@pytest.fixture
-def circle(tmp_path: Path) -> Path:
-    """A link to a link back to it."""
-    (tmp_path / "there").symlink_to("back")
-    (tmp_path / "back").symlink_to("there")
-    return tmp_path / "there"
 
 
 def test_no_path_is_left_out() -> None:
@@ -139,8 +135,3 @@ def test_what_is_kept_from_start_to_start_needs_a_directory(write: Write, tmp_pa
     (tmp_path / "taken").touch()
     message = refusal(write("serving: {findings: taken}"))
     assert "serving.findings: it must be a directory, or nothing yet (got" in message
-
-
-def test_a_settings_file_behind_links_in_a_circle_is_no_traceback(circle: Path) -> None:
-    with pytest.raises(SettingsError, match=r"cannot be read: .*symbolic links"):
-        load_settings(circle)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -154,6 +155,7 @@ def verified(
     candidates: list[int],
     window: int,
     parameters: SamplingParameters = GREEDY,
+    constraint: Any = None,
 ) -> tuple[VerifyResult, History]:
     """A chain is verified by a target whose row i chooses choices[i] with a lead of leads[i]."""
     rows = np.zeros((len(choices), VOCABULARY), np.float32)
@@ -162,7 +164,7 @@ def verified(
     history = History(request.prompt, 21)
     chain = Candidates(candidates, list(range(ROOT, len(candidates) - 1)))
     rule = RULES["loose"](AcceptanceConfig(loose_entropy=0.3, loose_window=window))
-    return rule.verify(FakeLogits(rows), chain, history, request), history
+    return rule.verify(FakeLogits(rows), chain, history, request, constraint), history
 
 
 def test_where_the_target_is_unsure_and_agrees_again_a_mismatch_is_kept() -> None:
@@ -223,6 +225,12 @@ def test_a_drawn_text_is_exact() -> None:
     drawn = SamplingParameters(temperature=0.8, seed=3)
     alone = autoregressive(WHOLE, request_of([1, 2], 40, parameters=drawn))
     assert decoded_loosely(drawn, loose_window=0, loose_entropy=0.0) == (alone, 0)
+
+
+def test_a_text_that_a_guide_holds_is_exact() -> None:
+    guide = SimpleNamespace(allowed=lambda: None, advance=lambda _: None)
+    result, _ = verified([1, 2, 3, 4, 5], [UNSURE] * 5, [1, 7, 3, 4], 2, constraint=guide)
+    assert (result.tokens, result.foreign) == ([1, 2], 0)
 
 
 def test_a_greedy_text_says_how_many_of_its_tokens_are_not_the_targets() -> None:

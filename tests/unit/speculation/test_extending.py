@@ -19,6 +19,7 @@ sys.path[:0] = {paths!r}
 from fake_engine import FakeEngine, FakeModel
 from one_process import OneProcess, autoregressive, request_of
 from dataclasses import replace
+from bench.systems import SYSTEMS
 from card.serving.metrics.families import DECODINGS
 from card.serving.requests.wire import DECODINGS as WIRE
 from card.settings import Settings
@@ -34,6 +35,7 @@ with OneProcess(FakeEngine(model, tree=False), FakeEngine(model, tree=True), set
     assert both.run([stream]) == [autoregressive(model, request)]
     assert stream.counters.accepted > 0
 assert settings.decoding in DECODINGS and settings.decoding in WIRE
+assert {key!r} in SYSTEMS
 """
 
 
@@ -64,8 +66,9 @@ def test_an_example_works_with_one_line_in_its_registry(folder: str, setting: st
         f"from card.speculation.{folder.replace('/', '.')} import {registry}\n{code}\n{line}"
     )
     script = USE.format(
-        paths=[str(REPOSITORY / "tests/doubles")],
+        paths=[str(REPOSITORY / "tests/doubles"), str(REPOSITORY / "benchmarks")],
         registration=registration,
         speculation={setting: key},
+        key=key,
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from card.speculation.ngram_memory import NgramMemory
 from planning import checking
 from planning.acceptance import Foresight, Likeness, Profile, weights_hash
 from planning.candidates import Text
-from planning.checking import compare
 from planning.command import PROFILES, app, profile_of
 from planning.errors import PlanError
 from planning.hardware import catalogue, preset_names, read_preset, scenes
@@ -33,12 +33,8 @@ MEASURED = Path(__file__).parent / "plan_result.json"
 PROFILE = Profile.read(PROFILES / "prompts.yaml")
 GREEDY = PROFILE.foresights[0]
 
-
-@pytest.fixture(autouse=True)
-def simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where luck decides nothing that is asked, one run over the texts is enough."""
-    monkeypatch.setattr(checking, "_TEXTS_SIMULATED", 0)
-    monkeypatch.setattr(checking, "_FEWEST_REPETITIONS", 1)
+compare = partial(checking.compare, repetitions=1)
+"""Where luck decides nothing that is asked, one run over the texts is enough."""
 
 
 # --- foresight ----------------------------------------------------------------------------------
@@ -186,6 +182,12 @@ def few_texts() -> dict[str, Any]:
     return content | {"prompt_numbers": [0, 1, 2]}
 
 
+def without_control() -> dict[str, Any]:
+    """A run whose controller never stopped the draft is simulated once."""
+    content = few_texts()
+    return content | {"rows": [{**row, "rows_adapt": False} for row in content["rows"]]}
+
+
 def test_every_measured_pacing_is_reproduced_within_a_tenth() -> None:
     result = Result.read(MEASURED)
     for row in result.rows:
@@ -225,7 +227,7 @@ def test_step_costs_of_the_result_are_used(tmp_path: Path) -> None:
 
 def test_check_prints_every_pacing_and_fails_beyond_the_tolerance(tmp_path: Path) -> None:
     out, few = tmp_path / "out.json", tmp_path / "few.json"
-    few.write_text(json.dumps(few_texts()))
+    few.write_text(json.dumps(without_control()))
     profile = str(PROFILES / "prompts.yaml")
     arguments = ["check", str(few), "--profile", profile, "--json", str(out)]
     shown = CliRunner().invoke(app, [*arguments, "--tolerance", "0.5"])
@@ -245,7 +247,7 @@ def test_check_prints_every_pacing_and_fails_beyond_the_tolerance(tmp_path: Path
 
 
 def test_what_is_served_is_compared_but_decides_nothing(tmp_path: Path) -> None:
-    content = few_texts()
+    content = without_control()
     for row in content["rows"]:
         if row["where"] == "grpc":
             row["tokens_per_s"] *= 4
@@ -352,7 +354,7 @@ def _ran(result: Result, row: MeasuredRow, foresight: Foresight, contention: flo
     """The row of a run in which passes beside the draft took so many times what the curve says."""
     row = row.model_copy(update={"forward_ms": 1.0, "ms_per_step": 1.0})
     texts = [Text(record, foresight) for record in foresight.limited(result.texts, 128).texts]
-    replay = checking._Replay(result, row, texts, 0)
+    replay = checking._Replay(result, row, texts, 0, repetitions=1)
     runs = replay._simulate(1.0, contention, row.draft_ms_per_pass or 0.0)
     steps, tokens = sum(run.steps for run in runs), sum(run.tokens for run in runs)
     pass_ms = sum(run.target_busy_ms for run in runs) / steps

@@ -6,9 +6,8 @@ unpacked.
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +16,8 @@ from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from card.engines.architecture import Architecture
-from card.engines.checkpoints.matrices import DenseMatrix, GroupedMatrix, Matrix, stacked
-from card.engines.checkpoints.tensors import (
-    LayerTensors,
-    LinearTensors,
-    required_tensors,
-    stored_as,
-    unknown_tensor,
-)
+from card.engines.checkpoints.matrices import DenseMatrix, GroupedMatrix, Matrix
+from card.engines.checkpoints.stored import StoredCheckpoint
 from card.engines.interface import EngineError
 from model_files import ModelFilesError
 from model_files.gguf.configuration import FREQUENCY_DIVISORS
@@ -37,140 +30,52 @@ ROTATED_PAIRS = ("llama", "mistral")
 rotates a number of a head's first half with one of its second."""
 
 _GROUP = 32
-_LAYER = re.compile(r"blk\.(\d+)\.(.+)")
-_IN_LAYER = re.compile(
-    r"(attn_norm|ffn_norm)\.weight|(attn_q|attn_k|attn_v|attn_output|ffn_gate|ffn_up|ffn_down)"
-    r"\.(weight|bias)|attn_rot_embd(\.weight)?"
-)
-_IN_LAYER_WITH_NORMS = re.compile(_IN_LAYER.pattern + r"|(attn_q_norm|attn_k_norm)\.weight")
-_OUTSIDE = ("token_embd.weight", "output_norm.weight", "output.weight", FREQUENCY_DIVISORS)
+_LAYER = re.compile(r"blk\.(\d+)\.")
+_ROTATION = re.compile(r"blk\.\d+\.attn_rot_embd(\.weight)?")
 
 
-class GgufCheckpoint:
-    """Implements `tensors.Checkpoint`."""
+class GgufCheckpoint(StoredCheckpoint[StoredTensor]):
+    """A GGUF file."""
+
+    implied_by = "the file's metadata"
+    depth_is = "block_count is"
 
     def __init__(self, file: Path, architecture: Architecture) -> None:
-        self._file = file
-        self._architecture = architecture
         try:
-            self._stored = read_header(file).tensors
+            stored = read_header(file).tensors
         except ModelFilesError as error:
             raise EngineError(str(error)) from error
-        for tensor in self._stored.values():
-            self._check_known(tensor)
-        self._check_complete()
-
-    @property
-    def values(self) -> int:
-        return sum(math.prod(stored.shape) for stored in self._stored.values())
-
-    @property
-    def matrices_are(self) -> str:
-        found = {stored.kind for stored in self._stored.values() if len(stored.shape) > 1}
-        return found.pop() if len(found) == 1 else "mixed"
+        super().__init__(file, architecture, stored)
+        for tensor in stored.values():
+            if tensor.kind not in KINDS:
+                raise EngineError(
+                    f"{file}: {tensor.name} is {tensor.kind}; allowed: {', '.join(KINDS)}"
+                )
 
     @property
     def is_grouped(self) -> bool:
         return any(stored.kind in _GROUPED for stored in self._stored.values())
 
-    def embedding(self) -> Matrix:
-        a = self._architecture
-        return self._matrix("token_embd.weight", (a.vocabulary, a.hidden))
+    def _layer_of(self, own: str) -> int | None:
+        found = _LAYER.match(own)
+        return None if found is None else int(found[1])
 
-    def head(self) -> Matrix | None:
-        a = self._architecture
-        if a.tied_embeddings:
-            return None
-        return self._matrix("output.weight", (a.vocabulary, a.hidden))
-
-    def final_norm(self) -> NDArray[np.float32]:
-        return self._vector("output_norm.weight", self._architecture.hidden)
-
-    def layers(self) -> Iterator[LayerTensors]:
-        return (self._layer(index) for index in range(self._architecture.layers))
-
-    def _check_known(self, tensor: StoredTensor) -> None:
-        """A tensor that nobody uses changes what the model computes."""
-        a, found = self._architecture, _LAYER.fullmatch(tensor.name)
-        if found is None:
-            known = tensor.name in _OUTSIDE
-        else:
-            names = _IN_LAYER_WITH_NORMS if a.query_key_norm else _IN_LAYER
-            known = names.fullmatch(found[2]) is not None
-        if not known:
-            raise unknown_tensor(self._file, tensor.name, a)
-        if found is not None and int(found[1]) >= a.layers:
-            raise EngineError(
-                f"{self._file}: the weights have a layer {found[1]} (counted from 0), but "
-                f"block_count is {a.layers}; the two do not belong together"
-            )
-        if tensor.kind not in KINDS:
-            raise EngineError(
-                f"{self._file}: {tensor.name} is {tensor.kind}; allowed: {', '.join(KINDS)}"
-            )
-
-    def _check_complete(self) -> None:
-        """What lacks a tensor is refused before anything of it is read."""
-        for name, shape in required_tensors(self._architecture).items():
-            self._found(f"{name}.weight", shape)
-
-    def _found(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
-        return stored_as(self._file, self._stored, name, shape, "the file's metadata")
-
-    def _layer(self, index: int) -> LayerTensors:
-        a, name = self._architecture, f"blk.{index}"
-        query, key_value = a.heads * a.head_size, a.kv_heads * a.head_size
-        return LayerTensors(
-            input_norm=self._vector(f"{name}.attn_norm.weight", a.hidden),
-            query_key_value=self._linear(
-                [
-                    (f"{name}.attn_q", query, self._order(a.heads)),
-                    (f"{name}.attn_k", key_value, self._order(a.kv_heads)),
-                    (f"{name}.attn_v", key_value, slice(None)),
-                ],
-                a.hidden,
-            ),
-            query_norm=self._head_norm(f"{name}.attn_q_norm.weight"),
-            key_norm=self._head_norm(f"{name}.attn_k_norm.weight"),
-            output=self._linear([(f"{name}.attn_output", a.hidden, slice(None))], query),
-            post_norm=self._vector(f"{name}.ffn_norm.weight", a.hidden),
-            gate_up=self._linear(
-                [(f"{name}.ffn_{part}", a.intermediate, slice(None)) for part in ("gate", "up")],
-                a.hidden,
-            ),
-            down=self._linear([(f"{name}.ffn_down", a.hidden, slice(None))], a.intermediate),
-        )
+    def _is_idle(self, own: str) -> bool:
+        return own == FREQUENCY_DIVISORS or _ROTATION.fullmatch(own) is not None
 
     def _order(self, heads: int) -> NDArray[np.int64] | slice:
-        """Where the rows of query or key lie in the file, in the order that the decoder wants."""
         a = self._architecture
         if a.family not in ROTATED_PAIRS:
             return slice(None)
         rows = np.arange(heads * a.head_size)
         return rows.reshape(heads, a.head_size // 2, 2).swapaxes(1, 2).reshape(-1)
 
-    def _head_norm(self, name: str) -> NDArray[np.float32] | None:
-        a = self._architecture
-        return self._vector(name, a.head_size) if a.query_key_norm else None
-
-    def _linear(
-        self, parts: list[tuple[str, int, NDArray[np.int64] | slice]], inputs: int
-    ) -> LinearTensors:
-        """Linear layers that share their input, stacked into one, each with its rows in order."""
-        weight = stacked(
-            [self._matrix(f"{n}.weight", (rows, inputs)).rows(order) for n, rows, order in parts]
-        )
-        if not any(f"{name}.bias" in self._stored for name, _, _ in parts):
-            return LinearTensors(weight)
-        biases = [self._bias(f"{name}.bias", rows)[order] for name, rows, order in parts]
-        return LinearTensors(weight, np.concatenate(biases))
-
     def _bias(self, name: str, size: int) -> NDArray[np.float32]:
-        """Of layers that share their input some may have none."""
-        return self._vector(name, size) if name in self._stored else np.zeros(size, np.float32)
+        """Some may have none."""
+        return super()._bias(name, size) if name in self._stored else np.zeros(size, np.float32)
 
-    def _vector(self, name: str, size: int) -> NDArray[np.float32]:
-        return self._finite(name, _dense(*self._read(name, (size,))))
+    def _numbers(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+        return self._finite(name, _dense(*self._read(name, shape)))
 
     def _matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
         kind, content = self._read(name, shape)
@@ -185,14 +90,13 @@ class GgufCheckpoint:
         """Kind and bytes of a tensor, [outputs, bytes of a row]."""
         stored = self._found(name, shape)
         try:
-            content = np.memmap(self._file, np.uint8, "r", stored.offset, (stored.size,))
+            content = np.memmap(self._path, np.uint8, "r", stored.offset, (stored.size,))
         except (OSError, ValueError) as error:
-            raise EngineError(f"{self._file} cannot be read: {error}") from error
+            raise EngineError(f"{self._path} cannot be read: {error}") from error
         return stored.kind, content.reshape(*shape[:-1], -1)
 
     def _finite(self, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        if not np.isfinite(values).all():
-            raise EngineError(f"{self._file}: {name} holds values that are not finite")
+        self._check_finite(name, bool(np.isfinite(values).all()))
         return values
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from card.engines.architecture import Architecture
-from card.engines.checkpoints.matrices import DenseMatrix, is_finite, stacked, widened
-from card.engines.checkpoints.tensors import (
-    LayerTensors,
-    LinearTensors,
-    required_tensors,
-    stored_as,
-    unknown_tensor,
-)
+from card.engines.checkpoints.matrices import DenseMatrix, is_finite, widened
+from card.engines.checkpoints.stored import StoredCheckpoint
 from card.engines.interface import EngineError
 from card.engines.quantised import check_tensor_not_quantised
 from model_files.json_file import JsonFileError, is_irregular, read_json_object
@@ -57,15 +51,7 @@ _NAMES = {
 }
 """Hugging Face's name for what GGUF calls otherwise."""
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
-_IN_LAYER = re.compile(
-    r"(input_layernorm|post_attention_layernorm)\.weight|self_attn\.rotary_emb\.inv_freq"
-    r"|(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)\.(weight|bias)"
-)
-_IN_LAYER_WITH_NORMS = re.compile(_IN_LAYER.pattern + r"|self_attn\.[qk]_norm\.weight")
-_OUTSIDE = (
-    *("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"),
-    "model.rotary_emb.inv_freq",  # which the configuration says too
-)
+_FREQUENCIES = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,140 +59,54 @@ class _Stored:
     """Where a tensor lies in its file."""
 
     file: Path
-    dtype: str
+    kind: str
     shape: tuple[int, ...]
     offset: int
 
 
-class SafetensorsCheckpoint:
-    """Implements `tensors.Checkpoint` over the safetensors files of a Hugging Face directory."""
+class SafetensorsCheckpoint(StoredCheckpoint[_Stored]):
+    """The safetensors files of a Hugging Face directory."""
+
+    implied_by = "config.json"
+    depth_is = "config.json says num_hidden_layers"
 
     def __init__(self, directory: Path, architecture: Architecture) -> None:
-        self._directory = directory
-        self._architecture = architecture
-        self._stored = _stored_in(directory)
-        for name, stored in self._stored.items():
-            check_tensor_not_quantised(directory, name, stored.dtype)
-        for name in self._stored:
-            self._check_known(name)
-        self._check_depth()
-        self._check_complete()
+        found = _stored_in(directory)
+        for name, stored in found.items():
+            check_tensor_not_quantised(directory, name, stored.kind)
+        super().__init__(directory, architecture, found)
 
-    @property
-    def values(self) -> int:
-        return sum(math.prod(stored.shape) for stored in self._stored.values())
+    def _own(self, name: str) -> str:
+        *layer, part, suffix = name.removeprefix("blk.").split(".")
+        above = f"model.layers.{layer[0]}." if layer else ""
+        return f"{above}{_NAMES[part]}.{suffix}"
 
-    @property
-    def matrices_are(self) -> str:
-        found = {stored.dtype for stored in self._stored.values() if len(stored.shape) > 1}
-        return found.pop() if len(found) == 1 else "mixed"
+    def _layer_of(self, own: str) -> int | None:
+        found = _LAYER.match(own)
+        return None if found is None else int(found[1])
 
-    @property
-    def is_grouped(self) -> bool:
-        return False
+    def _is_idle(self, own: str) -> bool:
+        """What is not the decoder's, and frequencies, which the configuration says too."""
+        decodes = own.startswith(("model.", "lm_head."))
+        return not decodes or _FREQUENCIES.fullmatch(own) is not None
 
-    def embedding(self) -> DenseMatrix:
-        a = self._architecture
-        return DenseMatrix(self._stored_as("model.embed_tokens.weight", (a.vocabulary, a.hidden)))
+    def _numbers(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+        return widened(self._read(name, shape))
 
-    def head(self) -> DenseMatrix | None:
-        a = self._architecture
-        if a.tied_embeddings:
-            return None
-        return DenseMatrix(self._stored_as("lm_head.weight", (a.vocabulary, a.hidden)))
+    def _matrix(self, name: str, shape: tuple[int, int]) -> DenseMatrix:
+        return DenseMatrix(self._read(name, shape))
 
-    def final_norm(self) -> NDArray[np.float32]:
-        return self._tensor("model.norm.weight", (self._architecture.hidden,))
-
-    def layers(self) -> Iterator[LayerTensors]:
-        return (self._layer(index) for index in range(self._architecture.layers))
-
-    def _check_known(self, name: str) -> None:
-        """Raises `EngineError` on a tensor of the decoder that nobody uses."""
-        a, found = self._architecture, _LAYER.match(name)
-        if found is not None:
-            names = _IN_LAYER_WITH_NORMS if a.query_key_norm else _IN_LAYER
-            known = names.fullmatch(name, found.end()) is not None
-        else:
-            known = name in _OUTSIDE or not name.startswith(("model.", "lm_head."))
-        if not known:
-            raise unknown_tensor(self._directory, name, a)
-
-    def _check_complete(self) -> None:
-        """What lacks a tensor is refused before anything of it is read."""
-        for name, shape in required_tensors(self._architecture).items():
-            *layer, part = name.removeprefix("blk.").split(".")
-            above = f"model.layers.{layer[0]}." if layer else ""
-            self._found(f"{above}{_NAMES[part]}.weight", shape)
-
-    def _found(self, name: str, shape: tuple[int, ...]) -> _Stored:
-        return stored_as(self._directory, self._stored, name, shape, "config.json")
-
-    def _check_depth(self) -> None:
-        """A model cut off behind some layers would load, and write nonsense."""
-        known = self._architecture.layers
-        stored = {int(found[1]) for name in self._stored if (found := _LAYER.match(name))}
-        if beyond := sorted(layer for layer in stored if layer >= known):
-            raise EngineError(
-                f"{self._directory}: the weights have a layer {beyond[0]} (counted from 0), but "
-                f"config.json says num_hidden_layers {known}; the two do not belong together"
-            )
-
-    def _layer(self, index: int) -> LayerTensors:
-        a, name = self._architecture, f"model.layers.{index}"
-        query, key_value = a.heads * a.head_size, a.kv_heads * a.head_size
-        attention, mlp = f"{name}.self_attn", f"{name}.mlp"
-        return LayerTensors(
-            input_norm=self._tensor(f"{name}.input_layernorm.weight", (a.hidden,)),
-            query_key_value=self._linear(
-                [
-                    (f"{attention}.q_proj", query),
-                    (f"{attention}.k_proj", key_value),
-                    (f"{attention}.v_proj", key_value),
-                ],
-                a.hidden,
-            ),
-            query_norm=self._head_norm(f"{attention}.q_norm.weight"),
-            key_norm=self._head_norm(f"{attention}.k_norm.weight"),
-            output=self._linear([(f"{attention}.o_proj", a.hidden)], query),
-            post_norm=self._tensor(f"{name}.post_attention_layernorm.weight", (a.hidden,)),
-            gate_up=self._linear(
-                [(f"{mlp}.gate_proj", a.intermediate), (f"{mlp}.up_proj", a.intermediate)],
-                a.hidden,
-            ),
-            down=self._linear([(f"{mlp}.down_proj", a.hidden)], a.intermediate),
-        )
-
-    def _head_norm(self, name: str) -> NDArray[np.float32] | None:
-        a = self._architecture
-        return self._tensor(name, (a.head_size,)) if a.query_key_norm else None
-
-    def _linear(self, parts: list[tuple[str, int]], inputs: int) -> LinearTensors:
-        """Linear layers that share their input, stacked into one."""
-        weight = stacked(
-            [DenseMatrix(self._stored_as(f"{n}.weight", (rows, inputs))) for n, rows in parts]
-        )
-        if not any(f"{name}.bias" in self._stored for name, _ in parts):
-            return LinearTensors(weight)
-        return LinearTensors(
-            weight, np.concatenate([self._tensor(f"{n}.bias", (rows,)) for n, rows in parts])
-        )
-
-    def _tensor(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
-        return widened(self._stored_as(name, shape))
-
-    def _stored_as(self, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    def _read(self, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
         """A tensor in the dtype of its file, as `DenseMatrix` holds it."""
         stored = self._found(name, shape)
-        if stored.dtype not in _STORED:
+        if stored.kind not in _STORED:
             raise EngineError(
-                f"{self._directory}: {name} is {stored.dtype}; "
+                f"{self._path}: {self._own(name)} is {stored.kind}; "
                 f"quantised checkpoints are not supported"
             )
         count = math.prod(shape)
-        found = np.fromfile(stored.file, _STORED[stored.dtype], count, offset=stored.offset)
-        if not is_finite(found):
-            raise EngineError(f"{self._directory}: {name} holds values that are not finite")
+        found = np.fromfile(stored.file, _STORED[stored.kind], count, offset=stored.offset)
+        self._check_finite(name, is_finite(found))
         return found.reshape(shape)
 
 

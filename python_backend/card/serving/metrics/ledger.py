@@ -173,7 +173,7 @@ class Metrics:
         while not self._stopping.wait(EXPORT_S):
             try:
                 self.export()
-            except Exception:  # figures that stand still in silence would be believed
+            except Exception:  # who reads figures that stand still takes them for true
                 log.exception("the metrics could not be brought up to date")
 
     def _read_pool(self) -> None:

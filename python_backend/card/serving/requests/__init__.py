@@ -4,6 +4,7 @@
 `parsing`       tensors become a request or a `refusal`
 `derived`       what several fields of a request say together
 `admission`     how a request may be decoded, by the settings and the target's engine
+`slot_request`  from what a client asked for to what a session decodes
 `guide_check`   guides are tried in another process before a slot is opened
 `vocabulary`    the target's tokens
 `sessions`      slots and the queue in front of them; `waiting`: is a client still there?

@@ -6,6 +6,8 @@ parameters beside candidates, and some not at all.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from card.engines.tensorrt_llm.support import installed_version, obstacles
 from card.sampling import SamplingParameters
 from card.serving.requests.refusal import invalid
@@ -19,12 +21,15 @@ from card.speculation.pacing import ADAPTING, PACINGS, PLAIN
 class Admission:
     """Raises `EngineError` if the target's engine is not installed."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self, settings: Settings, installed: Callable[[], str] = installed_version
+    ) -> None:
+        """`installed` tells the version of TensorRT-LLM."""
         self._settings = settings
         self._policy = settings.target.tensorrt_llm.unproven_parameters
         self._version = None
         if settings.engine_of(settings.target) == "tensorrt_llm":
-            self._version = installed_version()
+            self._version = installed()
 
     def drafter(self, request: GenerateRequest) -> str | None:
         """Who makes candidates: a device, or what is loaded and not forbidden; None: nobody. Raises

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 FIELD = "guided_decoding_guide"
 _KEPT = 64
-"""Guides whose verdict is remembered."""
+"""Guides of which it is remembered whether they compile."""
 _MOST_WAITING = 32
 """Guides that wait for their turn; one more is refused."""
 _START_S = 30.0

@@ -101,7 +101,7 @@ class EngineProcess:
     def attach(self, key: str, deadline_ns: int) -> int:
         """Serve the pool whose key this is; returns the pool's epoch. Raises `Refusal`.
 
-        A request that is read after its deadline (monotonic clock) is too old to be believed.
+        A request that is read after its deadline (monotonic clock) is refused as too old.
         """
         with self._changed:
             pool = self._current_pool()

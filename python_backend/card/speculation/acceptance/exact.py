@@ -38,8 +38,8 @@ class Exact:
             allowed = None if constraint is None else constraint.allowed()
             token = sample(row, history, request.parameters, allowed)
             child = children.get((node, token))
-            if child is None:
-                child = self.forgiven(logits, candidates, node, token, history, request, constraint)
+            if child is None and constraint is None and token not in request.parameters.end_ids:
+                child = self.kept_mismatch(logits, candidates, node, history, request)
                 if child is not None:
                     token = candidates.tokens[child]
                     result.foreign += 1
@@ -61,18 +61,16 @@ class Exact:
             node = child
         return result
 
-    def forgiven(
+    def kept_mismatch(
         self,
         logits: TargetRows,
         candidates: Candidates,
         node: int,
-        choice: int,
         history: History,
         request: SlotRequest,
-        constraint: Constraint | None,
     ) -> int | None:
-        """A candidate below `node` that is accepted though the target's choice, which is none of
-        them, is another token. `history` is left as it is. None: there is no such candidate."""
+        """A candidate below `node` that is accepted though the target's choice, which ends no text,
+        is another token. `history` is left as it is. None: there is no such candidate."""
         return None
 
 

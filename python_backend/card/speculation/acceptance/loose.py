@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from card.cache import Candidates, SlotRequest
-from card.constraints.compiler import Constraint
 from card.sampling import History, banned_ids, sample
 from card.speculation.acceptance.exact import Exact, children_of
 from card.speculation.acceptance.interface import AcceptanceConfig, TargetRows
@@ -34,23 +33,21 @@ class Loose(Exact):
         self._least_entropy = config.loose_entropy
         self._window = config.loose_window
 
-    def forgiven(
+    def kept_mismatch(
         self,
         logits: TargetRows,
         candidates: Candidates,
         node: int,
-        choice: int,
         history: History,
         request: SlotRequest,
-        constraint: Constraint | None,
     ) -> int | None:
         parameters = request.parameters
-        if constraint is not None or not parameters.is_greedy or node not in candidates.parents:
+        if not parameters.is_greedy or node not in candidates.parents:
             return None
         child = candidates.parents.index(node)  # the likeliest stands first
         token = candidates.tokens[child]
         forbidden = (*parameters.end_ids, *banned_ids(history, parameters))
-        if choice in parameters.end_ids or token in forbidden:
+        if token in forbidden:
             return None
         if normalised_entropy(logits.row(1 + node)) < self._least_entropy:
             return None

@@ -31,8 +31,8 @@ def size_of(sessions: int) -> int:
 class PassCosts:
     """Milliseconds of a pass, alone or beside a draft at work.
 
-    What was measured at load is a guess, which passes that serve correct, for each number of rows
-    by itself: the first row may be cheaper here, or a further one dearer, than it was at load.
+    Passes that serve correct what was measured at load, for each number of rows by itself: the
+    first row may be cheaper here, or a further one dearer, than it was at load.
 
     curve        what was measured at load, by rows
     alone_share  share of it that a pass takes while the draft is stopped

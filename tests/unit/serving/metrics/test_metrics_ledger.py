@@ -169,16 +169,6 @@ def test_a_reloaded_draft_counts_anew_and_nothing_is_taken_back(scene: Scene) ->
     assert scene.total("card_re_roots_total", "card") == 4
 
 
-def test_a_draft_that_writes_garbage_stops_no_metrics(scene: Scene) -> None:
-    session = scene.open()
-    publish(scene.pool, session)
-    scene.pool.slots["re_roots"] = -(1 << 62)
-    scene.pool.slots["flip"] += 2
-    assert scene.total("card_re_roots_total", "card") == 0
-    step(scene.pool, session, 2)
-    assert scene.total("card_committed_tokens_total", "card") == 2
-
-
 def test_what_an_earlier_card_left_in_the_pool_counts_for_nobody(pool: Pool) -> None:
     request = slot_request()
     session = Session(pool.card_slot(0), pool.new_session_id(), request)

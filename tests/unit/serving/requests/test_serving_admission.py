@@ -68,11 +68,10 @@ def test_auto_is_the_pacing_that_adapts_and_plain_decoding_where_nothing_is_left
     assert decided(admission(drafter="ngram"), **keyed) == "card", "a device drafts"
 
 
-def test_tensorrt_llm_verifies_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("card.serving.requests.admission.installed_version", lambda: "1.3.0rc24")
+def test_tensorrt_llm_verifies_by_itself() -> None:
     target = {"path": "models/target", "engine": "tensorrt_llm"}
     settings = {"target": target, "speculation": {"lossy_acceptance": ["loose"]}}
-    by = Admission(Settings.model_validate(settings))
+    by = Admission(Settings.model_validate(settings), lambda: "1.3.0rc24")
     with pytest.raises(Refusal, match="acceptance is 'loose'"):
         by.acceptance(GenerateRequest(acceptance="loose"))
     with pytest.raises(Refusal, match="drafter is 'ngram'; it must be tree, which is loaded"):

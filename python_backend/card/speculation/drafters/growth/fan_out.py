@@ -1,11 +1,11 @@
-"""Speculation on the verdict: behind a chain, the draft prepares for each answer that the target
+"""Speculation on the outcome: behind a chain, the draft prepares for each answer that the target
 may give to it (SSD/Saguaro, arXiv 2603.03251).
 
 An answer is a place of the chain and the token that the target puts there. At each place the
 `fan_out` likeliest tokens beside the chain's own are prepared for, and behind the chain's end the
 likeliest ones: a chain of γ tokens below each, all of them a token longer with every pass. The
 paper's fan-out follows the chance of each place; its code's default, which this is, is the same
-everywhere. A right guess leaves its chain standing when the target commits.
+everywhere. Where one of them comes, its chain stays when the target commits.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Different branches often say the same a few tokens later. A node whose last tokens are those of a
 node that was expanded is not expanded itself: it borrows that one's children, and theirs. The cache
 holds trees, one parent a node, so what is borrowed is copied: copies take nodes, but neither rows
-of a draft pass nor KV entries. A copy is a guess that was made in another context; the target
-verifies it in its own. When a commit runs through copies the draft reads those tokens as text.
+of a draft pass nor KV entries. A copy was drafted in another context; the target verifies it in
+its own. When a commit runs through copies the draft reads those tokens as text.
 
 Under noise a node's children depend on where it stands, so then only nodes of one depth share.
 The order of growth is best-first; the paper has thresholds of its own for each pair of models.

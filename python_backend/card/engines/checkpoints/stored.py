@@ -1,0 +1,226 @@
+"""The tensors of a model's files, by GGUF's names for them, checked against the architecture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from card.engines.architecture import Architecture
+from card.engines.checkpoints.matrices import Matrix, stacked
+from card.engines.checkpoints.tensors import LayerTensors, LinearTensors
+from card.engines.interface import EngineError
+
+_LINEARS = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+"""Which of a layer's tensors may have a bias beside the weight."""
+
+Order = NDArray[np.int64] | slice
+_AS_STORED = slice(None)
+
+
+class Stored(Protocol):
+    """What a tensor is in its file."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+AnyStored = TypeVar("AnyStored", bound=Stored)
+
+
+class StoredCheckpoint(Generic[AnyStored]):
+    """Implements `tensors.Checkpoint` for whoever knows the names and the numbers of its files.
+
+    implied_by  what the architecture was read from
+    depth_is    what that says of the number of layers
+    """
+
+    implied_by: str
+    depth_is: str
+
+    def __init__(
+        self, path: Path, architecture: Architecture, stored: Mapping[str, AnyStored]
+    ) -> None:
+        self._path = path
+        self._architecture = architecture
+        self._stored = stored
+        self._check_known()
+        for name, shape in _shapes(architecture).items():
+            self._found(f"{name}.weight", shape)  # what lacks one is refused before any is read
+
+    # --- what a format says -------------------------------------------------------------------
+
+    def _own(self, name: str) -> str:
+        """The files' name for a tensor."""
+        return name
+
+    def _layer_of(self, own: str) -> int | None:
+        """The layer of a tensor that its files call so; None: it is of none."""
+        raise NotImplementedError
+
+    def _is_idle(self, own: str) -> bool:
+        """Whether nobody need read a tensor that its files call so."""
+        raise NotImplementedError
+
+    def _numbers(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+        """A tensor, unpacked. All its numbers are finite."""
+        raise NotImplementedError
+
+    def _matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
+        """A tensor as it is stored. All its numbers are finite."""
+        raise NotImplementedError
+
+    def _bias(self, name: str, size: int) -> NDArray[np.float32]:
+        """Of one of the layers that share their input, where another one has a bias."""
+        return self._numbers(name, (size,))
+
+    def _order(self, heads: int) -> Order:
+        """Where the rows of query or key lie in the file, in the order that the decoder wants."""
+        return _AS_STORED
+
+    # --- the checkpoint -----------------------------------------------------------------------
+
+    @property
+    def values(self) -> int:
+        return sum(math.prod(stored.shape) for stored in self._stored.values())
+
+    @property
+    def matrices_are(self) -> str:
+        found = {stored.kind for stored in self._stored.values() if len(stored.shape) > 1}
+        return found.pop() if len(found) == 1 else "mixed"
+
+    @property
+    def is_grouped(self) -> bool:
+        return False
+
+    def embedding(self) -> Matrix:
+        a = self._architecture
+        return self._matrix("token_embd.weight", (a.vocabulary, a.hidden))
+
+    def head(self) -> Matrix | None:
+        a = self._architecture
+        if a.tied_embeddings:
+            return None
+        return self._matrix("output.weight", (a.vocabulary, a.hidden))
+
+    def final_norm(self) -> NDArray[np.float32]:
+        return self._numbers("output_norm.weight", (self._architecture.hidden,))
+
+    def layers(self) -> Iterator[LayerTensors]:
+        return (self._layer(f"blk.{index}") for index in range(self._architecture.layers))
+
+    def _layer(self, layer: str) -> LayerTensors:
+        a = self._architecture
+        return LayerTensors(
+            input_norm=self._numbers(f"{layer}.attn_norm.weight", (a.hidden,)),
+            query_key_value=self._linear(
+                layer,
+                attn_q=self._order(a.heads),
+                attn_k=self._order(a.kv_heads),
+                attn_v=_AS_STORED,
+            ),
+            query_norm=self._head_norm(f"{layer}.attn_q_norm.weight"),
+            key_norm=self._head_norm(f"{layer}.attn_k_norm.weight"),
+            output=self._linear(layer, attn_output=_AS_STORED),
+            post_norm=self._numbers(f"{layer}.ffn_norm.weight", (a.hidden,)),
+            gate_up=self._linear(layer, ffn_gate=_AS_STORED, ffn_up=_AS_STORED),
+            down=self._linear(layer, ffn_down=_AS_STORED),
+        )
+
+    def _head_norm(self, name: str) -> NDArray[np.float32] | None:
+        a = self._architecture
+        return self._numbers(name, (a.head_size,)) if a.query_key_norm else None
+
+    def _linear(self, layer: str, **parts: Order) -> LinearTensors:
+        """Linear layers that share their input, stacked into one, each with its rows in order."""
+        shapes = {part: _in_layer(self._architecture)[part] for part in parts}
+        weight = stacked(
+            [
+                self._matrix(f"{layer}.{part}.weight", shapes[part]).rows(order)
+                for part, order in parts.items()
+            ]
+        )
+        if not any(self._own(f"{layer}.{part}.bias") in self._stored for part in parts):
+            return LinearTensors(weight)
+        biases = [
+            self._bias(f"{layer}.{part}.bias", shapes[part][0])[order]
+            for part, order in parts.items()
+        ]
+        return LinearTensors(weight, np.concatenate(biases))
+
+    # --- checks -------------------------------------------------------------------------------
+
+    def _check_known(self) -> None:
+        """A tensor that nobody uses changes what the model computes, and one of a layer too many
+        tells of a model that was cut off."""
+        a = self._architecture
+        parts = [*_shapes(a), "output"]
+        known = {self._own(f"{part}.weight") for part in parts}
+        known |= {
+            self._own(f"{part}.bias") for part in parts if part.rpartition(".")[2] in _LINEARS
+        }
+        for own in self._stored:
+            layer = self._layer_of(own)
+            if layer is not None and layer >= a.layers:
+                raise EngineError(
+                    f"{self._path}: the weights have a layer {layer} (counted from 0), but "
+                    f"{self.depth_is} {a.layers}; the two do not belong together"
+                )
+            if own not in known and not self._is_idle(own):
+                raise EngineError(
+                    f"{self._path}: tensor {own!r} is not known in models of the family "
+                    f"{a.family}, so the model cannot be run as it was made"
+                )
+
+    def _found(self, name: str, shape: tuple[int, ...]) -> AnyStored:
+        """Raises `EngineError` if the tensor is missing or has another shape than the architecture
+        has."""
+        own = self._own(name)
+        stored = self._stored.get(own)
+        if stored is None:
+            raise EngineError(f"{self._path}: tensor {own!r} is missing")
+        if stored.shape != shape:
+            raise EngineError(
+                f"{self._path}: {own} has shape {stored.shape}; by {self.implied_by} it must have "
+                f"{shape}"
+            )
+        return stored
+
+    def _check_finite(self, name: str, finite: bool) -> None:
+        if not finite:
+            raise EngineError(f"{self._path}: {self._own(name)} holds values that are not finite")
+
+
+def _shapes(a: Architecture) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor but biases, which a layer may lack."""
+    norms = ("attn_q_norm", "attn_k_norm") if a.query_key_norm else ()
+    in_layer = {
+        "attn_norm": (a.hidden,),
+        "ffn_norm": (a.hidden,),
+        **_in_layer(a),
+        **dict.fromkeys(norms, (a.head_size,)),
+    }
+    head = {} if a.tied_embeddings else {"output": (a.vocabulary, a.hidden)}
+    return {
+        "token_embd": (a.vocabulary, a.hidden),
+        "output_norm": (a.hidden,),
+        **head,
+        **{f"blk.{n}.{part}": shape for n in range(a.layers) for part, shape in in_layer.items()},
+    }
+
+
+def _in_layer(a: Architecture) -> dict[str, tuple[int, int]]:
+    """The shapes of a layer's linear layers."""
+    query, key_value = a.heads * a.head_size, a.kv_heads * a.head_size
+    shapes = (
+        *((query, a.hidden), (key_value, a.hidden), (key_value, a.hidden), (a.hidden, query)),
+        *((a.intermediate, a.hidden), (a.intermediate, a.hidden), (a.hidden, a.intermediate)),
+    )
+    return dict(zip(_LINEARS, shapes, strict=True))
