@@ -6,3 +6,4 @@ nothing of `card`, so that servers, the gateway and scripts read a model's files
 
 from model_files.interface import ModelFiles, ModelFilesError
 from model_files.opening import model_at, model_files_of
+from model_files.positions import most_positions, sliding_window

@@ -21,6 +21,7 @@ from running_service import BACK_S, Overrides, Refused, RunningService, StartSer
 from traces import TRACES, Traces
 
 from card.cache import ENGINES, SlotState
+from card.serving.supervision.stubs import find_stubs
 
 PROMPTS = (
     "def fibonacci(n):",
@@ -196,6 +197,25 @@ async def test_a_target_that_dies_again_before_it_serves_comes_back_without_a_ne
     await service.until_back_without(successor)
     await speculates(service)
     assert service.server_pid == server
+
+
+@KEEPS_THE_SERVER
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_an_engine_killed_as_it_is_loaded_comes_back_while_streams_are_open(
+    service: RunningService, right: list[str], engine: str
+) -> None:
+    """Triton by itself waits for the greeting of its process for ever."""
+    await service.outlast_probation(time.monotonic())  # what another test struck
+    server, victim = service.server_pid, service.pid_of(engine)
+    async with open_streams(service) as clients:
+        os.kill(victim, signal.SIGKILL)
+        while (stub := find_stubs(server).get(engine)) is None or stub.process.pid == victim:
+            os.sched_yield()  # it greets a twentieth of a second after it is born
+        stub.process.kill()
+        await service.until_back_without(stub.process.pid)
+    assert [(client.text, client.error) for client in clients] == [(text, None) for text in right]
+    assert service.server_pid == server
+    assert len(Traces.of(service).paths()) == TRACES
 
 
 @KEEPS_THE_SERVER

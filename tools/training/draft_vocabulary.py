@@ -9,19 +9,21 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from model_files import ModelFilesError, model_files_of
-from training.distillation import OwnTexts
 
 NAME = "draft_vocabulary.json"
 """As `card.engines.draft_vocabulary` reads it, in the draft's folder."""
 
 
-def write_draft_vocabulary(texts: OwnTexts, vocabulary: int, share: float, folder: Path) -> None:
+def write_draft_vocabulary(
+    texts: NDArray[np.integer[Any]], vocabulary: int, share: float, folder: Path
+) -> None:
     """List the most frequent ids of `texts`, such a share of the vocabulary; with 1 write none."""
     file = folder / NAME
     if share == 1:

@@ -9,7 +9,7 @@ from typing import Any
 
 from card.engines.interface import EngineError
 from card.engines.quantised import check_not_quantised
-from model_files import ModelFilesError, model_files_of
+from model_files import ModelFilesError, model_files_of, sliding_window
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 """``model_type`` values whose decoder this engine knows (SmolLM and TinyLlama are ``llama``)."""
@@ -100,9 +100,7 @@ def _architecture(family: str, config: dict[str, Any]) -> Architecture:
     if head_size % 2:
         raise ValueError(f"heads of {head_size} numbers are not supported; allowed: even sizes")
     context = _positive(config, "max_position_embeddings")
-    slides = config.get("use_sliding_window", family == "mistral")
-    if slides and config.get("sliding_window") is not None:
-        # Within the window, sliding attention is full attention; beyond it we do not go.
+    if sliding_window(config) is not None:
         context = min(context, _positive(config, "sliding_window"))
     return Architecture(
         family=family,

@@ -20,7 +20,7 @@ from card.cache.pool import pool_bytes
 from card.serving.geometry import pool_geometry
 from card.serving.supervision.descriptors import FEW, raise_limit
 from card.serving.supervision.guard import check_guard
-from card.serving.supervision.journal import open_journal, warn
+from card.serving.supervision.journal import note, open_journal, warn
 from card.serving.supervision.model_files import check_model_files
 from card.serving.supervision.policy import STUBS
 from card.serving.supervision.prerequisites import (
@@ -35,7 +35,7 @@ from card.serving.supervision.startup import StartError
 from card.serving.supervision.stop_requests import StopRequests
 from card.serving.supervision.supervisor import Supervisor
 from card.serving.supervision.triton_server import MINIMUM_REGION_BYTES, TritonNotFoundError
-from card.settings import REPOSITORY_ROOT, Settings, SettingsError, load_settings
+from card.settings import REPOSITORY_ROOT, LimitSettings, Settings, SettingsError, load_settings
 
 
 def unmet_prerequisites(settings: Settings) -> list[str]:
@@ -85,6 +85,12 @@ def main(
                 "few_descriptors",
                 limit=descriptors,
                 reason="so many silent connections shut everybody out; raise 'ulimit -Hn'",
+            )
+        if values.limits.context_tokens < LimitSettings().context_tokens:
+            note(
+                "short_context",
+                context_tokens=values.limits.context_tokens,
+                reason="the settings say so, or the models were built for no more",
             )
         if unmet := unmet_prerequisites(values):
             _refuse(unmet)

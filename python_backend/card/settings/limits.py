@@ -31,7 +31,8 @@ class LimitSettings(Section):
     """What one request may ask for; more is refused by name."""
 
     context_tokens: Annotated[int, Field(ge=2, le=1 << 20)] = 4352
-    """Prompt and output together; at most what the models were built for."""
+    """Prompt and output together; at most what the models were built for, which is also the default
+    where it is less."""
     prompt_tokens: Annotated[int, Field(ge=1, le=1 << 20)] = Field(
         default_factory=lambda set_: min(4096, set_["context_tokens"] - 1)
     )

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsConfigDict
 from pydantic_settings import SettingsError as SourceError
 
+from card.settings.fitting import with_fitting_limits
 from card.settings.models import REPOSITORY_ROOT
 from card.settings.paths import anchored, wrong_paths
 from card.settings.refusals import explain, shown
@@ -30,7 +31,8 @@ class SettingsError(ValueError):
 def load_settings(file: Path | None = None, **overrides: Any) -> Settings:
     """Read the settings from `file` (or ``$CARD_SETTINGS``, or defaults alone) and the environment.
 
-    Relative paths are taken from the file's folder; without a file, from the repository.
+    Relative paths are taken from the file's folder; without a file, from the repository. A context
+    that nobody names is what the models were built for where that is less than the default.
     `overrides` are top-level sections that win over both (used by tests and the benchmark).
 
     Raises `SettingsError` naming every wrong field.
@@ -57,7 +59,10 @@ def load_settings(file: Path | None = None, **overrides: Any) -> Settings:
     settings = anchored(said, base)
     if problem := wrong_paths(settings, file):
         raise SettingsError(problem)
-    return settings
+    try:
+        return with_fitting_limits(settings)
+    except ValueError as error:
+        raise SettingsError(f"{file or 'settings'}: {error}") from error
 
 
 def _check_fields(file: Path) -> None:

@@ -40,7 +40,7 @@ class BeyondReloadError(RecoveryError):
 
 
 class StuckLoadError(BeyondReloadError):
-    """Triton waits for a process that is gone, and this model can be loaded no more by it."""
+    """Triton waits for a process that is gone, whatever it is told: it loads this model no more."""
 
 
 class LostRequestsError(BeyondReloadError):
@@ -140,7 +140,7 @@ def _see_it_let_go(model: str, repository: Repository, clock: Clock) -> None:
 def _load(
     model: str, server: TritonProcess, repository: Repository, timeout_s: float, clock: Clock
 ) -> None:
-    """Load `model`, unless its process dies meanwhile and Triton does not notice."""
+    """Load `model`. Where its process dies meanwhile and Triton does not notice, tell Triton."""
     loading: Future[None] = Future()
 
     def load() -> None:
@@ -152,11 +152,15 @@ def _load(
             loading.set_result(None)
 
     threading.Thread(target=load, name=f"loading {model}", daemon=True).start()
-    watch = LoadWatch(server, clock=clock)
+    watch, told = LoadWatch(server, clock=clock), False
     while True:
         try:
             return loading.result(_LOOK_S)
         except concurrent.futures.TimeoutError:
             watch.end_paused(model)
-            if watch.is_stuck(model):
+            if not watch.is_stuck(model):
+                continue
+            if told:
                 raise StuckLoadError("its process did not survive its loading") from None
+            server.fail_load(model)
+            watch, told = LoadWatch(server, clock=clock), True

@@ -122,6 +122,15 @@ def remove_region(name: str) -> None:
     (REGIONS / name).unlink(missing_ok=True)
 
 
+def regions_of(region_prefix: str) -> list[str]:
+    """Names of the shared-memory files that begin so, the newest last."""
+    created_s = {}
+    for region in REGIONS.glob(f"{region_prefix}*"):
+        with contextlib.suppress(FileNotFoundError):
+            created_s[region.name] = region.stat().st_mtime
+    return sorted(created_s, key=created_s.__getitem__)
+
+
 def sweep(directory: Path) -> list[Path]:
     """Remove what dead supervisors left: processes, shared-memory files, directories, pools.
 

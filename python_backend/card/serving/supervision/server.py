@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 import psutil
 
 from card.serving.supervision.policy import ProcessState
-from card.serving.supervision.residue import make_region_private
+from card.serving.supervision.residue import make_region_private, regions_of
 from card.serving.supervision.stubs import (
     Stub,
     find_session,
@@ -20,6 +21,7 @@ from card.serving.supervision.stubs import (
     has_dead_stub,
     kill,
     process_state,
+    stand_in,
 )
 from card.serving.supervision.tether import tethered
 from card.serving.supervision.triton_server import ServerOptions, TritonInstall
@@ -27,6 +29,8 @@ from card.settings import without_settings
 
 _LAST_THREADS_S = 10.0
 """How long the threads of a process that was killed may take to end."""
+_GREETING_S = 10.0
+"""How long a process may take to start and to greet Triton."""
 
 
 def ending(code: int) -> str:
@@ -46,9 +50,11 @@ class TritonProcess:
     ) -> None:
         """Start it, from the main thread (see `tethered`); `variables` go to its environment."""
         self._stubs: dict[str, Stub] = {}
+        self._region_prefix = options.region_prefix
+        self._environment = install.environment(without_settings(os.environ)) | variables
         self._process = subprocess.Popen(
             tethered(signal.SIGKILL, install.command(options)),
-            env=install.environment(without_settings(os.environ)) | variables,
+            env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr,
             start_new_session=True,
@@ -94,6 +100,28 @@ class TritonProcess:
             for stub in self._stubs.values():
                 make_region_private(stub.region)
         return self._stubs.get(model)
+
+    def fail_load(self, model: str) -> None:
+        """End a load of `model` whose process died before it greeted Triton.
+
+        Triton waits for that greeting without a limit. Another process greets in the shared memory
+        of the dead one, if that is still whole, and Triton takes the load for failed.
+        """
+        stub, regions = self._stubs.get(model), regions_of(self._region_prefix)
+        living = {s.region for s in find_stubs(self.pid).values()}
+        ownerless = [region for region in regions if region not in living]
+        if stub is None or not ownerless:
+            return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                stand_in(stub, ownerless[-1], Path(self._environment["TMPDIR"])),
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=_GREETING_S,
+                check=False,
+            )
 
     def died_unseen(self, models: Iterable[str]) -> list[str]:
         """Those of `models` of which no process was ever seen, if there is a dead one; `stub` is

@@ -35,8 +35,11 @@ class UnloadableError(StartError):
 
 
 class CrashError(StartError):
-    """A signal ended or stopped the server during its start, or Triton waits in vain: that says
-    nothing about the next one."""
+    """The server or a model's process ended or was stopped during the start and no model said why,
+    or Triton waits in vain. On a machine with far too much to do Triton gives up a process that
+    gives no sign for a second, and ends. That says nothing about the next start."""
+
+    pause_s = 1.0
 
 
 class ShortageError(StartError):
@@ -85,8 +88,12 @@ class Startup:
     def _check_processes(self) -> None:
         service, server = self._service, self._service.server
         if server.state is ProcessState.GONE:
-            kind = CrashError if server.crashed else StartError
-            raise kind(
+            if server.crashed or any(server.stub(model) is not None for model in service.stubs):
+                raise CrashError(
+                    f"tritonserver ended during its start ({server.ending}) and no model said why, "
+                    "as on a machine with far too much to do; its own messages stand above"
+                )
+            raise StartError(
                 f"tritonserver ended during its start ({server.ending}); "
                 "its own messages stand above"
             )
@@ -95,7 +102,7 @@ class Startup:
         for model in service.stubs:
             self._watch.end_paused(model)
         if stuck := [model for model in service.stubs if self._watch.is_stuck(model)]:
-            raise StartError(f"the processes of {', '.join(stuck)} did not survive the start")
+            raise CrashError(f"the processes of {', '.join(stuck)} did not survive the start")
         unseen = server.died_unseen(service.stubs)
         if lasted_s(self._since_s, "unseen", bool(unseen), self._clock()) > STUCK_S:
             raise StartError(

@@ -17,6 +17,8 @@ STUB_PROGRAM = "triton_python_backend_stub"
 SERVER_PROGRAM = "tritonserver"
 _SHOWN_NAME = STUB_PROGRAM[:15]
 """All that the kernel keeps of it once the process is dead."""
+_MODEL_FILE, _REGION = 1, 2
+"""Places in a stub's command line."""
 _GONE = (psutil.NoSuchProcess, psutil.ZombieProcess, ProcessLookupError)
 
 
@@ -24,12 +26,17 @@ _GONE = (psutil.NoSuchProcess, psutil.ZombieProcess, ProcessLookupError)
 class Stub:
     """One model's process.
 
-    region    name of the shared-memory file that it shares with the server
+    arguments  its command line, program first
     """
 
     model: str
     process: psutil.Process
-    region: str
+    arguments: tuple[str, ...]
+
+    @property
+    def region(self) -> str:
+        """Name of the shared-memory file that it shares with the server."""
+        return self.arguments[_REGION]
 
     @property
     def state(self) -> ProcessState:
@@ -63,6 +70,17 @@ def find_orphans(region_prefix: str) -> list[psutil.Process]:
             ):
                 orphans.append(process)
     return orphans
+
+
+def stand_in(stub: Stub, region: str, folder: Path) -> list[str]:
+    """The command of a process that greets the server in `region`, as a stub like `stub` does, and
+    then cannot load its model, which it finds in `folder`."""
+    file = folder / "stand_in/1/model.py"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text('raise RuntimeError("the process of this model died while it was loaded")\n')
+    command = list(stub.arguments)
+    command[_MODEL_FILE], command[_REGION] = str(file), region
+    return command
 
 
 def find_session(leader_pid: int) -> list[psutil.Process]:
@@ -142,6 +160,6 @@ def _as_stub(process: psutil.Process) -> Stub | None:
         arguments = process.cmdline()
     except _GONE:
         return None
-    if len(arguments) < 3 or Path(arguments[0]).name != STUB_PROGRAM:
+    if len(arguments) <= _REGION or Path(arguments[0]).name != STUB_PROGRAM:
         return None
-    return Stub(Path(arguments[1]).parents[1].name, process, arguments[2])
+    return Stub(Path(arguments[_MODEL_FILE]).parents[1].name, process, tuple(arguments))

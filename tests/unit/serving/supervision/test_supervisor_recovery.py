@@ -34,11 +34,18 @@ class FakeServer:
     def __init__(self, clock: ToldClock) -> None:
         self.state = ProcessState.RUNNING
         self.known: Stub | None = None
+        self.failed_loads: list[str] = []
+        self.hears = threading.Event()
+        """Set when it has been told that a load has failed."""
         self._clock = clock
 
     def stub(self, model: str) -> Stub | None:
         self._clock.now_s += LOOK_S
         return self.known
+
+    def fail_load(self, model: str) -> None:
+        self.failed_loads.append(model)
+        self.hears.set()
 
 
 class FakeRepository:
@@ -192,8 +199,22 @@ def test_a_process_that_is_paused_while_it_loads_is_killed_before_it_goes_on(
     assert not isinstance(lost.value, BeyondReloadError), "the policy tries again"
 
 
-def test_a_load_whose_process_died_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_load_whose_process_died_fails_once_triton_is_told(tmp_path: Path) -> None:
     """Triton would wait for it for ever."""
+    repository = FakeRepository()
+    repository.refusal = "the process of this model died while it was loaded"
+    recovery = Recovery(repository)
+    repository.answers = recovery.server.hears
+    with fake_stub(tmp_path, "draft", "region") as successor:
+        recovery.server.known = successor
+        os.kill(successor.process.pid, signal.SIGKILL)
+        with pytest.raises(RecoveryError, match="died while it was loaded") as lost:
+            recovery.run(timeout_s=60)
+    assert not isinstance(lost.value, BeyondReloadError), "the policy tries again"
+    assert recovery.server.failed_loads == ["draft"]
+
+
+def test_a_load_that_triton_does_not_give_up_is_not_waited_for(tmp_path: Path) -> None:
     repository = FakeRepository()
     repository.answers.clear()
     recovery = Recovery(repository)
@@ -203,6 +224,7 @@ def test_a_load_whose_process_died_is_not_waited_for(tmp_path: Path) -> None:
         with pytest.raises(StuckLoadError, match="did not survive its loading"):
             recovery.run(timeout_s=60)
     repository.answers.set()
+    assert recovery.server.failed_loads == ["draft"]
 
 
 KEY = {"card-supervisor": "secret"}

@@ -19,9 +19,11 @@ class FakeServer:
         self.crashed = False
         self.ending = "exit code 1"
         self.unseen: list[str] = []
+        self.seen: list[str] = []
 
-    def stub(self, model: str) -> None:
-        return None
+    def stub(self, model: str) -> SimpleNamespace | None:
+        """A process that is gone, as its server is, if one was seen."""
+        return SimpleNamespace(state=ProcessState.GONE) if model in self.seen else None
 
     def died_unseen(self, models: Iterable[str]) -> list[str]:
         return self.unseen
@@ -69,14 +71,30 @@ def test_a_model_that_cannot_be_loaded_says_why_and_is_no_matter_of_time(
     assert refusal.value.for_the_log == "a model cannot be loaded"
 
 
-@pytest.mark.parametrize(("crashed", "kind"), [(True, CrashError), (False, StartError)])
-def test_a_server_that_ended_is_tried_again_only_if_a_signal_ended_it(
-    service: FakeService, crashed: bool, kind: type[StartError]
+@pytest.mark.parametrize(
+    ("crashed", "seen", "kind"),
+    [(True, [], CrashError), (False, [CARD], CrashError), (False, [], StartError)],
+)
+def test_a_server_that_ended_is_tried_again_unless_it_did_so_by_itself_at_once(
+    service: FakeService, crashed: bool, seen: list[str], kind: type[StartError]
 ) -> None:
+    """Triton also ends, with an exit code, when it gives up on a process that gives no sign."""
     service.server.state, service.server.crashed = ProcessState.GONE, crashed
+    service.server.seen = seen
     with pytest.raises(StartError, match=r"ended during its start \(exit code 1\)") as refusal:
         started(service).check()
     assert type(refusal.value) is kind
+
+
+def test_a_process_that_does_not_survive_the_start_says_nothing_about_the_next(
+    service: FakeService, clock: ToldClock
+) -> None:
+    startup = started(service, clock=clock)
+    service.server.seen = [DRAFT]
+    startup.check()
+    clock.now_s = STUCK_S + 0.1
+    with pytest.raises(CrashError, match="processes of draft did not survive"):
+        startup.check()
 
 
 def test_a_server_that_is_stopped_during_its_start_is_started_again(

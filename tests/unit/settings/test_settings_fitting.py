@@ -1,0 +1,58 @@
+"""A context that nobody names is no longer than the models bear."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from settings_files import Write, refusal
+
+from card.settings import LimitSettings, load_settings
+
+pytestmark = pytest.mark.usefixtures("no_overrides")
+
+MISTRAL = {"model_type": "mistral", "max_position_embeddings": 8192, "sliding_window": 1024}
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> str:
+    """The sections of two models, of which the draft has 2,048 positions and the target 8,192."""
+    _configure(tmp_path / "target", max_position_embeddings=8192)
+    _configure(tmp_path / "draft", max_position_embeddings=2048)
+    return "target: {path: target}\ndraft: {path: draft}\n"
+
+
+def _configure(model: Path, **config: Any) -> None:
+    model.mkdir(exist_ok=True)
+    (model / "config.json").write_text(json.dumps(config))
+
+
+def test_the_default_follows_the_shorter_model(write: Write, pair: str) -> None:
+    limits = load_settings(write(pair + "limits: {max_tokens: 300}\n")).limits
+    assert (limits.context_tokens, limits.prompt_tokens, limits.max_tokens) == (2048, 2047, 300)
+
+
+@pytest.mark.parametrize(("slides", "fits"), [({}, 1024), ({"use_sliding_window": False}, 2048)])
+def test_it_stays_within_a_sliding_window(
+    tmp_path: Path, write: Write, pair: str, slides: dict[str, bool], fits: int
+) -> None:
+    _configure(tmp_path / "target", **MISTRAL, **slides)
+    assert load_settings(write(pair)).limits.context_tokens == fits
+
+
+def test_a_draft_that_is_not_loaded_bounds_nothing(write: Write, pair: str) -> None:
+    settings = load_settings(write("target: {path: target}\ndraft: null\n"))
+    assert settings.limits == LimitSettings.model_validate({})
+
+
+def test_what_is_said_stays_for_the_engine_to_refuse(write: Write, pair: str) -> None:
+    said = "limits: {context_tokens: 4000}\n"
+    assert load_settings(write(pair + said)).limits.context_tokens == 4000
+
+
+def test_prompts_that_the_models_do_not_bear_are_refused_by_name(write: Write, pair: str) -> None:
+    said = refusal(write(pair + "limits: {prompt_tokens: 2048}\n"))
+    assert "limits.prompt_tokens must be below the 2048 positions that draft " in said
+    assert "(got 2048)" in said
