@@ -20,7 +20,6 @@ from card.engines.checkpoints import DenseMatrix, GroupedMatrix, quantised
 from card.engines.interface import Engine, SequenceTokens
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.openvino.graph import ANY_ROWS
-from card.engines.openvino.weights import whole_zero_points
 from card.engines.options import Dtype, EngineOptions
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -57,7 +56,7 @@ def spread_between(one: NDArray[np.float32], other: NDArray[np.float32]) -> floa
 
 
 @pytest.mark.parametrize(
-    ("kind", "stored"), [("Q4_0", {"u4"}), ("Q4_1", {"u4", "f32"}), ("Q8_0", {"u8"})]
+    ("kind", "stored"), [("Q4_0", {"u4"}), ("Q4_1", {"u4", "f32", "u8"}), ("Q8_0", {"u8"})]
 )
 @pytest.mark.parametrize("options", [OPTIONS, UNDER_MASKS], ids=["paged", "masks"])
 def test_a_gguf_file_is_computed_with_its_own_codes(
@@ -66,7 +65,7 @@ def test_a_gguf_file_is_computed_with_its_own_codes(
     file = gguf(tmp_path, kind)
     engine = OpenVinoEngine.load(file, options)
     apart = OpenVinoEngine.load(file, replace(options, graph_rows=()))
-    # Q4_1's remainders, [outputs, groups], are products of their own.
+    # Of Q4_1 small matrices are in bytes; the head is not, and its remainders are a product.
     assert product_types(apart.model.decoders[ANY_ROWS].graph).keys() == stored
     unpacked = OpenVinoEngine.load(file, replace(options, dtype="float32", compressed=False))
     found, expected = (read_alone(one, TEXT, [32, 1, 4]) for one in (engine, unpacked))
@@ -153,8 +152,8 @@ def test_a_weight_is_moved_by_less_than_a_step(bits: int, most_error: float) -> 
     weights = np.random.default_rng(0).standard_normal((8, 256), np.float32)
     matrix = quantised(DenseMatrix(weights), bits, 32)
     steps = np.abs(matrix.dense() - weights).reshape(8, 8, 32) / matrix.scale[..., None]
-    assert steps.max() < most_error + 0.2  # scales are float16's
-    assert not whole_zero_points(matrix)[1].any()
+    assert steps.max() < most_error + 0.2
+    assert not matrix.zero_points()[1].any()
 
 
 def test_codes_and_remainders_give_the_weights_of_the_file() -> None:
@@ -164,7 +163,7 @@ def test_codes_and_remainders_give_the_weights_of_the_file() -> None:
     minimum = random.uniform(-20, 20, (4, 3)).astype(np.float32)
     codes = random.integers(0, 16, (4, 96)).astype(np.uint8)
     matrix = GroupedMatrix(codes, scale, minimum, 4)
-    zeros, remainder = whole_zero_points(matrix)
+    zeros, remainder = matrix.zero_points()
     weights = (codes.reshape(4, 3, 32) - zeros[..., None].astype(np.float32)) * scale[..., None]
     found = (weights + remainder[..., None]).reshape(4, 96)
     np.testing.assert_allclose(found, matrix.dense(), rtol=0, atol=1e-5)

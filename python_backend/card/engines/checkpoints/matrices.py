@@ -91,6 +91,15 @@ class GroupedMatrix:
         """Inputs of one group."""
         return self.codes.shape[1] // self.scale.shape[1]
 
+    def zero_points(self) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+        """Whole zero points and remainders, [outputs, groups] both: a weight is scale · (code -
+        zero) + remainder."""
+        divisor = np.where(self.scale == 0, 1, self.scale)
+        most = 2**self.bits - 1
+        zeros = np.clip(np.round(-self.minimum / divisor), 0, most).astype(np.float32)
+        remainder = self.minimum + zeros * self.scale
+        return zeros.astype(np.uint8), remainder.astype(np.float32)
+
     def dense(self) -> NDArray[np.float32]:
         outputs, inputs = self.shape
         codes = self.codes.reshape(outputs, -1, self.group)

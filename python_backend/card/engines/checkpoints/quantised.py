@@ -69,28 +69,34 @@ def group_of(inputs: int, wanted: int) -> int:
     return wanted if inputs % wanted == 0 else inputs
 
 
-def quantised(matrix: Matrix, bits: int, group: int) -> GroupedMatrix:
-    """The matrix in groups of codes: eight bits about the middle, four between the least and the
-    greatest weight of a group. Zero points are whole numbers, scales are float16's."""
+def quantised(
+    matrix: Matrix, bits: int, group: int, *, centred: bool | None = None
+) -> GroupedMatrix:
+    """The matrix in groups of codes. Zero points are whole numbers.
+
+    centred  whether codes lie about the middle and not between the least and the greatest weight of
+             a group; None: those of eight bits do
+    """
+    centred = bits == 8 if centred is None else centred
     outputs, inputs = matrix.shape
     group = group_of(inputs, group)
     part = max(1, _PART // inputs)
     parts = [matrix.rows(slice(at, at + part)) for at in range(0, outputs, part)]
-    whole = stacked([_quantised(part, bits, group) for part in parts])
+    whole = stacked([_quantised(part, bits, group, centred=centred) for part in parts])
     assert isinstance(whole, GroupedMatrix)
     return whole
 
 
-def _quantised(matrix: Matrix, bits: int, group: int) -> GroupedMatrix:
+def _quantised(matrix: Matrix, bits: int, group: int, *, centred: bool) -> GroupedMatrix:
     outputs, inputs = matrix.shape
     weights = matrix.dense().reshape(outputs, -1, group)
     most = 2**bits - 1
-    if bits == 8:
-        scale = _in_float16(np.abs(weights).max(axis=-1) / np.float32(127))
-        zero = np.full_like(scale, 128)
+    if centred:
+        scale = _positive(np.abs(weights).max(axis=-1) / np.float32(most // 2))
+        zero = np.full_like(scale, most // 2 + 1)
     else:
         least = np.minimum(weights.min(axis=-1), 0)
-        scale = _in_float16((np.maximum(weights.max(axis=-1), 0) - least) / np.float32(most))
+        scale = _positive((np.maximum(weights.max(axis=-1), 0) - least) / np.float32(most))
         zero = np.clip(np.round(-least / scale), 0, most).astype(np.float32)
     codes = np.clip(np.round(weights / scale[..., None]) + zero[..., None], 0, most)
     return GroupedMatrix(
@@ -98,8 +104,6 @@ def _quantised(matrix: Matrix, bits: int, group: int) -> GroupedMatrix:
     )
 
 
-def _in_float16(scale: NDArray[np.float32]) -> NDArray[np.float32]:
-    """As the graph stores it; never zero, by which nothing could be divided."""
-    least = np.float16(2.0**-24)
-    rounded: NDArray[np.float32] = np.maximum(scale.astype(np.float16), least).astype(np.float32)
-    return rounded
+def _positive(scale: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Never zero, by which nothing could be divided."""
+    return np.maximum(scale, np.finfo(np.float32).tiny)

@@ -11,7 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from card.engines.architecture import Architecture, read_architecture
-from card.engines.checkpoints import Checkpoint, QuantisedCheckpoint, group_of, open_checkpoint
+from card.engines.checkpoints import (
+    Checkpoint,
+    QuantisedCheckpoint,
+    SmoothedCheckpoint,
+    group_of,
+    open_checkpoint,
+    worth_smoothing,
+)
 from card.engines.draft_vocabulary import read_draft_vocabulary
 from card.engines.openvino.cache import pages_needed
 from card.engines.openvino.compiled import Decoders, compile_decoders, kv_type, pass_dtype
@@ -98,6 +105,9 @@ def load_model(
         _tell_wide_groups(directory, architecture, options.weight_group)
     elif not (options.compressed and checkpoint.is_grouped):
         options = replace(options, dtype=resolve_dtype(options.dtype))
+    elif options.dtype == "auto" and worth_smoothing(checkpoint):
+        checkpoint = SmoothedCheckpoint(checkpoint, architecture)
+        log.info("%s: small matrices are stored in eight bits, smoothed", directory)
     weights = weight_format(options, checkpoint.matrices_are)
     options = replace(options, compressed=weights.compressed)
     log.info(

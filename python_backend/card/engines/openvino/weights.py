@@ -119,7 +119,7 @@ class GroupedWeights:
 
     def constant(self, matrix: Matrix) -> Node:
         if isinstance(matrix, GroupedMatrix):
-            zeros, remainder = whole_zero_points(matrix)
+            zeros, remainder = matrix.zero_points()
             if not remainder.any():  # which only a product could add
                 return self._widened(matrix, zeros)
         return self._dense.constant(matrix)
@@ -127,7 +127,7 @@ class GroupedWeights:
     def product(self, inputs: Node, matrix: Matrix) -> Node:
         if not isinstance(matrix, GroupedMatrix):
             return self._dense.product(inputs, matrix)
-        zeros, remainder = whole_zero_points(matrix)
+        zeros, remainder = matrix.zero_points()
         product = ops.matmul(inputs, self._widened(matrix, zeros), False, True)
         if not remainder.any():
             return product
@@ -159,15 +159,6 @@ class GroupedWeights:
             pairs = np.ascontiguousarray(flat).view("<u2")
             flat = (pairs | pairs >> 4).astype(np.uint8)
         return ops.convert(self.memory.constant(flat, kind, codes.shape), ov.Type.f32)
-
-
-def whole_zero_points(matrix: GroupedMatrix) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """Zero points and remainders, [outputs, groups]: weight = scale · (code - zero) + remainder."""
-    divisor = np.where(matrix.scale == 0, 1, matrix.scale)
-    most = 2**matrix.bits - 1
-    zeros = np.clip(np.round(-matrix.minimum / divisor), 0, most).astype(np.float32)
-    remainder = matrix.minimum + zeros * matrix.scale
-    return zeros.astype(np.uint8), remainder.astype(np.float32)
 
 
 COMPRESSED_FORMATS: dict[str, type[CompressedBfloat16Weights | CompressedFloat16Weights]] = {

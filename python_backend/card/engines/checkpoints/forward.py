@@ -1,0 +1,85 @@
+"""One layer computed with NumPy: how large are the inputs of its products?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from card.engines.architecture import Architecture
+from card.engines.checkpoints.tensors import LayerTensors, LinearTensors
+from card.engines.rotary import rotary_tables
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Root mean squares of each input of a product over the tokens of a text, float32.
+
+    attention  [hidden] of queries, keys and values
+    mixed      [heads * head_size] of attention's output
+    gate_up    [hidden]
+    """
+
+    attention: NDArray[np.float32]
+    mixed: NDArray[np.float32]
+    gate_up: NDArray[np.float32]
+
+
+def forward(
+    a: Architecture, layer: LayerTensors, states: NDArray[np.float32]
+) -> tuple[NDArray[np.float32], Inputs]:
+    """The states [tokens, hidden] behind the layer of a text whose states before it are given, and
+    what its products were given."""
+    normed = _norm(a, states, layer.input_norm)
+    mixed = _attended(a, layer, normed)
+    states = states + _linear(layer.output, mixed)
+    gate_up = _norm(a, states, layer.post_norm)
+    gate, up = np.split(_linear(layer.gate_up, gate_up), 2, axis=-1)
+    states = states + _linear(layer.down, gate / (1.0 + np.exp(-gate)) * up)
+    return states, Inputs(*map(_root_mean_square, (normed, mixed, gate_up)))
+
+
+def _attended(
+    a: Architecture, layer: LayerTensors, normed: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """[tokens, heads * head_size]; each token attends those before it and itself."""
+    tokens = len(normed)
+    joint = _linear(layer.query_key_value, normed).reshape(tokens, -1, a.head_size)
+    query, key, value = np.split(joint, [a.heads, a.heads + a.kv_heads], axis=1)
+    query = _rotated(a, query, layer.query_norm).reshape(tokens, a.kv_heads, a.group, a.head_size)
+    key = _rotated(a, key, layer.key_norm)
+    scores = np.einsum("qhgd,khd->hgqk", query, key, optimize=True) / np.sqrt(a.head_size)
+    scores[..., np.triu(np.ones((tokens, tokens), bool), 1)] = -np.inf
+    chances = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    chances /= chances.sum(axis=-1, keepdims=True)
+    mixed = np.einsum("hgqk,khd->qhgd", chances, value, optimize=True)
+    return np.asarray(mixed.reshape(tokens, -1), np.float32)
+
+
+def _rotated(
+    a: Architecture, heads: NDArray[np.float32], norm: NDArray[np.float32] | None
+) -> NDArray[np.float32]:
+    """[tokens, heads, head_size], normalised where the family does so."""
+    if norm is not None:
+        heads = _norm(a, heads, norm)
+    cosine, sine = rotary_tables(a, len(heads))
+    turned: NDArray[np.float32] = heads * cosine + np.roll(heads, a.head_size // 2, -1) * sine
+    return turned
+
+
+def _norm(
+    a: Architecture, states: NDArray[np.float32], weight: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    mean = np.square(states).mean(axis=-1, keepdims=True)
+    normed: NDArray[np.float32] = states / np.sqrt(mean + np.float32(a.norm_epsilon)) * weight
+    return normed
+
+
+def _linear(tensors: LinearTensors, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
+    product: NDArray[np.float32] = inputs @ tensors.weight.dense().T
+    return product if tensors.bias is None else product + tensors.bias
+
+
+def _root_mean_square(inputs: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.asarray(np.sqrt(np.square(inputs).mean(axis=0)), np.float32)

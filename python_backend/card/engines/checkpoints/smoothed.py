@@ -1,0 +1,193 @@
+"""A checkpoint whose small matrices of four bits are stored in eight.
+
+A matrix whose minima are no multiples of its scales (Q4_1) is a product by codes and two operators
+more (`openvino.weights`). Around a small matrix these take longer than bytes twice as many: with a
+scale for a whole row, a product by bytes is the fastest there is. What that rounds is made small by
+smoothing (Xiao et al., SmoothQuant, arXiv 2211.10438): each input is divided by a factor that its
+weights are multiplied by, so that neither the weights of a row nor the inputs differ much in size.
+The factors disappear in what computes the inputs: a norm's weights, or rows of a matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from card.engines.architecture import Architecture
+from card.engines.checkpoints.forward import Inputs, forward
+from card.engines.checkpoints.matrices import DenseMatrix, GroupedMatrix, Matrix
+from card.engines.checkpoints.quantised import quantised
+from card.engines.checkpoints.tensors import Checkpoint, LayerTensors, LinearTensors
+
+_SMALL = 2 << 20
+"""Weights of a matrix, at most: at 40 GB/s as many bytes more take as long as two operators."""
+
+_TOKENS = 64
+"""A text of random ids shows how large the inputs of each product are."""
+
+_MOST_IN_GROUP = 256
+"""Inputs that share a scale in the products whose rounding costs most, of queries, keys and values.
+"""
+
+_ROUNDED_TOGETHER = 16
+"""Inputs share a scale in groups of so many, or of a multiple, where a product rounds them."""
+
+_LEAST = 1e-4
+
+
+class SmoothedCheckpoint:
+    """Implements `tensors.Checkpoint`."""
+
+    def __init__(self, checkpoint: Checkpoint, architecture: Architecture) -> None:
+        self._checkpoint = checkpoint
+        self._architecture = architecture
+
+    @property
+    def values(self) -> int:
+        return self._checkpoint.values
+
+    @property
+    def matrices_are(self) -> str:
+        return self._checkpoint.matrices_are
+
+    @property
+    def is_grouped(self) -> bool:
+        return True
+
+    def embedding(self) -> Matrix:
+        return self._checkpoint.embedding()
+
+    def head(self) -> Matrix | None:
+        return self._checkpoint.head()
+
+    def final_norm(self) -> NDArray[np.float32]:
+        return self._checkpoint.final_norm()
+
+    def layers(self) -> Iterator[LayerTensors]:
+        ids = np.random.default_rng(0).integers(0, self._architecture.vocabulary, _TOKENS)
+        states = self._checkpoint.embedding().rows(ids).dense()
+        for layer in self._checkpoint.layers():
+            if not any(map(_is_converted, _matrices(layer))):
+                yield layer
+                continue
+            states, inputs = forward(self._architecture, layer, states)
+            yield self._smoothed(layer, inputs)
+
+    def _smoothed(self, stored: LayerTensors, inputs: Inputs) -> LayerTensors:
+        """The layer, `stored` in groups of few bits, with its small matrices in bytes."""
+        a, layer = self._architecture, stored
+        if _is_converted(stored.output.weight):
+            factors = _factors(_by_values(layer.output.weight.dense(), a), _of_values(inputs, a))
+            values = slice((a.heads + a.kv_heads) * a.head_size, None)
+            layer = replace(
+                layer,
+                output=_in_bytes(layer.output, _for_queries(factors, a)),
+                query_key_value=_divided(layer.query_key_value, values, factors),
+            )
+        if _is_converted(stored.down.weight):
+            # How large inputs are differs too much from token to token to say anything.
+            factors = _factors(layer.down.weight.dense(), None)
+            layer = replace(
+                layer,
+                down=_in_bytes(layer.down, factors),
+                gate_up=_divided(layer.gate_up, slice(a.intermediate, None), factors),
+            )
+        if _is_converted(stored.query_key_value.weight):
+            factors = _factors(layer.query_key_value.weight.dense(), inputs.attention)
+            layer = replace(
+                layer,
+                query_key_value=_in_bytes(layer.query_key_value, factors, _group_of(a.hidden)),
+                input_norm=layer.input_norm / factors,
+            )
+        if _is_converted(stored.gate_up.weight):
+            factors = _factors(layer.gate_up.weight.dense(), inputs.gate_up)
+            layer = replace(
+                layer,
+                gate_up=_in_bytes(layer.gate_up, factors),
+                post_norm=layer.post_norm / factors,
+            )
+        return layer
+
+
+def worth_smoothing(checkpoint: Checkpoint) -> bool:
+    """Whether the first layer has a matrix that would be stored in bytes."""
+    return any(map(_is_converted, _matrices(next(checkpoint.layers()))))
+
+
+def _matrices(layer: LayerTensors) -> list[Matrix]:
+    linear = (layer.query_key_value, layer.output, layer.gate_up, layer.down)
+    return [tensors.weight for tensors in linear]
+
+
+def _is_converted(matrix: Matrix) -> bool:
+    return (
+        isinstance(matrix, GroupedMatrix)
+        and matrix.codes.size <= _SMALL
+        and bool(matrix.zero_points()[1].any())
+    )
+
+
+def _group_of(inputs: int) -> int:
+    """The largest group of inputs that divides a row, within `_MOST_IN_GROUP`."""
+    sizes = range(_MOST_IN_GROUP, 0, -_ROUNDED_TOGETHER)
+    return next((size for size in sizes if inputs % size == 0), inputs)
+
+
+def _factors(
+    weights: NDArray[np.float32], inputs: NDArray[np.float32] | None
+) -> NDArray[np.float32]:
+    """What the weights [outputs, inputs] of each input are multiplied by.
+
+    inputs  how large they are; None: as large as makes all columns of weights alike
+    """
+    rows = np.sqrt(np.square(weights).mean(axis=1, keepdims=True))
+    columns = np.sqrt(np.square(weights / np.maximum(rows, _LEAST**2)).mean(axis=0))
+    columns = np.maximum(columns, _LEAST)
+    factors = 1.0 / columns if inputs is None else np.sqrt(np.maximum(inputs, _LEAST**2) / columns)
+    factors = np.maximum(factors, factors.max() * 1e-3)
+    return np.asarray(factors / np.exp(np.log(factors).mean()), np.float32)
+
+
+def _by_values(output: NDArray[np.float32], a: Architecture) -> NDArray[np.float32]:
+    """[hidden, heads * head_size] -> [hidden * group, kv_heads * head_size]: heads that read the
+    same values below each other."""
+    apart = output.reshape(len(output), a.kv_heads, a.group, a.head_size)
+    return apart.swapaxes(1, 2).reshape(-1, a.kv_heads * a.head_size)
+
+
+def _of_values(inputs: Inputs, a: Architecture) -> NDArray[np.float32]:
+    """[kv_heads * head_size]: how large the mixed values are, over heads that read the same."""
+    squares = np.square(inputs.mixed).reshape(a.kv_heads, a.group, a.head_size)
+    return np.asarray(np.sqrt(squares.mean(axis=1)).reshape(-1), np.float32)
+
+
+def _for_queries(factors: NDArray[np.float32], a: Architecture) -> NDArray[np.float32]:
+    """[kv_heads * head_size] -> [heads * head_size]"""
+    return factors.reshape(a.kv_heads, 1, a.head_size).repeat(a.group, 1).reshape(-1)
+
+
+def _in_bytes(
+    tensors: LinearTensors, factors: NDArray[np.float32], group: int | None = None
+) -> LinearTensors:
+    """Its weights times the factors of their inputs, in groups or a row in one."""
+    weights = DenseMatrix(tensors.weight.dense() * factors)
+    return replace(tensors, weight=quantised(weights, 8, group or len(factors), centred=False))
+
+
+def _divided(tensors: LinearTensors, outputs: slice, factors: NDArray[np.float32]) -> LinearTensors:
+    """With some outputs divided by factors."""
+    divisors = np.ones(tensors.weight.shape[0], np.float32)
+    divisors[outputs] = factors
+    bias = None if tensors.bias is None else tensors.bias / divisors
+    return LinearTensors(_scaled(tensors.weight, 1.0 / divisors), bias)
+
+
+def _scaled(matrix: Matrix, factors: NDArray[np.float32]) -> Matrix:
+    """The matrix with each row times its factor."""
+    column = factors[:, None]
+    if isinstance(matrix, GroupedMatrix):
+        return replace(matrix, scale=matrix.scale * column, minimum=matrix.minimum * column)
+    return DenseMatrix(matrix.dense() * column)
