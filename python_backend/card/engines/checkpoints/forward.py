@@ -36,7 +36,7 @@ def forward(
     states = states + _linear(layer.output, mixed)
     gate_up = _norm(a, states, layer.post_norm)
     gate, up = np.split(_linear(layer.gate_up, gate_up), 2, axis=-1)
-    states = states + _linear(layer.down, gate / (1.0 + np.exp(-gate)) * up)
+    states = states + _linear(layer.down, _silu(gate) * up)
     return states, Inputs(*map(_root_mean_square, (normed, mixed, gate_up)))
 
 
@@ -79,6 +79,12 @@ def _norm(
 def _linear(tensors: LinearTensors, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
     product: NDArray[np.float32] = inputs @ tensors.weight.dense().T
     return product if tensors.bias is None else product + tensors.bias
+
+
+def _silu(gate: NDArray[np.float32]) -> NDArray[np.float32]:
+    """gate · sigmoid(gate), by a function that cannot overflow."""
+    activated: NDArray[np.float32] = gate * (0.5 + 0.5 * np.tanh(0.5 * gate))
+    return activated
 
 
 def _root_mean_square(inputs: NDArray[np.float32]) -> NDArray[np.float32]:

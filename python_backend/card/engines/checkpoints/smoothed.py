@@ -70,9 +70,6 @@ class SmoothedCheckpoint:
         ids = np.random.default_rng(0).integers(0, self._architecture.vocabulary, _TOKENS)
         states = self._checkpoint.embedding().rows(ids).dense()
         for layer in self._checkpoint.layers():
-            if not any(map(_is_converted, _matrices(layer))):
-                yield layer
-                continue
             states, inputs = forward(self._architecture, layer, states)
             yield self._smoothed(layer, inputs)
 
@@ -146,7 +143,9 @@ def _factors(
     rows = np.sqrt(np.square(weights).mean(axis=1, keepdims=True))
     columns = np.sqrt(np.square(weights / np.maximum(rows, _LEAST**2)).mean(axis=0))
     columns = np.maximum(columns, _LEAST)
-    factors = 1.0 / columns if inputs is None else np.sqrt(np.maximum(inputs, _LEAST**2) / columns)
+    factors = 1.0 / columns
+    if inputs is not None:
+        factors = np.sqrt(np.maximum(np.nan_to_num(inputs), _LEAST**2) * factors)
     factors = np.maximum(factors, factors.max() * 1e-3)
     return np.asarray(factors / np.exp(np.log(factors).mean()), np.float32)
 
