@@ -1,4 +1,7 @@
-"""One layer computed with NumPy: how large are the inputs of its products?"""
+"""One layer computed with NumPy: how large are the inputs of its products?
+
+In float64, so that what is decided by it is decided alike on every machine and at every load.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +17,21 @@ from card.engines.rotary import rotary_tables
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Root mean squares of each input of a product over the tokens of a text, float32.
+    """Root mean squares of each input of a product over the tokens of a text, float64.
 
     attention  [hidden] of queries, keys and values
     mixed      [heads * head_size] of attention's output
     gate_up    [hidden]
     """
 
-    attention: NDArray[np.float32]
-    mixed: NDArray[np.float32]
-    gate_up: NDArray[np.float32]
+    attention: NDArray[np.float64]
+    mixed: NDArray[np.float64]
+    gate_up: NDArray[np.float64]
 
 
 def forward(
-    a: Architecture, layer: LayerTensors, states: NDArray[np.float32]
-) -> tuple[NDArray[np.float32], Inputs]:
+    a: Architecture, layer: LayerTensors, states: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], Inputs]:
     """The states [tokens, hidden] behind the layer of a text whose states before it are given, and
     what its products were given."""
     normed = _norm(a, states, layer.input_norm)
@@ -41,8 +44,8 @@ def forward(
 
 
 def _attended(
-    a: Architecture, layer: LayerTensors, normed: NDArray[np.float32]
-) -> NDArray[np.float32]:
+    a: Architecture, layer: LayerTensors, normed: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """[tokens, heads * head_size]; each token attends those before it and itself."""
     tokens = len(normed)
     joint = _linear(layer.query_key_value, normed).reshape(tokens, -1, a.head_size)
@@ -54,38 +57,38 @@ def _attended(
     chances = np.exp(scores - scores.max(axis=-1, keepdims=True))
     chances /= chances.sum(axis=-1, keepdims=True)
     mixed = np.einsum("hgqk,khd->qhgd", chances, value, optimize=True)
-    return np.asarray(mixed.reshape(tokens, -1), np.float32)
+    return np.asarray(mixed.reshape(tokens, -1))
 
 
 def _rotated(
-    a: Architecture, heads: NDArray[np.float32], norm: NDArray[np.float32] | None
-) -> NDArray[np.float32]:
+    a: Architecture, heads: NDArray[np.float64], norm: NDArray[np.float32] | None
+) -> NDArray[np.float64]:
     """[tokens, heads, head_size], normalised where the family does so."""
     if norm is not None:
         heads = _norm(a, heads, norm)
     cosine, sine = rotary_tables(a, len(heads))
-    turned: NDArray[np.float32] = heads * cosine + np.roll(heads, a.head_size // 2, -1) * sine
+    turned: NDArray[np.float64] = heads * cosine + np.roll(heads, a.head_size // 2, -1) * sine
     return turned
 
 
 def _norm(
-    a: Architecture, states: NDArray[np.float32], weight: NDArray[np.float32]
-) -> NDArray[np.float32]:
+    a: Architecture, states: NDArray[np.float64], weight: NDArray[np.float32]
+) -> NDArray[np.float64]:
     mean = np.square(states).mean(axis=-1, keepdims=True)
-    normed: NDArray[np.float32] = states / np.sqrt(mean + np.float32(a.norm_epsilon)) * weight
+    normed: NDArray[np.float64] = states / np.sqrt(mean + a.norm_epsilon) * weight
     return normed
 
 
-def _linear(tensors: LinearTensors, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
-    product: NDArray[np.float32] = inputs @ tensors.weight.dense().T
+def _linear(tensors: LinearTensors, inputs: NDArray[np.float64]) -> NDArray[np.float64]:
+    product: NDArray[np.float64] = inputs @ tensors.weight.dense().T.astype(np.float64)
     return product if tensors.bias is None else product + tensors.bias
 
 
-def _silu(gate: NDArray[np.float32]) -> NDArray[np.float32]:
+def _silu(gate: NDArray[np.float64]) -> NDArray[np.float64]:
     """gate · sigmoid(gate), by a function that cannot overflow."""
-    activated: NDArray[np.float32] = gate * (0.5 + 0.5 * np.tanh(0.5 * gate))
+    activated: NDArray[np.float64] = gate * (0.5 + 0.5 * np.tanh(0.5 * gate))
     return activated
 
 
-def _root_mean_square(inputs: NDArray[np.float32]) -> NDArray[np.float32]:
-    return np.asarray(np.sqrt(np.square(inputs).mean(axis=0)), np.float32)
+def _root_mean_square(inputs: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(np.sqrt(np.square(inputs).mean(axis=0)))

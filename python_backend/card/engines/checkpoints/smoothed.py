@@ -25,7 +25,7 @@ from card.engines.checkpoints.tensors import Checkpoint, LayerTensors, LinearTen
 _SMALL = 2 << 20
 """Weights of a matrix, at most: at 40 GB/s as many bytes more take as long as two operators."""
 
-_TOKENS = 64
+_TOKENS = 32
 """A text of random ids shows how large the inputs of each product are."""
 
 _MOST_IN_GROUP = 256
@@ -68,7 +68,7 @@ class SmoothedCheckpoint:
 
     def layers(self) -> Iterator[LayerTensors]:
         ids = np.random.default_rng(0).integers(0, self._architecture.vocabulary, _TOKENS)
-        states = self._checkpoint.embedding().rows(ids).dense()
+        states = self._checkpoint.embedding().rows(ids).dense().astype(np.float64)
         for layer in self._checkpoint.layers():
             states, inputs = forward(self._architecture, layer, states)
             yield self._smoothed(layer, inputs)
@@ -126,17 +126,19 @@ def _group_of(inputs: int) -> int:
     return next((size for size in sizes if inputs % size == 0), inputs)
 
 
-def _factors(weights: NDArray[np.float32], inputs: NDArray[np.float32]) -> NDArray[np.float32]:
-    """What the weights [outputs, inputs] of each input are multiplied by.
+def _factors(weights: NDArray[np.float32], inputs: NDArray[np.float64]) -> NDArray[np.float32]:
+    """What the weights [outputs, inputs] of each input are multiplied by: powers of two, which
+    round nothing, and which the last bits of a sum do not change.
 
     inputs  how large they are
     """
-    rows = np.sqrt(np.square(weights).mean(axis=1, keepdims=True))
-    columns = np.sqrt(np.square(weights / np.maximum(rows, _LEAST**2)).mean(axis=0))
-    columns = np.maximum(columns, _LEAST)
+    squares = np.square(weights, dtype=np.float64)
+    rows = np.maximum(squares.mean(axis=1, keepdims=True), _LEAST**4)
+    columns = np.maximum(np.sqrt((squares / rows).mean(axis=0)), _LEAST)
     factors = np.sqrt(np.maximum(np.nan_to_num(inputs), _LEAST**2) / columns)
     factors = np.maximum(factors, factors.max() * 1e-3)
-    return np.asarray(factors / np.exp(np.log(factors).mean()), np.float32)
+    powers = np.round(np.log2(factors) - np.log2(factors).mean())
+    return np.asarray(np.exp2(powers), np.float32)
 
 
 def _by_values(output: NDArray[np.float32], a: Architecture) -> NDArray[np.float32]:
@@ -146,10 +148,10 @@ def _by_values(output: NDArray[np.float32], a: Architecture) -> NDArray[np.float
     return apart.swapaxes(1, 2).reshape(-1, a.kv_heads * a.head_size)
 
 
-def _of_values(inputs: Inputs, a: Architecture) -> NDArray[np.float32]:
+def _of_values(inputs: Inputs, a: Architecture) -> NDArray[np.float64]:
     """[kv_heads * head_size]: how large the mixed values are, over heads that read the same."""
     squares = np.square(inputs.mixed).reshape(a.kv_heads, a.group, a.head_size)
-    return np.asarray(np.sqrt(squares.mean(axis=1)).reshape(-1), np.float32)
+    return np.asarray(np.sqrt(squares.mean(axis=1)).reshape(-1))
 
 
 def _for_queries(factors: NDArray[np.float32], a: Architecture) -> NDArray[np.float32]:
