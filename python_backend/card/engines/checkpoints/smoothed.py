@@ -11,6 +11,7 @@ The factors disappear in what computes the inputs: a norm's weights, or rows of 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -69,9 +70,15 @@ class SmoothedCheckpoint:
     def layers(self) -> Iterator[LayerTensors]:
         ids = np.random.default_rng(0).integers(0, self._architecture.vocabulary, _TOKENS)
         states = self._checkpoint.embedding().rows(ids).dense().astype(np.float64)
-        for layer in self._checkpoint.layers():
-            states, inputs = forward(self._architecture, layer, states)
-            yield self._smoothed(layer, inputs)
+        with ThreadPoolExecutor(1) as executor:  # while the next layer is computed
+            before: Future[LayerTensors] | None = None
+            for layer in self._checkpoint.layers():
+                states, inputs = forward(self._architecture, layer, states)
+                if before is not None:
+                    yield before.result()
+                before = executor.submit(self._smoothed, layer, inputs)
+            if before is not None:
+                yield before.result()
 
     def _smoothed(self, stored: LayerTensors, inputs: Inputs) -> LayerTensors:
         """The layer, `stored` in groups of few bits, with its small matrices in bytes."""
@@ -132,9 +139,10 @@ def _factors(weights: NDArray[np.float32], inputs: NDArray[np.float64]) -> NDArr
 
     inputs  how large they are
     """
-    squares = np.square(weights, dtype=np.float64)
-    rows = np.maximum(squares.mean(axis=1, keepdims=True), _LEAST**4)
-    columns = np.maximum(np.sqrt((squares / rows).mean(axis=0)), _LEAST)
+    squares = np.square(weights)
+    rows = np.maximum(squares.mean(axis=1, keepdims=True, dtype=np.float64), _LEAST**4)
+    columns = (1.0 / rows[:, 0]) @ squares.astype(np.float64) / len(rows)
+    columns = np.maximum(np.sqrt(columns), _LEAST)
     factors = np.sqrt(np.maximum(np.nan_to_num(inputs), _LEAST**2) / columns)
     factors = np.maximum(factors, factors.max() * 1e-3)
     powers = np.round(np.log2(factors) - np.log2(factors).mean())
