@@ -21,12 +21,10 @@ class Inputs:
 
     attention  [hidden] of queries, keys and values
     mixed      [heads * head_size] of attention's output
-    gate_up    [hidden]
     """
 
     attention: NDArray[np.float64]
     mixed: NDArray[np.float64]
-    gate_up: NDArray[np.float64]
 
 
 def forward(
@@ -40,7 +38,7 @@ def forward(
     gate_up = _norm(a, states, layer.post_norm)
     gate, up = np.split(_linear(layer.gate_up, gate_up), 2, axis=-1)
     states = states + _linear(layer.down, _silu(gate) * up)
-    return states, Inputs(*map(_root_mean_square, (normed, mixed, gate_up)))
+    return states, Inputs(*map(_root_mean_square, (normed, mixed)))
 
 
 def _attended(

@@ -1,4 +1,4 @@
-"""A checkpoint whose small matrices of four bits are stored in eight.
+"""A checkpoint whose small matrices of four bits, those of attention, are stored in eight.
 
 A matrix whose minima are no multiples of its scales (Q4_1) is a product by codes and two operators
 more (`openvino.weights`). Around a small matrix these take longer than reading twice as many bytes,
@@ -26,7 +26,7 @@ from card.engines.checkpoints.tensors import Checkpoint, LayerTensors, LinearTen
 _SMALL = 2 << 20
 """Weights of a matrix, at most: at 40 GB/s as many bytes more take as long as two operators."""
 
-_TOKENS = 32
+_TOKENS = 16
 """A text of random ids shows how large the inputs of each product are."""
 
 _MOST_IN_GROUP = 256
@@ -98,13 +98,6 @@ class SmoothedCheckpoint:
                 query_key_value=_in_bytes(layer.query_key_value, factors),
                 input_norm=layer.input_norm / factors,
             )
-        if _is_converted(stored.gate_up.weight):
-            factors = _factors(layer.gate_up.weight.dense(), inputs.gate_up)
-            layer = replace(
-                layer,
-                gate_up=_in_bytes(layer.gate_up, factors),
-                post_norm=layer.post_norm / factors,
-            )
         return layer
 
 
@@ -114,9 +107,9 @@ def worth_smoothing(checkpoint: Checkpoint) -> bool:
 
 
 def _matrices(layer: LayerTensors) -> list[Matrix]:
-    """Those that may be converted. Down is not: a few of its inputs are forty times as large as the
-    rest, at few tokens, which no factor of an input makes even."""
-    return [layer.query_key_value.weight, layer.output.weight, layer.gate_up.weight]
+    """Those that may be converted. The others are larger and take longer to convert at a start, and
+    a few inputs of down are forty times as large as the rest, at few tokens."""
+    return [layer.query_key_value.weight, layer.output.weight]
 
 
 def _is_converted(matrix: Matrix) -> bool:
