@@ -24,6 +24,8 @@ from loading.resources import MEBIBYTE, Sample, growth, look, write_csv
 from loading.service import Service, running_service
 
 SAMPLE_S = 1.0
+FEWEST_SAMPLES = 2
+"""A machine that stood still for the whole time takes the second one later, and then ends."""
 WARM_UP_S = 60.0
 """Clients come and go for so long before anything is measured, or for a third of the time asked
 for if that is less: connections, buffers and threads are made when they are first needed."""
@@ -169,11 +171,11 @@ async def _soak(
     with console.status("") as status:
         while not running.done():
             passed = time.monotonic() - started
-            if passed >= seconds:
-                stop.set()
             try:
-                if passed < seconds or not found.samples:
+                if passed < seconds or len(found.samples) < FEWEST_SAMPLES:
                     found.samples.append(look(processes, directory, passed))
+                if passed >= seconds and len(found.samples) >= FEWEST_SAMPLES:
+                    stop.set()
             except psutil.NoSuchProcess as error:
                 found.incidents.append(f"a process died under load: {error}")
                 stop.set()
