@@ -9,14 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from card.engines.checkpoints.matrices import GroupedMatrix, Matrix, stacked
-from card.engines.checkpoints.tensors import Checkpoint, LayerTensors, LinearTensors
+from card.engines.checkpoints.tensors import (
+    Checkpoint,
+    DerivedCheckpoint,
+    LayerTensors,
+    LinearTensors,
+)
 
 _PART = 1 << 18
 """Weights that are quantised at a time: they stay in the cache, which takes a third of the time."""
 
 
-class QuantisedCheckpoint:
-    """Implements `tensors.Checkpoint`. The embedding takes eight bits whatever `bits` says: it is
+class QuantisedCheckpoint(DerivedCheckpoint):
+    """The embedding takes eight bits whatever `bits` says: it is
     looked up, and as a head it decides what is written.
 
     bits   of a weight, 4 or 8
@@ -24,13 +29,9 @@ class QuantisedCheckpoint:
     """
 
     def __init__(self, checkpoint: Checkpoint, bits: int, group: int) -> None:
-        self._checkpoint = checkpoint
+        super().__init__(checkpoint)
         self._bits = bits
         self._group = group
-
-    @property
-    def values(self) -> int:
-        return self._checkpoint.values
 
     @property
     def matrices_are(self) -> str:
@@ -46,9 +47,6 @@ class QuantisedCheckpoint:
     def head(self) -> Matrix | None:
         head = self._checkpoint.head()
         return None if head is None else quantised(head, 8, self._group)
-
-    def final_norm(self) -> NDArray[np.float32]:
-        return self._checkpoint.final_norm()
 
     def layers(self) -> Iterator[LayerTensors]:
         for layer in self._checkpoint.layers():

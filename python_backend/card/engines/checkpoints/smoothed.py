@@ -21,7 +21,12 @@ from card.engines.architecture import Architecture
 from card.engines.checkpoints.forward import Inputs, forward
 from card.engines.checkpoints.matrices import DenseMatrix, GroupedMatrix, Matrix
 from card.engines.checkpoints.quantised import quantised
-from card.engines.checkpoints.tensors import Checkpoint, LayerTensors, LinearTensors
+from card.engines.checkpoints.tensors import (
+    Checkpoint,
+    DerivedCheckpoint,
+    LayerTensors,
+    LinearTensors,
+)
 
 _SMALL = 2 << 20
 """Weights of a matrix, at most: at 40 GB/s as many bytes more take as long as two operators."""
@@ -37,65 +42,50 @@ _ROUNDED_TOGETHER = 16
 """Inputs share a scale in groups of so many, or of a multiple, where a product rounds them."""
 
 _LEAST = 1e-4
+"""What is smaller, beside others, is taken for so much: nothing is divided by zero."""
 
 
-class SmoothedCheckpoint:
-    """Implements `tensors.Checkpoint`."""
+class SmoothedCheckpoint(DerivedCheckpoint):
+    """Another one with small matrices in bytes."""
 
     def __init__(self, checkpoint: Checkpoint, architecture: Architecture) -> None:
-        self._checkpoint = checkpoint
+        super().__init__(checkpoint)
         self._architecture = architecture
-
-    @property
-    def values(self) -> int:
-        return self._checkpoint.values
-
-    @property
-    def matrices_are(self) -> str:
-        return self._checkpoint.matrices_are
-
-    @property
-    def is_grouped(self) -> bool:
-        return True
-
-    def embedding(self) -> Matrix:
-        return self._checkpoint.embedding()
-
-    def head(self) -> Matrix | None:
-        return self._checkpoint.head()
-
-    def final_norm(self) -> NDArray[np.float32]:
-        return self._checkpoint.final_norm()
 
     def layers(self) -> Iterator[LayerTensors]:
         ids = np.random.default_rng(0).integers(0, self._architecture.vocabulary, _TOKENS)
         states = self._checkpoint.embedding().rows(ids).dense().astype(np.float64)
         with ThreadPoolExecutor(1) as executor:  # while the next layer is computed
             before: Future[LayerTensors] | None = None
-            for layer in self._checkpoint.layers():
-                states, inputs = forward(self._architecture, layer, states)
+            for stored in self._checkpoint.layers():
+                unpacked = _unpacked(stored)
+                states, inputs = forward(self._architecture, unpacked, states)
                 if before is not None:
                     yield before.result()
-                before = executor.submit(self._smoothed, layer, inputs)
+                before = executor.submit(self._smoothed, stored, unpacked, inputs)
             if before is not None:
                 yield before.result()
 
-    def _smoothed(self, stored: LayerTensors, inputs: Inputs) -> LayerTensors:
+    def _smoothed(
+        self, stored: LayerTensors, unpacked: LayerTensors, inputs: Inputs
+    ) -> LayerTensors:
         """The layer, `stored` in groups of few bits, with its small matrices in bytes."""
         a, layer = self._architecture, stored
-        if _is_converted(stored.output.weight):
-            factors = _factors(_by_values(layer.output.weight.dense(), a), _of_values(inputs, a))
+        joint, output = unpacked.query_key_value, unpacked.output
+        if output is not stored.output:
+            factors = _factors(_by_values(output.weight.dense(), a), _of_values(inputs, a))
             values = slice((a.heads + a.kv_heads) * a.head_size, None)
+            joint = _divided(joint, values, factors)
             layer = replace(
                 layer,
-                output=_in_bytes(layer.output, _for_queries(factors, a)),
-                query_key_value=_divided(layer.query_key_value, values, factors),
+                output=_in_bytes(output, _for_queries(factors, a)),
+                query_key_value=joint,
             )
-        if _is_converted(stored.query_key_value.weight):
-            factors = _factors(layer.query_key_value.weight.dense(), inputs.attention)
+        if unpacked.query_key_value is not stored.query_key_value:
+            factors = _factors(joint.weight.dense(), inputs.attention)
             layer = replace(
                 layer,
-                query_key_value=_in_bytes(layer.query_key_value, factors),
+                query_key_value=_in_bytes(joint, factors),
                 input_norm=layer.input_norm / factors,
             )
         return layer
@@ -103,13 +93,25 @@ class SmoothedCheckpoint:
 
 def worth_smoothing(checkpoint: Checkpoint) -> bool:
     """Whether the first layer has a matrix that would be stored in bytes."""
-    return any(map(_is_converted, _matrices(next(checkpoint.layers()))))
+    first = next(checkpoint.layers())
+    return any(_is_converted(tensors.weight) for tensors in (first.query_key_value, first.output))
 
 
-def _matrices(layer: LayerTensors) -> list[Matrix]:
-    """Those that may be converted. The others are larger and take longer to convert at a start, and
-    a few inputs of down are forty times as large as the rest, at few tokens."""
-    return [layer.query_key_value.weight, layer.output.weight]
+def _unpacked(layer: LayerTensors) -> LayerTensors:
+    """The layer with what is converted as dense numbers.
+
+    The other matrices are larger and take longer to convert at a start, and a few inputs of down
+    are forty times as large as the rest, at few tokens.
+    """
+
+    def unpacked(tensors: LinearTensors) -> LinearTensors:
+        if not _is_converted(tensors.weight):
+            return tensors
+        return replace(tensors, weight=DenseMatrix(tensors.weight.dense()))
+
+    return replace(
+        layer, query_key_value=unpacked(layer.query_key_value), output=unpacked(layer.output)
+    )
 
 
 def _is_converted(matrix: Matrix) -> bool:
@@ -120,7 +122,7 @@ def _is_converted(matrix: Matrix) -> bool:
     )
 
 
-def _group_of(inputs: int) -> int:
+def _widest_group(inputs: int) -> int:
     """The largest group of inputs that divides a row, within `_MOST_IN_GROUP`."""
     sizes = range(_MOST_IN_GROUP, 0, -_ROUNDED_TOGETHER)
     return next((size for size in sizes if inputs % size == 0), inputs)
@@ -163,7 +165,7 @@ def _for_queries(factors: NDArray[np.float32], a: Architecture) -> NDArray[np.fl
 def _in_bytes(tensors: LinearTensors, factors: NDArray[np.float32]) -> LinearTensors:
     """Its weights times the factors of their inputs."""
     weights = DenseMatrix(tensors.weight.dense() * factors)
-    group = _group_of(len(factors))
+    group = _widest_group(len(factors))
     return replace(tensors, weight=quantised(weights, 8, group, centred=False))
 
 

@@ -61,3 +61,34 @@ class Checkpoint(Protocol):
 
     def layers(self) -> Iterator[LayerTensors]:
         """Layer after layer, so that only one stands in memory unpacked."""
+
+
+class DerivedCheckpoint:
+    """Implements `Checkpoint` with another one's tensors; whoever inherits changes some of them."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+
+    @property
+    def values(self) -> int:
+        return self._checkpoint.values
+
+    @property
+    def matrices_are(self) -> str:
+        return self._checkpoint.matrices_are
+
+    @property
+    def is_grouped(self) -> bool:
+        return self._checkpoint.is_grouped
+
+    def embedding(self) -> Matrix:
+        return self._checkpoint.embedding()
+
+    def head(self) -> Matrix | None:
+        return self._checkpoint.head()
+
+    def final_norm(self) -> NDArray[np.float32]:
+        return self._checkpoint.final_norm()
+
+    def layers(self) -> Iterator[LayerTensors]:
+        return self._checkpoint.layers()
