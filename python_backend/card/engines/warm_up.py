@@ -71,6 +71,6 @@ def _rows(
         session, [0] * count, logits=None if logits is None else min(count, logits)
     )
     if engine.options.grows_trees:
-        noise = np.zeros(engine.vocabulary, np.float32)
+        noise = np.zeros(len(engine.ranked_ids), np.float32)
         rows.ranking = Ranking(1, 1.0, [noise] * rows.wanted)
     return rows
