@@ -12,7 +12,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,10 @@ class RunningService(Service):
         return {}
 
     @property
+    def state(self) -> str:
+        return str(self.health.get("state"))
+
+    @property
     def health_but_loads(self) -> dict[str, Any]:
         """The same without how far loads are, which go on while models serve."""
         seen = self.health
@@ -139,7 +143,7 @@ class RunningService(Service):
         return [json.loads(line.removeprefix("data: ")) for line in lines]
 
     def is_healthy(self) -> bool:
-        return _get(f"{self.http}/v2/health/ready")[0] == 200
+        return get(f"{self.http}/v2/health/ready")[0] == 200
 
     # --- gRPC ---------------------------------------------------------------------------------
 
@@ -179,6 +183,28 @@ class RunningService(Service):
         """The text that follows a prompt, streamed."""
         replies = await self.ask(text_input=text_input, stream=True, **request)
         return "".join(reply.text for reply in replies)
+
+    def alone(self, prompts: Sequence[str], **request: Any) -> list[str]:
+        """What the target alone writes after each prompt."""
+
+        async def texts() -> list[str]:
+            return [await self.text(one, decoding="autoregressive", **request) for one in prompts]
+
+        return asyncio.run(texts())
+
+    async def until_speculates(
+        self, prompt: str, told: str = "total_accepted_draft_tokens", **request: Any
+    ) -> None:
+        """Ask until a text has candidates, as `told` counts them: a draft that comes back, or that
+        shares two cores with its target, is often late."""
+        limit = time.monotonic() + BACK_S
+        count = 0
+        while not count:
+            assert time.monotonic() < limit, f"{told} stays 0"
+            (reply,) = await self.ask(
+                text_input=prompt, max_tokens=64, return_perf_metrics=True, **request
+            )
+            count = int(reply.one(told))
 
     # --- what is waited for -------------------------------------------------------------------
 
@@ -265,7 +291,7 @@ def _settings_file(folder: Path, overrides: Overrides, shared_memory: Path) -> P
     return file
 
 
-def _get(url: str) -> tuple[int, str]:
+def get(url: str) -> tuple[int, str]:
     try:
         with urllib.request.urlopen(url, timeout=10) as answer:
             return answer.status, answer.read().decode()
