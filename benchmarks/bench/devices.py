@@ -79,7 +79,7 @@ def _draft(draft: Path, address: str, parents: Connection) -> None:
 
     disable_progress_bar()
     try:
-        model = _Timed(TransformersModel.load(draft))
+        model = CountedModel(TransformersModel.load(draft))
     except CardError as error:
         parents.send(str(error))
         return
@@ -88,7 +88,7 @@ def _draft(draft: Path, address: str, parents: Connection) -> None:
         asyncio.run(_write_all(model, address, parents))
 
 
-class _Timed:
+class CountedModel:
     """A model whose passes are counted."""
 
     def __init__(self, model: DraftModel) -> None:
@@ -107,7 +107,7 @@ class _Timed:
         return token
 
 
-async def _write_all(model: _Timed, address: str, parents: Connection) -> None:
+async def _write_all(model: CountedModel, address: str, parents: Connection) -> None:
     async with delaying_proxy(address, DEVICE_DELAY_S) as proxy, CardClient(proxy) as client:
         while True:
             task, decoding, gamma = await asyncio.to_thread(parents.recv)
