@@ -1,7 +1,7 @@
 """SLED: a device drafts with its own model, and a server far away verifies.
 
 The device is a process that does what `card-client edge` does, and keeps its model from text to
-text. Every byte takes `DELAY_S` longer, each way.
+text. Every byte takes `DEVICE_DELAY_S` longer, each way.
 """
 
 from __future__ import annotations
@@ -9,20 +9,21 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from bench.activity import NOTHING
+from bench.activity import DraftActivity
 from bench.delaying_proxy import delaying_proxy
 from bench.measurement import Measurement, Task
 from bench.streamed import request_of, streamed
+from bench.systems import DEVICE_DELAY_S
 from bench.through_grpc import ServerError, ThroughGrpc
 from card_client import CardClient, CardError
-from card_client.edge import TransformersModel, stream
+from card_client.edge import DraftModel, TransformersModel, stream
 
-DELAY_S = 0.02
 _LOAD_S = 120.0
 _END_S = 10.0
 
@@ -43,7 +44,8 @@ class Device:
             raise ServerError("the device that drafts has ended; see above") from error
         if isinstance(written, str):
             raise ServerError(written)
-        measured: Measurement = written.measured(self._server.last_counters(), NOTHING)
+        text, activity = written
+        measured: Measurement = text.measured(self._server.last_counters(), activity)
         return measured
 
 
@@ -77,7 +79,7 @@ def _draft(draft: Path, address: str, parents: Connection) -> None:
 
     disable_progress_bar()
     try:
-        model = TransformersModel.load(draft)
+        model = CountedModel(TransformersModel.load(draft))
     except CardError as error:
         parents.send(str(error))
         return
@@ -86,13 +88,32 @@ def _draft(draft: Path, address: str, parents: Connection) -> None:
         asyncio.run(_write_all(model, address, parents))
 
 
-async def _write_all(model: TransformersModel, address: str, parents: Connection) -> None:
-    async with delaying_proxy(address, DELAY_S) as proxy, CardClient(proxy) as client:
+class CountedModel:
+    """A model whose passes are counted."""
+
+    def __init__(self, model: DraftModel) -> None:
+        self._model = model
+        self.end_ids = model.end_ids
+        self.activity = DraftActivity(0, 0, 0)
+
+    def tokens(self, text: str) -> list[int]:
+        return self._model.tokens(text)
+
+    def next_token(self, tokens: Sequence[int]) -> int:
+        began = time.perf_counter_ns()
+        token = self._model.next_token(tokens)
+        busy_ns = self.activity.busy_ns + time.perf_counter_ns() - began
+        self.activity = DraftActivity(0, busy_ns, self.activity.passes + 1)
+        return token
+
+
+async def _write_all(model: CountedModel, address: str, parents: Connection) -> None:
+    async with delaying_proxy(address, DEVICE_DELAY_S) as proxy, CardClient(proxy) as client:
         while True:
             task, decoding, gamma = await asyncio.to_thread(parents.recv)
-            request = request_of(task, decoding)
+            request, before = request_of(task, decoding), model.activity
             try:
                 deltas = stream(client, request, model, ahead=gamma, whole=True)
-                parents.send(await streamed(deltas))
+                parents.send((await streamed(deltas), model.activity.since(before)))
             except CardError as error:
                 parents.send(str(error))

@@ -14,6 +14,9 @@ from card.speculation.sources import WITHOUT_DRAFT
 
 GAMMAS = (1, 2, 3, 4, 6, 8)
 
+DEVICE_DELAY_S = 0.02
+"""How much longer every byte takes between a device that drafts and its server, each way."""
+
 
 @dataclass(frozen=True)
 class System:

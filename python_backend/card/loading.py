@@ -81,8 +81,7 @@ def load_engine(
         engine, known = _examined(settings, model, options, lock, quickly=quickly)
         memory.remember(known)
     else:
-        found = replace(known.applied_to(options), threads_alone=options.threads_alone)
-        engine = _load(settings, model, found, quickly=quickly)
+        engine = _load(settings, model, known.applied_to(options), quickly=quickly)
         engine.row_invariant = not is_draft  # the options were found to make a target so
         _warm_up(engine, settings, model)
     engine.know_costs(known.costs)
@@ -158,7 +157,9 @@ def _exchange_decoders(
         options = replace(engine.options, threads_alone=threads_alone)
         memory.remember(Calibration.of(options, costs))
 
-    settled = (known.threads_alone, known.costs) if known.settled else None
+    # That more threads do not pay may have been true of a busy moment alone.
+    is_sure = known.settled and known.threads_alone == threads_alone
+    settled = (known.threads_alone, known.costs) if is_sure else None
     Exchange(engine, threads_alone, remember, settled)
 
 

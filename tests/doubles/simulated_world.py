@@ -53,6 +53,8 @@ class World:
     promise     chance that the draft gives each of its candidates
     supply      candidates that it makes for all sessions together in a pass of the target
     late        passes before it has candidates after it was stopped, or for a new text
+    change      by how much a pass of other rows than the one before takes longer
+    slowness    of the machine, which may change; `alone_s` knows it
     """
 
     curve_ms: dict[int, float] = field(default_factory=lambda: dict(CURVE_MS))
@@ -61,6 +63,8 @@ class World:
     promise: float = 0.7
     supply: int = 8
     late: int = 3
+    change: float = 1.0
+    slowness: float = 1.0
     draft_lives: bool = True
     seed: int = 1
 
@@ -75,10 +79,12 @@ class World:
         self.drafted_passes = 0
         self.passes = 0
         self._lateness: dict[int, int] = {}
+        self._rows = 0
 
     def alone_s(self, tokens: int, sessions: int = 1) -> float:
         """Seconds in which decoding alone gives so many tokens."""
-        return tokens / sessions * self.costs.pass_ms(sessions) * self.alone_share / 1e3
+        alone_ms = self.costs.pass_ms(sessions) * self.alone_share * self.slowness
+        return tokens / sessions * alone_ms / 1e3
 
     def session(self, agreement: float | Agreement, **fields: object) -> Session:
         chance = agreement if callable(agreement) else lambda _: agreement
@@ -116,6 +122,8 @@ class World:
         ]
         rows = sum(1 + outcome.verified for outcome in outcomes)
         share = self.contention if plan.drafts else self.alone_share
+        share *= self.slowness * (self.change if rows != self._rows else 1.0)
+        self._rows = rows
         seconds = self.costs.pass_ms(rows) * share / 1e3 * self.random.uniform(0.9, 1.1)
         self.seconds += seconds
         self.passes += 1

@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from card.engines.calibration_cache import (
     CalibrationCache,
     Subject,
 )
+from card.engines.openvino import later
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.row_costs import RowCosts
@@ -239,3 +241,25 @@ def test_what_another_device_computes_is_not_remembered(pair: Settings, service:
     memory = CalibrationCache.of_this_service("target", "torch", pair.target.path, options)
     memory.remember(Calibration.of(options, RowCosts({1: 1.0})))
     assert not service.exists()
+
+
+@pytest.mark.parametrize(("paid", "is_sure"), [(2, True), (0, False)])
+def test_threads_that_did_not_pay_in_a_busy_moment_are_tried_again(
+    paid: int, is_sure: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(later, "Exchange", lambda *given: told.append(given[-1]))
+    options = EngineOptions(context=128, sessions=2, threads=1, threads_alone=paid)
+    known = Calibration.of(options, RowCosts({1: 1.0}))
+    memory = CalibrationCache(tmp_path, "target", None)
+    loading._exchange_decoders(object.__new__(OpenVinoEngine), known, 2, memory)
+    assert told == [(2, known.costs) if is_sure else None]
+
+
+@pytest.mark.parametrize(("found", "wanted"), [(0, 2), (2, 0)])
+def test_no_more_threads_are_taken_than_were_found_to_be_right_and_are_wanted(
+    found: int, wanted: int
+) -> None:
+    options = EngineOptions(context=128, sessions=2, threads=1, threads_alone=wanted)
+    known = Calibration.of(replace(options, threads_alone=found), RowCosts({1: 1.0}))
+    assert known.applied_to(options).threads_alone == 0

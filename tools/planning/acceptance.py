@@ -48,6 +48,7 @@ class TextRecord(_Record):
     chances     0 to 9: tenths of the chance that the proposer gave it; None: its hit rate, as in
                 older profiles, whose proposer knew no table of other texts
     hit_rate    of the n-gram proposer at the text's begin
+    parcels     whether the choice of a smaller draft came: 1, 0; None: not measured
     """
 
     prompt_tokens: Annotated[int, Field(ge=1)]
@@ -56,18 +57,19 @@ class TextRecord(_Record):
     confidence: Annotated[str, Field(pattern=r"^[0-9]+$")]
     proposals: Annotated[str, Field(pattern=r"^[01-]+$")]
     chances: Annotated[str, Field(pattern=r"^[0-9]+$")] | None = None
+    parcels: Annotated[str, Field(pattern=r"^[01]+$")] | None = None
 
     @model_validator(mode="after")
     def _equally_long(self) -> TextRecord:
         if len({len(getattr(self, name)) for name in self._along}) > 1:
-            raise ValueError("ranks, confidence, proposals and chances must be equally long")
+            raise ValueError(f"{', '.join(self._along)} must be equally long")
         return self
 
     @property
     def _along(self) -> list[str]:
         """Fields with a character for every token."""
-        along = ["ranks", "confidence", "proposals"]
-        return along if self.chances is None else [*along, "chances"]
+        every = ("ranks", "confidence", "proposals", "chances", "parcels")
+        return [name for name in every if getattr(self, name) is not None]
 
     def chance(self, place: int) -> float | None:
         """That the proposal there comes true, as the proposer said; None: not told."""

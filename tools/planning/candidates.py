@@ -22,6 +22,7 @@ from card.speculation.ngram import JUDGED
 from card.speculation.score import score_exponent
 from card.speculation.tree import GrowingTree, Nodes
 from planning.acceptance import ABSENT, MISSED, RIGHT, Foresight, TextRecord
+from planning.errors import PlanError
 
 WORTH_A_NODE = 0.01
 """`growth.children`: a child less likely than this, given its parent, is no node."""
@@ -134,6 +135,20 @@ class NgramProposals:
             yield right, likelihood
 
 
+class Parcels(NgramProposals):
+    """What a smaller draft writes: a token everywhere, however likely it is."""
+
+    def behind(
+        self, row: int, most: int, *, on_path: bool, least: float = 0.0
+    ) -> Iterator[tuple[bool, float]]:
+        parcels, right = self._text.record.parcels, on_path
+        if parcels is None:
+            raise PlanError("the profile tells nothing of a smaller draft: measure it again")
+        for found in parcels[row : row + most]:
+            right = right and found == RIGHT
+            yield right, 1.0
+
+
 class CandidateTree:
     """What the draft has grown below the last token it knows to be committed.
 
@@ -227,7 +242,8 @@ class CandidateTree:
         scores = [self.root.score, *(node.score for node in nodes)]
         given = [min(0.0, scores[1 + at] - scores[1 + parents[at]]) for at in range(len(nodes))]
         tree = GrowingTree(self._capacity)
-        tree.add(Nodes([0] * len(nodes), parents, given))
+        # A profile holds no tokens: here no two are the same, so nodes have nothing to share.
+        tree.add(Nodes(range(len(nodes)), parents, given))
         entry = [0 if node.expanded else UNEXPANDED for node in nodes]
         greedy = self._exponent == score_exponent(greedy=True)
         return nodes, TreeView(tree, entry, tree.score, [], greedy, self._num_draft_tokens)
@@ -333,6 +349,3 @@ _HEAPS: dict[str, Callable[[CandidateTree, int, int], list[Node]]] = {
     "layered": CandidateTree.newest_layer,
 }
 """Growth rules that only order open nodes."""
-
-SIMULATED = [name for name, rule in GROWTHS.items() if not rule.shares]
-"""Keys of the growth rules that can be simulated: nodes have no tokens here, so none are alike."""

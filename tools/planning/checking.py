@@ -7,13 +7,17 @@ foresight of these texts. What comes out, and is compared: tokens per second and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 from statistics import median
 
+from bench.systems import DEVICE_DELAY_S
 from card.speculation.control import ControlConfig
 from card.speculation.control.measured import Measured
+from card.speculation.drafters.growth import GROWTHS
 from card.speculation.pacing import PACINGS
+from card.speculation.sources import WITHOUT_DRAFT
 from planning.acceptance import Foresight
 from planning.candidates import Text
 from planning.costs import MeasuredCost
@@ -48,6 +52,7 @@ class Comparison:
                          is where the result does not tell its steps (gRPC), over texts
     predicted_median     median over texts, to be held against the row's `tokens_per_s`
     draft_from           where the cost of a draft pass was taken from
+    assumed              what of the system the simulation does not know, and what it takes instead
     """
 
     row: MeasuredRow
@@ -59,6 +64,7 @@ class Comparison:
     target_ms: float
     draft_ms: float | None
     draft_from: str | None
+    assumed: Sequence[str] = ()
 
     @property
     def error(self) -> float:
@@ -104,13 +110,18 @@ class _Replay:
             raise PlanError(f"{row.system} is no pacing of this engine")
         self.result = result
         self.row = row
+        assert row.built is not None
+        self.system = row.built
         self.pacing = row.pacing
+        self.way = PACINGS[self.pacing]
+        # The system's own choices, else those of the settings.
+        self.config = result.settings.speculation.model_copy(update=dict(self.system.speculation))
         self.texts = texts
         self.seed = seed
         self.repetitions = repetitions or max(_FEWEST_REPETITIONS, _TEXTS_SIMULATED // len(texts))
-        self.phases = row if row.forward_ms is not None else result.beside(row, row.system)
+        self.phases = row if row.forward_ms is not None else result.beside(row, row.pacing)
         self.adapts = self._rows_adapt()
-        self.may_stop = PACINGS[self.pacing].adapts and self.adapts and row.drafts
+        self.may_stop = self.way.adapts and self.adapts and row.drafts
 
     def compare(self) -> Comparison:
         draft_ms, draft_from = self._draft_ms()
@@ -144,14 +155,27 @@ class _Replay:
             target_ms=sum(run.target_busy_ms for run in runs) / steps,
             draft_ms=draft_ms,
             draft_from=draft_from,
+            assumed=self._assumed(),
         )
+
+    def _assumed(self) -> list[str]:
+        found = []
+        if GROWTHS[self._growth()].shares:
+            found.append("no nodes end alike, for a profile holds no tokens")
+        if self.config.proposals != WITHOUT_DRAFT[0]:
+            found.append(f"{self.config.proposals} were proposals of {WITHOUT_DRAFT[0]}")
+        if not self.system.lossless:
+            found.append("no token is kept that is not the target's")
+        if self.system.on_a_device and self.row.temperature:
+            found.append("the device knows the target's noise")
+        return found
 
     def _simulate(self, factor: float, contention: float, draft_ms: float) -> list[Run]:
         around_ms = self.phases.around_ms or 0.0
         alone = MeasuredCost(self._curve_alone(), factor, around_ms)
         machinery = Machinery(
             target=MeasuredCost(self._curve(self.phases), factor * contention, around_ms),
-            target_alone=alone if PACINGS[self.pacing].adapts else None,
+            target_alone=alone if self.way.adapts or self.system.on_a_device else None,
             draft=MeasuredCost({1: draft_ms}),
             delays=self._delays(),
             prefill_ms=self.phases.time_to_first_token_ms,
@@ -172,40 +196,32 @@ class _Replay:
         return (ms - waited - sum(run.draft_busy_ms for run in runs)) / ms
 
     def _speculation(self) -> Speculation:
-        config, row = self.result.settings.speculation, self.row
+        config, row = self.config, self.row
         return Speculation(
-            width=row.width or config.width,
+            width=1 if self.system.on_a_device else row.width or config.width,
             depth=config.depth,
-            rows=row.rows,
-            ngram_tokens=self._lookahead,
+            rows=row.rows if config.rows == "auto" else config.rows,
+            ngram_tokens=config.lookahead,
             num_draft_tokens=row.gamma or 1,
             growth=self._growth(),
             nodes=self.result.settings.cache.nodes,
             growth_config=config.growth_config,
             drafter=row.drafter,
+            parcel=config.parcel,
+            is_remote=self.system.on_a_device,
         )
-
-    @property
-    def _lookahead(self) -> int:
-        """The system's own, else that of the settings."""
-        assert self.row.built is not None
-        found: int = self.row.built.speculation.get(
-            "lookahead", self.result.settings.speculation.lookahead
-        )
-        return found
 
     def _growth(self) -> str:
         """The system's own rule, else that of its pacing, else that of the settings."""
-        assert self.row.built is not None
-        named = self.row.built.speculation.get("growth") or PACINGS[self.pacing].growth
-        return named or self.result.settings.speculation.growth
+        named = self.system.speculation.get("growth") or self.way.growth
+        return named or self.config.growth
 
     def _rows_adapt(self) -> bool:
-        if self.row.rows_adapt is not None:
-            return self.row.rows_adapt
+        if "rows" in self.system.speculation or self.row.rows_adapt is False:
+            return False
         # In older results those that wait for the draft had a fixed number in process.
         fixed = self.row.waits_for_draft and self.row.where == "in_process"
-        return self.result.settings.speculation.rows == "auto" and not fixed
+        return self.row.rows_adapt or (self.config.rows == "auto" and not fixed)
 
     def _control(self) -> Measured | None:
         """What decided in the run; None: the rows of its passes were fixed."""
@@ -216,15 +232,16 @@ class _Replay:
             costs_ms, alone = self._curve(self.phases), self._curve_alone()
             share = min(1.0, alone[1] / costs_ms[1])
         return Measured(
-            ControlConfig(ngram_tokens=self._lookahead, costs_ms=costs_ms, alone_share=share)
+            ControlConfig(ngram_tokens=self.config.lookahead, costs_ms=costs_ms, alone_share=share)
         )
 
     def _delays(self) -> Delays:
         served = self.row.where != "in_process"
-        if not PACINGS[self.pacing].parallel and not served:
+        bus = 1e3 * DEVICE_DELAY_S if self.system.on_a_device else BUS_MS
+        if not self.way.parallel and not served:
             return Delays()  # one process runs both loops in turn
         stream = self.row.time_to_first_token_ms - self.phases.time_to_first_token_ms
-        return Delays(bus=BUS_MS, wake=WAKE_MS, stream=max(0.0, stream) if served else 0.0)
+        return Delays(bus=bus, wake=WAKE_MS, stream=max(0.0, stream) if served else 0.0)
 
     def _curve_alone(self) -> dict[int, float]:
         """Of a target that has all cores, while the draft is stopped."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
@@ -21,6 +21,10 @@ from planning.errors import PlanError
 from planning.hardware import preset_names, read_preset, scenes
 from planning.predicting import predict as predict_scene
 from planning.results import Result
+
+if TYPE_CHECKING:
+    from card.engines import Engine
+    from card.settings import Settings
 
 PROFILES = Path(__file__).parent / "profiles"
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -171,11 +175,10 @@ def measure(
     from card.decoding.from_settings import ngram_memory
     from card.engines import EngineError
     from card.engines.processor import resolve_dtype
-    from card.loading import load_engine
     from card.serving.requests.vocabulary import Vocabulary
     from card.settings import SettingsError, load_settings
     from card_client.chat_template import ChatTemplateError
-    from planning.measuring import measure_foresight
+    from planning.measuring import DRAFT, SMALL, TARGET, measure_foresight
 
     console = _console()
     temperatures = temperature or [0.0, 0.8]
@@ -183,13 +186,14 @@ def measure(
         settings = load_settings(settings_file)
         vocabulary = Vocabulary.load(settings.target.path)
         chosen = prompts_of(settings, vocabulary, prompts, limit, max_tokens)
-        target, draft = load_engine(settings, "target"), load_engine(settings, "draft")
-        ngrams = ngram_memory(settings, target.vocabulary)
+        engines = _engines(settings)
+        ngrams = ngram_memory(settings, engines[TARGET].vocabulary)
     except (SettingsError, PromptsError, ChatTemplateError, EngineError) as error:
         _refuse(error)
+    pair, small = (engines[TARGET], engines[DRAFT]), engines.get(SMALL)
     with _bar(console, "texts", len(chosen) * len(temperatures)) as advance:
         foresights = [
-            measure_foresight(target, draft, chosen, max_tokens, at, advance, ngrams)
+            measure_foresight(*pair, chosen, max_tokens, at, advance, ngrams, small)
             for at in temperatures
         ]
     name = relative(prompts)
@@ -222,30 +226,22 @@ def hierarchy(
     """Measure what every level of a hierarchy of drafts costs and how often it agrees with those
     above it, and say which levels pay, with parcels of how many tokens, and what they gain."""
     from bench.conditions import relative
-    from bench.drafts import with_small_draft
     from bench.prompts import PromptsError
     from bench.terminal import prompts_of
     from card.engines import EngineError
-    from card.loading import load_engine
     from card.serving.requests.vocabulary import Vocabulary
     from card.settings import SettingsError, load_settings
     from card.speculation.pacing import PACINGS
     from card_client.chat_template import ChatTemplateError
     from planning.hierarchy import Level, every_ladder, way_of
-    from planning.measuring import DRAFT, NGRAMS, SMALL, TARGET, measure_agreements
+    from planning.measuring import NGRAMS, TARGET, measure_agreements
 
     console = _console()
     try:
         settings = load_settings(settings_file)
         vocabulary = Vocabulary.load(settings.target.path)
         chosen = prompts_of(settings, vocabulary, prompts, limit, max_tokens)
-        with with_small_draft(settings) as whole:
-            small = whole.model_copy(update={"draft": whole.draft_small})
-            engines = {
-                SMALL: load_engine(small, "draft"),
-                DRAFT: load_engine(whole, "draft"),
-                TARGET: load_engine(whole, "target"),
-            }
+        engines = _engines(settings)
     except (SettingsError, PromptsError, ChatTemplateError, EngineError) as error:
         _refuse(error)
     levels = [Level(NGRAMS, {})]
@@ -260,6 +256,18 @@ def hierarchy(
         report.print_ladders(console, relative(prompts), at, levels, agreements, ladders)
         records.append(report.ladders_record(at, levels, agreements, ladders))
     _store(json_file, records)
+
+
+def _engines(settings: Settings) -> dict[str, Engine]:
+    """The pair, and a smaller draft if there is one, the cheapest first. Raises `EngineError`."""
+    from bench.drafts import with_small_draft
+    from card.loading import load_engine
+    from planning.measuring import DRAFT, SMALL, TARGET
+
+    with with_small_draft(settings) as whole:
+        small = whole.model_copy(update={"draft": whole.draft_small})
+        found = {SMALL: load_engine(small, "draft")} if whole.draft_small.path.exists() else {}
+        return {**found, DRAFT: load_engine(whole, "draft"), TARGET: load_engine(whole, "target")}
 
 
 def profile_of(result: Result, folder: Path = PROFILES) -> Profile:

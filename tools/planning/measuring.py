@@ -61,12 +61,14 @@ def measure_foresight(
     temperature: float,
     on_text: Callable[[], None] = lambda: None,
     ngrams: NgramMemory | None = None,
+    small: Engine | None = None,
 ) -> Foresight:
     """Let the target write alone and the draft read along; prompt i is sampled with seed i.
 
     Every text has `max_tokens` tokens: no token ends it, as in the benchmark.
 
     ngrams  of the target; None: its proposals come from each text alone
+    small   a smaller draft, which reads along too
     """
     ngrams = ngrams or NgramMemory()
     texts: list[TextRecord] = []
@@ -92,6 +94,9 @@ def measure_foresight(
                     for found, token in zip(proposed, written, strict=True)
                 ),
                 chances="".join(str(int(10 * sum(found.chances))) for found in proposed),
+                parcels=None
+                if small is None
+                else _chosen_by(small, prompt.tokens, written, parameters),
             )
         )
         levels += [reading.level for reading in readings]
@@ -130,6 +135,15 @@ def _read_along(
     """What the draft would have hung into its tree behind every true beginning of the text."""
     children = children_along(draft, prompt, written, parameters)
     return [_reading(*pair) for pair in zip(children, written, strict=True)]
+
+
+def _chosen_by(
+    small: Engine, prompt: Sequence[int], written: Sequence[int], parameters: SamplingParameters
+) -> str:
+    """For every token of the text whether this draft would choose it."""
+    choices = children_along(small, prompt, written, parameters)
+    pairs = zip(choices, written, strict=True)
+    return "".join(RIGHT if found[0].token == token else WRONG for found, token in pairs)
 
 
 def children_along(

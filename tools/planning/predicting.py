@@ -7,13 +7,11 @@ from dataclasses import dataclass, replace
 
 from card.speculation.pacing import PACINGS, PLAIN
 from planning.acceptance import Foresight, Likeness
-from planning.candidates import SIMULATED, Text
+from planning.candidates import Text
 from planning.hardware import Scene
 from planning.scenario import Delays, Machinery, Pacing, Run, Speculation
 from planning.simulation import simulate
 
-PREDICTED = [name for name, pacing in PACINGS.items() if pacing.growth in (None, *SIMULATED)]
-"""Whose trees the simulation can grow."""
 ALONE = Speculation(rows=1)
 """The settings of a target that has no candidates."""
 
@@ -109,7 +107,7 @@ class _Trial:
 
     def outcomes(self) -> list[Outcome]:
         alone = self._run(PLAIN, ALONE)
-        return [self._outcome(pacing, self._settings(pacing), alone.speed) for pacing in PREDICTED]
+        return [self._outcome(pacing, self._settings(pacing), alone.speed) for pacing in PACINGS]
 
     def _settings(self, pacing: Pacing) -> Speculation:
         if not PACINGS[pacing].queries:

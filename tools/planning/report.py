@@ -73,6 +73,9 @@ def print_comparisons(
     origins = dict.fromkeys(found.draft_from for found in comparisons if found.draft_from)
     for origin in origins:
         console.print(f"Cost of a draft pass: {origin}.", highlight=False)
+    told = ((found.row.system, what) for found in comparisons for what in found.assumed)
+    for system, what in dict.fromkeys(told):
+        console.print(f"{name_of(system)}: simulated as if {what}.", highlight=False)
 
 
 def _over(found: Comparison) -> str:
@@ -261,6 +264,7 @@ def comparison_record(found: Comparison) -> dict[str, Any]:
         "predicted_target_ms": found.target_ms,
         "draft_ms": found.draft_ms,
         "draft_from": found.draft_from,
+        "assumed": list(found.assumed),
     }
 
 

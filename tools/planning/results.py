@@ -15,9 +15,9 @@ from pydantic import (
 )
 
 from bench.systems import SYSTEMS, System
-from card.speculation.drafters.growth import GrowthConfig
+from card.speculation.drafters.growth import GROWTHS, GrowthConfig
 from card.speculation.pacing import PACINGS
-from planning.candidates import SIMULATED
+from card.speculation.sources import WITHOUT_DRAFT
 from planning.errors import PlanError
 from planning.scenario import DRAFTERS, Pacing
 
@@ -62,32 +62,23 @@ class MeasuredRow(_Read):
     @property
     def built(self) -> System | None:
         """How the benchmark builds it, if that can be simulated: n-grams, alone or beside a draft
-        model that grows a tree by a rule that is known, accepted exactly."""
+        model that grows a tree."""
         system = SYSTEMS.get(self.system)
         if system is None and self.system in PACINGS:
             system = System("", "", decoding=self.system)
-        if system is None or system.on_a_device or not system.lossless:
-            return None
-        chosen = system.speculation
-        known = {"growth", "width", "drafter", "lookahead"} >= chosen.keys()
-        simulated = chosen.get("growth", SIMULATED[0]) in SIMULATED
-        return system if known and simulated and self._drafter_of(system) in _DRAFTERS else None
+        known = (*DRAFTERS, *WITHOUT_DRAFT)
+        return system if system is not None and _drafter_of(system) in known else None
 
     @property
     def drafter(self) -> str:
         """What makes candidates."""
         assert self.built is not None
-        return self._drafter_of(self.built)
+        return _drafter_of(self.built)
 
     @property
     def drafts(self) -> bool:
         """Whether a draft does."""
         return self.pacing is not None and PACINGS[self.pacing].drafts and self.drafter in DRAFTERS
-
-    @staticmethod
-    def _drafter_of(system: System) -> str:
-        drafter: str = system.speculation.get("drafter", "tree")
-        return drafter
 
     @property
     def around_ms(self) -> float | None:
@@ -115,8 +106,10 @@ class MeasuredRow(_Read):
         return self.pacing is not None and PACINGS[self.pacing].waits
 
 
-_DRAFTERS = (*DRAFTERS, "ngram")
-"""Those that can be simulated, and that which is none."""
+def _drafter_of(system: System) -> str:
+    drafter: str = system.speculation.get("drafter", next(iter(DRAFTERS)))
+    return drafter
+
 
 _STOCK = GrowthConfig()
 """For older results, which do not tell all of it."""
@@ -126,6 +119,8 @@ class _Speculation(_Read):
     width: int
     depth: int
     lookahead: int
+    parcel: int = 4
+    proposals: str = WITHOUT_DRAFT[0]
     rows: int | Literal["auto"]
     growth: str
     siblings: tuple[int, ...] = tuple(_STOCK.siblings)
@@ -136,8 +131,8 @@ class _Speculation(_Read):
     @field_validator("growth")
     @classmethod
     def _is_simulated(cls, growth: str) -> str:
-        if growth not in SIMULATED:
-            raise ValueError(f"{growth} is not simulated; known: {', '.join(SIMULATED)}")
+        if growth not in GROWTHS:
+            raise ValueError(f"{growth} is not simulated; known: {', '.join(GROWTHS)}")
         return growth
 
     @property

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from card.speculation.drafters.cascade import CascadeDrafter
+from card.speculation import drafters
 from card.speculation.drafters.growth import GrowthConfig
 from card.speculation.drafters.tree import TreeDrafter
 from planning.clock import Work
 
 Pacing = str
 """A key of `PACINGS`."""
-DRAFTERS: dict[str, type[TreeDrafter]] = {"tree": TreeDrafter, "cascade": CascadeDrafter}
+DRAFTERS = {
+    name: drafter for name, drafter in drafters.DRAFTERS.items() if issubclass(drafter, TreeDrafter)
+}
 """Those that can be simulated, by their registry keys."""
 
 
@@ -28,6 +30,8 @@ class Speculation:
     `lookahead`, and `growth_config` what growth rules go by.
 
     drafter  key of `DRAFTERS`; another one: n-grams alone propose
+    parcel   tokens that a smaller draft writes for one pass, where the drafter has one
+    is_remote  a device drafts: the target has all cores
     """
 
     width: int = 4
@@ -39,6 +43,8 @@ class Speculation:
     nodes: int = 512
     growth_config: GrowthConfig = field(default_factory=GrowthConfig)
     drafter: str = "tree"
+    parcel: int = 4
+    is_remote: bool = False
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from card.cache import Candidates
 from card.sampling import SamplingParameters
 from card.speculation.control import Controller, Outcome, Plan, Share
 from card.speculation.pacing import PACINGS, Progress
-from planning.candidates import CandidateTree, Chain, NgramProposals, Node, Text
+from planning.candidates import CandidateTree, Chain, NgramProposals, Node, Parcels, Text
 from planning.clock import Clock, Process, Signal, Work
 from planning.scenario import DRAFTERS, Machinery, Pacing, Run, Speculation
 
@@ -61,9 +61,9 @@ class _Loops:
         self.tree = CandidateTree(
             text, config.nodes, seed, config.growth, config.growth_config, config.num_draft_tokens
         )
-        self.drafts_proposals = NgramProposals(text)
+        self.drafts_proposals = (Parcels if self.has_smaller_draft else NgramProposals)(text)
         self.targets_proposals = NgramProposals(text)
-        self.passes = 0
+        self.told: list[tuple[float, int]] = []
         self.exhausted = False
         self.inherited = 0
         self.commits: list[tuple[float, int]] = []
@@ -96,13 +96,21 @@ class _Loops:
         return self.pacing.drafts and self.config.drafter in DRAFTERS
 
     @property
-    def most_proposals(self) -> int:
-        """Behind a node of a draft pass."""
-        return DRAFTERS[self.config.drafter].most_proposals
+    def has_smaller_draft(self) -> bool:
+        return self.drafts and DRAFTERS[self.config.drafter].model == "engines"
+
+    @property
+    def most_proposals(self) -> tuple[int, int]:
+        """Behind the text's end and behind a node of a draft pass."""
+        if self.has_smaller_draft:
+            return self.config.parcel, self.config.parcel
+        # A device drafts by its model alone.
+        ngrams = 0 if self.is_remote else self.config.ngram_tokens
+        return ngrams, min(ngrams, DRAFTERS[self.config.drafter].most_proposals)
 
     @property
     def is_remote(self) -> bool:
-        return False
+        return self.config.is_remote
 
     @property
     def adapts(self) -> bool:
@@ -123,9 +131,9 @@ class _Loops:
         self._commit(1)
         while self.left:
             while not self._target_may_run():
-                yield self.drafted_signal
+                yield self._next_pass()
             plan = self._plan()
-            self.is_drafting = plan.drafts
+            self.is_drafting = any(share.drafts for share in plan.shares)
             outcome = self._query(plan)
             began = self.clock.now
             yield from self._verify(1 + outcome.verified, alone=not plan.drafts)
@@ -138,7 +146,8 @@ class _Loops:
     def _plan(self) -> Plan:
         if self.control is not None:
             return self.control.plan([self], draft_lives=True)
-        return Plan([Share(self.drafts, self.config.rows, self.config.ngram_tokens)])
+        config = self.config
+        return Plan([Share(self.drafts, config.rows, config.ngram_tokens, config.is_remote)])
 
     def _target_may_run(self) -> bool:
         ahead, forks = 0, False
@@ -150,7 +159,7 @@ class _Loops:
         return self.pacing.target_may_run(
             Progress(
                 self.config.num_draft_tokens,
-                passes=self.passes if follows else 0,
+                passes=sum(n for at, n in self.told if at <= self._seen) if follows else 0,
                 exhausted=self.exhausted and follows,
                 ahead=ahead,
                 forks=forks,
@@ -225,8 +234,11 @@ class _Loops:
                 continue
             nodes, proposals = rows
             yield from self._forward((unread or len(nodes)) + proposals)
+            height = self.tree.height
             self._hang(nodes, proposals)
-            self.passes += 1
+            layers = self.tree.height - height
+            # A parcel counts as many passes as the tree got layers.
+            self.told.append((self.clock.now, max(1, layers) if self.has_smaller_draft else 1))
             self.drafted_signal.raised += 1
 
     def _draft_may_run(self) -> bool:
@@ -237,7 +249,7 @@ class _Loops:
             and self.pacing.draft_may_run(
                 Progress(
                     self.config.num_draft_tokens,
-                    passes=self.passes,
+                    passes=sum(passes for _, passes in self.told),
                     inherited=self.inherited,
                     begun=begun,
                 )
@@ -250,6 +262,13 @@ class _Loops:
         self.result.draft_passes += 1
         self.result.draft_rows += rows
         self.result.draft_busy_ms += self.clock.now - began
+
+    def _next_pass(self) -> Work | Signal:
+        """A pass of the draft of which the target will hear, or the next one."""
+        on_its_way = [at for at, _ in self.told if at > self._seen]
+        if on_its_way:
+            return Work(on_its_way[0] + self.machinery.delays.bus - self.clock.now)
+        return self.drafted_signal
 
     def _next_commit(self) -> Work | Signal:
         """A commit that is on its way, or the next one."""
@@ -265,7 +284,7 @@ class _Loops:
         if committed > self.known:
             self.drafts_proposals.extend(self.known, committed)
             self.known = committed
-            self.passes, self.exhausted = 0, False
+            self.told, self.exhausted = [], False
             unread = self.tree.re_root(committed - 1)
             self.inherited = self.tree.height
             return unread
@@ -275,7 +294,7 @@ class _Loops:
         """The nodes that the next pass forwards and the proposals behind the likeliest of them."""
         depth = min(self.config.depth, len(self.text) - self.known)
         if unread:
-            most = max(0, min(self.config.ngram_tokens, depth - 1))
+            most = max(0, min(self.most_proposals[0], depth - 1))
             return [self.tree.root], self._count_proposals(self.tree.root, most)
         width = min(self.config.width, self.tree.room)
         nodes = self.tree.grow(width, depth) if width > 0 else []
@@ -286,7 +305,7 @@ class _Loops:
         best = nodes[0]
         ahead = best.place - self.tree.root.place - 1
         room = self.tree.room - len(nodes)
-        most = max(0, min(self.config.ngram_tokens, self.most_proposals, depth - 2 - ahead, room))
+        most = max(0, min(self.most_proposals[1], depth - 2 - ahead, room))
         return nodes, self._count_proposals(best, most)
 
     def _count_proposals(self, node: Node, most: int) -> int:

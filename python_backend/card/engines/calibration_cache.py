@@ -112,14 +112,14 @@ class Calibration(_Record):
         )
 
     def applied_to(self, options: EngineOptions) -> EngineOptions:
-        """With what makes rows independent, and no more threads than pay."""
+        """With what makes rows independent, and no more threads than pay and are wanted."""
         return replace(
             options,
             row_multiple=self.row_multiple,
             graph_rows=self.graph_rows,
             paged=self.paged,
             compressed=self.compressed,
-            threads_alone=self.threads_alone,
+            threads_alone=min(self.threads_alone, options.threads_alone),
         )
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from test_bench_figures import ALONE, CARD, completion
 from test_bench_report import report
 
+from bench.devices import CountedModel
 from bench.family import FamilyReport
 from bench.figures import summarise
 from bench.ratios import Question, ratios
@@ -99,3 +101,21 @@ def test_what_each_is_worth_names_systems_as_the_registry_does_and_marks_the_fas
         ["card", "**2.00**"],
         ["fly", "9.00"],
     ]
+
+
+def test_passes_of_a_device_are_counted() -> None:
+    class Model:
+        end_ids = ()
+
+        def tokens(self, text: str) -> list[int]:
+            return [len(text)]
+
+        def next_token(self, tokens: Sequence[int]) -> int:
+            return tokens[-1] + 1
+
+    counted = CountedModel(Model())
+    before = counted.activity
+    assert [counted.next_token([7]), *counted.tokens("abc")] == [8, 3]
+    found = counted.activity.since(before)
+    assert found.passes == 1
+    assert found.busy_ns > 0

@@ -16,6 +16,9 @@ from card.speculation.pacing import PACINGS
 FREE_ROWS_MS = {1: 10.0, 8: 10.5, 32: 12.0, 64: 15.0}
 """A GPU: what a pass costs is reading the weights."""
 
+TWO_CHEAP_ROWS_MS = {1: 10.0, 2: 11.2, 4: 13.5, 8: 20.0}
+"""Where n-grams pay little: a second row costs an eighth of a pass."""
+
 
 @pytest.mark.parametrize("promise", [0.6, 0.95])
 @pytest.mark.parametrize("agreement", [0.0, 0.2, 0.4, 0.5])
@@ -184,3 +187,38 @@ def test_others_that_are_right_keep_no_draft_at_work_that_gives_nothing(kind: st
     world = World(late=10_000)
     world.write([world.session(0.4), world.session(0.9, **{kind: True}, tokens=-4000)], 600)
     assert world.drafted_passes < 50, "of some two hundred that both shared"
+
+
+@pytest.mark.parametrize("chance", [0.05, 0.15, 0.3, 0.6])
+def test_n_grams_never_cost_more_than_three_percent_where_a_change_of_rows_is_dear(
+    chance: float,
+) -> None:
+    world = World(change=1.1, alone_share=1.0, promise=chance, curve_ms=TWO_CHEAP_ROWS_MS)
+    sessions = [world.session(chance, by_ngrams=True) for _ in range(20)]
+    assert harmonic_mean(world.write([session], 128) for session in sessions) > 0.97
+
+
+@pytest.mark.parametrize("slowness", [0.5, 2.0])
+@pytest.mark.parametrize("chance", [0.3, 0.5])
+def test_a_slow_hour_of_the_machine_changes_nothing_afterwards(
+    slowness: float, chance: float
+) -> None:
+    def speeds(*hours: float) -> float:
+        world = World(alone_share=1.0, promise=chance, curve_ms=TWO_CHEAP_ROWS_MS)
+        for world.slowness in hours:
+            texts = [world.session(chance, by_ngrams=True) for _ in range(12)]
+            found = harmonic_mean(world.write([text], 128) for text in texts)
+        return found
+
+    assert speeds(1.0, slowness, 1.0) > 0.98 * speeds(1.0, 1.0, 1.0)
+
+
+def test_rows_that_once_seemed_too_dear_are_tried_again() -> None:
+    """The machine was busy whenever passes had more rows than one."""
+    world = World(alone_share=1.0, promise=0.5, curve_ms=TWO_CHEAP_ROWS_MS)
+    now = world.costs
+    world.costs = CostCurve({1: 10.0, 2: 20.0, 4: 30.0, 8: 40.0})
+    texts = [world.session(0.5, by_ngrams=True) for _ in range(12)]
+    world.write([texts.pop()], 64)
+    world.costs = now
+    assert mean(world.write([text], 128) for text in texts) > 1.15

@@ -13,19 +13,23 @@ from planning.acceptance import LEVELS, Foresight, TextRecord
 from planning.candidates import CandidateTree, NgramProposals, Text
 from planning.clock import Clock, Process, Signal, Work
 from planning.costs import MeasuredCost
+from planning.errors import PlanError
 from planning.scenario import Delays, Machinery, Speculation
 from planning.simulation import simulate
 
 SURE = [0.98, 0.01]
 
 
-def text_of(ranks: str, proposals: str | None = None, hit_rate: float = 0.0) -> Text:
+def text_of(
+    ranks: str, proposals: str | None = None, hit_rate: float = 0.0, parcels: str | None = None
+) -> Text:
     record = TextRecord(
         prompt_tokens=8,
         hit_rate=hit_rate,
         ranks=ranks,
         confidence="9" * len(ranks),
         proposals=proposals or "-" * len(ranks),
+        parcels=parcels,
     )
     return Text(record, Foresight(temperature=0, children=[SURE] * LEVELS, texts=[record]))
 
@@ -195,3 +199,15 @@ def test_who_waits_for_chains_gets_them_where_all_agree(pacing: str) -> None:
 
 
 GROWTH_OF = {name: pacing.growth or "" for name, pacing in PACINGS.items()}
+
+
+def test_a_smaller_draft_that_is_right_saves_passes_of_the_draft() -> None:
+    config = Speculation(width=1, depth=16, rows=5, num_draft_tokens=4, drafter="hierarchy")
+    right, wrong = (
+        simulate(text_of("0" * 101, parcels=parcels), "draft_then_verify", config, machinery())
+        for parcels in ("1" * 101, "0" * 101)
+    )
+    assert right.accepted == wrong.accepted
+    assert wrong.draft_passes > 3 * right.draft_passes
+    with pytest.raises(PlanError, match="smaller draft"):
+        simulate(text_of("0" * 101), "draft_then_verify", config, machinery())

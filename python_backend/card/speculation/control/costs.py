@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from card.engines.row_costs import CostCurve
 
@@ -31,8 +32,10 @@ def size_of(sessions: int) -> int:
 class PassCosts:
     """Milliseconds of a pass, alone or beside a draft at work.
 
-    Passes that serve correct what was measured at load, for each number of rows by itself: the
-    first row may be cheaper here, or a further one dearer, than it was at load.
+    What was measured at load is multiplied by what passes that serve say of the machine's speed, of
+    the draft beside them, of their rows, and of a change of rows from one pass to the next. Each is
+    learnt by itself, so that a slow hour of the machine says nothing about rows. What is not seen
+    again is forgotten.
 
     curve        what was measured at load, by rows
     alone_share  share of it that a pass takes while the draft is stopped
@@ -41,17 +44,27 @@ class PassCosts:
     def __init__(self, curve: CostCurve, alone_share: float) -> None:
         self._curve = curve
         self._prior = {True: alone_share, False: CONTENTION}
-        self._common = _Mean(1.0)
-        self._ratio: dict[tuple[bool, int, int], _Mean] = {}
-        self._was_plain = False
+        self._speed = _Factor(1.0)
+        self._change = _Factor(1.0)
+        self._ways: dict[_Way, _Factor] = {}
+        self._rows: dict[tuple[_Way, int], _Factor] = {}
+        self._passes: Counter[_Way] = Counter()
+        self._last: tuple[_Way, int] | None = None
         self._planned: Counter[int] = Counter()
 
     def ms(self, rows: int, sessions: int, *, alone: bool) -> float:
-        """Of a pass that so many sessions share. What was never measured is as much dearer than
-        assumed as what was."""
-        known = self._ratio.get(self._key(rows, sessions, alone=alone))
-        ratio = self._prior[alone] * self._common.value if known is None else known.value
-        return self._curve.pass_ms(rows) * ratio
+        """Of a pass that so many sessions share, behind one of as many rows."""
+        way = alone, size_of(sessions)
+        known = self._ways.get(way)
+        of_way = self._prior[alone] if known is None else known.value
+        of_rows = self._rows.get((way, self._curve.padded(rows)))
+        deviation = 1.0 if of_rows is None else of_rows.at(self._passes[way])
+        return self._curve.pass_ms(rows) * self._speed.value * of_way * deviation
+
+    def next_ms(self, rows: int, sessions: int, *, alone: bool) -> float:
+        """Of the next pass, if it has so many rows."""
+        changes = self._changes((alone, size_of(sessions)), rows)
+        return self.ms(rows, sessions, alone=alone) * (self._change.value if changes else 1.0)
 
     def best_rows(self, worth: Sequence[float], sessions: int, *, alone: bool) -> int:
         """How many candidates of so many sessions to verify for most tokens per millisecond.
@@ -59,15 +72,15 @@ class PassCosts:
         worth  [candidates] chance that each is accepted, best first
         """
         return self._curve.best_rows(
-            worth, sessions, lambda rows: self.ms(rows, sessions, alone=alone)
+            worth, sessions, lambda rows: self.next_ms(rows, sessions, alone=alone)
         )
 
     def least_chance(self, sessions: int, *, alone: bool) -> float:
         """Chance below which no candidate is worth its row, whatever others there are."""
-        plain_ms = self.ms(sessions, sessions, alone=alone)
+        plain_ms = self.next_ms(sessions, sessions, alone=alone)
         return min(
             (
-                (self.ms(rows, sessions, alone=alone) / plain_ms - 1.0)
+                (self.next_ms(rows, sessions, alone=alone) / plain_ms - 1.0)
                 * sessions
                 / (rows - sessions)
                 for rows in self._curve.numbers
@@ -78,7 +91,7 @@ class PassCosts:
 
     def knows_plain(self, sessions: int) -> bool:
         """Whether passes of one row for each session were measured without the draft."""
-        known = self._ratio.get(self._key(sessions, sessions, alone=True))
+        known = self._rows.get(((True, size_of(sessions)), self._curve.padded(sessions)))
         return known is not None and known.is_sound
 
     def wants_plain(self, sessions: int) -> bool:
@@ -93,36 +106,69 @@ class PassCosts:
         """One more pass of so many sessions is planned without the draft."""
         self._planned[size_of(sessions)] += 1
 
-    def learn(self, rows: int, sessions: int, seconds: float, *, alone: bool) -> None:
-        """A pass took so long. The first one without candidates says nothing of those behind it:
-        a pass of other rows than the one before takes longer."""
-        was_plain, self._was_plain = self._was_plain, alone and rows == sessions
-        if self._was_plain and not was_plain:
-            return
-        ratio = 1e3 * seconds / self._curve.pass_ms(rows)
-        self._common.add(ratio / self._prior[alone])
-        mean = self._ratio.setdefault(
-            self._key(rows, sessions, alone=alone), _Mean(self._prior[alone] * self._common.value)
-        )
-        mean.add(ratio)
+    def learn(self, rows: int, sessions: int, seconds: float, *, alone: bool) -> float:
+        """A pass took so long; returns the milliseconds that it counts for, twice what was expected
+        at most: a pass that the machine interrupted says little."""
+        way, padded = (alone, size_of(sessions)), self._curve.padded(rows)
+        expected = self.next_ms(rows, sessions, alone=alone)
+        taken = min(1e3 * seconds, 2.0 * expected)
+        factors = [self._speed, self._ways.setdefault(way, _Factor(self._prior[alone]))]
+        if self._changes(way, rows):
+            factors.append(self._change)
+        # The first pass of either way still has something of the other one.
+        if self._last is not None and self._last[0] == way:
+            of_rows = self._rows.setdefault((way, padded), _Factor(1.0))
+            of_rows.fade(self._passes[way])
+            for factor in (*factors, of_rows):
+                factor.add(factor.value * taken / expected)
+                expected = self.next_ms(rows, sessions, alone=alone)
+            self._passes[way] += 1
+        self._last = way, padded
+        return taken
 
-    def _key(self, rows: int, sessions: int, *, alone: bool) -> tuple[bool, int, int]:
-        return alone, size_of(sessions), self._curve.padded(rows)
+    def _changes(self, way: _Way, rows: int) -> bool:
+        """Whether a pass has other rows than the one before, which had the draft as it has."""
+        last = self._last
+        return last is not None and last[0] == way and last[1] != self._curve.padded(rows)
 
 
-class _Mean:
-    """Of what was added of late. One value counts at most twice the mean: a pass that the machine
-    interrupted says little."""
+_Way = tuple[bool, int]
+"""Whether a pass is without the draft, and how many sessions share it (`size_of`)."""
 
-    def __init__(self, prior: float) -> None:
-        self.value = prior
-        self._count = 1.0
+
+@dataclass(slots=True)
+class _Factor:
+    """The mean of what was added of late.
+
+    count  of that, with what was assumed
+    seen   the pass at which something was added last
+    """
+
+    value: float
+    count: float = 1.0
+    seen: int = 0
 
     @property
     def is_sound(self) -> bool:
         """Whether so many values were added that one more changes little."""
-        return self._count > SOUND
+        return self.count > SOUND
 
     def add(self, value: float) -> None:
-        self._count = min(self._count + 1.0, MEMORY)
-        self.value += (min(value, 2.0 * self.value) - self.value) / self._count
+        self.count = min(self.count + 1.0, MEMORY)
+        self.value += (value - self.value) / self.count
+
+    def at(self, passes: int) -> float:
+        """The value as far as it is remembered after so many passes, else 1: what seemed too dear
+        is tried again some time."""
+        return 1.0 + (self.value - 1.0) * self._remembered(passes)
+
+    def fade(self, passes: int) -> None:
+        """Forget what is not remembered after so many passes; something is added now."""
+        self.value, self.count = (
+            self.at(passes),
+            1.0 + (self.count - 1.0) * self._remembered(passes),
+        )
+        self.seen = passes
+
+    def _remembered(self, passes: int) -> float:
+        return max(0.0, 1.0 - (passes - self.seen) / MEMORY)

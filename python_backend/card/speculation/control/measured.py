@@ -66,7 +66,6 @@ class Measured:
         self._texts: dict[int, _Text] = {}
         self._trials: dict[tuple[int, ...], Trial] = {}
         self._size = 0.0
-        self._was_alone: bool | None = None
 
     @property
     def first_rows(self) -> int:
@@ -93,8 +92,15 @@ class Measured:
         trial = self._trials[kind]
         if not draft_lives:
             trial.await_draft()
-        alone = bool(sessions) and all(session.adapts for session in sessions) and not trial.drafts
-        if self._is_measured and alone:
+        drafts = [
+            session.is_remote or (draft_lives and (trial.drafts or not session.adapts))
+            for session in sessions
+        ]
+        alone = all(
+            session.adapts and not (works and session.drafts)
+            for session, works in zip(sessions, drafts, strict=True)
+        )
+        if self._is_measured and sessions and alone:
             is_plain = self._costs.wants_plain(len(sessions))
             self._costs.count_planned(len(sessions))
             if is_plain:
@@ -105,14 +111,8 @@ class Measured:
             return max(LEAST_CHANCE, self._costs.least_chance(len(sessions), alone=not drafts))
 
         shares = [
-            self._share(
-                session,
-                len(sessions),
-                most_rows,
-                least_chance,
-                drafts=session.is_remote or (draft_lives and (trial.drafts or not session.adapts)),
-            )
-            for session in sessions
+            self._share(session, len(sessions), most_rows, least_chance, drafts=works)
+            for session, works in zip(sessions, drafts, strict=True)
         ]
         return Plan(shares, most_rows, kind, trial.drafts)
 
@@ -150,10 +150,11 @@ class Measured:
     ) -> None:
         alone, count = not plan.drafts, len(sessions)
         rows = sum(1 + outcome.verified for outcome in outcomes)
-        # The first pass of either way still has something of the other one.
-        if self._is_measured and seconds is not None and alone is self._was_alone:
-            self._costs.learn(rows, count, seconds, alone=alone)
-        self._was_alone = alone
+        taken_ms = 0.0
+        if self._is_measured:
+            taken_ms = self._costs.ms(rows, count, alone=alone)
+            if seconds is not None:
+                taken_ms = self._costs.learn(rows, count, seconds, alone=alone)
         for session, outcome in zip(sessions, outcomes, strict=True):
             text = self._texts[session.number]
             text.acceptance.observe(outcome)
@@ -164,7 +165,7 @@ class Measured:
             for session, outcome in zip(sessions, outcomes, strict=True)
         ]
         if self._is_measured and any(session.adapts for session in sessions):
-            self._account(plan, sessions, counted)
+            self._account(plan, sessions, counted, taken_ms)
 
     def forget(self, session: ControlledSession) -> None:
         self._texts.pop(session.number, None)
@@ -200,17 +201,15 @@ class Measured:
         plan: Plan,
         sessions: Sequence[ControlledSession],
         outcomes: Sequence[Outcome],
+        taken_ms: float,
     ) -> None:
         """Charge the pass to the trial, or let it pay a debt back."""
         trial, count = self._trials[plan.kind], len(outcomes)
         if not trial.drafts:
             trial.pay()
         elif plan.drafts:
-            rows = count + sum(outcome.verified for outcome in outcomes)
             tokens = count + sum(outcome.accepted for outcome in outcomes)
-            passes = self._costs.ms(rows, count, alone=False) / self._costs.ms(
-                count, count, alone=True
-            )
+            passes = taken_ms / self._costs.ms(count, count, alone=True)
             loss = passes - tokens / sum(self._by_ngrams(each, count) for each in sessions)
             with_candidates = sum(outcome.drafted > 0 for outcome in outcomes)
             trial.charge(loss, found=3 * with_candidates >= count)
