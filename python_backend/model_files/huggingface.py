@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from model_files.interface import SPECIAL_TOKENS, ModelFilesError, TokenTable, special_tokens
 from model_files.json_file import is_irregular, read_json_object
-from model_files.prompt_start import with_bos_token
+from model_files.prompt_start import leading_token, with_bos_token
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,9 @@ class HuggingFaceFiles:
                 "allowed: true, false"
             )
         return with_bos_token(tokenizer, special_tokens(config).get("bos_token"), wanted=wanted)
+
+    def leading_token(self) -> str:
+        return leading_token(self.tokenizer())
 
     def token_table(self) -> TokenTable:
         content = read_json_object(self.tokenizer_file)

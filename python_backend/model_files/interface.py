@@ -57,6 +57,9 @@ class ModelFiles(Protocol):
     def tokenizer(self) -> Tokenizer:
         """Text to ids and back; a prompt gets the bos token where the model wants one."""
 
+    def leading_token(self) -> str:
+        """Text of the token that `tokenizer` puts before every prompt; "" if there is none."""
+
     def token_table(self) -> TokenTable:
         """Which token stands behind which id."""
 

@@ -80,6 +80,8 @@ def described(file: Path, family: str, metadata: Callable[[GGUFWriter], None]) -
 
 def assert_alike(file: Path) -> None:
     ours = model_files_of(file).tokenizer()
+    first = ours.get_added_tokens_decoder().get(ours.encode("x").ids[0])
+    assert model_files_of(file).leading_token() == (first.content if first else "")
     theirs = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
     for text in TEXTS:
         ids = theirs.encode(text)

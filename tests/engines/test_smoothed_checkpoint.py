@@ -16,9 +16,10 @@ from card.engines.checkpoints import (
     LayerTensors,
     LinearTensors,
     SmoothedCheckpoint,
+    smoothed,
     worth_smoothing,
 )
-from card.engines.checkpoints.forward import forward
+from card.engines.checkpoints.forward import forward, inputs_of
 
 ARCHITECTURE = Architecture(
     family="qwen2",
@@ -105,8 +106,10 @@ def test_a_smoothed_layer_computes_the_same(architecture: Architecture) -> None:
     table = Q41(architecture).embedding().dense().astype(np.float64)
     smoothed = SmoothedCheckpoint(Q41(architecture), architecture)
     for stored, layer in zip(Q41(architecture).layers(), smoothed.layers(), strict=True):
-        expected = forward(architecture, stored, table)[0]
-        found = forward(architecture, layer, table)[0]
+        expected, found = (
+            forward(architecture, either, inputs_of(architecture, either, table), table)
+            for either in (stored, layer)
+        )
         error = np.sqrt(np.mean((found - expected) ** 2)) / (expected - table).std()
         assert error < 0.005  # 0.011 and more without smoothing
         # The last bits of a sum change none of these: every load computes the same text.
@@ -128,3 +131,26 @@ def test_large_matrices_stay_in_four_bits() -> None:
     (layer,) = SmoothedCheckpoint(Q41(a, biases=False), a).layers()
     matrices = [layer.query_key_value.weight, layer.output.weight, layer.gate_up.weight]
     assert [m.bits for m in matrices if isinstance(m, GroupedMatrix)] == [4, 8, 4]
+
+
+def test_a_second_load_smooths_by_what_the_first_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = SmoothedCheckpoint(Q41(ARCHITECTURE), ARCHITECTURE)
+    expected = list(first.layers())
+    assert first.smoothing
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("it is computed again")
+
+    monkeypatch.setattr(smoothed, "inputs_of", refuse)
+    again = SmoothedCheckpoint(Q41(ARCHITECTURE), ARCHITECTURE, first.smoothing)
+    for layer, same in zip(expected, again.layers(), strict=True):
+        np.testing.assert_array_equal(layer.input_norm, same.input_norm)
+        for ours, theirs in (
+            (layer.query_key_value.weight, same.query_key_value.weight),
+            (layer.output.weight, same.output.weight),
+        ):
+            assert isinstance(ours, GroupedMatrix)
+            assert isinstance(theirs, GroupedMatrix)
+            np.testing.assert_array_equal(ours.codes, theirs.codes)
+            np.testing.assert_array_equal(ours.scale, theirs.scale)
+    assert again.smoothing == first.smoothing

@@ -39,7 +39,9 @@ _CHOOSING = ("ATEN_", "DNNL_", "MKL_", "ONEDNN_", "OV_")
 
 
 class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, ser_json_bytes="base64", val_json_bytes="base64"
+    )
 
 
 class Subject(_Record):
@@ -80,8 +82,8 @@ _Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Calibration(_Record):
-    """What is found out: options that make rows independent, whether more threads pay, and what
-    passes cost.
+    """What is found out: options that make rows independent, by what factors matrices are smoothed,
+    whether more threads are right, and what passes cost.
 
     settled  whether threads and costs are those of the decoders that serve for good, and not of one
              that serves until these are compiled
@@ -91,6 +93,7 @@ class Calibration(_Record):
     graph_rows: tuple[Annotated[int, Field(ge=1)], ...]
     paged: bool
     compressed: bool
+    smoothing: bytes
     threads_alone: Annotated[int, Field(ge=0)]
     pass_ms: Annotated[dict[Annotated[int, Field(ge=1)], _Milliseconds], Field(min_length=1)]
     change_ms: _Milliseconds
@@ -104,6 +107,7 @@ class Calibration(_Record):
             graph_rows=options.graph_rows,
             paged=options.paged,
             compressed=options.compressed,
+            smoothing=options.smoothing,
             threads_alone=options.threads_alone,
             pass_ms=costs.pass_ms,
             change_ms=costs.change_ms,
@@ -112,13 +116,14 @@ class Calibration(_Record):
         )
 
     def applied_to(self, options: EngineOptions) -> EngineOptions:
-        """With what makes rows independent, and no more threads than pay and are wanted."""
+        """With what makes rows independent, and no more threads than are right and wanted."""
         return replace(
             options,
             row_multiple=self.row_multiple,
             graph_rows=self.graph_rows,
             paged=self.paged,
             compressed=self.compressed,
+            smoothing=self.smoothing,
             threads_alone=min(self.threads_alone, options.threads_alone),
         )
 

@@ -42,6 +42,8 @@ class EngineOptions:
     kept_tokens    of texts whose KV is kept for those that begin alike, at most
     near_bytes     copies of the weights that take no more than this, all together, stay in a cache
                    near the core: then each decoder has its own (OpenVINO)
+    smoothing      of compressed matrices, as a load before found it (`SmoothedCheckpoint`); empty:
+                   it is to be found
     """
 
     context: int
@@ -60,6 +62,7 @@ class EngineOptions:
     compressed: bool = False
     kept_tokens: int = 0
     near_bytes: int = 32 << 20
+    smoothing: bytes = b""
 
     @property
     def most_threads(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from card.settings.schema import Node, whole
+from card.settings.schema import Node, explained
 from card.settings.whole import ENVIRONMENT_PREFIX, Settings
 
 _INDENTATION = "  "
@@ -23,7 +23,7 @@ def reference() -> str:
         (
             f"# Every field with its default. An environment variable wins ({example}).",
             "# A default behind `#` follows from other fields.",
-            *_section(whole()),
+            *_section(explained()),
             "",
         )
     )

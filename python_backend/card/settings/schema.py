@@ -79,17 +79,22 @@ class Node:
 
 
 def whole() -> Node:
-    """All settings."""
+    """All settings, without what they mean."""
     return Node((), _schema())
+
+
+def explained() -> Node:
+    """All settings, with what their docstrings say."""
+    schema = _schema()
+    _describe(schema, Settings)
+    for section in _sections(Section):
+        _describe(schema["$defs"].get(section.__name__, {}), section)
+    return Node((), schema)
 
 
 @functools.cache
 def _schema() -> dict[str, Any]:
-    schema = Settings.model_json_schema()
-    _describe(schema, Settings)
-    for section in _sections(Section):
-        _describe(schema["$defs"].get(section.__name__, {}), section)
-    return schema
+    return Settings.model_json_schema()
 
 
 def _describe(schema: dict[str, Any], model: type[BaseModel]) -> None:

@@ -13,6 +13,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from gguf.constants import (
     GGML_QUANT_SIZES,
@@ -96,9 +97,20 @@ _NAMES: dict[type, str] = {
 }
 
 
+_held: WeakValueDictionary[tuple[Path, int, int, int], Header] = WeakValueDictionary()
+"""By file, its number, size and time of its last change; as long as somebody holds them."""
+
+
 def read_header(file: Path) -> Header:
-    """Read and check the beginning of a GGUF file. Raises `ModelFilesError`."""
+    """Read and check the beginning of a GGUF file. Raises `ModelFilesError`.
+
+    While somebody holds what was read of a file, it is read again only if it has changed.
+    """
     try:
+        status = file.stat()
+        version = file, status.st_ino, status.st_size, status.st_mtime_ns
+        if (held := _held.get(version)) is not None:
+            return held
         with file.open("rb") as opened, _mapped(opened.fileno()) as content:
             reader = _Reader(content)
             metadata, tensors = reader.read()
@@ -108,7 +120,8 @@ def read_header(file: Path) -> Header:
         raise ModelFilesError(f"{file} is not a sound GGUF file: {error}") from None
     except (OSError, ValueError) as error:  # an empty file cannot be mapped
         raise ModelFilesError(f"{file} is not a sound GGUF file: {error}") from error
-    return Header(file, metadata, {tensor.name: tensor for tensor in tensors})
+    header = _held[version] = Header(file, metadata, {tensor.name: tensor for tensor in tensors})
+    return header
 
 
 def _mapped(descriptor: int) -> mmap.mmap:
@@ -167,7 +180,7 @@ class _Reader:
             raise _Unsound(f"{key!r:.80} holds a value of the unknown type {kind}")
         element, count = self._number("<I"), self._number("<Q")
         if element == GGUFValueType.STRING:
-            return [self._text(key) for _ in range(self._count(count, 8, f"texts of {key!r:.80}"))]
+            return self._texts(self._count(count, 8, f"texts of {key!r:.80}"), key)
         if element not in _SCALARS:
             raise _Unsound(f"{key!r:.80} is a list of values of the unknown type {element}")
         form = _SCALARS[GGUFValueType(element)]
@@ -212,14 +225,26 @@ class _Reader:
         return count
 
     def _text(self, what: str) -> str:
-        # Not by way of `_numbers`: a vocabulary has a hundred thousand texts.
-        begin = self._at + _LENGTH.size
-        (length,) = _LENGTH.unpack(self._content[self._at : begin]) if begin <= self._size else (0,)
-        self._at = begin
+        return self._texts(1, what)[0]
+
+    def _texts(self, count: int, what: str) -> list[str]:
+        """In a loop that calls little: a vocabulary has a hundred thousand."""
+        found, content, at, size = [], self._content, self._at, self._size
         try:
-            return self._bytes(length).decode("utf-8")
+            for _ in range(count):
+                begin = at + _LENGTH.size
+                at = begin + _LENGTH.unpack_from(content, at)[0]
+                if at > size:
+                    break
+                found.append(content[begin:at].decode("utf-8"))
+        except struct.error:
+            at = size + 1
         except UnicodeDecodeError:
             raise _Unsound(f"{what:.80} holds bytes that are no UTF-8") from None
+        if at > size:
+            raise _Unsound(f"it ends at byte {size}, inside its header")
+        self._at = at
+        return found
 
     def _number(self, form: str) -> Any:
         return self._numbers(form)[0]

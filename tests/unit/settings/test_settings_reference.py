@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from card.settings import Settings, load_settings
 from card.settings.__main__ import main
 from card.settings.reference import reference
-from card.settings.schema import whole
+from card.settings.schema import explained
 
 pytestmark = pytest.mark.usefixtures("no_overrides")
 
@@ -67,9 +67,9 @@ def test_what_is_printed_is_a_settings_file_that_changes_nothing(write: Write) -
 
 def test_every_field_is_told_what_it_takes_and_what_it_is_for() -> None:
     text = folded(reference())
-    for leaf in whole().leaves():
+    for leaf in explained().leaves():
         assert folded(f"{leaf.meaning} It must be {leaf.allowed}.") in text, leaf.place
-    assert [leaf.place for leaf in whole().leaves() if not leaf.meaning] == []
+    assert [leaf.place for leaf in explained().leaves() if not leaf.meaning] == []
     assert max(map(len, reference().splitlines())) <= 100
 
 

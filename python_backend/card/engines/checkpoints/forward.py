@@ -17,28 +17,30 @@ from card.engines.rotary import rotary_tables
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Root mean squares of each input of a product over the tokens of a text, float64.
+    """What products are given, for each token of a text, float64.
 
-    attention  [hidden] of queries, keys and values
-    mixed      [heads * head_size] of attention's output
+    attention  [tokens, hidden] of queries, keys and values
+    mixed      [tokens, heads * head_size] of attention's output
     """
 
     attention: NDArray[np.float64]
     mixed: NDArray[np.float64]
 
 
-def forward(
-    a: Architecture, layer: LayerTensors, states: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], Inputs]:
-    """The states [tokens, hidden] behind the layer of a text whose states before it are given, and
-    what its products were given."""
+def inputs_of(a: Architecture, layer: LayerTensors, states: NDArray[np.float64]) -> Inputs:
+    """Of the layer's products, for a text whose states [tokens, hidden] before it are given."""
     normed = _norm(a, states, layer.input_norm)
-    mixed = _attended(a, layer, normed)
-    states = states + _linear(layer.output, mixed)
+    return Inputs(normed, _attended(a, layer, normed))
+
+
+def forward(
+    a: Architecture, layer: LayerTensors, inputs: Inputs, states: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The states [tokens, hidden] behind the layer."""
+    states = states + _linear(layer.output, inputs.mixed)
     gate_up = _norm(a, states, layer.post_norm)
     gate, up = np.split(_linear(layer.gate_up, gate_up), 2, axis=-1)
-    states = states + _linear(layer.down, _silu(gate) * up)
-    return states, Inputs(*map(_root_mean_square, (normed, mixed)))
+    return states + _linear(layer.down, _silu(gate) * up)
 
 
 def _attended(
@@ -86,7 +88,3 @@ def _silu(gate: NDArray[np.float64]) -> NDArray[np.float64]:
     """gate · sigmoid(gate), by a function that cannot overflow."""
     activated: NDArray[np.float64] = gate * (0.5 + 0.5 * np.tanh(0.5 * gate))
     return activated
-
-
-def _root_mean_square(inputs: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(np.sqrt(np.square(inputs).mean(axis=0)))

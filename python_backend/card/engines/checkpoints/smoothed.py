@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from card.engines.architecture import Architecture
-from card.engines.checkpoints.forward import Inputs, forward
+from card.engines.checkpoints.forward import Inputs, forward, inputs_of
 from card.engines.checkpoints.matrices import DenseMatrix, GroupedMatrix, Matrix
 from card.engines.checkpoints.quantised import quantised
 from card.engines.checkpoints.tensors import (
@@ -46,34 +46,63 @@ _LEAST = 1e-4
 
 
 class SmoothedCheckpoint(DerivedCheckpoint):
-    """Another one with small matrices in bytes."""
+    """Another one with small matrices in bytes.
 
-    def __init__(self, checkpoint: Checkpoint, architecture: Architecture) -> None:
+    smoothing  the exponents of all factors, a byte each, once all layers are read; what a load
+               before found of the same checkpoint spares computing them
+    """
+
+    def __init__(
+        self, checkpoint: Checkpoint, architecture: Architecture, smoothing: bytes = b""
+    ) -> None:
         super().__init__(checkpoint)
         self._architecture = architecture
+        self.smoothing = smoothing
 
     def layers(self) -> Iterator[LayerTensors]:
-        ids = np.random.default_rng(0).integers(0, self._architecture.vocabulary, _TOKENS)
+        a = self._architecture
+        powers = np.zeros((a.layers, a.kv_heads * a.head_size + a.hidden), np.int8)
+        known = len(self.smoothing) == powers.size
+        if known:
+            powers = np.frombuffer(self.smoothing, np.int8).reshape(powers.shape)
+        ids = np.random.default_rng(0).integers(0, a.vocabulary, _TOKENS)
         states = self._checkpoint.embedding().rows(ids).dense().astype(np.float64)
+        behind: tuple[LayerTensors, Inputs] | None = None
         with ThreadPoolExecutor(1) as executor:  # while the next layer is computed
             before: Future[LayerTensors] | None = None
-            for stored in self._checkpoint.layers():
-                unpacked = _unpacked(stored)
-                states, inputs = forward(self._architecture, unpacked, states)
+            for index, stored in enumerate(self._checkpoint.layers()):
+                unpacked, inputs = _unpacked(stored), None
+                if not known:
+                    if behind is not None:
+                        states = forward(a, *behind, states)
+                    inputs = inputs_of(a, unpacked, states)
+                    behind = unpacked, inputs
                 if before is not None:
                     yield before.result()
-                before = executor.submit(self._smoothed, stored, unpacked, inputs)
+                before = executor.submit(self._smoothed, stored, unpacked, powers[index], inputs)
             if before is not None:
                 yield before.result()
+        self.smoothing = powers.tobytes()
 
     def _smoothed(
-        self, stored: LayerTensors, unpacked: LayerTensors, inputs: Inputs
+        self,
+        stored: LayerTensors,
+        unpacked: LayerTensors,
+        powers: NDArray[np.int8],
+        inputs: Inputs | None,
     ) -> LayerTensors:
-        """The layer, `stored` in groups of few bits, with its small matrices in bytes."""
+        """The layer, `stored` in groups of few bits, with its small matrices in bytes.
+
+        powers  exponents of the factors of values, then of attention's inputs; they are found and
+                written here where `inputs` are given
+        """
         a, layer = self._architecture, stored
         joint, output = unpacked.query_key_value, unpacked.output
+        of_values, of_inputs = np.split(powers, [a.kv_heads * a.head_size])
         if output is not stored.output:
-            factors = _factors(_by_values(output.weight.dense(), a), _of_values(inputs, a))
+            if inputs is not None:
+                of_values[:] = _powers(_by_values(output.weight.dense(), a), _of_values(inputs, a))
+            factors = _factors(of_values)
             values = slice((a.heads + a.kv_heads) * a.head_size, None)
             joint = _divided(joint, values, factors)
             layer = replace(
@@ -82,7 +111,9 @@ class SmoothedCheckpoint(DerivedCheckpoint):
                 query_key_value=joint,
             )
         if unpacked.query_key_value is not stored.query_key_value:
-            factors = _factors(joint.weight.dense(), inputs.attention)
+            if inputs is not None:
+                of_inputs[:] = _powers(joint.weight.dense(), _root_mean_square(inputs.attention))
+            factors = _factors(of_inputs)
             layer = replace(
                 layer,
                 query_key_value=_in_bytes(joint, factors),
@@ -128,9 +159,9 @@ def _widest_group(inputs: int) -> int:
     return next((size for size in sizes if inputs % size == 0), inputs)
 
 
-def _factors(weights: NDArray[np.float32], inputs: NDArray[np.float64]) -> NDArray[np.float32]:
-    """What the weights [outputs, inputs] of each input are multiplied by: powers of two, which
-    round nothing, and which the last bits of a sum do not change.
+def _powers(weights: NDArray[np.float32], inputs: NDArray[np.float64]) -> NDArray[np.int8]:
+    """By which power of two the weights [outputs, inputs] of each input are multiplied: such a
+    factor rounds nothing, and the last bits of a sum do not change it.
 
     inputs  how large they are
     """
@@ -139,9 +170,12 @@ def _factors(weights: NDArray[np.float32], inputs: NDArray[np.float64]) -> NDArr
     columns = (1.0 / rows[:, 0]) @ squares.astype(np.float64) / len(rows)
     columns = np.maximum(np.sqrt(columns), _LEAST)
     factors = np.sqrt(np.maximum(np.nan_to_num(inputs), _LEAST**2) / columns)
-    factors = np.maximum(factors, factors.max() * 1e-3)
-    powers = np.round(np.log2(factors) - np.log2(factors).mean())
-    return np.asarray(np.exp2(powers), np.float32)
+    logarithms = np.log2(np.maximum(factors, factors.max() * 1e-3))
+    return np.asarray(np.round(logarithms - logarithms.mean()), np.int8)
+
+
+def _factors(powers: NDArray[np.int8]) -> NDArray[np.float32]:
+    return np.asarray(np.ldexp(np.float32(1), powers), np.float32)
 
 
 def _by_values(output: NDArray[np.float32], a: Architecture) -> NDArray[np.float32]:
@@ -153,8 +187,13 @@ def _by_values(output: NDArray[np.float32], a: Architecture) -> NDArray[np.float
 
 def _of_values(inputs: Inputs, a: Architecture) -> NDArray[np.float64]:
     """[kv_heads * head_size]: how large the mixed values are, over heads that read the same."""
-    squares = np.square(inputs.mixed).reshape(a.kv_heads, a.group, a.head_size)
-    return np.asarray(np.sqrt(squares.mean(axis=1)).reshape(-1))
+    mixed = _root_mean_square(inputs.mixed).reshape(a.kv_heads, a.group, a.head_size)
+    return np.asarray(np.sqrt(np.square(mixed).mean(axis=1)).reshape(-1))
+
+
+def _root_mean_square(inputs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[inputs] of inputs [tokens, inputs]"""
+    return np.asarray(np.sqrt(np.square(inputs).mean(axis=0)))
 
 
 def _for_queries(factors: NDArray[np.float32], a: Architecture) -> NDArray[np.float32]:

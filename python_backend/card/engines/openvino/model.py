@@ -106,7 +106,7 @@ def load_model(
     elif not (options.compressed and checkpoint.is_grouped):
         options = replace(options, dtype=resolve_dtype(options.dtype))
     elif options.dtype == "auto" and worth_smoothing(checkpoint):
-        checkpoint = SmoothedCheckpoint(checkpoint, architecture)
+        checkpoint = SmoothedCheckpoint(checkpoint, architecture, options.smoothing)
         log.info("%s: small matrices are stored in eight bits, smoothed", directory)
     weights = weight_format(options, checkpoint.matrices_are)
     options = replace(options, compressed=weights.compressed)
@@ -135,6 +135,8 @@ def load_model(
                 ranked=ranked,
             ),
         )
+    if isinstance(checkpoint, SmoothedCheckpoint):
+        options = replace(options, smoothing=checkpoint.smoothing)
     size = int(checkpoint.values * weights.itemsize)
 
     def compile_with(options: EngineOptions) -> Decoders:

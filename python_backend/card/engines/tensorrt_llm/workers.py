@@ -17,8 +17,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import psutil
-
 from card.processes import started
 
 _LOOK_S = 0.5
@@ -75,6 +73,8 @@ class Workers:
 
     def _note(self) -> None:
         """Tell the reaper of those that are new."""
+        import psutil  # every process of the service knows this module, and few have workers
+
         assert self._reaper.stdin is not None
         for process in psutil.Process().children(recursive=True):
             start = started(process.pid)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from model_files import ModelFilesError, model_files_of
 from model_files.interface import special_tokens
-from model_files.prompt_start import leading_token
 
 
 def chat_parameters(path: Path) -> dict[str, str]:
@@ -28,7 +27,7 @@ def chat_parameters(path: Path) -> dict[str, str]:
         return {
             "chat_template": source,
             **tokens,
-            "leading_token": leading_token(files.tokenizer()),
+            "leading_token": files.leading_token(),
         }
     except ModelFilesError:
         return {}

@@ -5,6 +5,8 @@ The models check the same and more when they load them, but then a server has be
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from card.decoding.from_settings import ngram_memory
 from card.engines.architecture import read_architecture
 from card.engines.checkpoints import open_checkpoint
@@ -12,6 +14,7 @@ from card.engines.vocabulary import shared_vocabulary, vocabulary_size
 from card.serving.requests.vocabulary import Vocabulary
 from card.serving.supervision.load_failure import LOAD_ERRORS
 from card.settings import ModelSettings, Settings
+from model_files import ModelFiles, ModelFilesError, model_files_of
 from model_files.opening import is_gguf
 
 _INSTEAD = {
@@ -23,6 +26,7 @@ _INSTEAD = {
 
 def check_model_files(settings: Settings) -> str | None:
     """What is wrong with configuration, tokenizer or weights of draft or target, in one line."""
+    held: list[ModelFiles] = []  # so that a GGUF file's vocabulary is read once and not five times
     try:
         small = ("draft_small",) if settings.has_small_draft else ()
         for role in (*reversed(settings.roles), *small):
@@ -33,6 +37,8 @@ def check_model_files(settings: Settings) -> str | None:
                     f"{role}.path: {model.path} does not exist; it must name a Hugging Face "
                     f"directory or a GGUF file{instead}"
                 )
+            with suppress(ModelFilesError):  # which the checks below say in their words
+                held.append(model_files_of(model.path))
             if settings.engine_of(model) != "tensorrt_llm":
                 open_checkpoint(model.path, read_architecture(model.path))
             elif is_gguf(model.path):
