@@ -35,9 +35,12 @@ class DraftActivity:
     def since(self, before: DraftActivity) -> DraftActivity:
         """Nothing, if another draft began to count meanwhile."""
         if self.passes < before.passes or self.idle_ns < before.idle_ns:
-            return DraftActivity(0, 0, 0)
+            return NOTHING
         return DraftActivity(
             self.idle_ns - before.idle_ns,
             self.busy_ns - before.busy_ns,
             self.passes - before.passes,
         )
+
+
+NOTHING = DraftActivity(0, 0, 0)

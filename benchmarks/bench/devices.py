@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from bench.activity import DraftActivity
+from bench.activity import NOTHING
 from bench.delaying_proxy import delaying_proxy
 from bench.measurement import Measurement, Task
 from bench.streamed import request_of, streamed
@@ -43,9 +43,7 @@ class Device:
             raise ServerError("the device that drafts has ended; see above") from error
         if isinstance(written, str):
             raise ServerError(written)
-        measured: Measurement = written.measured(
-            self._server.last_counters(), DraftActivity(0, 0, 0)
-        )
+        measured: Measurement = written.measured(self._server.last_counters(), NOTHING)
         return measured
 
 

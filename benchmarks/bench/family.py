@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
@@ -35,13 +34,11 @@ from bench.report import TRIED, Report
 from bench.rounds import Rounds, clock_of
 from bench.systems import SYSTEMS, System
 from bench.terminal import (
-    INTERRUPTED,
     PROMPTS,
-    REFUSALS,
     make_console,
     prompts_of,
-    refuse,
     results_option,
+    said_in_one_line,
     tasks_of,
 )
 from bench.through_grpc import ServerError
@@ -69,11 +66,10 @@ def family(
     ] = None,
 ) -> None:
     """Measure the systems of the literature, each built from our parts, on the same weights."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     machine, console = this_machine(), make_console()
     skipped: list[str] = []
     wanted = {name.value for name in system or SystemName} | {PLAIN}
-    try:
+    with said_in_one_line():
         settings = load_settings(settings_file)
         vocabulary = Vocabulary.load(settings.target.path)
         chosen = prompts_of(settings, vocabulary, prompts, limit, max_tokens)
@@ -92,10 +88,6 @@ def family(
             pilot = turns.try_settings(contenders, tasks, clock_of(minutes / 2))
             fastest = fastest_settings(pilot)
             completions = turns.run(fastest, tasks, clock_of(minutes))
-    except REFUSALS as error:
-        refuse(str(error))
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
     questions = [
         Question(name, f"{name}@grpc" if system.on_a_device else name, (PLAIN,))
         for name, system in systems.items()

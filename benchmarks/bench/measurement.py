@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.activity import DraftActivity
+from bench.activity import NOTHING, DraftActivity
 from bench.prompts import Prompt
 from card.cache import NO_SALT
 
@@ -59,11 +59,11 @@ class Measurement:
     seconds: float
     first_token_s: float
     steps: int
-    drafted: int
-    accepted: int
-    queries: int
-    hits: int
-    draft: DraftActivity
+    drafted: int = 0
+    accepted: int = 0
+    queries: int = 0
+    hits: int = 0
+    draft: DraftActivity = NOTHING
     foreign: int = 0
     layers: int = 0
     lost_layers: int = 0

@@ -21,7 +21,6 @@ from typing import Any, Literal
 
 from tokenizers import Tokenizer
 
-from bench.activity import DraftActivity
 from bench.contest import Contender, ContenderError, Peer
 from bench.in_process import InProcess, text_of
 from bench.measurement import Measurement, Task
@@ -179,13 +178,7 @@ class _Worker:
             generated=len(tokens),
             seconds=answer["seconds"],
             first_token_s=answer["first_token_s"],
-            # What a peer accepts is not seen.
-            steps=len(tokens),
-            drafted=0,
-            accepted=0,
-            queries=0,
-            hits=0,
-            draft=DraftActivity(0, 0, 0),
+            steps=len(tokens),  # what a peer accepts is not seen
         )
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:

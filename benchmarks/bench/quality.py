@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from bench.progress import shown
 from bench.prompts import Prompt
 from bench.questions import KINDS, Question, questions
 from bench.report import draw
-from bench.terminal import INTERRUPTED, REFUSALS, make_console, refuse
+from bench.terminal import make_console, said_in_one_line
 from card.serving.requests.vocabulary import Vocabulary
 from card.settings import Settings, load_settings
 from card.speculation.acceptance import RULES
@@ -56,18 +55,13 @@ def quality(
     settings_file: SettingsFile = None,
 ) -> None:
     """Count right answers to short sums and extractions, greedy, under each rule of acceptance."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = make_console()
-    try:
+    with said_in_one_line():
         settings = load_settings(settings_file)
         vocabulary = Vocabulary.load(settings.target.path)
         with console.status("loading both models"):
             pair = InProcess(settings, vocabulary.tokenizer)
         found = _measure(console, pair, vocabulary, questions(count))
-    except REFUSALS as error:
-        refuse(str(error))
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
     _show(console, settings, found)
     if json_file is not None:
         content = [asdict(entry) for entry in found]

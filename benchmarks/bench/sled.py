@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import signal
 import statistics
 import sys
 import time
@@ -25,19 +24,17 @@ from bench.prompts import Prompt
 from bench.recorded import Recorded
 from bench.terminal import (
     DIFFER,
-    INTERRUPTED,
     PROMPTS,
-    REFUSALS,
     make_console,
     prompts_of,
-    refuse,
+    said_in_one_line,
     warn_if_busy,
 )
 from bench.through_grpc import ThroughGrpc, through_grpc
 from card.serving.requests.vocabulary import Vocabulary
 from card.settings import load_settings
 from card.speculation.pacing import PLAIN
-from card_client import CardClient, CardError, Delta, GenerateRequest
+from card_client import CardClient, Delta, GenerateRequest
 from card_client.edge import stream
 
 DEVICES = 8
@@ -93,10 +90,9 @@ def sled(
     settings_file: SettingsFile = None,
 ) -> None:
     """Measure eight devices that draft for one server, far away, against the server alone."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     machine, console = this_machine(), make_console()
     warn_if_busy(console, machine)
-    try:
+    with said_in_one_line():
         settings = load_settings(settings_file)
         vocabulary = Vocabulary.load(settings.target.path)
         chosen = prompts_of(settings, vocabulary, prompts, DEVICES, max_tokens)
@@ -107,10 +103,6 @@ def sled(
             measured = asyncio.run(
                 _measure(console, running, chosen, max_tokens, rounds, agreement, delays)
             )
-    except (*REFUSALS, CardError) as error:
-        refuse(str(error))
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
     _show(console, measured, agreement)
     texts = {
         tuple(text.ids for text in wave.texts) for found in measured.values() for wave in found

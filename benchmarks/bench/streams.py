@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import signal
 import statistics
 import sys
 import time
@@ -30,14 +29,12 @@ from bench.report import draw, in_markdown, store
 from bench.streams_figures import StreamedText, StreamsRow, row_of
 from bench.terminal import (
     DIFFER,
-    INTERRUPTED,
     PROMPTS,
-    REFUSALS,
     RESULTS,
     make_console,
     prompts_of,
-    refuse,
     results_option,
+    said_in_one_line,
     tasks_of,
 )
 from card.cache import CardSlot, Finish
@@ -72,9 +69,8 @@ def streams(
     settings_file: SettingsFile = None,
 ) -> None:
     """Measure many streams at once."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     machine, console = this_machine(), make_console()
-    try:
+    with said_in_one_line():
         settings = load_settings(settings_file)
         counts = list(dict.fromkeys(count or COUNTS))
         settings = _with_slots(settings, max(counts))
@@ -83,10 +79,6 @@ def streams(
         pair = InProcess(settings, vocabulary.tokenizer)
         tasks = tasks_of(_spread(chosen, texts), [temperature], max_tokens)
         rows = _measure_streams(console, pair, tasks, counts, repeats, texts)
-    except REFUSALS as error:
-        refuse(str(error))
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
     date = datetime.now(timezone.utc).isoformat(timespec="seconds")
     found = StreamsReport(
         command=shlex.join(["./scripts/bench", *sys.argv[1:]]),

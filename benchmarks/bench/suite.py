@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 from contextlib import ExitStack
 from enum import Enum
@@ -34,20 +33,17 @@ from bench.ratios import ratios
 from bench.report import Report
 from bench.rounds import Rounds, clock_of
 from bench.terminal import (
-    INTERRUPTED,
     PROMPTS,
-    REFUSALS,
     make_console,
     prompts_of,
-    refuse,
     results_option,
+    said_in_one_line,
     tasks_of,
     warn_if_busy,
 )
 from card.cores import usable_cores
 from card.serving.requests.vocabulary import Vocabulary
 from card.settings import load_settings
-from card_client import CardError
 
 PeerName = Enum("PeerName", {name: name for name in ENVIRONMENTS}, type=str)  # type: ignore[misc]
 
@@ -68,10 +64,9 @@ def suite(
     grpc: Annotated[bool, typer.Option(help="Measure CARD through a real server too.")] = True,
 ) -> None:
     """Measure our systems and their peers, interleaved in one run on the same weights."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     machine, console = this_machine(), make_console()
     skipped: list[str] = []
-    try:
+    with said_in_one_line():
         settings = load_settings(settings_file)
         vocabulary = Vocabulary.load(settings.target.path)
         chosen = prompts_of(settings, vocabulary, prompts, limit, max_tokens)
@@ -91,12 +86,6 @@ def suite(
             chosen_settings = fastest_settings(pilot)
             completions = contest.run(chosen_settings, tasks, clock_of(minutes))
         ranks = read_along(pair.draft, completions)
-    except REFUSALS as error:
-        refuse(str(error))
-    except CardError as error:
-        refuse(f"the server answered: {error}")
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
     report = Report(
         conditions=conditions_of(pair, machine, prompts, tasks, completions, contest.curves()),
         ratios=ratios(completions),

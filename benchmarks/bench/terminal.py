@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from io import TextIOWrapper
 from pathlib import Path
@@ -24,18 +26,19 @@ from card.cache import PoolError
 from card.engines import EngineError
 from card.serving.requests.vocabulary import Vocabulary
 from card.settings import REPOSITORY_ROOT, Settings, SettingsError
+from card_client import CardError
 from card_client.chat_template import ChatTemplateError
 from card_gateway.template import read_model
 
 PROMPTS = REPOSITORY_ROOT / "benchmarks" / "prompts" / "suite.jsonl"
 RESULTS = REPOSITORY_ROOT / "benchmarks" / "results"
-DIFFER, LACKING, INTERRUPTED = 1, 2, 130
+DIFFER, _LACKING, _INTERRUPTED = 1, 2, 130
 """Exit codes: texts differ, something is missing or wrong, Ctrl-C."""
 WARM_UP_TOKENS = 16
 _FILE_COLUMNS = 240
 """More than the widest table takes: tables are only as wide as they have to be."""
 
-REFUSALS = (
+_REFUSALS = (
     SettingsError,
     PromptsError,
     ChatTemplateError,
@@ -156,6 +159,20 @@ def name_differences(completions: Sequence[Completion]) -> None:
             )
 
 
-def refuse(reason: str) -> NoReturn:
+@contextmanager
+def said_in_one_line() -> Iterator[None]:
+    """A command that lacks something, or is interrupted, says so and ends."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except _REFUSALS as error:
+        _refuse(str(error))
+    except CardError as error:
+        _refuse(f"the server answered: {error}")
+    except KeyboardInterrupt:
+        raise typer.Exit(_INTERRUPTED) from None
+
+
+def _refuse(reason: str) -> NoReturn:
     print(f"error: {reason}", file=sys.stderr)
-    raise typer.Exit(LACKING)
+    raise typer.Exit(_LACKING)

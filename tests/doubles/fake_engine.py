@@ -144,6 +144,10 @@ class FakeEngine:
         return self.model.vocabulary
 
     @property
+    def ranked_ids(self) -> NDArray[np.int64]:
+        return np.arange(self.vocabulary)
+
+    @property
     def open_sessions(self) -> int:
         return sum(session is not None for session in self._sessions)
 

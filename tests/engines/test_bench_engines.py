@@ -108,7 +108,7 @@ def test_a_trained_draft_foresees_what_it_would_write_itself(temperature: float)
     draft = load_engine(pair_settings(), "draft")
     task = Task(Prompt("own", "", tuple(range(100, 150))), temperature, seed=3, max_tokens=12)
     parameters = parameters_of(task)
-    noise = noise_for(parameters, draft.vocabulary)
+    noise = noise_for(parameters, draft)
     session, text = draft.open_session(), list(task.prompt.tokens)
     for _ in range(task.max_tokens):
         missing = text[draft.length(session) :]

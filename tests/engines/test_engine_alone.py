@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,19 +15,18 @@ import pytest
 import tiny_models
 import torch
 from psutil import Process
+from told_clock import ToldClock
 
 from card import loading
 from card.cores import usable_cores
 from card.engines import Logits, SequenceTokens
 from card.engines.calibration import (
-    alone,
     check_alone,
     check_row_invariance,
     choice,
     is_faster_alone,
     known_invariant,
     make_row_invariant,
-    timing,
 )
 from card.engines.logits import ArrayLogits
 from card.engines.openvino.engine import OpenVinoEngine
@@ -177,12 +177,14 @@ def test_threads_that_save_no_time_are_not_used(
     many_alone: float,
     kept: bool,
 ) -> None:
-    def pass_ms(engine: OpenVinoEngine, batch: list[SequenceTokens]) -> float:
-        if not engine.alone:
-            return 1.0
-        return one_alone if len(batch) == 1 else many_alone
+    clock, forward = ToldClock(), OpenVinoEngine.forward
 
-    monkeypatch.setattr(timing, "_batch_ms", pass_ms)
+    def timed(engine: OpenVinoEngine, batch: list[SequenceTokens]) -> list[Logits]:
+        clock.now_s += (one_alone if len(batch) == 1 else many_alone) if engine.alone else 1.0
+        return forward(engine, batch)
+
+    monkeypatch.setattr(OpenVinoEngine, "forward", timed)
+    monkeypatch.setattr(time, "perf_counter", clock)
     engine = OpenVinoEngine.load(checkpoint, OPTIONS)
     assert is_faster_alone(engine) is kept
     assert not engine.alone
@@ -191,17 +193,10 @@ def test_threads_that_save_no_time_are_not_used(
     assert chosen.options.threads_alone == (2 if kept else 0)
 
 
-def test_a_moment_of_disturbance_does_not_leave_a_target_with_few_threads(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_moment_of_disturbance_does_not_leave_a_target_with_few_threads(checkpoint: Path) -> None:
     disturbed = itertools.chain([True, True], itertools.repeat(False))
-
-    def disturbed_trials(engine: OpenVinoEngine, batches: list[list[SequenceTokens]]) -> bool:
-        return not next(disturbed)
-
-    monkeypatch.setattr(alone, "_save_time", disturbed_trials)
     engine = OpenVinoEngine.load(checkpoint, OPTIONS)
-    assert is_faster_alone(engine)
+    assert is_faster_alone(engine, lambda *_: not next(disturbed))
     assert [engine.open_session() for _ in range(OPTIONS.sessions)], "all are closed again"
 
 

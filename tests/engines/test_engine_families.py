@@ -158,12 +158,13 @@ def test_a_draft_ranks_the_ids_that_it_was_given_and_no_others(
         context=128, sessions=2, branches=0, pending=32, dtype="float32", graph_rows=(4, 128)
     )
     engine = OpenVinoEngine.load(tmp_path, options)
+    assert engine.ranked_ids.tolist() == ranked.tolist()
     session = engine.open_session()
     engine.forward([SequenceTokens(session, TEXT[:-3], logits=0)])
     engine.commit_kv(session, range(len(TEXT) - 3))
     for ranking, perturbed in (
         (Ranking(5), expected[-3:]),
-        (Ranking(5, 0.7, list(noise)), expected[-3:] / np.float32(0.7) + noise),
+        (Ranking(5, 0.7, list(noise[:, ranked])), expected[-3:] / np.float32(0.7) + noise),
     ):
         rows = SequenceTokens(session, TEXT[-3:], ranking=ranking)
         logits = engine.forward([rows])[0]

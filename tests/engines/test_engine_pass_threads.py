@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 
 import pytest
@@ -16,12 +15,13 @@ FEW, ALL = module._MOST_PASSES_WITH_FEW, module._MOST_PASSES_WITH_ALL
 class Machine(ThreadLimit):
     """Keeps what it is told, and gives the other threads so much of each pass that has them."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, others_share: float = 0.0) -> None:
+    def __init__(self, others_share: float = 0.0) -> None:
         self.others_share = others_share
         self.limits: list[int] = []
         self.now_s = self.others_s = 0.0
-        monkeypatch.setattr(time, "perf_counter", lambda: self.now_s)
-        monkeypatch.setattr(module, "_seconds_of_other_threads", lambda: self.others_s)
+
+    def threads(self, most: int, graphs: int = 1) -> PassThreads:
+        return PassThreads(self, most, graphs, lambda: self.now_s, lambda: self.others_s)
 
     def set(self, threads: int) -> None:
         self.limits.append(threads)
@@ -38,64 +38,58 @@ class Machine(ThreadLimit):
         return Counter(self.limits)
 
 
-def test_one_pass_is_enough_if_the_others_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(monkeypatch, others_share=0.1)
-    threads = PassThreads(machine, 2)
+def test_one_pass_is_enough_if_the_others_take_part() -> None:
+    machine = Machine(others_share=0.1)
+    threads = machine.threads(2)
     assert machine.passes(threads, FEW) == {1: FEW}
     assert machine.passes(threads, FEW + 1) == {2: 1, 1: FEW}
     assert machine.limits[0] == 2
 
 
-def test_where_cores_are_busy_some_passes_try_and_then_many_do_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    machine = Machine(monkeypatch, others_share=0.01)
-    threads = PassThreads(machine, 2)
+def test_where_cores_are_busy_some_passes_try_and_then_many_do_not() -> None:
+    machine = Machine(others_share=0.01)
+    threads = machine.threads(2)
     assert machine.passes(threads, 2 * (FEW + ALL)) == {1: 2 * FEW, 2: 2 * ALL}
 
 
-def test_graphs_share_what_notes_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_share_what_notes_may_take() -> None:
     """Or a process would grow whenever more of them than ever before are used in turns."""
-    machine = Machine(monkeypatch, others_share=0.1)
-    graphs = [PassThreads(machine, 2, graphs=8) for _ in range(8)]
+    machine = Machine(others_share=0.1)
+    graphs = [machine.threads(2, graphs=8) for _ in range(8)]
     assert [machine.passes(graph, FEW // 8) for graph in graphs] == [{1: FEW // 8}] * 8
     assert [machine.passes(graph, 1) for graph in graphs] == [{2: 1}] * 8
 
 
 @pytest.mark.parametrize(("share", "tries"), [(2.9, ALL), (3.1, 1)])
-def test_one_of_several_that_did_nothing_is_noticed(
-    monkeypatch: pytest.MonkeyPatch, share: float, tries: int
-) -> None:
-    machine = Machine(monkeypatch, others_share=share)
-    threads = PassThreads(machine, 5)
+def test_one_of_several_that_did_nothing_is_noticed(share: float, tries: int) -> None:
+    machine = Machine(others_share=share)
+    threads = machine.threads(5)
     assert machine.passes(threads, FEW + ALL)[5] == tries
 
 
-def test_passes_with_all_threads_count_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(monkeypatch, others_share=0.9)
-    threads = PassThreads(machine, 2)
+def test_passes_with_all_threads_count_as_well() -> None:
+    machine = Machine(others_share=0.9)
+    threads = machine.threads(2)
     machine.passes(threads, FEW - 1)
     assert machine.passes(threads, 1, wanted=2) == {2: 1}
     assert machine.passes(threads, FEW) == {1: FEW}
 
 
-def test_who_wants_it_exactly_never_gets_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(monkeypatch)
-    threads = PassThreads(machine, 2)
+def test_who_wants_it_exactly_never_gets_more() -> None:
+    machine = Machine()
+    threads = machine.threads(2)
     for _ in range(FEW + ALL):
         threads.compute(1, machine.infer, exactly=True)
     assert set(machine.limits) == {1}
 
 
 @pytest.mark.parametrize(("most", "wanted"), [(1, 1), (4, 0)])
-def test_a_graph_that_has_no_more_threads_gets_what_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, most: int, wanted: int
-) -> None:
-    machine = Machine(monkeypatch)
-    assert machine.passes(PassThreads(machine, most), 2 * FEW, wanted) == {wanted: 2 * FEW}
+def test_a_graph_that_has_no_more_threads_gets_what_is_asked_for(most: int, wanted: int) -> None:
+    machine = Machine()
+    assert machine.passes(machine.threads(most), 2 * FEW, wanted) == {wanted: 2 * FEW}
 
 
-def test_without_a_limit_passes_are_computed_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(monkeypatch)
+def test_without_a_limit_passes_are_computed_all_the_same() -> None:
+    machine = Machine()
     assert machine.passes(PassThreads(None, 2), 3) == {}
     assert machine.now_s == pytest.approx(0.012)

@@ -133,14 +133,20 @@ def alone(
     return parameters, texts
 
 
+@pytest.mark.parametrize(("sessions", "least"), [(1, 0), (len(PROMPTS), TOKENS)])
 @pytest.mark.parametrize("decoding", SPECULATING, ids=str)
-def test_sessions_decoded_together_equal_the_target_alone(
-    pair: Bundle, alone: tuple[SamplingParameters, list[list[int]]], decoding: str, query: str
+def test_one_session_and_sessions_decoded_together_equal_the_target_alone(
+    pair: Bundle,
+    alone: tuple[SamplingParameters, list[list[int]]],
+    decoding: str,
+    query: str,
+    sessions: int,
+    least: int,
 ) -> None:
     parameters, texts = alone
-    found, accepted = pair.write(pair.prompts, decoding, parameters, query)
-    assert found == texts
-    assert accepted > TOKENS, "the pair does speculate"
+    found, accepted = pair.write(pair.prompts[:sessions], decoding, parameters, query)
+    assert found == texts[:sessions]
+    assert accepted > least, "the pair does speculate"
 
 
 @pytest.mark.parametrize(("decoding", "shape", "gamma"), OTHER_SHAPES.values(), ids=OTHER_SHAPES)
@@ -155,16 +161,6 @@ def test_no_shape_of_speculation_changes_a_token(
     parameters, texts = alone
     found, accepted = pair.write(pair.prompts[:2], decoding, parameters, query, shape, gamma)
     assert found == texts[:2]
-    assert accepted > 0
-
-
-@pytest.mark.parametrize("decoding", SPECULATING, ids=str)
-def test_one_session_equals_the_target_alone(
-    pair: Bundle, alone: tuple[SamplingParameters, list[list[int]]], decoding: str, query: str
-) -> None:
-    parameters, texts = alone
-    found, accepted = pair.write(pair.prompts[:1], decoding, parameters, query)
-    assert found == texts[:1]
     assert accepted > 0
 
 

@@ -70,7 +70,7 @@ def children_of(
     assert draft.vocabulary == shared.target_size
     session = draft.open_session()
     positions = list(range(1, len(text) + 1))
-    ranking = ranking_of(positions, parameters, noise_for(parameters, draft.vocabulary))
+    ranking = ranking_of(positions, parameters, noise_for(parameters, draft))
     (logits,) = draft.forward([SequenceTokens(session, text, ranking=ranking)])
     draft.close_session(session)
     found = ranked_children(logits, positions, parameters)

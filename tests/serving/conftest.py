@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+from certificates import Certificates
 from running_service import Overrides, RunningService, StartService, running_service
 
 MOST_LINES = 40
@@ -54,6 +55,11 @@ def server(start_service: StartService) -> Iterator[RunningService]:
     """The defaults with the pair of `tests/pair`. Tests that kill its processes start their own."""
     with start_service({}) as service:
         yield service
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,6 @@ import math
 import os
 import signal
 import time
-import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,7 +21,7 @@ from typing import Any
 import grpc
 import psutil
 from fault_cells import VICTIMS, Blow, Cell, Moment
-from running_service import Refused, RunningService
+from running_service import Refused, RunningService, get
 
 from card.cache import SlotState
 
@@ -94,12 +92,12 @@ class Witness:
     async def watch(self) -> None:
         """Until cancelled."""
         while True:
-            live, _ = await asyncio.to_thread(_get_json, f"{self._root}/live")
+            live, _ = await asyncio.to_thread(get, f"{self._root}/live")
             if live != 200:
                 self.complaints.add(f"/live answered {live}")
             asked_s = time.monotonic()
-            ready, seen = await asyncio.to_thread(_get_json, f"{self._root}/ready")
-            self._judge(asked_s, time.monotonic(), ready, seen)
+            ready, seen = await asyncio.to_thread(get, f"{self._root}/ready")
+            self._judge(asked_s, time.monotonic(), ready, json.loads(seen or "{}"))
             await asyncio.sleep(_LOOK_S)
 
     def _judge(self, asked_s: float, told_s: float, ready: int, seen: dict[str, Any]) -> None:
@@ -132,18 +130,18 @@ class Ordeal:
     async def stream_all(self) -> list[str]:
         """Every wish at once, undisturbed; what was wrong."""
         answers = [Answer(wish) for wish in WISHES]
-        await asyncio.gather(*(self._read(answer) for answer in answers))
+        await asyncio.gather(*(read(self.service, answer) for answer in answers))
         return self._count(answers, errors_allowed=False)
 
     async def endure(self, cell: Cell) -> list[str]:
         """Strike once or twice, wait until all is well again; what was wrong."""
-        await self.service.until(lambda: _state(self.service) == "ready", "it is well", BACK_S)
+        await self.service.until(lambda: self.service.state == "ready", "it is well", BACK_S)
         await self.service.outlast_probation(self._back_s)  # or two cells would be one
         witness = Witness(self.service)
         watching = asyncio.create_task(witness.watch())
         answers = [Answer(wish) for wish in WISHES]
         try:
-            reading = [asyncio.create_task(self._read(answer)) for answer in answers]
+            reading = [asyncio.create_task(read(self.service, answer)) for answer in answers]
             if cell.moment is Moment.IDLE:
                 await asyncio.gather(*reading)
                 complaints = self._count(answers, errors_allowed=False)
@@ -154,7 +152,7 @@ class Ordeal:
             gone = await self._strike(cell, witness)
             if cell.moment is Moment.IDLE:
                 answers = [Answer(wish) for wish in WISHES]
-                reading = [asyncio.create_task(self._read(answer)) for answer in answers]
+                reading = [asyncio.create_task(read(self.service, answer)) for answer in answers]
             complaints += await self._await_recovery(gone)
             self._remember(cell, time.monotonic() - began_s)
             await asyncio.gather(*reading)
@@ -252,24 +250,6 @@ class Ordeal:
                 await asyncio.sleep(_LOOK_S)
         return complaints
 
-    async def _read(self, answer: Answer) -> None:
-        wish = answer.wish
-        replies = self.service.stream(
-            text_input=wish.prompt,
-            stream=True,
-            decoding=wish.decoding,
-            client_timeout_s=ANSWER_S,
-            **_sampling(wish),
-        )
-        try:
-            async for reply in replies:
-                answer.text += reply.text
-        except Refused as error:
-            answer.error = str(error)
-        except grpc.RpcError as error:
-            answer.hangs = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-            answer.error = str(error.details())
-
     def _count(self, answers: list[Answer], *, errors_allowed: bool) -> list[str]:
         complaints = []
         for answer in answers:
@@ -312,6 +292,25 @@ class Ordeal:
             pool.close()
 
 
+async def read(service: RunningService, answer: Answer, max_tokens: int = MAX_TOKENS) -> None:
+    """Stream what is wished for, to the end."""
+    replies = service.stream(
+        text_input=answer.wish.prompt,
+        stream=True,
+        decoding=answer.wish.decoding,
+        client_timeout_s=ANSWER_S,
+        **_sampling(answer.wish) | {"max_tokens": max_tokens},
+    )
+    try:
+        async for reply in replies:
+            answer.text += reply.text
+    except Refused as error:
+        answer.error = str(error)
+    except grpc.RpcError as error:
+        answer.hangs = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        answer.error = str(error.details())
+
+
 def _sampling(wish: Wish) -> dict[str, Any]:
     return {
         "max_tokens": MAX_TOKENS,
@@ -319,10 +318,6 @@ def _sampling(wish: Wish) -> dict[str, Any]:
         "seed": wish.seed,
         "end_id": -1,
     }
-
-
-def _state(service: RunningService) -> str:
-    return str(service.health.get("state"))
 
 
 def _pid_in(seen: dict[str, Any], victim: str) -> int | None:
@@ -342,13 +337,3 @@ def _runs(pid: int) -> bool:
 def _signal(pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):  # replaced meanwhile
         os.kill(pid, number)
-
-
-def _get_json(url: str) -> tuple[int, dict[str, Any]]:
-    try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            return answer.status, json.loads(answer.read())
-    except urllib.error.HTTPError as error:
-        return error.code, json.loads(error.read())
-    except OSError:
-        return 0, {}

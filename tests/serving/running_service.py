@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,6 @@ from typing import Any
 import numpy as np
 import tritonclient.grpc.aio as grpc
 import yaml
-from prometheus_client.parser import text_string_to_metric_families
 from real_pair import PAIR
 from tritonclient.grpc import InferInput, InferResult
 
@@ -30,9 +27,9 @@ from card.cache import Pool
 from card.serving.geometry import pool_geometry
 from card.serving.supervision.policy import PROBATION_S
 from card.serving.supervision.residue import sweep
-from card.serving.supervision.supervised import reserved_serving
-from card.serving.supervision.tether import tethered
-from card.settings import REPOSITORY_ROOT, SETTINGS_VARIABLE, Settings, load_settings
+from card.serving.supervision.supervised import SUPERVISOR
+from card.settings import REPOSITORY_ROOT, load_settings
+from loading.service import Service, starting_service
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -74,31 +71,28 @@ class Refused(Exception):
     """The server answered with an error."""
 
 
-@dataclass
-class RunningService:
-    """Where a service listens and how it is spoken to."""
+@dataclass(frozen=True)
+class RunningService(Service):
+    """How a service for tests is spoken to."""
 
-    settings: Settings
     settings_file: Path
-    process: subprocess.Popen[bytes]
     log: Path
 
-    # --- addresses ----------------------------------------------------------------------------
-
     @property
-    def http(self) -> str:
-        return f"http://127.0.0.1:{self.settings.serving.http_port}"
-
-    @property
-    def grpc(self) -> str:
-        return f"127.0.0.1:{self.settings.serving.grpc_port}"
+    def process(self) -> subprocess.Popen[bytes]:
+        """Of the supervisor."""
+        return self.server.process
 
     @property
     def health(self) -> dict[str, Any]:
-        """What the supervisor tells under /ready."""
-        port = self.settings.serving.health_port
-        content: dict[str, Any] = json.loads(_get(f"http://127.0.0.1:{port}/ready")[1] or "{}")
-        return content
+        """What the supervisor tells under /ready; nothing while it does not listen."""
+        with contextlib.suppress(OSError):
+            return super().health
+        return {}
+
+    @property
+    def state(self) -> str:
+        return str(self.health.get("state"))
 
     @property
     def health_but_loads(self) -> dict[str, Any]:
@@ -149,7 +143,7 @@ class RunningService:
         return [json.loads(line.removeprefix("data: ")) for line in lines]
 
     def is_healthy(self) -> bool:
-        return _get(f"{self.http}/v2/health/ready")[0] == 200
+        return get(f"{self.http}/v2/health/ready")[0] == 200
 
     # --- gRPC ---------------------------------------------------------------------------------
 
@@ -190,19 +184,29 @@ class RunningService:
         replies = await self.ask(text_input=text_input, stream=True, **request)
         return "".join(reply.text for reply in replies)
 
-    # --- metrics ------------------------------------------------------------------------------
+    def alone(self, prompts: Sequence[str], **request: Any) -> list[str]:
+        """What the target alone writes after each prompt."""
 
-    def metric(self, name: str, **labels: str) -> float:
-        """The sum of a metric's samples that carry these labels."""
-        page = _get(f"http://127.0.0.1:{self.settings.serving.metrics_port}/metrics")[1]
-        # Its lines alone: to parse all of them again and again would keep a core busy.
-        lines = (line for line in page.splitlines() if line.startswith(name))
-        return sum(
-            sample.value
-            for family in text_string_to_metric_families("\n".join(lines) + "\n")
-            for sample in family.samples
-            if sample.name == name and labels.items() <= sample.labels.items()
-        )
+        async def texts() -> list[str]:
+            return [await self.text(one, decoding="autoregressive", **request) for one in prompts]
+
+        return asyncio.run(texts())
+
+    async def until_speculates(
+        self, prompt: str, told: str = "total_accepted_draft_tokens", **request: Any
+    ) -> None:
+        """Ask until a text has candidates, as `told` counts them: a draft that comes back, or that
+        shares two cores with its target, is often late."""
+        limit = time.monotonic() + BACK_S
+        count = 0
+        while not count:
+            assert time.monotonic() < limit, f"{told} stays 0"
+            (reply,) = await self.ask(
+                text_input=prompt, max_tokens=64, return_perf_metrics=True, **request
+            )
+            count = int(reply.one(told))
+
+    # --- what is waited for -------------------------------------------------------------------
 
     async def until(self, holds: Callable[[], bool], what: str, limit_s: float = ANSWER_S) -> None:
         """Look again and again until `holds()`; fails with `what` after `limit_s`."""
@@ -220,26 +224,17 @@ class RunningService:
         one that its recovery did not bring back, and the second such blow restarts the server."""
         await self.until(lambda: time.monotonic() - back_s > PROBATION_S, "the probation is over")
 
-    # --- beginning and end --------------------------------------------------------------------
-
     def await_ready(self) -> None:
         """Returns once it is: after its start, and after a restart of its server."""
-        url = f"http://127.0.0.1:{self.settings.serving.health_port}/ready"
         limit = time.monotonic() + START_S
-        while _get(url)[0] != 200:
-            ended = self.process.poll()
-            if ended is not None or time.monotonic() > limit:
-                raise AssertionError(
-                    f"the service is not ready (exit {ended}):\n"
-                    + self.log.read_text(encoding="utf-8", errors="replace")[-4000:]
-                )
+        while not self.server.is_ready():
+            assert time.monotonic() < limit, "the service is not ready"
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(0.1)
 
     def stop(self) -> None:
         """End it as an operator would, and make sure that nothing stays behind."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
+        self.server.stop()
         try:
             self.process.wait(STOP_S)
         finally:
@@ -259,32 +254,24 @@ def running_service(
     # As in a checkout whose path has a space, which Triton's Python backend does not bear.
     repository = folder / "model repository"
     shutil.copytree(REPOSITORY_ROOT / "model_repository", repository)
-    log = folder / "service.log"
-    environment = {k: v for k, v in os.environ.items() if k != SETTINGS_VARIABLE}
-    with reserved_serving() as ports, log.open("wb") as output:
-        settings_file = _settings_file(folder, overrides, shared_memory, ports)
-        options = [f"--settings={settings_file}", f"--model-repository={repository}"]
-        command = [str(python), "-m", "card.serving.supervisor", *options]
-        process = subprocess.Popen(
-            tethered(signal.SIGTERM, command),  # it ends with whoever runs the tests
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
-        )
-        service = RunningService(load_settings(settings_file), settings_file, process, log)
-        try:
-            service.await_ready()
-            yield service
-        finally:
-            service.stop()
-            sweep(shared_memory)  # what a supervisor that was killed could not
-            shutil.rmtree(shared_memory)
+    settings_file, log = _settings_file(folder, overrides, shared_memory), folder / "service.log"
+    settings = load_settings(settings_file)
+    variables = {"CARD_SERVING__DRAIN_S": str(settings.serving.drain_s)}
+    command = (python, *SUPERVISOR[1:], f"--model-repository={repository}")
+    try:
+        with starting_service(settings, settings_file, log, variables, command) as started:
+            service = RunningService(started.settings, started.server, settings_file, log)
+            try:
+                service.await_ready()
+                yield service
+            finally:
+                service.stop()
+    finally:
+        sweep(shared_memory)  # what a supervisor that was killed could not
+        shutil.rmtree(shared_memory)
 
 
-def _settings_file(
-    folder: Path, overrides: Overrides, shared_memory: Path, ports: Mapping[str, int]
-) -> Path:
+def _settings_file(folder: Path, overrides: Overrides, shared_memory: Path) -> Path:
     """The settings of a service for tests, but for what `overrides` says of them."""
     content = {
         section: dict(values) if isinstance(values, Mapping) else values
@@ -292,7 +279,7 @@ def _settings_file(
     }
     # Less than its test waits, so that the log says which model it was that did not load.
     patient = {"drain_s": 5.0, "load_timeout_s": START_S - 20.0}
-    content["serving"] = {**patient, **content.get("serving", {}), **ports}
+    content["serving"] = {**patient, **content.get("serving", {})}
     content["cache"] = {"directory": str(shared_memory), **content.get("cache", {})}
     for role in ("target", "draft"):
         content[role] = {"path": str(PAIR / role), **content.get(role, {})}
@@ -304,7 +291,7 @@ def _settings_file(
     return file
 
 
-def _get(url: str) -> tuple[int, str]:
+def get(url: str) -> tuple[int, str]:
     try:
         with urllib.request.urlopen(url, timeout=10) as answer:
             return answer.status, answer.read().decode()

@@ -147,15 +147,7 @@ async def test_an_attach_without_the_pools_key_is_refused_and_changes_nothing(
 # --- the segment ---------------------------------------------------------------------------------
 
 
-def test_the_segment_is_private_and_its_name_cannot_be_guessed(server: RunningService) -> None:
-    pool = server.pool()
-    pool.close()
-    assert stat.S_IMODE(pool.path.stat().st_mode) == 0o600
-    assert stat.S_IMODE(pool.path.parent.stat().st_mode) == 0o700
-    assert re.fullmatch(r"pool-[0-9a-f]{32}", pool.path.name)
-
-
-def test_what_else_lies_in_shared_memory_is_private_too(server: RunningService) -> None:
+def test_what_lies_in_shared_memory_is_private(server: RunningService) -> None:
     """Prompts and texts pass through the regions of the stubs."""
     traces = Traces.of(server)
     regions = list(REGIONS.glob(f"{traces.region_prefix}*"))
@@ -198,11 +190,6 @@ async def test_no_prompt_and_no_text_is_logged_unless_asked_for(server: RunningS
 
 
 # --- TLS -----------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="module")

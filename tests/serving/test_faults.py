@@ -11,12 +11,12 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from fault_matrix import Answer, Wish, read
 from running_service import BACK_S, Overrides, Refused, RunningService, StartService
 from traces import TRACES, Traces
 
@@ -33,7 +33,6 @@ DECODINGS = ("card", "card", "card", "draft_then_verify")
 MAX_TOKENS = 768
 """A fast machine is still writing when all streams flow."""
 HANG_S = 120.0
-"""A client that has heard nothing for so long hangs."""
 KEEPS_THE_SERVER = pytest.mark.flaky(reruns=2)
 """Of tests in which no new server may start. Triton aborts if a process is killed that holds one of
 its locks: seen once in some 300 kills on a machine with far too much to do."""
@@ -53,36 +52,18 @@ def service(start_service: StartService) -> Iterator[RunningService]:
 @pytest.fixture(scope="module")
 def right(service: RunningService) -> list[str]:
     """What the target alone writes after each prompt."""
-
-    async def alone() -> list[str]:
-        return [
-            await service.text(prompt, max_tokens=MAX_TOKENS, decoding="autoregressive", end_id=-1)
-            for prompt in PROMPTS
-        ]
-
-    return asyncio.run(alone())
+    return service.alone(PROMPTS, max_tokens=MAX_TOKENS, end_id=-1)
 
 
 # --- what clients see -------------------------------------------------------------------------
 
 
-@dataclass
-class Client:
-    """One open stream: its text so far and, if it failed, how."""
-
-    text: str = ""
-    error: str | None = None
-
-
 @contextlib.asynccontextmanager
-async def open_streams(service: RunningService) -> AsyncIterator[list[Client]]:
+async def open_streams(service: RunningService) -> AsyncIterator[list[Answer]]:
     """All prompts at once; the body runs in the midst of every stream, the end awaits theirs."""
-    await service.until(lambda: state(service) == "ready", "the service is well")
-    clients = [Client() for _ in PROMPTS]
-    reading = [
-        asyncio.create_task(read(service, client, prompt, decoding))
-        for client, prompt, decoding in zip(clients, PROMPTS, DECODINGS, strict=True)
-    ]
+    await service.until(lambda: service.state == "ready", "the service is well")
+    clients = [Answer(Wish(*each)) for each in zip(PROMPTS, DECODINGS, strict=True)]
+    reading = [asyncio.create_task(read(service, client, MAX_TOKENS)) for client in clients]
     try:
         await service.until(lambda: all(client.text for client in clients), "all streams flow")
         assert not any(task.done() for task in reading), "a stream ended before it was disturbed"
@@ -93,43 +74,7 @@ async def open_streams(service: RunningService) -> AsyncIterator[list[Client]]:
             task.cancel()
 
 
-async def read(service: RunningService, client: Client, prompt: str, decoding: str) -> None:
-    replies = service.stream(
-        text_input=prompt,
-        max_tokens=MAX_TOKENS,
-        stream=True,
-        decoding=decoding,
-        end_id=-1,
-        client_timeout_s=HANG_S,
-    )
-    try:
-        async for reply in replies:
-            client.text += reply.text
-    except Refused as error:
-        client.error = str(error)
-    except grpc.RpcError as error:
-        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            raise AssertionError("the client was left hanging") from error
-        client.error = str(error.details())
-
-
-async def speculates(service: RunningService) -> None:
-    """Wait for a request that gets tokens from the draft."""
-    limit = time.monotonic() + HANG_S
-    accepted = 0
-    while accepted == 0:
-        assert time.monotonic() < limit, "no candidate is accepted any more"
-        replies = await service.ask(
-            text_input=PROMPTS[0], max_tokens=64, decoding="card", return_perf_metrics=True
-        )
-        accepted = int(replies[-1].one("total_accepted_draft_tokens"))
-
-
 # --- the service and its processes ------------------------------------------------------------
-
-
-def state(service: RunningService) -> str:
-    return str(service.health.get("state"))
 
 
 async def ended(service: RunningService, outcome: str, before: float = 0) -> None:
@@ -176,7 +121,7 @@ async def test_engines_come_back_without_a_new_server(service: RunningService) -
         os.kill(victim, signal.SIGKILL)
     for victim in victims.values():
         await service.until_back_without(victim)
-    await speculates(service)
+    await service.until_speculates(PROMPTS[0])
     assert service.server_pid == server
     assert found_out(service) == known, "what was found out at the start was believed"
     assert len(Traces.of(service).paths()) == TRACES
@@ -193,9 +138,9 @@ async def test_a_target_that_dies_again_before_it_serves_comes_back_without_a_ne
         await service.until(lambda: pool.pid("target") != victim, "the next one is loaded", BACK_S)
         successor = pool.pid("target")
         os.kill(successor, signal.SIGKILL)
-    await service.until(lambda: state(service) != "ready", "that is noticed")
+    await service.until(lambda: service.state != "ready", "that is noticed")
     await service.until_back_without(successor)
-    await speculates(service)
+    await service.until_speculates(PROMPTS[0])
     assert service.server_pid == server
 
 
@@ -232,7 +177,7 @@ async def test_a_card_that_nobody_streams_through_comes_back_without_a_new_serve
     await service.until_back_without(victim)
     assert service.server_pid == server
     assert len(Traces.of(service).paths()) == TRACES
-    await speculates(service)
+    await service.until_speculates(PROMPTS[0])
     await service.until(
         lambda: service.metric("card_committed_tokens_total") >= before + 64,
         "the new card counts on",
@@ -293,7 +238,7 @@ async def test_a_target_of_an_older_epoch_that_wakes_up_harms_nobody(
             assert await asyncio.gather(*streams) == right
             await service.until_back_without(card)
             await service.until(lambda: not pool.states.any(), "all slots are free", BACK_S)
-        await speculates(service)
+        await service.until_speculates(PROMPTS[0])
         assert (service.server_pid, service.pid_of("target")) == (server, target)
 
 
@@ -326,7 +271,7 @@ async def test_a_draining_service_lets_streams_finish_refuses_others_and_leaves_
     assert len(traces.paths()) == TRACES
     async with open_streams(service) as clients:
         service.process.send_signal(signal.SIGTERM)
-        await service.until(lambda: state(service) == "draining", "the service drains")
+        await service.until(lambda: service.state == "draining", "the service drains")
         await refused(service, "UNAVAILABLE: the service is draining")
     assert [client.error for client in clients] == [None] * len(clients)
     assert [client.text for client in clients] == right

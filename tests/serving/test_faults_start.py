@@ -6,10 +6,7 @@ import contextlib
 import os
 import shutil
 import subprocess
-import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +21,10 @@ from card.cache.pool import pool_bytes
 from card.serving.geometry import pool_geometry
 from card.serving.supervision.policy import STUBS
 from card.serving.supervision.residue import REGIONS
-from card.serving.supervision.supervised import reserved_serving
+from card.serving.supervision.supervised import SUPERVISOR, SupervisorEndedError
 from card.serving.supervision.triton_server import find_triton
 from card.settings import load_settings
+from loading.service import starting_service
 
 END_S = 120.0
 LOOK_S = 0.05
@@ -36,62 +34,37 @@ GIVEN_UP, REFUSED = 1, 2
 
 @dataclass(frozen=True)
 class Ending:
-    """How a start ended: exit code, everything it said, what /ready answered meanwhile."""
+    """How a start ended: exit code, everything it said, whether it was ready meanwhile."""
 
     code: int
     said: str
-    answers: set[int]
+    was_ready: bool
 
 
 def start(
     folder: Path, settings: Mapping[str, Mapping[str, Any]], *, prefix: Sequence[str] = ()
 ) -> Ending:
     """Start a supervisor and wait for its end; `prefix` is a program that becomes it."""
-    with reserved_serving() as ports:
-        return _start_at(ports, folder, settings, prefix)
-
-
-def _start_at(
-    ports: Mapping[str, int],
-    folder: Path,
-    settings: Mapping[str, Mapping[str, Any]],
-    prefix: Sequence[str],
-) -> Ending:
-    directory = folder / "shared"
+    directory, log, file = (folder / name for name in ("shared", "log", "settings.yaml"))
     directory.mkdir()
     models = {role: {"path": str(PAIR / role)} for role in ("target", "draft")}
     content = {**models, "cache": {"directory": str(directory)}, **settings}
-    content["serving"] = {**content.get("serving", {}), **ports}
-    file = folder / "settings.yaml"
     file.write_text(yaml.safe_dump(content), encoding="utf-8")
-    supervisor = [sys.executable, "-m", "card.serving.supervisor", "--settings", str(file)]
-    log, answers, tokens = folder / "log", set(), set()
-    with log.open("wb") as output:
-        process = subprocess.Popen([*prefix, *supervisor], stdout=output, stderr=output)
-    end_s = time.monotonic() + END_S
-    try:
+    tokens, was_ready = set(), False
+    command = (*prefix, *SUPERVISOR)
+    with starting_service(load_settings(file), file, log, command=command) as service:
+        process = service.server.process
+        end_s = time.monotonic() + END_S
         while process.poll() is None and time.monotonic() < end_s:
-            answers.add(ready(ports["health_port"]))
+            with contextlib.suppress(SupervisorEndedError):
+                was_ready = was_ready or service.server.is_ready()
             tokens |= {path.name.rpartition("_")[2] for path in directory.glob("card_run_*")}
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(LOOK_S)
-    finally:
         process.kill()
-        process.wait()
     assert list(directory.iterdir()) == []
     assert [r for token in tokens for r in REGIONS.glob(f"*{token}*")] == []
-    return Ending(process.returncode, log.read_text(errors="replace"), answers)
-
-
-def ready(port: int) -> int:
-    """The status of /ready; 0 if nobody answers."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=5) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        return error.code
-    except OSError:
-        return 0
+    return Ending(process.returncode, log.read_text(errors="replace"), was_ready)
 
 
 # --- models --------------------------------------------------------------------------------------
@@ -107,7 +80,7 @@ def test_a_model_that_does_not_fit_starts_no_server(tmp_path: Path) -> None:
     assert ending.said.startswith("error: ")
     assert ending.said.count("\n") == 1
     assert str(model) in ending.said
-    assert 200 not in ending.answers
+    assert not ending.was_ready
 
 
 def test_weights_that_only_the_engine_can_judge_end_the_start(tmp_path: Path) -> None:
@@ -123,7 +96,7 @@ def test_weights_that_only_the_engine_can_judge_end_the_start(tmp_path: Path) ->
     (reason,) = (line for line in ending.said.splitlines() if line.startswith("error: "))
     assert reason.startswith(f"error: target cannot be loaded: {model}: {name} holds values")
     assert "gave_up" in ending.said.rstrip().splitlines()[-1]
-    assert 200 not in ending.answers
+    assert not ending.was_ready
 
 
 # --- the server ----------------------------------------------------------------------------------
@@ -149,7 +122,7 @@ def test_processes_that_end_at_once_end_the_start(tmp_path: Path) -> None:
     assert "no libpython" in ending.said
     (reason,) = (line for line in ending.said.splitlines() if line.startswith("error: "))
     assert reason.startswith(f"error: the processes of {', '.join(STUBS)} ended as soon as")
-    assert 200 not in ending.answers
+    assert not ending.was_ready
 
 
 # --- shared memory -------------------------------------------------------------------------------
@@ -164,7 +137,7 @@ def test_memory_that_is_gone_when_card_wants_it_ends_the_start(tmp_path: Path) -
     assert ending.code == GIVEN_UP
     assert "cannot create the cache pool under" in ending.said
     assert f"it needs {POOL_BYTES} writable bytes there" in ending.said
-    assert 200 not in ending.answers
+    assert not ending.was_ready
 
 
 def _namespace() -> list[str]:
@@ -188,4 +161,4 @@ def test_shared_memory_that_is_read_only_is_refused(tmp_path: Path) -> None:
     ending = start(tmp_path, {}, prefix=[*NAMESPACE, "sh", "-c", read_only, "sh"])
     assert ending.code == REFUSED
     assert ending.said.startswith("error: shared memory /dev/shm ")
-    assert 200 not in ending.answers
+    assert not ending.was_ready

@@ -245,11 +245,6 @@ async def test_a_server_that_is_away_is_unavailable(server: RunningService) -> N
     assert "127.0.0.1:1" not in refused.value.message, "where it would be is no stranger's business"
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
-
-
 async def test_mutual_tls_admits_whoever_has_a_certificate_and_nobody_else(
     server: RunningService, certificates: Certificates
 ) -> None:

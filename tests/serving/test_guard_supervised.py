@@ -126,4 +126,4 @@ def test_options_that_it_does_not_take_end_the_start() -> None:
     assert ending.code == GIVEN_UP
     assert "the guard ended during the start (exit code 2)" in ending.said
     assert "/nowhere.pem does not exist" in ending.said
-    assert 200 not in ending.answers
+    assert not ending.was_ready

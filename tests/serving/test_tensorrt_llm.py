@@ -10,7 +10,6 @@ import asyncio
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,14 +49,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
 @pytest.fixture(scope="module")
 def right(service: RunningService) -> list[str]:
     """What the target writes without speculation, one prompt at a time."""
-
-    async def alone() -> list[str]:
-        return [
-            await service.text(prompt, max_tokens=MAX_TOKENS, decoding="autoregressive")
-            for prompt in PROMPTS
-        ]
-
-    return asyncio.run(alone())
+    return service.alone(PROMPTS, max_tokens=MAX_TOKENS)
 
 
 async def accepted_of(service: RunningService, **request: Any) -> tuple[str, int, int]:
@@ -71,23 +63,10 @@ async def accepted_of(service: RunningService, **request: Any) -> tuple[str, int
     )
 
 
-async def speculates(service: RunningService, **sampling: Any) -> None:
-    """Until candidates are verified, and without sampling accepted too: a draft that shares two
-    cores with its target is often late."""
-    limit = time.monotonic() + BACK_S
-    accepted = drafted = 0
-    while drafted == 0 or (accepted == 0 and not sampling):
-        assert time.monotonic() < limit, "there are no candidates"
-        text, accepted, drafted = await accepted_of(
-            service, text_input=PROMPTS[0], max_tokens=MAX_TOKENS, **sampling
-        )
-        assert text
-
-
 async def test_one_stream_is_lossless_and_speculated(
     service: RunningService, right: list[str]
 ) -> None:
-    await speculates(service)
+    await service.until_speculates(PROMPTS[0])
     for prompt, text in zip(PROMPTS, right, strict=True):
         found, accepted, drafted = await accepted_of(
             service, text_input=prompt, max_tokens=MAX_TOKENS, stream=True
@@ -118,7 +97,7 @@ async def test_an_unstreamed_text_and_a_stop_word(
 
 
 async def test_sampled_text_is_speculated_too(service: RunningService) -> None:
-    await speculates(service, temperature=0.8, top_p=0.9)
+    await service.until_speculates(PROMPTS[0], "total_draft_tokens", temperature=0.8, top_p=0.9)
 
 
 @pytest.mark.parametrize(
@@ -217,24 +196,14 @@ async def test_a_worker_that_dies_while_nobody_asks_is_replaced(
 
 
 @pytest.mark.parametrize("part", ["model", "worker"])
-async def test_a_killed_draft_never_changes_a_text(
-    service: RunningService, right: list[str], part: str
+@pytest.mark.parametrize("role", ["draft", "target"])
+async def test_whoever_is_killed_a_text_goes_on_as_it_was(
+    service: RunningService, right: list[str], role: str, part: str
 ) -> None:
-    old = service.pid_of("draft")
-    victim = old if part == "model" else worker_of(service, "draft")
-    assert await streams_while(service, victim) == right[:3]
-    await service.until_back_without(old)
-    await speculates(service)
-
-
-@pytest.mark.parametrize("part", ["model", "worker"])
-async def test_a_killed_target_goes_on_with_the_same_text_after_the_reload(
-    service: RunningService, right: list[str], part: str
-) -> None:
-    old = service.pid_of("target")
-    victim = old if part == "model" else worker_of(service, "target")
+    old = service.pid_of(role)
+    victim = old if part == "model" else worker_of(service, role)
     texts = await streams_while(service, victim)
     await service.until_back_without(old)
     assert texts == right[:3]
-    await speculates(service)
+    await service.until_speculates(PROMPTS[0])
     await service.until(lambda: service.metric("card_slots_in_use") == 0, "all slots free")

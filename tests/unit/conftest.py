@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import openai
 import pytest
+from client_double import TritonDouble, served
 from gateway_double import RunningGateway, running_gateway, two_pieces
 from real_pair import TARGET
 from serving_double import make_pool
 from settings_files import Write
 from tensorrt_double import Cache
+from told_clock import ToldClock
 
 from card.cache import Pool
 from card.settings import ENVIRONMENT_PREFIX
@@ -33,6 +36,26 @@ def write(tmp_path: Path) -> Write:
         return file
 
     return write_file
+
+
+@pytest.fixture
+def clock() -> ToldClock:
+    return ToldClock()
+
+
+@pytest.fixture
+def triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[TritonDouble]:
+    with served() as double:
+        monkeypatch.setenv("CARD_URL", double.address)
+        yield double
+
+
+@pytest.fixture
+def busy_port() -> Iterator[int]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield int(listener.getsockname()[1])
 
 
 @pytest.fixture

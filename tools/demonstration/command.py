@@ -218,7 +218,7 @@ async def _with_server(
         with errors.status("stopping the server"):
             if gateway is not None:
                 await asyncio.to_thread(gateway.wait)
-            await asyncio.to_thread(server.wait)
+            await asyncio.to_thread(server.process.wait)
 
 
 async def _unless(interrupted: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Result:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -89,31 +89,18 @@ def bundled_pair() -> Pair:
 
 def load_target(pair: Pair, device: str, dtype: Dtype, context: int) -> CapturedEngine:
     """With room for the two sessions and two branches that the self-check needs."""
-    options = EngineOptions(
-        context,
-        sessions=2,
-        branches=2,
-        dtype=dtype,
-        threads=1,
-        device=device,
-        kernels=device != "cpu",
-    )
-    return CapturedEngine.load(pair.target, options)
+    options = EngineOptions(context, sessions=2, branches=2, dtype=dtype, threads=1)
+    return CapturedEngine.load(pair.target, _on(device, options))
 
 
 def load_draft(pair: Pair, device: str, dtype: Dtype, context: int) -> CapturedEngine:
     """Whose sessions hold growing trees."""
-    options = EngineOptions(
-        context,
-        2,
-        branches=0,
-        pending=_PENDING,
-        dtype=dtype,
-        threads=1,
-        device=device,
-        kernels=device != "cpu",
-    )
-    return CapturedEngine.load(pair.draft, options)
+    options = EngineOptions(context, 2, branches=0, pending=_PENDING, dtype=dtype, threads=1)
+    return CapturedEngine.load(pair.draft, _on(device, options))
+
+
+def _on(device: str, options: EngineOptions) -> EngineOptions:
+    return replace(options, device=device, kernels=device != "cpu")
 
 
 def read(engine: Engine, tokens: Sequence[int], chunks: Iterable[int]) -> NDArray[np.float32]:

@@ -41,7 +41,7 @@ class Look:
 def look(service: Service) -> Look:
     """What every process below the supervisor holds. Raises `OSError` if one is gone."""
     known = {pid: name for name, pid in service.processes().items()}
-    supervisor = psutil.Process(service.supervisor_pid)
+    supervisor = psutil.Process(service.server.process.pid)
     found: dict[str, dict[str, int]] = {}
     for process in (supervisor, *supervisor.children(recursive=True)):
         name = known.get(process.pid, "others")

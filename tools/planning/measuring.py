@@ -139,7 +139,7 @@ def children_along(
     session = draft.open_session()
     _read(draft, session, prompt[:-1])
     read = [prompt[-1], *written[:-1]]
-    noise = noise_for(parameters, draft.vocabulary)
+    noise = noise_for(parameters, draft)
     found: list[list[Child]] = []
     for start in range(0, len(read), _CHUNK):
         chunk = read[start : start + _CHUNK]

@@ -107,7 +107,7 @@ class Served:
 
     def _is_back_without(self, model: str, victim: int) -> bool:
         try:
-            health = self._service.health()
+            health = self._service.health
         except OSError:  # the server starts again
             return False
         pid = health.get("models", {}).get(model, {}).get("pid")

@@ -39,7 +39,7 @@ def check_named(path: Path, descriptor: int) -> None:
         raise FileNotFoundError(errno.ENOENT, "swept while it was made", str(path))
 
 
-def sweep(directory: Path) -> list[Path]:
+def sweep_pools(directory: Path) -> list[Path]:
     """Remove this user's pools that nobody locks; returns the directories removed."""
     removed = []
     for home in filter(is_private, directory.glob(f"{_PREFIX}{os.getuid()}-*")):

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from card.cache.bell import Bell
 from card.cache.card_slot import CardSlot
 from card.cache.draft_slot import DraftSlot
-from card.cache.home import check_named, home_of, is_private, sweep
+from card.cache.home import check_named, home_of, is_private
 from card.cache.layout import (
     BEATING,
     ENGINES,
@@ -218,11 +218,6 @@ class Pool:
     def unlink(self) -> None:
         """Remove the file and its directory."""
         shutil.rmtree(self.path.parent, ignore_errors=True)
-
-    @staticmethod
-    def sweep(directory: Path) -> list[Path]:
-        """Remove this user's pools that nobody locks; returns the directories removed."""
-        return sweep(directory)
 
     # --- epoch, session ids, key --------------------------------------------------------------
 

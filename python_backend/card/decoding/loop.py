@@ -98,15 +98,12 @@ class TargetLoop:
             self._control.forget(session)
         started = time.perf_counter_ns()
         draft_lives = self._pool.is_alive("draft", self._timeout_s)
-        ready = self._ready(draft_lives=draft_lives)
-        self._count_waiting(started, works=bool(ready))
-        if not ready:
+        streaming, reading = self._ready(draft_lives=draft_lives)
+        self._count_waiting(started, works=bool(streaming or reading))
+        if not (streaming or reading):
             return False
-        streaming, reading = list[TargetSession](), list[TargetSession]()
-        for session in ready:
-            (reading if session.reads_prompt(self._engine) else streaming).append(session)
         plan = self._plan(streaming, reading, draft_lives=draft_lives)
-        turns = self._propose(ready, streaming, plan)
+        turns = self._propose(streaming, reading, plan)
         queried = time.perf_counter_ns()
         self._engine.alone = not (draft_lives and self._draft_computes())
         logits = self._engine.forward([turn.rows for turn in turns])
@@ -129,16 +126,17 @@ class TargetLoop:
         """Never while a slot is in use: nobody rings for what a pacing waits for."""
         return False
 
-    def _ready(self, *, draft_lives: bool) -> list[TargetSession]:
-        """Sessions whose turn it is."""
-        return [
-            session
-            for session in self._sessions
-            if session.slot.finish(session.session_id) is Finish.RUNNING
-            and session.take_turn(
-                self._engine, draft_lives=draft_lives, longest_wait_s=self._timeout_s
-            )
-        ]
+    def _ready(self, *, draft_lives: bool) -> tuple[list[TargetSession], list[TargetSession]]:
+        """Sessions whose turn it is: those that stream, and those that read their prompts."""
+        ready: tuple[list[TargetSession], list[TargetSession]] = [], []
+        for session in self._sessions:
+            if session.slot.finish(session.session_id) is Finish.RUNNING:
+                reads = session.reads_prompt(self._engine)
+                if session.take_turn(
+                    reads, draft_lives=draft_lives, longest_wait_s=self._timeout_s
+                ):
+                    ready[reads].append(session)
+        return ready
 
     # --- plan ---------------------------------------------------------------------------------
 
@@ -186,14 +184,17 @@ class TargetLoop:
     # --- propose ------------------------------------------------------------------------------
 
     def _propose(
-        self, ready: Sequence[TargetSession], streaming: Sequence[TargetSession], plan: Plan
+        self, streaming: Sequence[TargetSession], reading: Sequence[TargetSession], plan: Plan
     ) -> list[Turn]:
-        """What each session puts into the pass that they share: prompt, or what it verifies."""
-        prompts = len(ready) - len(streaming)
-        verified = dict(zip(streaming, self._queries(streaming, plan), strict=True))
-        rows = sum(1 + len(query.candidates) for query in verified.values())
-        chunk = self._prefill.tokens(prompts, rows) if prompts else 0
-        return [self._turn(session, verified.get(session), chunk) for session in ready]
+        """What each session puts into the pass that they share: what it verifies, or prompt."""
+        turns = []
+        for session, query in zip(streaming, self._queries(streaming, plan), strict=True):
+            session.slot.verify(len(query.candidates))
+            turns.append(Turn(session, session.rows(query.candidates), query))
+        if reading:
+            chunk = self._prefill.tokens(len(reading), sum(len(turn.rows.tokens) for turn in turns))
+            turns += [Turn(one, one.prefill(self._engine, chunk), None) for one in reading]
+        return turns
 
     def _queries(self, streaming: Sequence[TargetSession], plan: Plan) -> list[Query]:
         """The candidates of each session that are worth their rows."""
@@ -205,12 +206,6 @@ class TargetLoop:
             return []
         counts = self._control.trim(plan, streaming, [query.candidates for query in found])
         return [query.first(count) for query, count in zip(found, counts, strict=True)]
-
-    def _turn(self, session: TargetSession, query: Query | None, chunk: int) -> Turn:
-        if query is None:
-            return Turn(session, session.prefill(self._engine, chunk), None)
-        session.slot.verify(len(query.candidates))
-        return Turn(session, session.rows(query.candidates), query)
 
     # --- verify -------------------------------------------------------------------------------
 

@@ -146,13 +146,14 @@ class TargetSession:
 
     # --- who waits ----------------------------------------------------------------------------
 
-    def take_turn(self, engine: Engine, *, draft_lives: bool, longest_wait_s: float) -> bool:
-        """Run, or wait until the guide is compiled or the draft gave what the pacing wants; prefill
-        waits for no draft. Waits for the draft are counted, and get shorter if they are in vain."""
+    def take_turn(self, reads: bool, *, draft_lives: bool, longest_wait_s: float) -> bool:
+        """Run, or wait until the guide is compiled or the draft gave what the pacing wants; who
+        reads a prompt waits for no draft. Waits are counted, and get shorter if they are in vain.
+        """
         if self.constraint is not None and not self.constraint.is_ready:
             self.slot.count_time(runs=True)
             return False
-        runs = self.reads_prompt(engine) or self._end_wait(longest_wait_s, draft_lives=draft_lives)
+        runs = reads or self._end_wait(longest_wait_s, draft_lives=draft_lives)
         self.slot.count_time(runs=runs)
         return runs
 

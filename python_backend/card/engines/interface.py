@@ -29,7 +29,7 @@ class EngineError(RuntimeError):
 class Ranking:
     """Asks for the `count` likeliest ids of each row under softmax(logits / temperature + noise).
 
-    noise  of every row with logits, [vocabulary] float32; None: none
+    noise  of every row with logits, [ids] float32, for each of `Engine.ranked_ids`; None: none
     """
 
     count: int
@@ -83,6 +83,10 @@ class Engine(Protocol):
 
     @property
     def vocabulary(self) -> int: ...
+
+    @property
+    def ranked_ids(self) -> NDArray[np.int64]:
+        """[ids] ascending, what it ranks: the vocabulary, or a shortlist."""
 
     @property
     def context(self) -> int:

@@ -8,6 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from card.engines.architecture import Architecture
 from card.engines.interface import EngineError, Text
 from card.engines.kept import KeptTexts
@@ -111,6 +114,10 @@ class SessionEngine(Generic[Buffers]):
     @property
     def vocabulary(self) -> int:
         return self.architecture.vocabulary
+
+    @property
+    def ranked_ids(self) -> NDArray[np.int64]:
+        return np.arange(self.vocabulary)
 
     @property
     def context(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from card.engines.interface import Engine, EngineError, Logits, Ranking, SequenceTokens
+from card.engines.interface import Engine, EngineError, Logits, SequenceTokens
 from card.engines.vocabulary import SharedVocabulary
 
 _NEVER = np.float32(-1e30)
@@ -42,6 +42,11 @@ class SharedIds:
     def vocabulary(self) -> int:
         return self._vocabulary
 
+    @property
+    def ranked_ids(self) -> NDArray[np.int64]:
+        """The draft's; of those that only it has, which are never proposed, some other one."""
+        return np.minimum(self._engine.ranked_ids, self._vocabulary - 1)
+
     def forward(self, batch: Sequence[SequenceTokens]) -> list[Logits]:
         found = self._engine.forward([self._read(rows) for rows in batch])
         return [
@@ -49,13 +54,9 @@ class SharedIds:
         ]
 
     def _read(self, rows: SequenceTokens) -> SequenceTokens:
-        """The rows with ids that the draft has, and noise for as many."""
+        """The rows with ids that the draft has."""
         known = [token if token < self._own else self._other for token in rows.tokens]
-        ranking = rows.ranking
-        if ranking is not None and ranking.noise is not None:
-            noise = [_of_length(row, self._own, 0.0) for row in ranking.noise]
-            ranking = Ranking(ranking.count, ranking.temperature, noise)
-        return replace(rows, tokens=known, ranking=ranking)
+        return replace(rows, tokens=known)
 
 
 class _SharedLogits:

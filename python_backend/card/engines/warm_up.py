@@ -7,6 +7,7 @@ pass, and holds more in the end: smaller buffers that were outgrown leave holes.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -19,19 +20,21 @@ _MOST_PREFILL_S = 0.3
 """To read a long context with a large model takes longer than the memory is worth."""
 
 
-def run_largest_passes(engine: ConfigurableEngine, chunk: int) -> None:
+def run_largest_passes(
+    engine: ConfigurableEngine, chunk: int, clock: Callable[[], float] = time.monotonic
+) -> None:
     """One session's whole context in prefill chunks of so many tokens (as far as some seconds
     reach; paged attention takes no more memory far behind the beginning), the most rows that all
     sessions may have in one batch and in one pass, and a pass of each number of rows with a decoder
-    of its own."""
+    of its own. `clock` gives seconds."""
     options = engine.options
     chunk = min(chunk, engine.most_rows)
     sessions = [engine.open_session() for _ in range(options.sessions)]
     longest = sessions[0]
     behind = 0 if options.paged else max(1, engine.context - max((SHORT, *options.graph_rows)))
-    began_s = time.monotonic()
+    began_s = clock()
     for start in range(0, behind, chunk):
-        if time.monotonic() - began_s > _MOST_PREFILL_S:
+        if clock() - began_s > _MOST_PREFILL_S:
             break
         rows = min(chunk, behind - start)
         engine.forward([_rows(engine, longest, rows, logits=1)])
@@ -71,6 +74,6 @@ def _rows(
         session, [0] * count, logits=None if logits is None else min(count, logits)
     )
     if engine.options.grows_trees:
-        noise = np.zeros(engine.vocabulary, np.float32)
+        noise = np.zeros(len(engine.ranked_ids), np.float32)
         rows.ranking = Ranking(1, 1.0, [noise] * rows.wanted)
     return rows

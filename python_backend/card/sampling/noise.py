@@ -102,27 +102,28 @@ def gumbel(seed: int, positions: ArrayLike, ids: ArrayLike) -> NDArray[np.float6
 
 
 class PositionNoise:
-    """The noise of whole vocabularies at the positions of one text, drawn once each.
+    """The noise of the same ids at the positions of one text, drawn once each.
 
+    ids    [ids]
     scale  what it is multiplied by; with 0 none is drawn
-    bias   [vocabulary] float32, added at every position; None: none
+    bias   [ids] float32, added at every position; None: none
     """
 
     def __init__(
         self,
         seed: int,
-        vocabulary: int,
+        ids: NDArray[np.int64],
         scale: float = 1.0,
         bias: NDArray[np.float32] | None = None,
     ) -> None:
         self._seed = seed
-        self._ids = np.arange(vocabulary)
+        self.ids = ids
         self._scale = scale
         self._bias = np.float32(0.0) if bias is None else bias
         self._drawn: dict[int, NDArray[np.float32]] = {}
 
     def rows(self, positions: list[int]) -> list[NDArray[np.float32]]:
-        """[vocabulary] of each position."""
+        """[ids] of each position."""
         return [self._at(position) for position in positions]
 
     def forget(self, before: int) -> None:
@@ -137,5 +138,6 @@ class PositionNoise:
 
     def _noise(self, position: int) -> NDArray[np.float32]:
         if not self._scale:
-            return np.zeros(self._ids.size, np.float32)
-        return (gumbel(self._seed, position, self._ids) * self._scale).astype(np.float32)
+            return np.zeros(self.ids.size, np.float32)
+        drawn = noise_of(uniform_bits(position_key(self._seed, position), self.ids))
+        return (drawn * self._scale).astype(np.float32)

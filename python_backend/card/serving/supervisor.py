@@ -18,9 +18,10 @@ import typer
 
 from card.cache.pool import pool_bytes
 from card.serving.geometry import pool_geometry
+from card.serving.log import open_log
 from card.serving.supervision.descriptors import FEW, raise_limit
 from card.serving.supervision.guard import check_guard
-from card.serving.supervision.journal import note, open_journal, warn
+from card.serving.supervision.journal import COMPONENT, note, warn
 from card.serving.supervision.model_files import check_model_files
 from card.serving.supervision.policy import STUBS
 from card.serving.supervision.prerequisites import (
@@ -79,7 +80,7 @@ def main(
         signal.signal(number, stop)  # before anything exists that a sudden end would leave
     try:
         values = load_settings(settings)
-        open_journal(values.observability.log_format)
+        open_log(COMPONENT, values.observability.log_format)
         if (descriptors := raise_limit()) < FEW:
             warn(
                 "few_descriptors",

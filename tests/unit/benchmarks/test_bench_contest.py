@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from bench.activity import DraftActivity
 from bench.contest import Contender, ContenderError, compete, faster_half, fastest_settings
 from bench.line_up import thread_counts
 from bench.measurement import Measurement, Task
@@ -23,19 +22,7 @@ TASKS = [task_of("a"), task_of("b"), task_of("c")]
 
 
 def written(text: str, tokens: tuple[int, ...] | None = None, speed: float = 4.0) -> Measurement:
-    return Measurement(
-        text=text,
-        tokens=tokens,
-        generated=4,
-        seconds=4 / speed,
-        first_token_s=0.5,
-        steps=4,
-        drafted=0,
-        accepted=0,
-        queries=0,
-        hits=0,
-        draft=DraftActivity(0, 0, 0),
-    )
+    return Measurement(text, tokens, 4, seconds=4 / speed, first_token_s=0.5, steps=4)
 
 
 def contender(system: str, complete: Callable[[Task], Measurement], gamma: int = 1) -> Contender:

@@ -39,16 +39,7 @@ def completion(
     category: str = "",
     **counted: Any,
 ) -> Completion:
-    values: dict[str, Any] = {
-        "steps": TOKENS,
-        "drafted": 0,
-        "accepted": 0,
-        "queries": 0,
-        "hits": 0,
-        "draft": DraftActivity(0, 0, 0),
-        "first_token_s": 0.1,
-        **counted,
-    }
+    values: dict[str, Any] = {"steps": TOKENS, "first_token_s": 0.1, **counted}
     measured = Measurement(text="", tokens=None, generated=TOKENS, seconds=TOKENS / speed, **values)
     task = Task(Prompt(prompt, prompt, (1,), category), 0.0, 0, TOKENS)
     return Completion(contender, task, measured, equal, 0.5)

@@ -165,8 +165,7 @@ def test_every_text_is_read_along_once_whoever_of_the_target_alone_wrote_it() ->
 
     def wrote(system: System, threads: int, task: Task) -> Completion:
         contender = Contender(system, "in_process", threads, 1, complete=lambda task: measured)
-        idle = DraftActivity(0, 0, 0)
-        measured = Measurement("", text_alone(task), 40, 1.0, 0.1, 1, 0, 0, 0, 0, idle)
+        measured = Measurement("", text_alone(task), 40, 1.0, 0.1, 1)
         return Completion(contender, task, measured, True)
 
     completions = [

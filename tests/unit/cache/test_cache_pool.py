@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import platform
+import re
 import stat
 from collections.abc import Iterator
 from itertools import pairwise
@@ -17,6 +18,7 @@ import pytest
 from one_process import request_of
 
 from card.cache import ENGINES, EngineState, Geometry, Pool, PoolError, SlotState
+from card.cache.home import sweep_pools
 from card.cache.layout import CACHE_LINE, header_dtype, slot_dtype
 from card.cache.pool import pool_bytes
 
@@ -47,10 +49,11 @@ def test_an_engine_finds_the_pool_of_its_server_alone(pool: Pool, tmp_path: Path
 
 
 @pytest.mark.usefixtures("old_umask")
-def test_only_the_owner_may_enter(tmp_path: Path) -> None:
+def test_only_the_owner_may_enter_and_nobody_guesses_the_name(tmp_path: Path) -> None:
     pool = Pool.create(tmp_path, SERVER, GEOMETRY)
     assert stat.S_IMODE(pool.path.parent.stat().st_mode) == 0o700
     assert stat.S_IMODE(pool.path.stat().st_mode) == 0o600
+    assert re.fullmatch(r"pool-[0-9a-f]{32}", pool.path.name)
 
 
 @pytest.mark.parametrize("trap", ["open to all", "a link", "a file"])
@@ -73,7 +76,7 @@ def test_what_somebody_else_put_there_before_is_neither_used_nor_touched(
     assert Pool.open(tmp_path, SERVER, GEOMETRY) is None
     with pytest.raises(PoolError, match=f"somebody else could read what is in it: '{home}'"):
         Pool.create(tmp_path, SERVER, GEOMETRY)
-    assert Pool.sweep(tmp_path) == []
+    assert sweep_pools(tmp_path) == []
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -115,7 +118,7 @@ def test_sweep_removes_what_nobody_owns_and_nothing_else(pool: Pool, tmp_path: P
     (half_made / ".pool-torn").write_bytes(b"")
     stranger = tmp_path / "card-of-somebody-else"
     stranger.mkdir()
-    removed = Pool.sweep(tmp_path)
+    removed = sweep_pools(tmp_path)
     assert sorted(removed) == sorted([dead.path.parent, half_made])
     assert sorted(tmp_path.iterdir()) == sorted([pool.path.parent, stranger])
     pool.unlink()
@@ -138,7 +141,7 @@ def test_a_sweep_between_two_steps_of_making_a_pool_harms_nothing(
             sweeps.append(step)
             with monkeypatch.context() as patch:
                 patch.setattr(module, step, real)
-                Pool.sweep(tmp_path)
+                sweep_pools(tmp_path)
 
     def swept(*arguments: Any) -> Any:
         sweep_if("before")
@@ -152,7 +155,7 @@ def test_a_sweep_between_two_steps_of_making_a_pool_harms_nothing(
     monkeypatch.setattr(module, step, swept)
     pool = Pool.create(tmp_path, SERVER, GEOMETRY)
     assert sweeps
-    assert Pool.sweep(tmp_path) == []
+    assert sweep_pools(tmp_path) == []
     found = Pool.open(tmp_path, SERVER, GEOMETRY)
     assert found is not None
     assert found.path == pool.path

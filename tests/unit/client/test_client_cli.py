@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,13 +21,6 @@ from card_client.cli import app
 from card_client.conversation import SYSTEM
 from card_client.display import TextPrinter, hit_rate, mean_accepted
 from card_client.wire import INPUTS
-
-
-@pytest.fixture
-def triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[TritonDouble]:
-    with served() as double:
-        monkeypatch.setenv("CARD_URL", double.address)
-        yield double
 
 
 def text_input(request: Request) -> str:
@@ -186,22 +178,19 @@ def test_chat_uses_the_template_that_the_server_tells(triton: TritonDouble) -> N
 
 
 @pytest.mark.parametrize(
-    ("options", "sent"), [(["--raw"], "one"), (["--user-prefix=U: "], "U: one")]
+    ("told", "options", "sent"),
+    [
+        ({"chat_template": CHATML}, ["--raw"], "one"),
+        ({"chat_template": CHATML}, ["--user-prefix=U: "], "U: one"),
+        (None, [], "one"),
+    ],
 )
-def test_turns_are_sent_as_they_are_where_that_is_wanted(
-    triton: TritonDouble, options: list[str], sent: str
+def test_turns_are_sent_as_they_are_where_that_is_wanted_or_the_server_tells_no_template(
+    triton: TritonDouble, told: dict[str, str] | None, options: list[str], sent: str
 ) -> None:
-    triton.parameters = {"chat_template": CHATML}
+    triton.parameters = told
     CliRunner().invoke(app, ["chat", *options], input="one\n")
     assert text_input(triton.requests[0]) == sent
-
-
-def test_a_server_that_tells_nothing_of_its_models_is_sent_turns_as_they_are(
-    triton: TritonDouble,
-) -> None:
-    triton.parameters = None
-    CliRunner().invoke(app, ["chat"], input="one\n")
-    assert text_input(triton.requests[0]) == "one"
 
 
 def test_a_turn_that_the_template_refuses_is_said_and_forgotten(triton: TritonDouble) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -13,12 +12,6 @@ from card_client import CardClient, CardError, GenerateRequest, Tls
 from card_client.channel import channel_options
 
 REQUEST = GenerateRequest("def f(", 8)
-
-
-@pytest.fixture
-def triton() -> Iterator[TritonDouble]:
-    with served() as double:
-        yield double
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import pytest
-from client_double import HOLD_S, Request, Responses, TritonDouble, refusal, response, served
+from client_double import HOLD_S, Request, Responses, TritonDouble, refusal, response
 from tritonclient.grpc.aio import InferenceServerClient
 
 from card_client import CardClient, CardError, Completion, Delta, GenerateRequest
 from card_client.errors import status_error
 
 REQUEST = GenerateRequest("def f(", 8)
-
-
-@pytest.fixture
-def triton() -> Iterator[TritonDouble]:
-    with served() as double:
-        yield double
 
 
 async def streamed(triton: TritonDouble, **config: Any) -> list[Delta]:

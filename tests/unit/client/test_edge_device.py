@@ -6,13 +6,13 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from queue import Queue
 from typing import Any
 
 import pytest
-from client_double import Request, Responses, TritonDouble, refusal, response, served
+from client_double import Request, Responses, TritonDouble, refusal, response
 from typer.testing import CliRunner
 
 from card_client import CardClient, CardError, GenerateRequest
@@ -149,12 +149,6 @@ async def test_a_server_that_waits_gets_whole_chains_until_the_last_token() -> N
 
 
 # --- with the text that it is drafted for -------------------------------------------------------
-
-
-@pytest.fixture
-def triton() -> Iterator[TritonDouble]:
-    with served() as double:
-        yield double
 
 
 def committed(tokens: Sequence[int], end: str = "") -> Any:

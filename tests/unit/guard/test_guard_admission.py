@@ -23,11 +23,6 @@ LIMIT_S = 20.0
 
 
 @pytest.fixture
-def clock() -> ToldClock:
-    return ToldClock()
-
-
-@pytest.fixture
 def admission(clock: ToldClock) -> Admission:
     return Admission(2, IDLE_S, clock)
 

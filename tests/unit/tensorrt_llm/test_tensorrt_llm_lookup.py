@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tensorrt_double import BUDGET_S, CANDIDATES, END_ID, VOCABULARY, Cache, EngineRequest
 
 from card.cache import Finish, Pool
+from card.cache.home import sweep_pools
 from card.tensorrt_llm.bindings import Bindings
 from card.tensorrt_llm.lookup import CandidateLookup
 
@@ -336,5 +337,5 @@ def test_and_stops_in_the_midst_of_a_request(
 def test_the_table_is_swept_with_its_pool(cache: Cache) -> None:
     cache.bindings.close()
     cache.pool.close()
-    Pool.sweep(cache.directory)
+    sweep_pools(cache.directory)
     assert list(cache.directory.iterdir()) == []

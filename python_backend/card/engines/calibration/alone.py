@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,29 +54,7 @@ def check_alone(engine: ConfigurableEngine) -> bool:
     return all(equal_bits(one, other) for one, other in zip(*found.values(), strict=True))
 
 
-def is_faster_alone(engine: ConfigurableEngine) -> bool:
-    """Whether `threads_alone` threads are worth it: neither passes of one session nor those of
-    several, with a row each, take longer, and together they take less. The engine must have 2
-    sessions."""
-    if not engine.options.threads_alone:
-        return False
-    sessions = [engine.open_session() for _ in range(engine.options.examined_sessions)]
-    token = random_tokens(engine, 1)
-    batches = [
-        [SequenceTokens(session, token) for session in few] for few in (sessions[:1], sessions)
-    ]
-    ends_s = time.monotonic() + _ALONE_BUDGET_S
-    faster = any(
-        _save_time(engine, batches)
-        for trial in range(_ALONE_TRIALS)
-        if trial == 0 or time.monotonic() < ends_s
-    )
-    for session in sessions:
-        engine.close_session(session)
-    return faster
-
-
-def _save_time(engine: ConfigurableEngine, batches: list[list[SequenceTokens]]) -> bool:
+def _saves_time(engine: ConfigurableEngine, batches: list[list[SequenceTokens]]) -> bool:
     """Whether passes of each batch save time on `threads_alone` threads, measured now."""
     taken: dict[tuple[int, bool], list[float]] = {}
     for _ in range(_ALONE_ROUNDS):
@@ -87,3 +66,28 @@ def _save_time(engine: ConfigurableEngine, batches: list[list[SequenceTokens]]) 
     median = {key: statistics.median(ms) for key, ms in taken.items()}
     shares = [median[number, True] / median[number, False] for number in range(len(batches))]
     return max(shares) <= _BEARABLE_ALONE and statistics.mean(shares) <= _WORTHWHILE_ALONE
+
+
+def is_faster_alone(
+    engine: ConfigurableEngine,
+    saves_time: Callable[[ConfigurableEngine, list[list[SequenceTokens]]], bool] = _saves_time,
+) -> bool:
+    """Whether `threads_alone` threads are worth it: neither passes of one session nor those of
+    several, with a row each, take longer, and together they take less: `saves_time` is one trial.
+    The engine must have 2 sessions."""
+    if not engine.options.threads_alone:
+        return False
+    sessions = [engine.open_session() for _ in range(engine.options.examined_sessions)]
+    token = random_tokens(engine, 1)
+    batches = [
+        [SequenceTokens(session, token) for session in few] for few in (sessions[:1], sessions)
+    ]
+    ends_s = time.monotonic() + _ALONE_BUDGET_S
+    faster = any(
+        saves_time(engine, batches)
+        for trial in range(_ALONE_TRIALS)
+        if trial == 0 or time.monotonic() < ends_s
+    )
+    for session in sessions:
+        engine.close_session(session)
+    return faster

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import Self
 
 from card.engines.interface import EngineError, Logits, SequenceTokens
@@ -76,6 +78,11 @@ class OpenVinoEngine(SessionEngine[Cache]):
     @property
     def dtype(self) -> str:
         return self.options.dtype
+
+    @property
+    def ranked_ids(self) -> NDArray[np.int64]:
+        ranked = self.model.ranked
+        return super().ranked_ids if ranked is None else ranked.astype(np.int64)
 
     # --- exchanging decoders -------------------------------------------------------------------
 

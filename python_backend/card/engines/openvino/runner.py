@@ -119,8 +119,7 @@ class Runner:
     def _write_ranking(self, batch: Sequence[SequenceTokens], logit_rows: int) -> None:
         """What is to be ranked; rows that ask for nothing are ranked as they are."""
         asked = [rows.ranking or _NO_RANKING for rows in batch]
-        ranked = self._ranked
-        ids = self._architecture.vocabulary if ranked is None else len(ranked)
+        ids = self._architecture.vocabulary if self._ranked is None else len(self._ranked)
         array = self._inputs.array
         array("count")[...] = min(max(r.count for r in asked), most_ranked(ids))
         first = asked[0].temperature
@@ -138,7 +137,6 @@ class Runner:
             if ranking.noise is None:
                 noise[at:stop] = 0.0
             else:
-                for row, drawn in enumerate(ranking.noise, at):
-                    noise[row] = drawn if ranked is None else drawn[ranked]
+                noise[at:stop] = ranking.noise
             at = stop
         noise[at:] = 0.0

@@ -85,7 +85,16 @@ class PassThreads:
     graphs  that the process has; each of them keeps notes of its own
     """
 
-    def __init__(self, limit: ThreadLimit | None, most: int, graphs: int = 1) -> None:
+    def __init__(
+        self,
+        limit: ThreadLimit | None,
+        most: int,
+        graphs: int = 1,
+        clock: Callable[[], float] = time.perf_counter,
+        others_s: Callable[[], float] = lambda: time.process_time() - time.thread_time(),
+    ) -> None:
+        """`others_s` is what this process's other threads have computed."""
+        self._clock, self._others_s = clock, others_s
         self._limit = limit
         self.most = most
         self._most_passes_with_few = _MOST_PASSES_WITH_FEW // graphs
@@ -111,16 +120,11 @@ class PassThreads:
 
     def _all_take_part(self, infer: Callable[[], object]) -> bool:
         """Call `infer`; whether every other thread computed meanwhile."""
-        began_s, before_s = time.perf_counter(), _seconds_of_other_threads()
+        began_s, before_s = self._clock(), self._others_s()
         infer()
-        worked_s = _seconds_of_other_threads() - before_s
+        worked_s = self._others_s() - before_s
         # One thread that did nothing leaves less than this, whatever the others did.
-        return worked_s > (self.most - 2 + _TOOK_PART) * (time.perf_counter() - began_s)
-
-
-def _seconds_of_other_threads() -> float:
-    """What this process's other threads have computed."""
-    return time.process_time() - time.thread_time()
+        return worked_s > (self.most - 2 + _TOOK_PART) * (self._clock() - began_s)
 
 
 def load_tbb() -> None:

@@ -54,6 +54,10 @@ def _counter(name: str, text: str, **labels: tuple[str, ...]) -> Family:
     return Family(name, "counter", text, labels or _PER_DECODING)
 
 
+def _gauge(name: str, text: str, **labels: tuple[str, ...]) -> Family:
+    return Family(name, "gauge", text, labels)
+
+
 def _seconds(name: str, text: str) -> Family:
     return Family(name, "histogram", text, _PER_DECODING, TIME_BUCKETS)
 
@@ -122,25 +126,15 @@ FAMILIES: tuple[Family, ...] = (
     _counter("card_target_running_seconds_total", "Session time in which the target could decode."),
     _counter("card_target_wait_seconds_total", "Session time in which it waited for the draft."),
     # now
-    Family("card_slots", "gauge", "Slots in all."),
-    Family("card_slots_in_use", "gauge", "Slots that hold a session, or that the target holds."),
-    Family("card_open_sessions", "gauge", "Sessions being decoded.", _PER_DECODING),
-    Family("card_queued_requests", "gauge", "Requests that wait for a slot."),
-    Family(
-        "card_engine_up",
-        "gauge",
-        "Whether an engine is attached and beating.",
-        {"engine": ENGINES},
-    ),
-    Family(
+    _gauge("card_slots", "Slots in all."),
+    _gauge("card_slots_in_use", "Slots that hold a session, or that the target holds."),
+    _gauge("card_open_sessions", "Sessions being decoded.", decoding=DECODINGS),
+    _gauge("card_queued_requests", "Requests that wait for a slot."),
+    _gauge("card_engine_up", "Whether an engine is attached and beating.", engine=ENGINES),
+    _gauge(
         "card_engine_silence_seconds",
-        "gauge",
         "Seconds since an engine's last heartbeat; -1 before the first.",
-        {"engine": ENGINES},
+        engine=ENGINES,
     ),
-    Family(
-        "card_draft_rests",
-        "gauge",
-        "Whether sessions of CARD go without the draft, because it does not pay.",
-    ),
+    _gauge("card_draft_rests", "Whether sessions of CARD go without the draft: it does not pay."),
 )

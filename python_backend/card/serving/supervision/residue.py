@@ -16,8 +16,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from card.cache import Pool
-from card.cache.home import is_private
+from card.cache.home import is_private, sweep_pools
 from card.serving.supervision.stubs import find_orphans, kill
 
 REGIONS = Path("/dev/shm")
@@ -145,7 +144,7 @@ def sweep(directory: Path) -> list[Path]:
         _remove_regions(region_prefix)
         shutil.rmtree(path, ignore_errors=True)
         removed.append(path)
-    return [*removed, *Pool.sweep(directory)]
+    return [*removed, *sweep_pools(directory)]
 
 
 def _is_ours(path: Path) -> bool:

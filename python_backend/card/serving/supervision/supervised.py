@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -21,6 +21,7 @@ from card.settings import ServingSettings
 
 _ANSWER_S = 2.0
 _LAST_LINES = 20
+SUPERVISOR = (sys.executable, "-m", "card.serving.supervisor")
 _COMPLAINT = re.compile('level(=|": ")(warning|error|critical)')
 
 
@@ -76,32 +77,26 @@ class SupervisedServer:
         settings_file: Path | None = None,
         variables: Mapping[str, str] | None = None,
         output: IO[bytes] | None = None,
+        command: Sequence[str | Path] = SUPERVISOR,
     ) -> None:
         """Start it, from the main thread.
 
         The ports of `serving` win over those of the file; `variables` are added to the environment
         (`CARD_SERVING__DRAIN_S=5`). All logs go to `output`, or to standard error.
         """
-        command = [sys.executable, "-m", "card.serving.supervisor"]
-        if settings_file is not None:
-            command.append(f"--settings={settings_file}")
+        file = [] if settings_file is None else [f"--settings={settings_file}"]
         ports = {f"CARD_SERVING__{name.upper()}": str(port) for name, port in serving.ports.items()}
         self.host = reachable(serving.address)
         """Where programs on this machine reach the server."""
         self._ready_url = f"http://{self.host}:{serving.health_port}/ready"
-        self._process = subprocess.Popen(
-            tethered(signal.SIGTERM, command),
+        self.process = subprocess.Popen(
+            tethered(signal.SIGTERM, [*map(str, command), *file]),
             env=os.environ | ports | dict(variables or {}),
             stdin=subprocess.DEVNULL,
             stdout=output or sys.stderr,
             stderr=output or sys.stderr,
             start_new_session=True,
         )
-
-    @property
-    def pid(self) -> int:
-        """The supervisor's process id."""
-        return self._process.pid
 
     def is_ready(self) -> bool:
         """Whether a request now would be answered. Raises `SupervisorEndedError`."""
@@ -127,15 +122,11 @@ class SupervisedServer:
 
     def check_alive(self) -> None:
         """Raises `SupervisorEndedError` if the supervisor has ended."""
-        code = self._process.poll()
+        code = self.process.poll()
         if code is not None:
             raise SupervisorEndedError(code)
 
     def stop(self) -> None:
         """Let open streams finish, then end; a second call cuts them off."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-
-    def wait(self, timeout_s: float | None = None) -> int:
-        """Wait for the end and return the exit code. Raises `subprocess.TimeoutExpired`."""
-        return self._process.wait(timeout_s)
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)

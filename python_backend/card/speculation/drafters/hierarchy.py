@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from card.engines import Engine, Logits, SequenceTokens
 from card.sampling import PositionNoise
-from card.speculation.drafters.growth.children import ranked_children, ranking_of
+from card.speculation.drafters.growth.children import noise_for, ranked_children, ranking_of
 from card.speculation.drafters.interface import DraftConfig, DraftedSession, Model
 from card.speculation.drafters.tree import (
     Plan,
@@ -65,9 +65,7 @@ class HierarchyDrafter(TreeDrafter):
         for session, plan in planned:
             branches = self._branches[session.number]
             most = min(plan.proposals, session.tree.capacity - 1 - len(plan.behind))
-            parcels.append(
-                Parcel(session, branches.noise, branches.proposer, plan.behind, most, plan.chunk)
-            )
+            parcels.append(Parcel(session, branches.proposer, plan.behind, most, plan.chunk))
         self._small.fill(parcels)
         return [parcel.tokens for parcel in parcels]
 
@@ -83,7 +81,7 @@ def _counted_by_layers(session: DraftedSession, nodes: Nodes) -> Nodes:
 class Parcel:
     """Tokens that a session's draft will review.
 
-    noise     of the target; proposer: of n-grams
+    proposer  of n-grams
     behind    tokens from the text's end to where they stand
     most      tokens wanted, as far as the KV cache has room: the text's last token may be pending
     chunk     tokens that may be read at once
@@ -91,7 +89,6 @@ class Parcel:
     """
 
     session: DraftedSession
-    noise: PositionNoise
     proposer: NgramProposer
     behind: Sequence[int]
     most: int
@@ -109,10 +106,12 @@ class _Chain:
     """What the small draft keeps of one session.
 
     engine_session  KV cache: its prefix begins the text, without the text's last token
+    noise           of the target
     pending         tokens of the entries behind the prefix, one behind the other
     """
 
     engine_session: int
+    noise: PositionNoise
     pending: list[int] = field(default_factory=list)
 
 
@@ -144,7 +143,8 @@ class _SmallDraft:
         self._chains: dict[int, _Chain] = {}
 
     def open(self, session: DraftedSession) -> None:
-        self._chains[session.number] = _Chain(open_behind_kept(self._engine, session))
+        noise = noise_for(session.request.parameters, self._engine)
+        self._chains[session.number] = _Chain(open_behind_kept(self._engine, session), noise)
 
     def close(self, session: DraftedSession) -> None:
         close_and_keep(self._engine, self._chains.pop(session.number).engine_session, session)
@@ -152,6 +152,7 @@ class _SmallDraft:
     def commit(self, session: DraftedSession) -> None:
         """Entries of the text join the prefix; behind them stay those of a chain that it is on."""
         chain = self._chains[session.number]
+        chain.noise.forget(len(session.tokens))
         text = session.tokens[self._engine.length(chain.engine_session) :]
         right = _common(chain.pending, text)
         self._keep(session, chain, len(chain.pending) if right == len(text) else right)
@@ -190,7 +191,7 @@ class _SmallDraft:
             first = len(session.tokens) + len(parcel.path)
             positions = list(range(first, first + 1 + len(proposed)))
         begin, count = len(chain.pending), len(known) + len(proposed)
-        ranking = ranking_of(positions, session.request.parameters, parcel.noise)
+        ranking = ranking_of(positions, session.request.parameters, chain.noise)
         rows = SequenceTokens(
             chain.engine_session,
             [*known, *proposed],

@@ -96,7 +96,7 @@ class TreeDrafter:
         self._shares: dict[int, tuple[int, int, Width]] = {}
 
     def open(self, session: DraftedSession) -> None:
-        noise = noise_for(session.request.parameters, self._engine.vocabulary)
+        noise = noise_for(session.request.parameters, self._engine)
         named, config = session.request.growth, self._config
         frontier = GROWTHS[config.growth if named == ANY else named](config.growth_config)
         branches = Branches(open_behind_kept(self._engine, session), noise, frontier)

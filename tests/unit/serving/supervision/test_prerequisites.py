@@ -8,7 +8,6 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -49,14 +48,6 @@ def checkout(tmp_path: Path) -> Path:
         else:
             shutil.copy2(source, copy)
     return checkout
-
-
-@pytest.fixture
-def busy_port() -> Iterator[int]:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        yield listener.getsockname()[1]
 
 
 def set_up(checkout: Path, python: Path | str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -38,11 +38,6 @@ Start = Callable[[str], GuardProcess]
 
 
 @pytest.fixture
-def clock() -> ToldClock:
-    return ToldClock()
-
-
-@pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ToldClock) -> Iterator[Start]:
     """A guard whose program is the text given."""
     started: list[GuardProcess] = []

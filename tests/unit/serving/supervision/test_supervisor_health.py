@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from told_clock import ToldClock
 
 from card.cache import EngineState, Geometry, Pool, SlotState
+from card.cache.home import sweep_pools
 from card.serving.supervision.health import STALLED_S, HealthServer
 from card.serving.supervision.heartbeats import Heartbeats
 from card.serving.supervision.policy import CARD, DRAFT, REMOTE, STUBS, TARGET
@@ -32,11 +33,6 @@ from card.serving.supervision.sighting import (
 )
 from card.serving.supervision.supervisor import _meets_strangers
 from card.settings import ServingSettings
-
-
-@pytest.fixture
-def clock() -> ToldClock:
-    return ToldClock()
 
 
 @pytest.fixture
@@ -249,7 +245,7 @@ def test_the_pool_of_a_card_that_came_back_behind_a_sweep_is_heard(tmp_path: Pat
     lost.slots["state"][0] = SlotState.OPEN
     assert heartbeats.open_slots() == 1
     lost.close()
-    assert Pool.sweep(tmp_path)
+    assert sweep_pools(tmp_path)
     assert heartbeats.open_slots() == 0
     pool = Pool.create(tmp_path, SERVER, GEOMETRY)
     pool.beat("target", EngineState.ATTACHED)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -93,14 +92,6 @@ def refused(settings: Path) -> str:
     assert ended.returncode == 2
     (line,) = ended.stderr.splitlines()
     return line
-
-
-@pytest.fixture
-def busy_port() -> Iterator[int]:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        yield int(other.getsockname()[1])
 
 
 def test_a_busy_port_as_of_a_second_supervisor(

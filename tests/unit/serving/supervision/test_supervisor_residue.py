@@ -180,18 +180,13 @@ def test_it_is_made_for_this_user_alone(tmp_path: Path, monkeypatch: pytest.Monk
     assert stat.S_IMODE(found.stat().st_mode) == 0o700
 
 
-def test_one_that_others_may_write_to_is_not_used(
+def test_one_that_others_may_write_to_is_not_used_and_a_file_holds_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "card-triton").mkdir()
     (tmp_path / "card-triton").chmod(0o770)
     assert user_cache() is None
-
-
-def test_where_none_can_be_made_there_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert user_cache() is None

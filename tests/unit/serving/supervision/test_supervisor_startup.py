@@ -53,11 +53,6 @@ def service() -> FakeService:
     return FakeService()
 
 
-@pytest.fixture
-def clock() -> ToldClock:
-    return ToldClock()
-
-
 def started(service: FakeService, limit_s: float = 60.0, clock: ToldClock | None = None) -> Startup:
     return Startup(service, limit_s, clock or ToldClock())  # type: ignore[arg-type]
 
@@ -86,25 +81,21 @@ def test_a_server_that_ended_is_tried_again_unless_it_did_so_by_itself_at_once(
     assert type(refusal.value) is kind
 
 
-def test_a_process_that_does_not_survive_the_start_says_nothing_about_the_next(
-    service: FakeService, clock: ToldClock
+@pytest.mark.parametrize(
+    ("attribute", "value", "said"),
+    [
+        ("seen", [DRAFT], "processes of draft did not survive"),
+        ("state", ProcessState.STOPPED, "was stopped during its start"),
+    ],
+)
+def test_a_process_or_a_server_that_does_not_go_on_says_nothing_about_the_next_start(
+    service: FakeService, clock: ToldClock, attribute: str, value: object, said: str
 ) -> None:
     startup = started(service, clock=clock)
-    service.server.seen = [DRAFT]
+    setattr(service.server, attribute, value)
     startup.check()
     clock.now_s = STUCK_S + 0.1
-    with pytest.raises(CrashError, match="processes of draft did not survive"):
-        startup.check()
-
-
-def test_a_server_that_is_stopped_during_its_start_is_started_again(
-    service: FakeService, clock: ToldClock
-) -> None:
-    startup = started(service, clock=clock)
-    service.server.state = ProcessState.STOPPED
-    startup.check()
-    clock.now_s = STUCK_S + 0.1
-    with pytest.raises(CrashError, match="was stopped during its start"):
+    with pytest.raises(CrashError, match=said):
         startup.check()
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from card.engines import Logits, Ranking
+from card.engines import Engine, Logits, Ranking
 from card.sampling import PositionNoise, SamplingParameters, biased, rank_candidates
 from card.speculation.score import score_exponent, sharpened
 
@@ -46,14 +46,15 @@ UNLIKELY = math.log(0.01)
 """Children that rank below this are not worth a node; the best one is."""
 
 
-def noise_for(parameters: SamplingParameters, vocabulary: int) -> PositionNoise:
-    """The target's noise and the request's bias as `ranking_of` wants them."""
+def noise_for(parameters: SamplingParameters, engine: Engine) -> PositionNoise:
+    """The target's noise and the request's bias, as `ranking_of` wants them for this draft."""
+    ids = engine.ranked_ids
     drawn = not (parameters.is_greedy or parameters.filters)
     bias = None
     if parameters.logit_bias:
-        bias = biased(np.zeros(vocabulary, np.float32), parameters)
+        bias = biased(np.zeros(engine.vocabulary, np.float32), parameters)[ids]
         bias /= np.float32(_temperature(parameters))
-    return PositionNoise(parameters.seed, vocabulary, 1.0 if drawn else 0.0, bias)
+    return PositionNoise(parameters.seed, ids, 1.0 if drawn else 0.0, bias)
 
 
 def ranking_of(
@@ -64,7 +65,7 @@ def ranking_of(
 ) -> Ranking:
     """What to ask the engine of rows whose children stand at `positions` (ignored if greedy).
 
-    With the target's own noise over the whole vocabulary the draft mostly ranks first what the
+    With the target's own noise for all ids that it ranks the draft mostly ranks first what the
     target will draw (Gumbel coupling, arXiv 2408.07978).
 
     noise  of `noise_for`
@@ -73,7 +74,7 @@ def ranking_of(
     adds = parameters.logit_bias or not (parameters.is_greedy or parameters.filters)
     added = noise.rows(positions) if adds else None
     if masks is not None:
-        added = _masked(added, masks)
+        added = _masked(added, [mask[noise.ids] for mask in masks])
     count = _FILTERED_AMONG if _is_filtered(parameters) else _KEPT
     return Ranking(count, _temperature(parameters), added)
 
