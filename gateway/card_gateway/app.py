@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -53,6 +53,9 @@ from card_gateway.trace import TraceTexts
 from card_gateway.usage import Usage
 
 CLIENT_CLOSED_REQUEST = 499
+
+Calling = TypeVar("Calling", ChatBody, ResponseBody)
+"""A request that may have tools."""
 
 _log = logging.getLogger(__name__)
 
@@ -168,6 +171,7 @@ class _Routes:
 
     async def chat(self, request: Request, body: ChatBody) -> Response:
         self._check_model(body.model)
+        body = self._with_parallel_calls(body)
         kind = CallingAnswer if body.tool_use.tools else ChatAnswer
         answer = kind(body.model, self._scores(body))
         prompt = self._prompt(body)
@@ -177,6 +181,7 @@ class _Routes:
 
     async def respond(self, request: Request, body: ResponseBody) -> Response:
         self._check_model(body.model)
+        body = self._with_parallel_calls(body)
         with fields_renamed(request):
             return await self._respond(request, body)
 
@@ -301,6 +306,13 @@ class _Routes:
         if len(texts) == 1:
             return texts[0]
         return side_by_side(texts, self._gateway.at_once, per_prompt)
+
+    def _with_parallel_calls(self, body: Calling) -> Calling:
+        """The request, which says whether an answer may hold several calls. A model was taught to
+        write several at once only if its template knows tools; any other repeats its call."""
+        if body.parallel_tool_calls is not None:
+            return body
+        return body.model_copy(update={"parallel_tool_calls": self._template.knows_tools})
 
     def _prompt(self, chat: ChatBody) -> str:
         tools = chat.tool_use.tools

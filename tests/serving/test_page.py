@@ -127,9 +127,10 @@ def test_the_page_asks_for_the_key_and_needs_it(
     file.write_text(KEY, encoding="utf-8")
     with running_gateway(service, "--page", f"--api-key-file={file}") as gateway:
         page.open(f"http://127.0.0.1:{gateway.port}/")
-        page.wait_for("!document.querySelector('#key-form').hidden")
-        assert page.value("document.querySelector('#run').disabled")
+        page.wait_for("document.querySelector('#problem').textContent")
         assert "the API key is missing" in page.text("#problem")
+        assert not page.value("document.querySelector('#key-form').hidden")
+        assert page.value("document.querySelector('#run').disabled")
         page.set("#key", KEY)
         page.click("#key-form button")
         run(page)

@@ -45,9 +45,10 @@ class LimitSettings(Section):
     max_tokens: Annotated[int, Field(ge=1, le=1 << 20)] = 4096
     """Most new tokens that a request may ask for."""
     default_max_tokens: Annotated[int, Field(ge=1)] = Field(
-        default_factory=lambda set_: min(256, set_["max_tokens"])
+        default_factory=lambda set_: set_["max_tokens"]
     )
-    """Output limit of a request that names none; default: 256, or a smaller `max_tokens`."""
+    """Output limit of a request that names none, as far as the context has room; default:
+    `max_tokens`."""
     queued_requests: Annotated[int, Field(ge=0, le=65536)] = 64
     """Requests that may wait for a slot; one more is UNAVAILABLE at once."""
     queue_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 30.0

@@ -125,16 +125,17 @@ def test_a_template_that_knows_tools_writes_them(tmp_path: Path) -> None:
 
 ONE = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
 OTHER = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
+SEVERAL: Any = {"parallel_tool_calls": True}
 
 
 @pytest.mark.parametrize(
     ("more", "allowed", "refused"),
     [
-        ({"tool_choice": "required"}, [ONE, OTHER, f"{ONE}\n{OTHER}"], ["", "hello"]),
+        (SEVERAL | {"tool_choice": "required"}, [OTHER, f"{ONE}\n{OTHER}"], ["", "hello"]),
         ({"tool_choice": "required", "parallel_tool_calls": False}, [ONE], [f"{ONE}\n{OTHER}"]),
         ({"tool_choice": {"type": "function", "function": {"name": "clock"}}}, [OTHER], [ONE]),
         (
-            {"tool_choice": "auto"},
+            SEVERAL | {"tool_choice": "auto"},
             ["", "a < b", f"Let me see.\n{ONE}\n{OTHER} So.", "<tool_cal", '"city"'],
             ["<tool_call>", "I <tool_call>hello", ONE.replace("weather", "wether")],
         ),
@@ -155,6 +156,28 @@ def test_a_call_that_is_required_or_strict_is_held_to_a_grammar(
     assert all(fits(guide, text) for text in allowed)
     wrong = [*refused, ONE.replace('"Rome"', "5"), ONE.replace("city", "town")]
     assert not any(fits(guide, text) for text in wrong)
+
+
+@pytest.mark.parametrize("reads", ["messages", "messages, tools"])
+def test_an_answer_holds_several_calls_by_default_where_the_template_knows_tools(
+    tmp_path: Path, reads: str
+) -> None:
+    """A model that was not taught to call repeats its call, which agents take for a mistake."""
+    path = directory(tmp_path, chat_template=f"{{{{ [{reads}] }}}}")
+    with running_gateway(tokenizer=path) as gateway:
+        gateway.triton.answer = lambda _: pieces_of(ONE, 1000)
+        client = openai.OpenAI(base_url=gateway.url, api_key="none")
+        asked: Any = {"tools": [WEATHER, CLOCK], "tool_choice": "required"}
+        client.chat.completions.create(**CHAT, **asked)
+        knows = "tools" in reads
+        assert (
+            fits(gateway.sent()["guided_decoding_guide"][4:].decode(), f"{ONE}\n{OTHER}") is knows
+        )
+        client.chat.completions.create(**CHAT, **asked, **SEVERAL)
+        assert fits(gateway.sent()["guided_decoding_guide"][4:].decode(), f"{ONE}\n{OTHER}")
+        tool: Any = {"type": "function", "name": "clock"}
+        response = client.responses.create(model="ensemble", input="hello", tools=[tool])
+        assert response.parallel_tool_calls is knows
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])

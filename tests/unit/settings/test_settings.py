@@ -51,7 +51,9 @@ def test_the_file_sets_what_it_names_and_nothing_else(write: Write) -> None:
     assert settings.target.path == Path("/models/large")
     assert (settings.target.dtype, settings.target.threads) == ("bfloat16", 3)
     assert (settings.speculation.rows, settings.speculation.query) == (12, "subtree")
-    assert settings.limits == default.limits.model_copy(update={"max_tokens": 300})
+    assert settings.limits == default.limits.model_copy(
+        update={"max_tokens": 300, "default_max_tokens": 300}
+    )
     assert settings.serving.triton_arguments == ("--log-verbose=1",)
     assert (settings.draft, settings.cache) == (default.draft, default.cache)
 
