@@ -153,14 +153,13 @@ def _exchange_decoders(
 
     assert isinstance(engine, OpenVinoEngine)  # no other awaits any
 
-    def remember(threads_alone: int, costs: RowCosts) -> None:
-        options = replace(engine.options, threads_alone=threads_alone)
-        memory.remember(Calibration.of(options, costs))
+    def remember(costs: RowCosts) -> None:
+        memory.remember(Calibration.of(engine.options, costs))
 
-    # That more threads do not pay may have been true of a busy moment alone.
-    is_sure = known.settled and known.threads_alone == threads_alone
-    settled = (known.threads_alone, known.costs) if is_sure else None
-    Exchange(engine, threads_alone, remember, settled)
+    if known.settled:
+        Exchange(engine, min(known.threads_alone, threads_alone), remember, known.costs)
+    else:
+        Exchange(engine, threads_alone, remember)
 
 
 def _row_invariant(engine: ConfigurableEngine, model: ModelSettings) -> ConfigurableEngine:

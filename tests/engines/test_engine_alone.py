@@ -1,10 +1,8 @@
-"""While nobody else computes a target takes more threads, if that is faster and changes no bit."""
+"""While nobody else computes a target takes more threads, if that changes no bit."""
 
 from __future__ import annotations
 
-import itertools
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +13,6 @@ import pytest
 import tiny_models
 import torch
 from psutil import Process
-from told_clock import ToldClock
 
 from card import loading
 from card.cores import usable_cores
@@ -23,8 +20,6 @@ from card.engines import Logits, SequenceTokens
 from card.engines.calibration import (
     check_alone,
     check_row_invariance,
-    choice,
-    is_faster_alone,
     known_invariant,
     make_row_invariant,
 )
@@ -146,7 +141,6 @@ def rounding_otherwise(engine: OpenVinoEngine, options: EngineOptions) -> Rounds
 def test_threads_that_change_a_bit_are_not_used(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choice, "is_faster_alone", lambda _: True)
     loaded = OpenVinoEngine.load(checkpoint, OPTIONS)
     good = make_row_invariant(loaded)
     assert good.row_invariant
@@ -157,47 +151,6 @@ def test_threads_that_change_a_bit_are_not_used(
     assert chosen.options.threads_alone == 0
     assert not chosen.alone
     assert chosen.threads == 1
-
-
-@pytest.mark.parametrize(
-    ("one_alone", "many_alone", "kept"),
-    [
-        (0.8, 0.7, True),
-        (1.0, 0.7, True),
-        (0.99, 0.98, False),
-        (1.4, 0.9, False),
-        (1.15, 0.7, False),
-        (0.7, 1.15, False),
-    ],
-)
-def test_threads_that_save_no_time_are_not_used(
-    checkpoint: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    one_alone: float,
-    many_alone: float,
-    kept: bool,
-) -> None:
-    clock, forward = ToldClock(), OpenVinoEngine.forward
-
-    def timed(engine: OpenVinoEngine, batch: list[SequenceTokens]) -> list[Logits]:
-        clock.now_s += (one_alone if len(batch) == 1 else many_alone) if engine.alone else 1.0
-        return forward(engine, batch)
-
-    monkeypatch.setattr(OpenVinoEngine, "forward", timed)
-    monkeypatch.setattr(time, "perf_counter", clock)
-    engine = OpenVinoEngine.load(checkpoint, OPTIONS)
-    assert is_faster_alone(engine) is kept
-    assert not engine.alone
-    assert [engine.open_session() for _ in range(OPTIONS.sessions)]
-    chosen = make_row_invariant(engine)
-    assert chosen.options.threads_alone == (2 if kept else 0)
-
-
-def test_a_moment_of_disturbance_does_not_leave_a_target_with_few_threads(checkpoint: Path) -> None:
-    disturbed = itertools.chain([True, True], itertools.repeat(False))
-    engine = OpenVinoEngine.load(checkpoint, OPTIONS)
-    assert is_faster_alone(engine, lambda *_: not next(disturbed))
-    assert [engine.open_session() for _ in range(OPTIONS.sessions)], "all are closed again"
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from card.engines.calibration_cache import (
     CalibrationCache,
     Subject,
 )
-from card.engines.openvino import later
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.row_costs import RowCosts
@@ -241,19 +240,6 @@ def test_what_another_device_computes_is_not_remembered(pair: Settings, service:
     memory = CalibrationCache.of_this_service("target", "torch", pair.target.path, options)
     memory.remember(Calibration.of(options, RowCosts({1: 1.0})))
     assert not service.exists()
-
-
-@pytest.mark.parametrize(("paid", "is_sure"), [(2, True), (0, False)])
-def test_threads_that_did_not_pay_in_a_busy_moment_are_tried_again(
-    paid: int, is_sure: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[object] = []
-    monkeypatch.setattr(later, "Exchange", lambda *given: told.append(given[-1]))
-    options = EngineOptions(context=128, sessions=2, threads=1, threads_alone=paid)
-    known = Calibration.of(options, RowCosts({1: 1.0}))
-    memory = CalibrationCache(tmp_path, "target", None)
-    loading._exchange_decoders(object.__new__(OpenVinoEngine), known, 2, memory)
-    assert told == [(2, known.costs) if is_sure else None]
 
 
 @pytest.mark.parametrize(("found", "wanted"), [(0, 2), (2, 0)])

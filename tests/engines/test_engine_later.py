@@ -27,9 +27,7 @@ OPTIONS = EngineOptions(
 )
 
 
-def test_a_text_goes_on_with_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    # On a busy machine more threads may not look faster; here they are to be proven right.
-    monkeypatch.setattr(later, "is_faster_alone", lambda _: True)
+def test_a_text_goes_on_with_the_same_bits() -> None:
     engine = OpenVinoEngine.load(TARGET, OPTIONS, any_rows=True)
     engine.row_invariant = True
     assert engine.model.decoders.keys() == {ANY_ROWS}
@@ -38,10 +36,9 @@ def test_a_text_goes_on_with_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> N
     session = engine.open_session()
     (found,) = forward_rows(engine, [SequenceTokens(session, text[:50])])
     engine.commit_kv(session, range(50))
-    told: list[tuple[int, RowCosts]] = []
-    Exchange(engine, 2, lambda *found: told.append(found)).wait()
-    ((threads_alone, costs),) = told
-    assert threads_alone == 2
+    told: list[RowCosts] = []
+    Exchange(engine, 2, told.append).wait()
+    (costs,) = told
     assert costs.pass_ms.keys() == {1, 4, 16, 64}
     at = 50
     for count in (1, 4, 3, 12, 50):
@@ -60,16 +57,15 @@ def test_what_a_load_before_measured_is_not_measured_again(
 ) -> None:
     tiny_models.save(tmp_path, "qwen3")
     engine = OpenVinoEngine.load(tmp_path, replace(OPTIONS, context=256), any_rows=True)
-    for measure in ("is_faster_alone", "measure_row_costs"):
-        monkeypatch.setattr(later, measure, lambda _: pytest.fail("it is known"))
+    monkeypatch.setattr(later, "measure_row_costs", lambda _: pytest.fail("it is known"))
     costs = RowCosts({1: 1.0, 64: 9.0})
     heard: list[str] = []
     with watched_by(heard.append):
-        Exchange(engine, 2, lambda *_: pytest.fail("nothing new was found"), (0, costs)).wait()
+        Exchange(engine, 2, lambda _: pytest.fail("nothing new was found"), costs).wait()
     assert heard == ["exchange decoders", "compile", "exchange decoders", ""]  # as `/ready` tells
     assert engine.model.decoders.keys() == {1, 4, 16, 64}
     assert engine.row_costs is costs
-    assert engine.options.threads_alone == 0
+    assert engine.options.threads_alone == 2
 
 
 def test_decoders_that_round_otherwise_are_not_used(tmp_path: Path) -> None:
@@ -80,7 +76,7 @@ def test_decoders_that_round_otherwise_are_not_used(tmp_path: Path) -> None:
     tiny_models.save(other, "qwen3", seed=1)
     another = OpenVinoEngine.load(other, engine.options)
     engine.model = replace(engine.model, compile_more=lambda _: another.model.decoders)
-    Exchange(engine, 2, lambda *_: pytest.fail("they are not to be used")).wait()
+    Exchange(engine, 2, lambda _: pytest.fail("they are not to be used")).wait()
     text = random_tokens(8)
     tiny_models.read_alone(engine, text, [8])
     assert engine.model.decoders.keys() == {ANY_ROWS}

@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -24,7 +23,7 @@ from this_processor import skip_unless_computed_in
 from tiny_models import forward_rows, opened, random_tokens, read, read_alone
 
 from card.engines import FOLLOWS_PREFIX, SequenceTokens
-from card.engines.calibration import choice, make_row_invariant
+from card.engines.calibration import make_row_invariant
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
@@ -116,9 +115,7 @@ def subject(request: pytest.FixtureRequest, one_head_per_group: Path, in_bfloat1
     ]
     engine_class = OpenVinoEngine if kind == "openvino" else TorchEngine
     skip_unless_computed_in(dtype)
-    # On a busy machine more threads may not look faster; here they are to be proven right.
-    with patch.object(choice, "is_faster_alone", return_value=True):
-        engine = make_row_invariant(engine_class.load(directory, options(dtype)))
+    engine = make_row_invariant(engine_class.load(directory, options(dtype)))
     assert engine.row_invariant
     return Subject(engine, random_tokens(LONGEST, vocabulary=engine.vocabulary))
 

@@ -21,7 +21,6 @@ from typer.testing import CliRunner, Result
 
 from card.engines import EngineError
 from card.engines.architecture import read_architecture
-from card.engines.calibration import choice
 from card.engines.checkpoints import open_checkpoint
 from card.settings import load_settings
 from importing.command import app
@@ -66,7 +65,6 @@ def found(result: Result, need: str) -> str:
 def test_a_good_pair_is_measured_and_its_settings_are_the_servers(
     pair: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choice, "is_faster_alone", lambda _: True)  # it is no question here
     file = tmp_path / "pair.yaml"
     result = run(pair, f"--settings={file}", "--limit=2", "--max-tokens=24")
     assert result.exit_code == 0, result.output
@@ -191,7 +189,6 @@ def pad_vocabulary(directory: Path, size: int) -> None:
 def test_a_pair_that_differs_by_padding_is_noted_and_measured(
     pair: dict[str, Path], role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choice, "is_faster_alone", lambda _: True)  # it is no question here
     pad_vocabulary(pair[role], VOCABULARY + 108)
     result = run(pair, "--limit=1", "--max-tokens=8")
     assert result.exit_code == 0, result.output
@@ -211,7 +208,6 @@ def test_drafts_of_other_shapes_are_measured(
     kv_heads: int,
     head_dim: int,
 ) -> None:
-    monkeypatch.setattr(choice, "is_faster_alone", lambda _: True)  # it is no question here
     shape = LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=heads * head_dim,

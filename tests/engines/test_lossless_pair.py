@@ -14,7 +14,6 @@ from tokenizers import Tokenizer
 
 from card import loading
 from card.engines import Engine
-from card.engines.calibration import choice
 from card.engines.row_costs import RowCosts
 from card.loading import load_engine
 from card.sampling import SamplingParameters
@@ -99,10 +98,7 @@ def pair() -> Bundle:
     }
     settings = loaded["chain"]
     tokenizer = Tokenizer.from_file(str(settings.target.path / "tokenizer.json"))
-    with (
-        patch.object(choice, "is_faster_alone", return_value=True),
-        patch.object(loading, "measure_row_costs", return_value=COSTS),
-    ):
+    with patch.object(loading, "measure_row_costs", return_value=COSTS):
         return Bundle(
             settings,
             {query: load_engine(found, "target") for query, found in loaded.items()},

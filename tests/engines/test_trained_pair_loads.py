@@ -7,7 +7,6 @@ from real_pair import pair_settings
 
 from card import loading
 from card.engines import EngineError
-from card.engines.calibration import choice
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.processor import computes_in_bfloat16
 from card.engines.row_costs import RowCosts
@@ -35,7 +34,6 @@ def test_a_target_has_independent_rows_or_is_refused_with_the_remedy(
     """On every processor: where it does not compute in a type, rows may not be independent. What
     passes cost, and whether more threads look faster on a busy machine, is no question here."""
     monkeypatch.setattr(loading, "measure_row_costs", lambda _: RowCosts({1: 1.0}))
-    monkeypatch.setattr(choice, "is_faster_alone", lambda _: True)
     try:
         engine = load_engine(settings_in(dtype), "target")
     except EngineError as error:

@@ -8,7 +8,7 @@
 `choice`      the cheapest variant whose rows are independent
 """
 
-from card.engines.calibration.alone import check_alone, is_faster_alone
+from card.engines.calibration.alone import check_alone
 from card.engines.calibration.choice import known_invariant, make_row_invariant
 from card.engines.calibration.interface import ConfigurableEngine
 from card.engines.calibration.invariance import check_row_invariance, same_bits

@@ -1,10 +1,10 @@
-"""Whether a target may use more threads while nobody else computes, and whether it should."""
+"""Whether a target may use more threads while nobody else computes.
+
+That they save time is not measured: on a machine that was busy at that moment they seemed not to,
+and the target kept to few for good (benchmarks/NOTES.md).
+"""
 
 from __future__ import annotations
-
-import statistics
-import time
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,18 +19,6 @@ from card.engines.calibration.readings import (
     read_far,
     read_in_branches,
 )
-from card.engines.calibration.timing import settled_ms
-from card.engines.interface import SequenceTokens
-
-_ALONE_ROUNDS = 3
-_ALONE_TRIALS = 3
-"""Until they save time: who is disturbed for a moment here would go without while it serves."""
-_ALONE_BUDGET_S = 1.5
-"""No trial begins later; the first is always made."""
-_WORTHWHILE_ALONE = 0.95
-"""Share of their time that passes must at most take on more threads for these to be used."""
-_BEARABLE_ALONE = 1.03
-"""And that no kind of them may exceed."""
 
 
 def check_alone(engine: ConfigurableEngine) -> bool:
@@ -52,42 +40,3 @@ def check_alone(engine: ConfigurableEngine) -> bool:
         ]
     engine.alone = False
     return all(equal_bits(one, other) for one, other in zip(*found.values(), strict=True))
-
-
-def _saves_time(engine: ConfigurableEngine, batches: list[list[SequenceTokens]]) -> bool:
-    """Whether passes of each batch save time on `threads_alone` threads, measured now."""
-    taken: dict[tuple[int, bool], list[float]] = {}
-    for _ in range(_ALONE_ROUNDS):
-        for number, batch in enumerate(batches):
-            for engine.alone in (False, True):
-                _, passes = settled_ms(engine, batch)
-                taken.setdefault((number, engine.alone), []).extend(passes)
-    engine.alone = False
-    median = {key: statistics.median(ms) for key, ms in taken.items()}
-    shares = [median[number, True] / median[number, False] for number in range(len(batches))]
-    return max(shares) <= _BEARABLE_ALONE and statistics.mean(shares) <= _WORTHWHILE_ALONE
-
-
-def is_faster_alone(
-    engine: ConfigurableEngine,
-    saves_time: Callable[[ConfigurableEngine, list[list[SequenceTokens]]], bool] = _saves_time,
-) -> bool:
-    """Whether `threads_alone` threads are worth it: neither passes of one session nor those of
-    several, with a row each, take longer, and together they take less: `saves_time` is one trial.
-    The engine must have 2 sessions."""
-    if not engine.options.threads_alone:
-        return False
-    sessions = [engine.open_session() for _ in range(engine.options.examined_sessions)]
-    token = random_tokens(engine, 1)
-    batches = [
-        [SequenceTokens(session, token) for session in few] for few in (sessions[:1], sessions)
-    ]
-    ends_s = time.monotonic() + _ALONE_BUDGET_S
-    faster = any(
-        saves_time(engine, batches)
-        for trial in range(_ALONE_TRIALS)
-        if trial == 0 or time.monotonic() < ends_s
-    )
-    for session in sessions:
-        engine.close_session(session)
-    return faster

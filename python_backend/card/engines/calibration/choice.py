@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from card.engines.calibration.alone import check_alone, is_faster_alone
+from card.engines.calibration.alone import check_alone
 from card.engines.calibration.interface import AnyEngine
 from card.engines.calibration.invariance import check_row_invariance
 from card.engines.options import EngineOptions
@@ -12,7 +12,7 @@ from card.engines.options import EngineOptions
 
 def make_row_invariant(engine: AnyEngine) -> AnyEngine:
     """The cheapest variant of the engine whose rows are independent, marked accordingly; with
-    `threads_alone` if these change no bit and save time.
+    `threads_alone` if these change no bit.
 
     If none is, the engine comes back as it was with `row_invariant` False.
     """
@@ -27,7 +27,7 @@ def make_row_invariant(engine: AnyEngine) -> AnyEngine:
         independent = check_row_invariance(trial)  # matter is checked next
         trial.alone = False
         if independent:
-            if options.threads_alone and not (check_alone(trial) and is_faster_alone(trial)):
+            if options.threads_alone and not check_alone(trial):
                 options = replace(options, threads_alone=0)
             return known_invariant(trial, options)
     return engine

@@ -119,10 +119,9 @@ class OpenVinoEngine(SessionEngine[Cache]):
         self._adopted = model, self._runners_of(model), fixed.options.threads_alone
         model.unload_raw()  # under load, costs are not known for long
 
-    def settle(self, threads_alone: int, costs: RowCosts) -> None:
+    def settle(self, costs: RowCosts) -> None:
         """Know what was measured of these."""
         self._take_adopted()
-        self.options = replace(self.options, threads_alone=threads_alone)
         self.know_costs(costs)
 
     def _take_adopted(self) -> None:

@@ -2,7 +2,7 @@
 
 To compile six takes four times as long as to compile one for any rows, whose passes take a fifth
 longer. So the one serves first. The six take its place if they compute the same bits. What their
-passes cost, and whether more threads are worth it, is measured once nobody asks for passes.
+passes cost is measured once nobody asks for passes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from functools import partial
 
 from card.engines.calibration import (
     ConfigurableEngine,
-    is_faster_alone,
     measure_row_costs,
     same_bits,
 )
@@ -38,7 +37,7 @@ class Exchange:
     """Compiles in a thread that ends with the process.
 
     threads_alone  that passes may have while nobody else computes
-    then           called with the threads that are worth it and the costs, once they are measured
+    then           called with the costs, once they are measured
     known          the same from a load before; None: they are to be measured
     """
 
@@ -46,11 +45,11 @@ class Exchange:
         self,
         engine: OpenVinoEngine,
         threads_alone: int,
-        then: Callable[[int, RowCosts], object],
-        known: tuple[int, RowCosts] | None = None,
+        then: Callable[[RowCosts], object],
+        known: RowCosts | None = None,
     ) -> None:
         self._engine = engine
-        self._threads_alone = threads_alone if known is None else known[0]
+        self._threads_alone = threads_alone
         self._then = then
         self._known = known
         run = partial(copy_context().run, self._run)  # whoever watches the load hears of this too
@@ -80,19 +79,18 @@ class Exchange:
         engine.adopt(fixed)
         seconds = time.monotonic() - began_s
         log.info("%s: decoders for fixed rows are ready after %.1f s", engine.directory, seconds)
-        threads_alone, costs = self._known or self._measured(fixed)
-        engine.settle(threads_alone, costs)
+        costs = self._known or self._measured(fixed)
+        engine.settle(costs)
         if self._known is None:
-            self._then(threads_alone, costs)
+            self._then(costs)
 
-    def _measured(self, fixed: ConfigurableEngine) -> tuple[int, RowCosts]:
-        """Threads that are worth it, and costs, measured while the engine computes nothing."""
+    def _measured(self, fixed: ConfigurableEngine) -> RowCosts:
+        """What passes cost, measured while the engine computes nothing."""
         while True:
             passes = self._passes_when_idle()
-            pays = is_faster_alone(fixed)
             costs = measure_row_costs(fixed)
             if self._engine.passes_made == passes:
-                return self._threads_alone if pays else 0, costs
+                return costs
 
     def _passes_when_idle(self) -> int:
         while True:
