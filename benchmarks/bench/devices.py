@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from bench.activity import DraftActivity
+from bench.activity import NOTHING, DraftActivity
 from bench.delaying_proxy import delaying_proxy
 from bench.measurement import Measurement, Task
 from bench.streamed import request_of, streamed
@@ -94,7 +94,7 @@ class CountedModel:
     def __init__(self, model: DraftModel) -> None:
         self._model = model
         self.end_ids = model.end_ids
-        self.activity = DraftActivity(0, 0, 0)
+        self.activity = NOTHING
 
     def tokens(self, text: str) -> list[int]:
         return self._model.tokens(text)

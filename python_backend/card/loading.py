@@ -116,21 +116,14 @@ def _examined(
     quickly: bool,
 ) -> tuple[ConfigurableEngine, Calibration]:
     """An engine whose rows are independent if it is a target's, and what was found out about it."""
-
-    def wait() -> None:
-        with phase("wait for other models to load", model.path):
-            lock.begin_measuring()
-
     with lock.loading():
         engine = _load(settings, model, options, quickly=quickly)
-        if options.threads_alone:
-            wait()
         if not options.grows_trees:
             with phase("check rows", model.path):
                 engine = _row_invariant(engine, model)
         _warm_up(engine, settings, model)
-        if not options.threads_alone:
-            wait()
+        with phase("wait for other models to load", model.path):
+            lock.begin_measuring()
         with phase("measure passes", model.path):
             costs = measure_row_costs(engine)
         return engine, Calibration.of(engine.options, costs, settled=not engine.awaits_decoders)

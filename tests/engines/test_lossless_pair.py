@@ -36,8 +36,7 @@ SPECULATING = [name for name, pacing in PACINGS.items() if pacing.drafts]
 GAMMA = 5
 SHAPE = {"rows": 6, "depth": 8, "width": 4}
 COSTS = RowCosts({1: 1.0, 4: 1.1, 8: 1.6, 16: 2.6, 32: 4.6}, alone_share=0.7)
-"""What passes are said to cost, so that nobody measures it; and more threads are not to look slower
-on a busy machine, but to be proven right."""
+"""What passes are said to cost, so that nobody measures it."""
 
 OTHER_SHAPES = {
     "smallest": ("card", {"rows": 2, "depth": 1, "width": 1, "lookahead": 0}, GAMMA),

@@ -32,7 +32,7 @@ def test_a_target_has_independent_rows_or_is_refused_with_the_remedy(
     dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On every processor: where it does not compute in a type, rows may not be independent. What
-    passes cost, and whether more threads look faster on a busy machine, is no question here."""
+    passes cost is no question here."""
     monkeypatch.setattr(loading, "measure_row_costs", lambda _: RowCosts({1: 1.0}))
     try:
         engine = load_engine(settings_in(dtype), "target")

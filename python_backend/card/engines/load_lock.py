@@ -1,7 +1,7 @@
 """Models of one service that load at once, and measure one after the other.
 
-What passes cost, and whether more threads are worth it, decides how a service decodes from then on.
-Measured while another model loads beside it, a second core looks as if it were worth nothing.
+What passes cost decides how a service decodes from then on. Measured while another model loads
+beside it, a second core looks as if it were worth nothing.
 """
 
 from __future__ import annotations

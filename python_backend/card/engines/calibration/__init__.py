@@ -4,7 +4,7 @@
 `readings`    one text, read in many ways
 `invariance`  whether the bits are the same in all of them
 `timing`      how long passes take
-`alone`       whether more threads save time and change no bit
+`alone`       whether more threads change no bit
 `choice`      the cheapest variant whose rows are independent
 """
 

@@ -27,7 +27,7 @@ def make_row_invariant(engine: AnyEngine) -> AnyEngine:
         independent = check_row_invariance(trial)  # matter is checked next
         trial.alone = False
         if independent:
-            if options.threads_alone and not check_alone(trial):
+            if not check_alone(trial):
                 options = replace(options, threads_alone=0)
             return known_invariant(trial, options)
     return engine

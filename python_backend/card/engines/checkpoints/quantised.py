@@ -21,8 +21,8 @@ _PART = 1 << 18
 
 
 class QuantisedCheckpoint(DerivedCheckpoint):
-    """The embedding takes eight bits whatever `bits` says: it is
-    looked up, and as a head it decides what is written.
+    """Another one in codes. The embedding takes eight bits whatever `bits` says: it is looked up,
+    and as a head it decides what is written.
 
     bits   of a weight, 4 or 8
     group  inputs that share a scale, as `group_of` a row says
