@@ -117,14 +117,10 @@ class BranchLayout(OneLaneEach):
         self._pending = pending
         self._trees = [_Tree() for _ in range(sessions)]
 
-    def open(self, length: int = 0) -> int:
-        """The prefix fills its pages."""
-        session = super().open(length)
-        self._trees[session] = _Tree()
-        return session
-
     def close(self, session: int) -> None:
+        """The next one begins with no entries behind a prefix that fills its pages."""
         self._pages.give_back(self._trees[session].filled)
+        self._trees[session] = _Tree()
         super().close(session)
 
     def plan(self, batch: Sequence[SequenceTokens]) -> Pass:
