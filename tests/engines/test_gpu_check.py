@@ -77,7 +77,7 @@ def test_on_a_processor_everything_runs_and_is_written_down(tmp_path: Path) -> N
     for speed in written["speeds"][pair]:
         found.setdefault(speed["demand"], set()).add(speed["system"])
         assert speed["equal"]
-    systems = {"autoregressive", "CARD", "PEARL, γ = 4", "draft-verify, γ = 4"}
+    systems = {"autoregressive", "CARD", "auto", "PEARL, γ = 4", "draft-verify, γ = 4"}
     demands = ["one stream, greedy", "2 streams, greedy", "one stream, temperature 0.8"]
     assert found == dict.fromkeys(demands, systems)
     assert len(written["peers"][pair]) == 2

@@ -32,7 +32,7 @@ def test_defaults_run_the_chat_pair_on_a_processor() -> None:
         assert model.device == "cpu"
         assert model_files_of(model.path).config()["vocab_size"] == 49_152
     assert settings.target.path != settings.draft.path
-    assert (settings.speculation.decoding, settings.decoding) == ("auto", "card")
+    assert settings.decoding == "auto"
 
 
 def test_the_file_sets_what_it_names_and_nothing_else(write: Write) -> None:

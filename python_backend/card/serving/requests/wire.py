@@ -19,7 +19,7 @@ from card.serving.requests.allowed import Check
 from card.speculation.drafters.growth import GROWTHS
 from card.speculation.pacing import PACINGS
 
-DECODINGS = ("auto", *PACINGS)
+DECODINGS = tuple(PACINGS)
 
 VOCABULARY = "vocabulary"
 """In place of a limit: a list of one element for each token."""
