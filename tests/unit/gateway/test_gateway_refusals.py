@@ -15,7 +15,6 @@ from gateway_double import (
     LIMIT_S,
     PROMPT,
     RunningGateway,
-    number,
     running_gateway,
     two_pieces,
 )
@@ -115,11 +114,6 @@ def test_values_are_written_as_in_json(
         assert pythons not in message
 
 
-def test_a_negative_seed_is_one_of_its_own(gateway: RunningGateway, client: openai.OpenAI) -> None:
-    client.completions.create(**PROMPT, seed=-3)
-    assert number(gateway, "seed", "<Q") == 2**64 - 3
-
-
 NEUTRAL: list[tuple[str, list[Any]]] = [
     ("n", [1, None]),
     ("best_of", [1, None]),
@@ -162,19 +156,6 @@ def test_what_asks_for_nothing_changes_nothing(
         status, _, text = gateway.ask("/v1/completions", PROMPT | {name: value})
         assert status == 200, text
         assert gateway.sent() | neutral == plain
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "text_input is 5000 tokens long; it must be 1 to 4096 (limits.prompt_tokens)",
-        "text_input is 'a'; it must be text of at most 10 bytes (limits.prompt_bytes)",
-    ],
-)
-def test_a_prompt_that_is_too_long_has_openais_code(gateway: RunningGateway, words: str) -> None:
-    gateway.triton.answer = lambda _: [refusal(f"INVALID_ARGUMENT: {words}")]
-    status, _, text = gateway.ask("/v1/chat/completions", CHAT)
-    assert (status, json.loads(text)["error"]["code"]) == (400, "context_length_exceeded")
 
 
 @pytest.mark.parametrize(

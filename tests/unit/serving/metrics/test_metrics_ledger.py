@@ -17,8 +17,8 @@ from serving_double import GEOMETRY, slot_request
 
 from card.cache import DRAFT_COUNTERS, Finish, Geometry, Pool, SlotRequest, choice_words
 from card.sampling import SamplingParameters
-from card.serving.log import RequestLog, open_log
-from card.serving.metrics import FAMILIES, Metrics
+from card.serving.log import RequestLog
+from card.serving.metrics import Metrics
 from card.serving.metrics.progress import ProgressReader
 from card.serving.requests.refusal import REASONS, Refusal, invalid
 from card.serving.requests.sessions import Session
@@ -108,16 +108,6 @@ def publish(pool: Pool, session: Session) -> None:
     slot.reset_counters()
     nothing = np.empty(0, np.int64)
     slot.replace(session.session_id, 3, nothing, nothing, np.empty(0))
-
-
-def test_every_series_exists_from_the_start(scene: Scene) -> None:
-    series = {
-        (family.name, tuple(sorted(value for _, value in labels)))
-        for family in FAMILIES
-        for labels in family.series()
-    }
-    assert set(MetricFamily.told) == series
-    assert len(series) > 100
 
 
 def test_counters_are_told_while_the_session_runs(scene: Scene) -> None:
@@ -246,32 +236,6 @@ def test_gauges_say_what_holds_now(scene: Scene) -> None:
 
 def events(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-
-
-def test_a_request_leaves_one_line_with_its_id_and_without_its_text(
-    scene: Scene, capsys: pytest.CaptureFixture[str]
-) -> None:
-    open_log("card", "json")
-    session = scene.open()
-    scene.metrics.admitted(session, time.monotonic_ns(), "abc", SECRET)
-    scene.metrics.committed(session, 2, time.monotonic_ns())
-    scene.metrics.answered(session, "stop")
-    (event,) = events(capsys)
-    assert event["event"] == "answered"
-    assert (event["component"], event["request_id"]) == ("card", "abc")
-    assert (event["decoding"], event["outcome"], event["tokens"]) == ("card", "stop", 2)
-    assert SECRET not in str(event)
-
-
-def test_a_refusal_names_the_field_and_never_its_value(
-    scene: Scene, capsys: pytest.CaptureFixture[str]
-) -> None:
-    open_log("card", "json")
-    scene.metrics.rejected(invalid("stop_words", SECRET, "short"), "abc", SECRET)
-    (event,) = events(capsys)
-    assert event["event"] == "refused"
-    assert (event["request_id"], event["field"]) == ("abc", "stop_words")
-    assert SECRET not in str(event)
 
 
 @pytest.mark.parametrize("wanted", [True, False])

@@ -45,33 +45,12 @@ async def test_a_released_slot_is_freed_and_its_counters_are_final(scene: Scene)
     assert scene.state(slot) is SlotState.FREE
 
 
-async def test_the_end_id_stops_the_text_and_is_not_sent(scene: Scene) -> None:
-    client, slot = await scene.open(end_ids=(24, 25))
-    scene.target.commit(slot, [3, 25], Finish.END_ID)
-    scene.follower.tick(1)
-    assert client.texts == ["d"]
-    assert scene.ledger.outcomes == ["stop"]
-
-
 async def test_a_stop_word_closes_the_slot_though_the_target_would_go_on(scene: Scene) -> None:
     client, slot = await scene.open(stop_words=("e",))
     scene.target.commit(slot, [3, 4, 5])
     scene.follower.tick(1)
     assert (client.texts, client.ended) == (["d"], 1)
     assert scene.state(slot) is SlotState.CLOSED
-
-
-async def test_a_deadline_ends_the_session_with_its_error(scene: Scene) -> None:
-    client, slot = await scene.open(deadline_ns=100)
-    scene.follower.tick(99)
-    assert client.errors == []
-    scene.follower.tick(100)
-    assert client.errors == [
-        "DEADLINE_EXCEEDED: timeout is over while decoding; send a larger timeout (microseconds)"
-    ]
-    assert scene.state(slot) is SlotState.CLOSED
-    scene.follower.tick(101)
-    assert client.ended == 1
 
 
 async def test_text_that_is_due_at_every_look_does_not_outlast_a_deadline(scene: Scene) -> None:
@@ -89,23 +68,6 @@ async def test_a_text_that_ends_with_its_deadline_is_an_answer(scene: Scene) -> 
     scene.target.commit(slot, [3], Finish.LENGTH)
     scene.follower.tick(1)
     assert (client.texts, client.errors) == (["d"], [])
-
-
-async def test_a_session_that_postprocessing_abandoned_is_closed(scene: Scene) -> None:
-    client, slot = await scene.open()
-    session_id = int(scene.pool.session_ids[slot])
-    scene.pool.abandoned[slot] = session_id
-    scene.follower.tick(1)
-    assert client.errors == ["CANCELLED: the client left"]
-    assert scene.state(slot) is SlotState.CLOSED
-
-
-async def test_a_direct_client_that_left_is_noticed(scene: Scene) -> None:
-    client, slot = await scene.open()
-    client.gone = True
-    scene.follower.tick(10**12)
-    assert scene.state(slot) is SlotState.CLOSED
-    assert scene.ledger.outcomes == ["cancelled"]
 
 
 @pytest.mark.parametrize(

@@ -66,28 +66,6 @@ def pass_time(guard: GuardProcess, clock: ToldClock, seconds: float) -> None:
         guard.look()
 
 
-def test_it_is_well_once_it_has_beaten(start: Start) -> None:
-    guard = start(BEATS_ONCE)
-    assert guard.condition == "starting"
-    hear(guard)
-    assert guard.condition == "well"
-    assert guard.replace() is None
-
-
-def test_one_that_beats_no_more_is_replaced(start: Start, clock: ToldClock) -> None:
-    guard = start(BEATS_ONCE)
-    hear(guard)
-    pass_time(guard, clock, SERVING.engine_timeout_s - 0.2)
-    assert (guard.condition, guard.replace()) == ("well", None)
-    pass_time(guard, clock, 0.4)
-    lost = guard.pid
-    assert guard.condition == "silent"
-    assert guard.replace() == "silent for 2.2 s"
-    assert guard.pid != lost
-    hear(guard)
-    assert guard.condition == "well"
-
-
 def test_a_pause_of_the_whole_machine_is_no_silence(start: Start, clock: ToldClock) -> None:
     guard = start(BEATS_ONCE)
     hear(guard)
