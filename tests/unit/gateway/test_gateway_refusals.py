@@ -192,7 +192,6 @@ def test_a_field_that_nobody_knows_is_refused_whatever_its_name(
     status, _, text = gateway.ask("/v1/completions", PROMPT | body)
     error = json.loads(text)["error"]
     assert (status, error["param"], error["code"]) == (400, param, "unknown_parameter")
-    assert error["message"] == f"{param or repr(param)} is not known here"
 
 
 def test_a_name_that_is_no_text_is_told_so(gateway: RunningGateway) -> None:

@@ -139,6 +139,11 @@ SEVERAL: Any = {"parallel_tool_calls": True}
         ({"tool_choice": "required", "parallel_tool_calls": False}, [ONE], [f"{ONE}\n{OTHER}"]),
         ({"tool_choice": {"type": "function", "function": {"name": "clock"}}}, [OTHER], [ONE]),
         (
+            {"tool_choice": {"type": "function", "function": {"name": "weather"}}},
+            [ONE.replace("Rome", "</tool_call>")],
+            [OTHER],
+        ),
+        (
             SEVERAL | {"tool_choice": "auto"},
             ["", "a < b", f"Let me see.\n{ONE}\n{OTHER} So.", "<tool_cal", '"city"'],
             ["<tool_call>", "I <tool_call>hello", ONE.replace("weather", "wether")],
@@ -232,16 +237,6 @@ def test_a_required_call_that_is_cut_off_leaves_no_text(
         response = client.responses.create(model="ensemble", tool_choice="required", **responses)
         assert response.status == "incomplete"
         assert response.output_text == ""
-
-
-def test_a_grammar_ends_a_call_that_may_hold_the_end_of_one(
-    gateway: RunningGateway, client: openai.OpenAI
-) -> None:
-    named: Any = {"type": "function", "function": {"name": "weather"}}
-    client.chat.completions.create(**CHAT, tools=[WEATHER], tool_choice=named)
-    assert fits(
-        gateway.sent()["guided_decoding_guide"][4:].decode(), ONE.replace("Rome", "</tool_call>")
-    )
 
 
 @pytest.mark.parametrize(

@@ -89,21 +89,20 @@ async def test_a_promised_slot_is_given_to_nobody_else(pool: Pool) -> None:
     late.close()
 
 
-async def test_waiting_ends_at_the_queues_own_limit(pool: Pool) -> None:
-    sessions = sessions_of(pool, timeout_s=0.01)
+@pytest.mark.parametrize(
+    ("timeout_s", "deadline_in_ns", "code"),
+    [(0.01, None, "UNAVAILABLE"), (30.0, 1_000_000, "DEADLINE_EXCEEDED")],
+)
+async def test_waiting_ends_at_the_queues_limit_or_the_requests_deadline(
+    pool: Pool, timeout_s: float, deadline_in_ns: int | None, code: str
+) -> None:
+    sessions = sessions_of(pool, timeout_s)
     for _ in range(2):
         await admit(sessions)
-    with pytest.raises(Refusal, match=r"UNAVAILABLE: no slot became free within 0.01 s"):
-        await admit(sessions)
+    deadline_ns = None if deadline_in_ns is None else time.monotonic_ns() + deadline_in_ns
+    with pytest.raises(Refusal, match=code):
+        await admit(sessions, deadline_ns)
     assert sessions.waiting == 0
-
-
-async def test_waiting_ends_at_the_requests_deadline(pool: Pool) -> None:
-    sessions = sessions_of(pool)
-    for _ in range(2):
-        await admit(sessions)
-    with pytest.raises(Refusal, match="DEADLINE_EXCEEDED: timeout is over while waiting"):
-        await admit(sessions, deadline_ns=time.monotonic_ns() + 1_000_000)
 
 
 async def test_a_client_that_left_the_queue_takes_no_slot(pool: Pool) -> None:

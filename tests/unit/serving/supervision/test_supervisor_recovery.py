@@ -89,7 +89,7 @@ class Recovery:
     def __init__(self, repository: FakeRepository, well_after: int = 0) -> None:
         self.repository = repository
         self.server = FakeServer(repository.clock)
-        self._looks_left = well_after
+        self.looks_left = well_after
 
     def run(
         self, dead: Stub | None = None, timeout_s: float = 5.0, must_let_go: bool = False
@@ -107,8 +107,8 @@ class Recovery:
 
     def _is_well(self) -> bool:
         self.repository.clock.now_s += LOOK_S
-        self._looks_left -= 1
-        return self._looks_left < 0
+        self.looks_left -= 1
+        return self.looks_left < 0
 
 
 @pytest.mark.parametrize("last", [None, signal.SIGSTOP, signal.SIGKILL])
@@ -130,7 +130,7 @@ def test_the_old_process_is_dead_before_the_server_is_asked_for_anything(
 def test_a_recovery_lasts_until_the_model_is_well() -> None:
     recovery = Recovery(FakeRepository(), well_after=3)
     recovery.run()
-    assert recovery._looks_left == -1
+    assert recovery.looks_left == -1
 
 
 def test_a_model_that_must_let_go_is_loaded_when_no_request_is_open_in_the_old_one() -> None:
