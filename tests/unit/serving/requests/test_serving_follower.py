@@ -69,15 +69,6 @@ async def test_a_text_that_ends_with_its_deadline_is_an_answer(scene: Scene) -> 
     assert (client.texts, client.errors) == (["d"], [])
 
 
-async def test_a_session_that_postprocessing_abandoned_is_closed(scene: Scene) -> None:
-    client, slot = await scene.open()
-    session_id = int(scene.pool.session_ids[slot])
-    scene.pool.abandoned[slot] = session_id
-    scene.follower.tick(1)
-    assert client.errors == ["CANCELLED: the client left"]
-    assert scene.state(slot) is SlotState.CLOSED
-
-
 @pytest.mark.parametrize(
     ("finish", "error"),
     [

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from follower_double import Client
 from serving_double import HandPlayedTarget, slot_request
 
 from card.cache import Finish, Pool, SlotState
@@ -206,21 +207,6 @@ async def test_nobody_in_the_queue_shares_a_place_with_a_slot_or_another(pool: P
     places = [place for (place,) in seen.values()]
     assert set(places) == set(range(pool.geometry.slots, pool.geometry.places))
     assert all(len({*places[at : at + queue]}) == queue for at in range(0, len(places), queue))
-
-
-class Client:
-    """Remembers what it was sent; an ensemble's client never seems to leave."""
-
-    def __init__(self) -> None:
-        self.sent: list[Delta] = []
-        self.gone = False
-
-    def send(self, delta: Delta, *, last: bool) -> None:
-        assert not last
-        self.sent.append(delta)
-
-    def is_gone(self) -> bool:
-        return self.gone
 
 
 class Scene:
