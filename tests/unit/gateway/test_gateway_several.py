@@ -123,15 +123,6 @@ def test_what_a_text_may_say_reaches_triton(gateway: RunningGateway, content: An
     assert gateway.sent()["prediction"][4:] == b"a b"
 
 
-@pytest.mark.parametrize("prompt", [[5, 6, 7], [[5, 6, 7]]])
-def test_a_prompt_of_tokens_reaches_triton_as_tokens(
-    gateway: RunningGateway, client: openai.OpenAI, prompt: Any
-) -> None:
-    client.completions.create(model="ensemble", prompt=prompt)
-    assert gateway.sent()["input_ids"] == struct.pack("<3i", 5, 6, 7)
-    assert "text_input" not in gateway.sent()
-
-
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("max_tokens", [0, 1])
 def test_an_echo_is_the_prompt_with_its_log_probabilities(

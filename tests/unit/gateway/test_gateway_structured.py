@@ -124,14 +124,3 @@ def test_what_cannot_be_meant_is_refused_by_name(
     status, _, text = gateway.ask("/v1/chat/completions", CHAT | fields)
     assert status == 400
     assert json.loads(text)["error"]["param"] == param
-
-
-def test_what_the_server_cannot_compile_is_told_of_the_field_that_asked(
-    gateway: RunningGateway,
-) -> None:
-    said = "guided_decoding_guide cannot be compiled as regex: unclosed group"
-    gateway.triton.answer = lambda _: [refusal(f"INVALID_ARGUMENT: {said}")]
-    status, _, text = gateway.ask("/v1/completions", PROMPT | {"guided_regex": "a("})
-    error = json.loads(text)["error"]
-    assert (status, error["param"]) == (400, "guided_regex")
-    assert error["message"].startswith("guided_regex cannot be compiled")

@@ -257,6 +257,9 @@ def test_a_required_call_that_is_cut_off_leaves_no_text(
         ({"messages": [{"role": "user", "content": "", "tool_calls": CALLED[2]["tool_calls"]}]},
          "messages.0.tool_calls"),
         ({"messages": [{"role": "assistant", "content": None}]}, "messages.0.content"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.tool_call_id"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+         "messages.0.content.0.type"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused_by_name(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import tempfile
 import time
@@ -165,24 +164,6 @@ def test_what_an_earlier_card_left_in_the_pool_counts_for_nobody(pool: Pool) -> 
     session.slot.open(request, session.session_id)
     step(pool, session, 4)
     assert ProgressReader(pool).read() == {}
-
-
-def test_time_is_divided_between_running_and_waiting(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seconds = itertools.count()
-    monkeypatch.setattr(time, "perf_counter_ns", lambda: next(seconds) * 10**9)
-    session = scene.open()
-    target, draft = scene.pool.target_slot(0), scene.pool.draft_slot(0)
-    target.adopt(session.session_id)
-    publish(scene.pool, session)
-    for slot in (target, draft):
-        for runs in (True, False, False, True):
-            slot.count_time(runs=runs)
-    assert scene.total("card_target_running_seconds_total", "card") == 1
-    assert scene.total("card_target_wait_seconds_total", "card") == 2
-    assert scene.total("card_draft_idle_seconds_total", "card") == 2
-    assert scene.total("card_target_wait_seconds_total", "draft_then_verify") == 0
 
 
 def test_latencies_are_those_of_the_request(scene: Scene) -> None:

@@ -18,17 +18,6 @@ from card.serving.triton.attach import ATTACHED_EPOCH, DEADLINE, KEY
 from card.serving.triton.unary_fronts import ENSEMBLE_UNARY, LLMAPI, TENSORRT_LLM, Front
 
 REPOSITORY = Path(__file__).parents[4] / "model_repository"
-STUBS = (
-    "preprocessing",
-    "card",
-    "draft",
-    "target",
-    "postprocessing",
-    "ensemble_unary",
-    "tensorrt_llm",
-    "llmapi",
-    "remote",
-)
 
 Declared = dict[str, tuple[str, list[int]]]
 
