@@ -44,6 +44,14 @@ async def test_a_released_slot_is_freed_and_its_counters_are_final(scene: Scene)
     assert scene.state(slot) is SlotState.FREE
 
 
+async def test_the_end_id_stops_the_text_and_is_not_sent(scene: Scene) -> None:
+    client, slot = await scene.open(end_ids=(24, 25))
+    scene.target.commit(slot, [3, 25], Finish.END_ID)
+    scene.follower.tick(1)
+    assert client.texts == ["d"]
+    assert scene.ledger.outcomes == ["stop"]
+
+
 async def test_a_stop_word_closes_the_slot_though_the_target_would_go_on(scene: Scene) -> None:
     client, slot = await scene.open(stop_words=("e",))
     scene.target.commit(slot, [3, 4, 5])

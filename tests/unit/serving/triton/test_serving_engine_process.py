@@ -178,6 +178,15 @@ def test_a_new_pool_is_found_and_gets_a_loop_of_its_own(engine: Engine, tmp_path
     assert [loop.pool.path for loop in engine.loops] == [pool.path, successor.path]
 
 
+def test_an_engine_stuck_in_a_step_falls_silent(engine: Engine, tmp_path: Path) -> None:
+    pool = make_pool(tmp_path)
+    engine.attach(pool.new_key())
+    engine.loops[0].hang.clear()
+    assert eventually(lambda: pool.silence_s("target") > 2 * TIMEOUT_S)
+    engine.loops[0].hang.set()
+    assert eventually(lambda: pool.is_alive("target", TIMEOUT_S))
+
+
 def test_a_loop_that_fails_ends_the_process(
     engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
