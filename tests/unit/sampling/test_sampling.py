@@ -332,3 +332,28 @@ def test_history_is_a_view_that_grows_in_place() -> None:
         history.append(7)
     with pytest.raises(ValueError, match="capacity"):
         History(np.array([1, 2, 3]), 2)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", float("nan")),
+        ("temperature", float("inf")),
+        ("top_k", -1),
+        ("top_p", 1.1),
+        ("top_p", float("nan")),
+        ("repetition_penalty", 0.0),
+        ("presence_penalty", float("inf")),
+        ("frequency_penalty", float("nan")),
+        ("min_tokens", -1),
+        ("bad_words", ((),)),
+        ("bad_words", ((-1,),)),
+        ("seed", -1),
+        ("seed", 1 << 64),
+        ("end_ids", (4, -1)),
+    ],
+)
+def test_a_parameter_out_of_range_is_refused_by_name(field: str, value: object) -> None:
+    with pytest.raises(ValueError, match=field):
+        SamplingParameters(**{field: value})  # type: ignore[arg-type]
