@@ -18,16 +18,6 @@ def admission(**speculation: Any) -> Admission:
     return Admission(Settings.model_validate({"speculation": speculation}))
 
 
-def test_a_rule_that_changes_the_text_is_refused_unless_settings_list_it() -> None:
-    wanted = GenerateRequest(acceptance="loose")
-    with pytest.raises(Refusal, match=r"acceptance is 'loose'; it must be one of exact \(") as told:
-        admission().acceptance(wanted)
-    assert told.value.field == "acceptance"
-    allows = admission(lossy_acceptance=["loose"])
-    assert allows.acceptance(wanted) == "loose"
-    assert allows.acceptance(GenerateRequest()) == "exact", "and it is nobody else's"
-
-
 def test_a_drafter_that_is_not_loaded_is_refused_by_name() -> None:
     for name in ("tree", "ngram"):
         assert admission().drafter(GenerateRequest(drafter=name)) == name
