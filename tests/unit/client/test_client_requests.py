@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 from client_double import HOLD_S, Request, Responses, TritonDouble, refusal, response
 from tritonclient.grpc.aio import InferenceServerClient
 
-from card_client import CardClient, CardError, Completion, Delta, GenerateRequest
+from card_client import CardClient, CardError, Delta, GenerateRequest
 from card_client.errors import status_error
 
 REQUEST = GenerateRequest("def f(", 8)
@@ -70,16 +70,6 @@ async def test_the_request_arrives_as_the_ensemble_expects_it(triton: TritonDoub
     }
     assert arrived.raw_input_contents[2] == b"\x01"
     assert triton.metadata[0]["authorization"] == "token"
-
-
-async def test_generate_asks_for_one_whole_answer(triton: TritonDouble) -> None:
-    triton.answer = lambda request: [response(text_output="x): pass", finish_reason="stop")]
-    async with CardClient(triton.address) as client:
-        completion = await client.generate(GenerateRequest("def f(", 8, stream=True))
-
-    assert completion == Completion(text="x): pass", finish_reason="stop")
-    names = [i.name for i in triton.requests[0].inputs]
-    assert triton.requests[0].raw_input_contents[names.index("stream")] == b"\x00"
 
 
 async def test_a_time_limit_binds_both_the_client_and_the_server(triton: TritonDouble) -> None:
@@ -263,18 +253,6 @@ async def test_an_error_in_mid_stream_comes_after_the_deltas(triton: TritonDoubl
             await read(client)
     assert texts == ["x"]
     assert caught.value.code == "UNAVAILABLE"
-
-
-async def test_a_call_that_the_server_breaks_off_is_an_error_with_its_code(
-    triton: TritonDouble,
-) -> None:
-    def answer(request: Request) -> NoReturn:
-        raise RuntimeError("broken on purpose")
-
-    triton.answer = answer
-    error = await failure(triton)
-    assert error.code == "UNKNOWN"
-    assert "broken on purpose" in error.message
 
 
 @pytest.mark.parametrize("answer", [[], [response(text_output="x", finish_reason="")]])
