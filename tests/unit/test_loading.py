@@ -44,13 +44,6 @@ class Model:
         assert not self._thread.is_alive()
 
 
-def test_models_load_at_once(tmp_path: Path) -> None:
-    models = [Model(tmp_path, measures=False) for _ in range(3)]
-    assert all(model.loads.wait(_SOON_S) for model in models)
-    for model in models:
-        model.end()
-
-
 def test_who_measures_waits_until_nobody_loads_and_lets_nobody_begin(tmp_path: Path) -> None:
     loading = Model(tmp_path, measures=False)
     assert loading.loads.wait(_SOON_S)
