@@ -80,16 +80,21 @@ def test_without_a_place_for_the_lock_nobody_waits(tmp_path: Path) -> None:
 
 def test_a_process_that_was_forked_meanwhile_keeps_nobody_waiting(tmp_path: Path) -> None:
     """It shares all that is open, whatever a library forked it for."""
-    lock = LoadLock(tmp_path)
-    with lock.loading():
-        assert lock._descriptor is not None
-        forked = os.dup(lock._descriptor)
+    lives, ends = os.pipe()
+    with LoadLock(tmp_path).loading():
+        forked = os.fork()
+        if forked == 0:
+            os.close(ends)
+            os.read(lives, 1)
+            os._exit(0)
     try:
         measuring = Model(tmp_path, measures=True)
         assert measuring.measures.wait(_SOON_S)
         measuring.end()
     finally:
-        os.close(forked)
+        os.close(lives)
+        os.close(ends)
+        os.waitpid(forked, 0)
 
 
 def test_a_phase_is_told_while_it_lasts_and_logged_afterwards(
