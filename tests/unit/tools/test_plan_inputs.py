@@ -263,14 +263,18 @@ def test_a_profile_belongs_to_the_weights_of_a_gguf_file_too(
         profile_of(result, tmp_path)
 
 
+SIMULATED = {"specbranch", "ssd", "mcsd", "cascade", "gsd", "ouroboros"}
+"""Those whose loops wait for a draft, and are simulated with settings of their own."""
+
+
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_every_system_of_the_family_can_be_predicted(system: str) -> None:
     result = Result.model_validate(few_texts())
     waits = next(row for row in result.rows if row.system == "draft_then_verify")
     row = waits.model_copy(update={"system": system, "gamma": 3, "width": 4, "rows": 4})
-    if row.built is not None and system in ("specbranch", "ssd", "mcsd", "cascade", "gsd"):
-        assert 2.0 < compare(result, row, GREEDY).tokens_per_step <= 4.0
     assert row.built is not None
+    if system in SIMULATED:
+        assert 2.0 < compare(result, row, GREEDY).tokens_per_step <= 4.0
 
 
 def test_a_device_far_away_takes_as_much_longer_as_its_bytes_do() -> None:
