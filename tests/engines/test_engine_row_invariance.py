@@ -205,7 +205,10 @@ class Sessions(RuleBasedStateMachine):
             for length in (length for where, length in parting if where == place):
                 append([token ^ 1, *text[:length]], above)  # so that the right one moves
             path.append(append([token], above))
-        append([token ^ 1 for token in text[right : right + wrong]], path[-1] if path else -1)
+        append(
+            [token ^ 1 for token in text[right : right + wrong]],
+            path[-1] if path else FOLLOWS_PREFIX,
+        )
         return SequenceTokens(session, tokens, parents if parting else None), path
 
     @precondition(lambda self: self._sessions)
