@@ -13,12 +13,8 @@ from transformers import AutoModelForCausalLM
 from watched_passes import product_types, recorded_passes
 
 from card.engines import SequenceTokens
-from card.engines.calibration import check_row_invariance, choice, make_row_invariant
-from card.engines.calibration_cache import Calibration
-from card.engines.interface import Engine
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
-from card.engines.row_costs import RowCosts
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -37,7 +33,9 @@ def checkpoint(directory: Path, dtype: torch.dtype) -> Path:
 @pytest.mark.parametrize(
     ("dtype", "stored"), [(torch.bfloat16, "bf16"), (torch.float16, "f16"), (torch.float32, "f32")]
 )
-def test_matrices_stay_as_they_are_stored(tmp_path: Path, dtype: torch.dtype, stored: str) -> None:
+def test_matrices_stay_as_they_are_stored_and_nothing_is_lost(
+    tmp_path: Path, dtype: torch.dtype, stored: str
+) -> None:
     """Should the plugin no longer take the graph for a language model, it unfolds them."""
     engine = OpenVinoEngine.load(checkpoint(tmp_path, dtype), OPTIONS)
     for decoder in engine.model.decoders.values():
@@ -46,11 +44,6 @@ def test_matrices_stay_as_they_are_stored(tmp_path: Path, dtype: torch.dtype, st
         if engine.options.compressed:
             assert found[stored] == 4 * engine.architecture.layers + 1
     assert engine.options.compressed is (dtype != torch.float32)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_nothing_is_lost(tmp_path: Path, dtype: torch.dtype) -> None:
-    engine = OpenVinoEngine.load(checkpoint(tmp_path, dtype), OPTIONS)
     in_float32 = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     expected = tiny_models.reference_logits(in_float32, TEXT)
     assert np.abs(read_alone(engine, TEXT, [64, 1, 4, 6]) - expected).max() < CLOSE
@@ -83,27 +76,3 @@ def test_no_pass_has_more_rows_than_keep_their_bits(
     for logits, start, size in zip(found, starts, sizes, strict=True):
         for row in range(size):
             np.testing.assert_array_equal(logits.row(row), expected[start + row])
-
-
-def test_a_processor_on_which_such_rows_influence_each_other_unfolds_the_matrices(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check = check_row_invariance
-    asked: list[bool] = []
-
-    def depends_if_compressed(engine: Engine) -> bool:
-        assert isinstance(engine, OpenVinoEngine)
-        asked.append(engine.options.compressed)
-        return not engine.options.compressed and check(engine)
-
-    monkeypatch.setattr(choice, "check_row_invariance", depends_if_compressed)
-    engine = make_row_invariant(OpenVinoEngine.load(checkpoint(tmp_path, torch.bfloat16), OPTIONS))
-    assert asked[:3] == [True, True, False]
-    assert engine.row_invariant
-    assert engine.most_rows > 64
-    assert all(
-        product_types(decoder.graph).keys() == {"f32"} for decoder in engine.model.decoders.values()
-    )
-    # And so it is again when the model is loaded anew.
-    found = Calibration.of(engine.options, RowCosts({1: 1.0}))
-    assert found.applied_to(OPTIONS) == engine.options

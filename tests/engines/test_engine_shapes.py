@@ -6,26 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import openvino as ov
-import pytest
 import tiny_models
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
-from real_pair import TARGET
-from this_processor import skip_unless_computed_in
 
-from card.engines import FOLLOWS_PREFIX, SequenceTokens
-from card.engines.architecture import Architecture, read_architecture
+from card.engines import SequenceTokens
 from card.engines.calibration import make_row_invariant
-from card.engines.layout import EXTENT_MULTIPLE, ChainLayout
 from card.engines.openvino.compiled import CompiledDecoder
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.openvino.graph import ANY_ROWS
-from card.engines.openvino.inputs import Inputs
-from card.engines.openvino.masked.cache import KeyValueCache
-from card.engines.openvino.masked.feed import MaskedFeed
 from card.engines.openvino.shapes import RowPadding
 from card.engines.options import Dtype, EngineOptions
 from card.engines.row_costs import RowCosts
@@ -58,80 +48,6 @@ def test_padding_never_costs_much_more_than_twice_the_best_that_hindsight_knows(
     shapes = [padding.pad(1) for _ in range(count)]
     paid = rent * shapes.count(8) + price * (1 in shapes)
     assert paid <= 2 * min(rent * count, price) + rent + 1e-9
-
-
-# --- the inputs of a pass -------------------------------------------------------------------------
-
-PLACES = 4 * EXTENT_MULTIPLE
-
-
-@pytest.fixture(scope="module")
-def architecture(tmp_path_factory: pytest.TempPathFactory) -> Architecture:
-    directory = tmp_path_factory.mktemp("llama3")
-    tiny_models.save(directory, "llama3")
-    return read_architecture(directory)
-
-
-@pytest.fixture(scope="module")
-def layout(architecture: Architecture) -> ChainLayout:
-    return ChainLayout(KeyValueCache(architecture, 8, PLACES, ov.Type.f32), 2, 4, 1)
-
-
-class BoundTensors:
-    """An infer request that only remembers what was bound to it."""
-
-    def __init__(self) -> None:
-        self.tensors: dict[str, ov.Tensor] = {}
-
-    def set_tensor(self, name: str, tensor: ov.Tensor) -> None:
-        self.tensors[name] = tensor
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        found: NDArray[Any] = self.tensors[name].data
-        return found
-
-
-def feed(architecture: Architecture) -> tuple[BoundTensors, MaskedFeed]:
-    bound = BoundTensors()
-    inputs = Inputs(cast(ov.InferRequest, bound))
-    return bound, MaskedFeed(architecture, inputs, RowPadding(COSTS))
-
-
-def test_padding_of_one_lane_repeats_the_last_row_and_writes_nowhere_else(
-    architecture: Architecture, layout: ChainLayout
-) -> None:
-    (inputs, made), session = feed(architecture), layout.open()
-    made.write(layout.plan([SequenceTokens(session, list(range(8)))]))
-    assert made.write(layout.plan([SequenceTokens(session, [5, 6, 7])])) == 8
-    layout.close(session)
-    assert inputs["tokens"].tolist() == [5, 6, 7, 7, 7, 7, 7, 7]
-    assert inputs["positions"].tolist() == [0, 1, 2, 2, 2, 2, 2, 2]
-    assert inputs["place"].shape == (8, architecture.kv_heads, 3)
-    assert inputs["place"][:, 0, 2].tolist() == [0, 1, 2, 2, 2, 2, 2, 2]
-    mask = inputs["mask"].reshape(architecture.group, 8, EXTENT_MULTIPLE)
-    assert np.isfinite(mask[0]).sum(axis=1).tolist() == [1, 2, 3, 3, 3, 3, 3, 3]
-    np.testing.assert_array_equal(mask[0], mask[1])
-
-
-def test_rows_of_branches_find_their_way_back_through_padded_lanes(
-    architecture: Architecture, layout: ChainLayout
-) -> None:
-    session = layout.open()
-    parents = [FOLLOWS_PREFIX, FOLLOWS_PREFIX, 0, 1, 2]
-    inputs, made = feed(architecture)
-    made.write(layout.plan([SequenceTokens(session, [4, 5, 6, 7, 8], parents)]))
-    layout.close(session)
-    gather, scatter = inputs["gather"], inputs["scatter"]
-    assert gather.shape[1] % 4 == 0
-    assert gather.reshape(-1)[scatter[:5]].tolist() == [0, 1, 2, 3, 4]
-    written = {
-        (int(source), int(lane), int(place))
-        for source, (lane, _, place) in zip(inputs["source"], inputs["place"][:, 0], strict=True)
-    }
-    assert written == {(1, 0, 0), (3, 0, 1), (0, 1, 0), (2, 1, 1), (4, 1, 2)}
-
-
-# --- memory that would come and go ----------------------------------------------------------------
 
 
 class RecordedRequest:
@@ -214,28 +130,6 @@ def test_few_rows_of_one_session_go_to_the_smallest_graph_that_takes_them(tmp_pa
             engine.commit_kv(session, range(rows))
     passes = {rows: len(graph.requests[0].shares_outputs) for rows, graph in graphs.items()}
     assert passes == {1: 1, 4: 2, ANY_ROWS: 2}
-
-
-def read_text(engine: OpenVinoEngine, rows: int) -> list[bytes]:
-    """Logits of a text, read so many rows a pass."""
-    session = engine.open_session()
-    found = []
-    for start in range(0, 4 * rows, rows):
-        (logits,) = engine.forward([SequenceTokens(session, list(range(start, start + rows)))])
-        found += [logits.row(row).tobytes() for row in range(rows)]
-        engine.commit_kv(session, range(rows))
-    engine.close_session(session)
-    return found
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int8"])
-def test_a_trained_target_has_the_same_bits_from_every_graph(dtype: Dtype) -> None:
-    skip_unless_computed_in(dtype)
-    with_graphs = OpenVinoEngine.load(TARGET, chains(dtype, (1, 4, 8)))
-    without = with_graphs.reconfigured(replace(with_graphs.options, graph_rows=()))
-    for rows in (1, 3, 4, 7):
-        found, expected = read_text(with_graphs, rows), read_text(without, rows)
-        assert [row for row, bits in enumerate(found) if bits != expected[row]] == []
 
 
 def test_a_model_whose_decoders_round_otherwise_goes_without_them(tmp_path: Path) -> None:

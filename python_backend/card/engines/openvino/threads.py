@@ -26,11 +26,11 @@ _REPAIRED = 12140
 
 _MAX_ALLOWED_PARALLELISM = 0
 
-_MOST_PASSES_WITH_FEW = 256
+MOST_PASSES_WITH_FEW = 256
 """Of all graphs together. A pass of a graph for two threads (8 layers, paged attention) leaves 16
 to 30 KiB of notes. What they took is for other notes once they are taken away, but never given
 back: a process holds the most that ever were there at once."""
-_MOST_PASSES_WITH_ALL = 32
+MOST_PASSES_WITH_ALL = 32
 _TOOK_PART = 0.05
 """Share of a pass's time that another thread computes if it takes part; less if it only wakes up
 when the pass is over, because every core is busy."""
@@ -97,8 +97,8 @@ class PassThreads:
         self._clock, self._others_s = clock, others_s
         self._limit = limit
         self.most = most
-        self._most_passes_with_few = _MOST_PASSES_WITH_FEW // graphs
-        self._most_passes_with_all = max(1, _MOST_PASSES_WITH_ALL // graphs)
+        self._most_passes_with_few = MOST_PASSES_WITH_FEW // graphs
+        self._most_passes_with_all = max(1, MOST_PASSES_WITH_ALL // graphs)
         self._passes_since_all = 0
 
     def compute(self, threads: int, infer: Callable[[], object], *, exactly: bool) -> None:
