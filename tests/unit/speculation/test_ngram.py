@@ -265,7 +265,7 @@ def test_the_command_makes_a_table_of_the_targets_tokens(tmp_path: Path) -> None
 
 
 def test_the_help_of_the_command_says_what_to_type() -> None:
-    command = [REPOSITORY_ROOT / "scripts/ngrams", "--help"]
+    command = [str(REPOSITORY_ROOT / "scripts/ngrams"), "--help"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240)
     assert "Usage: scripts/ngrams" in shown.stdout
 
