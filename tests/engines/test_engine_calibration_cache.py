@@ -72,7 +72,7 @@ def examined(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append("make_row_invariant")
         return known_invariant(engine, engine.options)
 
-    def run_largest_passes(engine: Engine, rows: int) -> None:
+    def run_largest_passes(engine: Engine) -> None:
         seen.append("run_largest_passes")
 
     def measure_row_costs(engine: Engine) -> RowCosts:
@@ -176,7 +176,7 @@ def test_nothing_is_believed_about_another_subject(
 
 @pytest.mark.parametrize(
     "content",
-    ["", '{"subject": 1}', None, "calibration.change_ms=-1", "calibration.row_multiple=0"],
+    ["", '{"subject": 1}', None, "calibration.alone_share=-1", "calibration.row_multiple=0"],
     ids=["empty", "another form", "cut off", "negative cost", "no padding"],
 )
 def test_a_broken_file_is_said_once_and_not_believed(

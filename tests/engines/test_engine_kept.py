@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from card.engines import FOLLOWS_PREFIX, SequenceTokens
 from card.engines.architecture import read_architecture
 from card.engines.calibration import make_row_invariant
 from card.engines.openvino.engine import OpenVinoEngine
-from card.engines.openvino.paged.cache import PagedCache, PageMemory
+from card.engines.openvino.pages import PagedCache, PageMemory, pages_of
 from card.engines.options import EngineOptions
 from card.engines.prefix_cache import BLOCK
 from card.engines.torch.captured.engine import CapturedEngine
@@ -46,34 +45,16 @@ OPTIONS = EngineOptions(
     branches=BRANCHES,
     dtype="float32",
     threads=1,
+    graph_rows=(1, 4, 64),
     kept_tokens=KEPT_BLOCKS * BLOCK,
 )
 
 
-def paged(directory: Path) -> AnyEngine:
-    options = replace(OPTIONS, branches=1, paged=True, graph_rows=(1, 4, 64))
-    engine = make_row_invariant(OpenVinoEngine.load(directory, options))
-    assert engine.options.paged
-    return engine
-
-
-def of_class(engine_class: type[AnyEngine]) -> Callable[[Path], AnyEngine]:
-    return lambda directory: make_row_invariant(engine_class.load(directory, OPTIONS))
-
-
-KINDS = {
-    "openvino_paged": paged,
-    "openvino_chains": of_class(OpenVinoEngine),
-    "torch": of_class(TorchEngine),
-    "captured": of_class(CapturedEngine),
-}
-
-
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=[OpenVinoEngine, TorchEngine, CapturedEngine])
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AnyEngine:
     directory = tmp_path_factory.mktemp("qwen3")
     tiny_models.save(directory, "qwen3")
-    engine = KINDS[request.param](directory)
+    engine: AnyEngine = make_row_invariant(request.param.load(directory, OPTIONS))
     assert engine.row_invariant
     return engine
 
@@ -171,7 +152,8 @@ class SharingSessions(RuleBasedStateMachine):
         kv = self._engine._kv
         if isinstance(kv, PagedCache):
             assert (kv.table[: OPTIONS.sessions] == -1).all()
-            assert kv.table.size - kv.free_pages == len(np.unique(kv.table)) - 1
+            taken = pages_of(self._engine.options) - kv.free_pages
+            assert taken == len(np.unique(kv.table)) - 1
 
 
 def test_sessions_that_share_kept_text_have_the_bits_of_text_that_was_read(
@@ -207,8 +189,6 @@ def test_what_a_session_writes_behind_kept_text_is_its_own(
 def test_every_branch_stands_behind_kept_text(
     engine: AnyEngine, expected: list[NDArray[np.float32]]
 ) -> None:
-    if engine.options.branches == 1:
-        pytest.skip("passes of single chains")
     text = TEXTS[2][:BLOCK]
     with opened(engine) as session:
         read(engine, session, text, [64])
@@ -243,22 +223,20 @@ def test_a_growing_tree_stands_behind_kept_text(
 
 def test_a_text_takes_no_pages_for_being_kept(tmp_path: Path) -> None:
     tiny_models.save(tmp_path, "qwen3")
-    memory = PageMemory(read_architecture(tmp_path), 12, ov.Type.f32)
-    kv, kept = PagedCache(memory, 3, 4 * BLOCK), 2
-    kv.make_writable(0, np.arange(3 * BLOCK))
-    written = kv.table[0, :2].tolist()
+    options = replace(OPTIONS, sessions=2, kept_tokens=4 * BLOCK)
+    memory = PageMemory(read_architecture(tmp_path), pages_of(options), ov.Type.f32)
+    kv, kept = PagedCache(memory, options), 2
+    pages = kv.free_pages
+    kv.table[0, :3] = written = [kv.take() for _ in range(3)]
     kv.copy(0, 0, 2 * BLOCK, range(kept, kept + 1), BLOCK)
-    assert kv.free_pages == 9
+    assert kv.free_pages == pages - 3
     kv.release(0)
-    assert kv.free_pages == 10
+    assert kv.free_pages == pages - 2
     kv.copy(kept, BLOCK, 3 * BLOCK, range(2), 0)
-    assert kv.table[:2, :2].tolist() == [written, written]
-    kv.make_writable(1, np.array([BLOCK - 1, BLOCK]))  # of another text that begins in this lane
-    assert kv.free_pages == 8
-    assert not set(written) & set(kv.table[1, :2].tolist())
+    assert kv.table[:2, :2].tolist() == [written[:2], written[:2]]
     for lane in range(3):
         kv.release(lane)
-    assert kv.free_pages == 12
+    assert kv.free_pages == pages
 
 
 def test_places_are_copied_to_any_part_of_a_page(tmp_path: Path) -> None:

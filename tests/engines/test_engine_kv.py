@@ -18,7 +18,6 @@ from card.engines import FOLLOWS_PREFIX, SequenceTokens
 from card.engines.calibration import make_row_invariant
 from card.engines.layout import BranchLayout
 from card.engines.openvino.engine import OpenVinoEngine
-from card.engines.openvino.paged.cache import PagedCache
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
 
@@ -51,7 +50,7 @@ def load(engine_class: type[AnyEngine], directory: Path, branches: int) -> AnyEn
             branches=branches,
             pending=256,
             dtype="float32",
-            graph_rows=(1, 6) if branches else (1, 6, 64),
+            graph_rows=(1, 6, 64),
         ),
     )
     return make_row_invariant(engine) if branches else engine
@@ -77,11 +76,7 @@ def poison(engine: AnyEngine, lane: int, first: int) -> None:
     """Put no number into every key of a lane from the place `first` on, and a large one into every
     value."""
     if isinstance(engine, OpenVinoEngine):
-        if isinstance(engine._kv, PagedCache):
-            poison_pages(engine, engine._kv)
-            return
-        engine._kv.keys[:, lane, :, first:] = np.nan
-        engine._kv.values[:, lane, :, first:] = POISON
+        poison_pages(engine)
         return
     heads = engine.architecture.kv_heads
     rows = slice(lane * heads, (lane + 1) * heads)
@@ -91,14 +86,13 @@ def poison(engine: AnyEngine, lane: int, first: int) -> None:
             values[rows, first:] = POISON
 
 
-def poison_pages(engine: OpenVinoEngine, cache: PagedCache) -> None:
-    """The same in all places that hold neither a prefix nor a pending entry: of trees. Of a page
-    that is filled in part the operator scores every place before it leaves some out, so these get
-    large numbers."""
+def poison_pages(engine: OpenVinoEngine) -> None:
+    """The same in all places that hold neither a prefix nor a pending entry. Of a page that is
+    filled in part the operator scores every place before it leaves some out, so these get large
+    numbers."""
     layout, memory = engine._layout, engine.model.pages
     assert isinstance(layout, BranchLayout)
-    assert memory is not None
-    filled = dict.fromkeys(cache._free, 0)
+    filled = dict.fromkeys(engine._kv._free, 0)
     for tree in layout._trees:
         filled |= tree.filled
     for page, first in filled.items():

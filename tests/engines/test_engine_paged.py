@@ -1,4 +1,4 @@
-"""Paged attention: the logits of `transformers`, the bits of single rows, and when it is used."""
+"""Paged attention: the logits of `transformers`, and the bits of single rows."""
 
 from __future__ import annotations
 
@@ -18,15 +18,10 @@ from tiny_models import FAMILIES, SLIDING_WINDOW, forward_rows, opened, random_t
 from watched_passes import recorded_passes
 
 from card.engines import FOLLOWS_PREFIX, Engine, EngineError, Ranking, SequenceTokens
-from card.engines.calibration import (
-    ConfigurableEngine,
-    check_row_invariance,
-    choice,
-    make_row_invariant,
-)
+from card.engines.calibration import make_row_invariant
 from card.engines.layout import SHORT
 from card.engines.openvino.engine import OpenVinoEngine
-from card.engines.openvino.paged.cache import PAGE, PagedCache
+from card.engines.openvino.pages import PAGE
 from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions
 from card.engines.processor import resolve_dtype
 from card.engines.torch.engine import TorchEngine
@@ -42,7 +37,6 @@ OPTIONS = EngineOptions(
     dtype="float32",
     threads=1,
     graph_rows=(1, 4, 16, 64),
-    paged=True,
 )
 TEXT = random_tokens(100)
 CLOSE = 1e-4
@@ -69,12 +63,10 @@ def test_the_logits_are_those_of_transformers(tmp_path: Path, family: str) -> No
 
 
 @pytest.mark.parametrize(("dtype", "close"), [("float32", CLOSE), ("bfloat16", 0.3)])
-def test_a_trained_target_says_what_it_says_under_masks(dtype: Dtype, close: float) -> None:
+def test_a_trained_target_says_what_it_says_in_torch(dtype: Dtype, close: float) -> None:
     skip_unless_computed_in(dtype)
-    paged = replace(OPTIONS, context=512, dtype=dtype, compressed=True)
-    engines = [
-        OpenVinoEngine.load(TARGET, options) for options in (paged, replace(paged, paged=False))
-    ]
+    options = replace(OPTIONS, context=512, dtype=dtype, compressed=True)
+    engines = [kind.load(TARGET, options) for kind in (OpenVinoEngine, TorchEngine)]
     text = random_tokens(300, vocabulary=engines[0].vocabulary)
     found, expected = (tiny_models.read_alone(engine, text, [64, 4, 1, 3]) for engine in engines)
     assert np.abs(found - expected).max() < close
@@ -109,7 +101,6 @@ def subject(request: pytest.FixtureRequest) -> Subject:
     )
     engine = make_row_invariant(OpenVinoEngine.load(PAIR / model, options))
     assert engine.row_invariant
-    assert engine.options.paged
     assert engine.options.graph_rows == graph_rows
     return Subject(engine)
 
@@ -127,7 +118,6 @@ def test_rows_have_the_bits_of_single_rows_whatever_shares_their_pass(
     subject: Subject, starts: list[int], passes: list[list[int]], alone: bool
 ) -> None:
     engine = subject.engine
-    engine.alone = alone
     sessions = [engine.open_session() for _ in range(SESSIONS)]
     try:
         for session, start in zip(sessions, starts, strict=True):
@@ -140,7 +130,7 @@ def test_rows_have_the_bits_of_single_rows_whatever_shares_their_pass(
                 for session, start, count in zip(sessions, at, counts, strict=False)
             ]
             for place, (rows, found) in enumerate(
-                zip(batch, forward_rows(engine, batch), strict=True)
+                zip(batch, forward_rows(engine, batch, alone=alone), strict=True)
             ):
                 stop = at[place] + len(rows.tokens)
                 np.testing.assert_array_equal(found, subject.alone[at[place] : stop])
@@ -149,7 +139,6 @@ def test_rows_have_the_bits_of_single_rows_whatever_shares_their_pass(
     finally:
         for session in sessions:
             engine.close_session(session)
-        engine.alone = False
 
 
 def test_what_was_dropped_leaves_no_trace(subject: Subject) -> None:
@@ -171,16 +160,24 @@ def test_only_the_rows_that_are_wanted_have_logits(subject: Subject) -> None:
     engine, text = subject.engine, subject.text
     with opened(engine) as one, opened(engine) as other:
         batch = [SequenceTokens(one, text[:9], logits=1), SequenceTokens(other, text[:5], logits=0)]
-        found = forward_rows(engine, batch[:1]) + forward_rows(engine, batch[:1])
-        assert [len(rows) for rows in found] == [1, 1]
+        (found,) = forward_rows(engine, batch[:1])
+        engine.commit_kv(one, [])
+        assert len(found) == 1
         logits = engine.forward(batch)
         np.testing.assert_array_equal(logits[0].row(0), subject.alone[8])
+
+
+def test_padded_rows_have_the_same_bits(checkpoint: Path) -> None:
+    engine = OpenVinoEngine.load(checkpoint, OPTIONS)
+    expected = tiny_models.read_alone(engine, TEXT, [1])
+    padded = engine.reconfigured(replace(OPTIONS, row_multiple=4))
+    np.testing.assert_array_equal(tiny_models.read_alone(padded, TEXT, [1, 3, 64]), expected)
 
 
 def test_what_lies_behind_a_row_is_not_looked_at(checkpoint: Path) -> None:
     engine = OpenVinoEngine.load(checkpoint, OPTIONS)
     expected = tiny_models.read_alone(engine, TEXT, [1])
-    for buffers in engine.model.pages._buffers.values():  # type: ignore[union-attr]
+    for buffers in engine.model.pages._buffers.values():
         buffers[...] = 1e4
     np.testing.assert_array_equal(tiny_models.read_alone(engine, TEXT, [16, 1, 4, 40]), expected)
 
@@ -190,7 +187,6 @@ def test_what_lies_behind_a_row_is_not_looked_at(checkpoint: Path) -> None:
 
 def test_a_lane_has_pages_for_all_places(checkpoint: Path) -> None:
     engine = OpenVinoEngine.load(checkpoint, OPTIONS)
-    assert isinstance(engine._kv, PagedCache)
     assert engine._kv.table.shape[1] * PAGE >= OPTIONS.context
 
 
@@ -220,7 +216,31 @@ def test_more_rows_than_a_decoder_takes_are_refused(checkpoint: Path) -> None:
         engine.forward([SequenceTokens(session, TEXT[:65])])
 
 
-# --- when it is used ------------------------------------------------------------------------------
+def test_a_tree_that_no_decoder_takes_with_its_copies_is_computed_row_by_row(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a page that two branches fill each has its own, and the second one lacks the rows that
+    they share."""
+    engine = OpenVinoEngine.load(checkpoint, replace(OPTIONS, branches=2))
+    shared, branch, other = TEXT[10:50], TEXT[50:60], [token ^ 1 for token in TEXT[50:60]]
+    parents = [*range(-1, 49), 39, *range(50, 59)]
+    passes = recorded_passes(monkeypatch)
+    with opened(engine) as session:
+        read(engine, session, TEXT[:10], [10])
+        passes.clear()
+        rows = SequenceTokens(session, [*shared, *branch, *other], parents)
+        (found,) = forward_rows(engine, [rows])
+        engine.commit_kv(session, [*range(40), *range(50, 60)])
+        (behind,) = forward_rows(engine, [SequenceTokens(session, TEXT[60:64])])
+    assert passes[:60] == [[1]] * 60
+    for at, path in ((50, [*shared, *branch]), (60, [*shared, *other])):
+        expected = tiny_models.read_alone(engine, [*TEXT[:10], *path, *TEXT[60:64]], [1])
+        np.testing.assert_array_equal(found[at - 10 : at], expected[50:60])
+    np.testing.assert_array_equal(found[:40], expected[10:50])
+    np.testing.assert_array_equal(behind, expected[60:])
+
+
+# --- how models are loaded ------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -235,27 +255,24 @@ def pair(tmp_path: Path) -> dict[str, Any]:
     }
 
 
-def test_both_models_have_it(pair: dict[str, Any]) -> None:
-    chosen = load_settings(**pair)
-    for role in ("target", "draft"):
-        assert load_engine(chosen, role).options.paged  # type: ignore[attr-defined]
+def test_a_target_of_subtrees_has_the_bits_of_one_of_chains(pair: dict[str, Any]) -> None:
+    engines = [
+        load_engine(load_settings(**pair, speculation={"query": query}), "target")
+        for query in ("chain", "subtree")
+    ]
+    assert all(engine.row_invariant for engine in engines)
+    found, expected = (tiny_models.read_alone(engine, TEXT, [20, 1, 4]) for engine in engines)
+    np.testing.assert_array_equal(found, expected)
 
 
-def test_queries_for_subtrees_have_masks(pair: dict[str, Any]) -> None:
-    chosen = load_settings(**pair, speculation={"query": "subtree"})
-    engine = load_engine(chosen, "target")
-    assert engine.row_invariant
-    assert not engine.options.paged  # type: ignore[attr-defined]
-
-
-def test_compressed_matrices_are_tried_first_and_paged_attention_before_masks(
+def test_compressed_matrices_are_tried_first_and_each_padding_with_fixed_rows(
     tmp_path: Path,
 ) -> None:
     tiny_models.build(FAMILIES["qwen2"]).bfloat16().save_pretrained(tmp_path)
     engine = OpenVinoEngine.load(tmp_path, replace(OPTIONS, compressed=True))
-    tried = [(o.compressed, o.paged, o.row_multiple) for o in engine.variants]
-    assert tried == sorted(tried, key=lambda kind: (not kind[0], not kind[1], kind[2]))
-    assert len(set(engine.variants)) == len(tried) == 2 * (2 + 2 * 5)
+    tried = [(o.compressed, o.row_multiple, bool(o.graph_rows)) for o in engine.variants]
+    assert tried == sorted(tried, key=lambda kind: (not kind[0], kind[1], not kind[2]))
+    assert len(set(engine.variants)) == len(tried) == 2 * (1 + 5)
 
 
 def test_decoders_that_were_not_compiled_are_compiled_when_they_are_wanted(
@@ -271,25 +288,6 @@ def test_decoders_that_were_not_compiled_are_compiled_when_they_are_wanted(
         np.testing.assert_array_equal(tiny_models.read_alone(engine, TEXT, [2, 1, 1]), expected)
 
 
-def test_rows_that_influence_each_other_send_it_back_to_masks(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check = check_row_invariance
-    tried: list[bool] = []
-
-    def only_under_masks(engine: ConfigurableEngine) -> bool:
-        tried.append(engine.options.paged)
-        return not engine.options.paged and check(engine)
-
-    monkeypatch.setattr(choice, "check_row_invariance", only_under_masks)
-    engine = make_row_invariant(OpenVinoEngine.load(checkpoint, OPTIONS))
-    assert engine.row_invariant
-    assert not engine.options.paged
-    assert tried == sorted(tried, reverse=True)
-    expected = tiny_models.read_alone(OpenVinoEngine.load(checkpoint, OPTIONS), TEXT, [64])
-    assert np.abs(tiny_models.read_alone(engine, TEXT, [64]) - expected).max() < CLOSE
-
-
 # --- growing trees --------------------------------------------------------------------------------
 
 PENDING = 64
@@ -297,13 +295,11 @@ TREES = replace(OPTIONS, context=128, branches=0, pending=PENDING)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_trees_grow_over_borders_of_pages_as_they_do_under_masks(
-    checkpoint: Path, seed: int
-) -> None:
+def test_trees_grow_over_borders_of_pages_as_they_do_in_torch(checkpoint: Path, seed: int) -> None:
     draw = np.random.default_rng(seed)
     paged = OpenVinoEngine.load(checkpoint, TREES)
-    engines = paged, TorchEngine.load(checkpoint, replace(TREES, paged=False))
-    free = paged._kv.free_pages  # type: ignore[union-attr]
+    engines = paged, TorchEngine.load(checkpoint, TREES)
+    free = paged._kv.free_pages
     for engine in engines:
         sessions = [engine.open_session() for _ in range(SESSIONS)]
     forests: dict[int, list[int]] = {session: [] for session in sessions}
@@ -330,7 +326,7 @@ def test_trees_grow_over_borders_of_pages_as_they_do_under_masks(
             forests[session] = [renumbered.get(parents[entry], FOLLOWS_PREFIX) for entry in left]
     for session in sessions:
         paged.close_session(session)
-    assert paged._kv.free_pages == free  # type: ignore[union-attr]
+    assert paged._kv.free_pages == free
 
 
 def assert_ranked_alike(engines: Sequence[Engine], batch: Sequence[SequenceTokens]) -> None:
@@ -358,6 +354,6 @@ def test_a_cache_that_the_system_has_no_room_for_is_refused_by_its_settings(
     def no_room(*_: object, **__: object) -> NoReturn:
         raise OSError("Cannot allocate memory")
 
-    monkeypatch.setattr("card.engines.openvino.paged.cache.mmap.mmap", no_room)
+    monkeypatch.setattr("card.engines.openvino.pages.mmap.mmap", no_room)
     with pytest.raises(EngineError, match=r"cache\.slots"):
         OpenVinoEngine.load(checkpoint, TREES)

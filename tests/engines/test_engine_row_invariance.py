@@ -74,7 +74,7 @@ def options(dtype: Dtype) -> EngineOptions:
         dtype=dtype,
         threads=1,
         threads_alone=2,
-        graph_rows=(1, 4, 16),
+        graph_rows=(1, 4, 64),
         compressed=True,
     )
 
@@ -228,20 +228,17 @@ def test_two_threads_give_the_bits_of_one(subject: Subject, chunks: list[int], a
     text = subject.text
     tree = ask.tokens(text, subject.engine.vocabulary)
 
-    def everything(engine: AnyEngine) -> Bits:
-        with opened(engine) as session:
-            prefix = read(engine, session, text[: ask.prefix], chunks)
-            rows = forward_rows(engine, [SequenceTokens(session, tree, ask.parents)])[0]
-        return bits(np.concatenate([prefix, rows]))
+    def everything(*, alone: bool) -> Bits:
+        asked = SequenceTokens(session, tree, ask.parents)
+        prefix = read(engine, session, text[: ask.prefix], chunks, alone=alone)
+        return bits(np.concatenate([prefix, *forward_rows(engine, [asked], alone=alone)]))
 
     engine = subject.engine
     assert engine.options.threads_alone == 2
-    on_one = everything(engine)
-    engine.alone = True
-    try:
-        assert torch.equal(everything(engine), on_one)
-    finally:
-        engine.alone = False
+    with opened(engine) as session:
+        on_one = everything(alone=False)
+    with opened(engine) as session:
+        assert torch.equal(everything(alone=True), on_one)
 
 
 @given(kept=st.lists(st.tuples(trees(), st.integers(0, 99)), min_size=1, max_size=6))

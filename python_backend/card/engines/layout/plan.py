@@ -105,13 +105,12 @@ class Pass:
 
     tokens, positions  [rows] int64; positions are absolute
     destination        where the rows' keys and values are stored
-    groups             lanes attended together; none: every row by itself, over the places of its
-                       lane up to its own, which is its position, or over its path
+    groups             lanes attended together; none: every row by itself, over its path
     scatter            [rows] int64, each row's place in the groups' outputs, one after another;
                        None: same
     logit_rows         [n] int64, rows whose logits are wanted; None: all
     paths              of each session, in the order of the rows; None: rows have no paths
-    pages              of every row; None: those of its lane
+    pages              of every row; None: rows look up no pages
     """
 
     tokens: NDArray[np.int64]

@@ -1,7 +1,6 @@
 """The lean Llama-family decoder in OpenVINO: one pass over rows of many sessions.
 
-Inputs of a pass with `rows` rows, beside those of its attention (`masked.attention`,
-`paged.attention`):
+Inputs of a pass with `rows` rows, beside those of its attention (`attention`):
 
 tokens, positions  [rows] int32; positions are absolute
 logit_rows         [n] int32, rows whose logits are wanted
@@ -10,8 +9,7 @@ temperature        [n, 1] float32 and noise [n, ranked ids] float32: what is ran
                    logits / temperature + noise
 
 Outputs: ``logits`` [n, vocabulary] float32, unless only some ids are ranked; with `ranks` the
-`count` likeliest ``ids`` int32 and their ``log_probabilities`` float32, both [n, count]; and those
-of the attention.
+`count` likeliest ``ids`` int32 and their ``log_probabilities`` float32, both [n, count].
 
 A row's sums run over absolute positions in order, and its bits do not depend on what shares the
 pass.
@@ -29,11 +27,9 @@ from openvino import opset13 as ops
 
 from card.engines.architecture import Architecture
 from card.engines.checkpoints import Checkpoint, LayerTensors, LinearTensors, Matrix
-from card.engines.openvino.attention import Attention
-from card.engines.openvino.masked.attention import MaskedAttention
+from card.engines.openvino.attention import PagedAttention
 from card.engines.openvino.nodes import Node, input_named, integer, integers, output_named, real
-from card.engines.openvino.paged.attention import PagedAttention
-from card.engines.openvino.paged.cache import PageMemory
+from card.engines.openvino.pages import PageMemory
 from card.engines.openvino.weights import WeightFormat
 from card.engines.rotary import rotary_tables
 
@@ -46,18 +42,16 @@ class DecoderOptions:
     """What to build.
 
     weights    how matrices are stored
-    kv_type    element type of the KV cache
-    pages      memory of the KV cache if rows look places up by themselves; None: under masks
+    pages      memory of the KV cache
     positions  size of the rotary tables
     ranks      output the likeliest ids of every row too
     ranked     [ids] ascending, the only ones whose logits are computed; None: all
     """
 
     weights: WeightFormat
-    kv_type: ov.Type
+    pages: PageMemory
     positions: int
     ranks: bool
-    pages: PageMemory | None = None
     ranked: NDArray[np.int32] | None = None
 
 
@@ -78,19 +72,15 @@ class _Builder:
         self._checkpoint = checkpoint
         self._options = options
         self._inputs: list[Node] = []
-        self._attention: Attention = (
-            MaskedAttention(architecture, options.kv_type, self._input)
-            if options.pages is None
-            else PagedAttention(architecture, options.pages, options.positions, self._input)
+        self._attention = PagedAttention(
+            architecture, options.pages, options.positions, self._input
         )
 
     def build(self) -> ov.Model:
         tokens = self._input("tokens", [-1])
         positions = self._input("positions", [-1])
         logit_rows = self._input("logit_rows", [-1])
-        self._key_turn = self._turn(positions, 1.0)
-        scale = self._attention.query_scale
-        self._query_turn = self._key_turn if scale == 1.0 else self._turn(positions, scale)
+        self._turn = self._turn_at(positions)
         table = self._checkpoint.embedding()
         embedding = self._options.weights.constant(table)
         hidden = ops.gather(embedding, tokens, integer(0))
@@ -103,7 +93,6 @@ class _Builder:
         results = [
             *([("logits", logits)] if self._options.ranked is None else []),
             *(self._best(logits) if self._options.ranks else []),
-            *self._attention.outputs(),
         ]
         outputs = [output_named(name, node) for name, node in results]
         return ov.Model(outputs, self._inputs, "decoder")
@@ -122,9 +111,9 @@ class _Builder:
         self._inputs.append(input_named(name, shape, kind))
         return self._inputs[-1]
 
-    def _turn(self, positions: Node, scale: float) -> tuple[Node, Node]:
-        """Cosines and sines [rows, 1, 1, size] of the rotation at `positions`, times `scale`."""
-        cosines, sines = scale * rotary_tables(self._a, self._options.positions)[:, :, None]
+    def _turn_at(self, positions: Node) -> tuple[Node, Node]:
+        """Cosines and sines [rows, 1, 1, size] of the rotation at `positions`."""
+        cosines, sines = rotary_tables(self._a, self._options.positions)[:, :, None]
         sines[..., : self._a.head_size // 2] *= -1.0  # the graph negates, see `_rotated`
         cosine, sine = (
             ops.gather(ops.constant(table), positions, integer(0)) for table in (cosines, sines)
@@ -158,27 +147,20 @@ class _Builder:
         return self._attention.mixed(index, query, keys, values)
 
     def _query_and_keys(self, layer: LayerTensors, joint: Node) -> list[Node]:
-        """[rows, heads, 1, size] of both, rotated: at once where they are rotated alike, which
-        takes one operator and not two."""
-        a, turn = self._a, self._query_turn
+        """[rows, heads, 1, size] of both, rotated: at once where neither is normalised, which takes
+        one operator and not two."""
+        a = self._a
         heads = [a.heads, a.kv_heads]
         norms = [layer.query_norm, layer.key_norm]
-        if turn is self._key_turn and all(norm is None for norm in norms):
-            both = self._rotated(joint, sum(heads), None, turn)
+        if all(norm is None for norm in norms):
+            both = self._rotated(joint, sum(heads), None)
             outputs: list[Node] = ops.variadic_split(both, integer(1), integers(heads)).outputs()
             return outputs
         sizes = integers([count * a.head_size for count in heads])
         apart = ops.variadic_split(joint, integer(-1), sizes).outputs()
-        turns = [turn, self._key_turn]
-        return [self._rotated(*each) for each in zip(apart, heads, norms, turns, strict=True)]
+        return [self._rotated(*each) for each in zip(apart, heads, norms, strict=True)]
 
-    def _rotated(
-        self,
-        states: Node,
-        heads: int,
-        norm: NDArray[np.float32] | None,
-        turn: tuple[Node, Node],
-    ) -> Node:
+    def _rotated(self, states: Node, heads: int, norm: NDArray[np.float32] | None) -> Node:
         """[rows, heads * size] -> [rows, heads, 1, size], normalised where the family does so; in
         the form that OpenVINO recognises as one operator."""
         size = self._a.head_size
@@ -187,7 +169,7 @@ class _Builder:
             states = self._norm(states, norm)
         first, second = ops.variadic_split(states, integer(3), integers([size // 2, -1])).outputs()
         turned = ops.concat([ops.multiply(second, real(-1.0)), first], -1)
-        cosine, sine = turn
+        cosine, sine = self._turn
         return ops.add(ops.multiply(states, cosine), ops.multiply(turned, sine))
 
     def _linear(self, tensors: LinearTensors, inputs: Node) -> Node:
