@@ -130,15 +130,12 @@ class KeyValueBuffers(Protocol):
         """Copy places [start, stop) of lane `source` to `lanes`, from place `to` on."""
 
 
-class KeyValueStore(Protocol):
+class KeyValueStore(KeyValueBuffers, Protocol):
     """What a layout asks of them."""
 
     @property
     def places(self) -> int:
         """Positions of one lane."""
-
-    def copy(self, source: int, start: int, stop: int, lanes: range, to: int) -> None:
-        """As of `KeyValueBuffers`."""
 
     def gather(self, lane: int, start: int, sources: NDArray[np.int64]) -> None:
         """Move the entries at `start + sources` of a lane to `start`, `start + 1`, ..."""
