@@ -64,7 +64,7 @@ Decoders = Mapping[int, CompiledDecoder]
 def compile_decoders(decoder: ov.Model, weights: WeightFormat, options: EngineOptions) -> Decoders:
     """For `graph_rows`, over one copy of the weights; or one for any pass.
 
-    decoder  of `decoder.build_decoder`
+    decoder  of `decoder.DecoderBuilder`
     """
     row_counts = options.graph_rows or (ANY_ROWS,)
     graph = _compiled(build_graph(decoder, row_counts, weights), options)

@@ -18,7 +18,6 @@ pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import openvino as ov
@@ -37,9 +36,8 @@ _BLOCK = 64
 """Ids per block of the vocabulary when the likeliest ones are sought."""
 
 
-@dataclass(frozen=True, slots=True)
-class DecoderOptions:
-    """What to build.
+class DecoderBuilder:
+    """Holds what every layer shares while the graph is put together.
 
     weights    how matrices are stored
     pages      memory of the KV cache
@@ -48,41 +46,31 @@ class DecoderOptions:
     ranked     [ids] ascending, the only ones whose logits are computed; None: all
     """
 
-    weights: WeightFormat
-    pages: PageMemory
-    positions: int
-    ranks: bool
-    ranked: NDArray[np.int32] | None = None
-
-
-def build_decoder(
-    architecture: Architecture, checkpoint: Checkpoint, options: DecoderOptions
-) -> ov.Model:
-    """The decoder with its weights. Raises `EngineError` on tensors that do not fit."""
-    return _Builder(architecture, checkpoint, options).build()
-
-
-class _Builder:
-    """Holds what every layer shares while the graph is put together."""
-
     def __init__(
-        self, architecture: Architecture, checkpoint: Checkpoint, options: DecoderOptions
+        self,
+        architecture: Architecture,
+        checkpoint: Checkpoint,
+        weights: WeightFormat,
+        pages: PageMemory,
+        *,
+        positions: int,
+        ranks: bool,
+        ranked: NDArray[np.int32] | None,
     ) -> None:
         self._a = architecture
         self._checkpoint = checkpoint
-        self._options = options
+        self._weights = weights
+        self._ranks, self._ranked = ranks, ranked
         self._inputs: list[Node] = []
-        self._attention = PagedAttention(
-            architecture, options.pages, options.positions, self._input
-        )
+        self._attention = PagedAttention(architecture, pages, positions, self._input)
+        self._turn = self._turn_at(self._input("positions", [-1]), positions)
 
     def build(self) -> ov.Model:
+        """The decoder with its weights. Raises `EngineError` on tensors that do not fit."""
         tokens = self._input("tokens", [-1])
-        positions = self._input("positions", [-1])
         logit_rows = self._input("logit_rows", [-1])
-        self._turn = self._turn_at(positions)
         table = self._checkpoint.embedding()
-        embedding = self._options.weights.constant(table)
+        embedding = self._weights.constant(table)
         hidden = ops.gather(embedding, tokens, integer(0))
         for index, layer in enumerate(self._checkpoint.layers()):
             hidden = self._layer(index, layer, hidden)
@@ -91,29 +79,29 @@ class _Builder:
         )
         logits = self._logits(hidden, table, embedding)
         results = [
-            *([("logits", logits)] if self._options.ranked is None else []),
-            *(self._best(logits) if self._options.ranks else []),
+            *([("logits", logits)] if self._ranked is None else []),
+            *(self._best(logits) if self._ranks else []),
         ]
         outputs = [output_named(name, node) for name, node in results]
         return ov.Model(outputs, self._inputs, "decoder")
 
     def _logits(self, hidden: Node, table: Matrix, embedding: Node) -> Node:
         """[rows, ids] of the ids whose logits are wanted."""
-        head, ranked = self._checkpoint.head(), self._options.ranked
+        head, ranked = self._checkpoint.head(), self._ranked
         if ranked is None and head is None:
             return ops.matmul(hidden, embedding, False, True)
         matrix = table if head is None else head
         if ranked is not None:
             matrix = matrix.rows(ranked.astype(np.int64))
-        return self._options.weights.product(hidden, matrix)
+        return self._weights.product(hidden, matrix)
 
     def _input(self, name: str, shape: Sequence[int], kind: ov.Type = ov.Type.i32) -> Node:
         self._inputs.append(input_named(name, shape, kind))
         return self._inputs[-1]
 
-    def _turn_at(self, positions: Node) -> tuple[Node, Node]:
+    def _turn_at(self, positions: Node, size: int) -> tuple[Node, Node]:
         """Cosines and sines [rows, 1, 1, size] of the rotation at `positions`."""
-        cosines, sines = rotary_tables(self._a, self._options.positions)[:, :, None]
+        cosines, sines = rotary_tables(self._a, size)[:, :, None]
         sines[..., : self._a.head_size // 2] *= -1.0  # the graph negates, see `_rotated`
         cosine, sine = (
             ops.gather(ops.constant(table), positions, integer(0)) for table in (cosines, sines)
@@ -132,7 +120,7 @@ class _Builder:
         """[rows, intermediate] of both: by one product where passes are computed in float32, which
         takes fewer operators. In bfloat16 decoders of some rows would round the halves otherwise
         than those of any."""
-        if self._options.weights.compressed:
+        if self._weights.compressed:
             halves: list[Node] = ops.split(self._linear(joint, inputs), integer(-1), 2).outputs()
             return halves
         return [self._linear(half, inputs) for half in _halves(joint)]
@@ -173,7 +161,7 @@ class _Builder:
         return ops.add(ops.multiply(states, cosine), ops.multiply(turned, sine))
 
     def _linear(self, tensors: LinearTensors, inputs: Node) -> Node:
-        product = self._options.weights.product(inputs, tensors.weight)
+        product = self._weights.product(inputs, tensors.weight)
         return product if tensors.bias is None else ops.add(product, ops.constant(tensors.bias))
 
     def _norm(self, states: Node, weight: NDArray[np.float32]) -> Node:
@@ -194,7 +182,7 @@ class _Builder:
         temperature = self._input("temperature", [-1, 1], ov.Type.f32)
         noise = self._input("noise", [-1, -1], ov.Type.f32)
         logits = ops.add(ops.divide(logits, temperature), noise)
-        ranked = self._options.ranked
+        ranked = self._ranked
         vocabulary = self._a.vocabulary if ranked is None else len(ranked)
         size = _block_size(vocabulary)
         greatest = ops.reduce_max(logits, integers([-1]), keep_dims=True)

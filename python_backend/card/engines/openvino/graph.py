@@ -34,7 +34,7 @@ ANY_ROWS = 0
 def build_graph(decoder: ov.Model, row_counts: Sequence[int], weights: WeightFormat) -> ov.Model:
     """A graph for passes with so many rows, or so many; or for any pass.
 
-    decoder     of `decoder.build_decoder`
+    decoder     of `decoder.DecoderBuilder`
     row_counts  `ANY_ROWS` alone, or others
     """
     if len(row_counts) > 1:

@@ -21,7 +21,7 @@ from card.engines.checkpoints import (
 )
 from card.engines.draft_vocabulary import read_draft_vocabulary
 from card.engines.openvino.compiled import Decoders, compile_decoders, kv_type, pass_dtype
-from card.engines.openvino.decoder import DecoderOptions, build_decoder
+from card.engines.openvino.decoder import DecoderBuilder
 from card.engines.openvino.graph import ANY_ROWS
 from card.engines.openvino.pages import PageMemory, pages_needed
 from card.engines.openvino.threads import thread_limit
@@ -118,17 +118,15 @@ def load_model(
         ranked = read_draft_vocabulary(directory, architecture.vocabulary)
     pages = PageMemory(architecture, pages_needed(options), kv_type(options))
     with phase("read", directory):
-        decoder = build_decoder(
+        decoder = DecoderBuilder(
             architecture,
             checkpoint,
-            DecoderOptions(
-                weights=weights,
-                pages=pages,
-                positions=options.context + MAX_PASS_ROWS,
-                ranks=options.grows_trees,
-                ranked=ranked,
-            ),
-        )
+            weights,
+            pages,
+            positions=options.context + MAX_PASS_ROWS,
+            ranks=options.grows_trees,
+            ranked=ranked,
+        ).build()
     if isinstance(checkpoint, SmoothedCheckpoint):
         options = replace(options, smoothing=checkpoint.smoothing)
 
