@@ -15,12 +15,13 @@ from hypothesis import settings
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from card.engines.openvino.engine import OpenVinoEngine
+from card.engines.torch.captured.engine import CapturedEngine
 from card.engines.torch.engine import TorchEngine
 
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
 
-CheckpointEngine = type[TorchEngine] | type[OpenVinoEngine]
+CheckpointEngine = type[TorchEngine] | type[OpenVinoEngine] | type[CapturedEngine]
 
 
 @pytest.fixture(autouse=True)
@@ -43,9 +44,14 @@ def calibration_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shared / "calibration"
 
 
-@pytest.fixture(scope="module", params=[TorchEngine, OpenVinoEngine], ids=["torch", "openvino"])
+@pytest.fixture(
+    scope="module",
+    params=[TorchEngine, OpenVinoEngine, CapturedEngine],
+    ids=["torch", "openvino", "captured"],
+)
 def engine_class(request: pytest.FixtureRequest) -> CheckpointEngine:
-    """What is promised of an engine holds for both that run checkpoints themselves."""
+    """What is promised of an engine holds for all that run checkpoints themselves. The captured one
+    computes here what it would on a device, where a replay is no call."""
     found: CheckpointEngine = request.param
     return found
 

@@ -364,7 +364,9 @@ def _run_draft(settings: Settings, parent: int, key: str, parents: Connection) -
         "draft",
         settings.cache.directory,
         pool_geometry(settings),
-        lambda pool: DraftLoop(make_drafters(engine, settings, small), pool),
+        lambda pool: DraftLoop(
+            make_drafters(engine, settings, small), pool, pass_ms=engine.row_costs_ms.get(1, 0.0)
+        ),
         engine_timeout_s=settings.serving.engine_timeout_s,
         server_pid=parent,
     )

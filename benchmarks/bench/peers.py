@@ -106,7 +106,7 @@ def line_up_peer(
     python = _install(environment)
     given = models["target"]
     for role in environment.converts:
-        models[role] = _convert(environment, python, models[role], given)
+        models[role] = convert(environment, python, models[role], given)
     worker = _Worker(
         environment.name,
         [
@@ -241,7 +241,7 @@ def _files(names: Sequence[str]) -> list[str]:
     return [part for name in names for part in ("--requirement", str(_REQUIREMENTS / name))]
 
 
-def _convert(environment: Environment, python: Path, model: Path, target: Path) -> Path:
+def convert(environment: Environment, python: Path, model: Path, target: Path) -> Path:
     """The converted model, named after what it was made of."""
     script = environment.scripts / f"{environment.name}_convert.py"
     weights = [model / "config.json", *sorted(model.glob("*.safetensors"))]

@@ -52,6 +52,7 @@ SYSTEMS: dict[str, System] = {
     ),
     "pearl": System("arXiv 2408.11850", "up to 4.43", decoding="pearl"),
     "card": System("arXiv 2508.04462", "up to 4.83"),
+    "auto": System("none", "no slower than the best of what is loaded", decoding="auto"),
     "cacheback": System(
         "arXiv 2511.21699",
         "best of the methods without training or draft on SpecBench",

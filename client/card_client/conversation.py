@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from card_client.chat_template import ChatTemplate, ChatTemplateError
 from card_client.errors import invalid
 
@@ -28,30 +26,12 @@ def opening(template: ChatTemplate, system: str | None) -> list[dict[str, str]]:
     return [_said("system", system)] if system else []
 
 
-class Conversation(Protocol):
-    """Alternates a person's turns and the model's."""
-
-    @property
-    def text(self) -> str:
-        """All that was said, for people."""
-
-    @property
-    def stop_words(self) -> list[str]:
-        """Where the model must stop, so that it does not speak for the person."""
-
-    def prompt(self, turn: str) -> str:
-        """What to send for the person's next turn; the conversation itself stays as it is. Raises
-        `CardError`."""
-
-    def commit(self, turn: str, answer: str) -> None:
-        """Makes a turn and what the model answered part of the conversation."""
-
-    def reset(self) -> None:
-        """Forgets everything."""
-
-
 class TemplateConversation:
-    """For a model that says how it wants conversations written down."""
+    """For a model that says how it wants conversations written down.
+
+    text        all that was said, for people
+    stop_words  where the model must stop, so that it does not speak for the person
+    """
 
     def __init__(self, template: ChatTemplate, system: str | None = "") -> None:
         """`system` as of `opening`."""
@@ -68,6 +48,8 @@ class TemplateConversation:
         return list(self._template.stop_words)
 
     def prompt(self, turn: str) -> str:
+        """What to send for the person's next turn; the conversation itself stays as it is. Raises
+        `CardError`."""
         try:
             messages = [*self._opening, *self._messages, _said("user", turn)]
             return self._template.render(messages)
@@ -105,6 +87,9 @@ class RawConversation:
 
     def reset(self) -> None:
         self.text = ""
+
+
+Conversation = TemplateConversation | RawConversation
 
 
 def _said(role: str, content: str) -> dict[str, str]:

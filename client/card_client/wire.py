@@ -2,11 +2,7 @@
 
 The fields of `GenerateRequest` (inputs) and `Response` (outputs) *are* that table: a field is a
 tensor, and its metadata says how it travels. Names and dtypes are those of TensorRT-LLM's Triton
-ensemble; `input_ids`, `min_p`, `stop_token_ids`, `logit_bias_ids`, `logit_bias_values`,
-`top_log_probs`, `return_prompt_log_probs`, `return_trace`, `decoding`, `drafter`,
-`forbidden_drafter`, `growth`, `acceptance`, `draft_key`, `cache_salt`, `skip_reading_prefix_cache`,
-`prediction`, `finish_reason`, `accepted_bytes`, `details`, `target_steps`, `cache_queries`,
-`cache_hits` and `foreign_tokens` are additions of CARD.
+ensemble; docs/wire.md names what CARD adds.
 
 The model batches at most one request, so every input is sent with a leading 1: shape [1, 1],
 or [1, n] for a list.

@@ -62,21 +62,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Gateway:
-    """What the gateway is set to.
+    """What the gateway is set to, as `card-gateway --help` explains it.
 
-    triton          the server's gRPC address, host:port; requests take turns where the host's name
-                    has several addresses
-    triton_model    which of its models is asked
-    model           the name under which clients know it
-    tokenizer       the target's Hugging Face directory or GGUF file; None: chats are written down
-                    plainly and log-probabilities are refused
-    api_key         what clients must send as a bearer token; None: nothing
-    body_bytes      largest request body
-    timeout_s       deadline of one answer
-    at_once         texts of one request that are generated at a time
-    allowed_origins  pages of these origins may ask from a browser; "*": of any
-    page            whether the root answers with a page that shows the service at work
-    tls             how to trust that address, and how to be trusted there; None: not encrypted
+    Requests take turns where the host's name of `triton` has several addresses. Without a tokenizer
+    chats are written down plainly, and log-probabilities are refused.
     """
 
     triton: str = "localhost:8001"

@@ -59,6 +59,13 @@ _TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
 _TokenIds = Annotated[list[_TokenId], Field(min_length=1)]
 
 
+_AS_SENT = (
+    *("top_p", "min_p", "presence_penalty", "frequency_penalty", "min_tokens", "bad_words"),
+    *("stop_token_ids", "return_trace", "decoding", "drafter", "forbidden_drafter", "growth"),
+    *("acceptance", "cache_salt"),
+)
+"""Fields that Triton has under the same name."""
+
 TOOLS: Mapping[str, tuple[Any, ...]] = {
     "tools": ([],),
     "tool_choice": ("none", "auto"),
@@ -207,24 +214,19 @@ class SamplingBody(GuidedFields):
         )
         guide = self.guide
         bias = self._bias()
+        as_sent = {name: getattr(self, name) for name in _AS_SENT}
         return GenerateRequest(
             prompt if isinstance(prompt, str) else None,
             max_tokens,
+            **as_sent,
             input_ids=None if isinstance(prompt, str) else prompt,
             temperature=self.effective_temperature,
             top_k=None if top_k is None else max(top_k, 0),  # -1 is vLLM's way to turn it off
-            top_p=self.top_p,
-            min_p=self.min_p,
             repetition_penalty=repetition_penalty,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            min_tokens=self.min_tokens,
             # OpenAI's may be negative, Triton's may not.
             seed=None if self.seed is None else self.seed % (1 << 64),
             stop_words=[*stops, *stop_words],
-            bad_words=self.bad_words,
             end_id=-1 if ignore_eos else None,
-            stop_token_ids=self.stop_token_ids,
             logit_bias_ids=list(bias),
             logit_bias_values=list(bias.values()),
             return_log_probs=self.wants_log_probs,
@@ -232,13 +234,6 @@ class SamplingBody(GuidedFields):
             return_num_input_tokens=True,
             return_num_output_tokens=True,
             return_perf_metrics=True,
-            return_trace=self.return_trace,
-            decoding=self.decoding,
-            drafter=self.drafter,
-            forbidden_drafter=self.forbidden_drafter,
-            growth=self.growth,
-            acceptance=self.acceptance,
-            cache_salt=self.cache_salt,
             skip_reading_prefix_cache=(
                 self.skip_reading_prefix_cache is True or self.cache_prompt is False or None
             ),

@@ -151,66 +151,9 @@ def _schema(schema: str | dict[str, Any], spacing: dict[str, Any]) -> str:
     """The schema as text, with how white space is to be written."""
     if isinstance(schema, str):
         try:
-            read = json.loads(schema)
+            schema = json.loads(schema)
         except (ValueError, RecursionError):
-            return schema  # the server says what is wrong with it
-        if not isinstance(read, dict):
-            return schema
-        schema = read
-    schema = closed(schema)
-    return json.dumps({**schema, "x-guidance": spacing} if spacing else schema)
-
-
-_COMPOSES = ("if", "dependentSchemas")
-_COMPOSES_BESIDE_PROPERTIES = ("$ref", "allOf", "anyOf", "oneOf")
-_OF_OTHERS = ("additionalProperties", "patternProperties")
-
-
-def closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema, whose objects have the properties that they name and no others, unless they say
-    something of others. What several schemas say together stays open, and all where such a one may
-    refer to another: each part must bear what others name."""
-    try:
-        parts = list(_objects(schema))
-        if any(map(_is_composed, parts)) and any("$ref" in part for part in parts):
-            return schema
-        return {**_closed(schema)}
-    except RecursionError:
-        return schema
-
-
-def _objects(value: Any) -> Iterator[dict[str, Any]]:
-    """Every object in JSON."""
-    if isinstance(value, dict):
-        yield value
-        value = list(value.values())
-    if isinstance(value, list):
-        for part in value:
-            yield from _objects(part)
-
-
-def _is_composed(schema: dict[str, Any]) -> bool:
-    """Whether several schemas say together what an object is."""
-    every = schema.get("allOf", [])
-    several = not isinstance(every, list) or len(every) > 1
-    beside = _COMPOSES_BESIDE_PROPERTIES if "properties" in schema else ()
-    return several or any(name in schema for name in (*_COMPOSES, *beside))
-
-
-def _closed(schema: Any) -> Any:
-    if not isinstance(schema, dict) or _is_composed(schema):
-        return schema
-    found = dict(schema)
-    for name, value in schema.items():
-        if name in ("properties", "$defs", "definitions") and isinstance(value, dict):
-            found[name] = {inner: _closed(part) for inner, part in value.items()}
-        elif name in ("allOf", "anyOf", "oneOf", "prefixItems") and isinstance(value, list):
-            found[name] = [_closed(part) for part in value]
-        elif name in ("items", "additionalProperties"):
-            found[name] = _closed(value)
-    names = found.get("properties")
-    if isinstance(names, dict) and not any(name in found for name in _OF_OTHERS):
-        required = found.get("required", [])
-        if isinstance(required, list) and set(map(str, required)) <= names.keys():
-            found["additionalProperties"] = False
-    return found
+            return str(schema)  # the server says what is wrong with it
+    if spacing and isinstance(schema, dict):
+        schema = {**schema, "x-guidance": spacing}
+    return json.dumps(schema)

@@ -29,24 +29,14 @@ class StartError(RuntimeError):
 
 @dataclass(frozen=True)
 class Guard:
-    """What the guard is set to.
+    """What the guard is set to; `card-guard --help` explains the rest.
 
-    listen         address and port for clients
-    triton         the server's gRPC address, host:port or unix:path
-    models         that clients may ask
-    message_bytes  largest request
-    calls          at a time, and as many more that their clients have just left; more are
-                   RESOURCE_EXHAUSTED
-    idle_s         seconds without a word, after which one more call takes the place of such a one
+    calls          at a time, and as many more that their clients have just left
     greeting_s     within which a client must have spoken TLS, if so, and HTTP/2: then its
                    connection is closed, as it takes a descriptor that another may want
     without_call_s after which a connection without a call is closed, as those are whose client
                    vanished. Not sooner: gRPC for Python writes a line about it at the client
-    connection_s   after which a client is asked to connect anew, so that it finds new servers;
-                   open calls go on; None: never
     beats          file descriptor to write `BEAT` to while calls are taken; None: to none
-    tls            our certificate for clients, and who must have signed theirs; None: no TLS
-    triton_tls     how to trust the server, and how to be trusted there; None: no TLS
     """
 
     listen: str

@@ -61,7 +61,7 @@ def load_engine(
         dtype=_dtype(model, kind, is_draft=is_draft),
         weight_group=model.weight_group,
         threads=model.threads,
-        threads_alone=0 if is_draft else _threads_alone(settings.target),
+        threads_alone=0 if is_draft else threads_alone_of(settings.target),
         device=model.device,
         graph_rows=graph_rows or (_DRAFT_GRAPHS if is_draft else _TARGET_GRAPHS),
         kernels=model.device != "cpu",
@@ -162,7 +162,7 @@ def _row_invariant(engine: ConfigurableEngine, model: ModelSettings) -> Configur
     return engine
 
 
-def _threads_alone(target: TargetSettings) -> int:
+def threads_alone_of(target: TargetSettings) -> int:
     """Threads of a target pass while the draft has nothing to do; 0: as ever."""
     if target.device != "cpu":
         return 0

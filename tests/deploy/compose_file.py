@@ -6,7 +6,7 @@ import functools
 import os
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,40 +21,41 @@ SIZES = {"mb": 1 << 20, "gb": 1 << 30}
 Service = dict[str, Any]
 
 
+PROFILES = ("cpu", "gpu", "openai", "monitoring")
+
+
 def compose(
     file: Path,
-    profile: str,
+    profiles: Sequence[str],
     variables: Mapping[str, str] | None = None,
     *,
     overridden_by: Path | None = None,
-) -> subprocess.CompletedProcess[str]:
-    """What Compose makes of the file, with `variables` and none of ours from the environment."""
+) -> dict[str, Service]:
+    """The services that Compose makes of the file, with `variables` and none of ours from the
+    environment."""
     more = () if overridden_by is None else ("--file", str(overridden_by))
+    asked = (f"--profile={profile}" for profile in profiles)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CARD_")}
-    return subprocess.run(
-        [
-            program("docker-compose", "docker-compose"),
-            "--file",
-            str(file),
-            *more,
-            "--profile",
-            profile,
-            "config",
-        ],
+    answer = subprocess.run(
+        [program("docker-compose", "docker-compose"), "--file", str(file), *more, *asked, "config"],
         env=kept | dict(variables or {}),
         capture_output=True,
         text=True,
         check=False,
     )
+    assert answer.returncode == 0, answer.stderr
+    services: dict[str, Service] = yaml.safe_load(answer.stdout)["services"]
+    return services
 
 
 @functools.cache
+def _all_services(*variables: tuple[str, str]) -> dict[str, Service]:
+    return compose(FILE, PROFILES, dict(variables))
+
+
 def services_of(profile: str, *variables: tuple[str, str]) -> dict[str, Service]:
     """The services that a profile starts, under these environment variables."""
-    answer = compose(FILE, profile, dict(variables))
-    assert answer.returncode == 0, answer.stderr
-    services = yaml.safe_load(answer.stdout)["services"]
-    # Compose 1 lists the others, too.
+    services = _all_services(*variables)
     return {name: service for name, service in services.items() if profile in service["profiles"]}
 
 

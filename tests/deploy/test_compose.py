@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from compose_file import Service, mounts, ports, seconds, services_of, size_in_bytes
+from compose_file import PROFILES, Service, mounts, ports, seconds, services_of, size_in_bytes
 from debian_package import prometheus_programs
 from dockerfile import models_of_the_cpu_image, stages
 from rendered_manifests import devices_of, folder
@@ -50,6 +50,7 @@ def test_profiles_start_what_they_should() -> None:
     assert set(services_of("cpu")) == {"triton-cpu"}
     assert set(services_of("gpu")) == {"triton-gpu", "prometheus", "grafana"}
     assert set(services_of("monitoring")) == {"prometheus", "grafana"}
+    assert set(services_of("openai")) == {"gateway"}
 
 
 def test_models_and_settings_are_mounted_read_only(profile: str, triton: Service) -> None:
@@ -75,7 +76,7 @@ def test_all_ports_are_published_to_this_host_alone(triton: Service, settings: S
 def _published(*variables: tuple[str, str]) -> dict[str, set[int]]:
     """Ports by the address of the host on which they listen, of all services."""
     by_address: dict[str, set[int]] = {}
-    for profile in ("cpu", "gpu", "openai", "monitoring"):
+    for profile in PROFILES:
         for service in services_of(profile, *variables).values():
             for port, (address, _) in ports(service).items():
                 by_address.setdefault(address, set()).add(port)
@@ -116,11 +117,12 @@ def test_the_gpu_profile_reserves_the_devices_of_its_settings() -> None:
     assert "deploy" not in services_of("cpu")["triton-cpu"]
 
 
-def test_the_images_are_stages_of_the_dockerfile(profile: str, triton: Service) -> None:
-    build = triton["build"]
-    assert (REPOSITORY_ROOT / build["dockerfile"]).is_file()
-    assert build["target"] == profile
-    assert profile in stages()
+def test_the_images_are_stages_of_the_dockerfile() -> None:
+    for profile, name in (*TRITON.items(), ("openai", "gateway")):
+        build = services_of(profile)[name]["build"]
+        assert (REPOSITORY_ROOT / build["dockerfile"]).is_file()
+        assert build["target"] == {"openai": "gateway"}.get(profile, profile)
+        assert build["target"] in stages()
 
 
 def test_every_container_is_confined() -> None:

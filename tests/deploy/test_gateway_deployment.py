@@ -110,11 +110,6 @@ def test_the_gateway_requires_every_package_that_it_imports() -> None:
 # --- Compose -------------------------------------------------------------------------------------
 
 
-def test_compose_starts_it_with_a_profile_of_its_own(image: Stage) -> None:
-    assert set(services_of("openai")) == {"gateway"}
-    assert services_of("openai")["gateway"]["build"]["target"] == "gateway"
-
-
 @pytest.mark.parametrize(("profile", "name"), [("cpu", "triton-cpu"), ("gpu", "triton-gpu")])
 def test_compose_leads_it_to_the_server_of_either_profile(
     image: Stage, profile: str, name: str
@@ -135,25 +130,6 @@ def test_compose_gives_it_a_key_and_lets_it_drain(in_image: dict[str, Any]) -> N
 
 
 # --- Kubernetes ----------------------------------------------------------------------------------
-
-
-def test_every_selector_finds_the_gateways_pods_and_no_others(
-    manifests_of_gateway: list[Manifest], manifests: list[Manifest]
-) -> None:
-    pod = pod_of(manifests_of_gateway)
-    (spread,) = pod["spec"]["topologySpreadConstraints"]
-    selectors = [
-        only(manifests_of_gateway, "Deployment")["spec"]["selector"]["matchLabels"],
-        only(manifests_of_gateway, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
-        only(manifests_of_gateway, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
-        only(manifests_of_gateway, "Service")["spec"]["selector"],
-        spread["labelSelector"]["matchLabels"],
-    ]
-    for selector in selectors:
-        assert selector == pod["metadata"]["labels"]
-        assert not selector.items() <= pod_of(manifests)["metadata"]["labels"].items()
-    served = only(manifests, "Deployment")["spec"]["selector"]["matchLabels"]
-    assert not served.items() <= pod["metadata"]["labels"].items()
 
 
 def test_it_listens_where_probes_service_and_policy_look(
@@ -243,10 +219,3 @@ def test_a_pod_may_drain_as_long_as_the_gateway_does(manifests_of_gateway: list[
     _, before = container["lifecycle"]["preStop"]["exec"]["command"]
     needed_s = int(before) + options(container["args"], {})["drain_s"]
     assert needed_s < pod_of(manifests_of_gateway)["spec"]["terminationGracePeriodSeconds"]
-
-
-def test_variables_of_services_cannot_be_taken_for_options(
-    manifests_of_gateway: list[Manifest],
-) -> None:
-    """A Service of this name would set CARD_GATEWAY_PORT to a URL."""
-    assert pod_of(manifests_of_gateway)["spec"]["enableServiceLinks"] is False

@@ -64,22 +64,26 @@ def _port_names(manifests: list[Manifest]) -> dict[str, int]:
 # --- who is selected -----------------------------------------------------------------------------
 
 
-def test_every_selector_finds_the_pods(manifests: list[Manifest]) -> None:
-    labels = pod_of(manifests)["metadata"]["labels"]
-    deployment = only(manifests, "Deployment")["spec"]
-    budget = only(manifests, "PodDisruptionBudget")["spec"]
+@pytest.mark.parametrize("name", [*OVERLAYS, GATEWAY])
+def test_every_selector_finds_its_own_pods_and_no_others(name: str) -> None:
+    manifests = rendered(name)
     (spread,) = pod_of(manifests)["spec"]["topologySpreadConstraints"]
     selectors = [
-        deployment["selector"]["matchLabels"],
-        budget["selector"]["matchLabels"],
+        only(manifests, "Deployment")["spec"]["selector"]["matchLabels"],
+        only(manifests, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
         only(manifests, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
-        only(manifests, "PodMonitor")["spec"]["selector"]["matchLabels"],
         spread["labelSelector"]["matchLabels"],
+        *(one["spec"]["selector"]["matchLabels"] for one in of_kind(manifests, "PodMonitor")),
         *(service["spec"]["selector"] for service in of_kind(manifests, "Service")),
+    ]
+    others = [
+        pod_of(rendered("cpu" if name == GATEWAY else GATEWAY))["metadata"]["labels"],
+        only(rendered(MODELS), "Job")["spec"]["template"]["metadata"]["labels"],
     ]
     for selector in selectors:
         assert selector
-        assert selector.items() <= labels.items()
+        assert selector.items() <= pod_of(manifests)["metadata"]["labels"].items()
+        assert not any(selector.items() <= labels.items() for labels in others)
 
 
 def test_clients_meet_the_guard_alone(manifests: list[Manifest], settings: Settings) -> None:
@@ -94,12 +98,6 @@ def test_clients_meet_the_guard_alone(manifests: list[Manifest], settings: Setti
 def _guards_options(arguments: Sequence[str]) -> dict[str, Any]:
     parser = typer.main.get_command(guard)
     return dict(parser.make_context("card-guard", list(arguments)).params)
-
-
-def test_the_models_pods_are_not_taken_for_the_service(manifests: list[Manifest]) -> None:
-    selector = only(manifests, "Deployment")["spec"]["selector"]["matchLabels"]
-    job = only(rendered(MODELS), "Job")["spec"]["template"]["metadata"]["labels"]
-    assert not selector.items() <= job.items()
 
 
 # --- ports and paths -----------------------------------------------------------------------------
@@ -142,21 +140,19 @@ def test_the_probes_ask_what_the_supervisor_answers(manifests: list[Manifest]) -
         health.close()
 
 
-def test_the_route_leads_to_the_service(manifests: list[Manifest]) -> None:
-    services = {name_of(service): service["spec"] for service in of_kind(manifests, "Service")}
+def test_the_route_leads_to_the_service_and_admits_no_call_that_controls(
+    manifests: list[Manifest],
+) -> None:
+    services = {name_of(one): one["spec"] for one in of_kind(manifests, "Service")}
     (rule,) = only(manifests, "GRPCRoute")["spec"]["rules"]
     (backend,) = rule["backendRefs"]
     ports = {port["port"]: port["name"] for port in services[backend["name"]]["ports"]}
     assert ports[backend["port"]] == "grpc"
-
-
-def test_the_route_admits_calls_that_exist_and_none_that_control(manifests: list[Manifest]) -> None:
-    (rule,) = only(manifests, "GRPCRoute")["spec"]["rules"]
     service = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
     methods = {match["method"]["method"] for match in rule["matches"]}
     assert {match["method"]["service"] for match in rule["matches"]} == {service.full_name}
-    assert methods <= set(service.methods_by_name)
     assert "ModelStreamInfer" in methods
+    assert methods <= set(service.methods_by_name)
     assert not [name for name in methods if re.search("Repository|SharedMemory|Trace|Log", name)]
 
 
@@ -268,6 +264,8 @@ def test_every_container_is_confined(name: str) -> None:
     assert pod["runAsUser"] > 0
     assert pod["seccompProfile"] == {"type": "RuntimeDefault"}
     assert spec["automountServiceAccountToken"] is False
+    # Variables of services could be taken for settings or options.
+    assert name == MODELS or spec["enableServiceLinks"] is False
     for container in [*spec["containers"], *spec.get("initContainers", ())]:
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": False,
@@ -280,10 +278,6 @@ def test_every_container_is_confined(name: str) -> None:
             mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")
         }
         assert "/tmp" in writable
-
-
-def test_variables_of_services_cannot_be_taken_for_settings(manifests: list[Manifest]) -> None:
-    assert pod_of(manifests)["spec"]["enableServiceLinks"] is False
 
 
 def test_a_pod_reaches_nobody(manifests: list[Manifest]) -> None:

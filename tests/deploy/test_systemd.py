@@ -105,17 +105,14 @@ def test_the_page_installs_what_the_unit_names(
     assert unit["Install"]["WantedBy"] == "multi-user.target"
 
 
-def test_strangers_meet_the_guard_alone(settings: Settings) -> None:
+def test_strangers_meet_the_guard_alone_and_the_user_gains_nothing(
+    service: configparser.SectionProxy, settings: Settings
+) -> None:
     serving = settings.serving
     assert serving.guard
     assert not serving.http_inference
     assert {"--http-address=127.0.0.1", "--metrics-address=127.0.0.1"} <= set(
         serving.triton_arguments
     )
-
-
-def test_the_user_gains_nothing(service: configparser.SectionProxy) -> None:
-    assert service["NoNewPrivileges"] == "yes"
-    assert service["CapabilityBoundingSet"] == ""
-    assert service["ProtectSystem"] == "full"
+    assert (service["NoNewPrivileges"], service["CapabilityBoundingSet"]) == ("yes", "")
     assert "PrivateTmp" not in service

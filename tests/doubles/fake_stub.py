@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 from child_process import child, next_line
 
 from card.serving.supervision.stubs import STUB_PROGRAM, Stub, find_stubs
@@ -28,8 +27,3 @@ def fake_stub(repository: Path, model: str, region: str = "region") -> Iterator[
     with child(str(program), str(script), region) as process:
         assert next_line(process) == b"up"
         yield find_stubs(os.getpid())[model]
-
-
-def status_of(stub: Stub) -> str:
-    """What the kernel says."""
-    return str(psutil.Process(stub.process.pid).status())

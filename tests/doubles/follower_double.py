@@ -28,18 +28,20 @@ class Client:
     """Remembers what it was sent."""
 
     def __init__(self) -> None:
-        self.texts: list[str] = []
-        self.details: list[str] = []
+        self.sent: list[Delta] = []
         self.errors: list[str] = []
         self.ended = 0
         self.gone = False
         self.unreachable = False
 
+    @property
+    def texts(self) -> list[str]:
+        return [delta.text for delta in self.sent]
+
     def send(self, delta: Delta, *, last: bool) -> None:
         if self.unreachable:
             raise UndeliverableError("no room")
-        self.texts.append(delta.text)
-        self.details.append(delta.details)
+        self.sent.append(delta)
         self.ended += last
 
     def fail(self, refusal: Refusal) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 import uvicorn
 from client_double import TritonDouble, response, served
-from llguidance import LLMatcher, LLTokenizer
 
 from card_gateway import Gateway, create_app
 from card_gateway.protocol import Http
@@ -138,13 +137,6 @@ def events(text: str) -> list[Any]:
     """The JSON of every event, and what stands in place of one at the end."""
     lines = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
     return [*map(json.loads, lines[:-1]), lines[-1]]
-
-
-def fits(guide: str, text: str) -> bool:
-    """Whether all of a text is of a grammar that was sent."""
-    matcher = LLMatcher(LLTokenizer("byte"), LLMatcher.grammar_from_lark(guide))
-    tokens = list(text.encode())
-    return bool(matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting())
 
 
 def number(gateway: RunningGateway, name: str, form: str) -> Any:

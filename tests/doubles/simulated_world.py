@@ -44,6 +44,10 @@ class Session:
     def adapts(self) -> bool:
         return self.pacing.adapts and not self.is_remote
 
+    @property
+    def takes_turns(self) -> bool:
+        return self.pacing.takes_turns and self.adapts
+
 
 @dataclass
 class World:
@@ -53,6 +57,8 @@ class World:
     promise     chance that the draft gives each of its candidates
     supply      candidates that it makes for all sessions together in a pass of the target
     late        passes before it has candidates after it was stopped, or for a new text
+    draft_ms    of a pass of it alone; 0: nobody knows. In turns each adds a candidate
+    wakes_ms    that every turn takes besides
     change      by how much a pass of other rows than the one before takes longer
     slowness    of the machine, which may change; `alone_s` knows it
     """
@@ -63,6 +69,8 @@ class World:
     promise: float = 0.7
     supply: int = 8
     late: int = 3
+    draft_ms: float = 0.0
+    wakes_ms: float = 0.0
     change: float = 1.0
     slowness: float = 1.0
     draft_lives: bool = True
@@ -77,7 +85,9 @@ class World:
         self.numbers = iter(range(1, 1 << 30))
         self.seconds = 0.0
         self.drafted_passes = 0
+        self.passes_in_turns = 0
         self.passes = 0
+        self._awaited = 0
         self._lateness: dict[int, int] = {}
         self._rows = 0
 
@@ -110,30 +120,44 @@ class World:
         return [self.write([self.session(agreement)], tokens) for _ in range(count)]
 
     def _pass(self, sessions: list[Session]) -> int:
-        plan = self.control.plan(sessions, draft_lives=self.draft_lives)
+        waited_s = self._wait()
+        plan = self.control.plan(
+            sessions, draft_lives=self.draft_lives, draft_pass_ms=self.draft_ms
+        )
         found = [
             self._candidates(session, share.drafts, share.num_rows - 1, len(sessions))
             for session, share in zip(sessions, plan.shares, strict=True)
         ]
+        self._awaited, self._patience_s = plan.shares[0].awaited, plan.shares[0].patience_s
         counts = self.control.trim(plan, sessions, found)
         outcomes = [
             self._verified(session, candidates, count)
             for session, candidates, count in zip(sessions, found, counts, strict=True)
         ]
         rows = sum(1 + outcome.verified for outcome in outcomes)
-        share = self.contention if plan.drafts else self.alone_share
+        share = self.contention if plan.has_company else self.alone_share
         share *= self.slowness * (self.change if rows != self._rows else 1.0)
         self._rows = rows
         seconds = self.costs.pass_ms(rows) * share / 1e3 * self.random.uniform(0.9, 1.1)
         self.seconds += seconds
         self.passes += 1
         self.drafted_passes += plan.drafts
+        self.passes_in_turns += waited_s > 0.0
         given = 0
         for session, outcome in zip(sessions, outcomes, strict=True):
             session.tokens += outcome.accepted + 1
             given += outcome.accepted + 1
-        self.control.observe(plan, sessions, outcomes, seconds)
+        self.control.observe(plan, sessions, outcomes, seconds, waited_s)
         return given
+
+    def _wait(self) -> float:
+        """Until the draft has had its turn."""
+        if not self._awaited:
+            return 0.0
+        waited_s = 1e-3 * self.slowness * (self._awaited * self.draft_ms + self.wakes_ms)
+        waited_s = min(waited_s, self._patience_s)
+        self.seconds += waited_s
+        return waited_s
 
     def _candidates(self, session: Session, drafts: bool, most: int, sharing: int) -> Candidates:
         if session.by_ngrams:
@@ -144,7 +168,8 @@ class World:
         if self._lateness.setdefault(session.number, self.late):
             self._lateness[session.number] -= 1
             return NO_CANDIDATES
-        count = min(most, self.random.randint(0, 2 * self.supply // sharing))
+        made = self._awaited or self.random.randint(0, 2 * self.supply // sharing)
+        count = min(most, made)
         return self._chain(count)
 
     def _chain(self, count: int) -> Candidates:

@@ -29,7 +29,10 @@ from card.speculation.drafters.growth.children import noise_for, ranking_of
 OPTIONS = EngineOptions(context=400, sessions=1, dtype="float32", threads=2, row_multiple=4)
 
 
-def test_a_model_is_loaded_once_for_each_thread_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_is_loaded_once_for_each_thread_count_and_once_on_a_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There passes have no threads, and two copies of a large model do not fit."""
     loaded = []
 
     def load(settings: Settings, role: str) -> object:
@@ -46,25 +49,11 @@ def test_a_model_is_loaded_once_for_each_thread_count(monkeypatch: pytest.Monkey
     pair.on("draft", 2)
     targets = [("target", 1, 1, 9), ("target", 2, 2, 9), ("target", 1, None, 9)]
     assert loaded == [*targets, ("draft", 7, None, 2)]
-
-
-def test_a_model_on_a_device_is_loaded_once_whatever_the_threads(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its passes have no threads, and two copies of a large model do not fit."""
-    loaded = []
-
-    def load(settings: Settings, role: str) -> object:
-        loaded.append(role)
-        return object()
-
-    monkeypatch.setattr(engines, "load_engine", load)
+    loaded.clear()
     pair = Engines(load_settings(target={"device": "cuda:0"}, draft={"device": "cuda:0"}))
-    first = pair.on("target", 2, spreads=True)
-    assert pair.on("target", 1) is first
-    assert pair.on("target", 1, spreads=True) is first
+    assert pair.on("target", 2, spreads=True) is pair.on("target", 1)
     assert pair.on("draft", 1) is pair.on("draft", 3)
-    assert loaded == ["target", "draft"]
+    assert [role for role, *_ in loaded] == ["target", "draft"]
 
 
 def test_a_target_that_is_loaded_as_served_serves_fewer_threads_too(

@@ -181,7 +181,7 @@ def test_the_threads_of_a_target_follow_settings_and_cores(
     for module in (loading, models):
         monkeypatch.setattr(module, "usable_cores", lambda: cores)
     found = load_settings(target=target).target
-    assert (found.threads, loading._threads_alone(found)) == (threads, threads_alone)
+    assert (found.threads, loading.threads_alone_of(found)) == (threads, threads_alone)
 
 
 def test_rows_are_independent_on_two_threads_and_on_four(checkpoint: Path) -> None:

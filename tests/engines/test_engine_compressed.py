@@ -14,19 +14,14 @@ from transformers import AutoModelForCausalLM
 from watched_passes import product_types, recorded_passes
 
 from card.engines import SequenceTokens
-from card.engines.calibration import check_row_invariance, choice, make_row_invariant
-from card.engines.calibration_cache import Calibration
-from card.engines.interface import Engine
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
-from card.engines.row_costs import RowCosts
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 OPTIONS = EngineOptions(
     context=128, sessions=6, dtype="float32", threads=1, graph_rows=(1, 4, 64), compressed=True
 )
-ANY = replace(OPTIONS, graph_rows=())
 TEXT = random_tokens(100)
 CLOSE = 1e-4
 
@@ -39,20 +34,18 @@ def checkpoint(directory: Path, dtype: torch.dtype) -> Path:
 @pytest.mark.parametrize(
     ("dtype", "stored"), [(torch.bfloat16, "bf16"), (torch.float16, "f16"), (torch.float32, "f32")]
 )
-def test_matrices_stay_as_they_are_stored(tmp_path: Path, dtype: torch.dtype, stored: str) -> None:
+def test_matrices_stay_as_they_are_stored_and_nothing_is_lost(
+    tmp_path: Path, dtype: torch.dtype, stored: str
+) -> None:
     """Should the plugin no longer take the graph for a language model, it unfolds them."""
-    engine = OpenVinoEngine.load(checkpoint(tmp_path, dtype), ANY)
+    any_rows = replace(OPTIONS, graph_rows=())
+    engine = OpenVinoEngine.load(checkpoint(tmp_path, dtype), any_rows)
     (decoder,) = engine.model.decoders.values()
     found = product_types(decoder.graph)
     assert found.keys() == {stored}
     if engine.options.compressed:
         assert found[stored] == 4 * engine.architecture.layers + 1
     assert engine.options.compressed is (dtype != torch.float32)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_nothing_is_lost(tmp_path: Path, dtype: torch.dtype) -> None:
-    engine = OpenVinoEngine.load(checkpoint(tmp_path, dtype), OPTIONS)
     in_float32 = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     expected = tiny_models.reference_logits(in_float32, TEXT)
     assert np.abs(read_alone(engine, TEXT, [64, 1, 4, 6]) - expected).max() < CLOSE
@@ -85,26 +78,3 @@ def test_no_pass_has_more_rows_than_keep_their_bits(
     for logits, start, size in zip(found, starts, sizes, strict=True):
         for row in range(size):
             np.testing.assert_array_equal(logits.row(row), expected[start + row])
-
-
-def test_a_processor_on_which_such_rows_influence_each_other_unfolds_the_matrices(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check = check_row_invariance
-    asked: list[bool] = []
-
-    def depends_if_compressed(engine: Engine) -> bool:
-        assert isinstance(engine, OpenVinoEngine)
-        asked.append(engine.options.compressed)
-        return not engine.options.compressed and check(engine)
-
-    monkeypatch.setattr(choice, "check_row_invariance", depends_if_compressed)
-    engine = make_row_invariant(OpenVinoEngine.load(checkpoint(tmp_path, torch.bfloat16), ANY))
-    assert asked[:2] == [True, False]
-    assert engine.row_invariant
-    assert all(
-        product_types(decoder.graph).keys() == {"f32"} for decoder in engine.model.decoders.values()
-    )
-    # And so it is again when the model is loaded anew.
-    found = Calibration.of(engine.options, RowCosts({1: 1.0}))
-    assert found.applied_to(ANY) == engine.options

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,14 +20,22 @@ from card.engines import FOLLOWS_PREFIX, Engine, EngineError, Ranking, SequenceT
 from card.engines.draft_vocabulary import DRAFT_VOCABULARY
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
+from card.engines.torch.captured.engine import CapturedEngine
 from card.engines.torch.engine import TorchEngine
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-AnyEngine = TorchEngine | OpenVinoEngine
+AnyEngine = TorchEngine | OpenVinoEngine | CapturedEngine
 
 CLOSE = 1e-4
 """Largest difference to `transformers` in float32."""
+WAYS: list[dict[str, Any]] = [
+    {"branches": 1},
+    {"branches": 0, "pending": 256},
+    {"paged": True, "graph_rows": (1, 4, 16, 64)},
+    {"paged": True},
+]
+"""How a session's places are looked up: chains, growing trees and, OpenVINO's alone, pages."""
 
 TEXT = random_tokens(100)
 PREFIX = 90
@@ -47,11 +56,9 @@ class Checkpoint:
     """Logits of `TEXT` by `transformers`, [tokens, vocabulary]."""
     engine_class: type[AnyEngine]
 
-    def engine(self, branches: int) -> AnyEngine:
-        return self.engine_class.load(
-            self.directory,
-            EngineOptions(context=SLIDING_WINDOW, sessions=2, branches=branches, dtype="float32"),
-        )
+    def engine(self, **how: Any) -> AnyEngine:
+        options = EngineOptions(context=SLIDING_WINDOW, sessions=2, dtype="float32", threads=1)
+        return self.engine_class.load(self.directory, replace(options, **how))
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -80,12 +87,11 @@ def assert_close(found: NDArray[np.float32], expected: NDArray[np.float32]) -> N
     assert np.abs(found - expected).max() < CLOSE
 
 
-@pytest.mark.parametrize("branches", [1, 0], ids=["chains", "growing_tree"])
-@pytest.mark.parametrize("chunks", [(64,), (1,), (5, 17, 3)], ids=["prefill", "rows", "mixed"])
-def test_logits_equal_those_of_transformers(
-    checkpoint: Checkpoint, branches: int, chunks: tuple[int, ...]
-) -> None:
-    assert_close(read_alone(checkpoint.engine(branches), TEXT, chunks), checkpoint.expected)
+def test_logits_equal_those_of_transformers(checkpoint: Checkpoint) -> None:
+    for way in WAYS if checkpoint.engine_class is OpenVinoEngine else WAYS[:2]:
+        engine = checkpoint.engine(**way)
+        for chunks in ((64,), (1,), (5, 17, 3)):
+            assert_close(read_alone(engine, TEXT, chunks), checkpoint.expected)
 
 
 def read_tree_in_one_pass(engine: Engine, session: int) -> NDArray[np.float32]:
@@ -105,15 +111,15 @@ def grow_tree_layer_by_layer(engine: Engine, session: int) -> NDArray[np.float32
 
 @pytest.mark.parametrize(
     ("branches", "forward_tree"),
-    [(4, read_tree_in_one_pass), (0, grow_tree_layer_by_layer), (0, read_tree_in_one_pass)],
-    ids=["chains", "growing_tree", "grown_in_one_pass"],
+    [(4, read_tree_in_one_pass), (0, grow_tree_layer_by_layer)],
+    ids=["chains", "growing_tree"],
 )
 def test_each_branch_of_a_tree_equals_transformers_on_its_own_path(
     checkpoint: Checkpoint,
     branches: int,
     forward_tree: Callable[[Engine, int], NDArray[np.float32]],
 ) -> None:
-    engine = checkpoint.engine(branches)
+    engine = checkpoint.engine(branches=branches, pending=256)
     session = engine.open_session()
     tiny_models.read(engine, session, TEXT[:PREFIX], [64])
     found = forward_tree(engine, session)
@@ -125,7 +131,7 @@ def test_each_branch_of_a_tree_equals_transformers_on_its_own_path(
 
 
 def test_best_ranks_by_perturbed_logits_where_noise_is_given(checkpoint: Checkpoint) -> None:
-    engine = checkpoint.engine(branches=0)
+    engine = checkpoint.engine(branches=0, pending=256)
     one, other = engine.open_session(), engine.open_session()
     noise = np.random.default_rng(0).gumbel(size=(3, engine.vocabulary)).astype(np.float32)
     batch = [

@@ -15,9 +15,9 @@ from tiny_models import forward_rows, opened, random_tokens, read, read_alone
 from transformers import LlamaConfig
 from watched_passes import product_types
 
-from card.engines.calibration import check_alone, check_row_invariance, choice, make_row_invariant
+from card.engines.calibration import check_alone, make_row_invariant
 from card.engines.checkpoints import DenseMatrix, GroupedMatrix, quantised
-from card.engines.interface import Engine, SequenceTokens
+from card.engines.interface import SequenceTokens
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.openvino.graph import ANY_ROWS
 from card.engines.options import Dtype, EngineOptions
@@ -120,26 +120,6 @@ def test_attention_reads_float16_from_the_memory_of_our_pages(tmp_path: Path) ->
         pages.give_back()
         [forgotten] = forward_rows(engine, [SequenceTokens(session, TEXT[:1])])
     assert not np.array_equal(known, forgotten)
-
-
-def test_where_rows_influence_each_other_codes_are_unpacked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check = check_row_invariance
-
-    def depends_if_compressed(engine: Engine) -> bool:
-        assert isinstance(engine, OpenVinoEngine)
-        return not engine.options.compressed and check(engine)
-
-    monkeypatch.setattr(choice, "check_row_invariance", depends_if_compressed)
-    options = replace(OPTIONS, graph_rows=())
-    engine = make_row_invariant(OpenVinoEngine.load(gguf(tmp_path, "Q4_1"), options))
-    assert engine.row_invariant
-    assert not any(
-        name.startswith("u")
-        for decoder in engine.model.decoders.values()
-        for name in product_types(decoder.graph)
-    )
 
 
 @pytest.mark.parametrize(("bits", "most_error"), [(8, 0.5), (4, 0.75)])

@@ -6,10 +6,9 @@ from collections import Counter
 
 import pytest
 
-from card.engines.openvino import threads as module
+from card.engines.openvino.threads import MOST_PASSES_WITH_ALL as ALL
+from card.engines.openvino.threads import MOST_PASSES_WITH_FEW as FEW
 from card.engines.openvino.threads import PassThreads, ThreadLimit
-
-FEW, ALL = module._MOST_PASSES_WITH_FEW, module._MOST_PASSES_WITH_ALL
 
 
 class Machine(ThreadLimit):
@@ -59,29 +58,9 @@ def test_one_of_several_that_did_nothing_is_noticed(share: float, tries: int) ->
     assert machine.passes(threads, FEW + ALL)[5] == tries
 
 
-def test_passes_with_all_threads_count_as_well() -> None:
-    machine = Machine(others_share=0.9)
-    threads = machine.threads(2)
-    machine.passes(threads, FEW - 1)
-    assert machine.passes(threads, 1, wanted=2) == {2: 1}
-    assert machine.passes(threads, FEW) == {1: FEW}
-
-
 def test_who_wants_it_exactly_never_gets_more() -> None:
     machine = Machine()
     threads = machine.threads(2)
     for _ in range(FEW + ALL):
         threads.compute(1, machine.infer, exactly=True)
     assert set(machine.limits) == {1}
-
-
-@pytest.mark.parametrize(("most", "wanted"), [(1, 1), (4, 0)])
-def test_a_graph_that_has_no_more_threads_gets_what_is_asked_for(most: int, wanted: int) -> None:
-    machine = Machine()
-    assert machine.passes(machine.threads(most), 2 * FEW, wanted) == {wanted: 2 * FEW}
-
-
-def test_without_a_limit_passes_are_computed_all_the_same() -> None:
-    machine = Machine()
-    assert machine.passes(PassThreads(None, 2), 3) == {}
-    assert machine.now_s == pytest.approx(0.012)

@@ -6,281 +6,276 @@ autoregressive decoding does.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pytest
 import tiny_models
-import torch
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from numpy.typing import NDArray
 from real_pair import TARGET
 from this_processor import skip_unless_computed_in
-from tiny_models import forward_rows, opened, random_tokens, read, read_alone
+from tiny_models import FAMILIES, forward_rows, opened, random_tokens, read, read_alone
 
 from card.engines import FOLLOWS_PREFIX, SequenceTokens
 from card.engines.calibration import make_row_invariant
 from card.engines.openvino.engine import OpenVinoEngine
-from card.engines.options import EngineOptions
+from card.engines.options import Dtype, EngineOptions
+from card.engines.prefix_cache import BLOCK
+from card.engines.torch.captured.engine import CapturedEngine
 from card.engines.torch.engine import TorchEngine
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
+AnyEngine = TorchEngine | OpenVinoEngine | CapturedEngine
+
 BRANCHES = 4
-SESSIONS = 3
-LONGEST = 100
-"""Tokens of a text; the keys of its last rows fill more than one block of 64 positions."""
-
-Bits = torch.Tensor
-AnyEngine = TorchEngine | OpenVinoEngine
-Dtype = Literal["auto", "bfloat16", "float32", "int8"]
-
-
-def bits(logits: NDArray[np.float32]) -> Bits:
-    return torch.from_numpy(logits)
-
-
-@dataclass(repr=False)
-class Subject:
-    """An engine as loading makes it, and what it says when it reads one row at a time."""
-
-    engine: AnyEngine
-    text: list[int]
-    _paths: dict[tuple[int, ...], Bits] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.plain = bits(read_alone(self.engine, self.text, [1]))
-        """[tokens, vocabulary]"""
-
-    def behind(self, prefix: int, path: tuple[int, ...]) -> Bits:
-        """Logits of `path` read one row at a time behind the first `prefix` tokens of the text."""
-        key = (prefix, *path)
-        if key not in self._paths:
-            with opened(self.engine) as session:
-                read(self.engine, session, self.text[:prefix], [64])
-                self._paths[key] = bits(read(self.engine, session, path, [1]))
-        return self._paths[key]
-
-
-def options(dtype: Dtype) -> EngineOptions:
-    return EngineOptions(
-        context=336,
-        sessions=SESSIONS,
-        branches=BRANCHES,
-        dtype=dtype,
-        threads=1,
-        threads_alone=2,
-        graph_rows=(1, 4, 64),
-        compressed=True,
-    )
-
-
-@pytest.fixture(scope="module")
-def one_head_per_group(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint whose every query head has keys of its own."""
-    directory = tmp_path_factory.mktemp("llama2")
-    tiny_models.save(directory, "llama2")
-    return directory
-
-
-@pytest.fixture(scope="module")
-def in_bfloat16(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint whose matrices may stay compressed in float32."""
-    directory = tmp_path_factory.mktemp("qwen2")
-    tiny_models.build(tiny_models.FAMILIES["qwen2"]).bfloat16().save_pretrained(directory)
-    return directory
-
-
-@pytest.fixture(
-    scope="module",
-    params=[
-        ("openvino", "trained", "auto"),
-        ("openvino", "trained", "int8"),
-        ("openvino", "tiny", "bfloat16"),
-        ("openvino", "tiny", "float32"),
-        ("openvino", "tiny_in_bfloat16", "float32"),
-        ("torch", "trained", "bfloat16"),
-        ("torch", "tiny", "float32"),
-    ],
-    ids="-".join,
+KEPT_BLOCKS = 5
+LONGEST = 280
+"""Tokens of a text; the keys of its last rows fill several blocks of every kind of attention."""
+OPTIONS = EngineOptions(
+    context=LONGEST + 20,
+    sessions=3,
+    branches=BRANCHES,
+    threads=1,
+    threads_alone=2,
+    graph_rows=(1, 4, 16, 64),
+    compressed=True,
+    kept_tokens=KEPT_BLOCKS * BLOCK,
 )
-def subject(request: pytest.FixtureRequest, one_head_per_group: Path, in_bfloat16: Path) -> Subject:
-    kind, model, dtype = request.param
-    directory = {"trained": TARGET, "tiny": one_head_per_group, "tiny_in_bfloat16": in_bfloat16}[
-        model
-    ]
-    engine_class = OpenVinoEngine if kind == "openvino" else TorchEngine
-    skip_unless_computed_in(dtype)
-    engine = make_row_invariant(engine_class.load(directory, options(dtype)))
-    assert engine.row_invariant
-    return Subject(engine, random_tokens(LONGEST, vocabulary=engine.vocabulary))
-
-
-few = settings(max_examples=6, deadline=None)
-fewer = settings(max_examples=2, deadline=None)
-
-chunkings = st.lists(st.integers(4, 100), min_size=1, max_size=5)
 
 
 @dataclass(frozen=True)
-class Ask:
-    """What one session puts into a pass: a tree behind a prefix of the text."""
+class Case:
+    """An engine, what it computes, and in what."""
 
-    prefix: int
-    parents: tuple[int, ...]
-    """[rows]; a first child goes on with the text, later ones turn elsewhere."""
+    engine_class: type[AnyEngine]
+    model: str
+    dtype: Dtype
+    options: EngineOptions = OPTIONS
 
-    def path(self, row: int) -> list[int]:
-        path = [row]
-        while self.parents[path[0]] != FOLLOWS_PREFIX:
-            path.insert(0, self.parents[path[0]])
-        return path
-
-    def tokens(self, text: list[int], vocabulary: int) -> list[int]:
-        found = []
-        for row, parent in enumerate(self.parents):
-            elder = self.parents[:row].count(parent)
-            depth = len(self.path(row)) - 1
-            found.append((text[(self.prefix + depth) % len(text)] + elder) % vocabulary)
-        return found
-
-    @property
-    def leaves(self) -> list[int]:
-        return [row for row in range(len(self.parents)) if row not in self.parents]
+    def load(self, directory: Path) -> AnyEngine:
+        """As loading makes it."""
+        if self.model == "trained":
+            directory = TARGET
+        elif self.model == "tiny in bfloat16":  # matrices may stay compressed in float32
+            tiny_models.build(FAMILIES["qwen2"]).bfloat16().save_pretrained(directory)
+        else:  # every query head has keys of its own, or shares them
+            tiny_models.save(directory, self.model)
+        options = replace(self.options, dtype=self.dtype)
+        engine = make_row_invariant(self.engine_class.load(directory, options))
+        assert engine.row_invariant
+        assert engine.options.graph_rows == options.graph_rows
+        return engine
 
 
-@st.composite
-def trees(draw: st.DrawFn) -> tuple[int, ...]:
-    """Parents of up to 20 rows with at most `BRANCHES` leaves."""
-    parents: list[int] = []
-    leaves = 0
-    for row in range(draw(st.integers(1, 20))):
-        choices = range(FOLLOWS_PREFIX, row) if leaves < BRANCHES else _leaves(parents)
-        # The newest node comes first: shrinking leads to chains.
-        parent = draw(st.sampled_from(sorted(choices, reverse=True)))
-        leaves += parent == FOLLOWS_PREFIX or parent in parents
-        parents.append(parent)
-    return tuple(parents)
+CASES = {
+    "openvino trained": Case(OpenVinoEngine, "trained", "auto"),
+    "openvino int8": Case(OpenVinoEngine, "trained", "int8"),
+    "openvino bfloat16": Case(OpenVinoEngine, "llama2", "bfloat16"),
+    "openvino float32": Case(OpenVinoEngine, "llama2", "float32"),
+    "openvino compressed": Case(OpenVinoEngine, "tiny in bfloat16", "float32"),
+    "openvino normed": Case(OpenVinoEngine, "qwen3", "float32"),
+    "openvino any rows": Case(OpenVinoEngine, "trained", "auto", replace(OPTIONS, graph_rows=())),
+    "torch bfloat16": Case(TorchEngine, "trained", "bfloat16"),
+    "torch float32": Case(TorchEngine, "qwen3", "float32"),
+    "captured bfloat16": Case(CapturedEngine, "llama3", "bfloat16"),
+    "captured float16": Case(CapturedEngine, "llama3", "float16"),
+    "captured float32": Case(CapturedEngine, "qwen3", "float32"),
+}
 
 
-def _leaves(parents: list[int]) -> list[int]:
-    return [row for row in range(len(parents)) if row not in parents]
+class Subject:
+    """An engine, texts, and what it says of each when it reads one row at a time."""
+
+    def __init__(self, engine: AnyEngine) -> None:
+        self.engine = engine
+        one, other = (random_tokens(LONGEST, seed, engine.vocabulary) for seed in range(2))
+        self.texts = [one, other, one[: 2 * BLOCK + 7] + other[2 * BLOCK + 7 :]]
+        self.expected = [read_alone(engine, text, [1]) for text in self.texts]
 
 
-asks = st.builds(Ask, st.sampled_from([1, 20, 63, 64, 90]), trees())
+@pytest.fixture(scope="module", params=CASES)
+def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Subject:
+    case = CASES[request.param]
+    skip_unless_computed_in(case.dtype)
+    return Subject(case.load(tmp_path_factory.mktemp("model")))
 
 
-@given(chunks=chunkings)
-@few
-def test_reading_in_chunks_gives_the_bits_of_single_rows(
-    subject: Subject, chunks: list[int]
+numbers, choices = st.integers(0, 2), st.integers(0, OPTIONS.sessions - 1)
+lengths, salts = st.integers(1, LONGEST), st.sampled_from([b"", b"one"])
+counts = st.sampled_from([0, 1, 2, 3, 4, 7, 27])
+"""Rows of a pass; two of them and all branches have room in one."""
+branches = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 2)), max_size=BRANCHES - 1)
+"""Behind how many right rows wrong ones part from them, and how many more follow these."""
+
+
+Share = tuple[int, int, int, list[tuple[int, int]]]
+
+
+class Sessions(RuleBasedStateMachine):
+    """Sessions that come and go in any order, behind texts that part near the borders of blocks.
+
+    Each has the bits of its text in `expected`, and begins behind what was kept with its salt.
+    """
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__()
+        self._subject = subject
+        self._engine = subject.engine.reconfigured(subject.engine.options)
+        self._engine.row_invariant = True
+        self._sessions: dict[int, tuple[int, bytes]] = {}
+        self._kept: set[tuple[bytes, tuple[int, ...]]] = set()
+
+    @precondition(lambda self: len(self._sessions) < OPTIONS.sessions)
+    @rule(number=numbers, length=lengths, salt=salts)
+    def begin(self, number: int, length: int, salt: bytes) -> None:
+        text = self._subject.texts[number][: length - 1]
+        session = self._engine.open_session(text, salt)
+        known = self._engine.length(session)
+        assert known == 0 or (salt, tuple(text[:known])) in self._kept
+        self._sessions[session] = number, salt
+
+    @precondition(lambda self: self._sessions)
+    @rule(choice=choices, length=lengths)
+    def prefill(self, choice: int, length: int) -> None:
+        session = self._choose(choice)
+        number, at = self._sessions[session][0], self._engine.length(session)
+        if at >= length:
+            return
+        found = read(self._engine, session, self._subject.texts[number][at:length], [64, 33])
+        np.testing.assert_array_equal(found, self._subject.expected[number][at : at + len(found)])
+
+    @precondition(lambda self: self._sessions)
+    @rule(
+        passes=st.lists(st.tuples(choices, counts, counts, branches), min_size=1, max_size=3),
+        alone=st.booleans(),
+    )
+    def share_a_pass(self, passes: list[Share], alone: bool) -> None:
+        """Of each session some rows of its text; behind them, and beside, some that are wrong."""
+        batch: dict[int, tuple[SequenceTokens, list[int]]] = {}
+        for choice, right, wrong, parting in passes:
+            session = self._choose(choice)
+            rows, path = self._rows(session, right, wrong, parting)
+            if rows.tokens:
+                batch[session] = rows, path
+        turns = list(batch.values())
+        rows_of_all = [rows for rows, _ in turns]
+        logits = forward_rows(self._engine, rows_of_all, alone=alone) if turns else []
+        for (rows, path), found in zip(turns, logits, strict=True):
+            number, at = self._sessions[rows.session][0], self._engine.length(rows.session)
+            expected = self._subject.expected[number][at : at + len(path)]
+            np.testing.assert_array_equal(found[path], expected)
+            self._engine.commit_kv(rows.session, path)
+
+    def _rows(
+        self, session: int, right: int, wrong: int, parting: list[tuple[int, int]]
+    ) -> tuple[SequenceTokens, list[int]]:
+        """Rows of a pass, and which of them go on with the text."""
+        number, at = self._sessions[session][0], self._engine.length(session)
+        text = self._subject.texts[number][at:]
+        tokens: list[int] = []
+        parents: list[int] = []
+        path: list[int] = []
+
+        def append(chain: list[int], above: int) -> int:
+            for token in chain:
+                parents.append(above)
+                above = len(tokens)
+                tokens.append(token)
+            return above
+
+        for place, token in enumerate(text[:right]):
+            above = path[-1] if path else FOLLOWS_PREFIX
+            for length in (length for where, length in parting if where == place):
+                append([token ^ 1, *text[:length]], above)  # so that the right one moves
+            path.append(append([token], above))
+        append(
+            [token ^ 1 for token in text[right : right + wrong]],
+            path[-1] if path else FOLLOWS_PREFIX,
+        )
+        return SequenceTokens(session, tokens, parents if parting else None), path
+
+    @precondition(lambda self: self._sessions)
+    @rule(choice=choices)
+    def keep(self, choice: int) -> None:
+        session = self._choose(choice)
+        number, salt = self._sessions[session]
+        text = self._subject.texts[number]
+        known = text[: self._engine.length(session)]
+        self._engine.remember(session, text, salt)
+        for end in range(BLOCK, len(known) + 1, BLOCK):
+            self._kept.add((salt, tuple(known[:end])))
+        if len(self._sessions) < OPTIONS.sessions:
+            with_it = self._engine.open_session(known, salt)
+            kept = min(len(known) // BLOCK, KEPT_BLOCKS) * BLOCK
+            assert self._engine.length(with_it) == kept
+            self._engine.close_session(with_it)
+
+    @precondition(lambda self: self._sessions)
+    @rule(choice=choices)
+    def end(self, choice: int) -> None:
+        session = self._choose(choice)
+        del self._sessions[session]
+        self._engine.close_session(session)
+
+    def _choose(self, choice: int) -> int:
+        return sorted(self._sessions)[choice % len(self._sessions)]
+
+    def teardown(self) -> None:
+        """Nothing was lost: all sessions have room for as much as ever."""
+        for session in self._sessions:
+            self._engine.close_session(session)
+        for session in [self._engine.open_session() for _ in range(OPTIONS.sessions)]:
+            text, expected = self._subject.texts[0], self._subject.expected[0]
+            np.testing.assert_array_equal(read(self._engine, session, text, [64]), expected)
+
+
+def test_sessions_that_share_passes_and_kept_text_have_the_bits_of_single_rows(
+    subject: Subject,
 ) -> None:
-    assert torch.equal(bits(read_alone(subject.engine, subject.text, chunks)), subject.plain)
+    class OfThis(Sessions):
+        def __init__(self) -> None:
+            super().__init__(subject)
+
+    run_state_machine_as_test(
+        OfThis,
+        settings=settings(max_examples=10, stateful_step_count=20, deadline=None),
+    )
 
 
-def test_streams_of_any_age_share_passes_with_the_bits_of_single_rows(subject: Subject) -> None:
-    engine, text = subject.engine, subject.text
-    long = random_tokens(300, vocabulary=engine.vocabulary)
-    with opened(engine) as session:
-        read(engine, session, long[:-40], [64])
-        far_alone = bits(read(engine, session, long[-40:], [1]))
-    with opened(engine) as far, opened(engine) as near:
-        read(engine, far, long[:-40], [64])
-        for at in range(0, 40, 4):
-            batch = [
-                SequenceTokens(far, long[260 + at : 264 + at]),
-                SequenceTokens(near, text[at : at + 4]),
-            ]
-            far_rows, near_rows = (bits(rows) for rows in forward_rows(engine, batch))
-            assert torch.equal(far_rows, far_alone[at : at + 4])
-            assert torch.equal(near_rows, subject.plain[at : at + 4])
-            for rows in batch:
-                engine.commit_kv(rows.session, range(4))
-
-
-@given(asked=st.lists(asks, min_size=1, max_size=SESSIONS - 1), chunks=chunkings)
-@few
-def test_every_row_of_trees_that_share_a_pass_has_the_bits_of_single_rows(
-    subject: Subject, asked: list[Ask], chunks: list[int]
-) -> None:
-    engine, text = subject.engine, subject.text
-    batch = []
-    with ExitStack() as sessions:
-        for ask in asked:
-            session = sessions.enter_context(opened(engine))
-            read(engine, session, text[: ask.prefix], chunks)
-            batch.append(SequenceTokens(session, ask.tokens(text, engine.vocabulary), ask.parents))
-        found = [bits(rows) for rows in forward_rows(engine, batch)]
-    for ask, rows, logits in zip(asked, batch, found, strict=True):
-        for leaf in ask.leaves:
-            path = ask.path(leaf)
-            expected = subject.behind(ask.prefix, tuple(rows.tokens[row] for row in path))
-            assert torch.equal(logits[path], expected)
-
-
-@given(chunks=st.lists(st.integers(20, 100), min_size=1, max_size=4), ask=asks)
-@fewer
-def test_two_threads_give_the_bits_of_one(subject: Subject, chunks: list[int], ask: Ask) -> None:
-    text = subject.text
-    tree = ask.tokens(text, subject.engine.vocabulary)
-
-    def everything(*, alone: bool) -> Bits:
-        asked = SequenceTokens(session, tree, ask.parents)
-        prefix = read(engine, session, text[: ask.prefix], chunks, alone=alone)
-        return bits(np.concatenate([prefix, *forward_rows(engine, [asked], alone=alone)]))
-
-    engine = subject.engine
-    assert engine.options.threads_alone == 2
-    with opened(engine) as session:
-        on_one = everything(alone=False)
-    with opened(engine) as session:
-        assert torch.equal(everything(alone=True), on_one)
-
-
-@given(kept=st.lists(st.tuples(trees(), st.integers(0, 99)), min_size=1, max_size=6))
-@few
-def test_decoding_through_winning_branches_gives_the_bits_of_single_rows(
-    subject: Subject, kept: list[tuple[tuple[int, ...], int]]
-) -> None:
-    """Whichever chain held the right rows, the next pass goes on from it in every lane."""
-    engine, text = subject.engine, subject.text
-    at = 0
-    with opened(engine) as session:
-        for parents, choice in kept:
-            ask = Ask(at, parents)
-            path = ask.path(ask.leaves[choice % len(ask.leaves)])
-            if at + len(path) > len(text):
-                break
-            tokens = ask.tokens(text, engine.vocabulary)
-            for depth, row in enumerate(path):
-                tokens[row] = text[at + depth]
-            found = bits(forward_rows(engine, [SequenceTokens(session, tokens, parents)])[0])
-            assert torch.equal(found[path], subject.plain[at : at + len(path)])
-            engine.commit_kv(session, path)
-            at += len(path)
-        assert engine.length(session) == at
+def test_only_the_rows_that_are_wanted_have_logits(subject: Subject) -> None:
+    engine, text = subject.engine, subject.texts[0]
+    with opened(engine) as one, opened(engine) as other:
+        batch = [SequenceTokens(one, text[:9], logits=1), SequenceTokens(other, text[:5], logits=0)]
+        (logits, _) = engine.forward(batch)
+        np.testing.assert_array_equal(logits.row(0), subject.expected[0][8])
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_a_text_of_a_thousand_tokens_keeps_its_bits(
-    tmp_path: Path, dtype: Literal["bfloat16", "float32"], engine_class: type[AnyEngine]
+    tmp_path: Path, dtype: Dtype, engine_class: type[AnyEngine]
 ) -> None:
     skip_unless_computed_in(dtype)
-    config = tiny_models.FAMILIES["llama3"].__class__(
-        **tiny_models.FAMILIES["llama3"].to_dict() | {"max_position_embeddings": 1024}
+    config = FAMILIES["llama3"].__class__(
+        **FAMILIES["llama3"].to_dict() | {"max_position_embeddings": 1024}
     )
     tiny_models.build(config).save_pretrained(tmp_path)
     engine = make_row_invariant(
         engine_class.load(tmp_path, EngineOptions(context=1024, sessions=2, dtype=dtype))
     )
     text = random_tokens(1000)
-    expected = read_alone(engine, text, [64])
+    expected: NDArray[np.float32] = read_alone(engine, text, [64])
     for chunks in ([256], [7, 100, 33], [255, 1, 63, 65]):
-        assert torch.equal(bits(read_alone(engine, text, chunks)), bits(expected))
+        np.testing.assert_array_equal(read_alone(engine, text, chunks), expected)
     with opened(engine) as session:
         read(engine, session, text[:980], [128])
-        assert torch.equal(bits(read(engine, session, text[980:], [1])), bits(expected[980:]))
+        np.testing.assert_array_equal(read(engine, session, text[980:], [1]), expected[980:])

@@ -10,10 +10,19 @@ import pytest
 import tiny_models
 import torch
 from torch import Tensor
+from watched_passes import product_types
 
-from card.engines.calibration import check_row_invariance, make_row_invariant
+from card.engines.calibration import (
+    ConfigurableEngine,
+    check_row_invariance,
+    choice,
+    make_row_invariant,
+)
+from card.engines.calibration_cache import Calibration
+from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import Dtype, EngineOptions
 from card.engines.processor import computes_in_bfloat16
+from card.engines.row_costs import RowCosts
 from card.engines.torch import decoder
 from card.engines.torch.attention import BLOCK, GroupTensors, attend
 from card.engines.torch.engine import TorchEngine
@@ -96,3 +105,26 @@ def test_an_engine_that_no_padding_cures_is_not_marked(
 ) -> None:
     monkeypatch.setattr(decoder, "attend", without_mask)
     assert not make_row_invariant(unchecked).row_invariant
+
+
+@pytest.mark.parametrize("spoils", ["nothing", "compressed"])
+def test_the_first_way_that_keeps_rows_independent_is_taken_and_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoils: str
+) -> None:
+    """Matrices that stay compressed are tried first."""
+    tiny_models.build(tiny_models.FAMILIES["qwen2"]).bfloat16().save_pretrained(tmp_path)
+    options = EngineOptions(context=128, sessions=3, dtype="float32", threads=1, compressed=True)
+    tried: list[bool] = []
+
+    def depends_on_it(engine: ConfigurableEngine) -> bool:
+        tried.append(engine.options.compressed)
+        return not getattr(engine.options, spoils, False) and check_row_invariance(engine)
+
+    monkeypatch.setattr(choice, "check_row_invariance", depends_on_it)
+    engine = make_row_invariant(OpenVinoEngine.load(tmp_path, options))
+    assert engine.row_invariant
+    assert tried == sorted(tried, reverse=True)
+    stored = {name for one in engine.model.decoders.values() for name in product_types(one.graph)}
+    assert stored == ({"f32"} if spoils == "compressed" else {"bf16"})
+    found = Calibration.of(engine.options, RowCosts({1: 1.0}))
+    assert found.applied_to(options) == engine.options

@@ -7,10 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import openvino as ov
-import pytest
 import tiny_models
-from real_pair import TARGET
-from this_processor import skip_unless_computed_in
 
 from card.engines import SequenceTokens
 from card.engines.calibration import make_row_invariant
@@ -96,28 +93,6 @@ def test_few_rows_of_one_session_go_to_the_smallest_graph_that_takes_them(tmp_pa
             engine.commit_kv(session, range(rows))
     passes = {rows: len(graph.requests[0].shares_outputs) for rows, graph in graphs.items()}
     assert passes == {1: 1, 4: 2, 8: 2}
-
-
-def read_text(engine: OpenVinoEngine, rows: int) -> list[bytes]:
-    """Logits of a text, read so many rows a pass."""
-    session = engine.open_session()
-    found = []
-    for start in range(0, 4 * rows, rows):
-        (logits,) = engine.forward([SequenceTokens(session, list(range(start, start + rows)))])
-        found += [logits.row(row).tobytes() for row in range(rows)]
-        engine.commit_kv(session, range(rows))
-    engine.close_session(session)
-    return found
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int8"])
-def test_a_trained_target_has_the_same_bits_from_every_graph(dtype: Dtype) -> None:
-    skip_unless_computed_in(dtype)
-    with_graphs = OpenVinoEngine.load(TARGET, chains(dtype, (1, 4, 8)))
-    without = with_graphs.reconfigured(replace(with_graphs.options, graph_rows=()))
-    for rows in (1, 3, 4, 7):
-        found, expected = read_text(with_graphs, rows), read_text(without, rows)
-        assert [row for row, bits in enumerate(found) if bits != expected[row]] == []
 
 
 def test_a_model_whose_decoders_round_otherwise_goes_without_them(tmp_path: Path) -> None:

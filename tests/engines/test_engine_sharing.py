@@ -36,7 +36,7 @@ def read_by_turns(engine: OpenVinoEngine, text: list[int]) -> list[NDArray[np.fl
     return found
 
 
-@pytest.mark.parametrize("family", sorted(tiny_models.FAMILIES))
+@pytest.mark.parametrize("family", ["llama3", "qwen2_tied", "qwen3"])
 def test_logits_are_the_same_bits(tmp_path: Path, family: str) -> None:
     tiny_models.save(tmp_path, family)
     text = random_tokens(90)

@@ -77,7 +77,7 @@ def test_on_a_processor_everything_runs_and_is_written_down(tmp_path: Path) -> N
     for speed in written["speeds"][pair]:
         found.setdefault(speed["demand"], set()).add(speed["system"])
         assert speed["equal"]
-    systems = {"autoregressive", "CARD", "PEARL, γ = 4", "draft-verify, γ = 4"}
+    systems = {"autoregressive", "CARD", "auto", "PEARL, γ = 4", "draft-verify, γ = 4"}
     demands = ["one stream, greedy", "2 streams, greedy", "one stream, temperature 0.8"]
     assert found == dict.fromkeys(demands, systems)
     assert len(written["peers"][pair]) == 2
@@ -97,24 +97,17 @@ def _ends_at_once(job: Job) -> Iterator[Found]:
     yield from ()
 
 
-def wrong(query: Tensor, keys: Tensor, values: Tensor, visible: Tensor, tile: int) -> Tensor:
-    return attend(query, keys, values, visible, tile) * 1.25
+def test_wrong_arithmetic_fails_the_checks_of_logits_and_of_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def wrong(query: Tensor, keys: Tensor, values: Tensor, visible: Tensor, tile: int) -> Tensor:
+        return attend(query, keys, values, torch.ones_like(visible), tile) * 1.25
 
-
-def leaking(query: Tensor, keys: Tensor, values: Tensor, visible: Tensor, tile: int) -> Tensor:
-    return attend(query, keys, values, torch.ones_like(visible), tile)
-
-
-def test_wrong_arithmetic_fails_the_check_of_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(captured_decoder, "attend", wrong)
     found = {check.name: check for check in check_logits(DRAFT_ALONE, "cpu", TINY)}
     assert not found["logits in float32"].passed
-
-
-def test_rows_that_see_each_other_fail_the_check_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captured_decoder, "attend", leaking)
-    found, _ = check_rows(DRAFT_ALONE, "cpu", replace(TINY, context=200))
-    assert not found.passed
+    rows, _ = check_rows(DRAFT_ALONE, "cpu", replace(TINY, context=200))
+    assert not rows.passed
 
 
 def test_a_run_passes_only_if_its_phases_finished_and_its_checks_held() -> None:
@@ -142,48 +135,34 @@ exit 0
 """
 
 
-def _install_mps(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, servers: str = "", refusal: str = ""
-) -> Path:
-    """A control program that notes what it is told; the file of its notes."""
-    program, log = folder / "nvidia-cuda-mps-control", folder / "log"
-    program.write_text(
-        _MPS.format(log=log, servers=servers, refusal=refusal, code=int(bool(refusal)))
-    )
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
-    return log
-
-
-@pytest.mark.parametrize(("servers", "served"), [("4711", True), ("", False)])
+@pytest.mark.parametrize(
+    ("servers", "refusal", "code"), [("4711", "", 0), ("", "", 1), ("", "is already running", 2)]
+)
 def test_phases_share_a_device_by_a_daemon_that_ends_with_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: str, served: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: str, refusal: str, code: int
 ) -> None:
-    log = _install_mps(tmp_path, monkeypatch, servers)
+    program, log = tmp_path / "nvidia-cuda-mps-control", tmp_path / "log"
+    fields = {"servers": servers, "refusal": refusal, "code": int(bool(refusal))}
+    program.write_text(_MPS.format(log=log, **fields))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
     monkeypatch.setitem(PHASES, "steps", _find_the_daemon)
     result = CliRunner().invoke(app, ["--device", "cpu", "--only", "steps", "--mps"])
-    assert result.exit_code == (0 if served else 1), result.output
-    assert "ok   the daemon" in result.output
-    assert ("ok   MPS" in result.output) is served
-    told = [line.split()[0] for line in log.read_text().splitlines() if line.strip()]
-    assert told == ["-d", "get_server_list", "quit"]
+    assert result.exit_code == code, result.output
+    assert refusal in result.output
+    if not refusal:
+        assert "ok   the daemon" in result.output
+        assert ("ok   MPS" in result.output) is bool(servers)
+        told = [line.split()[0] for line in log.read_text().splitlines() if line.strip()]
+        assert told == ["-d", "get_server_list", "quit"]
     assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    result = CliRunner().invoke(app, ["--device", "cpu", "--only", "steps", "--mps"])
+    assert result.exit_code == 2
+    assert "nvidia-cuda-mps-control is not installed" in result.output
 
 
 def _find_the_daemon(_: Job) -> Iterator[Found]:
     folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "")
     yield Check("the daemon", Path(folder).is_dir(), folder)
-
-
-def test_a_daemon_that_does_not_start_is_said_before_anything_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _install_mps(tmp_path, monkeypatch, refusal="An instance of this daemon is already running")
-    result = CliRunner().invoke(app, ["--device", "cpu", "--only", "steps", "--mps"])
-    assert result.exit_code == 2
-    assert "already running" in result.output
-    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    result = CliRunner().invoke(app, ["--device", "cpu", "--only", "steps", "--mps"])
-    assert result.exit_code == 2
-    assert "nvidia-cuda-mps-control is not installed" in result.output

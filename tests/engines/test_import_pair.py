@@ -63,7 +63,7 @@ def found(result: Result, need: str) -> str:
 
 
 def test_a_good_pair_is_measured_and_its_settings_are_the_servers(
-    pair: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pair: dict[str, Path], tmp_path: Path
 ) -> None:
     file = tmp_path / "pair.yaml"
     result = run(pair, f"--settings={file}", "--limit=2", "--max-tokens=24")
@@ -114,13 +114,7 @@ def test_another_vocabulary_is_refused(
     pair: dict[str, Path], tmp_path: Path, name: str, change: Edit
 ) -> None:
     edit(pair["draft"], name, change)
-    file = tmp_path / "pair.yaml"
-    result = run(pair, f"--settings={file}")
-    assert result.exit_code == 1
-    assert "│ no " in found(result, "one vocabulary")
-    assert "must share a vocabulary" in result.stdout
-    assert "cannot be served together" in result.stdout
-    assert not file.exists()
+    refused(pair, tmp_path, "one vocabulary", "must share a vocabulary")
 
 
 def test_a_family_of_tensorrt_llm_is_given_that_engine(
@@ -157,23 +151,6 @@ def test_a_pair_that_does_not_fit_into_memory_is_not_measured(
     assert "Agreement is not measured: both models need about" in result.stdout
 
 
-@pytest.mark.parametrize("missing", ["config.json", "tokenizer.json", "model.safetensors"])
-def test_a_missing_file_is_named(pair: dict[str, Path], missing: str) -> None:
-    (pair["target"] / missing).unlink()
-    result = run(pair)
-    assert result.exit_code == 2
-    assert result.stderr.startswith("error: ")
-    assert missing.replace("model.", "*.") in result.stderr
-
-
-def test_ends_that_the_target_names_in_two_ways_are_noted(pair: dict[str, Path]) -> None:
-    for role in pair:
-        edit(pair[role], "generation_config.json", lambda it: it.update(eos_token_id=1))
-    row = found(run(pair, "--no-measure"), "special tokens")
-    assert "│ note " in row
-    assert "[1] by its generation_config, [0] by its config, [0] by its tokenizer" in row
-
-
 def pad_vocabulary(directory: Path, size: int) -> None:
     """Give a model rows for ids that no token has."""
     edit(directory, "config.json", lambda it: it.update(vocab_size=size))
@@ -185,38 +162,26 @@ def pad_vocabulary(directory: Path, size: int) -> None:
     save_file(tensors | {"model.embed_tokens.weight": torch.cat([rows, more])}, file)
 
 
-@pytest.mark.parametrize("role", ["draft"])
-def test_a_pair_that_differs_by_padding_is_noted_and_measured(
-    pair: dict[str, Path], role: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pad_vocabulary(pair[role], VOCABULARY + 108)
+def test_what_a_pair_can_be_served_with_is_noted_and_it_is_measured(pair: dict[str, Path]) -> None:
+    pad_vocabulary(pair["draft"], VOCABULARY + 108)
+    for role in pair:
+        edit(pair[role], "generation_config.json", lambda it: it.update(eos_token_id=1))
     result = run(pair, "--limit=1", "--max-tokens=8")
     assert result.exit_code == 0, result.output
-    sizes = {"draft": VOCABULARY, "target": VOCABULARY, role: VOCABULARY + 108}
     row = found(result, "one vocabulary")
     assert "│ note " in row
-    assert f"the draft has {sizes['draft']} ids and the target {sizes['target']}" in row
+    assert f"the draft has {VOCABULARY + 108} ids and the target {VOCABULARY}" in row
+    row = found(result, "special tokens")
+    assert "│ note " in row
+    assert "[1] by its generation_config, [0] by its config, [0] by its tokenizer" in row
     assert "Agreement: " in result.stdout
 
 
-@pytest.mark.parametrize(("layers", "heads", "kv_heads", "head_dim"), [(3, 6, 2, 64)])
-def test_drafts_of_other_shapes_are_measured(
-    pair: dict[str, Path],
-    monkeypatch: pytest.MonkeyPatch,
-    layers: int,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-) -> None:
+def test_a_draft_of_another_shape_is_measured(pair: dict[str, Path]) -> None:
     shape = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=heads * head_dim,
-        intermediate_size=64,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        head_dim=head_dim,
-    )
+        vocab_size=VOCABULARY, hidden_size=384, intermediate_size=64, num_hidden_layers=3,
+        num_attention_heads=6, num_key_value_heads=2, head_dim=64,
+    )  # fmt: skip
     (pair["draft"] / "model.safetensors").unlink()
     tiny_models.build(shape).save_pretrained(pair["draft"])
     result = run(pair, "--limit=1", "--max-tokens=4")
@@ -264,15 +229,19 @@ def test_a_quantised_checkpoint_is_refused_as_that_before_settings_are_written(
     pair: dict[str, Path], tmp_path: Path, role: str, quantise: Callable[[Path], None]
 ) -> None:
     quantise(pair[role])
-    file = tmp_path / "pair.yaml"
-    result = run(pair, f"--settings={file}")
-    assert result.exit_code == 1, result.output
-    row = found(result, f"{role}'s family")
-    assert "│ no " in row
-    assert "the checkpoint is quantised" in result.stdout
-    assert not file.exists()
+    refused(pair, tmp_path, f"{role}'s family", "the checkpoint is quantised")
     with pytest.raises(EngineError, match="the checkpoint is quantised"):
         open_checkpoint(pair[role], read_architecture(pair[role]))
+
+
+def refused(pair: dict[str, Path], folder: Path, need: str, said: str) -> None:
+    """The table says no, and why; no settings are written."""
+    file = folder / "pair.yaml"
+    result = run(pair, f"--settings={file}")
+    assert result.exit_code == 1, result.output
+    assert "│ no " in found(result, need)
+    assert said in result.stdout
+    assert not file.exists()
 
 
 def test_gguf_files_are_taken_for_either_model(tmp_path: Path) -> None:
@@ -313,31 +282,37 @@ def test_weights_that_nobody_can_run_are_not_left_to_tensorrt_llm(
 ) -> None:
     for role in pair:  # alike, so that nothing but the weights is wrong
         pair[role] = spoil(pair[role])
-    file = tmp_path / "pair.yaml"
-    result = run(pair, f"--settings={file}")
-    assert result.exit_code == 1, result.output
-    assert "│ no " in found(result, "target's family")
-    assert said in result.stdout
-    assert not file.exists()
+    refused(pair, tmp_path, "target's family", said)
+
+
+def no_model(pair: dict[str, Path]) -> None:
+    pair["target"] = pair["target"].with_suffix(".gguf")
+    pair["target"].write_bytes(b"GGUF")
+
+
+def without(name: str) -> Callable[[dict[str, Path]], None]:
+    return lambda pair: (pair["target"] / name).unlink()
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(b"", "not a sound GGUF file"), (b"GGUF", "not a sound GGUF file")]
+    ("spoil", "options", "said"),
+    [
+        (without("config.json"), [], "config.json"),
+        (without("tokenizer.json"), [], "tokenizer.json"),
+        (without("model.safetensors"), [], "*.safetensors"),
+        (no_model, [], "not a sound GGUF file"),
+        (lambda pair: None, ["--prompts=/dev/null"], "no prompt"),
+    ],
 )
-def test_a_file_that_is_no_model_is_refused_in_a_line(
-    pair: dict[str, Path], tmp_path: Path, content: bytes, said: str
+def test_what_cannot_be_read_is_named_in_one_line(
+    pair: dict[str, Path],
+    spoil: Callable[[dict[str, Path]], None],
+    options: list[str],
+    said: str,
 ) -> None:
-    pair["target"] = tmp_path / "target.gguf"
-    pair["target"].write_bytes(content)
-    result = run(pair)
+    spoil(pair)
+    result = run(pair, *options)
     assert result.exit_code == 2
+    assert result.stderr.startswith("error: ")
     assert said in result.stderr
     assert result.stderr.count("\n") == 1
-
-
-def test_prompts_that_cannot_be_used_are_refused(pair: dict[str, Path], tmp_path: Path) -> None:
-    prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text('{"text": "no prompt"}\n', encoding="utf-8")
-    result = run(pair, f"--prompts={prompts}")
-    assert result.exit_code == 2
-    assert "line 1" in result.stderr

@@ -60,43 +60,32 @@ def test_a_device_that_is_not_there_is_refused_by_name(
         ("auto", TURING, torch.float16),
         ("float16", HOPPERS, torch.float16),
         ("float32", TURING, torch.float32),
+        ("bfloat16", TURING, "set dtype: float16"),
+        ("int8", HOPPERS, "allowed: auto, bfloat16"),
     ],
 )
-def test_auto_is_what_the_device_multiplies(
-    wanted: Dtype, devices: Devices, found: torch.dtype
+def test_a_dtype_is_one_that_the_device_multiplies_or_refused(
+    wanted: Dtype, devices: Devices, found: torch.dtype | str
 ) -> None:
-    assert choose_dtype(wanted, torch.device("cuda:0"), devices) is found
+    if isinstance(found, str):
+        with pytest.raises(EngineError, match=found):
+            choose_dtype(wanted, torch.device("cuda:0"), devices)
+    else:
+        assert choose_dtype(wanted, torch.device("cuda:0"), devices) is found
 
 
-@pytest.mark.parametrize(
-    ("wanted", "devices", "named"),
-    [("bfloat16", TURING, "set dtype: float16"), ("int8", HOPPERS, "allowed: auto, bfloat16")],
-)
-def test_a_dtype_that_the_device_does_not_compute_in_is_refused(
-    wanted: Dtype, devices: Devices, named: str
-) -> None:
-    with pytest.raises(EngineError, match=named):
-        choose_dtype(wanted, torch.device("cuda:0"), devices)
-
-
-def test_no_product_may_round_or_split_its_sums() -> None:
-    forbid_varying_arithmetic()
-    products = torch.backends.cuda.matmul
-    assert not products.allow_tf32
-    assert torch.get_float32_matmul_precision() == "highest"
-    assert not products.allow_bf16_reduced_precision_reduction
-    assert not products.allow_fp16_reduced_precision_reduction
-    assert not products.allow_bf16_reduced_precision_reduction_split_k
-
-
-def test_where_sums_may_not_be_split_the_library_that_can_obey_is_chosen(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_product_may_round_or_split_its_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where sums may not be split, the library that can obey is chosen."""
     chosen: list[str] = []
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", chosen.append)
     forbid_varying_arithmetic()
-    assert not torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction_split_k
+    products = torch.backends.cuda.matmul
+    assert not products.allow_tf32
+    assert torch.get_float32_matmul_precision() == "highest"
+    for kind in ("bf16", "fp16"):
+        assert not getattr(products, f"allow_{kind}_reduced_precision_reduction")
+        assert not getattr(products, f"allow_{kind}_reduced_precision_reduction_split_k")
     assert chosen == ["cublaslt"]
 
 

@@ -14,24 +14,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import tiny_models
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
-from tiny_models import forward_rows, opened, random_tokens, read, read_alone
+from tiny_models import forward_rows, random_tokens, read, read_alone
 from torch import Tensor
 
-from card.engines import FOLLOWS_PREFIX, Ranking, SequenceTokens
+from card.engines import SequenceTokens
 from card.engines.calibration import check_row_invariance, make_row_invariant
 from card.engines.options import Dtype, EngineOptions
 from card.engines.torch.captured import decoder as captured_decoder
 from card.engines.torch.captured.decoder import attend, tree_sum
 from card.engines.torch.captured.engine import CapturedEngine
 from card.engines.torch.captured.graphs import Replayed
-from card.engines.torch.engine import TorchEngine
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -60,55 +57,6 @@ def target(request: pytest.FixtureRequest, directory: Path) -> CapturedEngine:
     return engine
 
 
-@pytest.mark.parametrize("family", tiny_models.FAMILIES)
-def test_every_family_gives_the_logits_of_the_eager_engine(tmp_path: Path, family: str) -> None:
-    tiny_models.save(tmp_path, family)
-    context = min(CONTEXT, tiny_models.SLIDING_WINDOW)
-    wanted = EngineOptions(context, 1, dtype="float32")
-    text = random_tokens(100)
-    expected = read_alone(TorchEngine.load(tmp_path, wanted), text, [64])
-    for chunks in ([64], [1], [7, 100]):
-        found = read_alone(CapturedEngine.load(tmp_path, wanted), text, chunks)
-        np.testing.assert_allclose(found, expected, atol=CLOSE)
-
-
-LONG = random_tokens(300)
-"""Over two borders of the places looked at."""
-
-
-@pytest.fixture(scope="module")
-def by_single_rows(target: CapturedEngine) -> NDArray[np.float32]:
-    """Logits of `LONG`."""
-    return read_alone(target, LONG, [1])
-
-
-@given(chunks=st.lists(st.integers(1, 100), min_size=1, max_size=5))
-@few
-def test_reading_in_chunks_gives_the_bits_of_single_rows(
-    target: CapturedEngine, by_single_rows: NDArray[np.float32], chunks: list[int]
-) -> None:
-    assert read_alone(target, LONG, chunks).tobytes() == by_single_rows.tobytes()
-
-
-@given(
-    prefixes=st.lists(st.sampled_from([1, 60, 120, 250]), min_size=2, max_size=SESSIONS),
-    rows=st.integers(1, 20),
-)
-@few
-def test_sessions_that_share_a_pass_get_the_bits_of_one_alone(
-    target: CapturedEngine, by_single_rows: NDArray[np.float32], prefixes: list[int], rows: int
-) -> None:
-    sessions = [target.open_session() for _ in prefixes]
-    batch = []
-    for session, prefix in zip(sessions, prefixes, strict=True):
-        read(target, session, LONG[:prefix], [64])
-        batch.append(SequenceTokens(session, LONG[prefix : prefix + rows]))
-    for prefix, found in zip(prefixes, forward_rows(target, batch), strict=True):
-        assert found.tobytes() == by_single_rows[prefix : prefix + rows].tobytes()
-    for session in sessions:
-        target.close_session(session)
-
-
 @pytest.mark.parametrize("tile", [32, 64])
 def test_wider_tiles_serve_a_device_on_which_narrow_ones_vary(directory: Path, tile: int) -> None:
     """Where rows of one session alone are padded to more than decode together."""
@@ -125,50 +73,6 @@ def test_wider_tiles_serve_a_device_on_which_narrow_ones_vary(directory: Path, t
         assert found.tobytes() == expected[prefix : prefix + 3].tobytes()
         engine.close_session(session)
     assert check_row_invariance(engine)
-
-
-def test_the_branch_that_wins_is_continued(target: CapturedEngine) -> None:
-    """Branches are read behind one prefix; the second is kept, in every lane."""
-    text = random_tokens(40)
-    expected = read_alone(target, text, [1])
-    with opened(target) as session:
-        at = 0
-        while at + 3 <= len(text):
-            right = text[at : at + 3]
-            rows = [(right[0] + 1) % target.vocabulary, *right]
-            parents = [FOLLOWS_PREFIX, FOLLOWS_PREFIX, 1, 2]
-            found = forward_rows(target, [SequenceTokens(session, rows, parents)])[0]
-            assert found[1:].tobytes() == expected[at : at + 3].tobytes()
-            target.commit_kv(session, [1, 2, 3])
-            at += 3
-
-
-def test_a_growing_tree_is_ranked_as_the_eager_engine_ranks_it(directory: Path) -> None:
-    """A tree grows, is pruned to a branch and grows on; greedy and with noise."""
-    noise = np.random.default_rng(1).gumbel(size=(2, tiny_models.VOCABULARY)).astype(np.float32)
-    found: list[list[Any]] = []
-    for engine_class in (TorchEngine, CapturedEngine):
-        engine = engine_class.load(directory, options(branches=0))
-        session, other = engine.open_session(), engine.open_session()
-        seen = []
-        for each in (session, other):
-            engine.forward([SequenceTokens(each, random_tokens(20), logits=0)])
-            engine.commit_kv(each, range(20))
-        for ranking in (Ranking(4), Ranking(4, 0.8, list(noise))):
-            pair = SequenceTokens(
-                session, [5, 9], [FOLLOWS_PREFIX, FOLLOWS_PREFIX], ranking=ranking
-            )
-            single = SequenceTokens(other, [7], [FOLLOWS_PREFIX], ranking=Ranking(3))
-            seen += [logits.best() for logits in engine.forward([pair, single])]
-            below = engine.forward([SequenceTokens(session, [6, 8], [1, 0], ranking=ranking)])
-            seen.append(below[0].best())
-            engine.commit_kv(session, [1], [2])  # the right node, and the child of it
-            engine.commit_kv(session, [0])
-            engine.commit_kv(other, [0])
-        found.append(seen)
-    for (ids, values), (other_ids, other_values) in zip(*found, strict=True):
-        assert ids.tolist() == other_ids.tolist()
-        np.testing.assert_allclose(values, other_values, atol=CLOSE)
 
 
 @given(parts=st.integers(1, 20), behind=st.integers(0, 20), seed=st.integers(0, 9))

@@ -21,12 +21,14 @@ from tiny_models import forward_rows, opened, random_tokens, read_alone
 from torch import Tensor
 
 from card.engines import FOLLOWS_PREFIX, SequenceTokens
+from card.engines.architecture import read_architecture
 from card.engines.options import EngineOptions
+from card.engines.prefix_cache import BLOCK
 from card.engines.torch.captured.engine import CapturedEngine
 from card.engines.torch.captured.kernels import finishing
 from card.engines.torch.captured.kernels.attention import attend
 from card.engines.torch.captured.kernels.decoder import KernelDecoder
-from card.engines.torch.captured.kernels.pages import PAGE
+from card.engines.torch.captured.kernels.pages import PAGE, PagedKeyValueCache
 from card.engines.torch.captured.kernels.products import SkinnyLinear
 from card.engines.torch.engine import TorchEngine
 
@@ -222,6 +224,29 @@ def test_a_row_has_its_bits_in_any_tile_and_wherever_its_ancestors_lie() -> None
         for part, content in zip(cache.at(0, moved), before[place], strict=True):
             part.copy_(content)
     assert torch.equal(cache.attend(0, [[0, 1, 2], [3, 4], [5]], elsewhere), alone)
+
+
+def test_places_are_copied_to_any_part_of_a_page(tmp_path: Path) -> None:
+    tiny_models.save(tmp_path, "qwen3")
+    kv = PagedKeyValueCache(
+        read_architecture(tmp_path), 3, 2 * PAGE, torch.float32, torch.device("cpu")
+    )
+    generator = torch.Generator().manual_seed(0)
+    for buffers in (kv.keys, kv.values):
+        buffers.copy_(torch.rand(buffers.shape, generator=generator))
+
+    def entries(lane: int) -> Tensor:
+        """[2 * places, layers, kv_heads, head_size] of a lane."""
+        pages, places = np.divmod(kv.slots(np.full(2 * PAGE, lane), np.arange(2 * PAGE)), PAGE)
+        return torch.cat([buffers[:, pages, :, places] for buffers in (kv.keys, kv.values)])
+
+    before = [entries(lane) for lane in range(3)]
+    kv.copy(0, BLOCK, 3 * BLOCK, range(1, 3), 0)
+    for lane in range(3):
+        expected = before[lane].clone()
+        for half in (0, 2 * PAGE) if lane else ():
+            expected[half : half + 2 * BLOCK] = before[0][half + BLOCK : half + 3 * BLOCK]
+        assert torch.equal(entries(lane), expected)
 
 
 # --- the engine -----------------------------------------------------------------------------------

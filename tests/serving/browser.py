@@ -3,7 +3,6 @@ driver, no package."""
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
@@ -86,7 +85,7 @@ class Page:
             assert time.monotonic() < limit, f"{expression} did not come true; {self.problems}"
             time.sleep(_LOOK_S)
 
-    def resize(self, width: int, height: int, *, dark: bool = False) -> None:
+    def resize(self, width: int, height: int) -> None:
         """The window, in CSS pixels."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
@@ -95,13 +94,6 @@ class Page:
             deviceScaleFactor=1,
             mobile=False,
         )
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[scheme])
-
-    def screenshot(self, file: Path) -> None:
-        """All of the page as a PNG."""
-        told = self.call("Page.captureScreenshot", captureBeyondViewport=True)
-        file.write_bytes(base64.b64decode(told["data"]))
 
     def _read(self) -> dict[str, Any]:
         found = bytearray()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from every_way import Asked, write_so_while_one_is_struck, write_what_the_target_alone_writes
 from running_service import ANSWER_S, Overrides, Refused, RunningService, StartService
-from test_guided import OF_SCHEMA, SAMPLINGS
+from test_guided import OF_CALLS, OF_SCHEMA, SAMPLINGS
 from test_guided import PROMPTS as GUIDED_PROMPTS
 
 from card.speculation.drafters.growth import GROWTHS
@@ -50,10 +50,11 @@ async def test_streams_of_every_way_at_once_write_what_the_target_alone_writes(
 
 
 async def test_a_killed_draft_never_changes_a_text_of_any_way(service: RunningService) -> None:
-    """Nor one that a schema guides."""
-    plain, guided = {"max_tokens": 200, "end_id": -1}, OF_SCHEMA | SAMPLINGS[1]
+    """Nor one that a schema guides, nor one of calls."""
+    plain = {"max_tokens": 200, "end_id": -1}
     asked: list[Asked] = [(PROMPTS[0], plain, way) for way in WAYS]
-    asked += [(prompt, guided, {"decoding": "card"}) for prompt in GUIDED_PROMPTS[:2]]
+    for prompt, guided in zip(GUIDED_PROMPTS[:4], 2 * (OF_SCHEMA, OF_CALLS), strict=True):
+        asked.append((prompt, guided | SAMPLINGS[1], {"decoding": "card"}))
     await write_so_while_one_is_struck(service, asked)
 
 

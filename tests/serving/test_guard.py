@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -127,7 +128,7 @@ def streamed(
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_a_request_that_triton_could_not_bear_is_refused_in_its_stream(
+def test_a_request_that_triton_could_not_bear_is_refused_in_its_stream_and_alone(
     guard: RunningGuard, kind: str
 ) -> None:
     request, problem = HOSTILE[kind]
@@ -135,13 +136,7 @@ def test_a_request_that_triton_could_not_bear_is_refused_in_its_stream(
     (reply,) = streamed(guard, request)
     assert reply.infer_response.id == "bad-1"
     assert len(reply.error_message) < 400
-    with pytest.raises(AssertionError, match=f"INVALID_ARGUMENT: .*{problem}"):
-        raise AssertionError(reply.error_message)
-
-
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_and_where_it_is_answered_once(guard: RunningGuard, kind: str) -> None:
-    request, problem = HOSTILE[kind]
+    assert re.search(f"INVALID_ARGUMENT: .*{problem}", reply.error_message)
     with guard.channel() as channel, pytest.raises(grpc.RpcError, match=problem) as refused:
         service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(request, timeout=30)
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -157,17 +152,14 @@ def test_a_refused_request_takes_no_other_of_its_stream_along(guard: RunningGuar
     assert answered == {"good-1", "good-2"}
 
 
-@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
-def test_what_is_no_request_is_refused(guard: RunningGuard, method: str) -> None:
-    path = f"/inference.GRPCInferenceService/{method}"
+def test_what_is_no_request_is_refused(guard: RunningGuard) -> None:
     with guard.channel() as channel:
-        if method == "ModelStreamInfer":
-            (reply,) = channel.stream_stream(path)(iter([b"\xff\xff"]), timeout=30)
-            answer = service_pb2.ModelStreamInferResponse.FromString(reply)
-            assert answer.error_message == "INVALID_ARGUMENT: this is no ModelInferRequest"
-        else:
-            with pytest.raises(grpc.RpcError, match="this is no ModelInferRequest"):
-                channel.unary_unary(path)(b"\xff\xff", timeout=30)
+        path = "/inference.GRPCInferenceService/Model"
+        (reply,) = channel.stream_stream(f"{path}StreamInfer")(iter([b"\xff\xff"]), timeout=30)
+        said = service_pb2.ModelStreamInferResponse.FromString(reply).error_message
+        assert said.startswith("INVALID_ARGUMENT: ")
+        with pytest.raises(grpc.RpcError, match="this is no ModelInferRequest"):
+            channel.unary_unary(f"{path}Infer")(b"\xff\xff", timeout=30)
 
 
 def test_a_message_that_is_too_large_is_refused(guard: RunningGuard) -> None:
@@ -180,16 +172,9 @@ def test_a_message_that_is_too_large_is_refused(guard: RunningGuard) -> None:
     "call", ["RepositoryIndex", "RepositoryModelUnload", "LogSettings", "SystemSharedMemoryStatus"]
 )
 def test_what_is_no_clients_is_unknown(guard: RunningGuard, call: str) -> None:
-    requests = {
-        "RepositoryIndex": service_pb2.RepositoryIndexRequest(),
-        "RepositoryModelUnload": service_pb2.RepositoryModelUnloadRequest(model_name="card"),
-        "LogSettings": service_pb2.LogSettingsRequest(),
-        "SystemSharedMemoryStatus": service_pb2.SystemSharedMemoryStatusRequest(),
-    }
+    request = getattr(service_pb2, f"{call}Request")()
     with guard.channel() as channel, pytest.raises(grpc.RpcError) as refused:
-        getattr(service_pb2_grpc.GRPCInferenceServiceStub(channel), call)(
-            requests[call], timeout=30
-        )
+        getattr(service_pb2_grpc.GRPCInferenceServiceStub(channel), call)(request, timeout=30)
     assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 

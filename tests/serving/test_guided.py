@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
 import re
-import signal
 from typing import Annotated, Any, Literal
 
 import openai
 import pytest
 from pydantic import BaseModel, Field
 from running_gateway import MODEL, running_gateway
-from running_service import Refused, RunningService, StartService
+from running_service import Refused, RunningService
 
 from card_gateway.tools.definitions import Tool, tool_use
 from card_gateway.tools.grammar import grammar_of
@@ -62,26 +59,6 @@ async def test_eight_guided_streams_write_what_the_target_alone_writes(
         assert await texts(decoding) == alone
     for text in alone:
         assert list(json.loads(text)) == SCHEMA["required"]
-
-
-async def test_a_killed_draft_changes_no_text_of_calls(start_service: StartService) -> None:
-    """Nor one of a schema (`test_family`)."""
-    with start_service({}) as service:
-        request = OF_CALLS | SAMPLINGS[1]
-        alone = [
-            await service.text(prompt, decoding="autoregressive", **request) for prompt in PROMPTS
-        ]
-        for streams in (1, 8):
-            asked = asyncio.gather(
-                *(service.text(prompt, decoding="card", **request) for prompt in PROMPTS[:streams])
-            )
-            with contextlib.closing(service.pool()) as pool:
-                await service.until(lambda: bool(pool.states.any()), "a text has begun")
-            victim = service.pid_of("draft")
-            os.kill(victim, signal.SIGKILL)
-            assert await asked == alone[:streams]
-            await service.until_back_without(victim)
-        assert await service.text(PROMPTS[0], decoding="card", **request) == alone[0]
 
 
 @pytest.mark.parametrize(

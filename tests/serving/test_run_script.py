@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import openai
 import pytest
 from real_pair import PAIR_VARIABLES
 
@@ -111,7 +112,8 @@ def terminal(
 
 @pytest.fixture
 def ports() -> Iterator[list[int]]:
-    with reserved_ports(len(PORT_OPTIONS)) as ports:
+    """One more than are named: OpenAI's."""
+    with reserved_ports(len(PORT_OPTIONS) + 1) as ports:
         yield ports
 
 
@@ -178,7 +180,7 @@ def test_serve_prints_a_curl_line_that_works_and_stops_on_sigterm(ports: list[in
             events = [row for row in answer.read().decode().splitlines() if row]
         text = "".join(json.loads(row.removeprefix("data: "))["text_output"] for row in events)
         assert text
-        for port in ports:
+        for port in ports[:-1]:
             assert f"127.0.0.1:{port}" in run.shown
         run.process.send_signal(signal.SIGTERM)
         assert run.end() == 0
@@ -191,3 +193,21 @@ def test_a_busy_port_is_one_line_that_says_what_to_do(ports: list[int]) -> None:
         (line,) = run.shown.splitlines()
         assert line.startswith(f"error: --grpc-port: port {ports[1]} is busy: ")
         assert run.residue() == []
+
+
+def test_openais_printed_line_works_and_everything_stops_on_ctrl_c(ports: list[int]) -> None:
+    port = ports[-1]
+    with terminal("--openai", f"--openai-port={port}", ports=ports[:-1]) as run:
+        command = run.printed_curl("/v1/chat/completions")
+        answer = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=True)
+        said = json.loads(answer.stdout)
+        assert said["choices"][0]["message"]["role"] == "assistant"
+        assert said["usage"]["total_tokens"] > 0
+        client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none")
+        assert [model.id for model in client.models.list()] == ["ensemble"]
+        assert f"http://127.0.0.1:{port}/v1" in run.shown
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 0
+        assert run.residue() == []
+        with socket.socket() as gone:
+            assert gone.connect_ex(("127.0.0.1", port)) != 0

@@ -84,18 +84,6 @@ async def test_more_streams_than_slots_write_what_the_target_alone_writes(
     assert list(together) == right
 
 
-async def test_an_unstreamed_text_and_a_stop_word(
-    service: RunningService, right: list[str]
-) -> None:
-    whole = right[0]
-    stop = whole[len(whole) // 2 : len(whole) // 2 + 3]
-    (reply,) = await service.ask(
-        text_input=PROMPTS[0], max_tokens=MAX_TOKENS, stream=False, stop_words=[stop]
-    )
-    assert reply.text == whole[: whole.index(stop)]
-    assert reply.finish_reason == "stop"
-
-
 async def test_sampled_text_is_speculated_too(service: RunningService) -> None:
     await service.until_speculates(PROMPTS[0], "total_draft_tokens", temperature=0.8, top_p=0.9)
 
@@ -113,16 +101,6 @@ async def test_unproven_parameters_are_decoded_without_speculation(
     assert (accepted, drafted) == (0, 0)
 
 
-async def test_log_probabilities_come_with_their_tokens(service: RunningService) -> None:
-    (reply,) = await service.ask(
-        text_input=PROMPTS[0], max_tokens=16, end_id=-1, return_log_probs=True,
-        return_num_output_tokens=True,
-    )  # fmt: skip
-    values = reply.tensors["output_log_probs"]
-    assert len(values) == reply.one("num_output_tokens") == 16
-    assert all(value < 0 for value in values)
-
-
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
@@ -136,18 +114,6 @@ async def test_what_the_runtime_cannot_do_is_refused_by_name(
 ) -> None:
     with pytest.raises(Refused, match=f"INVALID_ARGUMENT: {message}"):
         await service.ask(text_input=PROMPTS[0], max_tokens=8, **parameters)
-
-
-async def test_clients_that_leave_leave_no_slot_in_use(service: RunningService) -> None:
-    async def leave() -> None:
-        stream = service.stream(text_input="x", stream=True, max_tokens=300, end_id=-1)
-        async for _ in stream:
-            break
-        await stream.aclose()
-
-    await asyncio.gather(*(leave() for _ in range(6)))
-    await service.until(lambda: service.metric("card_slots_in_use") == 0, "all slots free")
-    assert await service.text(PROMPTS[0], max_tokens=8)
 
 
 # --- kills ----------------------------------------------------------------------------------------

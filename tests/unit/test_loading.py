@@ -44,13 +44,6 @@ class Model:
         assert not self._thread.is_alive()
 
 
-def test_models_load_at_once(tmp_path: Path) -> None:
-    models = [Model(tmp_path, measures=False) for _ in range(3)]
-    assert all(model.loads.wait(_SOON_S) for model in models)
-    for model in models:
-        model.end()
-
-
 def test_who_measures_waits_until_nobody_loads_and_lets_nobody_begin(tmp_path: Path) -> None:
     loading = Model(tmp_path, measures=False)
     assert loading.loads.wait(_SOON_S)
@@ -87,16 +80,21 @@ def test_without_a_place_for_the_lock_nobody_waits(tmp_path: Path) -> None:
 
 def test_a_process_that_was_forked_meanwhile_keeps_nobody_waiting(tmp_path: Path) -> None:
     """It shares all that is open, whatever a library forked it for."""
-    lock = LoadLock(tmp_path)
-    with lock.loading():
-        assert lock._descriptor is not None
-        forked = os.dup(lock._descriptor)
+    lives, ends = os.pipe()
+    with LoadLock(tmp_path).loading():
+        forked = os.fork()
+        if forked == 0:
+            os.close(ends)
+            os.read(lives, 1)
+            os._exit(0)
     try:
         measuring = Model(tmp_path, measures=True)
         assert measuring.measures.wait(_SOON_S)
         measuring.end()
     finally:
-        os.close(forked)
+        os.close(lives)
+        os.close(ends)
+        os.waitpid(forked, 0)
 
 
 def test_a_phase_is_told_while_it_lasts_and_logged_afterwards(

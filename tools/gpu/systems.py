@@ -93,6 +93,7 @@ def compare(
         for demand in demands:
             yield measured(loops, demand, "autoregressive", "autoregressive")
             yield measured(loops, demand, "CARD", "card")
+            yield measured(loops, demand, "auto", "auto")
             yield measured(loops, demand, f"PEARL, γ = {gamma}", "pearl", gamma)
     with both.alternating() as alternate:
         loops = alternate(gamma, 1)

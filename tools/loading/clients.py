@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from card.serving.supervision.local_http import open_local
-from card.speculation.pacing import ADAPTING, PACINGS
+from card.speculation.pacing import PACINGS
 from card_client import CardClient, CardError, Delta, GenerateRequest
 
 ANSWER_S = 120.0
 """A request that has no end by then hangs."""
-DECODINGS = (ADAPTING, *PACINGS, None)
+DECODINGS = (*PACINGS, None)
 EXPECTED_REFUSALS = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 """Codes that a sound request may get from a server under load."""
 

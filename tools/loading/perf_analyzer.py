@@ -99,7 +99,7 @@ def _started(options: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
         path = os.pathsep.join(filter(None, (libraries, os.environ.get("LD_LIBRARY_PATH"))))
         with subprocess.Popen(
             [program, *options],
-            env=os.environ | {"LD_LIBRARY_PATH": path, "no_grpc_proxy": _asked_directly()},
+            env=os.environ | {"LD_LIBRARY_PATH": path, "no_grpc_proxy": asked_directly()},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -110,7 +110,7 @@ def _started(options: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
                 process.terminate()
 
 
-def _asked_directly() -> str:
+def asked_directly() -> str:
     """Hosts that it asks past any proxy: those that the environment names, for gRPC or for all, and
     this machine, which no proxy can reach for it."""
     variables = "no_grpc_proxy", "no_proxy"  # the first that is set; gRPC reads no capitals
@@ -132,7 +132,7 @@ def _provide_libraries(folder: Path) -> None:
             (folder / name).symlink_to(found[0])
 
 
-def _texts_ns(request: dict[str, Any]) -> list[int]:
+def texts_ns(request: dict[str, Any]) -> list[int]:
     """When the responses of a request came, without the empty ones of its time in the queue."""
     times: list[int] = request["response_timestamps"]
     for first, outputs in enumerate(request.get("response_outputs", ())):
@@ -147,7 +147,7 @@ def _summary(concurrency: int, raw: Path, times: Path) -> Measurement:
     first, whole, gaps, counts = [], [], [], []
     for experiment in json.loads(times.read_text(encoding="utf-8"))["experiments"]:
         for request in experiment["requests"]:
-            arrivals = (np.array(_texts_ns(request)) - request["timestamp"]) / 1e6
+            arrivals = (np.array(texts_ns(request)) - request["timestamp"]) / 1e6
             if len(arrivals):
                 first.append(arrivals[0])
                 whole.append(arrivals[-1])

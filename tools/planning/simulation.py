@@ -70,6 +70,7 @@ class _Loops:
         self.known = 0
         self.control = control
         self.is_drafting = True
+        self.awaited = 0
         self.number = id(self)
         self.parameters = SamplingParameters(temperature=text.foresight.temperature)
         self.proposer = _Proposer(self)
@@ -117,6 +118,10 @@ class _Loops:
         return self.pacing.adapts
 
     @property
+    def takes_turns(self) -> bool:
+        return self.pacing.takes_turns
+
+    @property
     def left(self) -> int:
         return len(self.text) - self.committed
 
@@ -130,22 +135,26 @@ class _Loops:
             yield Work(self.machinery.prefill_ms)
         self._commit(1)
         while self.left:
+            began_to_wait = self.clock.now
             while not self._target_may_run():
                 yield self._next_pass()
             plan = self._plan()
             self.is_drafting = any(share.drafts for share in plan.shares)
+            (share,) = plan.shares
+            self.awaited = share.awaited
             outcome = self._query(plan)
             began = self.clock.now
-            yield from self._verify(1 + outcome.verified, alone=not plan.drafts)
+            yield from self._verify(1 + outcome.verified, alone=not plan.has_company)
             self.result.accepted += outcome.accepted
             self._commit(outcome.accepted + 1)
             if self.control is not None:
-                seconds = (self.clock.now - began) / 1e3
-                self.control.observe(plan, [self], [outcome], seconds)
+                seconds, waited_s = (self.clock.now - began) / 1e3, (began - began_to_wait) / 1e3
+                self.control.observe(plan, [self], [outcome], seconds, waited_s)
 
     def _plan(self) -> Plan:
         if self.control is not None:
-            return self.control.plan([self], draft_lives=True)
+            pass_ms = self.machinery.draft.work(1, self.context(self.committed)).ms
+            return self.control.plan([self], draft_lives=True, draft_pass_ms=pass_ms)
         config = self.config
         return Plan([Share(self.drafts, config.rows, config.ngram_tokens, config.is_remote)])
 
@@ -163,6 +172,7 @@ class _Loops:
                 exhausted=self.exhausted and follows,
                 ahead=ahead,
                 forks=forks,
+                awaited=self.awaited,
             )
         )
 
@@ -252,6 +262,7 @@ class _Loops:
                     passes=sum(passes for _, passes in self.told),
                     inherited=self.inherited,
                     begun=begun,
+                    awaited=self.awaited,
                 )
             )
         )

@@ -21,10 +21,9 @@ _ITEM: TypeAdapter[Any] = TypeAdapter(Item)
 
 
 class ItemMemory:
-    """Forgets the oldest items once all together take more than `most_bytes`, as JSON."""
+    """Forgets the oldest items once all together take more than 16 MiB, as JSON."""
 
-    def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
-        self._most = most_bytes
+    def __init__(self) -> None:
         self._items: OrderedDict[str, str] = OrderedDict()
         self._bytes = 0
 
@@ -33,7 +32,7 @@ class ItemMemory:
             written = as_json(item)
             self._items[item["id"]] = written
             self._bytes += len(written)
-        while self._bytes > self._most:
+        while self._bytes > _MOST_BYTES:
             _, forgotten = self._items.popitem(last=False)
             self._bytes -= len(forgotten)
 

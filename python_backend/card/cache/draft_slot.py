@@ -90,6 +90,11 @@ class DraftSlot(SlotView):
         record = self._record
         return int(record["verifying"]) if record["commit_session_id"] == session_id else 0
 
+    def awaited(self, session_id: int) -> int:
+        """Passes below each commit for which the target waits; 0: it waits for none."""
+        record = self._record
+        return int(record["awaited"]) if record["commit_session_id"] == session_id else 0
+
     def count_re_root(self, *, restarted: bool, lost_layers: int = 0) -> None:
         self._record["re_roots"] += 1
         self._record["restarts"] += restarted

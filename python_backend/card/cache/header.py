@@ -111,6 +111,15 @@ class Header:
     def draft_stopped(self) -> bool:
         return bool(self.header["draft_stopped"][0])
 
+    @property
+    def draft_pass_ms(self) -> float:
+        """What a pass of the draft takes while nobody else computes; 0: it has not said."""
+        return float(self.header["draft_pass_ms"][0])
+
+    def tell_draft_pass(self, ms: float) -> None:
+        """The draft's word on that."""
+        self.header["draft_pass_ms"] = ms
+
     def count_pass(self) -> None:
         """The target made one more pass."""
         self.header["target_passes"] += 1

@@ -174,8 +174,13 @@ def header_dtype() -> np.dtype[np.void]:
         ],
         [("card_pid", word), ("card_heartbeat_ns", word)],
         *engines,
-        # draft, for whoever measures
-        [("draft_waiting_ns", word), ("draft_busy_ns", word), ("draft_passes", word)],
+        # draft
+        [
+            ("draft_waiting_ns", word),
+            ("draft_busy_ns", word),
+            ("draft_passes", word),
+            ("draft_pass_ms", np.float64),
+        ],
         # target
         [("commit_bell", word), ("draft_stopped", word), ("target_passes", word)],
         # preprocessing
@@ -236,6 +241,7 @@ def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
             ("finish_length", word),
             ("stopped_until", word),
             ("verifying", word),
+            ("awaited", word),
         ],
         [
             *((name, word) for name in TARGET_COUNTERS),

@@ -50,6 +50,7 @@ class TargetSlot(SlotView):
         # Whoever stopped the draft is gone, and the draft must not take it for this session's.
         record["stopped_until"] = 0
         record["verifying"] = 0
+        record["awaited"] = 0
         if record["commit_session_id"] != session_id:
             record["committed"] = 0
             record["finish_length"] = 0
@@ -105,6 +106,11 @@ class TargetSlot(SlotView):
     def stop_draft_until(self, length: int) -> None:
         """Candidates are not wanted below this length of prompt and output."""
         self._record["stopped_until"] = length
+
+    def await_draft(self, passes: int) -> None:
+        """Wait, below each commit, for so many passes of the draft, which makes no more; 0: wait
+        for none."""
+        self._record["awaited"] = passes
 
     def fail(self, finish: Finish = Finish.FAILED) -> None:
         """Give the session up; `card` tells the client."""

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llguidance import LLMatcher, grammar_from
 
 from card.constraints.guide import Guide, GuideError
 
-if TYPE_CHECKING:
-    from llguidance._lib import JsonCompileOptions
-
-_JSON_OPTIONS: JsonCompileOptions = {
+_JSON_OPTIONS = {
     # Small models lose themselves in white space. As JSON is mostly written: a space, or a new line
     # and its indentation, ten levels of four spaces.
     "whitespace_pattern": r"[\x20\x09]{1,2}|\x0D?\x0A[\x20\x09]{0,40}",
@@ -34,6 +31,16 @@ _NOT_SCHEMAS = frozenset(("const", "enum", "default", "examples", "x-guidance"))
 _MANY = ("$defs", "definitions", "properties", "patternProperties", "dependentSchemas")
 _LISTS = ("prefixItems", "items", "anyOf", "oneOf", "allOf")
 _SINGLE = ("items", "additionalProperties", "additionalItems", "not", "contains", "propertyNames")
+
+_COMPOSES = ("if", "dependentSchemas")
+_COMPOSES_BESIDE_PROPERTIES = ("$ref", "allOf", "anyOf", "oneOf")
+_OF_OTHERS = ("additionalProperties", "patternProperties")
+
+_SCHEMA_IN_LARK = re.compile(
+    r'"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])+/|(?://|\#)[^\n]*|(?P<schema>%json\s*)'
+)
+"""What follows `schema` is one; texts, regular expressions and comments are passed over."""
+
 _MOST_TRIED = 400
 """Parts of a wrong schema that are looked at to find the one that is wrong."""
 
@@ -52,7 +59,7 @@ def grammar_of(guide: Guide) -> str:
         choices = " | ".join(json.dumps(choice) for choice in _choices_of(guide.text))
         return str(LLMatcher.grammar_from_lark(f"start: {choices}"))
     try:
-        return str(grammar_from("ebnf", guide.text))
+        return str(grammar_from("ebnf", _with_schemas_held_to(guide.text)))
     except ValueError as error:
         raise GuideError(_in_one_line(str(error))) from None
 
@@ -66,12 +73,34 @@ def explained(guide: Guide, message: str) -> GuideError:
 
 
 def _json_grammar(schema: dict[str, Any]) -> str:
-    text = json.dumps(_without_annotations(schema))
-    options = _JSON_OPTIONS.copy()
+    return str(LLMatcher.grammar_from_json_schema(_held_to(schema)))
+
+
+def _with_schemas_held_to(grammar: str) -> str:
+    """A grammar in which a schema, behind `%json`, means what it means alone."""
+    found, read = "", 0
+    for token in _SCHEMA_IN_LARK.finditer(grammar):
+        if token["schema"] is None or token.start() < read:
+            continue
+        try:
+            schema, end = json.JSONDecoder().raw_decode(grammar, token.end())
+        except (ValueError, RecursionError):
+            break  # llguidance says what is wrong with it
+        if isinstance(schema, dict):
+            lines = "\n" * grammar.count("\n", token.end(), end)  # what it says names lines
+            found += f"{grammar[read : token.end()]}{{{lines}{_held_to(schema)[1:]}"
+            read = end
+    return found + grammar[read:]
+
+
+def _held_to(schema: dict[str, Any]) -> str:
+    """The schema that a text is held to."""
     wanted = schema.get("x-guidance")
-    if isinstance(wanted, dict) and wanted.get("whitespace_flexible") is False:
-        options.pop("whitespace_pattern")  # which would let spaces in again
-    return str(LLMatcher.grammar_from_json_schema(text, defaults=options))
+    options = _JSON_OPTIONS | (wanted if isinstance(wanted, dict) else {})
+    if options.get("whitespace_flexible") is False:
+        options.pop("whitespace_pattern", None)  # which would let spaces in again
+    closed = _without_annotations(_with_objects_closed(schema))
+    return json.dumps(closed | {"x-guidance": options})
 
 
 def _schema_of(text: str) -> dict[str, Any]:
@@ -115,6 +144,56 @@ def _without_annotations(schema: Any) -> Any:
         for name, value in schema.items()
         if name != "format" or not isinstance(value, str) or value in _FORMATS
     }
+
+
+# --- what its objects may hold -----------------------------------------------------------------
+
+
+def _with_objects_closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema, whose objects have the properties that they name and no others, unless they say
+    something of others. What several schemas say together stays open, and all where such a one may
+    refer to another: each part must bear what others name."""
+    parts = list(_objects(schema))
+    if any(map(_is_composed, parts)) and any("$ref" in part for part in parts):
+        return schema
+    return {**_closed(schema)}
+
+
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    """Every object in JSON."""
+    if isinstance(value, dict):
+        yield value
+        value = list(value.values())
+    if isinstance(value, list):
+        for part in value:
+            yield from _objects(part)
+
+
+def _is_composed(schema: dict[str, Any]) -> bool:
+    """Whether several schemas say together what an object is."""
+    every = schema.get("allOf", [])
+    several = not isinstance(every, list) or len(every) > 1
+    beside = _COMPOSES_BESIDE_PROPERTIES if "properties" in schema else ()
+    return several or any(name in schema for name in (*_COMPOSES, *beside))
+
+
+def _closed(schema: Any) -> Any:
+    if not isinstance(schema, dict) or _is_composed(schema):
+        return schema
+    found = dict(schema)
+    for name, value in schema.items():
+        if name in _MANY and isinstance(value, dict):
+            found[name] = {inner: _closed(part) for inner, part in value.items()}
+        elif name in _LISTS and isinstance(value, list):
+            found[name] = [_closed(part) for part in value]
+        elif name in _SINGLE:
+            found[name] = _closed(value)
+    names = found.get("properties")
+    if isinstance(names, dict) and not any(name in found for name in _OF_OTHERS):
+        required = found.get("required", [])
+        if isinstance(required, list) and set(map(str, required)) <= names.keys():
+            found["additionalProperties"] = False
+    return found
 
 
 # --- where it is wrong -------------------------------------------------------------------------

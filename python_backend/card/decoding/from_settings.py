@@ -7,7 +7,7 @@ from pathlib import Path
 from card.engines import Engine, EngineError
 from card.settings import Settings
 from card.speculation.acceptance import RULES, AcceptanceConfig, AcceptanceRule
-from card.speculation.control import CONTROLLERS, ControlConfig, Controller
+from card.speculation.control import CHOOSES_ROWS, CONTROLLERS, ControlConfig, Controller
 from card.speculation.ngram_file import NgramFileError, read_table
 from card.speculation.ngram_memory import NgramMemory
 
@@ -20,7 +20,10 @@ def acceptance_rules(settings: Settings) -> dict[str, AcceptanceRule]:
 
 
 def controller(settings: Settings, engine: Engine) -> Controller:
-    """Of the passes of this engine."""
+    """Of the passes of this engine. Where these were not measured, nobody can choose their rows."""
+    kind = CONTROLLERS[settings.control]
+    if kind.chooses_rows and not engine.row_costs_ms:
+        kind = CONTROLLERS[CHOOSES_ROWS[False]]
     speculation = settings.speculation
     config = ControlConfig(
         num_rows=None if speculation.rows == "auto" else speculation.rows,
@@ -29,7 +32,7 @@ def controller(settings: Settings, engine: Engine) -> Controller:
         costs_ms=engine.row_costs_ms,
         alone_share=engine.alone_share,
     )
-    return CONTROLLERS[settings.control](config)
+    return kind(config)
 
 
 def ngram_memory(settings: Settings, vocabulary: int) -> NgramMemory:

@@ -99,13 +99,13 @@ class TargetLoop:
         started = time.perf_counter_ns()
         draft_lives = self._pool.is_alive("draft", self._timeout_s)
         streaming, reading = self._ready(draft_lives=draft_lives)
-        self._count_waiting(started, works=bool(streaming or reading))
+        waited = self._count_waiting(started, works=bool(streaming or reading))
         if not (streaming or reading):
             return False
         plan = self._plan(streaming, reading, draft_lives=draft_lives)
         turns = self._propose(streaming, reading, plan)
         queried = time.perf_counter_ns()
-        alone = not (draft_lives and self._draft_computes())
+        alone = not (draft_lives and self._draft_computes(streaming))
         logits = self._engine.forward([turn.rows for turn in turns], alone=alone)
         forwarded = time.perf_counter_ns()
         results = [self._verify(*pair) for pair in zip(turns, logits, strict=True)]
@@ -113,7 +113,10 @@ class TargetLoop:
             self._commit(turn, result)
             self._learn(turn, result, rows)
         ended = time.perf_counter_ns()
-        self._observe(plan, turns, results, None if reading else (ended - started) / 1e9)
+        if any(session.waits for session in streaming):
+            self._pool.slot_bell.ring()
+        seconds = None if reading else (ended - started) / 1e9
+        self._observe(plan, turns, results, seconds, waited / 1e9)
         self.times.steps += 1
         self._pool.count_pass()
         self.times.query += queried - started
@@ -151,12 +154,18 @@ class TargetLoop:
         the draft hears of it."""
         most_rows = self._prefill.rows_of_streams(len(reading)) if reading else None
         plan = self._control.plan(
-            streaming, draft_lives=draft_lives, reading=reading, most_rows=most_rows
+            streaming,
+            draft_lives=draft_lives,
+            draft_pass_ms=self._pool.draft_pass_ms,
+            reading=reading,
+            most_rows=most_rows,
         )
         begins = [
             session.tell_draft(works=share.drafts or not draft_lives)
             for session, share in zip(streaming, plan.shares, strict=True)
         ]
+        for session, share in zip(streaming, plan.shares, strict=True):
+            session.await_draft(share)
         for session in reading:
             works = plan.prepares or not session.adapts or not draft_lives
             begins.append(session.tell_draft(works=works))
@@ -165,12 +174,13 @@ class TargetLoop:
         self._tell_stopped()
         return plan
 
-    def _draft_computes(self) -> bool:
-        """Whether the draft works for any session. While a prompt is read it does not yet."""
+    def _draft_computes(self, streaming: Sequence[TargetSession]) -> bool:
+        """Whether the draft works for any session during a pass of these. While a prompt is read it
+        does not yet."""
         return any(
             session.drafts and not session.stops_draft and session.history.generated
             for session in self._sessions
-            if not session.is_remote
+            if not (session.is_remote or (session.is_in_turns and session in streaming))
         )
 
     def _tell_stopped(self) -> None:
@@ -264,6 +274,7 @@ class TargetLoop:
         turns: Sequence[Turn],
         results: Sequence[VerifyResult | None],
         seconds: float | None,
+        waited_s: float,
     ) -> None:
         """Let the controller hear what the pass gave those that stream."""
         pairs = [
@@ -273,14 +284,18 @@ class TargetLoop:
         ]
         if pairs:
             sessions, outcomes = zip(*pairs, strict=True)
-            self._control.observe(plan, sessions, outcomes, seconds)
+            self._control.observe(plan, sessions, outcomes, seconds, waited_s)
 
-    def _count_waiting(self, now: int, *, works: bool) -> None:
+    def _count_waiting(self, now: int, *, works: bool) -> int:
+        """Nanoseconds for which sessions had nothing to do, if they have now."""
+        waited = 0
         if self._idle_since is not None and works:
-            self.times.waiting += now - self._idle_since
+            waited = now - self._idle_since
+            self.times.waiting += waited
             self._idle_since = None
         elif self._sessions and not works and self._idle_since is None:
             self._idle_since = now
+        return waited
 
 
 def _outcome(query: Query, result: VerifyResult | None) -> Outcome:

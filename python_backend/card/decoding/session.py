@@ -59,6 +59,8 @@ class TargetSession:
 
     constraint     what holds the text to its guide; None: it has none
     stops_draft    whether the draft was told to leave this session alone
+    awaited        passes of the draft for which the next pass waits; 0: it does not wait
+    patience_s     for which it does at most
     """
 
     slot: TargetSlot
@@ -71,6 +73,8 @@ class TargetSession:
     proposer: NgramProposer = field(default_factory=NgramProposer)
     draft_wait: DraftWait = field(default_factory=DraftWait)
     stops_draft: bool = False
+    awaited: int = 0
+    patience_s: float = 0.0
     committed_s: float = field(default_factory=time.monotonic)
 
     @classmethod
@@ -132,6 +136,21 @@ class TargetSession:
         return self.pacing.adapts and not self.is_remote
 
     @property
+    def takes_turns(self) -> bool:
+        """Whether the controller may let it wait for the draft."""
+        return self.pacing.takes_turns and self.adapts
+
+    @property
+    def waits(self) -> bool:
+        """Whether its next pass waits for the draft."""
+        return self.drafts and (self.pacing.waits or self.awaited > 0)
+
+    @property
+    def is_in_turns(self) -> bool:
+        """Whether the draft works for it while it waits, and not during its passes."""
+        return not self.pacing.parallel or self.awaited > 0
+
+    @property
     def room(self) -> int:
         """Candidates that the text has room for; its last token is always the target's own."""
         return self.request.max_tokens - self.history.generated - 1
@@ -153,7 +172,8 @@ class TargetSession:
         if self.constraint is not None and not self.constraint.is_ready:
             self.slot.count_time(runs=True)
             return False
-        runs = reads or self._end_wait(longest_wait_s, draft_lives=draft_lives)
+        longest_s = self.patience_s if self.awaited else longest_wait_s
+        runs = reads or self._end_wait(longest_s, draft_lives=draft_lives)
         self.slot.count_time(runs=runs)
         return runs
 
@@ -179,7 +199,9 @@ class TargetSession:
         ahead, forks = 0, False
         if self.pacing.looks_ahead:
             ahead, forks = chain_ahead(self, gamma)
-        return Progress(gamma, draft.passes, draft.exhausted, ahead=ahead, forks=forks)
+        return Progress(
+            gamma, draft.passes, draft.exhausted, ahead=ahead, forks=forks, awaited=self.awaited
+        )
 
     # --- what goes into a pass ----------------------------------------------------------------
 
@@ -273,6 +295,13 @@ class TargetSession:
         end = len(self.request.prompt) + self.request.max_tokens
         self.slot.stop_draft_until(0 if works else end)
         return works
+
+    def await_draft(self, share: Share) -> None:
+        """Wait for it before the next pass, or no longer."""
+        passes = share.awaited if share.drafts else 0
+        if passes != self.awaited:
+            self.slot.await_draft(passes)
+        self.awaited, self.patience_s = passes, share.patience_s
 
     def commit(self, result: VerifyResult, query: Query) -> None:
         """Publish what was decided about the candidates of `query`; the draft and `card` see it at

@@ -29,6 +29,7 @@ class DraftLoop:
     drafters  by registry key; a request that names another one is decoded without candidates
     guides    compiles those of requests; None: candidates heed none
     apart     they take no cores, and no device, from the target
+    pass_ms   what a pass of them takes while nobody else computes; 0: unknown
     """
 
     def __init__(
@@ -38,7 +39,9 @@ class DraftLoop:
         guides: GuideCompiler | None = None,
         *,
         apart: bool = False,
+        pass_ms: float = 0.0,
     ) -> None:
+        pool.tell_draft_pass(pass_ms)
         self.times = DraftTimes()
         self._drafters = drafters
         self._guides = guides
@@ -102,6 +105,8 @@ class DraftLoop:
         for session, nodes in zip(own, proposed, strict=True):
             session.slot.count_time(runs=nodes is not None)
             grew = session.grow(nodes) or grew
+        if any(session.is_awaited and not session.may_run() for session in own):
+            self._pool.slot_bell.ring()
         return grew
 
     def _tell_times(self) -> None:

@@ -71,6 +71,16 @@ class FollowedSession:
         stopped = length < self.slot.stopped_until(self.session_id)
         return stopped or (all_stopped and self.pacing.adapts)
 
+    @property
+    def awaited(self) -> int:
+        """Passes for which the controller lets the target wait; 0: for none."""
+        return self.slot.awaited(self.session_id) if self.pacing.takes_turns else 0
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the target waits for the draft."""
+        return self.pacing.waits or self.awaited > 0
+
     # --- correct ------------------------------------------------------------------------------
 
     def follow_commits(self) -> None:
@@ -106,6 +116,7 @@ class FollowedSession:
                 verifying=self.slot.verifying(self.session_id),
                 begun=self.committed > 0,
                 apart=self.apart,
+                awaited=self.awaited,
             )
         )
 

@@ -21,9 +21,9 @@ RowCount = Annotated[int, Field(ge=1, le=64)]
 class SpeculationSettings(Section):
     """How the draft grows its tree and what the target takes from it."""
 
-    decoding: Annotated[str, OneOf(("auto", *PACINGS))] = "auto"
+    decoding: Annotated[str, OneOf(PACINGS)] = "auto"
     """Used when a request names none; ``auto``: before each pass the controller chooses among the
-    draft, n-grams and neither, by what it measures."""
+    draft, beside the target or in turns with it, n-grams and neither, by what it measures."""
     drafter: Annotated[str, OneOf(("auto", *DRAFTERS, *WITHOUT_DRAFT))] = "auto"
     """What makes candidates in the draft's process; ``auto``: what suits the draft's engine.
     ``hierarchy`` needs a `draft_small` too.

@@ -25,7 +25,7 @@ from card.settings.serving import ServingSettings
 from card.settings.speculation import SpeculationSettings
 from card.speculation.control import CHOOSES_ROWS
 from card.speculation.drafters import DRAFTERS
-from card.speculation.pacing import ADAPTING, PACINGS
+from card.speculation.pacing import PACINGS
 from card.speculation.sources import WITHOUT_DRAFT
 
 Role = Literal["draft", "target"]
@@ -113,8 +113,7 @@ class Settings(BaseSettings):
     @property
     def decoding(self) -> str:
         """Registry key of the pacing of requests that name none."""
-        named = self.speculation.decoding
-        return ADAPTING if named == "auto" else named
+        return self.speculation.decoding
 
     @property
     def drafter(self) -> str:

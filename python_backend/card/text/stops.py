@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
 from collections.abc import Sequence
-
-_NEVER = "(?!)"
-"""A pattern that no text matches."""
 
 
 class StopStrings:
@@ -19,75 +14,36 @@ class StopStrings:
     """
 
     def __init__(self, words: Sequence[str]) -> None:
-        self._by_first: defaultdict[str, list[_StopString]] = defaultdict(list)
-        for word in filter(None, words):
-            self._by_first[word[0]].append(_StopString(word))
-        self._begun: list[_StopString] = []  # what the text ends with the beginning of
-        firsts = "|".join(map(re.escape, sorted(self._by_first)))
-        self._first = re.compile(firsts or _NEVER)
-
-    @property
-    def _held(self) -> int:
-        """Characters at the end of the text so far that could begin a stop string."""
-        return max((word.matched for word in self._begun), default=0)
+        self._words = list(filter(None, words))
+        self._held = ""
+        """What the text ends with that could begin a stop string."""
 
     def feed(self, piece: str) -> tuple[int, bool]:
         """How many more characters of the text may be emitted, and whether a stop was met.
 
         The characters counted are those held back by earlier calls, then those of ``piece``.
         """
-        held, read = self._held, 0
-        while (read := self._next(piece, read)) < len(piece):
-            read += 1
-            if length := self._complete(piece[read - 1]):
-                self.release()
-                return held + read - length, True
-        return held + len(piece) - self._held, False
+        text = self._held + piece
+        places = {word: text.find(word) for word in self._words}
+        met = [(place + len(word), place) for word, place in places.items() if place >= 0]
+        if met:
+            self._held = ""
+            return min(met)[1], True
+        held = max((_begun(text, word) for word in self._words), default=0)
+        self._held = text[len(text) - held :]
+        return len(text) - held, False
 
     def release(self) -> int:
         """Number of characters still held back, now that no more text comes."""
-        held, self._begun = self._held, []
+        held, self._held = len(self._held), ""
         return held
 
-    def _next(self, piece: str, start: int) -> int:
-        """Where to go on reading: most text has to do with no stop string and is skipped."""
-        if self._begun:
-            return start
-        found = self._first.search(piece, start)
-        return found.start() if found else len(piece)
 
-    def _complete(self, character: str) -> int:
-        """Length of the longest stop string that the next character completes; 0: of none."""
-        beginning = (word for word in self._by_first.get(character, ()) if not word.matched)
-        words = [*self._begun, *beginning]
-        complete = [word.length for word in words if word.advance(character)]
-        self._begun = [word for word in words if word.matched]
-        return max(complete, default=0)
-
-
-class _StopString:
-    """One of them, and how much of it the text ends with.
-
-    Knuth, Morris, Pratt, Fast pattern matching in strings (1977): a character costs a few steps
-    however long the string is. The table grows with the text, so a request is not held up by it.
-    """
-
-    def __init__(self, word: str) -> None:
-        self.length = len(word)
-        self.matched = 0
-        self._word = word
-        self._borders = [0, 0]
-        """Of so many first characters: the longest beginning, short of all, that is an end too."""
-
-    def advance(self, character: str) -> bool:
-        """Take the next character of the text; whether it is the last of the string."""
-        self.matched = self._extended(self.matched, character)
-        if self.matched == len(self._borders):
-            self._borders.append(self._extended(self._borders[-1], character))
-        return self.matched == self.length
-
-    def _extended(self, matched: int, character: str) -> int:
-        """How much is matched with one more character, when so much was."""
-        while matched and self._word[matched] != character:
-            matched = self._borders[matched]
-        return matched + (self._word[matched] == character)
+def _begun(text: str, word: str) -> int:
+    """Length of the longest end of the text, which does not hold the word, that begins it."""
+    place = max(0, len(text) - len(word) + 1)
+    while (place := text.find(word[0], place)) >= 0:
+        if word.startswith(text[place:]):
+            return len(text) - place
+        place += 1
+    return 0

@@ -8,7 +8,6 @@ from dataclasses import replace
 from rich.console import Console
 
 from bench.contest import Contender, ContenderError, compete, faster_half, fastest_settings
-from bench.line_up import thread_counts
 from bench.measurement import Measurement, Task
 from bench.prompts import Prompt
 from bench.terminal import warm_up
@@ -135,15 +134,6 @@ def test_the_same_prompt_at_another_temperature_has_a_reference_of_its_own() -> 
         for name in ("autoregressive", "card")
     ]
     assert all(completion.equal for completion in compete({0.0: systems, 0.8: systems}, tasks))
-
-
-def test_thread_counts_begin_at_one_and_end_at_all_cores() -> None:
-    for cores in range(1, 130):
-        counts = thread_counts(cores)
-        assert counts[0] == 1
-        assert counts[-1] == cores
-        assert counts == sorted(set(counts))
-    assert thread_counts(4) == [1, 2, 3, 4]
 
 
 def test_of_a_systems_settings_the_faster_half_goes_on_and_the_fastest_of_these_wins() -> None:

@@ -128,13 +128,6 @@ def test_the_best_of_a_peer_is_the_mode_that_is_fastest_over_all_texts() -> None
     assert ratio.value == pytest.approx(2**0.5)  # of 4 and 1/2
 
 
-def test_texts_that_one_of_both_did_not_write_do_not_count() -> None:
-    found = ratios([*speeds(ALONE, a=100, b=1), *speeds(CARD, a=200)])
-    ratio = answer(found, "CARD / autoregressive")
-    assert ratio.texts == 1
-    assert ratio.value == pytest.approx(2.0)
-
-
 def test_what_is_served_is_compared_with_itself_in_process() -> None:
     found = ratios([*speeds(CARD, a=400), *speeds(SERVED, a=300)])
     assert answer(found, "CARD through gRPC / in process").value == pytest.approx(0.75)

@@ -134,12 +134,6 @@ def test_a_draft_is_idle_only_while_a_session_is_open(monkeypatch: pytest.Monkey
         assert idle() == 1_000, "the time between requests is nobody's"
 
 
-def test_a_draft_that_was_started_afresh_says_nothing_of_the_text() -> None:
-    before = DraftActivity(100, 1_000, 7)
-    assert DraftActivity(150, 1_400, 9).since(before) == DraftActivity(50, 400, 2)
-    assert DraftActivity(0, 400, 2).since(before) == DraftActivity(0, 0, 0)
-
-
 @pytest.mark.parametrize("task", [TASK, SAMPLED], ids=["greedy", "sampled"])
 def test_a_rank_says_whether_the_draft_prefers_another_id(task: Task) -> None:
     draft = FakeModel(seed=5)

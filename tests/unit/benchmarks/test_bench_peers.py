@@ -109,7 +109,7 @@ def test_a_model_is_converted_again_when_it_its_target_or_the_script_changes(
     environment = Environment("fake", [], [], scripts=tmp_path, home=tmp_path)
 
     def converted() -> Path:
-        return peers._convert(environment, Path(sys.executable), draft, target)
+        return peers.convert(environment, Path(sys.executable), draft, target)
 
     first = converted()
     assert converted() == first

@@ -46,14 +46,11 @@ def test_a_chat_is_rendered_by_the_template_that_is_given(tmp_path: Path) -> Non
     with pytest.raises(PromptsError, match=r"line 1: messages: .* no chat template"):
         read_prompts(file, TOKENIZER)
 
-
-def test_what_a_template_refuses_is_refused_with_the_line(tmp_path: Path) -> None:
     def refuse(talk: object) -> str:
         raise ValueError("roles must alternate")
 
-    chat = {"id": "a", "messages": [{"role": "user", "content": "Hi"}]}
     with pytest.raises(PromptsError, match="line 1: roles must alternate"):
-        read_prompts(file_of(tmp_path, json.dumps(chat)), TOKENIZER, render=refuse)
+        read_prompts(file, TOKENIZER, render=refuse)
 
 
 def test_the_suites_prompts_fit_and_hold_both_collections() -> None:
@@ -84,9 +81,6 @@ def test_the_suites_prompts_fit_and_hold_both_collections() -> None:
 def test_a_bad_line_is_refused_by_number_and_field(tmp_path: Path, bad: str, named: str) -> None:
     with pytest.raises(PromptsError, match=named):
         read_prompts(file_of(tmp_path, line("a", "x"), bad), TOKENIZER)
-
-
-def test_a_file_without_prompts_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PromptsError, match="no prompt"):
         read_prompts(file_of(tmp_path, ""), TOKENIZER)
     with pytest.raises(PromptsError, match="cannot be read"):

@@ -52,23 +52,12 @@ def test_generate_prints_exactly_the_text_and_the_figures_beside_it(triton: Trit
 
 
 def test_generate_sends_what_its_options_say_and_no_more(triton: TritonDouble) -> None:
-    options = (
-        "--max-tokens 64 --temperature 0.8 --seed 1 --decoding card --stop-words a --stop-words b"
-    )
+    options = "--max-tokens 64 --temperature 0.8 --decoding card --stop-words a --stop-words b"
     CliRunner().invoke(app, ["generate", "def f(", *options.split()])
-
     (request,) = triton.requests
-    assert {i.name: list(i.shape) for i in request.inputs} == {
-        "text_input": [1, 1],
-        "max_tokens": [1, 1],
-        "stream": [1, 1],
-        "temperature": [1, 1],
-        "seed": [1, 1],
-        "stop_words": [1, 2],
-        "return_num_output_tokens": [1, 1],
-        "return_perf_metrics": [1, 1],
-        "decoding": [1, 1],
-    }
+    asked = {"text_input", "max_tokens", "stream", "temperature", "stop_words", "decoding"}
+    figures = {"return_num_output_tokens", "return_perf_metrics"}
+    assert {i.name for i in request.inputs} == asked | figures
 
 
 def test_every_input_of_the_wire_has_an_option() -> None:
@@ -177,19 +166,26 @@ def test_chat_uses_the_template_that_the_server_tells(triton: TritonDouble) -> N
     assert "user: one\nassistant: Hé!\nuser: two\nassistant: Hé!\n" in result.stdout
 
 
+USER = "<|im_start|>user\none<|im_end|>\n<|im_start|>assistant\n"
+REFUSES_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}"
+
+
 @pytest.mark.parametrize(
-    ("told", "options", "sent"),
+    ("template", "options", "sent"),
     [
-        ({"chat_template": CHATML}, ["--raw"], "one"),
-        ({"chat_template": CHATML}, ["--user-prefix=U: "], "U: one"),
+        (CHATML, ["--raw"], "one"),
+        (CHATML, ["--user-prefix=U: "], "U: one"),
         (None, [], "one"),
+        (CHATML, ["--system=Be brief."], f"<|im_start|>system\nBe brief.<|im_end|>\n{USER}"),
+        (CHATML, ["--system="], USER),
+        (REFUSES_SYSTEM + CHATML, [], USER),
     ],
 )
-def test_turns_are_sent_as_they_are_where_that_is_wanted_or_the_server_tells_no_template(
-    triton: TritonDouble, told: dict[str, str] | None, options: list[str], sent: str
+def test_a_turn_is_sent_as_the_person_and_the_servers_template_want_it(
+    triton: TritonDouble, template: str | None, options: list[str], sent: str
 ) -> None:
-    triton.parameters = told
-    CliRunner().invoke(app, ["chat", *options], input="one\n")
+    triton.parameters = None if template is None else {"chat_template": template}
+    assert CliRunner().invoke(app, ["chat", *options], input="one\n").exit_code == 0
     assert text_input(triton.requests[0]) == sent
 
 
@@ -209,31 +205,26 @@ def test_a_template_that_is_none_is_said_before_the_first_turn(triton: TritonDou
     assert not triton.requests
 
 
-def printed(deltas: list[Delta], *, terminal: bool) -> str:
+@pytest.mark.parametrize(
+    ("delta", "terminal", "shown"),
+    [
+        (Delta(text="accepted!", accepted_bytes=8), True,
+         "\x1b[32maccepted\x1b[0m\x1b[1;33m!\x1b[0m"),
+        (Delta(text="a\x1b[2Jb\r\n\tc"), True, "a\u241b[2Jb\u240d\n\tc"),  # not obeyed
+        (Delta(text="word " * 20), True, "word " * 20),  # neither wrapped nor cut
+        (Delta(text="word " * 20, accepted_bytes=7), False, "word " * 20),
+    ],
+)  # fmt: skip
+def test_text_is_coloured_by_who_wrote_it_and_otherwise_shown_as_it_is(
+    delta: Delta, terminal: bool, shown: str
+) -> None:
     file = io.StringIO()
-    console = Console(
-        file=file, force_terminal=terminal, color_system="standard", no_color=False, width=10
-    )
-    printer = TextPrinter(console)
-    for delta in deltas:
-        printer.text(delta)
-    return file.getvalue()
-
-
-def test_a_terminal_tells_accepted_from_corrected_text_by_colour() -> None:
-    shown = printed([Delta(text="accepted!", accepted_bytes=8)], terminal=True)
-    assert shown == "\x1b[32maccepted\x1b[0m\x1b[1;33m!\x1b[0m"
-
-
-def test_a_terminal_never_obeys_control_characters_of_the_text() -> None:
-    shown = printed([Delta(text="a\x1b[2Jb\r\n\tc")], terminal=True)
-    assert shown == "a\u241b[2Jb\u240d\n\tc"
-
-
-def test_a_long_line_is_neither_wrapped_nor_cut() -> None:
-    text = "word " * 20
-    assert printed([Delta(text=text)], terminal=True) == text
-    assert printed([Delta(text=text, accepted_bytes=7)], terminal=False) == text
+    TextPrinter(
+        Console(
+            file=file, force_terminal=terminal, color_system="standard", no_color=False, width=10
+        )
+    ).text(delta)
+    assert file.getvalue() == shown
 
 
 def test_rates_are_of_what_the_server_counted_and_unknown_where_it_counted_nothing() -> None:
@@ -242,27 +233,3 @@ def test_rates_are_of_what_the_server_counted_and_unknown_where_it_counted_nothi
     for silent in (Delta(), Delta(total_accepted_draft_tokens=0, target_steps=0, cache_hits=0)):
         assert mean_accepted(silent) is None
         assert hit_rate(silent) is None
-
-
-@pytest.mark.parametrize(
-    ("template", "arguments", "told"),
-    [
-        (CHATML, ["--system", "Be brief."], "<|im_start|>system\nBe brief.<|im_end|>\n"),
-        (CHATML, ["--system", ""], ""),
-        (
-            "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + CHATML,
-            [],
-            "",
-        ),
-    ],
-    ids=["told otherwise", "left to the template", "refused by the template"],
-)
-def test_chat_tells_the_model_what_the_person_wants(
-    triton: TritonDouble, template: str, arguments: list[str], told: str
-) -> None:
-    triton.parameters = {"chat_template": template, "bos_token": "<s>", "leading_token": "<s>"}
-    triton.answer = lambda request: [response(text_output="!", finish_reason="stop")]
-    result = CliRunner().invoke(app, ["chat", *arguments], input="one\n")
-    assert result.exit_code == 0
-    user = "<|im_start|>user\none<|im_end|>\n<|im_start|>assistant\n"
-    assert [text_input(request) for request in triton.requests] == [told + user]

@@ -81,16 +81,10 @@ async def test_it_is_never_further_ahead_than_it_may_be_and_follows_what_is_comm
     await until_at_rest(device, model, 6)
     assert await first(device) == Draft(2, (4, 5, 6, 7))
     assert len(model.contexts) == 6, "what was right is not drafted again"
-
-
-async def test_behind_a_token_that_was_wrong_it_drafts_anew() -> None:
-    model = Counting()
-    device = Device(model, PROMPT, ahead=3)
-    await until_at_rest(device, model, 3)
-    device.commit([2, 77])
-    await until_at_rest(device, model, 6)
-    assert await first(device) == Draft(2, (4, 5, 6))
-    assert model.contexts[3] == [*PROMPT, 2, 77]
+    device.commit([4, 77])
+    await until_at_rest(device, model, 10)
+    assert await first(device) == Draft(4, (6, 7, 8, 9))
+    assert model.contexts[6] == [*PROMPT, 2, 3, 4, 77], "behind what was wrong it drafts anew"
 
 
 async def test_a_token_that_was_drafted_for_a_text_that_went_another_way_is_dropped() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from fake_engine import FakeEngine, FakeModel
+from guides import fits
 from one_process import GREEDY, OneProcess, request_of, settings_of
 
 from card.cache import Finish, SlotRequest
@@ -105,12 +106,14 @@ def both_models(agreement: float, **speculation: Any) -> OneProcess:
 def test_a_guided_text_fits_and_is_that_of_the_target_alone(query: str) -> None:
     requests = [guided(guide, p) for guide, _ in GUIDES for p in PARAMETERS]
     with both_models(0.8, query=query, lookahead=4) as both:
-        for request, fits in zip(requests, [f for _, f in GUIDES for _ in PARAMETERS], strict=True):
+        for request, suits in zip(
+            requests, [f for _, f in GUIDES for _ in PARAMETERS], strict=True
+        ):
             stream = both.open(request)
             [text] = both.run([stream])
             assert text == alone(request)
             assert text[-1] in ENDS
-            assert fits(VOCABULARY.tokenizer.decode(text, skip_special_tokens=True))
+            assert suits(VOCABULARY.tokenizer.decode(text, skip_special_tokens=True))
             both.close([stream])
 
 
@@ -164,10 +167,43 @@ def test_a_guide_with_a_dead_end_fails_its_session_alone() -> None:
         assert [s.finish for s in streams] == [Finish.GUIDE_FAILED, Finish.END_ID]
 
 
-def test_json_without_a_schema_is_an_object_or_an_array() -> None:
-    allowed = TOKENS.compile(Guide("json")).begin().allowed()
-    begins = {first: VOCABULARY.tokenizer.encode(first).ids[0] for first in '{["7tn'}
-    assert [first for first, token in begins.items() if allowed[token]] == ["{", "["]
+NUMBER = {"type": "integer"}
+BOTH = {"allOf": [{"properties": {"b": NUMBER}}, {"properties": {"c": NUMBER}}]}
+
+
+@pytest.mark.parametrize("embedded", [False, True])
+@pytest.mark.parametrize(
+    ("schema", "of_it", "others"),
+    [
+        ({"properties": {"properties": {"properties": {"a": NUMBER}}}},
+         ['{"properties": {"a": 1}}'], ['{"properties": {"b": 1}}', '{"b": 1}']),
+        ({"anyOf": [{"items": {"properties": {"a": NUMBER}}, "type": "array"},
+                    {"$ref": "#/$defs/x"}],
+          "$defs": {"x": {"properties": {"b": NUMBER}, "type": "object"}}},
+         ['[{"a": 1}]', '{"b": 1}'], ['[{"b": 1}]', '{"a": 1}']),
+        ({"properties": {}, "additionalProperties": NUMBER}, ['{"a": 1}'], ['{"a": "1"}']),
+        ({"properties": {"a": NUMBER}, "required": ["b"]}, ['{"b": 1}'], ['{"a": 1}']),
+        ({"properties": {"a": NUMBER}, "anyOf": [{"required": ["a"]}]}, ['{"a": 1, "b": 1}'], []),
+        ({"properties": {"a": {"allOf": [{"properties": {"b": NUMBER}}]}}},
+         ['{"a": {"b": 1}}'], ['{"a": {"c": 1}}']),
+        ({"properties": {"a": BOTH}}, ['{"a": {"b": 1, "c": 1, "d": 1}}'], ['{"b": 1}']),
+        ({"properties": {"a": BOTH, "b": {"$ref": "#/properties/a/allOf/0"}}}, ['{"c": 1}'], []),
+        ({"oneOf": [{"const": {"format": "a"}}, {"type": "string", "format": "password"}]},
+         ['"ü"', '{"format": "a"}'], ["5"]),
+        ({"type": "array", "x-guidance": {"whitespace_flexible": False}}, ["[]"], ["[ ]"]),
+    ],
+)  # fmt: skip
+def test_a_schema_means_the_same_alone_and_in_a_grammar(
+    schema: dict[str, Any], of_it: list[str], others: list[str], embedded: bool
+) -> None:
+    """An object has the properties that it names and no others, unless it says more."""
+    kind, guide = "json_schema", json.dumps(schema)
+    if embedded:
+        guide = f'start: a "%json []" // %json\na: %json {json.dumps(schema, indent=1)} | /%json 1/'
+        kind, of_it = "ebnf_grammar", [f"{text}%json []" for text in (*of_it, "%json 1")]
+        others = [f"{text}%json []" for text in others]
+    assert [fits(guide, text, kind) for text in of_it] == [True] * len(of_it)
+    assert [fits(guide, text, kind) for text in others] == [False] * len(others)
 
 
 def test_white_space_comes_to_an_end() -> None:
@@ -197,6 +233,7 @@ async def test_what_cannot_be_compiled_is_refused_and_says_where(check: GuideChe
         Guide("regex", "ab("): "character 3",
         Guide("ebnf_grammar", "root ::= [0-9]+ word"): "word",
         Guide("ebnf_grammar", 'start: "a"\nb: ("c"'): "line 2 column ",
+        Guide("ebnf_grammar", 'start: "a"\nb: %json {\n}\nc: ("c"'): "line 4 column ",
         Guide("ebnf_grammar", 'start: start "a"'): "no text",
         Guide("choice", '["a", 5]'): "choice 1",
     }  # fmt: skip

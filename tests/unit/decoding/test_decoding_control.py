@@ -19,10 +19,19 @@ class Scripted(Fixed):
     """The draft works for sessions that adapt when `drafts` says so."""
 
     drafts: Callable[[], bool] = staticmethod(lambda: False)
+    awaited: Callable[[], int] = staticmethod(lambda: 0)
+    patience_s = 60.0
 
     def plan(self, sessions: Sequence[ControlledSession], **_: Any) -> Plan:
-        works = type(self).drafts()
-        return Plan([Share(works or not s.adapts, 8, 4) for s in sessions])
+        works, awaited = type(self).drafts(), type(self).awaited()
+        return Plan(
+            [
+                Share(works or not s.adapts, 8, 4, awaited=awaited, patience_s=self.patience_s)
+                if s.takes_turns
+                else Share(works or not s.adapts, 8, 4)
+                for s in sessions
+            ]
+        )
 
 
 @pytest.fixture
@@ -71,6 +80,52 @@ def test_a_draft_that_is_stopped_and_woken_at_random_changes_no_text(
     texts = both.run(streams, draft_steps=3)
     assert texts == [autoregressive(MODEL, request_of([n, 1], 60)) for n in range(4)]
     assert sum(stream.counters.hits for stream in streams) > 0
+
+
+def test_turns_that_begin_and_end_at_random_change_no_text(
+    both: OneProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decided = iter(range(10_000))
+    monkeypatch.setattr(Scripted, "drafts", lambda: next(decided) * 2654435761 % 7 < 5)
+    monkeypatch.setattr(Scripted, "awaited", lambda: next(decided) * 2654435761 % 5)
+    streams = opened(both, ["auto"] * 4, tokens=60)
+    texts = both.run(streams, draft_steps=3)
+    assert texts == [autoregressive(MODEL, request_of([n, 1], 60)) for n in range(4)]
+    assert sum(stream.counters.hits for stream in streams) > 0
+
+
+def test_in_turns_the_draft_makes_its_passes_and_the_target_has_every_core(
+    both: OneProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Scripted, "drafts", lambda: True)
+    monkeypatch.setattr(Scripted, "awaited", lambda: 2)
+    (stream,) = opened(both, ["auto"])
+    both.target.step()  # reads the prompt
+    both.target.step()  # decides to wait from now on
+    made = 0
+    for _ in range(3):
+        committed = len(stream.output)
+        both.target.step()
+        assert len(stream.output) == committed, "it waits"
+        before = len(fake(both.draft_engine).batches)
+        for _ in range(6):
+            both.draft.step()
+        made += len(fake(both.draft_engine).batches) - before
+        both.target.step()
+        assert len(stream.output) > committed
+        assert fake(both.target_engine).alone
+    assert made == 6
+
+
+def test_a_draft_that_gives_nothing_is_awaited_no_longer_than_the_plan_says(
+    both: OneProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The draft lives and is never stepped."""
+    monkeypatch.setattr(Scripted, "patience_s", 0.001)
+    monkeypatch.setattr(Scripted, "drafts", lambda: True)
+    monkeypatch.setattr(Scripted, "awaited", lambda: 2)
+    texts = both.run(opened(both, ["auto"]), draft_steps=0)
+    assert texts == [autoregressive(MODEL, request_of([0, 1], 20))]
 
 
 def test_a_fresh_target_wakes_the_draft_that_its_predecessor_stopped(both: OneProcess) -> None:

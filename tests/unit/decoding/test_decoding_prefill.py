@@ -56,7 +56,7 @@ def test_beside_streams_prompts_are_read_nearly_as_fast_as_in_whole_chunks(
 
     whole = max(1, max(CHUNK // 2, CHUNK - streaming) // prompts)
     read = Prefill(CHUNK, PROCESSOR).tokens(prompts, streaming)
-    assert tokens_per_ms(read) >= 0.8 * tokens_per_ms(whole)
+    assert tokens_per_ms(read) / tokens_per_ms(whole) > 0.8 - 1e-9
 
 
 @curves

@@ -9,16 +9,6 @@ import pytest
 from gateway_double import CHAT, PROMPT, RunningGateway, events, number, scored, tell, two_pieces
 
 
-def test_a_completion_is_the_whole_text_with_its_usage(client: openai.OpenAI) -> None:
-    answer = client.completions.create(model="ensemble", prompt="x")
-    assert answer.object == "text_completion"
-    assert answer.choices[0].text == "héllo wörld"
-    assert answer.choices[0].finish_reason == "length"
-    assert answer.usage is not None
-    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (3, 4)
-    assert answer.usage.total_tokens == 7
-
-
 def test_a_stream_ends_with_usage_and_done(gateway: RunningGateway, client: openai.OpenAI) -> None:
     status, headers, text = gateway.ask(
         "/v1/chat/completions", CHAT | {"stream": True, "stream_options": {"include_usage": True}}

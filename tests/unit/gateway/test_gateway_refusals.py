@@ -15,7 +15,6 @@ from gateway_double import (
     LIMIT_S,
     PROMPT,
     RunningGateway,
-    number,
     running_gateway,
     two_pieces,
 )
@@ -86,21 +85,16 @@ def test_what_is_not_offered_is_refused_by_name(
     ("name", "value", "told"),
     [
         ("use_beam_search", True, "not offered; only false is allowed"),
-        ("parallel_tool_calls", 1, "not offered; only true or false is allowed"),
-        ("response_format", 1, "1; it should be an object"),
         ("verbosity", "high", 'not offered; only "medium" is allowed'),
         ("stream", "true", '"true"; it should be true or false'),
-        ("temperature", True, "true; it should be a valid number"),
         ("stop", {"é": None}, '{"é": null}; it should be a valid string'),
         ("user", ["\ud800"], '["\\ud800"]; it should be a valid string'),
-        ("nvext", True, "true; it should be an object"),
         ("messages", None, "null; it should be a list"),
         (
             "messages",
             [{"role": "x"}],
             '"x"; it should be "system", "developer", "user", "assistant"',
         ),
-        ("messages", [{"role": "user", "content": "", "audio": True}], "true; it should be null"),
     ],
 )
 def test_values_are_written_as_in_json(
@@ -113,11 +107,6 @@ def test_values_are_written_as_in_json(
     assert f" is {told}" in message
     for pythons in ("True", "False", "None", "dict"):
         assert pythons not in message
-
-
-def test_a_negative_seed_is_one_of_its_own(gateway: RunningGateway, client: openai.OpenAI) -> None:
-    client.completions.create(**PROMPT, seed=-3)
-    assert number(gateway, "seed", "<Q") == 2**64 - 3
 
 
 NEUTRAL: list[tuple[str, list[Any]]] = [
@@ -165,36 +154,6 @@ def test_what_asks_for_nothing_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        "text_input is 5000 tokens long; it must be 1 to 4096 (limits.prompt_tokens)",
-        "text_input is 'a'; it must be text of at most 10 bytes (limits.prompt_bytes)",
-    ],
-)
-def test_a_prompt_that_is_too_long_has_openais_code(gateway: RunningGateway, words: str) -> None:
-    gateway.triton.answer = lambda _: [refusal(f"INVALID_ARGUMENT: {words}")]
-    status, _, text = gateway.ask("/v1/chat/completions", CHAT)
-    assert (status, json.loads(text)["error"]["code"]) == (400, "context_length_exceeded")
-
-
-@pytest.mark.parametrize(
-    ("message", "param"),
-    [
-        ({"role": "tool", "content": "x"}, "messages.0.tool_call_id"),
-        ({"role": "user"}, "messages.0.content"),
-        ({"role": "user", "content": [{"type": "image_url"}]}, "messages.0.content.0.type"),
-    ],
-)
-def test_messages_that_cannot_be_read_are_refused(
-    gateway: RunningGateway, client: openai.OpenAI, message: dict[str, Any], param: str
-) -> None:
-    status, _, text = gateway.ask("/v1/chat/completions", CHAT | {"messages": [message]})
-    assert status == 400
-    assert json.loads(text)["error"]["param"] == param
-    assert json.loads(text)["error"]["message"].startswith(f"{param} is ")
-
-
-@pytest.mark.parametrize(
     ("body", "param"),
     [
         ({"max-tokens": 5}, "max-tokens"),
@@ -211,7 +170,6 @@ def test_a_field_that_nobody_knows_is_refused_whatever_its_name(
     status, _, text = gateway.ask("/v1/completions", PROMPT | body)
     error = json.loads(text)["error"]
     assert (status, error["param"], error["code"]) == (400, param, "unknown_parameter")
-    assert error["message"] == f"{param or repr(param)} is not known here"
 
 
 def test_a_name_that_is_no_text_is_told_so(gateway: RunningGateway) -> None:

@@ -56,20 +56,6 @@ def test_answers_of_a_prompt_have_seeds_that_follow_each_other(
     assert [choice.message.content.rpartition(":")[2] for choice in chat.choices] == ["5", "6", "7"]
 
 
-def test_streamed_answers_are_told_apart_by_their_index(
-    gateway: RunningGateway, client: openai.OpenAI
-) -> None:
-    gateway.triton.answer = prompt_and_seed
-    chunks = list(client.chat.completions.create(**CHAT, n=2, seed=5, stream=True))
-    texts = {0: "", 1: ""}
-    for chunk in chunks:
-        (choice,) = chunk.choices
-        texts[choice.index] += choice.delta.content or ""
-    assert [text.rpartition(":")[2] for text in texts.values()] == ["5", "6"]
-    assert sorted(c.choices[0].index for c in chunks if c.choices[0].delta.role) == [0, 1]
-    assert sorted(c.choices[0].index for c in chunks if c.choices[0].finish_reason) == [0, 1]
-
-
 async def test_texts_of_a_prompt_begin_when_it_has_been_read() -> None:
     begun: list[int] = []
 
@@ -135,15 +121,6 @@ def test_what_a_text_may_say_reaches_triton(gateway: RunningGateway, content: An
     said = {"prediction": {"type": "content", "content": content}}
     assert gateway.ask("/v1/chat/completions", CHAT | said)[0] == 200
     assert gateway.sent()["prediction"][4:] == b"a b"
-
-
-@pytest.mark.parametrize("prompt", [[5, 6, 7], [[5, 6, 7]]])
-def test_a_prompt_of_tokens_reaches_triton_as_tokens(
-    gateway: RunningGateway, client: openai.OpenAI, prompt: Any
-) -> None:
-    client.completions.create(model="ensemble", prompt=prompt)
-    assert gateway.sent()["input_ids"] == struct.pack("<3i", 5, 6, 7)
-    assert "text_input" not in gateway.sent()
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 from client_double import refusal
-from gateway_double import CHAT, PROMPT, RunningGateway, fits
-
-from card.constraints.grammar import _FORMATS, _JSON_OPTIONS, _NOT_SCHEMAS
-from card_gateway.tools.grammar import FORMATS, JSON_OPTIONS, NOT_SCHEMAS
+from gateway_double import CHAT, PROMPT, RunningGateway
+from guides import fits
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -18,7 +16,6 @@ SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
 }
 OBJECT: dict[str, Any] = {"type": "object"}
-CLOSED = {"additionalProperties": False}
 TIGHT = SCHEMA | {"x-guidance": {"whitespace_flexible": False}}
 
 
@@ -77,39 +74,6 @@ def test_every_way_to_ask_becomes_a_guide(
         assert asked(gateway) == (kind, guide)
 
 
-INTEGER = {"type": "integer"}
-BOTH = {"allOf": [{"properties": {"b": INTEGER}}, {"properties": {"c": INTEGER}}]}
-
-
-@pytest.mark.parametrize(
-    ("schema", "guide"),
-    [
-        (
-            {"properties": {"properties": {"properties": {"a": INTEGER}}}},
-            {"properties": {"properties": {"properties": {"a": INTEGER}} | CLOSED}} | CLOSED,
-        ),
-        (
-            {"anyOf": [{"items": {"properties": {"a": INTEGER}}}, {"$ref": "#/$defs/x"}]},
-            {"anyOf": [{"items": {"properties": {"a": INTEGER}} | CLOSED}, {"$ref": "#/$defs/x"}]},
-        ),
-        ({"properties": {}, "additionalProperties": INTEGER}, None),
-        ({"properties": {"a": INTEGER}, "required": ["b"]}, None),
-        ({"properties": {"a": INTEGER}, "anyOf": [{"required": ["a"]}]}, None),
-        (
-            {"properties": {"a": {"allOf": [{"properties": {"b": INTEGER}}]}}},
-            {"properties": {"a": {"allOf": [{"properties": {"b": INTEGER}} | CLOSED]}}} | CLOSED,
-        ),
-        ({"properties": {"a": BOTH}, "not": {}}, {"properties": {"a": BOTH}, "not": {}} | CLOSED),
-        ({"properties": {"a": BOTH, "b": {"$ref": "#/properties/a/allOf/0"}}}, None),
-    ],
-)
-def test_objects_have_the_properties_that_they_name_unless_they_say_more(
-    gateway: RunningGateway, schema: dict[str, Any], guide: dict[str, Any] | None
-) -> None:
-    gateway.ask("/v1/chat/completions", CHAT | {"guided_json": schema})
-    assert asked(gateway) == ("json_schema", guide or schema)
-
-
 def test_a_response_is_asked_for_by_its_format(gateway: RunningGateway) -> None:
     wanted = {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": True}}
     body = {"model": "ensemble", "input": "hello", "text": wanted}
@@ -134,16 +98,9 @@ def test_beside_tools_the_answer_is_of_the_schema_or_calls(gateway: RunningGatew
     assert not fits(guide, call + '{"a": 5}')
 
 
-def test_a_schema_beside_tools_means_what_it_means_alone(gateway: RunningGateway) -> None:
-    """The gateway has what the server does to a schema once more, for it is part of a grammar."""
-    assert (JSON_OPTIONS, FORMATS, NOT_SCHEMAS) == (_JSON_OPTIONS, _FORMATS, _NOT_SCHEMAS)
-    tool = {"type": "function", "function": {"name": "clock", "strict": True}}
-    either = {"oneOf": [{"type": "boolean"}, {"type": "string", "format": "password"}]}
-    body = CHAT | {"tools": [tool], "guided_json": either | {"default": {"format": "password"}}}
-    gateway.ask("/v1/chat/completions", body)
-    _, guide = asked(gateway)
-    assert fits(guide, "true")
-    assert fits(guide, '"\u00fc"')
+def test_a_schema_beside_tools_is_told_of_its_field(gateway: RunningGateway) -> None:
+    tool = {"type": "function", "function": {"name": "clock"}}
+    body = CHAT | {"tools": [tool], "guided_json": SCHEMA}
     said = "guided_decoding_guide cannot be compiled as ebnf_grammar: line 2 column 9: failed"
     gateway.triton.answer = lambda _: [refusal(f"INVALID_ARGUMENT: {said}")]
     status, _, text = gateway.ask("/v1/chat/completions", body)
@@ -167,14 +124,3 @@ def test_what_cannot_be_meant_is_refused_by_name(
     status, _, text = gateway.ask("/v1/chat/completions", CHAT | fields)
     assert status == 400
     assert json.loads(text)["error"]["param"] == param
-
-
-def test_what_the_server_cannot_compile_is_told_of_the_field_that_asked(
-    gateway: RunningGateway,
-) -> None:
-    said = "guided_decoding_guide cannot be compiled as regex: unclosed group"
-    gateway.triton.answer = lambda _: [refusal(f"INVALID_ARGUMENT: {said}")]
-    status, _, text = gateway.ask("/v1/completions", PROMPT | {"guided_regex": "a("})
-    error = json.loads(text)["error"]
-    assert (status, error["param"]) == (400, "guided_regex")
-    assert error["message"].startswith("guided_regex cannot be compiled")

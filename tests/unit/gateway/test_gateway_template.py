@@ -10,7 +10,6 @@ import gguf_models
 import pytest
 from gateway_double import CHAT, PROMPT, prompt, running_gateway, two_pieces
 from gateway_models import directory, tokenizer
-from real_pair import TARGET
 from transformers import PreTrainedTokenizerFast
 
 from card_client.chat_template import ChatTemplate, ChatTemplateError
@@ -37,14 +36,6 @@ LLAMA = """\
 
 def template_of(folder: Path) -> ChatTemplate:
     return read_model(folder)[0]
-
-
-def test_a_pair_without_a_template_is_given_a_plain_transcript() -> None:
-    template = template_of(TARGET)
-    assert template.render(TALK) == (
-        "Be brief.\n\nUser: Hé?\nAssistant: Yes.\nUser: Why?\nAssistant:"
-    )
-    assert template.stop_words == ("\nUser:",)
 
 
 def test_a_request_gives_the_template_variables(tmp_path: Path) -> None:

@@ -85,15 +85,6 @@ def sampled_in_full(row: Row, history: History, parameters: SamplingParameters) 
     return int(ids[scores.argmax()])
 
 
-@given(rows, temperatures, seeds, st.integers(0, 5000))
-def test_drawing_only_noise_that_can_win_never_changes_the_choice(
-    row: Row, temperature: float, seed: int, length: int
-) -> None:
-    history = History(np.zeros(length, np.int64), length)
-    parameters = SamplingParameters(temperature=temperature, seed=seed)
-    assert sample(row, history, parameters) == sampled_in_full(row, history, parameters)
-
-
 def test_an_id_far_from_the_top_wins_when_its_noise_is_the_largest() -> None:
     """Among the flat tail of a large row some ids win by noise alone, and none is overlooked."""
     row = np.full(20_000, -9.0, np.float32)
@@ -107,30 +98,24 @@ def test_an_id_far_from_the_top_wins_when_its_noise_is_the_largest() -> None:
     assert sum(winner >= 3 for winner in winners) > 60
 
 
-def test_the_highest_temperatures_overflow_nothing() -> None:
-    row = np.random.default_rng(0).standard_normal(20_000).astype(np.float32)
-    highest = float(np.finfo(np.float32).max)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for seed, temperature in enumerate([3e37, 3e38, highest]):
-            parameters = SamplingParameters(temperature=temperature, seed=seed)
-            chosen = sample(row, history_of(1, 2), parameters)
-            assert chosen == sampled_in_full(row, history_of(1, 2), parameters)
-
-
 @given(
     rows,
-    temperatures,
+    temperatures | st.sampled_from([3e37, 3e38, float(np.finfo(np.float32).max)]),
     st.sampled_from([0, 1, 2, 5, 50, 1000]),
     st.sampled_from([0.0, 1e-6, 0.1, 0.5, 0.9, 0.95, 0.999, 1.0]),
     seeds,
+    st.integers(0, 5000),
 )
-def test_filters_equal_a_sort_of_the_whole_row(
-    row: Row, temperature: float, top_k: int, top_p: float, seed: int
+@settings(max_examples=200)
+def test_a_choice_is_the_best_of_what_the_filters_keep_with_noise_for_every_id(
+    row: Row, temperature: float, top_k: int, top_p: float, seed: int, length: int
 ) -> None:
+    """Though noise is drawn only where it can win, and filters sort no more than they must."""
+    history = History(np.zeros(length, np.int64), length)
     parameters = SamplingParameters(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-    history = history_of(1, 2, 3)
-    assert sample(row, history, parameters) == sampled_in_full(row, history, parameters)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert sample(row, history, parameters) == sampled_in_full(row, history, parameters)
 
 
 def test_ties_at_a_cut_go_to_the_lowest_ids() -> None:
@@ -146,12 +131,7 @@ def test_ties_at_a_cut_go_to_the_lowest_ids() -> None:
             for length in range(300)
         }
         assert seen == {0, 1, 2, 700}
-
-
-def test_ties_go_to_the_lowest_id_when_greedy() -> None:
-    row = np.array([0.0, 3.0, 3.0, 1.0], np.float32)
-    assert sample(row, history_of(0), SamplingParameters()) == 1
-    assert sample(row, history_of(0), SamplingParameters(temperature=2.0, top_k=1)) == 1
+    assert sample(np.zeros(9, np.float32), history_of(0), SamplingParameters()) == 0
 
 
 @given(rows, seeds)
@@ -319,19 +299,6 @@ def test_log_probability_is_the_log_softmax_of_the_row(row: Row) -> None:
     expected = wide - wide.max() - np.log(np.exp(wide - wide.max()).sum())
     token = row.size // 2
     assert log_probability(row, token) == pytest.approx(expected[token], abs=1e-4)
-
-
-def test_history_is_a_view_that_grows_in_place() -> None:
-    history = History(np.array([4, 5]), 3)
-    buffer = history.tokens.base
-    history.append(6)
-    assert history.tokens.base is buffer
-    assert history.tokens.tolist() == [4, 5, 6]
-    assert (len(history), history.length, history.prompt_length, history.generated) == (3, 3, 2, 1)
-    with pytest.raises(IndexError):
-        history.append(7)
-    with pytest.raises(ValueError, match="capacity"):
-        History(np.array([1, 2, 3]), 2)
 
 
 @pytest.mark.parametrize(

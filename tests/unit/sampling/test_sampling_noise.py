@@ -107,33 +107,28 @@ def test_choices_are_distributed_as_softmax(
     assert statistic < limit
 
 
-@given(seeds, st.integers(0, 5000), st.sampled_from([0.5, 0.8, 1.0]), st.integers(0, 999))
+@given(
+    seeds,
+    st.integers(0, 5000),
+    st.sampled_from([0.5, 0.8, 1.0, 2.0]),
+    st.sampled_from([(0, 0.0), (3, 0.0), (0, 0.7), (9, 0.8)]),
+    st.integers(0, 999),
+)
 def test_a_draft_with_the_targets_logits_ranks_the_targets_choice_first(
-    seed: int, position: int, temperature: float, shape: int
+    seed: int, position: int, temperature: float, filters: tuple[int, float], shape: int
 ) -> None:
-    """Both sides draw one and the same noise: another key on the draft would show here."""
+    """Both sides draw one and the same noise, and the draft expects the target's filters."""
     row = np.random.default_rng(shape).normal(scale=3.0, size=64).astype(np.float32)
-    parameters = SamplingParameters(temperature=temperature, seed=seed)
+    top_k, top_p = filters
+    parameters = SamplingParameters(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     chosen = sample(row, History(np.zeros(position, np.int64), position), parameters)
     ids = np.argsort(-row)[None]
     ranked = rank_candidates(
         ids, row[ids], np.zeros(1, np.float32), np.array([position]), parameters
     )
+    assert np.isfinite(ranked).all()
     assert ids[0, ranked[0].argmax()] == chosen
     assert np.exp(ranked).sum() == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize(("top_k", "top_p"), [(3, 0.0), (0, 0.7), (9, 0.8)])
-def test_the_draft_expects_the_targets_filters(top_k: int, top_p: float) -> None:
-    row = np.random.default_rng(4).normal(scale=2.0, size=40).astype(np.float32)
-    ids = np.argsort(-row)[None].repeat(50, axis=0)
-    positions = np.arange(50)
-    parameters = SamplingParameters(temperature=2.0, top_k=top_k, top_p=top_p, seed=8)
-    ranked = rank_candidates(ids, row[ids], np.zeros(50, np.float32), positions, parameters)
-    assert np.isfinite(ranked).all()
-    np.testing.assert_allclose(np.exp(ranked).sum(axis=1), 1.0, rtol=1e-9)
-    chosen = [sample(row, History(np.zeros(p, np.int64), p), parameters) for p in positions]
-    assert ids[positions, ranked.argmax(axis=1)].tolist() == chosen
 
 
 def test_a_greedy_draft_ranks_by_plain_probability() -> None:

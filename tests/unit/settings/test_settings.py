@@ -32,7 +32,7 @@ def test_defaults_run_the_chat_pair_on_a_processor() -> None:
         assert model.device == "cpu"
         assert model_files_of(model.path).config()["vocab_size"] == 49_152
     assert settings.target.path != settings.draft.path
-    assert (settings.speculation.decoding, settings.decoding) == ("auto", "card")
+    assert settings.decoding == "auto"
 
 
 def test_the_file_sets_what_it_names_and_nothing_else(write: Write) -> None:
@@ -58,32 +58,18 @@ def test_the_file_sets_what_it_names_and_nothing_else(write: Write) -> None:
     assert (settings.draft, settings.cache) == (default.draft, default.cache)
 
 
-def test_the_environment_overrides_single_fields_of_the_file(
+def test_the_environment_names_the_file_and_overrides_single_fields_and_a_call_both(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CARD_LIMITS__MAX_TOKENS", "400")
-    monkeypatch.setenv("CARD_SPECULATION__ROWS", "auto")
-    monkeypatch.setenv("CARD_TARGET__THREADS", "2")
-    settings = load_settings(
-        write("limits: {max_tokens: 300, queued_requests: 5}\nspeculation: {rows: 8, width: 3}")
-    )
+    file = write("limits: {max_tokens: 300, queued_requests: 5}\nspeculation: {rows: 8, width: 3}")
+    for name, value in (("LIMITS__MAX_TOKENS", "400"), ("SPECULATION__ROWS", "auto"),
+                        ("TARGET__THREADS", "2"), ("CACHE__SLOTS", "3")):  # fmt: skip
+        monkeypatch.setenv(f"CARD_{name}", value)
+    monkeypatch.setenv(SETTINGS_VARIABLE, str(file))
+    settings = load_settings(cache={"slots": 4})
     assert (settings.limits.max_tokens, settings.limits.queued_requests) == (400, 5)
     assert (settings.speculation.rows, settings.speculation.width) == ("auto", 3)
-    assert settings.target.threads == 2
-    assert settings.target.path == load_settings().target.path
-
-
-def test_an_override_in_the_call_wins_over_file_and_environment(
-    write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CARD_CACHE__SLOTS", "3")
-    settings = load_settings(write("cache: {slots: 2, nodes: 128}"), cache={"slots": 4})
-    assert (settings.cache.slots, settings.cache.nodes) == (4, 128)
-
-
-def test_the_environment_can_name_the_file(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SETTINGS_VARIABLE, str(write("cache: {slots: 3}")))
-    assert load_settings().cache.slots == 3
+    assert (settings.target.threads, settings.cache.slots) == (2, 4)
 
 
 def test_relative_paths_start_at_the_files_folder(
@@ -180,14 +166,11 @@ def test_frozen_paths_can_be_opened_where_names_of_files_are_ascii(
     ]
 
 
-@pytest.mark.parametrize("text", ["draft: null\n", "speculation: {drafter: ngram}\n"])
-def test_a_pair_without_a_draft_loads_the_target_alone(write: Write, text: str) -> None:
-    settings = load_settings(write(text))
-    assert settings.drafter == "ngram"
-    assert settings.roles == ("target",)
+def test_a_pair_without_a_draft_loads_the_target_alone(write: Write) -> None:
+    for text in ("draft: null\n", "speculation: {drafter: ngram}\n"):
+        settings = load_settings(write(text))
+        assert settings.drafter == "ngram"
+        assert settings.roles == ("target",)
     assert load_settings().roles == ("draft", "target")
-
-
-def test_what_runs_in_the_drafts_process_is_refused_without_one(write: Write) -> None:
     with pytest.raises(SettingsError, match=r"drafter tree.*allowed without one: auto, ngram"):
         load_settings(write("draft: null\nspeculation: {drafter: tree}\n"))

@@ -23,6 +23,7 @@ from bench.systems import SYSTEMS
 from card.serving.metrics.families import DECODINGS
 from card.serving.requests.wire import DECODINGS as WIRE
 from card.settings import Settings
+from card.speculation.pacing import counted_as
 
 settings = Settings.model_validate({{"speculation": {{"rows": 8, **{speculation!r}}}}})
 model = FakeModel(vocabulary=4)
@@ -34,7 +35,7 @@ with OneProcess(FakeEngine(model, tree=False), FakeEngine(model, tree=True), set
     stream = both.open(request)
     assert both.run([stream]) == [autoregressive(model, request)]
     assert stream.counters.accepted > 0
-assert settings.decoding in DECODINGS and settings.decoding in WIRE
+assert counted_as(settings.decoding) in DECODINGS and settings.decoding in WIRE
 assert {key!r} in SYSTEMS
 """
 

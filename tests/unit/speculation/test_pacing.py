@@ -27,6 +27,7 @@ def may_run(pacing: str, **progress: Any) -> tuple[bool, bool]:
 @pytest.mark.parametrize(
     ("pacing", "draft", "target"),
     [
+        ("auto", [True, True], [True, True]),
         ("autoregressive", [False, False], [True, True]),
         ("draft_then_verify", [True, False], [False, True]),
         ("card", [True, True], [True, True]),
@@ -52,6 +53,11 @@ def test_before_the_first_commit_only_a_draft_apart_runs_and_keeps_to_a_head_sta
     made = (0, HEAD_START - 1, HEAD_START)
     found = [may_run("card", passes=passes, begun=False, apart=apart)[0] for passes in made]
     assert found == [apart, apart, False]
+
+
+def test_in_turns_the_draft_makes_as_many_passes_as_the_target_waits_for() -> None:
+    found = [may_run("auto", passes=passes, awaited=2) for passes in (0, 1, 2)]
+    assert found == [(True, False), (True, False), (False, True)]
 
 
 def test_branches_are_followed_while_the_target_verifies_what_is_before_them() -> None:

@@ -15,7 +15,6 @@ from planning.hierarchy import (
     Ladder,
     Level,
     every_ladder,
-    nobody_waits,
     tokens_of_a_parcel,
     way_of,
 )
@@ -28,12 +27,6 @@ def levels_of(*pass_ms: float) -> list[Level]:
     """N-grams for nothing, and levels whose passes cost so much, whatever their rows."""
     models = [Level(name, {1: ms, 32: ms}) for name, ms in zip(NAMES[1:], pass_ms, strict=True)]
     return [Level(NAMES[0], {}), *models]
-
-
-def test_a_parcel_passes_the_tokens_before_the_first_wrong_one_and_another() -> None:
-    assert tokens_of_a_parcel(0.0, 7) == 1.0
-    assert tokens_of_a_parcel(1.0, 7) == 8.0
-    assert tokens_of_a_parcel(0.5, 2) == 1.75
 
 
 # Beside a draft at work a pass of it takes 10 ms.
@@ -53,10 +46,6 @@ def test_behind_a_refusal_the_draft_begins_anew_though_nobody_waited_for_it(paci
 def test_no_text_comes_faster_than_the_draft_writes_it(pacing: str, draft_ms: float) -> None:
     way = way_of(PACINGS[pacing])
     assert min(way(draft_ms, TARGET, 1.0, parcel) for parcel in PARCELS) >= 0.99 * draft_ms
-
-
-def test_what_is_always_too_late_only_costs() -> None:
-    assert nobody_waits(11.0, TARGET, 1.0, 4) == pytest.approx(10.0)
 
 
 shares = st.floats(0.0, 1.0)
@@ -103,13 +92,3 @@ def test_a_level_that_pays_is_in_the_settings() -> None:
     advice = advice_on(ladders)
     assert f"drafter: hierarchy, lookahead: {lookahead}, parcel: {parcel}, gamma: {gamma}" in advice
     assert "faster than with a level less" in advice
-
-
-def test_that_a_level_less_is_faster_is_said_with_what_it_costs() -> None:
-    agreements = dict(zip(combinations(NAMES, 2), [0.0, 0.0, 0.0, 0.1, 0.1, 0.9], strict=True))
-    ladders = every_ladder(levels_of(0.5, 2.0, 20.0), agreements)
-    assert ladders[0].levels == ("draft", "target")
-    (longer,) = (one for one in ladders if one.levels == ("draft_small", "draft", "target"))
-    loss = longer.ms_per_token / ladders[0].ms_per_token - 1
-    wanted = f"A level less is faster: draft_small → draft → target takes {loss:.1%} longer."
-    assert wanted in advice_on(ladders)

@@ -11,22 +11,21 @@ import numpy as np
 import pytest
 import yaml
 from fake_engine import FakeEngine, FakeModel
+from one_process import autoregressive, request_of
 from typer.testing import CliRunner
 
 from bench.prompts import Prompt
 from bench.systems import SYSTEMS
-from card.sampling import SamplingParameters
 from card.speculation.ngram_file import table_of
 from card.speculation.ngram_memory import NgramMemory
 from planning import checking
-from planning.acceptance import Foresight, Likeness, Profile, weights_hash
-from planning.candidates import Text
+from planning.acceptance import Likeness, Profile, weights_hash
 from planning.command import PROFILES, app, profile_of
 from planning.errors import PlanError
 from planning.hardware import catalogue, preset_names, read_preset, scenes
-from planning.measuring import _write, measure_foresight
+from planning.measuring import measure_foresight
 from planning.predicting import Grid, predict
-from planning.results import MeasuredRow, Result
+from planning.results import Result
 
 MEASURED = Path(__file__).parent / "plan_result.json"
 """A result of the benchmark on the prompts, and with the weights, of the profile below."""
@@ -41,45 +40,30 @@ compare = partial(checking.compare, repetitions=1)
 # --- foresight ----------------------------------------------------------------------------------
 
 
-def test_a_draft_that_is_the_target_foresees_everything() -> None:
-    model = FakeModel()
-    found = measure_foresight(
-        FakeEngine(model, tree=False),
-        FakeEngine(model, tree=True),
-        [Prompt("a", "", (3, 1, 4, 1, 5))],
-        24,
-        0.0,
-    )
-    assert found.texts[0].ranks == "0" * 24
-    assert found.agreement == 1.0
-
-
-def test_proposals_come_from_the_tables_that_the_target_has() -> None:
+def test_a_draft_that_is_the_target_foresees_everything_and_tables_foresee_more() -> None:
     model, prompt = FakeModel(), Prompt("a", "", (3, 1, 4, 1, 5))
     engines = FakeEngine(model, tree=False), FakeEngine(model, tree=True)
-    written = _write(engines[0], prompt.tokens, SamplingParameters(), 24)
-    frozen = table_of([[*prompt.tokens, *written]] * 2)
+    written = autoregressive(model, request_of(prompt.tokens, 24))
+    table = NgramMemory(frozen=table_of([[*prompt.tokens, *written]] * 2))
     alone, told = (
-        measure_foresight(*engines, [prompt], 24, 0.0, ngrams=ngrams).right_proposals
-        for ngrams in (None, NgramMemory(frozen=frozen))
+        measure_foresight(*engines, [prompt], 24, 0.0, ngrams=ngrams) for ngrams in (None, table)
     )
-    assert told > alone
+    assert (alone.agreement, alone.texts[0].ranks) == (1.0, "0" * 24)
+    assert told.right_proposals > alone.right_proposals
 
 
 @pytest.mark.parametrize("agreement", [0.6, 0.75, 0.9])
-def test_drawn_texts_agree_as_often_as_asked(agreement: float) -> None:
-    drawn = Likeness(GREEDY, 0.3).draw(agreement, 4, 500)
+def test_drawn_texts_agree_as_often_as_asked_and_their_confidence_is_calibrated(
+    agreement: float,
+) -> None:
+    drawn = Likeness(GREEDY, 0.3).draw(agreement, 8, 1000)
     assert drawn.agreement == pytest.approx(agreement, abs=0.02)
-
-
-def test_drawn_confidence_is_calibrated() -> None:
-    drawn = Likeness(GREEDY, 0.3).draw(0.75, 8, 1000)
     right: dict[str, list[bool]] = {}
     for text in drawn.texts:
         for level, rank in zip(text.confidence, text.ranks, strict=True):
             right.setdefault(level, []).append(rank == "0")
     shares = [float(np.mean(right[level])) for level in sorted(right)]
-    assert shares[0] < 0.3
+    assert shares[0] < 0.4
     assert shares[-1] > 0.95
     assert shares == sorted(shares)
 
@@ -199,33 +183,6 @@ def test_every_measured_pacing_is_reproduced_within_a_tenth() -> None:
             assert abs(found.error) < 0.10, row
 
 
-def test_who_waits_takes_the_rows_that_are_worth_it_where_it_did_so_in_the_run() -> None:
-    dear = {rows: 10.0 * rows for rows in (1, 4, 8)}
-    result = Result.model_validate(few_texts() | {"target_row_costs_ms": dear})
-    waits = next(row for row in result.rows if row.system == "draft_then_verify")
-    found = [
-        compare(result, waits.model_copy(update={"rows_adapt": adapts}), GREEDY).tokens_per_step
-        for adapts in (None, False, True)
-    ]
-    assert found[0] == found[1], "older results do not tell"
-    assert found[2] < 0.5 * found[1]
-
-
-def test_step_costs_of_the_result_are_used(tmp_path: Path) -> None:
-    speeds = []
-    for name, changes in (("as_it_is", {}), ("slow", {"draft_ms_per_pass": 40.0})):
-        content = few_texts()
-        for row in content["rows"]:
-            if row["system"] == "card" and row["where"] == "in_process":
-                row |= changes
-        file = tmp_path / f"{name}.json"
-        file.write_text(json.dumps(content))
-        result = Result.read(file)
-        card = next(r for r in result.rows if r.system == "card")
-        speeds.append(compare(result, card, GREEDY).predicted)
-    assert speeds[1] < 0.9 * speeds[0]
-
-
 def test_check_prints_every_pacing_and_fails_beyond_the_tolerance(tmp_path: Path) -> None:
     out, few = tmp_path / "out.json", tmp_path / "few.json"
     few.write_text(json.dumps(without_control()))
@@ -306,29 +263,18 @@ def test_a_profile_belongs_to_the_weights_of_a_gguf_file_too(
         profile_of(result, tmp_path)
 
 
-@pytest.mark.parametrize("system", ["specbranch", "ssd", "mcsd", "cascade", "gsd", "ouroboros"])
-def test_a_system_of_the_family_is_simulated_with_settings_of_its_own(system: str) -> None:
+SIMULATED = {"specbranch", "ssd", "mcsd", "cascade", "gsd", "ouroboros"}
+"""Those whose loops wait for a draft, and are simulated with settings of their own."""
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_system_of_the_family_can_be_predicted(system: str) -> None:
     result = Result.model_validate(few_texts())
     waits = next(row for row in result.rows if row.system == "draft_then_verify")
     row = waits.model_copy(update={"system": system, "gamma": 3, "width": 4, "rows": 4})
-    found = compare(result, row, GREEDY)
-    assert 2.0 < found.tokens_per_step <= 4.0
-
-
-def test_every_system_of_the_family_can_be_predicted() -> None:
-    rows = Result.model_validate(few_texts()).rows
-    for system in SYSTEMS:
-        assert rows[0].model_copy(update={"system": system}).built is not None, system
-
-
-def test_what_the_simulation_does_not_know_is_said() -> None:
-    result = Result.model_validate(few_texts())
-    row = next(row for row in result.rows if row.system == "draft_then_verify")
-    said = [
-        compare(result, row.model_copy(update={"system": system}), GREEDY).assumed
-        for system in ("draft_then_verify", "gsd", "ouroboros", "fly")
-    ]
-    assert [len(assumed) for assumed in said] == [0, 1, 1, 1]
+    assert row.built is not None
+    if system in SIMULATED:
+        assert 2.0 < compare(result, row, GREEDY).tokens_per_step <= 4.0
 
 
 def test_a_device_far_away_takes_as_much_longer_as_its_bytes_do() -> None:
@@ -340,60 +286,3 @@ def test_a_device_far_away_takes_as_much_longer_as_its_bytes_do() -> None:
     ms_per_step = [1e3 * found.tokens_per_step / found.predicted for found in (near, away)]
     assert ms_per_step[1] - ms_per_step[0] == pytest.approx(40.0, abs=8.0), "there and back"
     assert not away.decides
-
-
-def test_where_n_grams_alone_propose_no_draft_is_simulated() -> None:
-    result = Result.model_validate(few_texts())
-    card = next(row for row in result.rows if (row.system, row.where) == ("card", "in_process"))
-    found = compare(result, card.model_copy(update={"system": "cacheback"}), GREEDY)
-    assert found.draft_ms is None
-    assert 1.0 < found.tokens_per_step < card.tokens_per_step
-
-
-def test_a_target_that_is_measured_alone_takes_what_its_own_passes_took() -> None:
-    """Its row says so; the cost curves were measured at another moment, on a machine as busy as it
-    was then."""
-    slow = {threads: {1: 9.0, 8: 9.9} for threads in (1, 2)}
-    result = Result.model_validate(few_texts() | {"row_costs_ms": slow})
-    row = next(row for row in result.rows if row.system == "autoregressive")
-    assert abs(compare(result, row, GREEDY).error) < 0.05
-
-
-def test_passes_beside_the_draft_are_as_dear_as_they_must_be_for_it_to_be_stopped_so_long() -> None:
-    """A run in which the two models slow each other down, which no cost curve tells."""
-    curve = {rows: 8.0 + rows / 2 for rows in (1, 2, 4, 6, 8)}
-    costs = {"row_costs_ms": {1: curve, 2: curve}, "target_row_costs_ms": curve}
-    result = Result.model_validate(few_texts() | costs | {"max_tokens": 128})
-    card = next(row for row in result.rows if (row.system, row.where) == ("card", "in_process"))
-    chats = Profile.read(PROFILES / "suite-bfloat16.yaml").at(0.8)
-    assert chats is not None
-    row = card.model_copy(
-        update={"temperature": 0.8, "rows_adapt": True, "draft_ms_per_pass": 2.5}
-        | {"query_ms": 0.0, "verify_ms": 0.0, "time_to_first_token_ms": 70.0}
-    )
-    ran = _ran(result, row, chats, contention=1.5)
-    assert (ran.draft_idle_share or 0.0) > 0.5
-    told, untold = (
-        compare(result, ran.model_copy(update={"draft_idle_share": share}), chats).error
-        for share in (ran.draft_idle_share, None)
-    )
-    assert abs(told) < 0.05
-    assert untold > 2 * abs(told)
-
-
-def _ran(result: Result, row: MeasuredRow, foresight: Foresight, contention: float) -> MeasuredRow:
-    """The row of a run in which passes beside the draft took so many times what the curve says."""
-    row = row.model_copy(update={"forward_ms": 1.0, "ms_per_step": 1.0})
-    texts = [Text(record, foresight) for record in foresight.limited(result.texts, 128).texts]
-    replay = checking._Replay(result, row, texts, 0, repetitions=1)
-    runs = replay._simulate(1.0, contention, row.draft_ms_per_pass or 0.0)
-    steps, tokens = sum(run.steps for run in runs), sum(run.tokens for run in runs)
-    pass_ms = sum(run.target_busy_ms for run in runs) / steps
-    return row.model_copy(
-        update={
-            "forward_ms": pass_ms,
-            "ms_per_step": pass_ms,
-            "tokens_per_step": tokens / (steps + len(runs)),
-            "draft_idle_share": replay._stopped_share(runs),
-        }
-    )

@@ -10,7 +10,7 @@ from card.speculation.control import ControlConfig
 from card.speculation.control.measured import Measured
 from card.speculation.pacing import PACINGS
 from planning.acceptance import LEVELS, Foresight, TextRecord
-from planning.candidates import CandidateTree, NgramProposals, Text
+from planning.candidates import Text
 from planning.clock import Clock, Process, Signal, Work
 from planning.costs import MeasuredCost
 from planning.errors import PlanError
@@ -78,15 +78,6 @@ def test_a_draft_that_is_always_right_fills_every_row() -> None:
     assert run.ms / run.steps == pytest.approx(14.0)
 
 
-def test_as_much_of_a_chain_is_verified_as_the_product_would() -> None:
-    free, dear = {1: 10.0, 8: 10.0}, {1: 10.0, 4: 10.0, 8: 100.0}
-    for costs, rows in ((free, 8), (dear, 4)):
-        control = Measured(ControlConfig(costs_ms=costs))
-        config = Speculation(rows=2, width=1)
-        found = simulate(text_of("0" * 200), "card", config, machinery(draft_ms=0.5), 1, control)
-        assert max(found.rows_of_steps) == rows
-
-
 def test_card_never_waits_and_hides_the_draft() -> None:
     config = Speculation(width=1, depth=32, rows=5, num_draft_tokens=4)
     card = simulate(text_of("0" * 101), "card", config, machinery())
@@ -100,37 +91,6 @@ def test_a_draft_that_is_always_wrong_costs_card_nothing_but_the_hidden_passes()
     alone = simulate(text, "autoregressive", Speculation(), machinery())
     assert card.accepted == 0
     assert card.ms == pytest.approx(alone.ms)
-
-
-def test_a_correction_that_is_in_the_tree_keeps_what_was_grown_below_it() -> None:
-    tree = CandidateTree(text_of("010"), capacity=64, seed=0)
-    tree.expand(tree.root, 0.0)
-    for node in tree.likeliest(2, 8):
-        tree.expand(node, 0.0)
-    right = tree.root.next_on_path()
-    assert right is not None
-    (second,) = [child for child in right.children if child.on_path]
-    tree.expand(second, 0.0)
-    assert tree.re_root(1) == 0
-    assert tree.root is second
-    assert tree.count == len(second.children)
-
-
-def test_a_correction_that_is_not_in_the_tree_clears_it() -> None:
-    tree = CandidateTree(text_of("0.0"), capacity=64, seed=0)
-    tree.expand(tree.root, 0.0)
-    for node in tree.likeliest(2, 8):
-        tree.expand(node, 0.0)
-    assert tree.re_root(1) == 1
-    assert tree.count == 0
-    assert not tree.query(1, 4, 100.0).nodes
-
-
-def test_the_target_does_not_see_nodes_before_they_are_published() -> None:
-    tree = CandidateTree(text_of("000"), capacity=64, seed=0)
-    tree.expand(tree.root, 5.0)
-    assert not tree.query(-1, 4, 4.9).nodes
-    assert [node.on_path for node in tree.query(-1, 4, 5.0).nodes] == [True]
 
 
 @pytest.mark.parametrize("pacing", PACINGS)
@@ -175,14 +135,6 @@ def test_a_draft_that_is_always_wrong_is_stopped_and_the_next_text_begins_so() -
         simulate(text, "card", Speculation(), with_cores, seed, control) for seed in range(2)
     )
     assert len(second.rows_of_steps) < len(first.rows_of_steps) < len(first.rows_alone)
-
-
-def test_a_proposal_is_as_likely_as_the_proposer_said_where_the_profile_tells_it() -> None:
-    record = text_of("0000", "1011").record.model_copy(update={"chances": "9981"})
-    proposals = NgramProposals(Text(record, text_of("0").foresight))
-    found = list(proposals.behind(0, 4, on_path=True, least=0.2))
-    assert [right for right, _ in found] == [True, False, False]
-    assert [chance for _, chance in found] == pytest.approx([0.95, 0.95**2, 0.95**2 * 0.85])
 
 
 # --- growth rules of pacings ----------------------------------------------------------------------

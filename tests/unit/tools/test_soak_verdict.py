@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -15,9 +15,9 @@ from loading.folder import results_folder
 from loading.perf_analyzer import (
     NothingMeasuredError,
     PerfAnalyzerError,
-    _asked_directly,
-    _texts_ns,
+    asked_directly,
     measure,
+    texts_ns,
 )
 from loading.resources import MEBIBYTE, Sample
 from loading.soak import Observed
@@ -35,60 +35,31 @@ def found_nothing() -> Observed:
     return found
 
 
-def grow(found: Observed) -> None:
-    found.samples = [
-        replace(sample, bytes_held={"card": int(sample.seconds / 60 * 1.5 * MEBIBYTE)})
-        for sample in found.samples
-    ]
-
-
-def keep_a_slot(found: Observed) -> None:
-    found.busy = (1.0, 0.0)
-
-
-def keep_a_request_queued(found: Observed) -> None:
-    found.busy = (0.0, 1.0)
-
-
-def keep_a_descriptor(found: Observed) -> None:
-    found.rested = replace(AT_REST, descriptors={"card": 12})
-
-
-def answer_another_text(found: Observed) -> None:
-    found.tally.failures.append("another text than its reference")
-
-
-def answer_nothing(found: Observed) -> None:
-    found.tally.compared = 0
-
-
-def lose_a_process(found: Observed) -> None:
-    found.incidents.append("a process died under load")
-
-
-def test_a_sound_server_passes() -> None:
-    assert found_nothing().judge(LONG_S) == []
+GROWING = [Sample(float(s), {"card": int(s * 0.025 * MEBIBYTE)}, {}) for s in range(int(LONG_S))]
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoilt", "said"),
     [
-        (grow, "card grows by 1.50 MiB a minute"),
-        (keep_a_slot, "1 slots in use"),
-        (keep_a_request_queued, "1 requests queued"),
-        (keep_a_descriptor, "card holds 12 file descriptors at rest, 9 before"),
-        (answer_another_text, "another text than its reference"),
-        (answer_nothing, "nothing was compared"),
-        (lose_a_process, "a process died under load"),
+        ({}, []),
+        ({"samples": GROWING}, ["card grows by 1.50 MiB"]),
+        ({"busy": (1.0, 0.0)}, ["1 slots in use"]),
+        ({"busy": (0.0, 1.0)}, ["1 requests queued"]),
+        ({"rested": replace(AT_REST, descriptors={"card": 12})}, ["card holds 12 file desc"]),
+        ({"tally": Tally(compared=1, failures=["another text"])}, ["another text"]),
+        ({"tally": Tally(compared=0)}, ["nothing was compared"]),
+        ({"incidents": ["a process died"]}, ["a process died"]),
     ],
 )
-def test_every_fault_fails_the_soak_and_is_named(
-    spoil: Callable[[Observed], None], said: str
+def test_a_sound_server_passes_and_every_fault_fails_the_soak_and_is_named(
+    spoilt: dict[str, Any], said: list[str]
 ) -> None:
     found = found_nothing()
-    spoil(found)
-    (line,) = found.judge(LONG_S)
-    assert said in line
+    for name, value in spoilt.items():
+        setattr(found, name, value)
+    lines = found.judge(LONG_S)
+    assert len(lines) == len(said)
+    assert all(part in line for part, line in zip(said, lines, strict=True))
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
@@ -103,7 +74,7 @@ def test_empty_responses_of_the_time_in_the_queue_are_no_text() -> None:
         "response_timestamps": [10, 20, 30, 40],
         "response_outputs": [{"text_output": text} for text in ("", "", "a", "")],
     }
-    assert _texts_ns(request) == [30, 40]
+    assert texts_ns(request) == [30, 40]
 
 
 @pytest.mark.parametrize(
@@ -131,8 +102,8 @@ def test_hosts_that_the_environment_keeps_from_proxies_are_kept_from_them(
 ) -> None:
     for name in ("no_grpc_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
-    here = _asked_directly()
+    here = asked_directly()
     assert "127.0.0.1" in here.split(",")
     for name, host in (("no_proxy", "triton.internal"), ("no_grpc_proxy", "other.internal")):
         monkeypatch.setenv(name, host)
-        assert _asked_directly() == f"{host},{here}", name
+        assert asked_directly() == f"{host},{here}", name

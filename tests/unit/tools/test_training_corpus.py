@@ -123,20 +123,22 @@ def test_the_layers_that_are_named_are_kept_in_their_order(tmp_path: Path) -> No
     assert {key for key in smaller if ".layers." not in key} == {
         key for key in whole if ".layers." not in key
     }
+    beside = pair_settings(draft={"path": str(tmp_path)})  # the target that it was cut from
+    assert load_engine(beside, "draft").vocabulary == 3072
 
 
-def test_it_is_loaded_as_a_draft_beside_the_target_it_was_cut_from(tmp_path: Path) -> None:
-    cut(PAIR / "target", tmp_path, [0])
-    engine = load_engine(pair_settings(draft={"path": str(tmp_path)}), "draft")
-    assert engine.vocabulary == 3072
-
-
-def test_a_layer_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    arguments = [str(PAIR / "draft"), str(tmp_path / "made"), "--layer", "3"]
-    result = CliRunner().invoke(app, arguments)
+def test_what_cannot_be_cut_is_refused_and_overwrites_no_model(tmp_path: Path) -> None:
+    """Nor the one that it is cut from."""
+    made, draft = tmp_path / "made", tmp_path / "draft"
+    result = CliRunner().invoke(app, [str(PAIR / "draft"), str(made), "--layer", "3"])
     assert result.exit_code == 2
     assert "has layers 0 to 0, not 3" in result.output
-    assert not (tmp_path / "made").exists()
+    assert not made.exists()
+    shutil.copytree(PAIR / "draft", draft)
+    before = {file.name: file.read_bytes() for file in draft.iterdir()}
+    with pytest.raises(ValueError, match="draft holds something already"):
+        cut(draft, draft, [0])
+    assert {file.name: file.read_bytes() for file in draft.iterdir()} == before
 
 
 def test_the_benchmark_makes_a_smaller_draft_where_there_is_none(tmp_path: Path) -> None:
@@ -158,13 +160,3 @@ def test_a_hierarchy_needs_its_smaller_draft_and_others_do_not(tmp_path: Path) -
     assert said is not None
     assert said.startswith(f"draft_small.path: {tmp_path}/none does not exist")
     assert said.endswith("scripts/cut_draft.py makes one of the draft")
-
-
-def test_a_cut_overwrites_no_model(tmp_path: Path) -> None:
-    """Nor the one that it is cut from."""
-    draft = tmp_path / "draft"
-    shutil.copytree(PAIR / "draft", draft)
-    before = {file.name: file.read_bytes() for file in draft.iterdir()}
-    with pytest.raises(ValueError, match="draft holds something already"):
-        cut(draft, draft, [0])
-    assert {file.name: file.read_bytes() for file in draft.iterdir()} == before

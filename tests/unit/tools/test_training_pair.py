@@ -135,23 +135,31 @@ def test_the_draft_ranks_the_most_frequent_half_of_the_vocabulary(pair: Pair) ->
     write_draft_vocabulary(texts, size, 0.5, pair.place.model("draft"))
 
 
-def test_a_distillation_begins_with_the_draft_that_was_trained(pair: Pair, tmp_path: Path) -> None:
+@pytest.fixture
+def copied(pair: Pair, tmp_path: Path) -> Workplace:
+    """A pair that a test may distil again."""
     place = Workplace(tmp_path / "pair")
     shutil.copytree(pair.place.root, place.root)
-    once, again = (stages.distil(place, brief(RECIPE), CPU) for _ in range(2))
+    return place
+
+
+def distilling(**changes: object) -> Recipe:
+    chosen = RECIPE.distillation.model_copy(update=changes)
+    return RECIPE.model_copy(update={"distillation": chosen})
+
+
+def test_a_distillation_begins_with_the_draft_that_was_trained_and_has_the_texts_of_its_seed(
+    copied: Workplace,
+) -> None:
+    once, again = (stages.distil(copied, brief(RECIPE), CPU) for _ in range(2))
     assert once == again
-
-
-def test_another_seed_distils_on_other_texts_of_one_folder(pair: Pair, tmp_path: Path) -> None:
-    place = Workplace(tmp_path / "pair")
-    shutil.copytree(pair.place.root, place.root)
-    place.recipe.write_text(brief(RECIPE).model_dump_json(indent=2) + "\n", "utf-8")
-    options = ["--output", str(place.root), "--recipe", str(place.recipe)]
+    copied.recipe.write_text(brief(RECIPE).model_dump_json(indent=2) + "\n", "utf-8")
+    options = ["--output", str(copied.root), "--recipe", str(copied.recipe), "--device", "cpu"]
 
     def distilled(*more: str) -> bytes:
-        result = CliRunner().invoke(app, ["distil", *options, "--device", "cpu", *more])
+        result = CliRunner().invoke(app, ["distil", *options, *more])
         assert result.exit_code == 0, result.output
-        return (place.model("draft") / "model.safetensors").read_bytes()
+        return (copied.model("draft") / "model.safetensors").read_bytes()
 
     assert distilled() == distilled("--seed", "0") != distilled("--seed", "5")
 
@@ -228,25 +236,17 @@ def test_a_divergence_is_its_formula_over_the_counted_positions(divergence: Dive
     ("divergence", "on_policy"), list(zip(Divergence, (0.0, 0.5, 1.0, 0.5), strict=True))
 )
 def test_each_divergence_falls_on_each_mixture_of_texts(
-    pair: Pair, tmp_path: Path, divergence: Divergence, on_policy: float
+    copied: Workplace, divergence: Divergence, on_policy: float
 ) -> None:
-    chosen = RECIPE.distillation.model_copy(
-        update={"divergence": divergence, "on_policy_share": on_policy}
-    )
-    recipe = RECIPE.model_copy(update={"distillation": chosen})
-    place = Workplace(tmp_path / "pair")
-    shutil.copytree(pair.place.root, place.root)
-    losses = stages.distil(place, recipe, CPU)
+    changes = {"divergence": divergence, "on_policy_share": on_policy}
+    losses = stages.distil(copied, distilling(**changes), CPU)
     assert np.mean(losses[-5:]) < 0.9 * np.mean(losses[:5])
 
 
 def test_the_draft_writes_its_share_of_a_batch_and_only_that_counts(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    copied: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = Workplace(tmp_path / "pair")
-    shutil.copytree(pair.place.root, place.root)
-    chosen = RECIPE.distillation.model_copy(update={"on_policy_share": 0.25, "draft_tokens": 5})
-    recipe = RECIPE.model_copy(update={"distillation": chosen})
+    recipe = distilling(on_policy_share=0.25, draft_tokens=5)
     seen: list[tuple[int, ...]] = []
 
     def watched(
@@ -256,12 +256,12 @@ def test_the_draft_writes_its_share_of_a_batch_and_only_that_counts(
         return distance(target, draft, batch, divergence, prefix)
 
     monkeypatch.setattr(stages, "distance", watched)
-    stages.distil(place, brief(recipe), CPU)
+    stages.distil(copied, brief(recipe), CPU)
     theirs, own = seen
     assert theirs == (3, RECIPE.context + 1, 1)
     assert own[0] == 1
     assert own[1] == own[2] + 5
-    assert chosen.shortest_prefix <= own[2] <= chosen.longest_prefix
+    assert recipe.distillation.shortest_prefix <= own[2] <= recipe.distillation.longest_prefix
 
 
 def test_the_drafts_texts_are_the_drafts(pair: Pair) -> None:

@@ -26,11 +26,11 @@ _REPAIRED = 12140
 
 _MAX_ALLOWED_PARALLELISM = 0
 
-_MOST_PASSES_WITH_FEW = 256
+MOST_PASSES_WITH_FEW = 256
 """A pass of a graph for two threads (8 layers, paged attention) leaves 16
 to 30 KiB of notes. What they took is for other notes once they are taken away, but never given
 back: a process holds the most that ever were there at once."""
-_MOST_PASSES_WITH_ALL = 32
+MOST_PASSES_WITH_ALL = 32
 _TOOK_PART = 0.05
 """Share of a pass's time that another thread computes if it takes part; less if it only wakes up
 when the pass is over, because every core is busy."""
@@ -104,13 +104,13 @@ class PassThreads:
             infer()
             return
         self._passes_since_all += 1
-        is_time = self._passes_since_all > _MOST_PASSES_WITH_FEW and not exactly
+        is_time = self._passes_since_all > MOST_PASSES_WITH_FEW and not exactly
         if self.most == 1 or (0 < threads < self.most and not is_time):
             self._limit.set(threads)
             infer()
             return
         self._limit.set(self.most if threads else 0)
-        most = _MOST_PASSES_WITH_FEW + _MOST_PASSES_WITH_ALL
+        most = MOST_PASSES_WITH_FEW + MOST_PASSES_WITH_ALL
         if self._all_take_part(infer) or self._passes_since_all >= most:
             self._passes_since_all = 0
 

@@ -13,12 +13,12 @@ from typing import Literal
 
 from card.cache import ENGINES
 from card.serving.requests.refusal import CODES, REASONS
-from card.speculation.pacing import PACINGS
+from card.speculation.pacing import PACINGS, counted_as
 
 Kind = Literal["counter", "gauge", "histogram"]
 Labels = tuple[tuple[str, str], ...]
 
-DECODINGS = tuple(PACINGS)
+DECODINGS = tuple(dict.fromkeys(map(counted_as, PACINGS)))
 OUTCOMES = ("stop", "length", *(code.lower() for code in CODES))
 
 TOKEN_BUCKETS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0, 32.0, 64.0)

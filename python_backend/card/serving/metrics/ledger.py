@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from card.cache import ENGINES, Pool, SlotState, choice_words
+from card.cache import ENGINES, Pool, SlotState
 from card.serving.log import RequestLog
 from card.serving.metrics.exporter import Exporter
 from card.serving.metrics.families import DECODINGS
-from card.serving.metrics.progress import Progress, ProgressReader
+from card.serving.metrics.progress import Progress, ProgressReader, are_counted_as
 from card.serving.requests.refusal import REASONS, Refusal
 from card.serving.requests.sessions import Session
+from card.speculation.pacing import counted_as
 
 log = logging.getLogger(__name__)
 
@@ -211,7 +212,7 @@ class Metrics:
         records = self._pool.slots
         open_now = records["pacing"][records["state"] == SlotState.OPEN]
         for mode in DECODINGS:
-            count = int((open_now == choice_words(mode)).all(axis=1).sum())
+            count = int(are_counted_as(mode, open_now).sum())
             self._exporter.set("card_open_sessions", count, decoding=mode)
         for engine in self._engines:
             silence_s = self._pool.silence_s(engine)
@@ -221,4 +222,4 @@ class Metrics:
 
 
 def _mode(session: Session) -> str:
-    return session.request.pacing
+    return counted_as(session.request.pacing)

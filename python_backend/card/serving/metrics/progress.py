@@ -14,7 +14,7 @@ from numpy.lib import recfunctions
 from numpy.typing import NDArray
 
 from card.cache import DRAFT_COUNTERS, TARGET_COUNTERS, Pool, choice_words
-from card.speculation.pacing import PACINGS
+from card.speculation.pacing import PACINGS, counted_as
 
 _MOST = 1 << 52
 """Of one counter: 52 days in nanoseconds. The sum over all slots is far from wrapping."""
@@ -63,9 +63,8 @@ class ProgressReader:
         draft = self._draft.increase(draft, session_ids, followed & same)
         return {
             name: self._progress(target[rows].sum(axis=0), draft[rows].sum(axis=0))
-            for name in PACINGS
-            if (target[rows := (pacings == choice_words(name)).all(axis=1)].any())
-            or draft[rows].any()
+            for name in dict.fromkeys(map(counted_as, PACINGS))
+            if (target[rows := are_counted_as(name, pacings)].any()) or draft[rows].any()
         }
 
     def _progress(self, target: NDArray[np.int64], draft: NDArray[np.int64]) -> Progress:
@@ -73,6 +72,13 @@ class ProgressReader:
         counters = dict(zip(TARGET_COUNTERS, target[:counted].tolist(), strict=True))
         counters |= zip(DRAFT_COUNTERS, draft.tolist(), strict=True)
         return Progress(counters, target[counted:])
+
+
+def are_counted_as(mode: str, pacings: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """[slots], whether the pacing of each, as it stands there, is counted as this decoding mode."""
+    words = np.array([choice_words(name) for name in PACINGS if counted_as(name) == mode])
+    found: NDArray[np.bool_] = (pacings[:, None] == words).all(axis=2).any(axis=1)
+    return found
 
 
 class _Counters:

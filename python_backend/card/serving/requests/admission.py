@@ -15,7 +15,7 @@ from card.serving.requests.wire import GenerateRequest
 from card.settings import Settings
 from card.speculation.acceptance import RULES
 from card.speculation.drafters.remote import REMOTE
-from card.speculation.pacing import ADAPTING, PACINGS, PLAIN
+from card.speculation.pacing import PACINGS, PLAIN
 
 
 class Admission:
@@ -76,8 +76,6 @@ class Admission:
     ) -> str:
         """How the request is decoded if `wanted` is what it or the settings ask for, and `drafter`
         makes its candidates. Raises `Refusal` naming what the engine cannot do."""
-        if wanted == "auto":
-            wanted = ADAPTING
         if drafter is None:
             wanted = PLAIN
         if self._version is None:

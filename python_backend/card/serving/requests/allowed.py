@@ -33,11 +33,6 @@ def bounded_text(value: str, bounds: Bounds) -> str | None:
     return f"text of at least one character and at most {most} bytes (limits.prompt_bytes)"
 
 
-def number_of_likeliest(value: int, bounds: Bounds) -> str | None:
-    most = bounds.limits.top_log_probs
-    return None if 0 <= value <= most else f"between 0 and {most} (limits.top_log_probs)"
-
-
 def token_ids_or_none(ids: tuple[int, ...], bounds: Bounds) -> str | None:
     if all(0 <= token < bounds.vocabulary for token in ids):
         return None
@@ -69,12 +64,22 @@ def between(low: float, high: float) -> Check:
     return check
 
 
-def number_of_new_tokens(low: int) -> Check:
-    """At least `low`."""
+def whole_number(low: int, limit: str) -> Check:
+    """From `low` to what this one of `limits` says."""
 
     def check(value: int, bounds: Bounds) -> str | None:
-        most = bounds.limits.max_tokens
-        return None if low <= value <= most else f"between {low} and {most} (limits.max_tokens)"
+        most = getattr(bounds.limits, limit)
+        return None if low <= value <= most else f"between {low} and {most} (limits.{limit})"
+
+    return check
+
+
+def short(limit: str) -> Check:
+    """At most as many bytes as this one of `limits` says."""
+
+    def check(value: str, bounds: Bounds) -> str | None:
+        most = getattr(bounds.limits, limit)
+        return None if len(value.encode()) <= most else f"at most {most} bytes (limits.{limit})"
 
     return check
 
@@ -98,22 +103,12 @@ def one_of(keys: Collection[str]) -> Check:
     return check
 
 
-def short_name(value: str, bounds: Bounds) -> str | None:
-    most = bounds.limits.word_bytes
-    return None if len(value.encode()) <= most else f"at most {most} bytes (limits.word_bytes)"
-
-
 def secret(value: str, _: Bounds) -> str | None:
     return None if _SECRET.fullmatch(value) else "32 hexadecimal digits, drawn at random"
 
 
 def known_guide_type(value: str, _: Bounds) -> str | None:
     return None if value in ("", *GUIDE_TYPES) else f"one of {', '.join(GUIDE_TYPES)}"
-
-
-def bounded_guide(value: str, bounds: Bounds) -> str | None:
-    most = bounds.limits.guide_bytes
-    return None if len(value.encode()) <= most else f"at most {most} bytes (limits.guide_bytes)"
 
 
 def token_ids(ids: tuple[int, ...], bounds: Bounds) -> str | None:

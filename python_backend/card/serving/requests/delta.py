@@ -58,19 +58,8 @@ class Numbers(NamedTuple):
     last_token_time_ns: int = 0
 
 
-_COUNTS = (
-    "accepted_bytes",
-    "num_input_tokens",
-    "num_output_tokens",
-    "total_accepted_draft_tokens",
-    "total_draft_tokens",
-    "target_steps",
-    "cache_queries",
-    "cache_hits",
-    "foreign_tokens",
-    "kv_blocks",
-    "reused_kv_blocks",
-)
+_NO_COUNTS = ("place", "session_id", "finish_reason")
+_COUNTS = [n for n in Numbers._fields if n not in _NO_COUNTS and not n.endswith("_ns")]
 _LARGEST_COUNT = (1 << 31) - 1
 """On the wire these are INT32."""
 

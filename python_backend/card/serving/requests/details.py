@@ -11,19 +11,7 @@ A token is `{"id", "logprob", "top"}`: its log-probability (null for the prompt'
 nothing precedes), and the likeliest ids at its position as `[id, logprob]`, likeliest first.
 `speculation` is `{"drafts", "accepted_at"}`: target passes that verified candidates, and how many
 candidates were accepted at each place behind the text that was committed before the pass.
-
-An event is a pass of the target or a look at the draft's tree. Each has `us`, microseconds since
-the request got its slot, and `behind`, tokens of the text before it:
-
-    {"us", "behind", "queried_us", "candidates": [[id, parent], ...], "drafted",
-     "accepted", "tokens": [id, ...]}
-    {"us", "behind", "known", "nodes": [[id, parent, logprob], ...]}
-
-A pass asked at `queried_us` for `candidates`, the first `drafted` of them from the tree and the
-others n-grams, and committed `tokens`, the first `accepted` of which were candidates. A look at the
-tree behind that place of the text found its first `known` nodes as they were, and `nodes` behind
-them, with the log-probability of the path to each. A parent is the number of a candidate or node,
-or -1 for the text.
+docs/wire.md tells what events are.
 """
 
 from __future__ import annotations

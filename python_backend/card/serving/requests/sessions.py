@@ -15,6 +15,9 @@ from card.cache import CardSlot, Finish, Pool, SlotRequest, SlotState
 from card.serving.requests.details import ScoredToken
 from card.serving.requests.refusal import Refusal, queue_full
 
+_PRESENCE_S = 0.5
+"""How often a client that waits is asked whether it is still there."""
+
 
 @dataclass
 class Session:
@@ -60,10 +63,9 @@ class _Ticket:
 class Sessions:
     """All slots of the pool, as `card` hands them out. Used from one event loop alone."""
 
-    def __init__(self, pool: Pool, queue_timeout_s: float, *, presence_s: float = 0.5) -> None:
+    def __init__(self, pool: Pool, queue_timeout_s: float) -> None:
         self._pool = pool
         self._queue_timeout_s = queue_timeout_s
-        self._presence_s = presence_s
         self._slots = [pool.card_slot(index) for index in range(pool.geometry.slots)]
         self._free = deque(slot for slot in self._slots if slot.state is SlotState.FREE)
         self._closing: dict[int, Session | None] = {
@@ -123,7 +125,7 @@ class Sessions:
         self._waiting.append(ticket)
         try:
             while (left_s := until_s - time.monotonic()) > 0:
-                await asyncio.wait({ticket.slot}, timeout=min(left_s, self._presence_s))
+                await asyncio.wait({ticket.slot}, timeout=min(left_s, _PRESENCE_S))
                 if seek(ticket.place):
                     raise Refusal("CANCELLED", "the client left while its request waited")
                 if ticket.slot.done():

@@ -10,18 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from card.cache import Pool
 from card.serving.requests.delta import SIGN_NS, Delta
-
-
-class Receiver(Protocol):
-    """The client, as far as waiting goes."""
-
-    def send(self, delta: Delta, *, last: bool) -> None: ...
-
-    def is_gone(self) -> bool: ...
+from card.serving.requests.follower import Client
 
 
 class WaitingClient:
@@ -35,7 +27,7 @@ class WaitingClient:
 
     def __init__(
         self,
-        client: Receiver,
+        client: Client,
         pool: Pool,
         sign: Callable[[int, int], Delta] | None,
         *,

@@ -19,7 +19,7 @@ from card.serving.requests.allowed import Check
 from card.speculation.drafters.growth import GROWTHS
 from card.speculation.pacing import PACINGS
 
-DECODINGS = ("auto", *PACINGS)
+DECODINGS = tuple(PACINGS)
 
 VOCABULARY = "vocabulary"
 """In place of a limit: a list of one element for each token."""
@@ -80,7 +80,7 @@ class GenerateRequest:
     max_tokens: int | None = tensor(
         "INT32",
         "How many new tokens at most; limits.default_max_tokens if absent.",
-        allowed.number_of_new_tokens(1),
+        allowed.whole_number(1, "max_tokens"),
     )
     stream: bool = tensor("BOOL", "Send the text as it is generated.", default=False)
     temperature: float = tensor(
@@ -125,7 +125,7 @@ class GenerateRequest:
     min_tokens: int = tensor(
         "INT32",
         "Nothing of end_id and stop_token_ids is chosen before so many new tokens.",
-        allowed.number_of_new_tokens(0),
+        allowed.whole_number(0, "max_tokens"),
         default=0,
     )
     seed: int | None = tensor("UINT64", "The same seed gives the same text; absent: a fresh one.")
@@ -176,7 +176,7 @@ class GenerateRequest:
     top_log_probs: int = tensor(
         "INT32",
         "With log-probabilities: report so many of the likeliest tokens too, in details.",
-        allowed.number_of_likeliest,
+        allowed.whole_number(0, "top_log_probs"),
         default=0,
     )
     return_prompt_log_probs: bool = tensor(
@@ -202,10 +202,10 @@ class GenerateRequest:
     drafter: str | None = tensor(
         "BYTES",
         "Who makes candidates, of those that are loaded.",
-        allowed.short_name,
+        allowed.short("word_bytes"),
     )
     forbidden_drafter: str | None = tensor(
-        "BYTES", "Who makes no candidates, of those that are loaded.", allowed.short_name
+        "BYTES", "Who makes no candidates, of those that are loaded.", allowed.short("word_bytes")
     )
     growth: str | None = tensor(
         "BYTES",
@@ -217,7 +217,7 @@ class GenerateRequest:
         "BYTES",
         "What makes a candidate final; a rule that changes the text only where "
         "speculation.lossy_acceptance lists it.",
-        allowed.short_name,
+        allowed.short("word_bytes"),
     )
     draft_key: str | None = tensor(
         "BYTES",
@@ -228,7 +228,7 @@ class GenerateRequest:
         "BYTES",
         "Only requests with the same one share kept KV (cache.isolated says what absent means) and "
         "n-grams (speculation.shared_ngrams; absent: none).",
-        allowed.short_name,
+        allowed.short("word_bytes"),
         default="",
     )
     skip_reading_prefix_cache: bool = tensor(
@@ -246,7 +246,10 @@ class GenerateRequest:
         default="",
     )
     guided_decoding_guide: str = tensor(
-        "BYTES", "The schema, expression, grammar or choices.", allowed.bounded_guide, default=""
+        "BYTES",
+        "The schema, expression, grammar or choices.",
+        allowed.short("guide_bytes"),
+        default="",
     )
 
 

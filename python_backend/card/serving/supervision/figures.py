@@ -6,11 +6,13 @@ Made anew for every scrape from what was seen last, so nothing is counted twice 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 import psutil
 from prometheus_client import CollectorRegistry, Metric, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily as Counter
+from prometheus_client.core import GaugeMetricFamily as Gauge
 from prometheus_client.registry import Collector
 
 from card.serving.supervision.sighting import STATES, ServiceHealth
@@ -34,79 +36,56 @@ class _Figures(Collector):
         self._live = live
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._states()
-        yield from self._recoveries()
-        yield from self._processes()
-
-    def _states(self) -> Iterator[Metric]:
         health = self._health
-        yield GaugeMetricFamily(
-            "card_service_ready",
-            "Whether a request now would be answered.",
-            value=self._live and health.ready,
+        ready = self._live and health.ready
+        yield _figure(
+            Gauge, "card_service_ready", "Whether a request now would be answered.", ready
         )
-        state = GaugeMetricFamily(
-            "card_service_state", "1 for the state the service is in.", labels=["state"]
-        )
-        for name in STATES:
-            state.add_metric([name], name == health.state)
-        yield state
-        well = GaugeMetricFamily(
-            "card_model_well", "Whether a model's process runs and takes part.", labels=["model"]
-        )
-        for model in self._stubs:
-            well.add_metric([model], _is_well(health, model))
-        yield well
+        told = "1 for the state the service is in."
+        states = {state: state == health.state for state in STATES}
+        yield _figure(Gauge, "card_service_state", told, state=states)
+        told = "Whether a model's process runs and takes part."
+        well = {name: seen.state == "well" for name, seen in health.models.items()}
+        well = {model: well.get(model, False) for model in self._stubs}
+        yield _figure(Gauge, "card_model_well", told, model=well)
+        told = "Times the whole server was restarted."
+        yield _figure(Counter, "card_server_restarts", told, health.server_restarts)
+        told = "Times the guard in front of gRPC was started again."
+        yield _figure(Counter, "card_guard_restarts", told, health.guard_restarts)
+        told = "Times a model was killed and loaded again."
+        reloads = {name: seen.reloads for name, seen in health.models.items()}
+        yield _figure(Counter, "card_model_reloads", told, model=reloads)
+        held = dict(self._held())
+        resident = {name: memory for name, (memory, _) in held.items()}
+        told = "Resident memory of a process."
+        yield _figure(Gauge, "card_process_resident_memory_bytes", told, process=resident)
+        files = {name: count for name, (_, count) in held.items()}
+        told = "File descriptors of a process."
+        yield _figure(Gauge, "card_process_open_files", told, process=files)
 
-    def _recoveries(self) -> Iterator[Metric]:
-        health = self._health
-        yield CounterMetricFamily(
-            "card_server_restarts", "Times the whole server was restarted.",
-            value=health.server_restarts,
-        )  # fmt: skip
-        yield CounterMetricFamily(
-            "card_guard_restarts", "Times the guard in front of gRPC was started again.",
-            value=health.guard_restarts,
-        )  # fmt: skip
-        reloads = CounterMetricFamily(
-            "card_model_reloads", "Times a model was killed and loaded again.", labels=["model"]
-        )
-        for model, seen in health.models.items():  # none while the server restarts
-            reloads.add_metric([model], seen.reloads)
-        yield reloads
-
-    def _processes(self) -> Iterator[Metric]:
-        memory = GaugeMetricFamily(
-            "card_process_resident_memory_bytes", "Resident memory of a process.",
-            labels=["process"],
-        )  # fmt: skip
-        files = GaugeMetricFamily(
-            "card_process_open_files", "File descriptors of a process.", labels=["process"]
-        )
-        for name, process in self._running():
-            try:
-                with process.oneshot():
-                    resident, open_files = process.memory_info().rss, process.num_fds()
-            except psutil.Error:  # it has just ended
-                continue
-            memory.add_metric([name], resident)
-            files.add_metric([name], open_files)
-        yield memory
-        yield files
-
-    def _running(self) -> Iterator[tuple[str, psutil.Process]]:
+    def _held(self) -> Iterator[tuple[str, tuple[int, int]]]:
+        """Memory and files of every process that runs."""
         pids = {"supervisor": os.getpid(), "server": self._health.server_pid}
         pids |= {model: seen.pid for model, seen in self._health.models.items()}
         if self._health.guard is not None:
             pids["guard"] = self._health.guard.pid
         for name, pid in pids.items():
-            try:
+            with suppress(psutil.Error):  # it has just ended
                 if pid is not None:
-                    yield name, psutil.Process(pid)
-            except psutil.NoSuchProcess:
-                continue
+                    process = psutil.Process(pid)
+                    yield name, (process.memory_info().rss, process.num_fds())
 
 
-def _is_well(health: ServiceHealth, model: str) -> bool:
-    seen = health.models.get(model)
-    return seen is not None and seen.state == "well"
+def _figure(
+    kind: type[Gauge | Counter],
+    name: str,
+    text: str,
+    value: float | None = None,
+    **labelled: Mapping[str, float],
+) -> Metric:
+    """A metric with one value, or with one for each value of its label."""
+    family = kind(name, text, value, labels=[*labelled] or None)
+    for values in labelled.values():
+        for label, number in values.items():
+            family.add_metric([label], number)
+    return family

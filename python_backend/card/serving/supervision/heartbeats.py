@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from card.cache import EngineState, Geometry, Pool, SlotState
+from card.cache import EngineState, Geometry, SlotState
+from card.serving.found_pool import FoundPool
 from card.serving.supervision.policy import CARD
 
 
@@ -28,16 +29,13 @@ class Heartbeats:
     """Reads the pool of one server, as soon as `card` has made it; from any thread."""
 
     def __init__(self, directory: Path, server_pid: int, geometry: Geometry) -> None:
-        self._directory = directory
-        self._server_pid = server_pid
-        self._geometry = geometry
-        self._opened: Pool | None = None
+        self._pool = FoundPool(directory, server_pid, geometry)
         self._lock = threading.Lock()
 
     def of(self, engine: str, pid: int) -> Pulse | None:
         """The pulse of `engine`; None while its process `pid` has not beaten yet."""
         with self._lock:
-            pool = self._pool()
+            pool = self._pool.get()
             if pool is None or pool.pid(engine) != pid:
                 return None
             attached = pool.engine_state(engine) is EngineState.ATTACHED
@@ -46,28 +44,15 @@ class Heartbeats:
     def card_silence_s(self, pid: int) -> float:
         """Seconds since `card` last beat; 0 while its process `pid` has not yet."""
         with self._lock:
-            pool = self._pool()
+            pool = self._pool.get()
             return pool.silence_s(CARD) if pool is not None and pool.pid(CARD) == pid else 0.0
 
     def open_slots(self) -> int:
         """Sessions that run now."""
         with self._lock:
-            pool = self._pool()
+            pool = self._pool.get()
             return 0 if pool is None else int(np.count_nonzero(pool.states == SlotState.OPEN))
 
     def close(self) -> None:
         with self._lock:
-            self._forget()
-
-    def _forget(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
-            self._opened = None
-
-    def _pool(self) -> Pool | None:
-        # A `card` that comes back makes another one if somebody swept that of the one before.
-        if self._opened is not None and not self._opened.path.exists():
-            self._forget()
-        if self._opened is None:
-            self._opened = Pool.open(self._directory, self._server_pid, self._geometry)
-        return self._opened
+            self._pool.close()

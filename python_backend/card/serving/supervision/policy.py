@@ -143,8 +143,7 @@ class RecoveryPolicy:
         self._load_timeout_s = load_timeout_s
         self._looked_s = -math.inf
         self._lenient_until_s = -math.inf
-        self._histories = {model: _History() for model in STUBS}
-        self._server = _History()
+        self.server_started()
 
     def server_started(self) -> None:
         """A new server runs: nothing that happened to the last one counts."""

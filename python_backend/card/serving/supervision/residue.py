@@ -29,7 +29,6 @@ class RunDirectory:
 
     def __init__(self, parent: Path) -> None:
         """Create and lock it under `parent`. Raises `OSError` where that is impossible."""
-        self._parent = parent
         self._token = secrets.token_hex(_TOKEN_BYTES)
         self.path = run_directory(parent, self._token)
         unlocked = self.path.with_name(f".{self.path.name}")

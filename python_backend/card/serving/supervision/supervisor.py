@@ -124,7 +124,7 @@ class Supervisor:
                 "header_visible",
                 reason="this kernel lets nobody change a command line; see SECURITY.md",
             )
-        if _meets_strangers(self._settings.serving):
+        if meets_strangers(self._settings.serving):
             note(
                 "unguarded",
                 reason="others than this machine reach what SECURITY.md calls known holes",
@@ -279,7 +279,7 @@ class Supervisor:
         return {name: f"{serving.address}:{port}" for name, port in serving.ports.items()}
 
 
-def _meets_strangers(serving: ServingSettings) -> bool:
+def meets_strangers(serving: ServingSettings) -> bool:
     """Whether others than this machine may send requests that this version of Triton dies of."""
     open_on = {
         *((http_address(serving),) if serving.http_inference else ()),

@@ -8,5 +8,4 @@
 `engine_model`    the draft and the target: each an `engine_process` that runs a `loaded_model`
 `attach`          `card` asks the engines in to its pool; `denials` tells of those it refuses
 `triton_request`  Triton's requests and responses, as little as possible of them
-`found_pool`      the pool, for models that look into it now and then
 """

@@ -50,7 +50,8 @@ def load_model(settings: Settings, role: Role, server_pid: int) -> LoadedModel:
     guides = GuideCompiler(partial(_guided_tokens, settings.target.path))
     if role == "draft":
         small = load_small_draft(settings, quickly=True)
-        return _Draft(engine, settings, guides, small=small)
+        pass_ms = engine.row_costs_ms.get(1, 0.0)
+        return _Draft(engine, settings, guides, small=small, pass_ms=pass_ms)
     return _Target(engine, settings, guides)
 
 
@@ -81,6 +82,7 @@ class _Draft:
 
     close  lets go of it
     small  the engine of `draft_small`, if the drafter wants it
+    pass_ms  as of `DraftLoop`
     """
 
     def __init__(
@@ -91,17 +93,21 @@ class _Draft:
         close: Callable[[], None] = lambda: None,
         *,
         small: Engine | None = None,
+        pass_ms: float = 0.0,
     ) -> None:
         self._drafters = make_drafters(model, settings, small)
         self._guides = guides
         self._apart = settings.draft_is_apart
+        self._pass_ms = pass_ms
         self._loop: DraftLoop | None = None
         self._close = close
 
     def make_loop(self, pool: Pool) -> Loop:
         if self._loop is not None:
             self._loop.abandon()
-        self._loop = DraftLoop(self._drafters, pool, self._guides, apart=self._apart)
+        self._loop = DraftLoop(
+            self._drafters, pool, self._guides, apart=self._apart, pass_ms=self._pass_ms
+        )
         return self._loop
 
     def close(self) -> None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from card.serving.found_pool import FoundPool
 from card.serving.requests.delta import OUTPUTS, Delta
 from card.serving.requests.refusal import Refusal
-from card.serving.triton.found_pool import FoundPool
 from card.serving.triton.triton_request import input_arrays, refused, response
 from card.settings import load_settings
 
@@ -19,7 +19,7 @@ class PostprocessingModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         settings = load_settings()
-        self._pool = FoundPool(settings)
+        self._pool = FoundPool.of_this_server(settings)
         self._most_tokens = settings.limits.max_tokens
 
     def execute(self, requests: list[Any]) -> list[Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from card.serving.found_pool import FoundPool
 from card.serving.log import RequestLog
 from card.serving.requests.allowed import Bounds
 from card.serving.requests.derived import guide_of, output_budget
@@ -16,7 +17,6 @@ from card.serving.requests.refusal import REASONS, Refusal, queue_full
 from card.serving.requests.vocabulary import Vocabulary
 from card.serving.requests.wire import GenerateRequest
 from card.serving.supervision.notices import Notices
-from card.serving.triton.found_pool import FoundPool
 from card.serving.triton.triton_request import (
     checked_arrays,
     deadline_ns,
@@ -44,7 +44,7 @@ class PreprocessingModel:
         self._bounds = Bounds(settings.limits, self._vocabulary.size)
         self._take_memory(min(settings.limits.prompt_bytes, _LONGEST_TEXT))
         self._notices = Notices.of_this_service()
-        self._pool = FoundPool(settings)
+        self._pool = FoundPool.of_this_server(settings)
 
     def _take_memory(self, longest: int) -> None:
         """The tokenizer keeps the memory of the longest text. Taken at load, it is no growth later.

@@ -11,11 +11,11 @@ import numpy as np
 
 from card.cache import Pool
 from card.drafting.remote import RemoteDraftError, RemoteDrafts
+from card.serving.found_pool import FoundPool
 from card.serving.requests.refusal import Refusal
 from card.serving.requests.remote_request import TAKEN, check_sizes, read_draft
 from card.serving.requests.vocabulary import vocabulary_size
 from card.serving.supervision.load_failure import announced
-from card.serving.triton.found_pool import FoundPool
 from card.serving.triton.triton_request import deadline_ns, input_arrays, refused, response
 from card.settings import load_settings
 
@@ -27,7 +27,7 @@ class RemoteModel:
     def initialize(self, args: dict[str, str]) -> None:
         settings = load_settings()
         self._vocabulary = vocabulary_size(settings.target.path)
-        self._found = FoundPool(settings)
+        self._found = FoundPool.of_this_server(settings)
         self._pool: Pool | None = None
         self._drafts: RemoteDrafts | None = None
 

@@ -20,6 +20,7 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
+from card.serving.found_pool import FoundPool
 from card.serving.geometry import pool_geometry
 from card.serving.requests.allowed import Bounds
 from card.serving.requests.delta import LOG_PROBABILITIES, NUMBERS, OUTPUTS, TEXT, Delta
@@ -31,7 +32,6 @@ from card.serving.requests.unary_answer import gathered, token_outputs
 from card.serving.requests.unary_request import UnaryRequest, arrays_for_card
 from card.serving.requests.vocabulary import Vocabulary, vocabulary_size
 from card.serving.supervision.load_failure import announced
-from card.serving.triton.found_pool import FoundPool
 from card.serving.triton.triton_request import deadline_ns, refused, request_id, response
 from card.serving.triton.unary_fronts import ENSEMBLE_UNARY, LLMAPI, TENSORRT_LLM, Front
 from card.settings import load_settings
@@ -51,7 +51,7 @@ class UnaryModel:
         self._load_vocabulary = cache(partial(Vocabulary.load, target))
         self._loading = Lock()
         self._bounds = Bounds(settings.limits, vocabulary_size(target))
-        self._pool = FoundPool(settings)
+        self._pool = FoundPool.of_this_server(settings)
         self._slots, places = settings.cache.slots, pool_geometry(settings).places
         self._workers = ThreadPoolExecutor(places, thread_name_prefix="unary")
         self._idle = BoundedSemaphore(places)

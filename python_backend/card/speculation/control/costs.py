@@ -16,14 +16,6 @@ MEMORY = 96.0
 """Passes or candidates that are remembered; older ones fade."""
 
 
-def ideal_tokens(rows: int, agreement: float) -> float:
-    """Expected tokens of one pass over a chain of `rows` - 1 candidates and the last committed
-    token, each candidate being accepted with chance `agreement`: (1 - a^rows) / (1 - a)."""
-    if agreement >= 1.0:
-        return float(rows)
-    return float((1.0 - agreement**rows) / (1.0 - agreement))
-
-
 def size_of(sessions: int) -> int:
     """Numbers of sessions that are taken for alike: 1, 2, 3 to 4, 5 to 8, 9 to 16, ..."""
     return (sessions - 1).bit_length()
@@ -44,13 +36,14 @@ class PassCosts:
     def __init__(self, curve: CostCurve, alone_share: float) -> None:
         self._curve = curve
         self._prior = {True: alone_share, False: CONTENTION}
-        self._speed = _Factor(1.0)
-        self._change = _Factor(1.0)
-        self._ways: dict[_Way, _Factor] = {}
-        self._rows: dict[tuple[_Way, int], _Factor] = {}
+        self._speed = Factor(1.0)
+        self._change = Factor(1.0)
+        self._ways: dict[_Way, Factor] = {}
+        self._rows: dict[tuple[_Way, int], Factor] = {}
         self._passes: Counter[_Way] = Counter()
         self._last: tuple[_Way, int] | None = None
         self._planned: Counter[int] = Counter()
+        self._wait = Factor(1.0)
 
     def ms(self, rows: int, sessions: int, *, alone: bool) -> float:
         """Of a pass that so many sessions share, behind one of as many rows."""
@@ -94,17 +87,15 @@ class PassCosts:
         known = self._rows.get(((True, size_of(sessions)), self._curve.padded(sessions)))
         return known is not None and known.is_sound
 
-    def wants_plain(self, sessions: int) -> bool:
-        """Whether the next pass is to have no candidates, so that it is known what such a pass
-        costs: some of the first ones of so many sessions, and later two of many."""
+    def plans_plain(self, sessions: int) -> bool:
+        """One more pass of so many sessions is planned without the draft: whether it is to have no
+        candidates, so that it is known what such a pass costs; some of the first ones, and later
+        two of many."""
         planned = self._planned[size_of(sessions)]
+        self._planned[size_of(sessions)] += 1
         if not self.knows_plain(sessions):
             return planned < 2 + SOUND
         return planned % (2 * MEMORY) < 2
-
-    def count_planned(self, sessions: int) -> None:
-        """One more pass of so many sessions is planned without the draft."""
-        self._planned[size_of(sessions)] += 1
 
     def learn(self, rows: int, sessions: int, seconds: float, *, alone: bool) -> float:
         """A pass took so long; returns the milliseconds that it counts for, twice what was expected
@@ -112,12 +103,12 @@ class PassCosts:
         way, padded = (alone, size_of(sessions)), self._curve.padded(rows)
         expected = self.next_ms(rows, sessions, alone=alone)
         taken = min(1e3 * seconds, 2.0 * expected)
-        factors = [self._speed, self._ways.setdefault(way, _Factor(self._prior[alone]))]
+        factors = [self._speed, self._ways.setdefault(way, Factor(self._prior[alone]))]
         if self._changes(way, rows):
             factors.append(self._change)
         # The first pass of either way still has something of the other one.
         if self._last is not None and self._last[0] == way:
-            of_rows = self._rows.setdefault((way, padded), _Factor(1.0))
+            of_rows = self._rows.setdefault((way, padded), Factor(1.0))
             of_rows.fade(self._passes[way])
             for factor in (*factors, of_rows):
                 factor.add(factor.value * taken / expected)
@@ -125,6 +116,17 @@ class PassCosts:
             self._passes[way] += 1
         self._last = way, padded
         return taken
+
+    def draft_ms(self, pass_ms: float) -> float:
+        """For which the target waits until the draft has made a pass.
+
+        pass_ms  milliseconds that one took alone, at load
+        """
+        return pass_ms * self._wait.value
+
+    def learn_wait(self, waited_ms: float, passes: int, pass_ms: float) -> None:
+        """The target waited so long for so many passes of the draft."""
+        self._wait.add(waited_ms / (passes * pass_ms))
 
     def _changes(self, way: _Way, rows: int) -> bool:
         """Whether a pass has other rows than the one before, which had the draft as it has."""
@@ -137,7 +139,7 @@ _Way = tuple[bool, int]
 
 
 @dataclass(slots=True)
-class _Factor:
+class Factor:
     """The mean of what was added of late.
 
     count  of that, with what was assumed
@@ -146,7 +148,7 @@ class _Factor:
 
     value: float
     count: float = 1.0
-    seen: int = 0
+    seen: float = 0.0
 
     @property
     def is_sound(self) -> bool:
@@ -157,12 +159,12 @@ class _Factor:
         self.count = min(self.count + 1.0, MEMORY)
         self.value += (value - self.value) / self.count
 
-    def at(self, passes: int) -> float:
+    def at(self, passes: float) -> float:
         """The value as far as it is remembered after so many passes, else 1: what seemed too dear
         is tried again some time."""
         return 1.0 + (self.value - 1.0) * self._remembered(passes)
 
-    def fade(self, passes: int) -> None:
+    def fade(self, passes: float) -> None:
         """Forget what is not remembered after so many passes; something is added now."""
         self.value, self.count = (
             self.at(passes),
@@ -170,5 +172,5 @@ class _Factor:
         )
         self.seen = passes
 
-    def _remembered(self, passes: int) -> float:
+    def _remembered(self, passes: float) -> float:
         return max(0.0, 1.0 - (passes - self.seen) / MEMORY)

@@ -19,7 +19,7 @@ UNMEASURED_ROWS = 8
 
 
 class Fixed:
-    """As many rows as the settings say."""
+    """As many rows as the settings say, but for prompts that are read beside."""
 
     chooses_rows: ClassVar[bool] = False
 
@@ -31,10 +31,13 @@ class Fixed:
         sessions: Sequence[ControlledSession],
         *,
         draft_lives: bool,
+        draft_pass_ms: float = 0.0,
         reading: Sequence[ControlledSession] = (),
         most_rows: int | None = None,
     ) -> Plan:
         rows = self._config.num_rows or UNMEASURED_ROWS
+        if most_rows is not None:
+            rows = min(rows, max(1, most_rows // max(1, len(sessions))))
         return Plan(
             [
                 Share(
@@ -58,6 +61,7 @@ class Fixed:
         sessions: Sequence[ControlledSession],
         outcomes: Sequence[Outcome],
         seconds: float | None,
+        waited_s: float = 0.0,
     ) -> None: ...
 
     def forget(self, session: ControlledSession) -> None: ...

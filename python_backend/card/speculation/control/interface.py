@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from card.cache import LEAST_CHANCE, Candidates
@@ -48,6 +48,10 @@ class ControlledSession(Protocol):
         """Whether the controller may stop the draft for it."""
 
     @property
+    def takes_turns(self) -> bool:
+        """Whether the controller may let the target wait for the draft."""
+
+    @property
     def proposer(self) -> Proposals:
         """It has read the whole text."""
 
@@ -61,6 +65,9 @@ class Share:
     ngram_tokens  n-gram proposals behind what the tree gave, at most
     is_remote     a device works for it, not the draft
     least_chance  proposals that are less likely are worth no row
+    awaited       passes of the draft, below what this pass commits, for which the next one waits;
+                  0: it does not wait
+    patience_s    for which it waits at most
     """
 
     drafts: bool
@@ -68,6 +75,8 @@ class Share:
     ngram_tokens: int
     is_remote: bool = False
     least_chance: float = LEAST_CHANCE
+    awaited: int = 0
+    patience_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +99,11 @@ class Plan:
     def drafts(self) -> bool:
         """Whether the draft works for any session."""
         return any(share.drafts and not share.is_remote for share in self.shares)
+
+    @property
+    def has_company(self) -> bool:
+        """Whether the draft computes while the target does."""
+        return any(share.drafts and not (share.is_remote or share.awaited) for share in self.shares)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +132,14 @@ class ControlConfig:
     ngram_tokens  n-gram proposals behind a chain, at most
     is_chain      candidates are chains, of which any beginning may be verified
     costs_ms      measured milliseconds of a target pass by its rows, while nobody else computes on
-                  the cores that it leaves to the draft; empty: not measured
+                  the cores that it leaves to the draft; a controller that chooses rows needs them
     alone_share   share of its time that a pass takes where it has the draft's cores too
     """
 
     num_rows: int | None = None
     ngram_tokens: int = 0
     is_chain: bool = True
-    costs_ms: Mapping[int, float] | None = None
+    costs_ms: Mapping[int, float] = field(default_factory=dict)
     alone_share: float = 1.0
 
 
@@ -144,11 +158,13 @@ class Controller(Protocol):
         sessions: Sequence[ControlledSession],
         *,
         draft_lives: bool,
+        draft_pass_ms: float = 0.0,
         reading: Sequence[ControlledSession] = (),
         most_rows: int | None = None,
     ) -> Plan:
         """For the sessions that share the next pass.
 
+        draft_pass_ms  milliseconds of a pass of the draft alone; 0: unknown
         reading    those beside them that still read their prompts
         most_rows  rows of all of them together, if each has one; None: any number
         """
@@ -164,9 +180,12 @@ class Controller(Protocol):
         sessions: Sequence[ControlledSession],
         outcomes: Sequence[Outcome],
         seconds: float | None,
+        waited_s: float = 0.0,
     ) -> None:
-        """What the pass gave, and how long it took with all that lay between it and the one before;
-        None: it cannot be compared with others."""
+        """What the pass gave, and how long it took; None: it cannot be compared with others.
+
+        waited_s  for which it had waited for the draft
+        """
 
     def forget(self, session: ControlledSession) -> None:
         """A session has ended."""

@@ -1,10 +1,11 @@
 """What pays is measured: the draft works while it gains time, and a pass has as many rows as pay.
 
-The controller knows three things, and each follows what happened of late:
+The controller knows four things, and each follows what happened of late:
 
 - what a pass costs by its rows and sessions, with the draft at work and without (`PassCosts`)
 - how often a session's candidates are accepted, against how often they promised to be
 - how much time the draft has gained or lost (`Trial`)
+- what it gains beside the target, and in turns with it (`Ways`)
 """
 
 from __future__ import annotations
@@ -16,10 +17,9 @@ from typing import ClassVar
 
 from card.cache import LEAST_CHANCE, Candidates
 from card.engines.row_costs import CostCurve
-from card.sampling import SamplingParameters
 from card.speculation.control.accepted import AGREEMENT, PRIOR, Acceptance
-from card.speculation.control.costs import CONTENTION, PassCosts, ideal_tokens, size_of
-from card.speculation.control.fixed import UNMEASURED_ROWS
+from card.speculation.control.costs import CONTENTION, PassCosts
+from card.speculation.control.gains import Gains, Turns
 from card.speculation.control.interface import (
     ControlConfig,
     ControlledSession,
@@ -27,7 +27,9 @@ from card.speculation.control.interface import (
     Plan,
     Share,
 )
-from card.speculation.control.trial import PAUSE, STOP, Trial
+from card.speculation.control.kinds import Kinds
+from card.speculation.control.trial import STOP, Trial
+from card.speculation.control.ways import Ways
 
 SOUGHT = 4
 """Candidates that sessions which share a pass are asked for, for each row that it may have: where
@@ -36,7 +38,8 @@ one text is easy and another is not, the easy one takes the rows of both."""
 
 def best_rows(costs_ms: Mapping[int, float]) -> int:
     """Rows of a pass that a session begins with, if it has the pass to itself."""
-    return Measured(ControlConfig(costs_ms=costs_ms)).first_rows
+    curve = CostCurve(costs_ms)
+    return Gains(curve, PassCosts(curve, 1.0)).of_chains(AGREEMENT, 1, alone=False)[0]
 
 
 @dataclass(slots=True)
@@ -45,44 +48,45 @@ class _Text:
 
     leans      it is decoded by n-grams alone for now
     surprised  the last pass rejected a candidate
+    awaited    passes of the draft for which the next pass waits
+    waited     for which the pass under way did
     """
 
     acceptance: Acceptance = field(default_factory=Acceptance)
     leans: bool = False
     surprised: bool = False
+    awaited: int = 0
+    waited: int = 0
 
 
 class Measured:
-    """By measured costs, acceptance and time. Without a cost curve the draft always works."""
+    """By measured costs, acceptance and time."""
 
     chooses_rows: ClassVar[bool] = True
 
     def __init__(self, config: ControlConfig) -> None:
         self._config = config
-        costs_ms: Mapping[int, float] = config.costs_ms or {}
-        self._curve = CostCurve(costs_ms)
-        self._is_measured = bool(self._curve.choices)
+        self._curve = CostCurve(config.costs_ms)
         self._costs = PassCosts(self._curve, config.alone_share)
+        self._gains = Gains(self._curve, self._costs)
         self._texts: dict[int, _Text] = {}
         self._trials: dict[tuple[int, ...], Trial] = {}
-        self._size = 0.0
-
-    @property
-    def first_rows(self) -> int:
-        """Rows that gain most before anything is known of a draft."""
-        return self._best_rows(AGREEMENT, 1)
+        self._ways: dict[tuple[int, ...], Ways] = {}
+        self._draft_pass_ms = 0.0
+        self._kinds = Kinds()
 
     def plan(
         self,
         sessions: Sequence[ControlledSession],
         *,
         draft_lives: bool,
+        draft_pass_ms: float = 0.0,
         reading: Sequence[ControlledSession] = (),
         most_rows: int | None = None,
     ) -> Plan:
         whole = [*sessions, *reading]
-        self._count_sessions(len(whole))
-        kind = self._kind(whole)
+        self._draft_pass_ms = draft_pass_ms
+        kind = self._kinds.of(whole)
         new = [session for session in whole if session.number not in self._texts]
         self._texts |= {session.number: _Text() for session in new}
         if kind not in self._trials:
@@ -96,24 +100,10 @@ class Measured:
             session.is_remote or (draft_lives and (trial.drafts or not session.adapts))
             for session in sessions
         ]
-        alone = all(
-            session.adapts and not (works and session.drafts)
-            for session, works in zip(sessions, drafts, strict=True)
-        )
-        if self._is_measured and sessions and alone:
-            is_plain = self._costs.wants_plain(len(sessions))
-            self._costs.count_planned(len(sessions))
-            if is_plain:
-                return Plan([Share(False, 1, 0) for _ in sessions], most_rows, kind, trial.drafts)
-
-        @cache
-        def least_chance(drafts: bool) -> float:
-            return max(LEAST_CHANCE, self._costs.least_chance(len(sessions), alone=not drafts))
-
-        shares = [
-            self._share(session, len(sessions), most_rows, least_chance, drafts=works)
-            for session, works in zip(sessions, drafts, strict=True)
-        ]
+        shares = self._shares(sessions, drafts, most_rows, kind)
+        for session, share in zip(sessions, shares, strict=True):
+            text = self._texts[session.number]
+            text.waited, text.awaited = text.awaited, share.awaited
         return Plan(shares, most_rows, kind, trial.drafts)
 
     def trim(
@@ -132,7 +122,7 @@ class Measured:
             for place, chance in enumerate(candidates.chances)
         )
         best = self._costs.best_rows(
-            [-entry[0] for entry in worth], len(found), alone=not plan.drafts
+            [-entry[0] for entry in worth], len(found), alone=not plan.has_company
         )
         if plan.most_rows is not None:
             best = min(best, max(0, plan.most_rows - len(found)))
@@ -147,14 +137,17 @@ class Measured:
         sessions: Sequence[ControlledSession],
         outcomes: Sequence[Outcome],
         seconds: float | None,
+        waited_s: float = 0.0,
     ) -> None:
-        alone, count = not plan.drafts, len(sessions)
+        alone, count = not plan.has_company, len(sessions)
         rows = sum(1 + outcome.verified for outcome in outcomes)
-        taken_ms = 0.0
-        if self._is_measured:
+        if seconds is None:
             taken_ms = self._costs.ms(rows, count, alone=alone)
-            if seconds is not None:
-                taken_ms = self._costs.learn(rows, count, seconds, alone=alone)
+        else:
+            taken_ms = self._costs.learn(rows, count, seconds, alone=alone)
+        if waited := self._texts[sessions[0].number].waited:
+            self._costs.learn_wait(1e3 * waited_s, waited, self._draft_pass_ms)
+            taken_ms += 1e3 * waited_s
         for session, outcome in zip(sessions, outcomes, strict=True):
             text = self._texts[session.number]
             text.acceptance.observe(outcome)
@@ -164,34 +157,22 @@ class Measured:
             outcome if _is_drafted(session) else Outcome()
             for session, outcome in zip(sessions, outcomes, strict=True)
         ]
-        if self._is_measured and any(session.adapts for session in sessions):
+        if any(session.adapts for session in sessions):
             self._account(plan, sessions, counted, taken_ms)
 
     def forget(self, session: ControlledSession) -> None:
         self._texts.pop(session.number, None)
         if not self._texts:
-            self._size = 0.0
+            self._kinds = Kinds()
 
     # --- whether the draft works --------------------------------------------------------------
-
-    def _count_sessions(self, sessions: int) -> None:
-        """The number falls slowly, so that sessions which come and go leave it as it is."""
-        self._size = max(sessions, self._size - (self._size - sessions) / PAUSE)
-
-    def _kind(self, sessions: Sequence[ControlledSession]) -> tuple[int, ...]:
-        """How many sessions share passes; one alone is told apart by how its tokens are chosen."""
-        if (count := round(self._size)) > 1:
-            return (size_of(count),)
-        return (0, *_sampling_of(sessions[0].parameters))
 
     def _first_trial(self, sessions: int) -> Trial:
         """Passes without the draft come first, until their cost is known. Where the curve says that
         the draft cannot pay, it must earn its first trial."""
-        if not self._is_measured:
-            return Trial(drafts=True, debt=0.0)
         # The more sessions it works for, the fewer candidates it has for each.
         least = 1.0 if sessions == 1 else CONTENTION
-        pays = self._gain(AGREEMENT, sessions, alone=False)[1] > least
+        pays = self._gains.of_chains(AGREEMENT, sessions, alone=False)[1] > least
         if pays and self._costs.knows_plain(sessions):
             return Trial(drafts=True, debt=0.0)
         return Trial(drafts=False, debt=0.0 if pays else STOP, pause=round(PRIOR))
@@ -213,15 +194,59 @@ class Measured:
             loss = passes - tokens / sum(self._by_ngrams(each, count) for each in sessions)
             with_candidates = sum(outcome.drafted > 0 for outcome in outcomes)
             trial.charge(loss, found=3 * with_candidates >= count)
+            ways = self._ways.get(plan.kind)
+            if ways is not None and not trial.drafts:
+                ways.choose()
+            elif ways is not None and trial.found:
+                in_turns = self._texts[sessions[0].number].waited > 0
+                if ways.learn(outcomes, tokens, passes, in_turns=in_turns):
+                    trial.evidence = 0.0  # nothing was lost by the way that begins now
+
+    def _turns(self, session: ControlledSession, ways: Ways) -> Turns | None:
+        """Those that gain more than a draft beside the target."""
+        if not (session.takes_turns and self._draft_pass_ms):
+            return None
+        agreement = ways.acceptance.rate
+        turns = self._gains.of_turns(agreement, self._draft_pass_ms)
+        ways.predict(self._gains.of_chains(agreement, 1, alone=False)[1], turns.gain)
+        return turns if ways.in_turns else None
 
     def _by_ngrams(self, session: ControlledSession, sharing: int) -> float:
         """Tokens that a session gains by n-grams alone, in the time of a pass without them."""
         proposer = session.proposer
         if not (self._config.ngram_tokens and _is_drafted(session) and proposer.propose([], 1)):
             return 1.0
-        return self._gain(proposer.hit_rate, sharing, alone=True)[1]
+        return self._gains.of_chains(proposer.hit_rate, sharing, alone=True)[1]
 
     # --- rows ---------------------------------------------------------------------------------
+
+    def _shares(
+        self,
+        sessions: Sequence[ControlledSession],
+        drafts: Sequence[bool],
+        most_rows: int | None,
+        kind: tuple[int, ...],
+    ) -> list[Share]:
+        """Of sessions for each of which the draft works, or not."""
+        count = len(sessions)
+        works = [
+            (drafted and each.drafts) or not each.adapts
+            for each, drafted in zip(sessions, drafts, strict=True)
+        ]
+        if not any(works) and self._costs.plans_plain(count):
+            return [Share(False, 1, 0) for _ in sessions]
+
+        @cache
+        def least_chance(alone: bool) -> float:
+            return max(LEAST_CHANCE, self._costs.least_chance(count, alone=alone))
+
+        turns = None
+        if count == 1 and drafts[0]:
+            turns = self._turns(sessions[0], self._ways.setdefault(kind, Ways()))
+        return [
+            self._share(session, count, most_rows, least_chance, turns, drafts=drafted)
+            for session, drafted in zip(sessions, drafts, strict=True)
+        ]
 
     def _share(
         self,
@@ -229,6 +254,7 @@ class Measured:
         sharing: int,
         most_rows: int | None,
         least_chance: Callable[[bool], float],
+        turns: Turns | None,
         *,
         drafts: bool,
     ) -> Share:
@@ -237,60 +263,36 @@ class Measured:
         text, config, remote = self._texts[session.number], self._config, session.is_remote
         drafts = drafts and session.drafts
         if not config.is_chain:  # nothing is left out later
-            rows = self._best_rows(text.acceptance.rate, sharing)
+            rows = self._gains.of_chains(text.acceptance.rate, sharing, alone=False)[0]
             if most_rows is not None:
                 rows = min(rows, max(1, most_rows // sharing))
             return Share(drafts, rows, config.ngram_tokens, remote)
-        if not self._is_measured:
-            return Share(drafts, UNMEASURED_ROWS, config.ngram_tokens, remote)
         most = max(self._curve.choices)
         rows = max(2, min(most, SOUGHT * most // sharing))
-        text.leans = session.adapts and self._repeats(session, text, sharing)
+        text.leans = session.adapts and self._repeats(session, text, sharing, turns)
         ngram_tokens = rows if text.leans or not drafts else config.ngram_tokens
         ngram_tokens = ngram_tokens if config.ngram_tokens else 0
         drafts = drafts and not text.leans
-        return Share(drafts, rows, ngram_tokens, remote, least_chance(drafts))
+        if not (drafts and turns):
+            return Share(drafts, rows, ngram_tokens, remote, least_chance(not drafts))
+        patience_s = 2e-3 * turns.ms
+        draft_passes = turns.draft_passes
+        return Share(True, rows, ngram_tokens, False, least_chance(True), draft_passes, patience_s)
 
-    def _repeats(self, session: ControlledSession, text: _Text, sharing: int) -> bool:
+    def _repeats(
+        self, session: ControlledSession, text: _Text, sharing: int, turns: Turns | None
+    ) -> bool:
         """Whether n-gram proposals fill the rows that they are worth, and gain more than the draft
         does: a text that repeats itself needs no draft."""
         if not self._config.ngram_tokens or (text.leans and text.surprised):
             return False
-        rows, gain = self._gain(session.proposer.hit_rate, sharing, alone=True)
-        if gain <= self._gain(text.acceptance.rate, sharing, alone=False)[1]:
+        rows, gain = self._gains.of_chains(session.proposer.hit_rate, sharing, alone=True)
+        drafts = self._gains.of_chains(text.acceptance.rate, sharing, alone=False)[1]
+        if gain <= (drafts if turns is None else turns.gain):
             return False
         return rows > 1 and len(session.proposer.propose([], rows - 1)) == rows - 1
-
-    def _best_rows(self, agreement: float, sessions: int) -> int:
-        if not self._is_measured:
-            return UNMEASURED_ROWS
-        return self._gain(agreement, sessions, alone=False)[0]
-
-    def _gain(self, agreement: float, sessions: int, *, alone: bool) -> tuple[int, float]:
-        """The best rows of each of `sessions` sessions, and tokens per second with them over those
-        of decoding alone."""
-        plain_ms = self._costs.ms(sessions, sessions, alone=True)
-        return max(
-            (
-                (
-                    rows,
-                    ideal_tokens(rows, agreement)
-                    * plain_ms
-                    / self._costs.ms(rows * sessions, sessions, alone=alone),
-                )
-                for rows in self._curve.choices
-            ),
-            key=lambda found: found[1],
-        )
 
 
 def _is_drafted(session: ControlledSession) -> bool:
     """Whether the draft makes candidates for it: no device does, nor n-grams alone."""
     return session.drafts and not session.is_remote
-
-
-def _sampling_of(parameters: SamplingParameters) -> tuple[int, int]:
-    """How hot a text is sampled, in quarters up to 2, and whether penalties, of which the draft
-    knows nothing, change its tokens."""
-    heat = 0.0 if parameters.is_greedy else min(parameters.temperature, 2.0)
-    return round(4 * heat), int(parameters.penalises)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from card.speculation.pacing.auto import Auto
 from card.speculation.pacing.autoregressive import Autoregressive
 from card.speculation.pacing.branch import Branch
 from card.speculation.pacing.card import Card
@@ -10,9 +11,10 @@ from card.speculation.pacing.interface import Pacing, Progress
 from card.speculation.pacing.pearl import Pearl
 from card.speculation.pacing.ssd import Ssd
 
-__all__ = ["ADAPTING", "PACINGS", "PLAIN", "Pacing", "Progress", "title_of"]
+__all__ = ["PACINGS", "PLAIN", "Pacing", "Progress", "counted_as", "title_of"]
 
 PACINGS: dict[str, Pacing] = {
+    "auto": Auto(),
     "card": Card(),
     "pearl": Pearl(),
     "draft_then_verify": DraftThenVerify(),
@@ -23,8 +25,11 @@ PACINGS: dict[str, Pacing] = {
 
 PLAIN = next(name for name, pacing in PACINGS.items() if not pacing.queries)
 """The pacing of requests that must be decoded without candidates."""
-ADAPTING = next(name for name, pacing in PACINGS.items() if pacing.adapts)
-"""The pacing of `decoding: auto`: before each pass the controller chooses among what is loaded."""
+
+
+def counted_as(pacing: str) -> str:
+    """What metrics count the pacing of this key as."""
+    return PACINGS[pacing].counted_as or pacing
 
 
 def title_of(pacing: str) -> str:

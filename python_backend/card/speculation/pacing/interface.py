@@ -20,6 +20,8 @@ class Progress:
     verifying         candidates in the target's pass under way; 0: none (draft's side)
     begun             the target has committed a token
     apart             the draft takes no cores, and no device, from the target (draft's side)
+    awaited           passes of the draft that the controller lets the target wait for; 0: it waits
+                      for none
     """
 
     num_draft_tokens: int
@@ -31,6 +33,7 @@ class Progress:
     verifying: int = 0
     begun: bool = True
     apart: bool = False
+    awaited: int = 0
 
 
 class Pacing:
@@ -42,6 +45,8 @@ class Pacing:
     waits        the target waits for the draft
     parallel     the draft runs while the target does
     adapts       the controller may stop the draft where it does not pay
+    takes_turns  the controller may let the target wait for the draft
+    counted_as   what metrics count it as; "": its key
     looks_ahead  `target_may_run` reads `Progress.ahead` or `forks`, which cost a look at the tree
     growth       the growth rule that the draft's tree follows unless the request names one; None:
                  that of the settings
@@ -56,6 +61,8 @@ class Pacing:
     waits: ClassVar[bool] = False
     parallel: ClassVar[bool] = True
     adapts: ClassVar[bool] = False
+    takes_turns: ClassVar[bool] = False
+    counted_as: ClassVar[str] = ""
     looks_ahead: ClassVar[bool] = False
     growth: ClassVar[str | None] = None
 

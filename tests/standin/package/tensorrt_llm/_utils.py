@@ -11,9 +11,5 @@ def mpi_rank() -> int:
     return 0
 
 
-def mpi_world_size() -> int:
-    return 1
-
-
 def mpi_broadcast(obj: _Object, root: int = 0) -> _Object:
     return obj

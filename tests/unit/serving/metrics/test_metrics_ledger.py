@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import tempfile
 import time
@@ -17,8 +16,8 @@ from serving_double import GEOMETRY, slot_request
 
 from card.cache import DRAFT_COUNTERS, Finish, Geometry, Pool, SlotRequest, choice_words
 from card.sampling import SamplingParameters
-from card.serving.log import RequestLog, open_log
-from card.serving.metrics import FAMILIES, Metrics
+from card.serving.log import RequestLog
+from card.serving.metrics import Metrics
 from card.serving.metrics.progress import ProgressReader
 from card.serving.requests.refusal import REASONS, Refusal, invalid
 from card.serving.requests.sessions import Session
@@ -110,16 +109,6 @@ def publish(pool: Pool, session: Session) -> None:
     slot.replace(session.session_id, 3, nothing, nothing, np.empty(0))
 
 
-def test_every_series_exists_from_the_start(scene: Scene) -> None:
-    series = {
-        (family.name, tuple(sorted(value for _, value in labels)))
-        for family in FAMILIES
-        for labels in family.series()
-    }
-    assert set(MetricFamily.told) == series
-    assert len(series) > 100
-
-
 def test_counters_are_told_while_the_session_runs(scene: Scene) -> None:
     session = scene.open()
     step(scene.pool, session, 3)
@@ -177,24 +166,6 @@ def test_what_an_earlier_card_left_in_the_pool_counts_for_nobody(pool: Pool) -> 
     assert ProgressReader(pool).read() == {}
 
 
-def test_time_is_divided_between_running_and_waiting(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seconds = itertools.count()
-    monkeypatch.setattr(time, "perf_counter_ns", lambda: next(seconds) * 10**9)
-    session = scene.open()
-    target, draft = scene.pool.target_slot(0), scene.pool.draft_slot(0)
-    target.adopt(session.session_id)
-    publish(scene.pool, session)
-    for slot in (target, draft):
-        for runs in (True, False, False, True):
-            slot.count_time(runs=runs)
-    assert scene.total("card_target_running_seconds_total", "card") == 1
-    assert scene.total("card_target_wait_seconds_total", "card") == 2
-    assert scene.total("card_draft_idle_seconds_total", "card") == 2
-    assert scene.total("card_target_wait_seconds_total", "draft_then_verify") == 0
-
-
 def test_latencies_are_those_of_the_request(scene: Scene) -> None:
     session = scene.open()
     arrival_ns = time.monotonic_ns()
@@ -246,32 +217,6 @@ def test_gauges_say_what_holds_now(scene: Scene) -> None:
 
 def events(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-
-
-def test_a_request_leaves_one_line_with_its_id_and_without_its_text(
-    scene: Scene, capsys: pytest.CaptureFixture[str]
-) -> None:
-    open_log("card", "json")
-    session = scene.open()
-    scene.metrics.admitted(session, time.monotonic_ns(), "abc", SECRET)
-    scene.metrics.committed(session, 2, time.monotonic_ns())
-    scene.metrics.answered(session, "stop")
-    (event,) = events(capsys)
-    assert event["event"] == "answered"
-    assert (event["component"], event["request_id"]) == ("card", "abc")
-    assert (event["decoding"], event["outcome"], event["tokens"]) == ("card", "stop", 2)
-    assert SECRET not in str(event)
-
-
-def test_a_refusal_names_the_field_and_never_its_value(
-    scene: Scene, capsys: pytest.CaptureFixture[str]
-) -> None:
-    open_log("card", "json")
-    scene.metrics.rejected(invalid("stop_words", SECRET, "short"), "abc", SECRET)
-    (event,) = events(capsys)
-    assert event["event"] == "refused"
-    assert (event["request_id"], event["field"]) == ("abc", "stop_words")
-    assert SECRET not in str(event)
 
 
 @pytest.mark.parametrize("wanted", [True, False])

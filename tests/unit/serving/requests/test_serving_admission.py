@@ -18,16 +18,6 @@ def admission(**speculation: Any) -> Admission:
     return Admission(Settings.model_validate({"speculation": speculation}))
 
 
-def test_a_rule_that_changes_the_text_is_refused_unless_settings_list_it() -> None:
-    wanted = GenerateRequest(acceptance="loose")
-    with pytest.raises(Refusal, match=r"acceptance is 'loose'; it must be one of exact \(") as told:
-        admission().acceptance(wanted)
-    assert told.value.field == "acceptance"
-    allows = admission(lossy_acceptance=["loose"])
-    assert allows.acceptance(wanted) == "loose"
-    assert allows.acceptance(GenerateRequest()) == "exact", "and it is nobody else's"
-
-
 def test_a_drafter_that_is_not_loaded_is_refused_by_name() -> None:
     for name in ("tree", "ngram"):
         assert admission().drafter(GenerateRequest(drafter=name)) == name
@@ -56,16 +46,16 @@ def test_beside_a_device_nobody_else_can_be_named() -> None:
         admission().drafter(GenerateRequest(drafter="tree", draft_key="0" * 32))
 
 
-def test_auto_is_the_pacing_that_adapts_and_plain_decoding_where_nothing_is_left() -> None:
+def test_what_forbids_all_that_is_loaded_is_decoded_plainly() -> None:
     def decided(by: Admission, **request: Any) -> str:
         sent = GenerateRequest(**request)
         return by.decoding(sent, SamplingParameters(), "auto", by.drafter(sent))
 
-    assert decided(admission()) == "card"
-    assert decided(admission(), forbidden_drafter="tree") == "card"
+    assert decided(admission()) == "auto"
+    assert decided(admission(), forbidden_drafter="tree") == "auto"
     assert decided(admission(drafter="ngram"), forbidden_drafter="ngram") == "autoregressive"
     keyed = {"forbidden_drafter": "ngram", "draft_key": "0" * 32}
-    assert decided(admission(drafter="ngram"), **keyed) == "card", "a device drafts"
+    assert decided(admission(drafter="ngram"), **keyed) == "auto", "a device drafts"
 
 
 def test_tensorrt_llm_verifies_by_itself() -> None:

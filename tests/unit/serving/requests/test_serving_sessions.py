@@ -5,25 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from serving_double import GEOMETRY, HandPlayedTarget, make_pool, slot_request
+from follower_double import Client
+from serving_double import HandPlayedTarget, slot_request
 
 from card.cache import Finish, Pool, SlotState
 from card.serving.requests.delta import SIGN_NS, Delta, Numbers
 from card.serving.requests.refusal import Refusal
 from card.serving.requests.sessions import Session, Sessions
 from card.serving.requests.waiting import WaitingClient
-
-
-@pytest.fixture
-def one_may_wait(tmp_path: Path) -> Iterator[Pool]:
-    pool = make_pool(tmp_path, replace(GEOMETRY, queue=1))
-    yield pool
-    pool.close()
 
 
 def sessions_of(pool: Pool, timeout_s: float = 30.0) -> Sessions:
@@ -97,34 +90,20 @@ async def test_a_promised_slot_is_given_to_nobody_else(pool: Pool) -> None:
     late.close()
 
 
-async def test_a_full_queue_refuses_at_once(one_may_wait: Pool) -> None:
-    sessions = sessions_of(one_may_wait)
+@pytest.mark.parametrize(
+    ("timeout_s", "deadline_in_ns", "code"),
+    [(0.01, None, "UNAVAILABLE"), (30.0, 1_000_000, "DEADLINE_EXCEEDED")],
+)
+async def test_waiting_ends_at_the_queues_limit_or_the_requests_deadline(
+    pool: Pool, timeout_s: float, deadline_in_ns: int | None, code: str
+) -> None:
+    sessions = sessions_of(pool, timeout_s)
     for _ in range(2):
         await admit(sessions)
-    waiting = asyncio.ensure_future(admit(sessions))
-    assert not sessions.is_full
-    await asyncio.sleep(0)
-    assert sessions.is_full
-    with pytest.raises(Refusal, match=r"UNAVAILABLE: all 2 slots .*1 requests .*requests is 1"):
-        await admit(sessions)
-    waiting.cancel()
-
-
-async def test_waiting_ends_at_the_queues_own_limit(pool: Pool) -> None:
-    sessions = sessions_of(pool, timeout_s=0.01)
-    for _ in range(2):
-        await admit(sessions)
-    with pytest.raises(Refusal, match=r"UNAVAILABLE: no slot became free within 0.01 s"):
-        await admit(sessions)
+    deadline_ns = None if deadline_in_ns is None else time.monotonic_ns() + deadline_in_ns
+    with pytest.raises(Refusal, match=code):
+        await admit(sessions, deadline_ns)
     assert sessions.waiting == 0
-
-
-async def test_waiting_ends_at_the_requests_deadline(pool: Pool) -> None:
-    sessions = sessions_of(pool)
-    for _ in range(2):
-        await admit(sessions)
-    with pytest.raises(Refusal, match="DEADLINE_EXCEEDED: timeout is over while waiting"):
-        await admit(sessions, deadline_ns=time.monotonic_ns() + 1_000_000)
 
 
 async def test_a_client_that_left_the_queue_takes_no_slot(pool: Pool) -> None:
@@ -136,21 +115,6 @@ async def test_a_client_that_left_the_queue_takes_no_slot(pool: Pool) -> None:
     give_back(sessions, pool, held[0])
     with pytest.raises(Refusal, match="CANCELLED"):
         await gone
-    assert (await patient).slot.index == held[0].slot.index
-
-
-async def test_a_client_that_leaves_the_queue_gives_its_place_up_before_a_slot_is_free(
-    one_may_wait: Pool,
-) -> None:
-    pool = one_may_wait
-    sessions = Sessions(pool, 30.0, presence_s=0.001)
-    held = [await admit(sessions) for _ in range(2)]
-    with pytest.raises(Refusal, match="CANCELLED: the client left while its request waited"):
-        await sessions.admit(slot_request(), None, lambda _: True)
-    assert sessions.waiting == 0
-    patient = asyncio.ensure_future(admit(sessions))
-    await asyncio.sleep(0)
-    give_back(sessions, pool, held[0])
     assert (await patient).slot.index == held[0].slot.index
 
 
@@ -245,21 +209,6 @@ async def test_nobody_in_the_queue_shares_a_place_with_a_slot_or_another(pool: P
     assert all(len({*places[at : at + queue]}) == queue for at in range(0, len(places), queue))
 
 
-class Client:
-    """Remembers what it was sent; an ensemble's client never seems to leave."""
-
-    def __init__(self) -> None:
-        self.sent: list[Delta] = []
-        self.gone = False
-
-    def send(self, delta: Delta, *, last: bool) -> None:
-        assert not last
-        self.sent.append(delta)
-
-    def is_gone(self) -> bool:
-        return self.gone
-
-
 class Scene:
     """A client that waits at its place, on a clock of its own."""
 
@@ -301,14 +250,6 @@ def test_a_client_that_postprocessing_saw_leave_is_gone(pool: Pool) -> None:
     scene.postprocess(scene.client.sent[0])
     assert scene.wait(0.1)
     assert not other.wait(0.1)
-
-
-def test_all_who_leave_together_are_gone_before_another_sign(pool: Pool) -> None:
-    scenes = [Scene(pool, streams=True, place=place) for place in range(pool.geometry.queue)]
-    for each in scenes:
-        assert not each.wait(1.0)
-        each.postprocess(each.client.sent[0])
-    assert all(each.wait(0.5) for each in scenes)
 
 
 def test_who_waited_at_a_place_before_is_not_taken_for_who_waits_there_now(pool: Pool) -> None:

@@ -103,32 +103,6 @@ def test_a_long_prompt_counts_as_silence_from_the_moment_there_is_a_slot() -> No
     assert not whole.is_due(now_ns + SIGN_NS, GATHER_NS)
 
 
-def test_a_request_that_does_not_stream_gets_one_delta_at_the_end() -> None:
-    one = stream(stream=False)
-    push(one, "ab")
-    assert not one.is_due(10**12, GATHER_NS)
-    one.finish("length")
-    assert one.is_due(0, GATHER_NS)
-    assert take(one).text == "ab"
-
-
-@pytest.mark.parametrize(
-    ("request_", "text"),
-    [
-        ({"stream": False, "exclude_input_in_output": False}, "xyzab"),
-        ({"stream": False}, "ab"),
-        ({"stream": True, "exclude_input_in_output": False}, "ab"),
-    ],
-)
-def test_only_a_text_that_is_not_streamed_may_begin_with_the_prompt(
-    request_: dict[str, Any], text: str
-) -> None:
-    one = stream(**request_)
-    push(one, "ab")
-    one.finish("length")
-    assert take(one).text == text
-
-
 def test_a_stop_word_finishes_the_stream_though_the_target_goes_on() -> None:
     one = stream(stop_words=("cd",), return_num_output_tokens=True, return_log_probs=True)
     push(one, "abcdef")
@@ -148,13 +122,6 @@ def test_text_that_might_begin_a_stop_word_is_sent_when_the_target_finishes() ->
     last = take(one)
     assert last.text == "c"
     assert FINISH_REASONS[last.numbers.finish_reason] == "length"
-
-
-def test_a_text_that_ends_at_once_is_still_answered() -> None:
-    one = stream()
-    one.finish("stop")
-    assert one.is_due(0, GATHER_NS)
-    assert take(one).text == ""
 
 
 @pytest.mark.parametrize(

@@ -30,20 +30,19 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("generation", "end_ids"),
+    ("file", "content", "end_ids"),
     [
-        (None, (5,)),
-        ({"eos_token_id": 7}, (7, 5)),
-        ({"eos_token_id": [5, 8, 9]}, (5, 8, 9)),
-        ({"eos_token_id": None}, (5,)),
-        ({}, (5,)),
+        ("generation_config.json", {"eos_token_id": 7}, (7, 5)),
+        ("generation_config.json", {"eos_token_id": [5, 8, 9]}, (5, 8, 9)),
+        ("generation_config.json", {"eos_token_id": None}, (5,)),
+        ("generation_config.json", {}, (5,)),
+        ("tokenizer_config.json", {"eos_token": "<|pad|>"}, (5, 1)),
     ],
 )
-def test_a_text_ends_at_the_ids_of_both_configurations(
-    checkpoint: Path, generation: dict[str, object] | None, end_ids: tuple[int, ...]
+def test_a_text_ends_at_the_ids_of_configurations_and_tokenizer(
+    checkpoint: Path, file: str, content: dict[str, object], end_ids: tuple[int, ...]
 ) -> None:
-    if generation is not None:
-        (checkpoint / "generation_config.json").write_text(json.dumps(generation))
+    (checkpoint / file).write_text(json.dumps(content))
     assert Vocabulary.load(checkpoint).end_ids == end_ids
 
 
@@ -77,11 +76,6 @@ def test_a_text_ends_where_the_chat_template_ends_a_turn(
         config = json.dumps({"eos_token": {"content": "<|pad|>"}})
         (checkpoint / "tokenizer_config.json").write_text(config)
     assert Vocabulary.load(checkpoint).end_ids == end_ids
-
-
-def test_a_text_ends_at_the_end_token_of_the_tokenizer(checkpoint: Path) -> None:
-    (checkpoint / "tokenizer_config.json").write_text('{"eos_token": "<|pad|>"}')
-    assert Vocabulary.load(checkpoint).end_ids == (5, 1)
 
 
 def post_processor(*tokens: str) -> dict[str, object]:

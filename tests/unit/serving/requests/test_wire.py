@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from card.constraints import Guide
 from card.serving.requests.allowed import Bounds
 from card.serving.requests.derived import guide_of, output_budget
-from card.serving.requests.parsing import check_parameters, parse
+from card.serving.requests.parsing import parse
 from card.serving.requests.refusal import Refusal
 from card.serving.requests.wire import GenerateRequest
 from card.settings import LimitSettings
@@ -116,17 +116,6 @@ def test_a_bad_value_is_refused_by_field_value_and_what_is_allowed(
     assert " is (" not in message, "a list, in words that are not Python's alone"
 
 
-def test_a_missing_prompt_is_named() -> None:
-    with pytest.raises(Refusal, match="INVALID_ARGUMENT: text_input is missing; send the prompt"):
-        parse(GenerateRequest, {}, BOUNDS, required=("text_input",))
-
-
-@pytest.mark.parametrize("ids", [[], [-1], [8192]])
-def test_card_called_directly_checks_its_token_ids(ids: list[int]) -> None:
-    with pytest.raises(Refusal, match=r"input_ids is .* each 0 to 8191"):
-        parse(GenerateRequest, {"input_ids": np.array([ids], np.int32)}, BOUNDS)
-
-
 class Unread:
     """Elements that nobody may turn into objects."""
 
@@ -163,34 +152,11 @@ def test_a_tensor_that_is_none_of_the_wires_is_refused_by_name() -> None:
         parse(GenerateRequest, arrays(text_input="x", max_token=3), BOUNDS)
 
 
-@pytest.mark.parametrize("name", ["max_token", "temprature", "bogus"])
-def test_an_unknown_request_parameter_is_refused_by_name(name: str) -> None:
-    with pytest.raises(Refusal, match=f"parameter is '{name}'"):
-        check_parameters([name])
-
-
 def test_the_output_budget_is_what_was_asked_for_if_there_is_room() -> None:
     limits = LimitSettings(prompt_tokens=96, context_tokens=128, default_max_tokens=64)
     assert output_budget(GenerateRequest(max_tokens=32), 96, limits) == 32
     assert output_budget(GenerateRequest(), 32, limits) == 64
     assert output_budget(GenerateRequest(), 90, limits) == 38
-
-
-@pytest.mark.parametrize(
-    ("request_", "prompt_tokens", "message"),
-    [
-        (GenerateRequest(), 97, "text_input is 97 tokens long; it must be 1 to 96"),
-        (GenerateRequest(input_ids=(1,)), 97, "input_ids is 97 tokens long; it must be 1 to 96"),
-        (GenerateRequest(), 0, "text_input is 0 tokens long"),
-        (GenerateRequest(max_tokens=33), 96, "max_tokens is 33; it must be at most 32 after"),
-    ],
-)
-def test_a_prompt_without_room_behind_it_is_refused(
-    request_: GenerateRequest, prompt_tokens: int, message: str
-) -> None:
-    limits = LimitSettings(prompt_tokens=96, context_tokens=128, default_max_tokens=64)
-    with pytest.raises(Refusal, match=message):
-        output_budget(request_, prompt_tokens, limits)
 
 
 def test_a_guide_is_of_its_kind() -> None:

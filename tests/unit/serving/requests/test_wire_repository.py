@@ -18,17 +18,6 @@ from card.serving.triton.attach import ATTACHED_EPOCH, DEADLINE, KEY
 from card.serving.triton.unary_fronts import ENSEMBLE_UNARY, LLMAPI, TENSORRT_LLM, Front
 
 REPOSITORY = Path(__file__).parents[4] / "model_repository"
-STUBS = (
-    "preprocessing",
-    "card",
-    "draft",
-    "target",
-    "postprocessing",
-    "ensemble_unary",
-    "tensorrt_llm",
-    "llmapi",
-    "remote",
-)
 
 Declared = dict[str, tuple[str, list[int]]]
 
@@ -102,15 +91,6 @@ def test_what_answers_once_has_the_tensors_of_its_table(model: str, front: Front
     }
 
 
-@pytest.mark.parametrize(
-    "model", ["ensemble", *(model for model in STUBS if model != "postprocessing")]
-)
-def test_no_input_is_required_by_triton_so_that_every_refusal_names_what_is_missing(
-    model: str,
-) -> None:
-    assert all(tensor.optional for tensor in config(model).input)
-
-
 def test_the_ensemble_connects_every_tensor_to_its_namesake() -> None:
     """But for the prompt's tokens: a client may send them, and preprocessing always does."""
     made = {"input_ids": "prompt_ids"}
@@ -125,15 +105,6 @@ def test_the_ensemble_connects_every_tensor_to_its_namesake() -> None:
         assert dict(step.output_map) == (outputs | made if is_first else outputs)
 
 
-@pytest.mark.parametrize("model", STUBS)
-def test_models_run_once_without_a_gpu_and_hand_over_to_the_package(model: str) -> None:
-    (group,) = config(model).instance_group
-    assert (group.count, group.kind) == (1, group.KIND_CPU)
-    source = (REPOSITORY / model / "1" / "model.py").read_text(encoding="utf-8")
-    assert "from card.serving." in source
-    assert len(source.splitlines()) <= 8
-
-
 def test_a_delta_survives_the_way_to_postprocessing() -> None:
     numbers = Numbers(3, 2**40 + 1, accepted_bytes=2, finish_reason=1)
     delta = Delta("é", numbers, (-0.5, -1.0), -1.5, tokens=(4, 2**30), details='{"tokens":[]}')
@@ -146,18 +117,14 @@ def test_a_delta_survives_the_way_to_postprocessing() -> None:
         Delta.unpack(packed, most_tokens=1)
 
 
-@pytest.mark.parametrize("broken", [TEXT, NUMBERS, LOG_PROBABILITIES])
+@pytest.mark.parametrize("broken", [TEXT, NUMBERS, LOG_PROBABILITIES, "no text"])
 def test_a_delta_of_strangers_is_refused(broken: str) -> None:
     packed = Delta("x", Numbers(0, 1)).pack()
-    packed[broken] = packed[broken][:, :0]
-    with pytest.raises(ValueError, match=f"not a delta of card: {broken} holds 0 values"):
-        Delta.unpack(packed, most_tokens=8)
-
-
-def test_a_delta_whose_bytes_are_no_text_is_refused_by_name() -> None:
-    packed = Delta("x", Numbers(0, 1)).pack()
-    packed[TEXT][0, 0] = b"\xff"
-    with pytest.raises(ValueError, match="not a delta of card: delta_text is no UTF-8 text"):
+    if broken == "no text":
+        broken, packed[TEXT][0, 0] = TEXT, b"\xff"
+    else:
+        packed[broken] = packed[broken][:, :0]
+    with pytest.raises(ValueError, match=f"not a delta of card: {broken}"):
         Delta.unpack(packed, most_tokens=8)
 
 
@@ -171,12 +138,6 @@ def test_a_number_that_the_wire_cannot_carry_is_refused_by_name(name: str, value
         Delta.unpack(packed, most_tokens=8)
 
 
-def test_a_response_without_a_token_has_no_log_probability_where_these_are_asked_for() -> None:
-    (output,) = (output for output in OUTPUTS if output.name == "output_log_probs")
-    assert output.array(Delta("", Numbers(0, 1), (), -0.75)).shape == (1, 1, 0)
-    assert output.array(Delta("", Numbers(0, 1))).tolist() == [[[0.0]]], "nobody asked"
-
-
 @pytest.mark.parametrize("log_probs", [None, (), (0.0,), (-0.5, 0.5)])
 def test_whether_log_probabilities_were_asked_for_survives_the_way(
     log_probs: tuple[float, ...] | None,
@@ -184,15 +145,3 @@ def test_whether_log_probabilities_were_asked_for_survives_the_way(
     """Also where a text has no token yet, or those of its tokens add up to nothing."""
     delta = Delta("x", Numbers(0, 1), log_probs, sum(log_probs or ()))
     assert Delta.unpack(delta.pack(), most_tokens=2) == delta
-
-
-def test_outputs_have_the_shapes_that_tensorrt_llm_clients_index() -> None:
-    delta = Delta("abc", Numbers(0, 1, finish_reason=2), (-0.5, -0.25), -0.75)
-    arrays = {output.name: output.array(delta) for output in OUTPUTS}
-    assert arrays["text_output"].shape == (1,)
-    assert arrays["text_output"][0] == b"abc"
-    assert arrays["output_log_probs"].shape == (1, 1, 2)
-    assert arrays["finish_reason"].tolist() == [[b"length"]]
-    scalars = {name: array.shape for name, array in arrays.items()
-               if name not in ("text_output", "output_log_probs")}  # fmt: skip
-    assert set(scalars.values()) == {(1, 1)}

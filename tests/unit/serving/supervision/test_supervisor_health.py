@@ -31,7 +31,7 @@ from card.serving.supervision.sighting import (
     ServiceHealth,
     state_of,
 )
-from card.serving.supervision.supervisor import _meets_strangers
+from card.serving.supervision.supervisor import meets_strangers
 from card.settings import ServingSettings
 
 
@@ -273,4 +273,4 @@ def test_the_pool_of_a_card_that_came_back_behind_a_sweep_is_heard(tmp_path: Pat
     ],
 )
 def test_open_doors_are_told_of(serving: dict[str, Any], meets: bool) -> None:
-    assert _meets_strangers(ServingSettings(**serving)) is meets
+    assert meets_strangers(ServingSettings(**serving)) is meets

@@ -173,23 +173,28 @@ def test_a_dead_server_is_restarted_whatever_else_is_wrong(watch: Watch) -> None
     assert restarts(actions)
 
 
-def test_a_stopped_server_is_restarted_after_the_engine_timeout(watch: Watch) -> None:
-    stopped = ServerSight(ProcessState.STOPPED)
-    assert watch.look(server=stopped) == []
-    assert restarts(watch.look(after_s=ENGINE_TIMEOUT_S + 0.1, server=stopped))
+@pytest.mark.parametrize(
+    ("lame", "limit_s"),
+    [
+        (ServerSight(ProcessState.STOPPED), ENGINE_TIMEOUT_S),
+        (ServerSight(ProcessState.RUNNING, silence_s=0.3, listens=False), CLOSED_S),
+    ],
+    ids=["stopped", "takes no connection"],
+)
+def test_a_lame_server_is_restarted_unless_it_was_a_moment(
+    watch: Watch, lame: ServerSight, limit_s: float
+) -> None:
+    for _ in range(2):
+        assert watch.look(server=lame) == []
+        assert watch.look(after_s=limit_s, server=lame) == []
+        assert watch.look() == []
+    watch.look(server=lame)
+    assert restarts(watch.look(after_s=limit_s + 0.2, server=lame))
 
 
 def test_a_server_that_does_not_answer_is_restarted(watch: Watch) -> None:
     assert watch.look(server=silent_for(SERVER_SILENCE_S)) == []
     assert restarts(watch.look(server=silent_for(SERVER_SILENCE_S + 0.1)))
-
-
-def test_a_server_that_takes_no_connection_any_more_is_restarted_at_once(watch: Watch) -> None:
-    ending = ServerSight(ProcessState.RUNNING, silence_s=0.3, listens=False)
-    assert watch.look(after_s=CLOSED_S, server=ending) == []
-    assert watch.look() == [], "it was a moment"
-    assert watch.look(after_s=CLOSED_S, server=ending) == []
-    assert restarts(watch.look(after_s=0.2, server=ending))
 
 
 def test_a_card_that_turns_to_nothing_needs_another_server(watch: Watch) -> None:
@@ -304,20 +309,17 @@ class Healing:
         self.reloads.close()
 
 
-def test_a_draft_that_triton_can_load_no_more_waits_for_open_streams_to_end() -> None:
-    healing = Healing()
-    assert healing.heal(draft=GONE) is None
-    healing.end(StuckLoadError("its process did not survive its loading"))
-    assert healing.heal(draft=GONE) is None
-    healing.service.open_slots = 0
-    assert str(healing.heal(draft=GONE)).startswith("draft: its process did not survive")
-
-
-def test_any_other_model_that_triton_can_load_no_more_needs_a_new_server() -> None:
-    healing = Healing()
-    assert healing.heal(target=GONE) is None
-    healing.end(StuckLoadError("its process did not survive its loading"))
-    assert str(healing.heal(target=GONE)).startswith("target: its process did not survive")
+def test_what_triton_can_load_no_more_needs_a_new_server_and_a_draft_waits_for_open_streams() -> (
+    None
+):
+    for model in ("draft", "target"):
+        healing = Healing()
+        assert healing.heal(**{model: GONE}) is None
+        healing.end(StuckLoadError("its process did not survive its loading"))
+        if model == "draft":
+            assert healing.heal(draft=GONE) is None
+            healing.service.open_slots = 0
+        assert str(healing.heal(**{model: GONE})).startswith(f"{model}: ")
 
 
 def test_a_reload_of_a_server_that_is_gone_matters_no_more() -> None:

@@ -4,65 +4,22 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from signal import SIGKILL
 
 import psutil
 import pytest
 from child_process import child, next_line
-from fake_stub import fake_stub, status_of
+from fake_stub import fake_stub
 
-from card.serving.supervision.command_line import conceal
 from card.serving.supervision.policy import ProcessState
 from card.serving.supervision.server import TritonProcess
 from card.serving.supervision.stop_requests import StopRequests
-from card.serving.supervision.stubs import Stub, find_orphans, find_stubs, process_state
+from card.serving.supervision.stubs import find_orphans, process_state
 from card.serving.supervision.tether import tethered
 from card.serving.supervision.triton_server import Restriction, ServerOptions, TritonInstall
-
-
-def state_of(stub: Stub) -> ProcessState:
-    """Now; as an attribute it would be taken for what it was."""
-    return stub.state
-
-
-def until(status: str, stub: Stub) -> None:
-    """Wait for the kernel to get there."""
-    while status_of(stub) != status:
-        os.sched_yield()
-
-
-def test_stubs_are_told_apart_by_their_models(tmp_path: Path) -> None:
-    with (
-        fake_stub(tmp_path, "draft", "one") as draft,
-        fake_stub(tmp_path, "target", "two") as target,
-    ):
-        stubs = find_stubs(os.getpid())
-        assert stubs == {"draft": draft, "target": target}
-        assert (draft.region, target.region) == ("one", "two")
-
-
-def test_a_running_a_stopped_and_a_dead_stub_look_different(tmp_path: Path) -> None:
-    with fake_stub(tmp_path, "draft") as stub:
-        assert state_of(stub) is ProcessState.RUNNING
-        stub.process.send_signal(signal.SIGSTOP)
-        until(psutil.STATUS_STOPPED, stub)
-        assert state_of(stub) is ProcessState.STOPPED
-        stub.process.send_signal(signal.SIGKILL)
-        until(psutil.STATUS_ZOMBIE, stub)
-        assert stub.state is ProcessState.GONE
-        assert find_stubs(os.getpid()) == {}
-    assert stub.state is ProcessState.GONE
-
-
-def test_orphans_are_found_by_their_region(tmp_path: Path) -> None:
-    mine = f"mine_{secrets.token_hex(8)}_"
-    with fake_stub(tmp_path, "draft", f"{mine}1") as stub, fake_stub(tmp_path, "target", "yours_1"):
-        assert find_orphans(mine) == [stub.process]
 
 
 def test_who_only_looks_at_a_region_is_no_orphan() -> None:
@@ -99,30 +56,6 @@ def test_a_server_takes_every_child_along_whatever_its_command_line_says(tmp_pat
     server.kill()
 
 
-SECRET = "0123456789abcdef" * 4
-
-
-def test_a_concealed_argument_is_read_by_nobody_any_more() -> None:
-    say = "import sys; print(flush=True); sys.stdin.readline()"
-    command = [sys.executable, "-c", say, f"--first={SECRET}", f"--again={SECRET}", "plain"]
-    with child(*command) as process:
-        next_line(process)
-        line = Path(f"/proc/{process.pid}/cmdline")
-        assert line.read_bytes().count(SECRET.encode()) == 2
-        assert conceal(process.pid, SECRET)
-        shown = line.read_bytes()
-        assert SECRET.encode() not in shown
-        assert b"--first=*" in shown
-        assert b"plain" in shown
-        process.communicate(b"\n", timeout=10)
-
-
-def test_a_process_that_is_gone_hides_nothing() -> None:
-    with child(sys.executable, "-c", "") as process:
-        process.wait(10)
-    assert not conceal(process.pid, SECRET)
-
-
 RAISED = """
 import resource, subprocess, sys
 from card.serving.supervision import descriptors
@@ -151,34 +84,8 @@ def test_the_limit_is_raised_for_children_too(soft: int, hard: int, expected: in
     assert inherited == f"{expected} {hard}"
 
 
-TIED = "import signal\nprint('tied', flush=True)\nsignal.pause()"
-PARENT = f"""
-import subprocess, sys
-from signal import SIGKILL
-from card.serving.supervision.tether import tethered
-
-command = [sys.executable, "-c", {TIED!r}]
-child = subprocess.Popen(tethered(SIGKILL, command), stdout=subprocess.PIPE)
-child.stdout.readline()
-print(child.pid, flush=True)
-child.wait()
-"""
-
-
 def outcome(command: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
-
-
-def test_a_tethered_child_dies_with_its_killed_parent() -> None:
-    with child(sys.executable, "-c", PARENT) as parent:
-        tied = psutil.Process(int(next_line(parent)))
-        assert tied.is_running()
-        parent.kill()
-        parent.wait()
-    limit = time.monotonic() + 10
-    while process_state(tied) is not ProcessState.GONE:
-        assert time.monotonic() < limit, f"{tied} lives on"
-        os.sched_yield()
 
 
 def test_a_parent_that_died_before_the_tie_was_made_leaves_no_child() -> None:
@@ -186,15 +93,6 @@ def test_a_parent_that_died_before_the_tie_was_made_leaves_no_child() -> None:
     orphaned = [str(os.getppid()) if word == str(os.getpid()) else word for word in command]
     ending = outcome(orphaned)
     assert (ending.returncode, ending.stdout) == (1, "")
-
-
-def test_the_child_is_the_command_with_its_words_and_its_environment() -> None:
-    said = 'import os, sys; print(os.getppid(), sys.argv, os.environ["GIVEN"])'
-    command = tethered(SIGKILL, [sys.executable, "-c", said, "two words"])
-    ending = subprocess.run(
-        command, env={"GIVEN": "on"}, capture_output=True, text=True, check=True, timeout=20
-    )
-    assert ending.stdout == f"{os.getpid()} ['-c', 'two words'] on\n"
 
 
 def test_the_child_ignores_no_signal_that_the_launcher_ignores() -> None:
@@ -233,21 +131,16 @@ print("through", flush=True)
 """
 
 
-def test_every_request_counts_and_stays() -> None:
+def test_every_request_counts_and_stays_and_makes_nobody_wait() -> None:
+    """Also more of them than a pipe holds."""
     requests = StopRequests()
     requests.ask()
     assert requests.wait_for(1, LONG_S)
     assert not requests.wait_for(2, 0.0)
-    requests.ask()
-    assert requests.wait_for(2, LONG_S)
-    assert requests.wait_for(1, 0.0)
-
-
-def test_more_requests_than_a_pipe_holds_make_nobody_wait() -> None:
-    requests = StopRequests()
     for _ in range(1 << 17):
         requests.ask()
-    assert requests.wait_for(2, 0.0)
+    assert requests.wait_for(2, LONG_S)
+    assert requests.wait_for(1, 0.0)
 
 
 def test_requests_interrupt_anything_and_hang_nobody() -> None:

@@ -89,7 +89,7 @@ class Recovery:
     def __init__(self, repository: FakeRepository, well_after: int = 0) -> None:
         self.repository = repository
         self.server = FakeServer(repository.clock)
-        self._looks_left = well_after
+        self.looks_left = well_after
 
     def run(
         self, dead: Stub | None = None, timeout_s: float = 5.0, must_let_go: bool = False
@@ -107,8 +107,8 @@ class Recovery:
 
     def _is_well(self) -> bool:
         self.repository.clock.now_s += LOOK_S
-        self._looks_left -= 1
-        return self._looks_left < 0
+        self.looks_left -= 1
+        return self.looks_left < 0
 
 
 @pytest.mark.parametrize("last", [None, signal.SIGSTOP, signal.SIGKILL])
@@ -130,7 +130,7 @@ def test_the_old_process_is_dead_before_the_server_is_asked_for_anything(
 def test_a_recovery_lasts_until_the_model_is_well() -> None:
     recovery = Recovery(FakeRepository(), well_after=3)
     recovery.run()
-    assert recovery._looks_left == -1
+    assert recovery.looks_left == -1
 
 
 def test_a_model_that_must_let_go_is_loaded_when_no_request_is_open_in_the_old_one() -> None:
@@ -161,20 +161,6 @@ def test_a_recovery_ends_with_its_server() -> None:
         recovery.run(timeout_s=60)
 
 
-@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_loaded_process_that_does_not_come_to_serve_is_not_waited_for(
-    tmp_path: Path, blow: signal.Signals
-) -> None:
-    """A second fault in a row; the policy tries again, for Triton itself is well."""
-    recovery = Recovery(FakeRepository(), well_after=1_000_000)
-    with fake_stub(tmp_path, "draft", "region") as successor:
-        recovery.server.known = successor
-        os.kill(successor.process.pid, blow)
-        with pytest.raises(RecoveryError, match="loaded and did not come to serve") as lost:
-            recovery.run(timeout_s=600)
-    assert not isinstance(lost.value, BeyondReloadError)
-
-
 def test_a_process_that_is_paused_while_it_loads_is_killed_before_it_goes_on(
     tmp_path: Path,
 ) -> None:
@@ -197,21 +183,6 @@ def test_a_process_that_is_paused_while_it_loads_is_killed_before_it_goes_on(
             recovery.run(timeout_s=60)
         waiting.join()
     assert not isinstance(lost.value, BeyondReloadError), "the policy tries again"
-
-
-def test_a_load_whose_process_died_fails_once_triton_is_told(tmp_path: Path) -> None:
-    """Triton would wait for it for ever."""
-    repository = FakeRepository()
-    repository.refusal = "the process of this model died while it was loaded"
-    recovery = Recovery(repository)
-    repository.answers = recovery.server.hears
-    with fake_stub(tmp_path, "draft", "region") as successor:
-        recovery.server.known = successor
-        os.kill(successor.process.pid, signal.SIGKILL)
-        with pytest.raises(RecoveryError, match="died while it was loaded") as lost:
-            recovery.run(timeout_s=60)
-    assert not isinstance(lost.value, BeyondReloadError), "the policy tries again"
-    assert recovery.server.failed_loads == ["draft"]
 
 
 def test_a_load_that_triton_does_not_give_up_is_not_waited_for(tmp_path: Path) -> None:

@@ -37,31 +37,6 @@ typer.run(command.main)
 """
 """A supervisor that has its run directory, and says when it looks for its server."""
 
-UNLOADABLE = """
-import typer
-from card.serving import supervisor as command
-from card.serving.supervision.load_failure import LOAD_ERRORS, announced
-from card.serving.supervision.startup import StartError, UnloadableError
-
-class Supervisor:
-    def __init__(self, *_):
-        pass
-
-    def run(self):
-        @announced
-        def initialize(model, args):
-            raise LOAD_ERRORS[0]("the weights do not fit")
-
-        try:
-            initialize(self, {{"model_name": "target"}})
-        except LOAD_ERRORS as error:
-            raise {kind}(f"target cannot be loaded: {{error}}")
-
-command.Supervisor = Supervisor
-typer.run(command.main)
-"""
-"""A supervisor whose start ends with an error of this kind, after a model has told why."""
-
 
 def settings_with(folder: Path, ports: Mapping[str, int]) -> Path:
     """A settings file with these ports, a real pair, and shared memory in `folder`/shared."""
@@ -83,22 +58,6 @@ def ports() -> Iterator[dict[str, int]]:
 @pytest.fixture
 def settings(tmp_path: Path, ports: dict[str, int]) -> Path:
     return settings_with(tmp_path, ports)
-
-
-def refused(settings: Path) -> str:
-    """The only line that a supervisor with these settings says."""
-    command = [sys.executable, "-m", "card.serving.supervisor", f"--settings={settings}"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 2
-    (line,) = ended.stderr.splitlines()
-    return line
-
-
-def test_a_busy_port_as_of_a_second_supervisor(
-    tmp_path: Path, ports: dict[str, int], busy_port: int
-) -> None:
-    settings = settings_with(tmp_path, ports | {"health_port": busy_port})
-    assert refused(settings).startswith(f"error: serving.health_port: port {busy_port} is busy: ")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
@@ -125,21 +84,6 @@ def test_a_server_that_is_not_found_leaves_nothing(tmp_path: Path, settings: Pat
     assert ended.returncode == 2
     assert ended.stderr.splitlines()[-1] == b"error: nowhere"
     assert list((tmp_path / "shared").iterdir()) == []
-
-
-@pytest.mark.parametrize(("kind", "events"), [("UnloadableError", 1), ("StartError", 2)])
-def test_why_a_model_cannot_be_loaded_is_one_event_and_one_line(
-    settings: Path, kind: str, events: int
-) -> None:
-    """What no model has told stands with the supervisor's own event."""
-    command = [sys.executable, "-c", UNLOADABLE.format(kind=kind), f"--settings={settings}"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 1
-    told = [line for line in ended.stderr.splitlines() if "the weights do not fit" in line]
-    (line,) = (line for line in told if line.startswith("error: "))
-    assert line == "error: target cannot be loaded: the weights do not fit"
-    assert len(told) == 1 + events
-    assert "event=gave_up" in ended.stderr.splitlines()[-1]
 
 
 def test_what_a_log_complains_of_is_found_in_both_formats() -> None:

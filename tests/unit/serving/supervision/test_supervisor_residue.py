@@ -7,13 +7,8 @@ import stat
 from pathlib import Path
 
 import pytest
-from fake_stub import fake_stub
 
-from card.engines import EngineError
-from card.serving.requests.refusal import Refusal
-from card.serving.supervision.load_failure import announced
 from card.serving.supervision.notices import NOTICES_VARIABLE, Notices
-from card.serving.supervision.policy import ProcessState
 from card.serving.supervision.residue import REGIONS, RunDirectory, sweep
 from card.serving.supervision.user_cache import user_cache
 
@@ -27,24 +22,6 @@ def region_of(run: RunDirectory) -> Path:
     region = REGIONS / f"{run.region_prefix}stub"
     region.write_bytes(b"\0" * 64)
     return region
-
-
-def test_a_closed_run_directory_leaves_nothing(tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path)
-    region = region_of(run)
-    assert run.temporary.is_dir()
-    run.close()
-    assert list(tmp_path.iterdir()) == []
-    assert not region.exists()
-
-
-def test_what_a_dead_supervisor_left_is_swept(tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path)
-    region = region_of(run)
-    abandon(run)
-    assert sweep(tmp_path) == [run.path]
-    assert list(tmp_path.iterdir()) == []
-    assert not region.exists()
 
 
 def test_files_of_other_programs_are_not_swept(tmp_path: Path) -> None:
@@ -76,17 +53,6 @@ def test_a_trap_that_somebody_else_set_is_left_alone(tmp_path: Path, trap: str) 
     assert sorted(tmp_path.rglob("*")) == before
     assert region.exists()
     run.close()
-
-
-def test_orphaned_stubs_of_a_dead_supervisor_are_killed(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    run = RunDirectory(tmp_path)
-    region = region_of(run)
-    with fake_stub(tmp_path_factory.mktemp("models"), "draft", region.name) as orphan:
-        abandon(run)
-        sweep(tmp_path)
-        assert orphan.state is ProcessState.GONE
 
 
 def test_a_pool_that_nobody_locks_is_swept(tmp_path: Path) -> None:
@@ -133,29 +99,6 @@ def test_a_notice_says_what_was_posted_last(tmp_path: Path) -> None:
     notice.post("Gewichte fehlen: ö")
     assert Notices(tmp_path).load_failed.text == "Gewichte fehlen: ö"
     assert Notices(None).load_failed.text == ""
-
-
-def test_a_model_that_cannot_be_loaded_tells_the_supervisor_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @announced
-    def initialize(model: object, args: dict[str, str]) -> None:
-        raise EngineError("this engine does not compute in int8")
-
-    monkeypatch.setenv(NOTICES_VARIABLE, str(tmp_path))
-    with pytest.raises(EngineError):
-        initialize(object(), {"model_name": "target"})
-    why = "target cannot be loaded: this engine does not compute in int8"
-    assert Notices(tmp_path).load_failed.text == why
-
-
-def test_a_draining_service_refuses_with_words_of_its_own(tmp_path: Path) -> None:
-    notices = Notices(tmp_path)
-    notices.check_draining()
-    notices.draining.post()
-    with pytest.raises(Refusal, match="UNAVAILABLE: the service is draining") as refused:
-        notices.check_draining()
-    assert refused.value.reason == "draining"
 
 
 def test_without_a_supervisor_nothing_is_ever_said(monkeypatch: pytest.MonkeyPatch) -> None:

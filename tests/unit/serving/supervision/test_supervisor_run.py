@@ -18,7 +18,7 @@ from card.serving.supervision.residue import RunDirectory
 from card.serving.supervision.service import Service
 from card.serving.supervision.startup import ShortageError
 from card.serving.supervision.stop_requests import StopRequests
-from card.serving.supervision.supervisor import LOOK_S, START_ATTEMPTS, Supervisor
+from card.serving.supervision.supervisor import LOOK_S, Supervisor
 from card.serving.supervision.triton_server import named_install
 from card.settings import Settings, load_settings
 
@@ -87,16 +87,6 @@ def test_the_first_start_gives_up_and_says_why(
     with pytest.raises(ShortageError, match=r"the server cannot be started: .*unavailable"):
         supervisor.run()
     assert FakeTriton.killed == FakeTriton.started == 1
-
-
-def test_a_restart_is_tried_again_after_a_pause(
-    guarded: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ShortageError, "pause_s", 0.01)
-    supervisor = Supervisor(guarded, Path(), StopRequests())
-    with pytest.raises(ShortageError):
-        supervisor._restart("it died")
-    assert FakeTriton.killed == FakeTriton.started == START_ATTEMPTS
 
 
 class FakeService:

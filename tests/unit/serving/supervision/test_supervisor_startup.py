@@ -10,7 +10,7 @@ from told_clock import ToldClock
 
 from card.serving.supervision.policy import CARD, DRAFT, STUBS, ProcessState, Sight
 from card.serving.supervision.recovery import STUCK_S
-from card.serving.supervision.startup import CrashError, StartError, Startup, UnloadableError
+from card.serving.supervision.startup import CrashError, StartError, Startup
 
 
 class FakeServer:
@@ -57,15 +57,6 @@ def started(service: FakeService, limit_s: float = 60.0, clock: ToldClock | None
     return Startup(service, limit_s, clock or ToldClock())  # type: ignore[arg-type]
 
 
-def test_a_model_that_cannot_be_loaded_says_why_and_is_no_matter_of_time(
-    service: FakeService,
-) -> None:
-    service.load_failure = "target cannot be loaded: the weights do not fit"
-    with pytest.raises(UnloadableError, match="the weights do not fit") as refusal:
-        started(service).check()
-    assert refusal.value.for_the_log == "a model cannot be loaded"
-
-
 @pytest.mark.parametrize(
     ("crashed", "seen", "kind"),
     [(True, [], CrashError), (False, [CARD], CrashError), (False, [], StartError)],
@@ -99,12 +90,6 @@ def test_a_process_or_a_server_that_does_not_go_on_says_nothing_about_the_next_s
         startup.check()
 
 
-def test_a_guard_that_does_not_want_to_is_no_matter_of_time(service: FakeService) -> None:
-    service.guard_refusal = "the guard ended during the start"
-    with pytest.raises(StartError, match="the guard ended"):
-        started(service).check()
-
-
 def test_a_server_that_waits_for_a_process_it_gave_up_on_is_started_again(
     service: FakeService, clock: ToldClock
 ) -> None:
@@ -121,18 +106,6 @@ def test_a_server_that_waits_for_a_process_it_gave_up_on_is_started_again(
         startup.check()
     clock.now_s = 231.0
     with pytest.raises(CrashError, match="given up on a process"):
-        startup.check()
-
-
-def test_processes_that_end_before_anybody_saw_them_end_the_start(
-    service: FakeService, clock: ToldClock
-) -> None:
-    startup = started(service, limit_s=600.0, clock=clock)
-    service.server.unseen = [CARD, DRAFT]
-    for clock.now_s in (10.0, 12.9):
-        startup.check()
-    clock.now_s = 13.1
-    with pytest.raises(StartError, match="of card, draft ended as soon as they were started"):
         startup.check()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -48,39 +47,6 @@ def container(tmp_path: Path) -> Path:
     return root
 
 
-def test_the_server_of_the_wheel_runs_and_knows_every_option(install: TritonInstall) -> None:
-    binary, *arguments = install.command(OPTIONS)
-    printed = subprocess.run(
-        [binary, "--help"], env=install.environment(), capture_output=True, text=True, timeout=60
-    )
-    assert "--model-repository" in printed.stderr
-    known = printed.stderr.split()
-    assert [a for a in arguments if a.split("=")[0] not in known] == []
-
-
-def test_the_backend_has_the_stub_of_the_running_python_beside_it(install: TritonInstall) -> None:
-    staged = {path.name: path.resolve() for path in (install.backends / "python").iterdir()}
-    assert set(staged) == {
-        "libtriton_python.so",
-        "triton_python_backend_utils.py",
-        "triton_python_backend_stub",
-    }
-    assert all(path.is_file() for path in staged.values())
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    assert staged["triton_python_backend_stub"].parent.name == version
-
-
-def test_every_library_of_the_stub_is_found(install: TritonInstall) -> None:
-    stub = install.backends / "python/triton_python_backend_stub"
-    linked = subprocess.run(
-        ["ldd", stub], env=install.environment({}) | {"PATH": "/usr/bin:/bin"}, check=True,
-        capture_output=True, text=True, timeout=60,
-    ).stdout  # fmt: skip
-    assert "not found" not in linked
-    libpython = next(line for line in linked.splitlines() if "libpython" in line)
-    assert sys.base_prefix in libpython or "/usr/lib" in libpython or "/lib/" in libpython
-
-
 def test_staging_again_replaces_what_a_former_run_left(
     install: TritonInstall, tmp_path: Path
 ) -> None:
@@ -112,17 +78,6 @@ def test_the_command_says_what_the_options_say(install: TritonInstall) -> None:
         assert f"--{service}-port={port}" in command
         assert f"--{service}-address=127.0.0.1" in command
     assert "--backend-config=python,shm-region-prefix-name=card_1_" in command
-
-
-def test_control_apis_want_the_header_over_both_protocols(install: TritonInstall) -> None:
-    command = install.command(OPTIONS)
-    guarded = "model-repository,shared-memory,trace,logging:card-key=abc123"
-    assert f"--http-restricted-api={guarded}" in command
-    assert f"--grpc-restricted-protocol={guarded}" in command
-    closed = install.command(replace(OPTIONS, closed_over_http=("inference",)))
-    assert f"--http-restricted-api={guarded.replace(':', ',inference:')}" in closed
-    assert f"--grpc-restricted-protocol={guarded}" in closed
-    assert OPTIONS.restriction.http_headers == {"card-key": "abc123"}
 
 
 @pytest.mark.parametrize(

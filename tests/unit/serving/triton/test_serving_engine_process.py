@@ -159,39 +159,10 @@ def sleeps(loop: Loop) -> bool:
     return not loop.stepped.wait(10 * LONGEST_WAIT_S)
 
 
-@pytest.mark.parametrize("key", ["", "guess"])
-def test_a_stranger_is_refused_and_nothing_changes(
-    engine: Engine, tmp_path: Path, key: str
-) -> None:
-    pool = make_pool(tmp_path)
-    pool.new_key()
-    for denied in (1, 2):
-        with pytest.raises(Refusal, match="PERMISSION_DENIED: target answers only"):
-            engine.process.attach(key, FAR_NS)
-        assert pool.denials == denied
-    assert state(pool) is not EngineState.ATTACHED
-
-
 def test_an_attach_request_read_too_late_is_refused(engine: Engine, tmp_path: Path) -> None:
     key = make_pool(tmp_path).new_key()
     with pytest.raises(Refusal, match="DEADLINE_EXCEEDED"):
         engine.process.attach(key, time.monotonic_ns() - 1)
-
-
-def test_a_new_card_must_attach_again_and_the_old_key_is_worthless(
-    engine: Engine, tmp_path: Path
-) -> None:
-    pool = make_pool(tmp_path)
-    old_key = pool.new_key()
-    engine.attach(old_key)
-    pool.close()
-    successor = make_pool(tmp_path)
-    new_key = successor.new_key()
-    assert eventually(lambda: state(successor) is EngineState.LOADED)
-    with pytest.raises(Refusal, match="PERMISSION_DENIED"):
-        engine.process.attach(old_key, FAR_NS)
-    assert engine.attach(new_key) == successor.epoch
-    assert eventually(lambda: state(successor) is EngineState.ATTACHED)
 
 
 def test_a_new_pool_is_found_and_gets_a_loop_of_its_own(engine: Engine, tmp_path: Path) -> None:
@@ -273,17 +244,6 @@ def asked() -> Iterator[Asked]:
 
 def attacher_of(pool: Pool, asked: Asked) -> Attacher:
     return Attacher(pool, "key", LIMIT_S, asked.ask, asked.report, fresh_s=LIMIT_S)
-
-
-def test_a_loaded_engine_is_asked_in_with_the_key(tmp_path: Path, asked: Asked) -> None:
-    pool = make_pool(tmp_path)
-    attacher = attacher_of(pool, asked)
-    attacher.look()
-    assert asked.requests == []
-    pool.beat("target", EngineState.LOADED)
-    attacher.look()
-    assert asked.begun.acquire(timeout=5)
-    assert asked.requests == [("target", "key")]
 
 
 def test_an_engine_is_not_asked_twice_while_it_may_still_answer(

@@ -27,10 +27,6 @@ class CompletionOutput:
     stop_reason: int | str | None = None
     _last_token_ids_len: int = 0
 
-    @property
-    def token_ids_diff(self) -> list[int]:
-        return self.token_ids[self._last_token_ids_len :]
-
 
 @dataclass(frozen=True, slots=True)
 class Response:
@@ -65,11 +61,6 @@ class RequestOutput:
 
     def aborted(self) -> bool:
         return self._aborted
-
-    async def aresult(self) -> RequestOutput:
-        async for _ in self:
-            pass
-        return self
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self

@@ -41,12 +41,6 @@ class LLM:
             target=_dispatch, args=(self._connection, self._results, self), daemon=True
         ).start()
 
-    @property
-    def worker_pid(self) -> int:
-        """Of the stand-in alone, for tests."""
-        assert self._worker.pid is not None
-        return self._worker.pid
-
     def generate_async(
         self,
         inputs: Sequence[int] | dict[str, Any],

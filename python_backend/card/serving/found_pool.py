@@ -1,11 +1,12 @@
-"""The pool, for models that are asked by clients and look into it now and then."""
+"""The pool of the `card` that lives now, for processes that look into it now and then."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from threading import Lock
 
-from card.cache import Pool
+from card.cache import Geometry, Pool
 from card.serving.geometry import pool_geometry
 from card.settings import Settings
 
@@ -13,19 +14,24 @@ from card.settings import Settings
 class FoundPool:
     """Opened when it is first wanted, and anew when a new `card` made another."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._directory = settings.cache.directory
-        self._geometry = pool_geometry(settings)
+    def __init__(self, directory: Path, server_pid: int, geometry: Geometry) -> None:
+        self._directory = directory
+        self._server_pid = server_pid
+        self._geometry = geometry
         self._pool: Pool | None = None
         self._abandoning = Lock()
 
+    @classmethod
+    def of_this_server(cls, settings: Settings) -> FoundPool:
+        """For a model's process."""
+        return cls(settings.cache.directory, os.getppid(), pool_geometry(settings))
+
     def get(self) -> Pool | None:
-        """That of the `card` that lives now; None while there is none."""
+        """None while there is none."""
         if self._pool is not None and not self._pool.path.exists():
-            self._pool.close()
-            self._pool = None
+            self.close()
         if self._pool is None:
-            self._pool = Pool.open(self._directory, os.getppid(), self._geometry)
+            self._pool = Pool.open(self._directory, self._server_pid, self._geometry)
         return self._pool
 
     def abandon(self, place: int, session_id: int) -> None:
@@ -35,3 +41,8 @@ class FoundPool:
             pool = self.get()
             if pool is not None and 0 <= place < pool.geometry.places:
                 pool.abandoned[place] = session_id
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
