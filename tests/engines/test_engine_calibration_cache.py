@@ -74,7 +74,7 @@ def examined(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append("make_row_invariant")
         return known_invariant(engine, engine.options)
 
-    def run_largest_passes(engine: Engine, rows: int) -> None:
+    def run_largest_passes(engine: Engine) -> None:
         seen.append("run_largest_passes")
 
     def measure_row_costs(engine: Engine) -> RowCosts:
