@@ -105,8 +105,8 @@ class TargetLoop:
         plan = self._plan(streaming, reading, draft_lives=draft_lives)
         turns = self._propose(streaming, reading, plan)
         queried = time.perf_counter_ns()
-        self._engine.alone = not (draft_lives and self._draft_computes(streaming))
-        logits = self._engine.forward([turn.rows for turn in turns])
+        alone = not (draft_lives and self._draft_computes(streaming))
+        logits = self._engine.forward([turn.rows for turn in turns], alone=alone)
         forwarded = time.perf_counter_ns()
         results = [self._verify(*pair) for pair in zip(turns, logits, strict=True)]
         for turn, result, rows in zip(turns, results, logits, strict=True):
