@@ -115,8 +115,7 @@ def _examined(
     with lock.loading():
         engine = _load(settings, model, options, quickly=quickly)
         if not options.grows_trees:
-            with phase("check rows", model.path):
-                engine = _row_invariant(engine, model)
+            engine = _row_invariant(engine, settings, model, quickly=quickly)
         _warm_up(engine, settings, model)
         with phase("wait for other models to load", model.path):
             lock.begin_measuring()
@@ -151,13 +150,27 @@ def _exchange_decoders(
         Exchange(engine, threads_alone, remember)
 
 
-def _row_invariant(engine: ConfigurableEngine, model: ModelSettings) -> ConfigurableEngine:
-    """The target with options that make its rows independent. Raises `EngineError`."""
-    engine = make_row_invariant(engine)
+def _row_invariant(
+    engine: ConfigurableEngine, settings: Settings, model: ModelSettings, *, quickly: bool
+) -> ConfigurableEngine:
+    """The target with options that make its rows independent; in float32, where nobody asked for
+    another dtype and that takes it. Raises `EngineError`."""
+    with phase("check rows", model.path):
+        engine = make_row_invariant(engine)
+    if model.dtype == "auto" and not (engine.row_invariant or engine.options.dtype == "float32"):
+        log.warning(
+            "%s: in %s rows of one pass influence each other on this machine; it is loaded in "
+            "float32",
+            *(model.path, engine.options.dtype),
+        )
+        engine = _load(settings, model, replace(engine.options, dtype="float32"), quickly=quickly)
+        with phase("check rows", model.path):
+            engine = make_row_invariant(engine)
     if not engine.row_invariant:
         raise EngineError(
             f"{model.path}: on this machine rows of one pass influence each other in "
-            f"{model.dtype}, so a text could depend on the draft; set target.dtype: float32"
+            f"{engine.options.dtype}, so a text could depend on the draft; "
+            "set target.dtype: float32"
         )
     return engine
 

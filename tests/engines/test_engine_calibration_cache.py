@@ -216,6 +216,28 @@ def test_a_target_whose_rows_influence_each_other_is_refused_and_never_remembere
     assert not list(service.glob("*.json"))
 
 
+@pytest.mark.usefixtures("service")
+def test_where_rows_are_independent_in_float32_alone_a_target_is_loaded_so_and_remembered_so(
+    pair: Settings, examined: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def only_in_float32(engine: OpenVinoEngine) -> OpenVinoEngine:
+        examined.append(engine.options.dtype)
+        in_float32 = engine.options.dtype == "float32"
+        return known_invariant(engine, engine.options) if in_float32 else engine
+
+    monkeypatch.setattr(loading, "make_row_invariant", only_in_float32)
+    wants_any = pair.target.model_copy(update={"dtype": "auto"})
+    pair = pair.model_copy(update={"target": wants_any})
+    resolved = {"auto": "bfloat16", "float32": "float32"}.get
+    monkeypatch.setattr("card.engines.openvino.model.resolve_dtype", resolved)
+    for _ in range(2):
+        engine = load(pair, "target")
+        assert isinstance(engine, OpenVinoEngine)
+        assert engine.row_invariant
+        assert engine.options.dtype == "float32"
+    assert examined == ["bfloat16", "float32", *OF_DRAFT, *KNOWN]
+
+
 @pytest.mark.usefixtures("examined")
 def test_a_directory_that_cannot_be_written_or_that_a_link_names_is_borne(
     pair: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

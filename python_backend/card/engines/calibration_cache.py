@@ -92,6 +92,7 @@ class Calibration(_Record):
     row_multiple: Annotated[int, Field(ge=1)]
     graph_rows: tuple[Annotated[int, Field(ge=1)], ...]
     compressed: bool
+    in_float32: bool
     smoothing: bytes
     threads_alone: Annotated[int, Field(ge=0)]
     pass_ms: Annotated[dict[Annotated[int, Field(ge=1)], _Milliseconds], Field(min_length=1)]
@@ -104,6 +105,7 @@ class Calibration(_Record):
             row_multiple=options.row_multiple,
             graph_rows=options.graph_rows,
             compressed=options.compressed,
+            in_float32=options.dtype == "float32",
             smoothing=options.smoothing,
             threads_alone=options.threads_alone,
             pass_ms=costs.pass_ms,
@@ -118,6 +120,7 @@ class Calibration(_Record):
             row_multiple=self.row_multiple,
             graph_rows=self.graph_rows,
             compressed=self.compressed,
+            dtype="float32" if self.in_float32 else options.dtype,
             smoothing=self.smoothing,
             threads_alone=min(self.threads_alone, options.threads_alone),
         )
